@@ -58,6 +58,7 @@ PORTABLE = [
     "tests/shapes/test_shapes_kept_between_passes.py",
     "tests/engine/test_call_counts.py",
     "tests/graph/test_deep_nesting.py",
+    "tests/graph/test_walk.py",
     "tests/pipeline/test_contract.py",
     "tests/report/test_lines_like_rich.py",
     # shapes and sizes

@@ -26,7 +26,7 @@ import onnx
 
 from onnxfix import engine
 from onnxfix.errors import ModelError, UsageError
-from onnxfix.files import wire
+from onnxfix.files import loading, saving, tensors
 from onnxfix.model import Model
 from onnxfix.pipeline import contract
 from onnxfix.registry import registry
@@ -91,8 +91,8 @@ def run(case: Case, worker: Worker, folder: Path) -> Outcome:
     """Fix one model by every EXACT fix, and hold the result to everything that onnxfix promises."""
     outcome = Outcome(case.name)
     base = case.path.parent if case.path else None
-    proto = wire.parse(case.data, case.name)
-    if wire.serialize(proto) != case.data:
+    proto = loading.parse(case.data, case.name)
+    if saving.serialize(proto) != case.data:
         outcome.faults.append("load and save is not byte-identical")
     try:
         model = Model(proto, base)
@@ -107,7 +107,7 @@ def run(case: Case, worker: Worker, folder: Path) -> Outcome:
     outcome.found = Counter(item.rule.code for item in result.remaining)
     outcome.faults += map(str, result.problems)
     outcome.changed = bool(result.applied)
-    fixed = wire.serialize(proto)
+    fixed = saving.serialize(proto)
     if not outcome.changed and fixed != case.data:
         outcome.faults.append("nothing was applied and yet the bytes differ")
     _hold(case, outcome, result, fixed, worker, folder)
@@ -117,18 +117,18 @@ def run(case: Case, worker: Worker, folder: Path) -> Outcome:
 def _hold(
     case: Case, outcome: Outcome, result: engine.FixRun, fixed: bytes, worker: Worker, folder: Path
 ) -> None:
-    original = wire.parse(case.data, case.name)
-    proto = wire.parse(fixed, case.name)
+    original = loading.parse(case.data, case.name)
+    proto = loading.parse(fixed, case.name)
     outcome.faults += contract.interface_changes(original, proto)
     outcome.faults += contract.untouched_changes(original, proto, result.touched)
     if not outcome.changed:
         outcome.rungs = "unchanged"
         return
-    again = Model(wire.parse(fixed, case.name), case.path.parent if case.path else None)
+    again = Model(loading.parse(fixed, case.name), case.path.parent if case.path else None)
     again.target = target_named(None)
-    if engine.fix(again, registry().choose()).applied or wire.serialize(again.proto) != fixed:
+    if engine.fix(again, registry().choose()).applied or saving.serialize(again.proto) != fixed:
         outcome.faults.append("a second apply changes the model again")
-    home = case.path.parent if case.path and wire.external_files(original) else folder
+    home = case.path.parent if case.path and tensors.external_files(original) else folder
     before, after = home / "onnxfix-before.onnx", home / "onnxfix-after.onnx"
     before.write_bytes(case.data)
     after.write_bytes(fixed)

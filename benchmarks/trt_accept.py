@@ -25,7 +25,7 @@ from corpus import Case, folder_cases, node_cases
 
 import onnxfix
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import wire
+from onnxfix.files import saving, tensors
 from onnxfix.nvidia import Missing
 from onnxfix.sandbox import Worker, one_line
 from onnxfix.trt.build import attempt
@@ -80,9 +80,9 @@ def measure(case: Case, worker: Worker, folder: Path, settings: Settings) -> Row
     row.fixed = dict(Counter(fix.code for fix in report.applied))
     if report.changed:
         assert report.model is not None
-        home = case.path.parent if case.path is not None and wire.external_files(report.model) else folder
+        home = case.path.parent if case.path is not None and tensors.external_files(report.model) else folder
         with tempfile.NamedTemporaryFile(suffix=".onnx", dir=home) as file:
-            file.write(wire.serialize(report.model))
+            file.write(saving.serialize(report.model))
             file.flush()
             row.after = _build(worker, Path(file.name), profiles, settings)
     return row

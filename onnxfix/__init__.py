@@ -37,7 +37,7 @@ def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'onnxfix' has no attribute {name!r}")
-    import importlib
+    import importlib  # lazy: start-up
 
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value

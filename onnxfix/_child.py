@@ -1,5 +1,4 @@
-"""What both sides of the sandbox share - frames, outcomes, limits - and the loop in the child that serves calls."""
-# Long because: frames, outcomes and limits are here for both sides, and the child starts with nothing else
+"""Frames, outcomes and limits for both sides of the sandbox, and the child's loop that serves calls."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,11 +21,11 @@ _HEADER = struct.Struct(">Q")
 _PR_SET_PDEATHSIG = 1
 _TAIL_BYTES = 4096
 MEMORY_MB = "ONNXFIX_MEMORY_MB"
-"""Environment variable that bounds the memory of each child, in MiB."""
-ASKED_MB: ContextVar[int | None] = ContextVar("memory_mb", default=None)
-"""What the user bounds each child's memory to, in MiB."""
+"""Environment variable that limits the memory of each child, in MiB."""
+USER_LIMIT_MB: ContextVar[int | None] = ContextVar("memory_mb", default=None)
+"""The user's memory limit for each child, in MiB."""
 CORES = "ONNXFIX_CORES"
-"""Environment variable that says how many cores this process may keep busy, where it is one of several."""
+"""Environment variable: the number of cores that this process may use, if it is one of several."""
 _CALL_BEGINS = b"\0onnxfix\0\n"
 Status = Literal["ok", "error", "crash", "timeout", "memory"]
 NO_MEMORY = re.compile(
@@ -44,6 +43,8 @@ class Outcome:
     message: str = ""
     note: str = ""  # the last note() of the callee: where it was when it died
     killed: bool = False  # the message begins with the signal that it was killed by
+    died: bool = False  # the child ended before it answered
+    printed: str = ""  # the last line that a child that died wrote to stderr
 
     @property
     def ok(self) -> bool:
@@ -61,30 +62,33 @@ class Tail:
         self._data = (self._data + data)[-_TAIL_BYTES:]
 
     def text(self) -> str:
-        """What was said since the last call began. The pipe may still hold words of the one before."""
+        """The text since the last call began. The pipe may still contain text of the call before."""
         return self._data.rpartition(_CALL_BEGINS)[2].decode("utf-8", "replace")
 
 
 def obituary(code: int, tail: str, note: str = "") -> Outcome:
-    """What a return code (negative: a signal) and the last words say about a death that was not ours."""
+    """The outcome of a child that ended by itself, by its return code (negative: a signal) and the end of its
+    stderr."""
     name = f"exited with status {code}"
     if code < 0:
         known = {int(number): number.name for number in signal.Signals}
         name = f"killed by {known.get(-code, f'signal {-code}')}"
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
-    said = f": {one_line(lines[-1], 200)}" if lines else ""
+    printed = one_line(lines[-1], 200) if lines else ""
+    said = f": {printed}" if lines else ""
+    ended = Outcome("crash", message=name + said, note=note, killed=code < 0, died=True, printed=printed)
     if -code == getattr(signal, "SIGALRM", 0):
-        return Outcome("timeout", message="took too long and was stopped", note=note)
+        return replace(ended, status="timeout", message="took too long and was stopped", killed=False)
     if NO_MEMORY.search(tail):
-        return Outcome("memory", message=f"ran out of memory ({name}){said}", note=note)
+        return replace(ended, status="memory", message=f"ran out of memory ({name}){said}", killed=False)
     if -code == getattr(signal, "SIGKILL", 0):
         told = f"{name}, probably because memory ran out{said}"
-        return Outcome("memory", message=told, note=note, killed=True)
-    return Outcome("crash", message=name + said, note=note, killed=code < 0)
+        return replace(ended, status="memory", message=told)
+    return ended
 
 
 def decode(frame: bytes | bytearray) -> Outcome | str:
-    """A reply as what it says: an outcome, or the text of a note."""
+    """A reply: an outcome, or the text of a note."""
     try:
         kind, *rest = pickle.loads(frame)
     except Exception as error:
@@ -103,14 +107,12 @@ def one_line(error: BaseException | str, limit: int = 300) -> str:
 
 
 def default_memory_mb() -> int | None:
-    """What a child may use, in MiB: what the user asked for, else three quarters of the memory that is available now;
-    None where that cannot be found out.
-
-    No more than the environment's ``ONNXFIX_MEMORY_MB``: the share of a process that is one of several.
+    """Memory limit of a child in MiB: that of the user, else three quarters of the available memory, and at most the
+    environment's ``ONNXFIX_MEMORY_MB``; None if the available memory is unknown.
     """
-    told, asked = os.environ.get(MEMORY_MB, ""), ASKED_MB.get()
-    own = _free_mb() if asked is None else asked
-    limits = [found for found in (own, int(told) if told.isdecimal() else None) if found is not None]
+    share, set_mb = os.environ.get(MEMORY_MB, ""), USER_LIMIT_MB.get()
+    own = _free_mb() if set_mb is None else set_mb
+    limits = [found for found in (own, int(share) if share.isdecimal() else None) if found is not None]
     return min(limits, default=None)
 
 
@@ -124,7 +126,7 @@ def _free_mb() -> int | None:
         ("memory.max", "memory.current", "memory.stat"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
     ):
-        # A container's limit is far below what /proc/meminfo says. "max" is no number: no limit.
+        # A container's limit may be far below that of /proc/meminfo. "max", no limit, is not a number.
         with contextlib.suppress(OSError, ValueError):
             available.append(_group_bytes(*(_GROUP / name for name in names)))
     return max(256, min(available) * 3 // 4 >> 20) if available else None
@@ -134,11 +136,11 @@ _GROUP = Path("/sys/fs/cgroup")
 
 
 def _group_bytes(limit: Path, used: Path, statistics: Path) -> int:
-    """Memory that a container may still use, in bytes. What it holds of files, it gives up for who needs memory: a
-    large model that was just read fills a container with nothing else.
+    """Memory that a container may still use, in bytes. Its cache of files counts as free: after a large model was read,
+    a container's memory is full of it.
 
     Raises:
-        OSError, ValueError: there is no limit here.
+        OSError, ValueError: there is no such limit.
     """
     found = int(limit.read_text()) - int(used.read_text())
     with contextlib.suppress(OSError, ValueError, KeyError):
@@ -149,10 +151,10 @@ def _group_bytes(limit: Path, used: Path, statistics: Path) -> int:
 
 
 def cores() -> int:
-    """Cores that this process may keep busy."""
-    told = os.environ.get(CORES, "")
-    if told.isdecimal() and int(told):
-        return int(told)
+    """Number of cores that this process may use."""
+    share = os.environ.get(CORES, "")
+    if share.isdecimal() and int(share):
+        return int(share)
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # Linux alone has it
@@ -169,9 +171,9 @@ def data_bytes() -> int:
 
 
 def limit(memory_mb: int | None, extra_bytes: int = 0) -> int | None:
-    """Bound this process's data; returns the bound in bytes, None where there is none."""
+    """Limit this process's data; returns the limit in bytes, None without one."""
     try:
-        import resource
+        import resource  # lazy: missing on Windows
     except ImportError:  # Windows has no such limits; the timeout still holds
         return None
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
@@ -181,7 +183,7 @@ def limit(memory_mb: int | None, extra_bytes: int = 0) -> int | None:
 
 
 def _limit_data(soft: int) -> int:
-    import resource
+    import resource  # lazy: missing on Windows
 
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     soft = soft if hard < 0 else min(soft, hard)
@@ -190,11 +192,11 @@ def _limit_data(soft: int) -> int:
 
 
 def allow_maps(more: int = 0) -> None:
-    """In a sandboxed function: let the files that this process maps take nothing of its memory limit.
+    """In a sandboxed function: exclude the files that this process maps from its memory limit.
 
-    Linux counts what is mapped privately and could be written to as data, and so does ONNX Runtime map weights. The
-    system drops such pages and reads them again as it likes, so that they take memory from nobody. ``more`` are the
-    bytes that are about to be mapped; call it again, without, when they are.
+    Linux counts private writable mappings as data, and ONNX Runtime maps weights that way. The system can drop such
+    pages and read them again, so that they take no memory from other processes. ``more`` are the bytes that are about
+    to be mapped; call it again without it when they are.
     """
     if _Link.data_limit is not None:
         extra = _mapped_bytes() + more
@@ -203,7 +205,7 @@ def allow_maps(more: int = 0) -> None:
 
 
 def _mapped_bytes() -> int:
-    """Bytes of files, programs and libraries aside, that are mapped into this process privately and writable."""
+    """Bytes of files (not programs and libraries) that are mapped into this process privately and writable."""
     total = 0
     with contextlib.suppress(OSError, ValueError):
         program = os.readlink("/proc/self/exe")
@@ -223,7 +225,7 @@ def die_with(parent: int, number: int = signal.SIGKILL) -> None:
     """Ask the kernel to send this process a signal when its parent, or the parent's thread that started it, dies
     (Linux)."""
     if sys.platform.startswith("linux"):
-        import ctypes
+        import ctypes  # lazy: start-up
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # it died before the request
@@ -237,7 +239,7 @@ def arm(seconds: float) -> None:
 
 
 def invoke(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """Call and pickle the reply; whatever goes wrong becomes a reply too."""
+    """Call and pickle the reply; an exception becomes a reply too."""
     try:
         return pickle.dumps(("done", "ok", fn(*args, **kwargs), ""), protocol=5)
     except BaseException as error:
@@ -254,8 +256,8 @@ def _resolve(target: str) -> Callable[..., Any]:
 
 
 def write_frame(stream: io.RawIOBase, payload: bytes) -> None:
-    """Write ``payload`` with its length before it. Streams are raw: a buffered one has a lock, and a fork of this
-    process that drops it would wait for ever for the thread that reads here and does not exist there."""
+    """Write ``payload`` after its length. Streams are raw: a buffered one has a lock, and a fork of this process that
+    closes it would wait forever for a thread that does not exist there."""
     header = _HEADER.pack(len(payload))
     parts = [header + payload] if len(payload) < 65536 else [header, payload]
     for part in parts:
@@ -265,7 +267,7 @@ def write_frame(stream: io.RawIOBase, payload: bytes) -> None:
 
 
 def read_frame(stream: io.RawIOBase) -> bytearray | None:
-    """The next payload; None when the stream ends."""
+    """The next payload; None at the end of the stream."""
     header = _read_exactly(stream, _HEADER.size)
     return _read_exactly(stream, _HEADER.unpack(header)[0]) if header is not None else None
 
@@ -284,7 +286,7 @@ def _read_exactly(stream: io.RawIOBase, size: int) -> bytearray | None:
 
 @contextlib.contextmanager
 def pipe() -> Iterator[list[int]]:
-    """Both ends of a pipe; who closes one puts -1 in its place."""
+    """Both ends of a pipe; -1 replaces an end that is closed."""
     ends = list(os.pipe())
     try:
         yield ends
@@ -295,17 +297,17 @@ def pipe() -> Iterator[list[int]]:
 
 
 class _Link:
-    """The child's way back to its parent."""
+    """The child's connection to its parent."""
 
     replies: io.RawIOBase | None = None
     timeout = 0.0
     data_limit: int | None = None  # bytes
-    raised = False  # the limit in force is more, by what was mapped
+    raised = False  # the limit in force is higher, by what was mapped
 
 
 def note(text: str) -> None:
-    """In a sandboxed function: say what comes next. It restarts the timeout, and stands in Outcome.note
-    when the child dies. Does nothing outside a sandbox."""
+    """In a sandboxed function: report the next step. It restarts the timeout, and is ``Outcome.note`` if the child
+    dies. Does nothing outside a sandbox."""
     if _Link.replies is not None:
         arm(_Link.timeout)
         write_frame(_Link.replies, pickle.dumps(("note", text)))
@@ -344,7 +346,7 @@ def serve() -> None:
             with contextlib.suppress(OSError):  # foreign code may have closed it
                 os.write(2, _CALL_BEGINS)
             reply = invoke(_dispatch, (target, args, kwargs), {})
-        except BaseException as error:  # the request itself does not unpickle here
+        except BaseException as error:  # the request itself cannot be unpickled here
             reply = pickle.dumps(("done", "error", None, one_line(error)), protocol=5)
         arm(0.0)
         with contextlib.suppress(OSError, ValueError):  # foreign code may have closed sys.stdout

@@ -1,4 +1,4 @@
-"""Why something failed or was not judged, as data: what a report and a program tell apart without reading messages."""
+"""Why something failed or was not judged, as data, so that programs need not parse messages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Literal
 
 from onnxfix._child import NO_MEMORY
 
-#: "not-installed": a package is not there. "not-loadable": it is there and does not load. "version": it is too old.
-#: "no-gpu": the driver shows none. "gpu-not-served": there is one, and not for this. "memory", "timeout", "crash": what
-#: became of the process that was to tell. "refused": who was asked takes no such model, or no such inputs. "gap":
-#: TensorRT's network holds a layer that is not read back (the limits of ``backends.lift``). "fault": code of onnxfix's
-#: own or of a rule failed, which nothing but a change of it mends. "": something else, of the model or of its inputs.
+#: "not-installed": a package is missing. "not-loadable": it is installed and does not load. "version": it is too old.
+#: "no-gpu": the driver finds none. "gpu-not-served": the GPU found is not supported. "memory", "timeout", "crash": how
+#: the child process ended. "refused": the tool rejects the model or the inputs. "gap": TensorRT's network has a layer
+#: that is not read back (the limits of ``trt.lift``). "fault": a bug in onnxfix or in a rule. "": another reason, in
+#: the model or in its inputs.
 Cause = Literal[
     "",
     "not-installed",
@@ -27,20 +27,19 @@ Cause = Literal[
     "fault",
 ]
 
-#: How a child ended (``sandbox.Outcome.status``) -> why nothing was learnt of it.
+#: How a child process ended (``sandbox.Outcome.status``), as a cause.
 ENDED: dict[str, Cause] = {"memory": "memory", "timeout": "timeout", "crash": "crash", "error": "fault"}
 
 
-def heard(words: str) -> Cause:
-    """The cause that words from outside tell of (of an exception of ONNX's, ONNX Runtime's or NVIDIA's): "memory" where
-    they say that it ran out; else ""."""
-    return "memory" if NO_MEMORY.search(words) else ""
+def cause_of(text: str) -> Cause:
+    """The cause that an error message of ONNX, ONNX Runtime or NVIDIA names: "memory" if it ran out, else ""."""
+    return "memory" if NO_MEMORY.search(text) else ""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a run is not to be trusted in full, in a line: a fault of onnxfix's or of the ``rule`` that is named, or
-    ``source`` "tensorrt": that could not be asked. ``raised`` is what the rule raised, in a line."""
+    """Why the result of a run is incomplete, in one line: a fault of onnxfix or of the ``rule`` named, or, with
+    ``source`` "tensorrt", that TensorRT could not be run. ``raised`` is the rule's exception, in one line."""
 
     text: str
     cause: Cause = "fault"

@@ -1,4 +1,4 @@
-"""Facts about ONNX element types: which values a type has, and which type holds all values of another. Pure.
+"""Facts about ONNX element types: the values of a type, and whether another type can represent all of them.
 
 Sources: onnx.proto (TensorProto.DataType) and ONNX's technical pages on float8, float4 and float6.
 """

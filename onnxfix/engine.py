@@ -1,20 +1,20 @@
-"""Runs rules over a model: once to find, or in rounds to fix, until nothing is left that may be fixed."""
-# Long because: checking, fixing and what fixes are refused for share how rules are dispatched and fail
+"""Runs rules over a model: once to check, or in rounds to fix, until no fix is left."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from onnxfix.causes import Problem, heard
+from onnxfix.causes import Problem, cause_of
 from onnxfix.edits import Edit, held, rewired, touched
 from onnxfix.errors import EditError, ShadowedError
 from onnxfix.fitting import refuse_misfit
 from onnxfix.graph.fingerprint import fingerprint
 from onnxfix.graph.imported import imported_nodes
 from onnxfix.graph.overlay import Node, UnknownAttribute, Value
-from onnxfix.graph.shared import elem_types, every_node, paused_collection
+from onnxfix.graph.shared import elem_types, every_node
 from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.rule import Fix, Match, Rule, Safety, Severity
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onnxfix.verification.verdict import Executed
 
 MAX_ROUNDS = 200
-"""A model needs a handful; collapsing halves chains, so even long ones stay far below."""
+"""Models need a handful. Collapsing halves chains, so that even long ones need few."""
 
 
 class Found(NamedTuple):
@@ -41,24 +41,20 @@ class Found(NamedTuple):
         """The match's own severity, else the rule's."""
         return self.rule.severity if self.match.severity is None else self.match.severity
 
-    @property
-    def key(self) -> FixKey:
-        """Names the fix across runs on the same model."""
-        return FixKey(self.rule.code, self.match.place, self.match.fix.title if self.match.fix else "")
-
 
 class FixKey(NamedTuple):
-    """What a fix is called when a run is repeated without it."""
+    """Identifies a fix across runs on the same model: ``number`` counts the rule's fixes at the place before it."""
 
     code: str
     place: Place
-    title: str
+    number: int
 
 
 class Applied(NamedTuple):
-    """A fix that was carried out."""
+    """A fix that was applied."""
 
     key: FixKey
+    title: str
     message: str
     safety: Safety
     severity: Severity
@@ -66,10 +62,10 @@ class Applied(NamedTuple):
 
 
 class FixRun(NamedTuple):
-    """What ``fix`` did. ``problems`` are faults of onnxfix or of a rule, one line each.
+    """The result of ``fix``. ``problems`` are faults of onnxfix or of a rule, one line each.
 
-    ``touched`` names the values whose producer, consumers or declaration changed; everything else must not have.
-    Nodes are counted in subgraphs and functions too.
+    ``touched`` are the names of the values whose producer, consumers or declaration changed; everything else must be
+    unchanged. Node counts include subgraphs and functions.
     """
 
     applied: tuple[Applied, ...]
@@ -87,21 +83,20 @@ Allow = Callable[[FixKey], bool]
 def check(model: Model, rules: Sequence[Rule], problems: list[Problem] | None = None) -> list[Found]:
     """All matches, ordered by rule code, then by place in the model. The model is not changed.
 
-    A rule that raises is reported in ``problems`` and the others go on. Rules that repeat what others
-    say of it (``NO_MODEL``) are left out.
+    A rule that raises is reported in ``problems``, and the others go on. Rules that repeat the results of other tools
+    (``NO_MODEL``) are left out.
     """
-    with paused_collection():
-        found: list[Found] = []
-        scopes = model.scopes
-        rules = _possible(model, rules)
-        for rule in rules:
-            if rule.per == "scope":
-                for scope in scopes:
-                    found.extend(_run(rule, problems, scope, model))
-            elif rule.per == "model":
-                found.extend(_run(rule, problems, model))
-        found.extend(_of_nodes(model, rules, problems))
-        return sorted(_reached(model, _telling(found)), key=lambda item: item.rule.code)
+    found: list[Found] = []
+    scopes = model.scopes
+    rules = _possible(model, rules)
+    for rule in rules:
+        if rule.per == "scope":
+            for scope in scopes:
+                found.extend(_run(rule, problems, scope, model))
+        elif rule.per == "model":
+            found.extend(_run(rule, problems, model))
+    found.extend(_of_nodes(model, rules, problems))
+    return sorted(_reached(model, _without_repeated(found)), key=lambda item: item.rule.code)
 
 
 def _of_nodes(model: Model, rules: Sequence[Rule], problems: list[Problem] | None) -> Iterator[Found]:
@@ -119,7 +114,7 @@ def _of_nodes(model: Model, rules: Sequence[Rule], problems: list[Problem] | Non
 
 
 def _possible(model: Model, rules: Sequence[Rule]) -> Sequence[Rule]:
-    """The rules that the model's element types do not rule out."""
+    """The rules that can match a model of these element types."""
     if not any(rule.types for rule in rules):
         return rules
     present = elem_types(model)
@@ -127,7 +122,7 @@ def _possible(model: Model, rules: Sequence[Rule]) -> Sequence[Rule]:
 
 
 def _dispatch(model: Model, rules: Sequence[Rule]) -> dict[tuple[str, str], tuple[Rule, ...]]:
-    """Which rules are asked about which of the model's operators."""
+    """The rules to call for each of the model's operators."""
     by_op: dict[tuple[str, str], list[Rule]] = {}
     everywhere: list[Rule] = []
     for rule in rules:
@@ -135,34 +130,33 @@ def _dispatch(model: Model, rules: Sequence[Rule]) -> dict[tuple[str, str], tupl
             for key in rule.ops:
                 (everywhere if key == ("", "*") else by_op.setdefault(key, [])).append(rule)
     return {
-        # Rules that name a standard operator do not mean a local function that has its name.
+        # A rule about a standard operator is not about a local function of the same name.
         key: (*(() if key[0] == "" and key in model.function_names else by_op.get(key, ())), *everywhere)
         for key in every_node(model).operators
     }
 
 
-def _telling(found: list[Found]) -> list[Found]:
-    """The findings without those of general rules at nodes of which another rule says as grave a thing."""
+def _without_repeated(found: list[Found]) -> list[Found]:
+    """The findings without those of general rules at nodes with a finding of at least the same severity."""
     if not any(item.rule.general for item in found):
         return found
-    graver: dict[Node, Severity] = {}
+    worst: dict[Node, Severity] = {}
     for item in found:
         if not item.rule.general and item.match.node is not None:
-            graver[item.match.node] = max(item.severity, graver.get(item.match.node, item.severity))
+            worst[item.match.node] = max(item.severity, worst.get(item.match.node, item.severity))
     return [
         item
         for item in found
         if not item.rule.general
         or item.match.node is None
-        or item.match.node not in graver
-        or graver[item.match.node] < item.severity
+        or item.match.node not in worst
+        or worst[item.match.node] < item.severity
     ]
 
 
 def _reached(model: Model, found: list[Found]) -> list[Found]:
-    """The findings, where what would be an error is a warning in a place that the parser may never come to.
-
-    That is a function that nobody calls, and a branch that a constant condition does not take.
+    """The findings, with errors as warnings in places that the parser may never import: functions that no node calls,
+    and branches that a constant condition does not take.
     """
     if not any(_inside(item, model) for item in found):
         return found
@@ -189,17 +183,20 @@ def check_build(
     executed: Executed | None = None,
     checks: tuple[Checked, Checked] | None = None,
 ) -> list[Found]:
-    """All matches of the rules that repeat what others say, by rule code: TensorRT's ``build`` and ``reading`` of the
-    model, what its engine computed (``executed``), and ``checks``, onnx.checker's word on the original and on the fixed
-    one. None where it was not asked."""
-    handed: dict[str, tuple[object, ...]] = {
+    """All matches of the rules that repeat the results of other tools, by rule code.
+
+    The results are TensorRT's ``build`` and ``reading`` of the model, what its engine computed (``executed``), and
+    ``checks``, those of onnx.checker for the original and the fixed model. None: the tool was not run.
+    """
+    arguments: dict[str, tuple[object, ...]] = {
         "build": (build,) if build is not None else (),
         "network": (reading,) if reading is not None else (),
         "execution": (executed,) if executed is not None else (),
         "validity": checks or (),
     }
-    told = sorted(((rule, handed.get(rule.per, ())) for rule in rules), key=lambda item: item[0].code)
-    return [found for rule, said in told if said for found in _run(rule, problems, *said)]
+    ordered = sorted(rules, key=lambda rule: rule.code)
+    called = [(rule, given) for rule in ordered if (given := arguments.get(rule.per))]
+    return [found for rule, given in called for found in _run(rule, problems, *given)]
 
 
 def _run(rule: Rule, problems: list[Problem] | None, *arguments: object) -> list[Found]:
@@ -211,17 +208,19 @@ def _run(rule: Rule, problems: list[Problem] | None, *arguments: object) -> list
 
 
 def _failed(rule: Rule, error: Exception, problems: list[Problem] | None, node: Node | None = None) -> None:
-    """Note that a rule raised, or raise again where nobody takes notes."""
+    """Report that a rule raised, or raise again without ``problems``."""
     if isinstance(error, UnknownAttribute):
-        return  # it depends on an attribute of the surrounding function: nothing can be said
+        return  # it depends on an attribute of the surrounding function, which is unknown
     if problems is None:
         raise error
     if any(problem.rule == rule.code and problem.raised for problem in problems):
-        return  # one line a rule; the same fault on ten thousand nodes says no more
+        return  # one line for each rule, not for each of ten thousand nodes
     where = f" at {node.place}" if node is not None else ""
     raised = " ".join(f"{type(error).__name__}: {error}".split())
-    if not any(problem.raised == raised for problem in problems):  # what several rules ask fails alike
-        cause = "memory" if isinstance(error, MemoryError) else heard(raised) or "fault"
+    if not any(
+        problem.raised == raised for problem in problems
+    ):  # several rules may call the same failing code
+        cause = "memory" if isinstance(error, MemoryError) else cause_of(raised) or "fault"
         text = f"rule {rule.code} failed{where}: {raised}"
         problems.append(Problem(text, cause, rule=rule.code, raised=raised))
 
@@ -234,18 +233,18 @@ def fix(
     allow: Allow | None = None,
     max_rounds: int = MAX_ROUNDS,
 ) -> FixRun:
-    """Fix what may be fixed, in place, in rounds to a fixpoint.
+    """Apply the fixes that are allowed, in place, in rounds to a fixpoint.
 
-    A round applies a non-conflicting set of fixes: none changes what another one read or changes. ``allow`` says which
-    fixes may be applied at all; the same model, rules and answers give the same bytes.
+    A round applies a non-conflicting set of fixes: none changes what another one reads or changes. ``allow`` decides
+    which fixes may be applied at all. The same model, rules and decisions give the same bytes.
     """
-    with paused_collection():
-        return _fix(_State(model, rules, allow), safety, max_rounds)
+    return _fix(_State(model, rules, allow), safety, max_rounds)
 
 
 @dataclass
 class _State:
-    """A run so far. ``digests`` are of the nodes, until a fix changes them."""
+    """A run so far. ``digests`` caches the hashes of the nodes until a fix changes them; ``counts`` are the fixes
+    so far, by rule and place."""
 
     model: Model
     rules: Sequence[Rule]
@@ -253,6 +252,7 @@ class _State:
     problems: list[Problem] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     digests: dict[Node, bytes] = field(default_factory=dict)
+    counts: Counter[tuple[str, Place]] = field(default_factory=Counter)
 
 
 def _fix(state: _State, safety: Safety, max_rounds: int) -> FixRun:
@@ -270,15 +270,15 @@ def _fix(state: _State, safety: Safety, max_rounds: int) -> FixRun:
         mark = fingerprint(model, state.digests)
         if mark in seen:
             codes = sorted({item.key.code for item in done})
-            told = f"the fixes of {', '.join(codes)} undo each other; stopped after round {number}"
-            problems.append(Problem(told))
+            text = f"the fixes of {', '.join(codes)} undo each other; stopped after round {number}"
+            problems.append(Problem(text))
             break
         seen.add(mark)
     else:
         codes = sorted({item.key.code for item in applied[-50:]})
-        told = f"no fixpoint after {max_rounds} rounds; the last fixes were of {', '.join(codes)}"
-        problems.append(Problem(told))
-    if done:  # stopped by a bound: what was found is older than the last round
+        text = f"no fixpoint after {max_rounds} rounds; the last fixes were of {', '.join(codes)}"
+        problems.append(Problem(text))
+    if done:  # stopped by a limit: the findings are older than the last round
         found = check(model, state.rules, problems)
     return FixRun(
         tuple(applied),
@@ -292,7 +292,7 @@ def _fix(state: _State, safety: Safety, max_rounds: int) -> FixRun:
 
 
 def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]:
-    """Apply those of the wanted fixes that do not meet; the rest waits for the next round."""
+    """Apply a non-conflicting set of the wanted fixes; the others wait for the next round."""
     done: list[Applied] = []
     refused: list[Problem] = []
     written: set[object] = set()
@@ -303,15 +303,17 @@ def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]
         match, remedy = item.match, item.match.fix
         assert remedy is not None
         reads = _reads(match)
-        # First what needs no edits: they may have to be made, of what another fix changed or took away.
+        # First what can be decided without the edits: making them may read what another fix changed or removed.
         if not (_apart(reads, written, moved) and _apart(held(remedy.replaces), written, moved)):
             continue
         edits = _edits(item, remedy, state.problems)
         if edits is None:
             continue
         writes, moves = touched(edits), rewired(edits)
+        at = item.rule.code, match.place
+        key = FixKey(*at, state.counts[at])
         free = _apart(writes, written, read, moved) and _apart(moves, written, read)
-        if not free or (state.allow is not None and not state.allow(item.key)):
+        if not free or (state.allow is not None and not state.allow(key)):
             continue
         try:
             refuse_misfit(state.model, edits)
@@ -319,18 +321,19 @@ def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]
         except ShadowedError:
             continue  # the finding stays, without its fix
         except EditError as error:
-            told = f"{item.rule.code} at {match.place}: {error}"
-            refused.append(Problem(told, rule=item.rule.code))
+            text = f"{item.rule.code} at {match.place}: {error}"
+            refused.append(Problem(text, rule=item.rule.code))
             continue
         written |= writes
         read |= reads
         moved |= moves
-        done.append(_applied(item, remedy, number))
+        state.counts[at] += 1
+        done.append(Applied(key, remedy.title, match.message, remedy.safety, item.severity, number))
     transaction.close()
     state.names |= transaction.names
     for node in transaction.changed:
         state.digests.pop(node, None)
-    if not done:  # refused for good, not merely because of another fix of this round
+    if not done:  # refused for good, not because of another fix of this round
         state.problems.extend(refused)
     return done
 
@@ -340,7 +343,7 @@ def _apart(one: set[object], *others: set[object]) -> bool:
 
 
 def _edits(item: Found, remedy: Fix, problems: list[Problem]) -> tuple[Edit, ...] | None:
-    """The edits of a fix; None where its rule fails as it makes them."""
+    """The edits of a fix; None if its rule raises while it makes them."""
     try:
         return remedy.edits
     except Exception as error:
@@ -349,7 +352,7 @@ def _edits(item: Found, remedy: Fix, problems: list[Problem]) -> tuple[Edit, ...
 
 
 def _reads(match: Match) -> set[object]:
-    """What the match relied on: what it says, its node, and that node's inputs with their producers."""
+    """What the match depends on: what it declares, its node, and that node's inputs with their producers."""
     reads: set[object] = set(match.reads)
     if match.node is not None:
         reads.add(match.node)
@@ -361,7 +364,3 @@ def _reads(match: Match) -> set[object]:
     if isinstance(match.value, Value):
         reads.add(match.value)
     return reads
-
-
-def _applied(item: Found, remedy: Fix, number: int) -> Applied:
-    return Applied(item.key, item.match.message, remedy.safety, item.severity, number)

@@ -1,4 +1,4 @@
-"""What onnxfix says when it cannot go on: one line with what, where and what to do."""
+"""Expected failures, each with a one-line message: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ class MissingFile(ModelError):
 
 
 class UsageError(OnnxfixError):
-    """The caller asked for something that does not exist or that contradicts itself."""
+    """The options name something that does not exist, or contradict each other."""
 
 
 class Fault(OnnxfixError):
-    """Code of onnxfix's own failed in a child process: a bug, whatever model it was about."""
+    """onnxfix's own code failed in a child process: a bug, whatever the model."""
 
 
 class EditError(OnnxfixError):
-    """An edit would break the graph (a name clash, a use of a removed value): it is refused as a whole."""
+    """A fix would break the graph (a name clash, a use of a removed value): it is refused as a whole."""
 
 
 class ShadowedError(EditError):
-    """The model gives the wanted name to something else, to another value where a reader stands or to a function of its
-    own: no fault of whoever asked for it."""
+    """The model uses the wanted name for something else, such as a local function: not a fault of the rule."""
 
 
 def explained(error: Exception, path: str | os.PathLike[str] | None = None) -> str:
-    """What went wrong in one line that names the model, whatever was raised."""
+    """A one-line message for any exception, with the model's ``path``."""
     name = f"{path}: " if path is not None else ""
     if isinstance(error, OnnxfixError) and not isinstance(error, Fault):
         text = str(error)
@@ -53,19 +52,19 @@ def explained(error: Exception, path: str | os.PathLike[str] | None = None) -> s
     return f"{name}internal error of onnxfix, please report it: {fault_of(error) or _unexpected(error)}"
 
 
-#: What may be raised anywhere for the sake of the user, the model or the machine.
+#: Exceptions caused by the user, the model or the machine.
 _NO_FAULTS = (OnnxfixError, OSError, MemoryError, RecursionError)
 
 
 def fault_of(error: Exception) -> str:
-    """In one line, what went wrong in onnxfix's own code; "" where it is not to blame for what was raised."""
+    """The bug in onnxfix that an exception shows, in one line; "" if it shows none."""
     if isinstance(error, Fault):
         return str(error)
     return "" if isinstance(error, _NO_FAULTS) else _unexpected(error)
 
 
 def _unexpected(error: Exception) -> str:
-    """What nobody expected, in one line, with where it was raised."""
+    """An unexpected exception in one line, with the place where it was raised."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next

@@ -1,7 +1,7 @@
-"""Whether the nodes that a fix makes are ones that ONNX has: the operator in that opset, for operands of these types.
+"""Checks that the nodes of a fix exist in ONNX: the operator in that opset, for operands of these types.
 
-Rules ask themselves before they propose a fix (``graph/signatures.py``); this is the guard behind them, asked about
-each fix before it is carried out. It looks at what the fix makes and moves, and at nothing else of the model.
+Rules check that before they propose a fix (``graph/signatures.py``). This is the guard behind them, called for each fix
+before it is applied. It checks the new nodes and the readers of moved values, and nothing else of the model.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from onnx import AttributeProto, GraphProto, NodeProto
 
+from onnxfix import walk
 from onnxfix.dtypes import name_of
 from onnxfix.edits import (
     AddInitializer,
@@ -27,11 +28,11 @@ from onnxfix.graph.signatures import Signature, signature
 from onnxfix.model import Model
 
 MOST_FOLLOWED = 10_000
-"""Values that are followed from one that gets another type; a fix that changes more is not judged."""
+"""Maximum number of values that get another type; a fix that changes more is not checked."""
 
 _ONNX = ("", "ai.onnx")
 _TYPED = ("dtype", "output_dtype", "to", "value")
-"""Attributes that say the type of a result."""
+"""Attributes that set the type of a result."""
 _STATED = {
     "value_float": 1,
     "value_floats": 1,
@@ -40,13 +41,13 @@ _STATED = {
     "value_string": 8,
     "value_strings": 8,
 }
-"""Attributes of a Constant whose name says the element type (TensorProto numbers)."""
+"""Attributes of a Constant whose name implies the element type (TensorProto numbers)."""
 
 
 def misfit(model: Model, edits: Sequence[Edit]) -> str:
-    """What is wrong with the nodes that these edits of one fix leave, in words; "" where nothing is.
+    """What is wrong with the nodes after these edits of one fix, as text; "" if nothing is.
 
-    Operands whose types are not known are taken for right, and so is what was wrong in the same way before.
+    Operands of unknown type count as right, and so does what was wrong in the same way before.
     """
     fitting = _Fitting(model, edits)
     while True:
@@ -59,10 +60,10 @@ def misfit(model: Model, edits: Sequence[Edit]) -> str:
 
 
 def refuse_misfit(model: Model, edits: Sequence[Edit]) -> None:
-    """Stop a fix that would leave nodes which ONNX does not have.
+    """Refuse a fix that would leave nodes that do not exist in ONNX.
 
     Raises:
-        EditError: what ``misfit`` says of it.
+        EditError: with the text of ``misfit``.
     """
     fault = misfit(model, edits)
     if fault:
@@ -70,8 +71,8 @@ def refuse_misfit(model: Model, edits: Sequence[Edit]) -> None:
 
 
 class _Fitting:
-    """One fix. ``_types`` are the element types of what it makes, by name, 0 where one is not known; ``retyped`` are
-    the values of the model that stay and may get another type."""
+    """One fix. ``_types`` are the element types of its new values by name, 0 if unknown; ``retyped`` are the values of
+    the model that remain and may get another type."""
 
     def __init__(self, model: Model, edits: Sequence[Edit]) -> None:
         self._model = model
@@ -83,7 +84,7 @@ class _Fitting:
         self._wrong = {node.op_type for node in removed if self._stands_wrong(node)}
 
     def fault(self, edit: Edit) -> str:
-        """What is wrong with what an edit leaves."""
+        """What is wrong after an edit."""
         if isinstance(edit, AddInitializer):
             self._types[edit.tensor.name] = edit.tensor.data_type
         elif isinstance(edit, AddNode):
@@ -107,14 +108,14 @@ class _Fitting:
         return 0 if value is None or value in self.retyped else self._model.shapes.elem_type(value) or 0
 
     def _stands_wrong(self, node: Node) -> bool:
-        """Whether a node of the model is itself none that ONNX has."""
+        """Whether a node of the model itself does not exist in ONNX."""
         if not node.is_onnx:
             return False
         elems = [self._elem(name, node.scope) for name in node.proto.input]
         return bool(_mistake(node.op_type, elems, node.opset))
 
     def _moved(self, readers: Iterable[tuple[Node, int]], before: Value | None, name: str) -> str:
-        """What is wrong with readers that get another value, where that has another type."""
+        """What is wrong with readers that get a value of another type."""
         for node, index in readers:
             elem = self._elem(name, node.scope)
             old = 0 if before is None else self._model.shapes.elem_type(before) or 0
@@ -128,7 +129,7 @@ class _Fitting:
         return ""
 
     def _follow(self, node: Node) -> None:
-        """Note that what a node makes, and what is made of that, may be of another type than before."""
+        """Note that the outputs of a node, and what depends on them, may get another type."""
         pending = [node]
         while pending and len(self.retyped) <= MOST_FOLLOWED:
             for value in _depending(pending.pop()):
@@ -139,9 +140,9 @@ class _Fitting:
                         pending.append(value.scope.owner)
 
     def _node(self, proto: NodeProto, scope: Scope) -> str:
-        """What is wrong with a new node or one in it; notes the types of what it makes."""
+        """What is wrong with a new node or a node inside it; notes the types of its outputs."""
         elems = [self._elem(name, scope) for name in proto.input]
-        for graph in _graphs(proto):
+        for graph in walk.subgraphs(proto):
             fault = self._graph(graph, scope)
             if fault:
                 return fault
@@ -160,15 +161,8 @@ class _Fitting:
         return next((fault for node in graph.node if (fault := self._node(node, scope))), "")
 
 
-def _graphs(proto: NodeProto) -> Iterator[GraphProto]:
-    for attribute in proto.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
 def _depending(node: Node) -> Iterator[Value]:
-    """The outputs of a node whose type depends on its inputs', and the inputs of the graphs in it."""
+    """The outputs of a node whose type depends on its inputs, and the inputs of its subgraphs."""
     known = signature(node.op_type, node.opset) if node.is_onnx else None
     for index, value in enumerate(node.outputs):
         formal = None if known is None else known.output(index)
@@ -180,7 +174,7 @@ def _depending(node: Node) -> Iterator[Value]:
 
 
 def _mistake(op_type: str, elems: Sequence[int], opset: int) -> str:
-    """Why ONNX has no such node; ``elems`` are the element types of its inputs, 0 for those that are not known."""
+    """Why ONNX has no such node; ``elems`` are the element types of its inputs, 0 if unknown."""
     known = signature(op_type, opset)
     if known is None:
         return f"opset {opset} has no {op_type}"
@@ -190,9 +184,9 @@ def _mistake(op_type: str, elems: Sequence[int], opset: int) -> str:
         if formal is None or not elem:
             continue
         if elem not in formal.elems:
-            return f"{op_type} takes no {name_of(elem)} in opset {opset}"
+            return f"{op_type} does not accept {name_of(elem)} in opset {opset}"
         if formal.variable and bound.setdefault(formal.variable, elem) != elem:
-            return f"{op_type} takes {name_of(bound[formal.variable])} and {name_of(elem)} not together"
+            return f"{op_type} does not accept {name_of(bound[formal.variable])} and {name_of(elem)} together"
     return ""
 
 
@@ -218,7 +212,7 @@ def _made(proto: NodeProto, known: Signature, elems: Sequence[int], index: int) 
 
 
 def _stored(given: dict[str, AttributeProto], otherwise: int) -> int:
-    """The element type of what the attributes of a Constant or ConstantOfShape hold."""
+    """The element type that the attributes of a Constant or ConstantOfShape define."""
     if "value" in given:
         return int(given["value"].t.data_type)
     return next((elem for name, elem in _STATED.items() if name in given), otherwise)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,11 @@ SHARED_LIMIT = 128
 class Model:
     """A ``ModelProto`` with its index. Build it by ``Model(proto, base_dir)``; the protobuf is used, not copied.
 
+    What is computed from it is kept in two ways. ``scopes``, ``orders``, ``imports``, ``shapes`` and what
+    ``graph.shared`` computes (``derived``) describe one state of the model: they are computed on demand, and
+    ``invalidate`` drops them all when a transaction closes. ``names``, ``knowledge`` and the declared types of each
+    scope outlive a transaction: each edit keeps them right (:mod:`onnxfix.changes`).
+
     Raises:
         ModelError: names are defined twice or not at all, or the graph has a cycle.
     """
@@ -32,10 +36,8 @@ class Model:
         self.proto = proto
         self.base_dir = base_dir
         self.target: Any = None
-        self._scopes: list[Scope] | None = None
-        self._orders: dict[Scope, list[Node]] | None = None
-        self.knowledge: Knowledge | None = None
-        """What passes over the model learned that outlives edits; theirs alone."""
+        self.knowledge = Knowledge()
+        """What passes of shape inference learned about single operators; theirs alone."""
         self._names: set[str] | None = None
         self._constants: dict[bytes, np.ndarray[Any, Any]] = {}
         self.function_names = {
@@ -43,26 +45,28 @@ class Model:
         }
         self.called: dict[tuple[str, str, str], Scope] = {}
         """Bodies of the local functions, by domain, name and overload."""
-        # A third of the time of building a large index goes to the garbage collector, in vain.
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            self.main, self.functions = build.scopes_of(self)
-            self.called = {build.call_key(scope): scope for scope in self.functions}
-        finally:
-            if collecting:
-                gc.enable()
+        self.main, self.functions = build.scopes_of(self)
+        self.called = {build.call_key(scope): scope for scope in self.functions}
+        _ = self.orders  # raises on a cycle
+
+    def invalidate(self) -> None:
+        """Drop what was computed from the present state of the model; for the code that edits."""
+        for name in _DERIVED:
+            vars(self).pop(name, None)
+
+    @cached_property
+    def derived(self) -> dict[Callable[[Model], Any], Any]:
+        """Results of ``graph.shared.shared``, by function."""
+        return {}
 
     @property
     def ir_version(self) -> int:
         return int(self.proto.ir_version)
 
-    @property
-    def scopes(self) -> list[Scope]:
+    @cached_property  # looking through a hundred thousand nodes for subgraphs takes its time
+    def scopes(self) -> tuple[Scope, ...]:
         """Every scope: the main graph and its subgraphs, then the functions and theirs."""
-        if self._scopes is None:  # looking through a hundred thousand nodes for subgraphs takes its time
-            self._scopes = [scope for root in (self.main, *self.functions) for scope in root.walk()]
-        return list(self._scopes)
+        return tuple(scope for root in (self.main, *self.functions) for scope in root.walk())
 
     def nodes(self) -> Iterator[Node]:
         """Every node of every scope, in stored order."""
@@ -100,32 +104,26 @@ class Model:
                 self._constants[stored] = array
         return array if array is None or array.nbytes <= max_bytes else None
 
-    @property
+    @cached_property
+    def imports(self) -> Mapping[Scope, Mapping[str, int]]:
+        """Domain to version, for the main scope and for each function (which imports its own)."""
+        return {root: root.imports() for root in (self.main, *self.functions)}
+
+    @cached_property
     def orders(self) -> Mapping[Scope, list[Node]]:
-        """For every scope its nodes, producers first, in the stored order where that holds; until the next edit.
+        """For every scope its nodes, producers first, in the stored order where that holds.
 
         Raises:
             ModelError: a graph has a cycle.
         """
-        if self._orders is None:
-            return self.keep_orders((self.main, *self.functions))
-        return self._orders
+        roots = (self.main, *self.functions)
+        return {scope: nodes for root in roots for scope, nodes in order.orders(root).items()}
 
-    def keep_orders(self, roots: Iterable[Scope]) -> dict[Scope, list[Node]]:
-        """Work out ``orders`` of these scopes and all that is in them."""
-        self._orders = {scope: nodes for root in roots for scope, nodes in order.orders(root).items()}
-        return self._orders
-
-    @cached_property  # rules ask for it at every other step
+    @cached_property
     def shapes(self) -> Shapes:
-        """Symbolic shapes of the model as it is now; computed on demand, dropped by every edit."""
-        if self.knowledge is None:
-            self.knowledge = Knowledge()
+        """Symbolic shapes of the model as it is now."""
         return Shapes(self)
 
-    def forget_shapes(self) -> None:
-        """Drop what was inferred; called by the code that edits, after each round of edits."""
-        vars(self).pop("shapes", None)
-        self._scopes = self._orders = None
-        for root in (self.main, *self.functions):
-            root._imports = None
+
+_DERIVED = ("derived", "imports", "orders", "scopes", "shapes")
+"""The properties that describe one state of a model."""

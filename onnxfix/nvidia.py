@@ -1,4 +1,4 @@
-"""What NVIDIA's driver shows, and a missing package as data."""
+"""The GPUs that NVIDIA's driver reports, and a missing package as data."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Missing:
-    """No package can be used: why (``what``), for programs (``cause``), and the command that ``mend``s it, if one does.
-    ``more`` is what the command has for it."""
+    """No package can be used: the reason (``what``), the same as data (``cause``), and the command that fixes it
+    (``mend``), if one does. ``more`` is text after the command."""
 
     what: str
     cause: Cause = ""

@@ -1,4 +1,4 @@
-"""Where in a model something is, as data; the text that people read is made of it here and nowhere else."""
+"""A place in a model, as data. Its text is made here and nowhere else."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import ClassVar
 class Place:
     """A node, a value, a graph, or (all empty) the model as a whole.
 
-    ``graph`` names the subgraphs and the local function around it, outermost first. ``node`` and ``op_type`` are the
-    node's name and operator, ``output`` its first output, or the name of a value. ``index`` is the position in the
-    main graph as stored, of the node or of the one around it, where that is known (-1: it is not). ``around`` is that
-    node of the main graph, if it is another one. ``layer`` is TensorRT's, where no node is known.
+    ``graph`` names the surrounding subgraphs and local function, outermost first. ``node`` and ``op_type`` are the
+    node's name and operator, ``output`` is its first output, or the name of a value. ``index`` is the stored position
+    in the main graph of the node or of the node around it (-1: unknown). ``around`` is that node of the main graph, if
+    it is another one. ``layer`` is TensorRT's layer, if no node is known.
 
-    Two places are the same where graph, output, node and layer are, whatever else is known of them.
+    Two places are equal if graph, output, node and layer are.
     """
 
     graph: tuple[str, ...] = ()
@@ -26,17 +26,17 @@ class Place:
     around: Place | None = None
     layer: str = ""
 
-    #: What JSON has besides the fields.
+    #: Properties that JSON has besides the fields.
     RENDERED: ClassVar[tuple[str, ...]] = ("text",)
 
     @property
     def known(self) -> bool:
-        """Whether it is more than the model as a whole."""
+        """Whether it is a part of the model, not the model as a whole."""
         return bool(self.graph or self.label or self.node or self.layer)
 
     @property
     def label(self) -> str:
-        """What it is called within its graph: by its output; "" for a graph."""
+        """Its name within its graph, that of its output; "" for a graph."""
         if self.output:
             return self.output
         is_node = bool(self.op_type) and (self.index >= 0 or bool(self.node or self.graph))
@@ -65,4 +65,4 @@ class Place:
 
 
 NOWHERE = Place()
-"""The model as a whole, or a place that nobody knows."""
+"""The model as a whole, or an unknown place."""

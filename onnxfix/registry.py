@@ -1,4 +1,4 @@
-"""Finds rules through the entry-point group ``onnxfix.rules`` and picks those that a run wants."""
+"""Finds rules through the entry-point group ``onnxfix.rules`` and selects those of a run."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from onnxfix.rule import Rule
 
 GROUP = "onnxfix.rules"
 BUILT_IN = "onnxfix_rules"
-"""The package of the rules that come with onnxfix; a source tree without metadata has no entry point for it."""
+"""The package of the built-in rules; a source tree without metadata has no entry point for it."""
 
 
 class Registry(NamedTuple):
-    """All rules that were found, by code, and what could not be loaded. ``broken``: why the built-in rules are not
-    among them."""
+    """All rules that were found, by code, and warnings about packs that cannot be loaded. ``broken``: why the built-in
+    rules are missing, or ""."""
 
     rules: tuple[Rule, ...]
     warnings: tuple[str, ...]
     broken: str = ""
 
     def get(self, code_or_name: str) -> Rule:
-        """One rule by its code or name, whatever the case.
+        """One rule by its code or name, in any case.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no such rule.
         """
         wanted = code_or_name.strip().lower()
         for rule in self.rules:
@@ -41,47 +41,47 @@ class Registry(NamedTuple):
     def choose(self, select: Sequence[str] | None = None, ignore: Sequence[str] | None = None) -> list[Rule]:
         """Rules by selectors: a code, the beginning of codes (``CST``), a name, or ``ALL``.
 
-        Without ``select``, the rules that are on by default. A rule that is off by default wants its own code or
-        name: a family or ``ALL`` does not bring it in. The more specific selector wins, as in ruff:
-        ``select=["CST"], ignore=["CST002"]`` leaves the others of the family.
+        Without ``select``, the rules that are on by default. A rule that is off by default is selected only by its own
+        code or name, not by a family or ``ALL``. The more specific selector wins, as in ruff:
+        ``select=["CST"], ignore=["CST002"]`` selects the rest of the family.
 
         Raises:
             UsageError: a selector matches no rule.
-            OnnxfixError: the built-in rules could not be loaded; to go on without them would find nothing.
+            OnnxfixError: the built-in rules could not be loaded; without them nothing would be found.
         """
         if self.broken:
             raise OnnxfixError(self.broken)
         self._known((*(select or ()), *(ignore or ())))
         chosen = []
         for rule in self.rules:
-            wanted = max((_strength(s, rule) for s in select), default=0) if select else int(rule.default)
-            unwanted = max((_strength(s, rule) for s in ignore or ()), default=0)
+            wanted = max((_specificity(s, rule) for s in select), default=0) if select else int(rule.default)
+            unwanted = max((_specificity(s, rule) for s in ignore or ()), default=0)
             if wanted > unwanted and (rule.default or wanted == _OWN):
                 chosen.append(rule)
         return chosen
 
     def matching(self, select: Sequence[str] | None = None) -> list[Rule]:
-        """Rules that a selector matches, on by default or not; all of them without one. For lists and pages.
+        """Rules that a selector matches, on by default or not; all rules without a selector. For lists and pages.
 
         Raises:
             UsageError: a selector matches no rule.
         """
         self._known(select or ())
-        return [rule for rule in self.rules if not select or any(_strength(s, rule) for s in select)]
+        return [rule for rule in self.rules if not select or any(_specificity(s, rule) for s in select)]
 
     def _known(self, selectors: Sequence[str]) -> None:
         for selector in selectors:
-            if not any(_strength(selector, rule) for rule in self.rules):
+            if not any(_specificity(selector, rule) for rule in self.rules):
                 broken = "".join(f"; {warning}" for warning in self.warnings)
                 raise UsageError(f"no rule matches {selector!r}; 'onnxfix rules' lists them{broken}")
 
 
 _OWN = 100
-"""Strength of a selector that names one rule."""
+"""The specificity of a selector that names one rule."""
 
 
-def _strength(selector: str, rule: Rule) -> int:
-    """0 where the selector does not match the rule; else the larger the more specific it is."""
+def _specificity(selector: str, rule: Rule) -> int:
+    """0 if the selector does not match the rule; otherwise larger for a more specific selector."""
     text = selector.strip()
     if text.upper() == "ALL":
         return 1
@@ -103,14 +103,14 @@ def registry() -> Registry:
     for value, name in sorted(packs.items(), key=lambda item: (item[0] != BUILT_IN, item)):
         try:
             found = _built_in() if value == BUILT_IN else list(rules_of(value))
-        except Exception as error:  # anything that a third party's module does at import
-            told = f"rule pack {name!r} ({value}) cannot be loaded: {type(error).__name__}: {error}"
-            warnings.append(" ".join(told.split()))
+        except Exception as error:  # whatever a third party's module raises at import
+            warning = f"rule pack {name!r} ({value}) cannot be loaded: {type(error).__name__}: {error}"
+            warnings.append(" ".join(warning.split()))
             broken = warnings[-1] if value == BUILT_IN else broken
             continue
         for rule in found:
             known = rules.setdefault(rule.code, rule)
-            # A pack may list a rule of another one, which the index knows as another object.
+            # A pack may list a rule of another pack, for which the index has another object.
             if known is not rule and (known.module, known.name) != (rule.module, rule.name):
                 warnings.append(f"rule pack {name!r}: {rule.code} is taken by {known.module}")
     return Registry(
@@ -119,7 +119,7 @@ def registry() -> Registry:
 
 
 def _built_in() -> list[Rule]:
-    """The rules that come with onnxfix, by the index where there is one that stands."""
+    """The built-in rules, from the index if it is valid."""
     found = index.load(BUILT_IN)
     if found is None:
         found = list(rules_of(BUILT_IN))
@@ -144,7 +144,7 @@ def rules_of(entry: str) -> Iterable[Rule]:
 def _modules(module: ModuleType) -> Iterable[ModuleType]:
     yield module
     if hasattr(module, "__path__"):
-        import pkgutil
+        import pkgutil  # lazy: start-up
 
         for info in pkgutil.walk_packages(module.__path__, module.__name__ + "."):
             yield importlib.import_module(info.name)

@@ -1,31 +1,27 @@
 """Run something that may crash, hang or eat memory in a child process that can be killed.
 
 ONNX Runtime, onnx's C++ code and TensorRT do all three on real models. ``Worker`` keeps one child
-(``python -m onnxfix._child``) for many calls; ``run`` uses one for a single call; ``forked`` guards a
-function of this process by ``os.fork``, which costs a millisecond because nothing is imported again.
+(``python -m onnxfix._child``) for many calls; ``run`` uses one for a single call. ``forks.forked`` guards a function of
+this process by ``os.fork``.
 
 The child talks by length-prefixed pickles over copies of its stdin and stdout, made before foreign code can
 print: file descriptor 1 then points at stderr, whose last bytes are kept for the message.
 """
-# Long because: the reusable child and the forked one share how they wait, kill and tell what a child died of.
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import io
 import os
 import pickle
 import queue
-import selectors
 import signal
 import subprocess
 import sys
 import threading
 import time
-import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -39,10 +35,9 @@ __all__ = [
     "Status",
     "Worker",
     "allow_maps",
-    "asked_mb",
     "default_memory_mb",
-    "forked",
     "memory_limit",
+    "memory_limit_mb",
     "note",
     "one_line",
     "run",
@@ -52,38 +47,37 @@ __all__ = [
 
 
 LEAST_MB = 64
-"""The least that a child may be limited to, in MiB: below, it does not even start."""
+"""Minimum memory limit of a child, in MiB: below, Python does not start."""
 
 
 @contextlib.contextmanager
 def memory_limit(memory_mb: int | None) -> Iterator[None]:
-    """Bound the memory of every child that is used within, in MiB; None: nothing is asked for.
+    """Limit the memory of every child that is used inside the context, in MiB; None sets no limit.
 
-    This is the one place for it. Whoever gives a whole process its share of memory sets the environment variable
-    ``ONNXFIX_MEMORY_MB`` instead, which nothing exceeds. What a call sets for itself (``memory_mb`` of ``Worker``,
-    ``run`` and ``forked``) goes before both.
+    The environment variable ``ONNXFIX_MEMORY_MB`` limits a whole process, one of several; nothing exceeds it. A limit
+    of a single call (``memory_mb`` of ``Worker``, ``run`` and ``forked``) takes precedence over both.
 
     Raises:
-        UsageError: it is too little for Python itself.
+        UsageError: it is too little to start Python.
     """
     if memory_mb is not None and memory_mb < LEAST_MB:
         raise UsageError(
-            f"a memory limit of {memory_mb} MiB is too little for Python itself: {LEAST_MB} is the least"
+            f"a memory limit of {memory_mb} MiB is too little for Python itself: the minimum is {LEAST_MB}"
         )
-    token = _child.ASKED_MB.set(memory_mb if memory_mb is not None else _child.ASKED_MB.get())
+    token = _child.USER_LIMIT_MB.set(memory_mb if memory_mb is not None else _child.USER_LIMIT_MB.get())
     try:
         yield
     finally:
-        _child.ASKED_MB.reset(token)
+        _child.USER_LIMIT_MB.reset(token)
 
 
-def asked_mb() -> int | None:
-    """What ``memory_limit`` bounds children to here and now, in MiB."""
-    return _child.ASKED_MB.get()
+def memory_limit_mb() -> int | None:
+    """The present limit set by ``memory_limit``, in MiB."""
+    return _child.USER_LIMIT_MB.get()
 
 
 def within(memory_mb: int) -> str:
-    """In words, what a child was limited to, and what to do about it."""
+    """A child's memory limit as text, and how to change it."""
     return f"memory is limited to {memory_mb} MiB: --memory-limit sets it"
 
 
@@ -91,7 +85,7 @@ def _kill_group(process: subprocess.Popen[bytes], owner: int) -> None:
     """Kill the child and whatever it started, and reap it; in a fork of its owner, leave it alone."""
     if os.getpid() != owner:
         return
-    if process.returncode is None:  # not reaped, so its id cannot belong to somebody else
+    if process.returncode is None:  # not reaped, so that its id cannot belong to another process
         if hasattr(os, "killpg"):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -101,7 +95,7 @@ def _kill_group(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def _await_death(process: subprocess.Popen[bytes], seconds: float = 5.0) -> None:
-    """Wait for the child to end by itself, without reaping it: its group is still to be killed."""
+    """Wait for the child to end by itself, without reaping it: its group has yet to be killed."""
     if hasattr(os, "waitid"):
         deadline = time.monotonic() + seconds
         flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
@@ -132,7 +126,7 @@ class _Child:
         environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [str(package.parent), environment.get("PYTHONPATH")])
         )
-        # Several BLAS threads cost memory and start-up time, and may change the last bit of a sum.
+        # Several BLAS threads cost memory and start-up time, and may change the last bit of sums.
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             environment.setdefault(name, "1")
         # Started in the package's folder, not in the user's: files there could shadow modules.
@@ -147,13 +141,13 @@ class _Child:
             bufsize=0,
         )
         streams = self.process.stdin, self.process.stdout, self.process.stderr
-        self.requests, replies, words = (cast(io.RawIOBase, stream) for stream in streams)
-        self._streams = (self.requests, replies, words)
+        self.requests, replies, stderr = (cast(io.RawIOBase, stream) for stream in streams)
+        self._streams = (self.requests, replies, stderr)
         self.replies: queue.SimpleQueue[bytearray | None] = queue.SimpleQueue()
         self.tail = _child.Tail()
         self._threads = [
             threading.Thread(target=_pump_replies, args=(replies, self.replies), daemon=True),
-            threading.Thread(target=_pump_stderr, args=(words, self.tail), daemon=True),
+            threading.Thread(target=_pump_stderr, args=(stderr, self.tail), daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -197,7 +191,7 @@ class _Child:
         return self.process.returncode
 
 
-_SLICE = 0.2
+SLICE = 0.2
 """Seconds that a wait blocks at a time. A signal may reach another thread than the main one; Python's handler then
 runs when the main thread next wakes, and an interrupt must not wait for the end of a model's run."""
 
@@ -212,9 +206,9 @@ def _next(replies: queue.SimpleQueue[bytearray | None], timeout: float) -> bytea
     while True:
         left = deadline - time.monotonic()
         try:
-            return replies.get(timeout=max(0.0, min(left, _SLICE)))
+            return replies.get(timeout=max(0.0, min(left, SLICE)))
         except queue.Empty:
-            if left <= _SLICE:
+            if left <= SLICE:
                 raise
 
 
@@ -222,16 +216,16 @@ class Worker:
     """A reusable child process. Not for use by two threads at once.
 
     ``memory_mb`` limits the child's data (RLIMIT_DATA, Linux); by default to three quarters of the memory
-    that is available when it starts, or to what ``memory_limit`` says: a child that was started under another limit
-    is replaced. ``generation`` counts the starts: what the child held is gone when it grew. ``limit_mb`` is what the
-    last child was limited to. ``variables`` are environment variables that the child starts with.
+    that is available when it starts, or to that of ``memory_limit``: a child that was started under another limit is
+    replaced. ``generation`` counts the starts: a new child has lost the state of the one before. ``limit_mb`` is the
+    limit of the last child. ``variables`` are environment variables that the child starts with.
     """
 
     def __init__(self, *, memory_mb: int | None = None, variables: Mapping[str, str] | None = None) -> None:
         self._memory_mb = memory_mb
         self._variables = dict(variables or {})
-        self._begun = 0  # answers that nobody waits for
-        self._asked_mb: int | None = None
+        self._begun = 0  # calls whose replies are ignored
+        self._set_mb: int | None = None
         self.limit_mb: int | None = memory_mb
         self._child: _Child | None = None
         self.generation = 0
@@ -263,19 +257,19 @@ class Worker:
 
     def start(self) -> None:
         """Start the child, unless it runs."""
-        asked = self._memory_mb if self._memory_mb is not None else asked_mb()
-        if self._child is not None and not (self._child.alive() and asked == self._asked_mb):
+        limit = self._memory_mb if self._memory_mb is not None else memory_limit_mb()
+        if self._child is not None and not (self._child.alive() and limit == self._set_mb):
             self.close()
         if self._child is None:
-            self._asked_mb = asked
+            self._set_mb = limit
             self.limit_mb = self._memory_mb if self._memory_mb is not None else default_memory_mb()
             self._child = _Child(self.limit_mb, self._variables)
             self._begun = 0
             self.generation += 1
 
     def begin(self, target: str, *, timeout: float, **kwargs: Any) -> None:
-        """Start ``call`` and go on without waiting; whatever it returns or does wrong is dropped. The next call waits
-        for its end, so this only makes sense for what that would have to do anyway: loading large libraries."""
+        """Start ``call`` without waiting for its result, which is dropped. The next call waits for its end, so that
+        this makes sense only for work that the next call needs anyway: loading large libraries."""
         self.start()
         assert self._child is not None
         self._child.send(pickle.dumps((timeout, target, (), kwargs), protocol=5), timeout)
@@ -284,12 +278,15 @@ class Worker:
     def call(self, target: str, *, timeout: float, **kwargs: Any) -> Outcome:
         """Call ``target`` ("package.module:function") with ``kwargs`` in the child.
 
-        ``timeout`` is in seconds, counted anew from each ``note()``. Never raises for what the callee does;
-        KeyboardInterrupt kills the child and goes on. After anything but "ok" and "error" the child is gone.
+        ``timeout`` is in seconds, and each ``note()`` restarts it. Failures of the callee raise nothing here;
+        KeyboardInterrupt kills the child and is raised. After any status but "ok" and "error" the child has ended.
         """
-        return self._call(target, (), kwargs, timeout)
+        return self.call_with(target, (), kwargs, timeout)
 
-    def _call(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float) -> Outcome:
+    def call_with(
+        self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float
+    ) -> Outcome:
+        """``call``, with positional arguments too."""
         try:
             payload = pickle.dumps((timeout, target, args, kwargs), protocol=5)
         except Exception as error:
@@ -300,7 +297,7 @@ class Worker:
             while self._begun:
                 self._begun -= 1
                 if self._receive(self._child, timeout).status != "ok":
-                    self.start()  # a child that died of it is replaced
+                    self.start()  # replace a child that died of it
             self._child.send(payload, timeout)
             return self._receive(self._child, timeout)
         except BaseException:
@@ -322,33 +319,33 @@ class Worker:
                 return self._limited(_child.obituary(code, child.tail.text(), last))
             reply = _child.decode(frame)
             if isinstance(reply, Outcome):
-                if reply.status == "memory":  # its heap is at the limit: whatever comes next would fail too
+                if reply.status == "memory":  # its heap is at the limit: the next call would fail too
                     self.close()
                 return self._limited(Outcome(reply.status, reply.value, reply.message, last))
             last = reply
 
     def _limited(self, outcome: Outcome) -> Outcome:
-        """Where memory ran out, with the limit in the message."""
+        """The outcome, with the limit in the message if memory ran out."""
         return (
             replace(outcome, message=self.starved(outcome.message)) if outcome.status == "memory" else outcome
         )
 
     def starved(self, error: str) -> str:
-        """What went wrong for want of memory in the child, with what that is limited to and what to do."""
+        """The message of an out-of-memory error in the child, with the limit and how to change it."""
         if self.limit_mb is None:
             return error
-        told = within(self.limit_mb)
-        return error if told in error else f"{error} ({told})"
+        limit = within(self.limit_mb)
+        return error if limit in error else f"{error} ({limit})"
 
 
 _SHARED = threading.local()
 
 
 def shared(purpose: str = "", variables: Mapping[str, str] | None = None) -> Worker:
-    """The worker that this thread keeps for everybody, so that not each caller pays for starting one.
+    """The worker that this thread shares between all callers, to start it only once.
 
-    One for each ``purpose``: libraries that do not bear each other in one process, or that want other environment
-    ``variables``, have a child each. It lives until the thread or the process ends. Do not close it.
+    There is one for each ``purpose``, for libraries that conflict in one process or need other environment
+    ``variables``. It lives until the thread or the process ends. Do not close it.
     """
     if getattr(_SHARED, "owner", 0) != os.getpid():  # a fork must not talk through its parent's pipes
         _SHARED.workers, _SHARED.owner = {}, os.getpid()
@@ -357,7 +354,7 @@ def shared(purpose: str = "", variables: Mapping[str, str] | None = None) -> Wor
 
 
 def close_shared() -> None:
-    """End the workers that this thread keeps for everybody. Who asks for one later gets another child."""
+    """End this thread's shared workers. A later call of ``shared`` starts a new child."""
     if getattr(_SHARED, "owner", 0) == os.getpid():
         for worker in _SHARED.workers.values():
             worker.close()
@@ -367,104 +364,3 @@ def run(target: str, *, timeout: float, memory_mb: int | None = None, **kwargs: 
     """Call ``target`` ("package.module:function") once, in a child of its own. See ``Worker.call``."""
     with Worker(memory_mb=memory_mb) as worker:
         return worker.call(target, timeout=timeout, **kwargs)
-
-
-# ------------------------------------------------------------------------------------------------ fork
-
-
-def forked(fn: Callable[..., Any], *args: Any, timeout: float, memory_mb: int | None = None) -> Outcome:
-    """Call ``fn(*args)`` in a fork of this process; ``fn`` may be any callable, its result must pickle.
-
-    ``timeout`` is in seconds. ``memory_mb`` is what it may use beyond what this process already holds. Where
-    ``os.fork`` is missing, ``fn`` must be importable and runs in a fresh child.
-    """
-    if not hasattr(os, "fork"):
-        with Worker(memory_mb=memory_mb) as worker:
-            return worker._call(f"{fn.__module__}:{fn.__qualname__}", args, {}, timeout)
-    limit = memory_mb if memory_mb is not None else default_memory_mb()
-    parent = os.getpid()
-    lasting = threading.current_thread() is threading.main_thread()
-    with _child.pipe() as result, _child.pipe() as words:
-        with warnings.catch_warnings():
-            # Python 3.12 warns of forks beside threads: the child runs `fn` alone and leaves by _exit.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if pid == 0:
-            _in_fork((fn, args), (result[1], words[1]), timeout, limit, parent if lasting else 0)
-        outcome = _await_fork(pid, result, words, timeout)
-    if outcome.status == "memory" and memory_mb is None and limit is not None:
-        return replace(outcome, message=f"{outcome.message} ({within(limit)})")
-    return outcome
-
-
-def _in_fork(
-    call: tuple[Callable[..., Any], tuple[Any, ...]],
-    ends: tuple[int, int],
-    timeout: float,
-    memory_mb: int | None,
-    parent: int,
-) -> None:
-    result, words = ends
-    try:
-        os.setsid()
-        for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, words), (2, words)):
-            os.dup2(source, target)
-        # This process may have pointed these elsewhere; a crash is expected and its dump no news to the user.
-        sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-        faulthandler.disable()
-        _child.limit(memory_mb, _child.data_bytes())
-        if parent:
-            _child.die_with(parent)
-        _child.arm(timeout)
-        reply = _child.invoke(*call, {})
-        while reply:
-            reply = reply[os.write(result, reply) :]
-    finally:
-        os._exit(0)  # never the parent's exit handlers, whatever happened
-
-
-def _await_fork(pid: int, result: list[int], words: list[int], timeout: float) -> Outcome:
-    code: int | None = None
-    try:
-        for ends in (result, words):
-            os.close(ends[1])
-            ends[1] = -1
-        reply, tail, late = _collect(result[0], words[0], timeout)
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)  # in case it had not come as far as setsid
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if late:
-        return Outcome("timeout", message=f"took more than {timeout:g} s and was stopped")
-    if reply:
-        decoded = _child.decode(reply)
-        if isinstance(decoded, Outcome):
-            return decoded
-    return _child.obituary(code, tail.text())
-
-
-def _collect(result: int, words: int, timeout: float) -> tuple[bytes, _child.Tail, bool]:
-    """Read until ``result`` ends. Returns the bytes, the last words and whether time ran out."""
-    deadline = time.monotonic() + timeout
-    chunks: list[bytes] = []
-    tail = _child.Tail()
-    with selectors.DefaultSelector() as selector:
-        selector.register(result, selectors.EVENT_READ)
-        selector.register(words, selectors.EVENT_READ)
-        while (left := deadline - time.monotonic()) > 0:
-            for key, _ in selector.select(min(left, _SLICE)):
-                data = os.read(key.fd, 1 << 20)
-                if key.fd == words:
-                    tail.add(data)
-                    if not data:
-                        selector.unregister(words)
-                elif data:
-                    chunks.append(data)
-                else:
-                    os.set_blocking(words, False)
-                    with contextlib.suppress(BlockingIOError):
-                        tail.add(os.read(words, 1 << 16))
-                    return b"".join(chunks), tail, False
-    return b"", tail, True

@@ -120,8 +120,8 @@ def assert_same_outputs(before: ModelProto, after: ModelProto, *, exact: bool = 
     Raises:
         AssertionError: they differ, or no rung could run either of them.
     """
-    from onnxfix.verification.ladder import verify
-    from onnxfix.verification.verdict import CPU_RUNGS
+    from onnxfix.verification.ladder import verify  # lazy: start-up
+    from onnxfix.verification.verdict import CPU_RUNGS  # lazy: start-up
 
     with tempfile.TemporaryDirectory() as folder:
         first, second = Path(folder, "before.onnx"), Path(folder, "after.onnx")

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,16 +24,18 @@ from support.patience import PATIENCE
 # A module imports from earlier lines and from its own package only; modules on one line know nothing
 # of each other.
 LAYERS = [
-    ["_version", "errors", "dtypes", "interrupts", "place"],
+    ["_version", "errors", "dtypes", "garbage", "interrupts", "place", "walk"],
     ["_child"],  # the sandbox's other side
-    ["causes"],
-    ["sandbox"],  # knows no graph, so that C++ calls that hang or crash may be guarded anywhere
+    ["causes", "options"],
+    ["sandbox"],  # know no graph, so that C++ calls that hang or crash may be guarded anywhere
+    ["forks"],
     ["nvidia"],
     ["files"],
     ["graph"],
     ["shapes"],
     ["model"],
     ["edits"],
+    ["changes"],
     ["transaction", "fitting"],
     ["targets"],
     ["rule"],
@@ -57,6 +59,24 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # The front door re-exports from everywhere, lazily; that it stays cheap has a test of its own below.
 FACADE = "__init__"
 
+#: The same for the rooms and modules inside verification/: a room imports from lines above its own.
+VERIFICATION = [
+    ["checker", "compare"],
+    ["validity", "feeds"],
+    ["specialize", "sweep"],
+    ["request", "verdict"],
+    ["remote"],  # the sandbox's side of the rungs that execute ONNX models
+    ["cuda", "extents"],
+    ["progress"],
+    ["pair"],
+    ["execution"],
+    ["rungs"],  # those of TensorRT that build and execute engines
+    ["readback"],
+    ["ladder"],
+    ["asking"],  # TensorRT on one model, outside of the ladder
+]
+VERIFICATION_RANK = {name: rank for rank, names in enumerate(VERIFICATION) for name in names}
+
 TERMINAL = {"rich", "typer", "click"}
 HEAVY = {
     "onnxruntime",
@@ -70,9 +90,13 @@ HEAVY = {
     "tensorrt",
     "tensorrt_rtx",
 }
+OPTIONAL = {"onnxfix.fleet.ray", "onnxfix.fleet.remote"}
+"""Packages that only ``--ray`` and URLs load."""
 RULE_MAY_IMPORT = {"onnxfix", "onnxfix_rules", "numpy", "onnx", "ml_dtypes"} | set(sys.stdlib_module_names)
 LONG_FILE = 400
-LONG_REASON = re.compile(r"^# Long because: \S.{15,}")
+LONG_FUNCTION = 60
+LONG_REASON = re.compile(r"^\s*# Long because: \S.{15,}")
+LAZY_REASON = re.compile(r"# lazy: \S")
 
 
 @dataclass(frozen=True)
@@ -140,8 +164,26 @@ def wrong_direction(module: str, imports: list[Import]) -> list[str]:
     return found
 
 
+def room_of(dotted: str) -> str | None:
+    """``feeds`` for ``onnxfix.verification.feeds.plan``; None outside of verification/."""
+    parts = dotted.split(".")
+    return parts[2] if parts[:2] == ["onnxfix", "verification"] and len(parts) > 2 else None
+
+
+def wrong_room(module: str, imports: list[Import]) -> list[str]:
+    """What ``module`` (dotted, in onnxfix.verification) imports although it stands later in VERIFICATION."""
+    own, found = room_of(module), []
+    for imported in imports:
+        room = room_of(imported.name)
+        if imported.typing or own is None or room is None or room == own:
+            continue
+        if VERIFICATION_RANK[room] >= VERIFICATION_RANK[own]:
+            found.append(f"{module}:{imported.line} ({own}) imports {imported.name} ({room})")
+    return found
+
+
 def of_terminal(module: str, imports: list[Import]) -> list[str]:
-    """Uses of rich and typer outside of cli/app.py and render/."""
+    """Uses of rich and typer outside of cli/ and report/render/."""
     if is_or_in(module, {"onnxfix.cli", "onnxfix.report.render"}):
         return []
     return [f"{module}:{i.line} imports {i.name}" for i in imports if is_or_in(i.name, TERMINAL)]
@@ -153,6 +195,17 @@ def heavy_at_import(module: str, imports: list[Import]) -> list[str]:
         f"{module}:{i.line} imports {i.name} when it is loaded"
         for i in imports
         if not i.lazy and not i.typing and is_or_in(i.name, HEAVY)
+    ]
+
+
+def optional_at_import(module: str, imports: list[Import]) -> list[str]:
+    """Packages of OPTIONAL that are loaded as soon as ``module``, which is in none of them, is."""
+    if is_or_in(module, OPTIONAL):
+        return []
+    return [
+        f"{module}:{i.line} imports {i.name} when it is loaded"
+        for i in imports
+        if not i.lazy and not i.typing and is_or_in(i.name, OPTIONAL)
     ]
 
 
@@ -177,6 +230,63 @@ def unexplained_length(source: str) -> bool:
     """True for a long file without a line ``# Long because: <reason>``."""
     lines = source.splitlines()
     return len(lines) > LONG_FILE and not any(LONG_REASON.match(line) for line in lines)
+
+
+def long_functions(source: str) -> list[str]:
+    """Functions over 60 lines, docstring included, without ``# Long because: ...`` inside or on the line above."""
+    lines = source.splitlines()
+    return [
+        f"{node.name}, line {node.lineno}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and (node.end_lineno or 0) - node.lineno >= LONG_FUNCTION
+        and not any(LONG_REASON.match(line) for line in lines[max(_start(node) - 2, 0) : node.end_lineno])
+    ]
+
+
+def _start(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The line on which a function begins, its decorators included."""
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+def unexplained_imports(source: str) -> list[int]:
+    """Lines of imports inside functions that do not say why they are there: ``# lazy: start-up``."""
+    lines = source.splitlines()
+    inside = {
+        (node.lineno, node.end_lineno or node.lineno)
+        for function in ast.walk(ast.parse(source))
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for node in ast.walk(function)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    }
+    return sorted(a for a, b in inside if not any(LAZY_REASON.search(line) for line in lines[a - 1 : b]))
+
+
+def circles(modules: Iterable[tuple[str, list[Import]]]) -> list[list[str]]:
+    """Groups of modules that import each other in a circle; imports inside functions count, those for types do not."""
+    known = dict(modules)
+    uses = {
+        name: {found for i in imports if not i.typing and (found := _module(i.name, known)) and found != name}
+        for name, imports in known.items()
+    }
+    # Without the modules that nothing uses and those that use nothing, over and over, only circles are left.
+    while True:
+        used = set().union(*uses.values()) if uses else set()
+        rest = {
+            name: targets & uses.keys()
+            for name, targets in uses.items()
+            if name in used and targets & uses.keys()
+        }
+        if rest == uses:
+            return [sorted(uses)] if uses else []
+        uses = rest
+
+
+def _module(dotted: str, known: Container[str]) -> str | None:
+    """The module that an imported name is, or is defined in."""
+    while dotted and dotted not in known:
+        dotted = dotted.rpartition(".")[0]
+    return dotted or None
 
 
 def read(path: Path) -> str:
@@ -211,6 +321,12 @@ def test_imports_run_one_way() -> None:
     assert [line for name, imports in inside for line in wrong_direction(name, imports)] == []
 
 
+def test_rooms_of_verification_import_one_way() -> None:
+    rooms = {room_of(name) for name, _ in ENGINE_IMPORTS} - {None, "__init__"}
+    assert rooms == set(VERIFICATION_RANK), "say in VERIFICATION where each room stands"
+    assert [line for name, imports in ENGINE_IMPORTS for line in wrong_room(name, imports)] == []
+
+
 def test_the_engine_knows_no_rule() -> None:
     known = [(n, i) for n, imports in ENGINE_IMPORTS for i in imports if is_or_in(i.name, {"onnxfix_rules"})]
     assert known == []
@@ -223,6 +339,11 @@ def test_only_cli_and_render_know_the_terminal() -> None:
 def test_heavy_modules_are_loaded_where_they_are_used() -> None:
     everything = ENGINE_IMPORTS + RULE_IMPORTS
     assert [line for name, imports in everything for line in heavy_at_import(name, imports)] == []
+
+
+def test_ray_and_remote_files_are_loaded_where_they_are_used() -> None:
+    everything = ENGINE_IMPORTS + RULE_IMPORTS
+    assert [line for name, imports in everything for line in optional_at_import(name, imports)] == []
 
 
 def test_rules_import_onnxfix_only() -> None:
@@ -246,6 +367,21 @@ def test_a_long_file_says_why() -> None:
     files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     long = [str(path.relative_to(ROOT)) for path in files if unexplained_length(read(path))]
     assert not long, f"over {LONG_FILE} lines: split them, or add a line '# Long because: ...': {long}"
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert circles(ENGINE_IMPORTS) == []
+    assert circles(RULE_IMPORTS) == []
+
+
+def test_an_import_inside_a_function_says_why() -> None:
+    silent = {str(path): lines for _, _, path in ENGINE + RULES if (lines := unexplained_imports(read(path)))}
+    assert not silent, f"move them to the top, or add '# lazy: start-up' or another reason: {silent}"
+
+
+def test_a_long_function_says_why() -> None:
+    long = {str(path): found for _, _, path in ENGINE + RULES if (found := long_functions(read(path)))}
+    assert not long, f"over {LONG_FUNCTION} lines: split them, or add a line '# Long because: ...': {long}"
 
 
 @pytest.mark.parametrize("command", [["--version"], ["--help"]])
@@ -289,7 +425,7 @@ def test_no_export_has_the_name_of_a_module() -> None:
         ("onnxfix.graph.overlay", "from onnxfix import Node", 1),
         ("onnxfix.dtypes", "from . import errors", 1),
         ("onnxfix.graph.overlay", "from ..errors import ModelError\nfrom .shapes import Shapes", 0),
-        ("onnxfix.graph.overlay", "from onnxfix.sandbox import forked", 0),
+        ("onnxfix.graph.overlay", "from onnxfix.forks import forked", 0),
         ("onnxfix.graph.overlay", "if TYPE_CHECKING:\n    from onnxfix.targets import Target", 0),
         ("onnxfix.graph.overlay", "if TYPE_CHECKING:\n    pass\nelse:\n    import onnxfix.targets", 1),
         ("onnxfix.cli.app", "from onnxfix.api import check\nimport onnx", 0),
@@ -298,6 +434,24 @@ def test_no_export_has_the_name_of_a_module() -> None:
 def test_the_direction_check_can_fail(module: str, source: str, violations: int) -> None:
     imports = imports_of(source, module.rsplit(".", 1)[0])
     assert len(wrong_direction(module, imports)) == violations
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "violations"),
+    [
+        ("feeds.plan", "from onnxfix.verification.request import Request", 1),
+        ("feeds.plan", "from onnxfix.verification import request", 1),
+        ("feeds.plan", "def f():\n    from ..rungs import build", 1),
+        ("validity", "import onnxfix.verification.feeds.plan", 1),
+        ("rungs.build", "from onnxfix.verification.readback.network import climb", 1),
+        ("rungs.build", "from onnxfix.verification.rungs import probe", 0),
+        ("rungs.build", "from onnxfix.verification.verdict import RungResult", 0),
+        ("feeds.plan", "from onnxfix.sizes.search import Search", 0),
+    ],
+)
+def test_the_check_of_rooms_can_fail(module: str, source: str, violations: int) -> None:
+    name = f"onnxfix.verification.{module}"
+    assert len(wrong_room(name, imports_of(source, name.rsplit(".", 1)[0]))) == violations
 
 
 @pytest.mark.parametrize(
@@ -329,6 +483,24 @@ def test_the_heavy_check_can_fail(source: str, violations: int) -> None:
     assert len(heavy_at_import("onnxfix.x", imports_of(source, "onnxfix"))) == violations
 
 
+@pytest.mark.parametrize(
+    ("module", "source", "violations"),
+    [
+        ("onnxfix.fleet.work", "from onnxfix.fleet.remote.staging import staged", 1),
+        ("onnxfix.fleet.work", "from onnxfix.fleet import ray", 1),
+        ("onnxfix.fleet.work", "from .ray.executor import RayExecutor", 1),
+        ("onnxfix.cli.app", "try:\n    import onnxfix.fleet.remote.store\nexcept ImportError:\n    pass", 1),
+        ("onnxfix.fleet.work", "def f():\n    from onnxfix.fleet.remote import store", 0),
+        ("onnxfix.fleet.work", "if TYPE_CHECKING:\n    from onnxfix.fleet.remote import store", 0),
+        ("onnxfix.fleet.remote.staging", "from onnxfix.fleet.remote import store", 0),
+        ("onnxfix.fleet.work", "from onnxfix.fleet import paths", 0),
+    ],
+)
+def test_the_optional_check_can_fail(module: str, source: str, violations: int) -> None:
+    imports = imports_of(source, module.rsplit(".", 1)[0])
+    assert len(optional_at_import(module, imports)) == violations
+
+
 @pytest.mark.parametrize(("source", "violations"), [("import torch", 1), ("import math, onnx.helper", 0)])
 def test_the_rule_import_check_can_fail(source: str, violations: int) -> None:
     assert len(foreign_to_rules("onnxfix_rules.x", imports_of(source, "onnxfix_rules"))) == violations
@@ -350,3 +522,35 @@ def test_the_length_check_can_fail() -> None:
     assert not unexplained_length("# Long because: one table, and half of it would be of no use\n" + body)
     assert unexplained_length("# Long because: yes\n" + body)
     assert not unexplained_length("x = 1\n" * LONG_FILE)
+
+
+def test_the_check_of_long_functions_can_fail() -> None:
+    body = "    x = 1\n"
+    assert long_functions("def f():\n" + body * LONG_FUNCTION) == ["f, line 1"]
+    assert long_functions("def f():\n" + body * (LONG_FUNCTION - 1)) == []
+    reason = "# Long because: one table, and half of it would be of no use\n"
+    assert long_functions(reason + "@decorated\ndef f():\n" + body * LONG_FUNCTION) == []
+    assert long_functions("def f():\n    " + reason + body * LONG_FUNCTION) == []
+    assert long_functions(reason + "\n\n\ndef f():\n" + body * LONG_FUNCTION) == ["f, line 5"]
+
+
+def test_the_check_of_imports_in_functions_can_fail() -> None:
+    source = "import a\ndef f():\n    import b\n    from c import (  # lazy: start-up\n        d,\n    )\n"
+    assert unexplained_imports(source) == [3]
+    assert unexplained_imports("def f():\n    if x:\n        import b  # lazy:\n") == [3]
+
+
+@pytest.mark.parametrize(
+    ("sources", "found"),
+    [
+        ({"p.a": "import p.b", "p.b": "import p.c", "p.c": ""}, []),
+        (
+            {"p.a": "import p.b", "p.b": "from p.c import x", "p.c": "def f():\n    from p import a"},
+            [["p.a", "p.b", "p.c"]],
+        ),
+        ({"p.a": "from p.b import x", "p.b": "if TYPE_CHECKING:\n    import p.a"}, []),
+        ({"p.a": "import q.b", "p.b": "import p.a"}, []),
+    ],
+)
+def test_the_check_of_circles_can_fail(sources: dict[str, str], found: list[list[str]]) -> None:
+    assert circles([(name, imports_of(source, "p")) for name, source in sources.items()]) == found

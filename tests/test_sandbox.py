@@ -18,7 +18,8 @@ import pytest
 
 from onnxfix import sandbox
 from onnxfix.errors import UsageError
-from onnxfix.sandbox import Outcome, Worker, forked, note
+from onnxfix.forks import forked
+from onnxfix.sandbox import Outcome, Worker, note
 from support.paths import ROOT
 from support.patience import PATIENCE
 
@@ -371,7 +372,8 @@ def test_the_whole_family_is_killed(worker: Worker, tmp_path: Path) -> None:
 
 PARENT = """
 import os, sys, time
-from onnxfix.sandbox import Worker, forked
+from onnxfix.forks import forked
+from onnxfix.sandbox import Worker
 {body}
 """
 

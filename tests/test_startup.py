@@ -51,10 +51,11 @@ FOREIGN = {
 }
 """What only verification and fleets use."""
 TERMINAL = {"rich", "pydantic"}
-"""What only a terminal, and an argument that is wrong, have a use for; old versions of typer load rich themselves."""
+"""What only a terminal, and a wrong argument, need; old versions of typer load rich themselves."""
 OWN = {
     "onnxfix.verification", "onnxfix.pipeline.proof", "onnxfix.pipeline.prove", "onnxfix.pipeline.whole",
-    "onnxfix.doctor", "onnxfix.pipeline.lifting", "onnxfix.fleet.local", "onnxfix.fleet.journal", "onnxfix.fleet.ray_",
+    "onnxfix.doctor", "onnxfix.pipeline.lifting", "onnxfix.fleet.local", "onnxfix.fleet.journal", "onnxfix.fleet.ray",
+    "onnxfix.fleet.remote",
     "onnxfix.report.catalogue", "onnxfix.report.render.doctor", "onnxfix.backends.ort", "onnxfix.trt.build",
     "onnxfix.backends.reference", "onnxfix.trt.lift",
 }  # fmt: skip
@@ -245,7 +246,7 @@ def test_nothing_is_looked_through_for_garbage_at_the_end(model: Path) -> None:
     assert run("check", model)[0]["frozen"] > 10_000
 
 
-# Arguments: what is taken lightly is what typer makes of it.
+# Values that are converted without pydantic are what typer makes of them.
 
 
 def parsed(light: bool, given: list[str], program: typer.Typer = app) -> object:
@@ -312,7 +313,7 @@ def paint(
     color: Annotated[Color | None, typer.Option(case_sensitive=False)] = None,
     length: Annotated[int | None, typer.Option(parser=len)] = None,
 ) -> None:
-    """Options that ask something of their values."""
+    """Options with constraints."""
 
 
 @other.command()
@@ -333,7 +334,7 @@ def nothing() -> None:
         ["--length", "four"],
     ],
 )
-def test_what_options_ask_of_their_values_is_asked(given: list[str]) -> None:
+def test_constraints_of_options_hold(given: list[str]) -> None:
     heavy = parsed(False, ["paint", *given], other)
     assert parsed(True, ["paint", *given], other) == heavy
 

@@ -7,6 +7,7 @@ Runtime and onnx say is input from outside and stays; so do names, and the title
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,7 @@ import pytest
 from onnx import parser
 
 import onnxfix
-from onnxfix import causes, nvidia, place, rule
+from onnxfix import causes, nvidia, place, rule, sandbox
 from onnxfix.edits import Draft
 from onnxfix.fleet import work
 from onnxfix.graph.overlay import Node
@@ -30,16 +31,17 @@ from onnxfix.registry import Registry, registry
 from onnxfix.report import report
 from onnxfix.rule import Fix, Match, Rule, Safety
 from onnxfix.sandbox import Worker
-from onnxfix.trt import package, reading
+from onnxfix.trt import lift, package, reading
+from onnxfix.trt import records as trt_records
 from onnxfix.trt.lift import records
 from onnxfix.trt.records import TrtOptions
-from onnxfix.verification import cuda, pair, remote, validity, verdict
+from onnxfix.verification import cuda, pair, remote, sweep, validity, verdict
 from onnxfix.verification.compare import compare
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.readback import locate
-from onnxfix.verification.readback.seen import is_lost, is_slight
-from onnxfix.verification.rungs import batch_sweep, probe
-from onnxfix.verification.rungs import feeds as trt_feeds
+from onnxfix.verification.readback.comparison import is_lost, is_slight
+from onnxfix.verification.rungs import build, builder, probe
+from onnxfix.verification.rungs import trials as trt_feeds
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL
 
@@ -58,10 +60,12 @@ TEXTS: dict[type, tuple[str, ...]] = {
     nvidia.Missing: ("what",),
     package.Choice: ("note",),
     probe.Probe: ("reason",),
-    batch_sweep.SweepResult: ("reason", "span"),
-    batch_sweep.Pair: ("differing", "unproven"),
+    sweep.SweepResult: ("reason", "span"),
+    sweep.Pair: ("differing", "unproven"),
     pair.Starved: ("reason",),
-    remote.Ran: ("beyond",),
+    remote.Ran: ("error", "beyond"),
+    sandbox.Outcome: ("message",),
+    trt_records.Ending: ("text",),
     records.Lifted: ("reason", "notes"),
     validity.Checked: ("refused", "inference", "skipped", "starved"),
     causes.Problem: ("text",),
@@ -231,7 +235,7 @@ class Runs:
     def applied(self, source: Path, rules: tuple[Rule, ...] = (), **more: Any) -> report.Report:
         with self.monkeypatch.context() as patch:
             if rules:
-                patch.setattr("onnxfix.api.registry", lambda: Registry(rules, ()))
+                patch.setattr("onnxfix.pipeline.plan.registry", lambda: Registry(rules, ()))
             return onnxfix.apply(source, self.folder / "out.onnx", **more)
 
     def verify(self, name: str, **more: Any) -> report.Report:
@@ -471,10 +475,73 @@ def test_without_sentences_a_difference_means_the_same(monkeypatch: pytest.Monke
 
 def test_the_wipe_reaches_what_comes_out_of_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     metric = compare.Metrics("y", "different", "has shape", "shape", ("(1,)", "(2,)"))
-    found = wiped(remote.Ran("fixed", "it fails", (metric,), beyond="first"))
-    assert (found.stage, found.error, found.beyond) == ("fixed", "it fails", GONE)
+    found = wiped(remote.Ran("fixed", "it fails", (metric,), said="no", beyond="first"))
+    assert (found.stage, found.said, found.error, found.beyond) == ("fixed", "no", GONE, GONE)
     assert found.metrics[0].reason == GONE
     assert (found.metrics[0].kind, found.metrics[0].sides) == ("shape", ("(1,)", "(2,)"))
     wipe(monkeypatch)
     assert verdict.RungResult("x", "failed", "why", notes=("one", "two")).notes == (GONE, GONE)
     assert verdict.RungResult("x", "passed").reason == ""
+
+
+ENDINGS = (
+    sandbox.Outcome("crash", message="killed by SIGSEGV", died=True, printed="std::bad_alloc"),
+    sandbox.Outcome("crash", message="killed by SIGSEGV, out of memory", died=True, printed="no"),
+    sandbox.Outcome("memory", message="ran out of memory", note="build", died=True),
+    sandbox.Outcome("memory", message="MemoryError: bad_alloc", note="parse"),
+    sandbox.Outcome("timeout", message="took more than 1 s: out of memory", note="build"),
+    sandbox.Outcome("error", message="RuntimeError: out of memory", note="build"),
+    sandbox.Outcome("ok", nvidia.Missing("out of memory", "not-loadable")),
+    sandbox.Outcome("ok", nvidia.Missing("it does not load", "memory")),
+)
+
+
+@pytest.mark.parametrize("outcome", ENDINGS, ids=lambda one: f"{one.status} {one.note}")
+def test_without_sentences_an_end_of_tensorrt_means_the_same(
+    outcome: sandbox.Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the process that chooses TensorRT, of the one that builds, and of the one that reads the network back."""
+    path = model(tmp_path, ONE)
+    monkeypatch.setattr(Worker, "call", lambda *_, **__: outcome)
+
+    def meant() -> Any:
+        chosen = builder._choice.__wrapped__("auto", None, False, 0, None)
+        found: list[Any] = [chosen.cause]
+        if not outcome.ok:
+            asked = builder.Builder(package.Choice("tensorrt", "10.14", "8.9"), TrtOptions(), Worker())
+            built = asked.build(path)
+            rung = build.judge((built,), asked, inherit=False)
+            lifted = lift.attempt(Worker(), path, tmp_path / "out.onnx", package="tensorrt")
+            found += [built.status, built.stage, rung.status, rung.cause, lifted.status]
+        return found
+
+    first = meant()
+    assert first[0] == {"no": "crash", "std::bad_alloc": "memory"}.get(outcome.printed, first[0])
+    wipe(monkeypatch)
+    assert meant() == first
+
+
+#: Modules that apply expressions to texts: of TensorRT, of ONNX Runtime, and of users (versions, shapes, file names).
+READERS = {
+    "trt.messages",
+    "backends.ort_messages",
+    "trt.package",
+    "verification.feeds.files",
+    "verification.feeds.plan",
+}
+
+
+def test_texts_from_outside_are_read_in_one_module_each() -> None:
+    root = Path(onnxfix.__file__).parent
+    files = [
+        path for room in ("trt", "backends", "verification") for path in sorted((root / room).rglob("*.py"))
+    ]
+    found = {
+        ".".join(path.relative_to(root).with_suffix("").parts)
+        for path in files
+        if any(
+            isinstance(node, ast.Import) and any(alias.name == "re" for alias in node.names)
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        )
+    }
+    assert found == READERS

@@ -13,9 +13,9 @@ import onnx
 from onnx import numpy_helper
 
 from acceptance import running
-from onnxfix.backends import reference
+from onnxfix import walk
 from onnxfix.errors import UsageError
-from onnxfix.files import wire
+from onnxfix.files import tensors
 from onnxfix.sandbox import Worker
 from onnxfix.trt.records import Profile
 from onnxfix.verification.feeds.inputs import make_inputs
@@ -94,7 +94,7 @@ def export_cases(folders: Sequence[Path], worker: Worker) -> list[NodeCase]:
     cases = []
     for path in (path for folder in folders for path in sorted(folder.glob("*.onnx"))):
         known = signature(path)
-        if wire.external_files(known.model):
+        if tensors.external_files(known.model):
             raise UsageError(f"{path}: models with external data are not measured here")
         feeds: tuple[dict[str, Any], ...] = ()
         for group in (assignments(known, {})[:3], *grown(known, {})):
@@ -109,7 +109,7 @@ def random_operators(model: onnx.ModelProto) -> list[str]:
     """Operators of the model, functions and subgraphs included, that may draw random numbers."""
     found = {
         node.op_type
-        for node in reference.nodes(model)
+        for node in walk.model_nodes(model)
         if node.op_type in RANDOM or (node.op_type == "Dropout" and len(node.input) > 2 and node.input[2])
     }
     return sorted(found)
@@ -117,9 +117,9 @@ def random_operators(model: onnx.ModelProto) -> list[str]:
 
 def half_type(model: onnx.ModelProto) -> str:
     """The coarser of the half-precision types that nodes, inputs or weights name; "" for none."""
-    types = {tensor.data_type for tensor in wire.all_tensors(model)}
+    types = {tensor.data_type for tensor in walk.model_tensors(model)}
     types.update(info.type.tensor_type.elem_type for info in model.graph.input)
-    for node in reference.nodes(model):
+    for node in walk.model_nodes(model):
         types.update(one.i for one in node.attribute if one.name in ("to", "dtype", "output_dtype"))
     if onnx.TensorProto.BFLOAT16 in types:
         return "bfloat16"

@@ -19,7 +19,7 @@ from acceptance.cases import NodeCase, half_type, random_operators
 from acceptance.reasons import Reason, reason_of
 from acceptance.running import Judge, Outputs
 from acceptance.tools import AS_IS, Made, Peers, Tool, run_onnxfix
-from onnxfix.backends import reference
+from onnxfix import walk
 from onnxfix.errors import OnnxfixError
 from onnxfix.sandbox import Worker, one_line
 from onnxfix.trt.build import attempt
@@ -173,7 +173,7 @@ class _One:
             made,
             Outputs("same graph", identical=True) if same else self.judge.judge(path),
             tuple(judging.interface_changes(self.model, model)),
-            sum(1 for _ in reference.nodes(model)),
+            sum(1 for _ in walk.model_nodes(model)),
             build.status,
             build.stage,
             first.place.op_type if first is not None else "",

@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, TypeProto
 
 from acceptance.cases import random_operators
-from onnxfix.backends import reference
+from onnxfix import walk
 
 #: Types of inputs and outputs that TensorRT has. DOUBLE is read as FLOAT; FLOAT8E4M3FN goes through Q and DQ.
 IO_TYPES = frozenset(
@@ -102,7 +102,7 @@ def reason_of(model: onnx.ModelProto, status: str, operator: str, words: str) ->
     strange = sorted({name for info in ends for name in _types(info.type)} - IO_TYPES)
     if strange:
         return Reason("type", ", ".join(strange))
-    operators = {node.op_type for node in reference.nodes(model)}
+    operators = {node.op_type for node in walk.model_nodes(model)}
     for kind, known in (("codec", _CODECS), ("data-dependent", _DATA_DEPENDENT), ("trees", _TREES)):
         if operators & known:
             return Reason(kind, ", ".join(sorted(operators & known)))
@@ -112,7 +112,7 @@ def reason_of(model: onnx.ModelProto, status: str, operator: str, words: str) ->
     if status == "crash":
         return Reason("crash", operator)
     named = sorted(operators & _TRAINING) or [
-        node.op_type for node in reference.nodes(model) if _trains(node)
+        node.op_type for node in walk.model_nodes(model) if _trains(node)
     ]
     if named:
         return Reason("training", named[0])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import onnxfix
-from onnxfix.files import wire
+from onnxfix.files import saving
 from onnxfix.sandbox import Worker, one_line
 
 PEER_CHILD = Path(__file__).resolve().parent / "peer_child.py"
@@ -71,7 +71,7 @@ def apply_onnxfix(source: str, result: str, options: dict[str, Any]) -> Made:
         return Made("refused", "not verified, so not written", time.perf_counter() - began, False, codes)
     if report.changed:
         assert report.model is not None
-        Path(result).write_bytes(wire.serialize(report.model))
+        Path(result).write_bytes(saving.serialize(report.model))
     return Made(
         "ok", "", time.perf_counter() - began, report.changed, codes, tuple(map(str, report.problems))
     )

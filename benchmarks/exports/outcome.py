@@ -85,7 +85,7 @@ def measure(name: str, path: str, target: str | None, repeat: int) -> Outcome:
 
 def _measure(outcome: Outcome, path: Path, target: str | None, repeat: int) -> None:
     import onnxfix
-    from onnxfix.files import wire
+    from onnxfix.files import saving
 
     seconds = []
     for _ in range(3):  # a report holds its model, and three of them would be large
@@ -107,7 +107,7 @@ def _measure(outcome: Outcome, path: Path, target: str | None, repeat: int) -> N
         for number, report in enumerate((exact, *([widest] if more else []))):
             if report.changed and report.model is not None:
                 file = Path(folder) / f"{number}.onnx"
-                file.write_bytes(wire.serialize(report.model))
+                file.write_bytes(saving.serialize(report.model))
                 paths.append(file)
         del exact, widest
         first = build_all(outcome, paths, repeat)
@@ -187,7 +187,7 @@ def _kind(text: str) -> str:
 def errors(path: Path, target: str | None, build: Any) -> list[Error]:
     """Each finding of severity error, with what TensorRT said of it; ``build`` is its verdict on the model as it is."""
     from onnxfix import engine
-    from onnxfix.files import wire
+    from onnxfix.files import loading
     from onnxfix.model import Model
     from onnxfix.registry import registry
     from onnxfix.report import confirm
@@ -195,7 +195,7 @@ def errors(path: Path, target: str | None, build: Any) -> list[Error]:
     from onnxfix.rule import Severity
     from onnxfix.targets import target_named
 
-    loaded = wire.load(path)
+    loaded = loading.load(path)
     model = Model(loaded.proto, loaded.base_dir)
     model.target = target_named(target)
     found = [f for f in engine.check(model, registry().choose()) if f.severity == Severity.ERROR]

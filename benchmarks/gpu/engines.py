@@ -23,9 +23,9 @@ from onnxfix.trt import build as tensorrt
 from onnxfix.trt.engine import Ran
 from onnxfix.trt.package import TF32_OFF, Choice
 from onnxfix.trt.records import Profile, TrtBuild, TrtOptions
-from onnxfix.verification.rungs.build import builder
+from onnxfix.verification.rungs.builder import builder
 from onnxfix.verification.rungs.probe import RUN, probe
-from onnxfix.verification.rungs.sides import Side
+from onnxfix.verification.rungs.sessions import Sessions
 
 #: ran: there are outputs. parser, builder: TensorRT's refused the model. timeout, crash: at ``stage``. failed: the
 #: engine does not load, or its run fails. unfed: its inputs or outputs are not what the model's data are.
@@ -160,7 +160,7 @@ class Bench:
         if left <= 0:
             return Executed("timeout", "build", f"took more than {self._timeout:g} s")
         told = {"package": self._choice.package}
-        with Side(self._runner, self._module, told, loading=left, running=left) as side:
+        with Sessions(self._runner, self._module, told, loading=left, running=left) as side:
             reason = side.load("model", str(engine))
             loaded = time.monotonic()
             if reason:

@@ -19,7 +19,7 @@ from network.reading import Reading, compared, due
 from onnx import ModelProto, TensorProto
 
 from gpu.outcomes import Result
-from onnxfix.backends import reference
+from onnxfix import walk
 from onnxfix.sandbox import Worker
 from onnxfix.trt.lift import Lifted, NetTensor
 from onnxfix.verification.compare.tolerance import wide
@@ -128,7 +128,7 @@ def _wrong(expected: Any, found: Any, case: NodeCase) -> Any:
 
 def one_step(subject: Subject) -> str | None:
     """Integers are off by one, in a model that quantizes, and nothing else is off."""
-    operators = {node.op_type for node in reference.nodes(subject.model)}
+    operators = {node.op_type for node in walk.model_nodes(subject.model)}
     if not any("Quantize" in one or one.startswith("QLinear") for one in operators):
         return None
     steps = 0

@@ -59,7 +59,7 @@ def machine() -> dict[str, Any]:
         found = worker.call("onnxfix.nvidia:gpus", timeout=120.0)
     cards = [f"{card.name}, compute capability {card.capability}" for card in found.value or ()]
     return {
-        "GPU": "; ".join(cards) or f"none ({found.message or 'the driver shows no GPU'})",
+        "GPU": "; ".join(cards) or f"none ({found.message or 'no NVIDIA GPU found'})",
         "driver": _driver(),
         "driver's CUDA": _driver_cuda(),
         **_versions(),

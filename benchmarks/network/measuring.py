@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from network.memory import Watch, processor_seconds
 from network.reading import fed
-from onnxfix.backends import reference
+from onnxfix import walk
 from onnxfix.errors import OnnxfixError
 from onnxfix.sandbox import Worker
 from onnxfix.trt import lift
@@ -80,7 +80,7 @@ def _agree(found: Agreement, path: Path, folder: Path, package: str, trt: Worker
         gaps = sorted({f"{gap.kind}: {gap.reason}" for gap in lifted.gaps})
         found.fault = "; ".join(gaps) or lifted.reason
         return
-    found.nodes = sum(1 for _ in reference.nodes(onnx.load(str(out), load_external_data=False)))
+    found.nodes = sum(1 for _ in walk.model_nodes(onnx.load(str(out), load_external_data=False)))
     known = signature(path)
     found.half = half_type(known.model)
     feeds, expected = _feeds(found, known, path, runner)

@@ -2,8 +2,9 @@
 
     python parts.py FILE [--repeat 5]
 
-Prints JSON: seconds, the least of several, of the wire scan (``onnxfix.files.wire.load``) and of ONNX's shape inference
-in C++ with data propagation, on the model without its weights; and the number of nodes, those of bodies included.
+Prints JSON: seconds, the least of several, of the wire scan (``onnxfix.files.loading.load``) and of ONNX's shape
+inference in C++ with data propagation, on the model without its weights; and the number of nodes, those of bodies
+included.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from onnx import GraphProto, shape_inference
 
-from onnxfix.files import wire
+from onnxfix.files import loading
 from onnxfix.shapes.inference import skeleton
 
 
@@ -53,8 +54,8 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--repeat", type=int, default=5)
     arguments = parser.parse_args()
-    scan = least(lambda: wire.load(arguments.model), arguments.repeat)
-    loaded = wire.load(arguments.model)
+    scan = least(lambda: loading.load(arguments.model), arguments.repeat)
+    loaded = loading.load(arguments.model)
     bare = skeleton(loaded.proto)
     shapes = least(lambda: shape_inference.infer_shapes(bare, data_prop=True), arguments.repeat)
     print(json.dumps({"scan": scan, "shapes": shapes, "nodes": nodes(loaded.proto.graph)}))

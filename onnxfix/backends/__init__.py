@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import Any, Protocol, cast
 
+from onnxfix.causes import Cause
+
 #: Rung of the verification ladder -> module of the backend that executes it.
 BACKENDS = {
     "reference": "onnxfix.backends.reference",
@@ -19,7 +21,12 @@ BACKENDS = {
 
 
 class Unsupported(Exception):
-    """The backend cannot do this, and that is nobody's mistake: ``str`` says what, in one line."""
+    """The backend cannot do this, and the model is not to blame. ``str`` is the reason, in one line, and ``cause`` the
+    same as data, where it is known."""
+
+    def __init__(self, text: str = "", cause: Cause = "") -> None:
+        super().__init__(text)
+        self.cause = cause
 
 
 class NoKernel(Exception):

@@ -1,6 +1,6 @@
 """ONNX Runtime on the CPU, with every optimization off.
 
-ORT's own optimizer changes results (Pad before MaxPool, double Q/DQ pairs, ``allowzero``), so it is no oracle.
+ORT's optimizer changes results (Pad before MaxPool, double Q/DQ pairs, ``allowzero``), so it cannot be the reference.
 Its Python API neither takes nor returns what numpy has no type for (bfloat16, float8, int4, ...): those cross by
 address, as OrtValue.
 """
@@ -68,11 +68,11 @@ def load(
     where = ort_weights.stored(path)
     options = session_options(threads, lean=where.large if lean is None else lean)
     if fused:
-        import onnxruntime
+        import onnxruntime  # lazy: optional package
 
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     if mapped and where.skeleton is not None:
-        with contextlib.suppress(Exception):  # of what is odd about it, it is told of the model itself
+        with contextlib.suppress(Exception):  # an error of the model shows below
             return load_mapped(where.skeleton, where, options)
     with _mapping(where.outside):
         return _session(path, options)
@@ -88,7 +88,7 @@ def load_mapped(model: onnx.ModelProto, where: ort_weights.Stored, options: Any)
 
 
 def _session(model: str | bytes, options: Any) -> OrtSession:
-    import onnxruntime as ort
+    import onnxruntime as ort  # lazy: optional package
 
     # The order in which a node comes when all that it needs is there, by number. The default puts the Casts that ONNX
     # Runtime makes of half-precision weights first, all of them, so that all weights are held in float32 at once.
@@ -100,7 +100,7 @@ def _session(model: str | bytes, options: Any) -> OrtSession:
 def cuts_off() -> bool:
     """Whether kernels for products of uint8 and int8 cut off sums at 16 bits on this processor, as they do with AVX2
     and without VNNI ("U8S8" in ONNX Runtime's page on quantization). Tried, not looked up."""
-    import onnx
+    import onnx  # lazy: start-up
 
     make, kinds = onnx.helper, onnx.TensorProto
     a, b = np.full((4, 64), 255, np.uint8), np.full((64, 4), 127, np.int8)
@@ -131,7 +131,7 @@ def session_options(threads: int = 1, *, lean: bool = False) -> Any:
     ``lean``: nothing is held to save time. Without its arena ONNX Runtime gives back what a run took, without patterns
     it reserves no room for weights that are mapped, and without packed copies of these it holds none at all.
     """
-    import onnxruntime as ort
+    import onnxruntime as ort  # lazy: optional package
 
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -156,7 +156,7 @@ def _kernels() -> Iterator[None]:
     Raises:
         NoKernel: ONNX Runtime ended with the status NOT_IMPLEMENTED.
     """
-    from onnxruntime.capi import onnxruntime_pybind11_state as native
+    from onnxruntime.capi import onnxruntime_pybind11_state as native  # lazy: optional package
 
     try:
         yield
@@ -167,14 +167,14 @@ def _kernels() -> Iterator[None]:
 class OrtSession:
     """An ``onnxruntime.InferenceSession`` that takes and returns every element type.
 
-    ``providers`` are names, or names with options, as ONNX Runtime takes them. It may leave one out without a word;
-    what it does not do here is to try again on the CPU when a provider raises.
+    ``providers`` are names, or names with options, in ONNX Runtime's form. It may silently skip one, but does not try
+    again on the CPU when a provider raises.
     """
 
     def __init__(
         self, path: str | bytes, options: Any, providers: Sequence[str | tuple[str, dict[str, str]]]
     ) -> None:
-        import onnxruntime as ort
+        import onnxruntime as ort  # lazy: optional package
 
         self._ort = ort
         with _kernels():
@@ -216,7 +216,7 @@ class OrtSession:
         return self._exotic(array, enum, bits)
 
     def _exotic(self, array: npt.NDArray[Any], enum: str, bits: int) -> Any:
-        import onnx
+        import onnx  # lazy: start-up
 
         onnx_type = onnx.TensorProto.DataType.Value(enum)
         if bits >= 8:
@@ -240,14 +240,14 @@ class OrtSession:
             if not isinstance(value, self._ort.OrtValue):
                 odd = self._types[self._odd[0]]
                 raise Unsupported(
-                    f"onnxruntime's Python API cannot return {odd} when input {name} is no number tensor"
+                    f"onnxruntime's Python API cannot return {odd} when input {name} is not a number tensor"
                 )
             values[name] = value
         return values
 
 
 def _element(kind: str) -> str | None:
-    """``tensor(int4)`` and ``optional(tensor(int4))`` -> ``int4``; None for what is no tensor."""
+    """``tensor(int4)`` and ``optional(tensor(int4))`` -> ``int4``; None for another type."""
     kind = kind.removeprefix("optional(")
     return kind.removeprefix("tensor(").rstrip(")") if kind.startswith("tensor(") else None
 
@@ -277,7 +277,7 @@ def _unpack(packed: npt.NDArray[np.uint8], count: int, bits: int, signed: bool) 
 
 
 def _from_ort(value: Any) -> npt.NDArray[Any] | None:
-    import onnx
+    import onnx  # lazy: start-up
 
     if not value.has_value():
         return None

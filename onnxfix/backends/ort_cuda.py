@@ -1,7 +1,7 @@
-"""ONNX Runtime on the GPU, with every optimization off and, unless asked for, without TF32.
+"""ONNX Runtime on the GPU, with every optimization off and, by default, without TF32.
 
-ONNX Runtime goes on without its CUDA provider when a library is missing, and puts single nodes on the CPU: both are
-looked for here, since otherwise the CPU would be compared with the CPU under the name of the GPU.
+ONNX Runtime goes on without its CUDA provider when a library is missing, and runs single nodes on the CPU. Both are
+detected here, since otherwise the CPU would be compared with the CPU under the name of the GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import functools
 import importlib.util
 import io
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -23,33 +22,26 @@ from typing import Any
 import numpy as np
 
 from onnxfix import nvidia
-from onnxfix._child import NO_MEMORY
-from onnxfix.backends import Broken, NoKernel, Unsupported, ort
+from onnxfix.backends import Broken, NoKernel, Unsupported, ort, ort_messages
 from onnxfix.backends.ort import OrtSession, session_options
-from onnxfix.causes import heard
+from onnxfix.causes import cause_of
 from onnxfix.nvidia import Missing
 from onnxfix.sandbox import one_line
 
 PROVIDER = "CUDAExecutionProvider"
 TF32_VARIABLE = "NVIDIA_TF32_OVERRIDE"
 _WINDOWS = sys.platform == "win32"
-_NO_GPU = "the driver shows no GPU"
+_NO_GPU = "no NVIDIA GPU found"
 _NOT_INSTALLED = "onnxruntime-gpu is not installed:"
 #: Both packages write the same files: who removes one has broken the other.
 _REINSTALL = 'pip uninstall -y onnxruntime onnxruntime-gpu; pip install "onnxfix[gpu]"'
-#: What outlasts the call that met it: a lost device, an illegal address, a failed assertion (cudaError_t), and what
-#: cuBLAS and cuDNN call these.
-_DEVICE_FAILURE = re.compile(r"\bCUDA failure (?:46|7\d\d|999)\b|EXECUTION_FAILED|INTERNAL_ERROR")
-#: After what a CUDA call returned, ONNX Runtime names the host and a source file.
-_DETAILS = re.compile(r"\s*;\s*GPU=.*", re.S)
-_NO_GPU_MEMORY = re.compile(r"BFCArena|ALLOC_FAILED")
 _PARTS = ("cublas", "cuda_nvrtc", "curand", "cufft", "cuda_runtime")
 
 
 def missing() -> str | None:
-    """Why CUDA cannot be used here, as far as that shows without loading it; ``unavailable`` says the rest."""
+    """Why CUDA cannot be used here, as far as that shows without loading it; see also ``unavailable``."""
     if not _has_driver():
-        return f"{_NO_GPU}, for there is no NVIDIA driver here"
+        return "no NVIDIA driver found"
     package = importlib.util.find_spec("onnxruntime")
     if package is None:
         return f'{_NOT_INSTALLED} pip install "onnxfix[gpu]"'
@@ -85,7 +77,7 @@ def unavailable() -> Missing | None:
     """
     _forbid_tf32()
     said = _preload()
-    import onnxruntime
+    import onnxruntime  # lazy: optional package
 
     if PROVIDER not in onnxruntime.get_available_providers():
         what = f"this onnxruntime ({onnxruntime.__version__}) has no CUDA provider"
@@ -98,13 +90,13 @@ def unavailable() -> Missing | None:
         if not fell_back:
             session.run(None, {"x": np.ones(1, np.float32)})
     except Exception as error:  # whatever CUDA and its libraries come up with
-        words = one_line(_DETAILS.sub("", str(error)))
-        return Missing(f"the CUDA provider does not work: {words}", heard(words) or "not-loadable")
+        words = one_line(ort_messages.without_host(str(error)))
+        return Missing(f"the CUDA provider does not work: {words}", cause_of(words) or "not-loadable")
     return _why_fallen(onnxruntime, said) if fell_back else None
 
 
 def _one_node() -> bytes:
-    from onnx import TensorProto, helper
+    from onnx import TensorProto, helper  # lazy: start-up
 
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "probe", [x], [y])
@@ -117,7 +109,7 @@ def _why_fallen(onnxruntime: Any, said: str) -> Missing:
     if not nvidia.gpus():
         return Missing(_NO_GPU, "no-gpu")
     name = "onnxruntime_providers_cuda.dll" if _WINDOWS else "libonnxruntime_providers_cuda.so"
-    cause = said or "for a reason that it does not give"
+    cause = said or "no reason given"
     try:
         ctypes.CDLL(str(Path(onnxruntime.__file__).parent / "capi" / name))
     except OSError as error:
@@ -128,13 +120,15 @@ def _why_fallen(onnxruntime: Any, said: str) -> Missing:
         else ""
     )
     mend = 'pip install "onnxruntime-gpu[cuda,cudnn]"'
-    return Missing(f"onnxruntime falls back to the CPU{needs}: {cause}", heard(cause) or "not-loadable", mend)
+    return Missing(
+        f"onnxruntime falls back to the CPU{needs}: {cause}", cause_of(cause) or "not-loadable", mend
+    )
 
 
 @functools.cache
 def _preload() -> str:
     """Load the libraries of CUDA and cuDNN that pip installed. Returns what went wrong, on one line."""
-    import onnxruntime
+    import onnxruntime  # lazy: optional package
 
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
@@ -203,7 +197,7 @@ class CudaSession(OrtSession):
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         super().__init__(path, options, _providers(tf32))
         if PROVIDER not in self._session.get_providers():
-            raise Unsupported("onnxruntime fell back to the CPU for this model, without a word")
+            raise Unsupported("onnxruntime silently fell back to the CPU for this model")
         self.places = _places(self._session)
 
     def run(self, feed: dict[str, Any]) -> list[Any]:
@@ -224,7 +218,7 @@ def _on_cpu(path: str) -> OrtSession | None:
 
 
 def _places(session: Any) -> dict[str, int] | None:
-    """Nodes by provider, those of subgraphs included; None where this version of ONNX Runtime does not say."""
+    """Nodes by provider, those of subgraphs included; None where this version of ONNX Runtime does not report it."""
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return None
     counts: Counter[str] = Counter()
@@ -241,10 +235,11 @@ def _translated() -> Iterator[None]:
     except (Unsupported, NoKernel, Broken):
         raise
     except Exception as error:
-        text = _DETAILS.sub("", str(error))
-        if NO_MEMORY.search(text) or _NO_GPU_MEMORY.search(text):
-            raise Unsupported(f"not enough memory on the GPU: {one_line(text, 200)}") from error
-        if _DEVICE_FAILURE.search(text):
+        text = ort_messages.without_host(str(error))
+        failure = ort_messages.gpu_failure(text)
+        if failure == "memory":
+            raise Unsupported(f"not enough memory on the GPU: {one_line(text, 200)}", "memory") from error
+        if failure == "device":
             raise Broken(one_line(text, 200)) from error
         if text != str(error):
             raise RuntimeError(text) from error

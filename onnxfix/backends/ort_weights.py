@@ -15,8 +15,9 @@ from pathlib import Path
 
 from onnx import ModelProto, TensorProto
 
+from onnxfix import walk
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import lazy, tensors, wire
+from onnxfix.files import lazy, loading, tensors, wire
 
 WORTH = 1 << 18
 """Bytes of a weight from which on it is mapped: below, a system call costs more than the copy."""
@@ -29,7 +30,7 @@ _NAME, _RAW = 8, lazy.RAW  # fields of TensorProto
 
 def weight_bytes(model: ModelProto) -> int:
     """Bytes of all tensors that the model holds, wherever they lie."""
-    return sum(tensors.nbytes(one) for one in wire.all_tensors(model))
+    return sum(tensors.nbytes(one) for one in walk.model_tensors(model))
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ def stored(path: str) -> Stored:
 
 
 def _stored(path: str) -> Stored:
-    loaded = wire.open_model(Path(path))
-    sizes = [(tensors.is_external(one), tensors.nbytes(one)) for one in wire.all_tensors(loaded.proto)]
+    loaded = loading.open_model(Path(path))
+    sizes = [(tensors.is_external(one), tensors.nbytes(one)) for one in walk.model_tensors(loaded.proto)]
     folder, outside = os.path.dirname(os.path.abspath(path)), (size for external, size in sizes if external)
     found = Stored(sum(size for _, size in sizes), sum(size + _PAGES for size in outside), folder=folder)
     linked = os.path.islink(
@@ -72,7 +73,7 @@ def _stored(path: str) -> Stored:
     inside = _externalize(loaded.proto, loaded.source, name)
     if not inside:
         return found
-    for tensor in wire.all_tensors(loaded.proto):
+    for tensor in walk.model_tensors(loaded.proto):
         where = lazy.range_of(tensor)
         if where is not None:
             lazy.fill(tensor, where)
@@ -100,5 +101,5 @@ def _externalize(proto: ModelProto, source: lazy.Source, name: str) -> int:
 def _stated(source: lazy.Source, tensor: TensorProto, where: lazy.Range) -> bool:
     """Whether the bytes before a payload are those with which protobuf writes this tensor's name and the length."""
     name = tensor.name.encode()
-    words = lazy.prefix(_NAME, len(name)) + name + lazy.prefix(_RAW, where.length)
+    words = wire.prefix(_NAME, len(name)) + name + wire.prefix(_RAW, where.length)
     return where.offset > len(words) and source.read(where.offset - len(words), len(words)) == words

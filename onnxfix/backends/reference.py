@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
+from onnxfix import walk
 from onnxfix.backends import Unsupported
 from onnxfix.backends.reference_legacy import legacy
 from onnxfix.backends.reference_ops import corrected
@@ -46,8 +48,6 @@ class ReferenceSession:
 
     def run(self, feed: dict[str, Any]) -> list[Any]:
         """Execute. Numpy's warnings of overflow and division are not news here: the results hold them."""
-        import numpy as np
-
         with np.errstate(all="ignore"):
             return list(self._evaluator.run(None, feed))
 
@@ -63,8 +63,6 @@ class ReferenceSession:
 
 
 def _infinite(value: Any) -> int:
-    import numpy as np
-
     if isinstance(value, (list, tuple)):
         return sum(map(_infinite, value))
     if "float" not in getattr(getattr(value, "dtype", None), "name", ""):
@@ -73,7 +71,7 @@ def _infinite(value: Any) -> int:
 
 
 def evaluator(source: str | onnx.ModelProto) -> ReferenceEvaluator:
-    """ONNX's evaluator for a model or its file, with what it gets wrong put right."""
+    """ONNX's evaluator for a model or its file, with corrected operators."""
     made: ReferenceEvaluator = _watched()(source)
     return made
 
@@ -82,7 +80,7 @@ def evaluator(source: str | onnx.ModelProto) -> ReferenceEvaluator:
 def _watched() -> Any:
     """The class of evaluators, which onnx makes of subgraphs and functions too: with the corrected operators in all of
     them, as onnx's own has not in functions, and with an eye on what is not finite."""
-    from onnx.reference import ReferenceEvaluator
+    from onnx.reference import ReferenceEvaluator  # lazy: start-up
 
     class Watched(ReferenceEvaluator):
         counts: ClassVar[dict[str, int] | None] = None
@@ -112,7 +110,7 @@ def infeasible(model: onnx.ModelProto, input_elements: int) -> str | None:
     elements as the largest input or the mean weight; a model whose loops run long is stopped by the timeout.
     """
     weights = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
-    count = sum(1 for _ in nodes(model))
+    count = sum(1 for _ in walk.model_nodes(model))
     # A weight is used about once; an activation is as large as the input at nearly every node.
     work = count * input_elements + 20 * weights
     if work <= BUDGET:
@@ -121,14 +119,3 @@ def infeasible(model: onnx.ModelProto, input_elements: int) -> str | None:
         f"too large for onnx.reference ({count:,} nodes, {weights:,} weights, {input_elements:,} input elements):"
         " it would take more than about 10 s"
     )
-
-
-def nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """All nodes of a model, those in subgraphs and local functions included."""
-    stack = [list(model.graph.node), *(list(function.node) for function in model.functions)]
-    while stack:
-        for node in stack.pop():
-            yield node
-            for attribute in node.attribute:
-                graphs = [attribute.g] if attribute.HasField("g") else attribute.graphs
-                stack.extend(list(graph.node) for graph in graphs)

@@ -40,7 +40,7 @@ def _binary(op_type: str) -> type[Any]:
 
 def _prelu() -> type[Any]:
     """PRelu, whose slope of rank 1 belongs to the channels before opset 7."""
-    from onnx.reference.ops.op_prelu import PRelu as Own
+    from onnx.reference.ops.op_prelu import PRelu as Own  # lazy: start-up
 
     class PRelu(Own):
         op_domain = ""
@@ -57,8 +57,8 @@ def _prelu() -> type[Any]:
 def _batch_norm() -> type[Any]:
     """BatchNormalization. From operator set 7 to 13 it is in training mode where it gives more than one output;
     onnx's evaluator takes it for training mode throughout."""
-    from onnx.reference.op_run import OpRun
-    from onnx.reference.ops import op_batch_normalization
+    from onnx.reference.op_run import OpRun  # lazy: start-up
+    from onnx.reference.ops import op_batch_normalization  # lazy: start-up
 
     own: Any = op_batch_normalization
 

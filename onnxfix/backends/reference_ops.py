@@ -1,12 +1,14 @@
 """Operators that onnx's own evaluator gets wrong, as the specification has them.
 
-Each is a class for ``ReferenceEvaluator(new_ops=...)``. onnx is imported when they are first asked for.
+Each is a class for ``ReferenceEvaluator(new_ops=...)``. onnx.reference is imported on first use.
 """
 
 from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -26,8 +28,7 @@ def _loop() -> type[Any]:
     they put scan outputs behind each other along their first axis, not along a new one, and fail where there are none;
     and a value outside hides the body's input of that name.
     """
-    import numpy as np
-    from onnx.reference.ops.op_loop import Loop as Own
+    from onnx.reference.ops.op_loop import Loop as Own  # lazy: start-up
 
     class Loop(Own):
         op_domain = ""
@@ -67,8 +68,7 @@ def _loop() -> type[Any]:
 
 def _no_rows(info: ValueInfoProto) -> npt.NDArray[Any]:
     """The scan output of a Loop that runs zero times, whose type the body alone says; what it leaves open is 0."""
-    import numpy as np
-    from onnx.helper import tensor_dtype_to_np_dtype
+    from onnx.helper import tensor_dtype_to_np_dtype  # lazy: start-up
 
     kind = info.type.tensor_type
     return np.empty((0, *(dim.dim_value for dim in kind.shape.dim)), tensor_dtype_to_np_dtype(kind.elem_type))
@@ -76,8 +76,7 @@ def _no_rows(info: ValueInfoProto) -> npt.NDArray[Any]:
 
 def _gather_elements() -> type[Any]:
     """GatherElements over an axis of any length: onnx 1.23 and older fail, or answer wrong, from 64 on."""
-    import numpy as np
-    from onnx.reference.op_run import OpRun
+    from onnx.reference.op_run import OpRun  # lazy: start-up
 
     class GatherElements(OpRun):
         op_domain = ""
@@ -92,8 +91,7 @@ def _gather_elements() -> type[Any]:
 
 def _sum_of_squares() -> type[Any]:
     """ReduceSumSquare in the type of its input: onnx 1.23 and older sum int32 as int64, and give that type."""
-    import numpy as np
-    from onnx.reference.ops._op import OpRunReduceNumpy
+    from onnx.reference.ops._op import OpRunReduceNumpy  # lazy: start-up
 
     class ReduceSumSquare(OpRunReduceNumpy):
         op_domain = ""
@@ -103,7 +101,7 @@ def _sum_of_squares() -> type[Any]:
         ) -> tuple[npt.NDArray[Any]]:
             # Before opset 18 the axes are a list, an attribute.
             given = np.asarray(axes, np.int64) if axes is not None else None
-            along = self.handle_axes(given, noop_with_empty_axes)  # type: ignore[no-untyped-call]
+            along: Any = self.handle_axes(given, noop_with_empty_axes)  # type: ignore[no-untyped-call]
             total = np.sum(np.square(data), axis=along, keepdims=keepdims != 0, dtype=data.dtype)
             return (np.asarray(total),)
 
@@ -118,8 +116,7 @@ def _log_softmax() -> tuple[type[Any], ...]:
     axis in every operator set. Before opset 13 "the input [...] will be coerced into a 2-dimensional tensor", and
     ``axis`` is 1 by default (ONNX operators, LogSoftmax-11).
     """
-    import numpy as np
-    from onnx.reference.op_run import OpRun
+    from onnx.reference.op_run import OpRun  # lazy: start-up
 
     def logarithms(x: npt.NDArray[Any], axes: tuple[int, ...]) -> npt.NDArray[Any]:
         if x.size == 0:
@@ -164,8 +161,6 @@ def _likelihood_loss(
     """NegativeLogLikelihoodLoss of x [N, C, ...] and target [N, ...]: a mean is over what is not ignored, NaN over
     nothing, as by the operator's function. onnx 1.23 and older count everything where -1 is ignored, and no weights
     are given."""
-    import numpy as np
-
     seen = np.ones(target.shape, bool) if ignored is None else target != ignored
     places = np.where(seen, target, 0)
     factors = np.ones(x.shape[1], x.dtype) if weight is None else weight
@@ -186,9 +181,8 @@ def _norms() -> tuple[type[Any], ...]:
     older compute all of it in the type of ``X``, where half precision overflows, and give LayerNormalization's second
     and third output that type too.
     """
-    import numpy as np
-    from onnx.helper import tensor_dtype_to_np_dtype
-    from onnx.reference.op_run import OpRun
+    from onnx.helper import tensor_dtype_to_np_dtype  # lazy: start-up
+    from onnx.reference.op_run import OpRun  # lazy: start-up
 
     def inverse(x: npt.NDArray[Any], axes: tuple[int, ...], epsilon: float) -> npt.NDArray[Any]:
         """1 / sqrt(mean(x**2) + epsilon)"""
@@ -237,8 +231,7 @@ def _conv_transpose() -> type[Any]:
     onnx 1.23 and older fail with ``output_shape``, put the odd element of the padding at the wrong end, and forget
     ``output_padding`` beside ``auto_pad``.
     """
-    import numpy as np
-    from onnx.reference.op_run import OpRun
+    from onnx.reference.op_run import OpRun  # lazy: start-up
 
     class ConvTranspose(OpRun):
         op_domain = ""

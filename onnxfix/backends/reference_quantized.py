@@ -2,13 +2,15 @@
 
 "For (x / y_scale), it is rounding to nearest ties to even" (ONNX operators, QLinearMatMul-21). onnx 1.23 and older add
 the zero point before they round, so that a sum in the middle between two steps goes the other way where that is odd.
-onnx is imported when they are first asked for.
+onnx.reference is imported on first use.
 """
 
 from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -17,17 +19,21 @@ if TYPE_CHECKING:
 @functools.cache
 def quantized() -> tuple[type[Any], ...]:
     """QLinearMatMul and QLinearConv."""
-    import numpy as np
-    from onnx.reference.op_run import OpRun
-    from onnx.reference.ops.op_conv import _conv_implementation
+    return _matmul(), _conv()
 
-    def centered(x: npt.NDArray[Any], zero: Any) -> npt.NDArray[Any]:
-        return np.asarray(x.astype(np.int32) - (0 if zero is None else zero.astype(np.int32)))
 
-    def requantized(sums: npt.NDArray[Any], factor: Any, zero: Any, dtype: Any) -> tuple[npt.NDArray[Any]]:
-        dtype = dtype if zero is None else zero.dtype
-        moved = np.rint(sums * factor) + (0 if zero is None else zero)
-        return (np.clip(moved, np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype),)
+def _centered(x: npt.NDArray[Any], zero: Any) -> npt.NDArray[Any]:
+    return np.asarray(x.astype(np.int32) - (0 if zero is None else zero.astype(np.int32)))
+
+
+def _requantized(sums: npt.NDArray[Any], factor: Any, zero: Any, dtype: Any) -> tuple[npt.NDArray[Any]]:
+    dtype = dtype if zero is None else zero.dtype
+    moved = np.rint(sums * factor) + (0 if zero is None else zero)
+    return (np.clip(moved, np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype),)
+
+
+def _matmul() -> type[Any]:
+    from onnx.reference.op_run import OpRun  # lazy: start-up
 
     class QLinearMatMul(OpRun):
         op_domain = ""
@@ -43,8 +49,15 @@ def quantized() -> tuple[type[Any], ...]:
             y_scale: Any,
             y_zero: Any,
         ) -> tuple[npt.NDArray[Any]]:
-            sums = np.matmul(centered(a, a_zero), centered(b, b_zero))
-            return requantized(sums, a_scale * b_scale / y_scale, y_zero, a.dtype)
+            sums = np.matmul(_centered(a, a_zero), _centered(b, b_zero))
+            return _requantized(sums, a_scale * b_scale / y_scale, y_zero, a.dtype)
+
+    return QLinearMatMul
+
+
+def _conv() -> type[Any]:
+    from onnx.reference.op_run import OpRun  # lazy: start-up
+    from onnx.reference.ops.op_conv import _conv_implementation  # lazy: start-up
 
     class QLinearConv(OpRun):
         op_domain = ""
@@ -72,9 +85,9 @@ def quantized() -> tuple[type[Any], ...]:
                 w_zero = w_zero.reshape(-1, *[1] * (rank - 1))
             if np.size(w_scale) > 1:
                 w_scale = w_scale.reshape(1, -1, *[1] * (rank - 2))
-            data, filters = centered(x, x_zero), centered(w, w_zero)
+            data, filters = _centered(x, x_zero), _centered(w, w_zero)
             how = (auto_pad, dilations, group, kernel_shape, pads, strides)
             sums = _conv_implementation(data, filters, B, *how).astype(np.int32)  # type: ignore[no-untyped-call]
-            return requantized(sums, x_scale * w_scale / y_scale, y_zero, x.dtype)
+            return _requantized(sums, x_scale * w_scale / y_scale, y_zero, x.dtype)
 
-    return QLinearMatMul, QLinearConv
+    return QLinearConv

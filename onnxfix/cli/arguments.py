@@ -1,9 +1,9 @@
-"""Values of command-line options, taken without what typer loads to convert them.
+"""Converts values of command-line options without the library that typer loads for it.
 
-From 0.29 on, typer converts every value, an option that was not given included, through pydantic, whose import takes
-longer than ``check`` takes for a small model. What is a value already, or a plain string, path or choice, needs none of
-it; typer still gets whatever is left, and everything that is wrong, so that its messages stay its own. Without this,
-``check`` of a small export takes 10 % more processor time (20 layers, 0.56 s in place of 0.51 s on a busy machine).
+From 0.29 on, typer converts every value, including options that were not given, through pydantic, whose import takes
+longer than ``check`` of a small model. Values that need no conversion, plain strings, paths and choices are handled
+here. typer gets everything else and everything that is wrong, so that messages stay its own. Without this, ``check`` of
+a small model takes 0.31 s of processor time instead of 0.25 s.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from typing import Any, get_args, get_origin
 
 
 class NotPlain(Exception):
-    """A value that typer has to look at."""
+    """A value that typer has to convert, or complain about."""
 
 
 def plain(kind: Any, value: Any) -> Any:
-    """``value`` as a ``kind`` (``str``, ``Path``, an Enum, ``int``, or a list of one of them), where nothing speaks
-    against it.
+    """``value`` as a ``kind``: ``str``, ``int``, ``Path``, an Enum, or a list of one of them.
 
     Raises:
-        NotPlain: something does, or the kind is another one.
+        NotPlain: the value does not fit, or the kind is not one of these.
     """
     if get_origin(kind) is list and isinstance(value, (list, tuple)):
         (inner,) = get_args(kind)
@@ -46,7 +45,7 @@ def plain(kind: Any, value: Any) -> Any:
 
 
 class _Light:
-    """Stands where typer keeps the converter of one option."""
+    """Replaces typer's converter of one option."""
 
     def __init__(self, kind: Any, heavy: Callable[[], Any]) -> None:
         self._kind = kind
@@ -66,17 +65,17 @@ _UNCONSTRAINED = {
     "dir_okay": True, "writable": False, "readable": True, "resolve_path": False, "allow_dash": False,
     "path_type": None,
 }  # fmt: skip
-"""What an option may ask of its value, and how it says that it does not."""
+"""Constraints of typer options, with the value that means none."""
 
 
 def lighten(command: Any) -> None:
-    """Let a typer command and its subcommands take their values lightly.
+    """Have a typer command and its subcommands convert plain values without pydantic.
 
-    A typer that converts in another way, older ones among them, is left alone.
+    Versions of typer that convert in another way are left alone.
     """
     subcommands: Iterable[Any] = getattr(command, "commands", {}).values()
     for each in (command, *subcommands):
-        each.get_params = partial(_params, each.get_params)  # --help is among them, and is made late
+        each.get_params = partial(_params, each.get_params)  # called late: --help is one of them
 
 
 def _params(get_params: Callable[[Any], list[Any]], ctx: Any) -> list[Any]:

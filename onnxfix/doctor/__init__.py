@@ -1,8 +1,8 @@
-"""Which rungs of the verification ladder this machine can run, why not the others, and what mends that.
+"""Which rungs of the verification ladder this machine can run, why it cannot run the others, and how to fix that.
 
-It must say so on a machine where anything is broken. So this package imports neither onnx nor numpy; what loads native
-code is asked in children that may die (``probes.py``), each for one answer; the rest is read from files (``facts.py``)
-and judged by functions of what was found (``judge.py``).
+The diagnosis must work on a machine where anything may be broken. So this package imports neither onnx nor numpy.
+Whatever loads native code is probed in children that may die, one for each question (``probes.py``). The rest is read
+from files (``facts.py``). ``judge.py`` and ``problems.py`` are functions of the facts.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["Diagnosis", "Package", "Problem", "Rung", "examine"]
 
 
 def examine(worker: Worker | None = None, *, timeout: float = TIMEOUT) -> Diagnosis:
-    """Examine this machine and this Python environment. Never raises for what it finds there.
+    """Examine this machine and this Python environment. Faults that it finds are results, never exceptions.
 
-    Each question that loads native code has ``timeout`` seconds, in a child of its own: ``worker``'s is closed after
-    each. Without ``worker``, one is made.
+    Each question that loads native code runs in a child of its own for at most ``timeout`` seconds; ``worker`` is
+    closed after each. Without ``worker``, one is made.
     """
     if worker is not None:
         return diagnose(gather(worker, timeout))

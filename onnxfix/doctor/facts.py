@@ -1,4 +1,4 @@
-"""What there is on this machine: read from files and package metadata, or asked in a child that may die."""
+"""What is on this machine: read from files and package metadata, or probed in a child that may die."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from onnxfix.trt.package import Choice
 TIMEOUT = 60.0
 """Seconds for one question. Loading the largest of these packages from a cold disk takes a few."""
 
-#: The distributions that matter here, and the module that each installs. ONNX Runtime's all install the same.
+#: The relevant distributions, and the module that each installs. Those of ONNX Runtime all install the same.
 MODULES = {
     "onnx": "onnx",
     "numpy": "numpy",
     "ml_dtypes": "ml_dtypes",
-    "protobuf": "",  # looking for google.protobuf would execute google
+    "protobuf": "",  # finding google.protobuf would import google
     "onnxruntime": "onnxruntime",
     **{
         f"onnxruntime-{kind}": "onnxruntime"
@@ -46,10 +46,10 @@ MODULES = {
 CUDA_PROVIDER = "CUDAExecutionProvider"
 UNREADABLE = "unknown"
 """The version of a distribution whose metadata cannot be read."""
-#: What a metadata file that is damaged, empty or gone raises, depending on Python's version.
+#: Errors of a damaged, empty or missing metadata file, depending on Python's version.
 _METADATA_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
-#: Question -> what answers it in the child.
+#: Question -> the function that answers it in the child.
 PROBES = {
     "contract": "onnxfix.doctor.probes:imports",
     "reference": "onnxfix.doctor.probes:imports",
@@ -76,7 +76,7 @@ _LIBRARIES = {
 
 @dataclass(frozen=True)
 class TooOld:
-    """An installed distribution that is older than another (or onnxfix) declares to need."""
+    """An installed distribution that is older than another one (or onnxfix) requires."""
 
     name: str
     version: str
@@ -86,27 +86,27 @@ class TooOld:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that was found. ``faults`` holds, for each question that had no answer, why: one line. ``unstarted``: why
-    nothing could be asked at all.
+    """All facts about this machine.
 
-    ``versions``: installed distribution -> version. ``gone``: those whose module is not there. ``ort_package`` and
-    ``ort_cuda`` are what the files of ``onnxruntime`` say of themselves: their distribution, and the CUDA that they
-    were built for. ``cuda_works``: ONNX Runtime computed something on the GPU; ``cuda_refusal`` is why it could not,
-    False and None where there was nothing to be tried. ``trt`` is the TensorRT that onnxfix would take, ``passed_over``
-    why it would not take ``tensorrt`` although that is installed. ``hidden`` is the value of CUDA_VISIBLE_DEVICES, None
-    when it is not set. ``unloaded`` names, for questions that had no answer, the module that did not load.
+    ``versions``: installed distribution -> version. ``missing``: those without their module. ``ort_package`` and
+    ``ort_cuda`` come from the files of ``onnxruntime``: their distribution, and the CUDA version they were built for.
+    ``cuda_works``: ONNX Runtime computed something on the GPU; ``cuda_refusal`` is why it could not. They are False and
+    None where there was nothing to try. ``trt`` is the TensorRT that onnxfix would use, ``passed_over`` why it would
+    not use ``tensorrt`` although that is installed. ``hidden`` is the value of CUDA_VISIBLE_DEVICES, None if it is not
+    set. ``faults``: question without an answer -> why, in one line. ``unloaded``: the same question -> the module that
+    did not load. ``unstarted``: why no child could be started at all, or "".
     """
 
     machine: Machine
     versions: Mapping[str, str] = field(default_factory=dict)
-    gone: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     too_old: tuple[TooOld, ...] = ()
     ort_package: str = ""
     ort_cuda: str = ""
     providers: tuple[str, ...] = ()
     cuda_works: bool = False
     cuda_refusal: Missing | None = None
-    trt: Choice | Missing = field(default_factory=lambda: Missing("it was not asked for"))
+    trt: Choice | Missing = field(default_factory=lambda: Missing("not probed"))
     passed_over: Missing | None = None
     nvml_status: int = 0
     nvml_fault: str = ""
@@ -116,8 +116,8 @@ class Facts:
     unloaded: Mapping[str, str] = field(default_factory=dict)
 
 
-class _Asker:
-    """Asks in the child and remembers what had no answer."""
+class _Prober:
+    """Runs questions in the child and records those without an answer."""
 
     def __init__(self, worker: Worker, timeout: float) -> None:
         self._worker, self._timeout = worker, timeout
@@ -145,51 +145,51 @@ class _Asker:
 
 
 def gather(worker: Worker, timeout: float) -> Facts:
-    """Everything the doctor wants to know of this machine."""
-    ask = _Asker(worker, timeout)
-    ask("contract", None, modules=("onnx", "onnxfix.verification.ladder"))
-    ask("reference", None, modules=("onnx.reference",))
-    driver = ask("driver", Driver())
-    gpus = tuple(ask("gpus", [])) if driver.installed else ()
-    kernel_driver, nvml_status, nvml_fault = ask("nvml", ("", 0, ""))
+    """All facts about this machine."""
+    probe = _Prober(worker, timeout)
+    probe("contract", None, modules=("onnx", "onnxfix.verification.ladder"))
+    probe("reference", None, modules=("onnx.reference",))
+    driver = probe("driver", Driver())
+    gpus = tuple(probe("gpus", [])) if driver.installed else ()
+    kernel_driver, nvml_status, nvml_fault = probe("nvml", ("", 0, ""))
     versions = installed()
     ort_package, ort_cuda = ort_build()
-    providers = tuple(ask("ort-cpu", [])) if _there("onnxruntime") else ()
+    providers = tuple(probe("ort-cpu", [])) if _importable("onnxruntime") else ()
     tried = bool(gpus) and (bool(ort_cuda) or CUDA_PROVIDER in providers)
-    refusal = ask("ort-cuda", None) if tried else None
-    trt, passed_over = _tensorrt(ask)
+    refusal = probe("ort-cuda", None) if tried else None
+    trt, passed_over = _tensorrt(probe)
     return Facts(
-        machine=_machine(gpus, driver, _kernel_driver() or kernel_driver, tuple(_libraries(ask))),
+        machine=_machine(gpus, driver, _kernel_driver() or kernel_driver, tuple(_libraries(probe))),
         versions=versions,
-        gone=tuple(name for name in versions if not _there(MODULES[name])),
+        missing=tuple(name for name in versions if not _importable(MODULES[name])),
         too_old=tuple(too_old(versions)),
         ort_package=ort_package,
         ort_cuda=ort_cuda,
         providers=providers,
-        cuda_works=tried and refusal is None and "ort-cuda" not in ask.faults,
+        cuda_works=tried and refusal is None and "ort-cuda" not in probe.faults,
         cuda_refusal=refusal,
         trt=trt,
         passed_over=passed_over,
         nvml_status=nvml_status,
         nvml_fault=nvml_fault,
-        unstarted=ask.unstarted,
+        unstarted=probe.unstarted,
         hidden=os.environ.get("CUDA_VISIBLE_DEVICES"),
-        faults=ask.faults,
-        unloaded=ask.unloaded,
+        faults=probe.faults,
+        unloaded=probe.unloaded,
     )
 
 
-def _tensorrt(ask: _Asker) -> tuple[Choice | Missing, Missing | None]:
-    """The TensorRT that onnxfix takes, and why it passes over ``tensorrt`` where that is installed as well."""
-    trt: Choice | Missing | None = ask("trt-build", None)
+def _tensorrt(probe: _Prober) -> tuple[Choice | Missing, Missing | None]:
+    """The TensorRT that onnxfix uses, and why it does not use ``tensorrt`` if that is installed as well."""
+    trt: Choice | Missing | None = probe("trt-build", None)
     if trt is None:
-        return Missing(f"TensorRT does not answer: {ask.faults['trt-build']}"), None
-    if isinstance(trt, Missing) or trt.package == "tensorrt" or not _there("tensorrt"):
+        return Missing(f"TensorRT does not answer: {probe.faults['trt-build']}"), None
+    if isinstance(trt, Missing) or trt.package == "tensorrt" or not _importable("tensorrt"):
         return trt, None
-    other = ask("tensorrt", None, package="tensorrt")
+    other = probe("tensorrt", None, package="tensorrt")
     if isinstance(other, Missing):
         return trt, other
-    return trt, Missing(ask.faults["tensorrt"]) if "tensorrt" in ask.faults else None
+    return trt, Missing(probe.faults["tensorrt"]) if "tensorrt" in probe.faults else None
 
 
 # ------------------------------------------------------------------------------------------------ machine
@@ -222,18 +222,18 @@ def _system() -> str:
 
 
 def _memory_mb() -> int | None:
-    """The machine's memory, or the container's where that is less, in MiB."""
+    """The machine's memory, or the container's if that is less, in MiB."""
     found = []
     with contextlib.suppress(OSError, ValueError, AttributeError):
         found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
+        with contextlib.suppress(OSError, ValueError):  # "max" means no limit
             found.append(int(Path("/sys/fs/cgroup", name).read_text()))
     return min(found) >> 20 if found else None
 
 
 def _kernel_driver() -> str:
-    """The version of the driver that runs in the kernel; empty where it does not say so."""
+    """The version of the kernel's NVIDIA driver; "" where the kernel does not show it."""
     with contextlib.suppress(OSError):
         return driver_version(Path("/proc/driver/nvidia/version").read_text(errors="replace"))
     return ""
@@ -245,12 +245,12 @@ def driver_version(text: str) -> str:
     return found[1] if found else ""
 
 
-def _libraries(ask: _Asker) -> Iterator[Library]:
-    """CUDA libraries in NVIDIA's Python packages, which ONNX Runtime looks at first, then the loader's."""
+def _libraries(probe: _Prober) -> Iterator[Library]:
+    """CUDA libraries in NVIDIA's Python packages, which ONNX Runtime tries first, then those of the system's loader."""
     for question, (pattern, names) in _LIBRARIES.items():
         wheels = [(str(path), True) for root in _places("nvidia") for path in sorted(root.glob(pattern))]
         for path, wheel in [*wheels, *((name, False) for name in names)]:
-            found = ask(question, None, path=path, wheel=wheel)
+            found = probe(question, None, path=path, wheel=wheel)
             if found is not None:
                 yield found
 
@@ -264,8 +264,8 @@ def _spec(module: str) -> Any:
     return None
 
 
-def _there(module: str) -> bool:
-    """Whether the module can be found. What an uninstallation left behind is a folder without an ``__init__``."""
+def _importable(module: str) -> bool:
+    """Whether the module can be found. A folder without an ``__init__``, left by an uninstallation, is none."""
     found = _spec(module) if module else None
     return not module or (found is not None and found.origin is not None)
 
@@ -292,12 +292,12 @@ def _version(name: str) -> str | None:
 
 
 def ort_build() -> tuple[str, str]:
-    """The distribution that the files in ``onnxruntime`` are of, and its CUDA version; read without importing it."""
+    """The distribution to which the files in ``onnxruntime`` belong, and its CUDA version; read without an import."""
     for place in _places("onnxruntime"):
         with contextlib.suppress(OSError):
             text = (place / "capi" / "build_and_package_info.py").read_text(errors="replace")
-            says = dict(re.findall(r"^(\w+)\s*=\s*['\"]([^'\"]*)['\"]", text, re.M))
-            return says.get("package_name", ""), says.get("cuda_version", "")
+            values = dict(re.findall(r"^(\w+)\s*=\s*['\"]([^'\"]*)['\"]", text, re.M))
+            return values.get("package_name", ""), values.get("cuda_version", "")
     return "", ""
 
 
@@ -313,7 +313,7 @@ def too_old(versions: Mapping[str, str]) -> Iterator[TooOld]:
 
 
 def _bounds(owner: str) -> Iterator[tuple[str, str]]:
-    """(distribution as ``MODULES`` spells it, lowest version) of what a distribution declares to need."""
+    """(distribution as ``MODULES`` spells it, lowest version) of the requirements of a distribution."""
     try:
         declared = metadata.requires(owner) or []
     except (metadata.PackageNotFoundError, *_METADATA_ERRORS):
@@ -323,7 +323,7 @@ def _bounds(owner: str) -> Iterator[tuple[str, str]]:
         requirement, _, marker = text.partition(";")
         head = re.match(r"\s*([\w.-]+)\s*(?:\[[^]]*])?(.*)", requirement)
         lowest = re.search(r"(?:>=|~=)\s*([\d.]+)", head[2]) if head else None
-        # An extra counts as soon as its package is there; other conditions are for other machines.
+        # An extra counts if its package is installed; other conditions are for other machines.
         extra_only = re.fullmatch(r"\s*(?:extra\s*==\s*['\"][^'\"]*['\"]\s*)?", marker)
         if head and lowest and extra_only and _normal(head[1]) in spelled:
             yield spelled[_normal(head[1])], lowest[1]

@@ -1,4 +1,4 @@
-"""What the facts mean: packages with their faults, and rungs with their reasons."""
+"""Conclusions from the facts: packages with their faults, and rungs with their reasons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnxfix.nvidia import Missing
 from onnxfix.trt.package import INSTALL
 from onnxfix.trt.trial import listed
 
-#: The rungs of ``verification.verdict``, which loads what may be broken here.
+#: The rungs of ``verification.verdict``, which cannot be imported: it loads packages that may be broken.
 NAMES = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")
 
 
@@ -24,7 +24,7 @@ def diagnose(facts: Facts) -> Diagnosis:
 
 
 def packages(facts: Facts) -> Iterator[Package]:
-    """onnxfix itself and what is installed of the distributions that matter."""
+    """onnxfix itself and the relevant distributions that are installed."""
     yield Package("onnxfix", __version__)
     for name, version in facts.versions.items():
         yield Package(name, version, _note(facts, name), "; ".join(_faults(facts, name)))
@@ -41,8 +41,8 @@ def _note(facts: Facts, name: str) -> str:
 def _faults(facts: Facts, name: str) -> Iterator[str]:
     if facts.versions[name] == UNREADABLE:
         yield "its metadata cannot be read"
-    if name in facts.gone:
-        yield "its files are gone"
+    if name in facts.missing:
+        yield "its files are missing"
     if "ort-cpu" in facts.faults and name == problems.runtime(facts):
         yield "does not load"
     if name in (facts.unloaded.get("contract"), facts.unloaded.get("reference")):
@@ -61,7 +61,7 @@ def rungs(facts: Facts) -> Iterator[Rung]:
         yield from (_rung(name, "", list(problems.unstarted(facts))) for name in NAMES)
         return
     for name in ("contract", "reference"):
-        # The evaluator is of no use where the ladder itself does not load.
+        # The reference evaluator cannot run if the ladder itself does not load.
         fault = facts.faults.get("contract") or facts.faults.get(name)
         found = list(problems.base(facts)) if fault else []
         yield _rung(name, f"onnx {facts.versions.get('onnx', UNREADABLE)}", found)
@@ -72,57 +72,57 @@ def rungs(facts: Facts) -> Iterator[Rung]:
     yield _trt_gpu(facts)
 
 
-def _rung(name: str, runs_on: str, in_the_way: list[Problem]) -> Rung:
-    if in_the_way:
-        return Rung(name, False, in_the_way[0].text, in_the_way[0].mend)
+def _rung(name: str, runs_on: str, blocking: list[Problem]) -> Rung:
+    if blocking:
+        return Rung(name, False, blocking[0].text, blocking[0].mend)
     return Rung(name, True, runs_on)
 
 
 def _ort_problems(facts: Facts) -> list[Problem]:
     own = problems.runtime(facts)
-    return [*problems.gone(facts, own), *problems.onnxruntime(facts)]
+    return [*problems.missing(facts, own), *problems.onnxruntime(facts)]
 
 
 def _ort_cpu(facts: Facts) -> Rung:
-    in_the_way = _ort_problems(facts)
-    if not in_the_way and not facts.providers:
+    blocking = _ort_problems(facts)
+    if not blocking and not facts.providers:
         return Rung("ort-cpu", False, "onnxruntime is not installed", 'pip install "onnxfix[cpu]"')
     own = problems.runtime(facts)
-    return _rung("ort-cpu", f"{own} {facts.versions.get(own, UNREADABLE)}", in_the_way)
+    return _rung("ort-cpu", f"{own} {facts.versions.get(own, UNREADABLE)}", blocking)
 
 
 def _ort_cuda(facts: Facts) -> Rung:
     name = "ort-cuda"
     if not facts.machine.gpus:
         return Rung(name, False, *_no_gpu(facts))
-    in_the_way = _ort_problems(facts)
-    if not in_the_way and not facts.ort_cuda and CUDA_PROVIDER not in facts.providers:
+    blocking = _ort_problems(facts)
+    if not blocking and not facts.ort_cuda and CUDA_PROVIDER not in facts.providers:
         here = problems.runtimes(facts)
         reason = (
             f"{problems.runtime(facts)} is built without CUDA" if here else "onnxruntime-gpu is not installed"
         )
         return Rung(name, False, reason, problems.instead(here, problems.gpu_package(facts)))
-    in_the_way += [*problems.cuda_mismatch(facts), *problems.cuda_refused(facts)]
+    blocking += [*problems.cuda_mismatch(facts), *problems.cuda_refused(facts)]
     own = problems.runtime(facts)
     runs_on = f"{own} {facts.versions.get(own, UNREADABLE)} on {facts.machine.gpus[0].name}"
-    return _rung(name, runs_on, in_the_way)
+    return _rung(name, runs_on, blocking)
 
 
 def _no_gpu(facts: Facts) -> tuple[str, str]:
-    """Why there is no GPU to run on, and what mends that."""
+    """Why there is no GPU to run on, and how to fix that."""
     machine = facts.machine
     for problem in problems.driver(facts):
         return problem.text, problem.mend
     if machine.driver.installed and facts.hidden is not None:
-        return f"CUDA_VISIBLE_DEVICES={facts.hidden!r} leaves no GPU", "unset CUDA_VISIBLE_DEVICES"
+        return f"CUDA_VISIBLE_DEVICES={facts.hidden!r} hides all GPUs", "unset CUDA_VISIBLE_DEVICES"
     if machine.driver.installed:
-        return "NVIDIA's driver shows no GPU", ""
+        return "NVIDIA's driver reports no GPU", ""
     if machine.kernel_driver:
         return (
-            f"the kernel runs NVIDIA's driver {machine.kernel_driver}, but its library libcuda.so.1 is not here",
+            f"the kernel runs NVIDIA's driver {machine.kernel_driver}, but its library libcuda.so.1 was not found",
             "in a container: start it with its GPUs, such as docker run --gpus all",
         )
-    return "no GPU: NVIDIA's driver is not installed", ""
+    return "no NVIDIA driver found", ""
 
 
 def _trt_build(facts: Facts) -> Rung:
@@ -136,7 +136,7 @@ def _trt_build(facts: Facts) -> Rung:
 
 
 def _trt_network(facts: Facts) -> Rung:
-    """It parses as trt-build does; what was read back is executed by whatever executes ONNX models here."""
+    """It parses as trt-build does; the network that was read back runs on the best other rung."""
     build = _trt_build(facts)
     if not build.available or isinstance(facts.trt, Missing):
         return Rung("trt-network", False, build.reason, build.mend)
@@ -151,12 +151,12 @@ def _trt_gpu(facts: Facts) -> Rung:
     if not facts.machine.gpus:
         return Rung(name, False, *_no_gpu(facts))
     if isinstance(choice, Missing):
-        below = _trt_build(facts)
-        either = any(listed("tensorrt-rtx", gpu.capability) for gpu in facts.machine.gpus)
-        return Rung(name, False, below.reason, below.mend if either else INSTALL["tensorrt"])
-    if "polygraphy" not in facts.versions or "polygraphy" in facts.gone:
+        build = _trt_build(facts)
+        rtx_runs = any(listed("tensorrt-rtx", gpu.capability) for gpu in facts.machine.gpus)
+        return Rung(name, False, build.reason, build.mend if rtx_runs else INSTALL["tensorrt"])
+    if "polygraphy" not in facts.versions or "polygraphy" in facts.missing:
         return Rung(name, False, "polygraphy, which runs engines, is not installed", INSTALL[choice.package])
-    in_the_way = [*problems.tensorrt_serves(facts), *problems.tensorrt_cuda(facts)]
+    blocking = [*problems.tensorrt_serves(facts), *problems.tensorrt_cuda(facts)]
     if choice.gpu is None:
-        return _rung(name, "", in_the_way or [Problem(f"{choice.package} has no GPU to run on", "")])
-    return _rung(name, f"{choice.package} {choice.version} on {choice.gpu.name}", in_the_way)
+        return _rung(name, "", blocking or [Problem(f"{choice.package} has no GPU to run on", "")])
+    return _rung(name, f"{choice.package} {choice.version} on {choice.gpu.name}", blocking)

@@ -1,5 +1,5 @@
-"""Questions that load somebody's native code. Call them in the sandbox, each in a child of its own: a second library
-of one name would be taken for the first.
+"""Questions that load native code. Each must run in a sandbox child of its own: a second library of the same name
+would not be loaded.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _NVML_BUFFER = 80  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE, nvml.h
 def imports(modules: Sequence[str]) -> None:
     """Import modules; raises what they raise."""
     for name in modules:
-        note(name)  # so that a crash is laid at the right door
+        note(name)  # so that a crash is attributed to this module
         importlib.import_module(name)
 
 
 def providers() -> list[str]:
     """The execution providers that ONNX Runtime was built with."""
-    import onnxruntime
+    import onnxruntime  # lazy: optional package, and only in a child
 
     return [str(name) for name in onnxruntime.get_available_providers()]
 
 
 def driver() -> Driver:
-    """NVIDIA's driver: what it serves, and whether it starts. No package is needed."""
+    """NVIDIA's driver: the CUDA that it supports, and whether it starts. Needs no package."""
     try:
         library = ctypes.CDLL("nvcuda.dll" if WINDOWS else "libcuda.so.1")
     except OSError:
@@ -42,8 +42,8 @@ def driver() -> Driver:
     version = ctypes.c_int(0)
     library.cuDriverGetVersion(ctypes.byref(version))
     status = int(library.cuInit(0))
-    words = [_cuda_text(library, call, status) for call in ("cuGetErrorName", "cuGetErrorString")]
-    fault = ", ".join(word for word in words if word) or f"error {status}"
+    parts = [_cuda_text(library, call, status) for call in ("cuGetErrorName", "cuGetErrorString")]
+    fault = ", ".join(part for part in parts if part) or f"error {status}"
     return Driver(True, cuda_version(version.value), status, fault if status else "")
 
 
@@ -54,7 +54,7 @@ def _cuda_text(library: Any, call: str, status: int) -> str:
 
 
 def nvml() -> tuple[str, int, str]:
-    """What nvidia-smi asks: version of the kernel's driver, NVML's status and its text; all empty without NVML."""
+    """Version of the kernel's driver, NVML's status and its text, as in nvidia-smi; all empty without NVML."""
     try:
         library = ctypes.CDLL("nvml.dll" if WINDOWS else "libnvidia-ml.so.1")
     except OSError:
@@ -70,10 +70,10 @@ def nvml() -> tuple[str, int, str]:
 
 
 def cuda_runtime(path: str, wheel: bool = False) -> Library | None:
-    """The CUDA runtime in a file, or of a name that the loader knows; None where it finds none.
+    """The CUDA runtime at a path or, by name, in the loader's folders; None if the loader finds none.
 
     Raises:
-        OSError: the file is there and does not load.
+        OSError: the file exists and does not load.
     """
     library = _load(path, wheel)
     if library is None:
@@ -101,11 +101,11 @@ def _load(path: str, wheel: bool) -> Any:
     except OSError:
         if wheel:
             raise
-        return None  # the loader has nothing of that name
+        return None  # the loader finds no library of that name
 
 
 def _loaded_from(path: str) -> str:
-    """The file behind a name that the loader resolved, where the system tells."""
+    """The file of a name that the loader resolved, where the system shows it."""
     if Path(path).is_absolute():
         return path
     with contextlib.suppress(OSError):
@@ -122,6 +122,6 @@ def cuda_version(number: int) -> str:
 
 
 def cudnn_version(number: int) -> str:
-    """ "9.28.0" for cuDNN's 92800, "8.9.7" for the 8907 of before version 9."""
+    """ "9.28.0" for cuDNN's 92800, "8.9.7" for 8907, the format before version 9."""
     unit = 10000 if number >= 90000 else 1000
     return f"{number // unit}.{number % unit // 100}.{number % 100}"

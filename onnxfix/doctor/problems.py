@@ -1,4 +1,4 @@
-"""What does not fit together on a machine, and what mends it. One function for each kind of problem."""
+"""What is broken or does not fit together on a machine, and how to fix it. One function for each kind of problem."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxfix.trt.package import INSTALL, Choice
 #: The oldest Linux driver for each major version of CUDA (CUDA's release notes, minor version compatibility).
 OLDEST_DRIVER = {12: 525, 13: 580}
 #: PyPI's onnxruntime-gpu is for CUDA 12 up to 1.26 and for CUDA 13 from 1.27 on (its wheels' metadata). The extras
-#: bring the CUDA runtime and the cuDNN that it was built for.
+#: install the CUDA runtime and the cuDNN that it was built for.
 _GPU_PACKAGE = {
     12: 'pip install "onnxruntime-gpu[cuda,cudnn]<1.27"',
     13: 'pip install -U "onnxruntime-gpu[cuda,cudnn]"',
@@ -22,22 +22,22 @@ _GPU_PACKAGE = {
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE, cuda.h
 _OTHER_KERNEL_DRIVER = 18  # NVML_ERROR_LIB_RM_VERSION_MISMATCH, nvml.h
 _CUDNN = 9  # the major version that every onnxruntime-gpu since 1.18.1 is built for
-_DRIVER_MEND = "see what nvidia-smi says; reboot, or install NVIDIA's driver anew"
+_DRIVER_MEND = "check nvidia-smi; reboot, or reinstall NVIDIA's driver"
 REINSTALL = "pip install --force-reinstall"
 
 
 def problems(facts: Facts) -> Iterator[Problem]:
-    """All problems, those that others may follow from first."""
+    """All problems, causes before consequences."""
     yield from unstarted(facts)
-    # Who has answered nothing is not known to be broken.
+    # Without answers nothing is known to be broken.
     for find in _FROM_FILES if facts.unstarted else (*_FROM_FILES, *_FROM_ANSWERS):
         yield from find(facts)
 
 
 def unstarted(facts: Facts) -> Iterator[Problem]:
-    """Nothing that loads native code could be asked, and nothing can be verified."""
+    """No child could be started, so that nothing can be verified."""
     if facts.unstarted:
-        yield Problem(facts.unstarted, "look at the limits of processes and memory (ulimit -a)")
+        yield Problem(facts.unstarted, "check the limits on processes and memory (ulimit -a)")
 
 
 # ----------------------------------------------------------------------------------------------- packages
@@ -56,10 +56,10 @@ def _unreadable(facts: Facts) -> Iterator[Problem]:
             yield Problem(f"the metadata of {name} cannot be read", f"{REINSTALL} --no-deps {name}")
 
 
-def gone(facts: Facts, of: str = "") -> Iterator[Problem]:
-    """A distribution (all, or the one named) is registered and its files are not there."""
-    for name in facts.gone if not of else {of}.intersection(facts.gone):
-        text = f"{name} {facts.versions[name]} is installed, but its files are gone"
+def missing(facts: Facts, of: str = "") -> Iterator[Problem]:
+    """A distribution (all, or the one named) is registered, but its files are missing."""
+    for name in facts.missing if not of else {of}.intersection(facts.missing):
+        text = f"{name} {facts.versions[name]} is installed, but its files are missing"
         yield Problem(text, f"{REINSTALL} --no-deps {name}")
 
 
@@ -73,7 +73,7 @@ def _both(facts: Facts) -> Iterator[Problem]:
     names = runtimes(facts)
     if len(names) > 1:
         what = " and ".join(f"{name} {facts.versions[name]}" for name in names)
-        now = f" (those there now are of {facts.ort_package})" if facts.ort_package else ""
+        now = f" (the present ones are of {facts.ort_package})" if facts.ort_package else ""
         install = gpu_package(facts) if facts.machine.gpus else 'pip install "onnxfix[gpu]"'
         yield Problem(
             f"{what} are both installed, and they install the same files{now}", instead(names, install)
@@ -94,7 +94,7 @@ def runtimes(facts: Facts) -> list[str]:
 
 
 def runtime(facts: Facts) -> str:
-    """The one whose files are there."""
+    """The one whose files are present."""
     names = runtimes(facts)
     return facts.ort_package or next(iter(names), "onnxruntime")
 
@@ -103,27 +103,29 @@ def runtime(facts: Facts) -> str:
 
 
 def driver(facts: Facts) -> Iterator[Problem]:
-    """NVIDIA's driver is there and does not work."""
-    seen = facts.machine.driver
-    silent = [facts.faults[question] for question in ("driver", "gpus", "nvml") if question in facts.faults]
+    """NVIDIA's driver is installed and does not work."""
+    found = facts.machine.driver
+    unanswered = [
+        facts.faults[question] for question in ("driver", "gpus", "nvml") if question in facts.faults
+    ]
     if facts.nvml_status == _OTHER_KERNEL_DRIVER:
-        text = "the kernel runs another version of NVIDIA's driver than the one that is installed"
+        text = "the kernel runs another version of NVIDIA's driver than the installed one"
         yield Problem(f"{text} ({facts.nvml_fault})", "reboot")
-    elif seen.status not in (0, _NO_DEVICE):
-        yield Problem(f"NVIDIA's driver does not start: {seen.fault}", _DRIVER_MEND)
-    elif silent:
-        yield Problem(f"NVIDIA's driver does not answer: {silent[0]}", _DRIVER_MEND)
+    elif found.status not in (0, _NO_DEVICE):
+        yield Problem(f"NVIDIA's driver does not start: {found.fault}", _DRIVER_MEND)
+    elif unanswered:
+        yield Problem(f"NVIDIA's driver does not answer: {unanswered[0]}", _DRIVER_MEND)
 
 
 def cuda_mismatch(facts: Facts) -> Iterator[Problem]:
-    """ONNX Runtime is built for a CUDA that the driver does not serve, or that is not installed, cuDNN included.
+    """ONNX Runtime is built for a CUDA that the driver does not support, or that is not installed, cuDNN included.
 
-    Without a GPU nothing is missed; but what pip installed for another CUDA is still wrong.
+    Without a GPU nothing is missing, but packages that pip installed for another CUDA are still wrong.
     """
     if facts.ort_cuda:
         own = runtime(facts)
         own = f"{own} {facts.versions.get(own, UNREADABLE)}"
-        # What has just computed has its driver and its runtime; it computed without cuDNN.
+        # ONNX Runtime has just computed: driver and runtime fit. That did not need cuDNN.
         text = "" if facts.cuda_works else _driver_mismatch(facts, own) or _runtime_mismatch(facts, own)
         text = text or _cudnn_mismatch(facts, own)
         if text:
@@ -131,9 +133,9 @@ def cuda_mismatch(facts: Facts) -> Iterator[Problem]:
 
 
 def _driver_mismatch(facts: Facts, own: str) -> str:
-    served = facts.machine.driver.cuda
-    if facts.machine.gpus and served and major(served) < major(facts.ort_cuda):
-        return f"{own} is built for CUDA {facts.ort_cuda}, and the driver serves up to CUDA {served}"
+    supported = facts.machine.driver.cuda
+    if facts.machine.gpus and supported and major(supported) < major(facts.ort_cuda):
+        return f"{own} is built for CUDA {facts.ort_cuda}, and the driver supports up to CUDA {supported}"
     return ""
 
 
@@ -141,7 +143,7 @@ def _runtime_mismatch(facts: Facts, own: str) -> str:
     need, found = major(facts.ort_cuda), _libraries(facts, "CUDA runtime")
     if any(major(item.cuda) == need for item in found) or not (found or facts.machine.gpus):
         return ""
-    here = f"the CUDA runtime here is {_listed(found)}" if found else "no CUDA runtime is here"
+    here = f"the installed CUDA runtime is {_listed(found)}" if found else "no CUDA runtime was found"
     return f"{own} is built for CUDA {need}, and {here}"
 
 
@@ -150,12 +152,12 @@ def _cudnn_mismatch(facts: Facts, own: str) -> str:
     fits = any(major(item.version) == _CUDNN and major(item.cuda) == need for item in found)
     if fits or not (found or facts.machine.gpus):
         return ""
-    here = f"cuDNN here is {_listed(found)}" if found else "no cuDNN is here"
+    here = f"the installed cuDNN is {_listed(found)}" if found else "no cuDNN was found"
     return f"{own} needs cuDNN {_CUDNN} for CUDA {need}, and {here}"
 
 
 def _libraries(facts: Facts, name: str) -> list[Library]:
-    """Those that count: without a GPU, the system's are nobody's choice."""
+    """The relevant ones: without a GPU, libraries of the system were not installed for this."""
     counted = bool(facts.machine.gpus)
     return [item for item in facts.machine.libraries if item.name == name and (item.wheel or counted)]
 
@@ -172,12 +174,12 @@ def _listed(found: Sequence[Library]) -> str:
 def _broken_library(facts: Facts) -> Iterator[Problem]:
     for question, name in (("cuda-runtime", "CUDA runtime"), ("cudnn", "cuDNN")):
         if question in facts.faults:
-            text = f"a {name} that is installed does not load: {facts.faults[question]}"
+            text = f"an installed {name} does not load: {facts.faults[question]}"
             yield Problem(text, gpu_package(facts))
 
 
 def cuda_refused(facts: Facts) -> Iterator[Problem]:
-    """ONNX Runtime's CUDA provider cannot be used, and nothing else says why."""
+    """ONNX Runtime's CUDA provider cannot be used, and no other problem explains it."""
     if any(cuda_mismatch(facts)) or any(onnxruntime(facts)):
         return
     if "ort-cuda" in facts.faults:
@@ -188,21 +190,21 @@ def cuda_refused(facts: Facts) -> Iterator[Problem]:
 
 
 def gpu_package(facts: Facts) -> str:
-    """What to do for an ONNX Runtime that this driver serves, with the libraries that it needs."""
-    served = major(facts.machine.driver.cuda) or max(_GPU_PACKAGE)
-    if served < min(_GPU_PACKAGE):
+    """How to install an ONNX Runtime that this driver supports, with the libraries that it needs."""
+    supported = major(facts.machine.driver.cuda) or max(_GPU_PACKAGE)
+    if supported < min(_GPU_PACKAGE):
         return newer_driver(max(OLDEST_DRIVER))
-    wanted = min(served, major(facts.ort_cuda) or served)
+    wanted = min(supported, major(facts.ort_cuda) or supported)
     return _GPU_PACKAGE[max(min(wanted, max(_GPU_PACKAGE)), min(_GPU_PACKAGE))]
 
 
 def newer_driver(cuda: int) -> str:
-    """What to do where the driver is too old for a major version of CUDA."""
+    """How to fix a driver that is too old for a major version of CUDA."""
     return f"install NVIDIA's driver {OLDEST_DRIVER[cuda]} or newer"
 
 
 def instead(names: Sequence[str], install: str) -> str:
-    """Put one distribution in the place of others that install the same files."""
+    """How to replace distributions that install the same files by another one."""
     return (
         f"pip uninstall -y {' '.join(names)} && {install}" if names and install.startswith("pip") else install
     )
@@ -218,51 +220,51 @@ def major(version: str) -> int:
 
 
 def tensorrt(facts: Facts) -> Iterator[Problem]:
-    """A TensorRT is installed and of no use."""
+    """An installed TensorRT cannot be used."""
     if "trt-build" in facts.faults and isinstance(facts.trt, Missing):
         names = [name for name in facts.versions if MODULES[name].startswith("tensorrt")]
         mend = f"{REINSTALL} {names[0]}" if names else INSTALL["tensorrt-rtx"]
         yield Problem(facts.trt.reason, mend)
         return
     if isinstance(facts.trt, Missing):
-        yield from _of_no_use(facts.trt)
+        yield from _unusable(facts.trt)
     if facts.passed_over is not None and "tensorrt" in facts.faults:
         yield Problem(f"tensorrt does not answer: {facts.passed_over.what}", f"{REINSTALL} tensorrt")
     elif facts.passed_over is not None:
-        yield from _of_no_use(facts.passed_over)
+        yield from _unusable(facts.passed_over)
 
 
-def _of_no_use(lack: Missing) -> Iterator[Problem]:
-    """What is installed and cannot be used; what is not installed is no problem."""
-    if lack.cause in ("not-loadable", "version", "gpu-not-served"):
-        yield Problem(lack.what, lack.mend)
+def _unusable(refusal: Missing) -> Iterator[Problem]:
+    """A package that is installed and cannot be used; one that is not installed is no problem."""
+    if refusal.cause in ("not-loadable", "version", "gpu-not-supported"):
+        yield Problem(refusal.what, refusal.mend)
 
 
 def tensorrt_serves(facts: Facts) -> Iterator[Problem]:
-    """TensorRT-RTX is here, and a GPU that it does not serve."""
+    """TensorRT-RTX is installed, but does not support the GPU."""
     if isinstance(facts.trt, Choice) and facts.trt.note:
         yield Problem(facts.trt.note, INSTALL["tensorrt"])
 
 
 def tensorrt_cuda(facts: Facts) -> Iterator[Problem]:
-    """TensorRT's libraries are for a CUDA that the driver does not serve: engines can be built and not run."""
-    served = major(facts.machine.driver.cuda)
-    if not isinstance(facts.trt, Choice) or facts.trt.gpu is None or not served:
+    """TensorRT's libraries are for a CUDA that the driver does not support: engines can be built, but not run."""
+    supported = major(facts.machine.driver.cuda)
+    if not isinstance(facts.trt, Choice) or facts.trt.gpu is None or not supported:
         return
     name = facts.trt.package
     built = min((cuda for cuda in OLDEST_DRIVER if f"{name}-cu{cuda}" in facts.versions), default=0)
-    if built > served:
+    if built > supported:
         old = f"{name}-cu{built}"
-        mend = instead((old, f"{old}-bindings", f"{old}-libs"), f"pip install {name}-cu{served}")
+        mend = instead((old, f"{old}-bindings", f"{old}-libs"), f"pip install {name}-cu{supported}")
         yield Problem(
-            f"{name} {facts.trt.version} is built for CUDA {built}, and the driver serves up to CUDA "
+            f"{name} {facts.trt.version} is built for CUDA {built}, and the driver supports up to CUDA "
             f"{facts.machine.driver.cuda}",
-            mend if served in OLDEST_DRIVER else newer_driver(built),
+            mend if supported in OLDEST_DRIVER else newer_driver(built),
         )
 
 
 _Kinds: TypeAlias = tuple[Callable[[Facts], Iterator[Problem]], ...]
-_FROM_FILES: _Kinds = (_unreadable, gone, _too_old, _both)
+_FROM_FILES: _Kinds = (_unreadable, missing, _too_old, _both)
 _FROM_ANSWERS: _Kinds = (
     *(base, onnxruntime, driver, _broken_library, cuda_mismatch, cuda_refused),
     *(tensorrt, tensorrt_serves, tensorrt_cuda),

@@ -1,4 +1,4 @@
-"""What the doctor found and concluded: frozen, and JSON-able through ``Diagnosis.to_json``."""
+"""Facts and conclusions as frozen records, with JSON by ``Diagnosis.to_json``."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from onnxfix.nvidia import Gpu
 
 SCHEMA = 1
-"""Version of the JSON document; it grows when a field changes its meaning or goes."""
+"""Version of the JSON document; it increases when a field changes its meaning or is removed."""
 
 
 @dataclass(frozen=True)
 class Driver:
-    """NVIDIA's driver as its library presents it.
+    """NVIDIA's driver as its library reports it.
 
-    ``installed``: the library is there. ``cuda`` is the newest CUDA that it serves, such as "13.0". ``status`` is what
-    ``cuInit`` returned (0: fine, 100: no GPU) and ``fault`` its name and text.
+    ``installed``: the library was found. ``cuda`` is the newest CUDA version that it supports, such as "13.0".
+    ``status`` is the return value of ``cuInit`` (0: fine, 100: no GPU) and ``fault`` its name and text.
     """
 
     installed: bool = False
@@ -27,7 +27,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Library:
-    """A shared library of CUDA. ``cuda`` is the version it is for, ``path`` where it was loaded from."""
+    """A shared library of CUDA. ``cuda`` is the CUDA version that it is for, ``path`` where it was loaded from."""
 
     name: str
     version: str
@@ -38,10 +38,10 @@ class Library:
 
 @dataclass(frozen=True)
 class Machine:
-    """Hardware, operating system, Python, and what NVIDIA installed outside of Python's packages.
+    """Hardware, operating system, Python, and NVIDIA's libraries.
 
-    ``memory_mb`` is the machine's or the container's memory, ``sandbox_mb`` what a verification may use of it now, in
-    MiB; None where that cannot be found out. ``kernel_driver`` is the version of the driver that the kernel runs.
+    ``memory_mb`` is the memory of the machine or container, ``sandbox_mb`` the part that a verification may use now, in
+    MiB; None if unknown. ``kernel_driver`` is the version of the driver that the kernel runs.
     """
 
     system: str
@@ -58,7 +58,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Package:
-    """An installed distribution. ``note`` is what it is made for, ``fault`` what is wrong with it."""
+    """An installed distribution. ``note`` is what it was built for, ``fault`` what is wrong with it."""
 
     name: str
     version: str
@@ -68,8 +68,8 @@ class Package:
 
 @dataclass(frozen=True)
 class Rung:
-    """A rung of the ladder. ``reason`` is what it runs on, or why it cannot; ``mend`` what to do about that, where
-    there is something to be done."""
+    """A rung of the ladder. ``reason`` is what it runs on, or why it cannot run; ``mend`` the command that fixes that,
+    or ""."""
 
     name: str
     available: bool
@@ -79,7 +79,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that does not fit together, and the command (or else the act) that mends it."""
+    """Something that is broken or does not fit together, and the command (or another instruction) that fixes it."""
 
     text: str
     mend: str
@@ -87,7 +87,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All of it. A rung that is not available is no problem by itself: not every machine needs each of them."""
+    """The whole diagnosis. An unavailable rung is no problem by itself: not every machine needs every rung."""
 
     machine: Machine
     packages: tuple[Package, ...]

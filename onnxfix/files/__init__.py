@@ -1,1 +1,1 @@
-"""Model files: read and written in the protobuf wire format, weights left where they are, nothing lost on the way."""
+"""Model files: read and written in the protobuf wire format. Weights stay in their file; unknown fields are kept."""

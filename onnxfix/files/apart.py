@@ -1,4 +1,4 @@
-"""The files that a run reads and writes: none may be lost because another one is written in its place."""
+"""The files that a run reads and writes. A file that the run needs must not be overwritten by its output."""
 
 from __future__ import annotations
 
@@ -8,49 +8,49 @@ from pathlib import Path
 from typing import NamedTuple
 
 from onnxfix.errors import ModelError, UsageError
-from onnxfix.files import wire
+from onnxfix.files import loading
 
 
 class File(NamedTuple):
-    """A file of the run; ``what`` it is: the option that names it, or some words."""
+    """A file of the run. ``what`` describes it in messages: the option that names it, or a phrase."""
 
     what: str
     path: Path
 
 
 def separate(written: Iterable[File], others: Iterable[File]) -> None:
-    """Refuse a file to be written that is another one to be written, or one of ``others``.
+    """Check that no file to be written is also another file of the run.
 
     Raises:
-        UsageError: two of them are one file, by whatever names and links.
+        UsageError: two of them are the same file, also if their paths differ (links).
     """
-    taken: dict[tuple[int, int] | str, File] = {}
+    known: dict[tuple[int, int] | str, File] = {}
     for one in others:
-        taken.setdefault(_identity(one.path), one)
+        known.setdefault(_identity(one.path), one)
     for one in written:
-        other = taken.setdefault(_identity(one.path), one)
+        other = known.setdefault(_identity(one.path), one)
         if other is not one:
             raise UsageError(f"{one.what} {one.path}: is also {other.what}; name another file")
 
 
 def _identity(path: Path) -> tuple[int, int] | str:
-    """Equal for two paths that name one file, or would."""
+    """Equal for two paths of the same file, whether or not it exists."""
     try:
         found = os.stat(path)
-    except (OSError, ValueError):  # it is not there yet
+    except (OSError, ValueError):  # it does not exist yet
         return os.path.realpath(path)
     return found.st_dev, found.st_ino
 
 
-def files_of(loaded: wire.Loaded, folder: Path | None = None) -> Iterator[File]:
-    """A model that was read, its external data, and what that becomes where the model is written to ``folder``."""
+def files_of(loaded: loading.Loaded, folder: Path | None = None) -> Iterator[File]:
+    """The files of a model: its own, its external data, and the copies of that in the output ``folder``."""
     if loaded.path is not None:
         yield File("a model of this run", loaded.path)
         yield from data_of(loaded, folder)
 
 
-def data_of(loaded: wire.Loaded, folder: Path | None = None) -> Iterator[File]:
-    """A model's external data, and what it becomes where the model is written to ``folder``."""
+def data_of(loaded: loading.Loaded, folder: Path | None = None) -> Iterator[File]:
+    """A model's external data files, and their copies in the output ``folder``."""
     if loaded.path is None:
         return
     for location in loaded.external:
@@ -59,34 +59,33 @@ def data_of(loaded: wire.Loaded, folder: Path | None = None) -> Iterator[File]:
 
 
 def files_named(path: Path, folder: Path | None = None) -> Iterator[File]:
-    """``files_of`` for a model that is yet to be read, whether or not that will work."""
+    """``files_of`` for a model that has not been read yet and may be unreadable."""
     try:
-        yield from files_of(wire.open_model(path), folder)
-    except ModelError:  # told when its turn comes
+        yield from files_of(loading.open_model(path), folder)
+    except ModelError:  # reported when the model is processed
         yield File("a model of this run", path)
 
 
 def data_named(path: Path, folder: Path | None = None) -> Iterator[File]:
-    """``data_of`` for a model that is yet to be read, whether or not that will work."""
+    """``data_of`` for a model that has not been read yet and may be unreadable."""
     try:
-        small = path.stat().st_size <= wire.SMALL
+        small = path.stat().st_size <= loading.SMALL
         if small and _LOCATION not in path.read_bytes():
-            return  # as most models of a long list: parsing them all would take a while
-        yield from data_of(wire.open_model(path), folder)
-    except (ModelError, OSError, ValueError):  # told when its turn comes
+            return  # most models of a long list: parsing all of them would take long
+        yield from data_of(loading.open_model(path), folder)
+    except (ModelError, OSError, ValueError):  # reported when the model is processed
         return
 
 
 _LOCATION = b"location"
-"""Key with which tensors name their files (ONNX, external data)."""
+"""Key under which tensors store the name of their file (ONNX, external data)."""
 
 
 def replaceable(path: Path, data: Iterable[File]) -> None:
-    """Refuse to replace a model in place that holds weights of its own, or of another one, as external data: they would
-    lie elsewhere in the new file, or not at all.
+    """Check that a model to be replaced in place is not also the external data file of a model.
 
     Raises:
-        UsageError: it does.
+        UsageError: it is. In the new file, the weights would be at other offsets or missing.
     """
     own = _identity(path)
     for one in data:
@@ -98,7 +97,7 @@ def replaceable(path: Path, data: Iterable[File]) -> None:
 
 
 def inputs_of(path: str | os.PathLike[str] | None) -> Iterator[File]:
-    """The files that ``--inputs`` names; of a folder those that are read."""
+    """The path given by ``--inputs``, and the files in it that are read if it is a folder."""
     if path is None:
         return
     yield File("what --inputs names", Path(path))

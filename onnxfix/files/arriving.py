@@ -1,4 +1,4 @@
-"""External data on its way to where the output goes: the system copies while the rules run."""
+"""Copies external data to the output's folder in the background, while the rules run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePath
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import atomic, wire
+from onnxfix.files import atomic, copying, loading
 from onnxfix.files.beside import Beside
 from onnxfix.files.folders import writing
 from onnxfix.files.lazy import stamp
@@ -17,12 +17,13 @@ from onnxfix.files.temporary import Placed, temporary_in
 
 
 def bring(locations: Iterable[str], source: Path, beside: Beside, wanted: Callable[[], bool]) -> None:
-    """Bring a model's external files from the folder ``source``.
+    """Copy a model's external files from the folder ``source`` into that of ``beside``.
 
-    A file that is already there with the same bytes is left alone. ``wanted`` as for ``wire.copy_file``.
+    A file that is already there with the same bytes is left alone. ``wanted`` as for ``copying.copy_file``.
 
     Raises:
-        OnnxfixError: another file stands in the way, the disk is full, or it is not ``wanted``. Nothing stays then.
+        OnnxfixError: another file has the same name, the disk is full, or the copy was canceled. All copies are
+            deleted then.
     """
     if source.resolve() == beside.home.path.resolve():
         return
@@ -45,32 +46,32 @@ def _bring(location: PurePath, old: Path, beside: Beside, wanted: Callable[[], b
             raise OnnxfixError(f"{new}: another file has the name of the model's external data; move it")
         beside.found[new] = known
         return
-    with temporary_in(folder, location.name, most=wire.mode_of(old)) as file:
-        wire.copy_file(old, file, wanted)
+    with temporary_in(folder, location.name, most=loading.mode_of(old)) as file:
+        copying.copy_file(old, file, wanted)
         atomic.install([file])
         beside.brought[location] = Placed(file)
 
 
 class Arriving:
-    """A copy of a model's external data that has begun. For one thread, but for the copy itself."""
+    """A background copy of a model's external data. Its methods are for the thread that started it."""
 
-    def __init__(self, loaded: wire.Loaded, source: Path, beside: Beside) -> None:
+    def __init__(self, loaded: loading.Loaded, source: Path, beside: Beside) -> None:
         pool = ThreadPoolExecutor(1, "onnxfix-copy")
         self._wanted = True
         self._copy: Future[None] = pool.submit(bring, loaded.external, source, beside, lambda: self._wanted)
         pool.shutdown(wait=False)
 
     def wait(self) -> None:
-        """Return once all of it is there. An interrupt does not end the copy.
+        """Wait until all of it is copied. An interrupt ends the wait and not the copy.
 
         Raises:
-            OnnxfixError: another file stands in the way, or the disk is full.
+            OnnxfixError: another file has the same name, or the disk is full.
         """
         self._copy.result()
 
     def over(self) -> None:
-        """End the copy, for nobody wants it; no interrupt ends that. One that fails leaves nothing."""
+        """Cancel the copy and wait for its end, also through interrupts. A canceled or failed copy leaves no files."""
         self._wanted = False
         while not self._copy.done():
-            with contextlib.suppress(KeyboardInterrupt):  # files that come after we have gone would stay
+            with contextlib.suppress(KeyboardInterrupt):  # files copied after our end would remain
                 futures.wait([self._copy])

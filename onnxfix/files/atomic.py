@@ -1,19 +1,19 @@
-"""Files that are written whole or not at all: a temporary file, a flush where something is replaced, a rename.
+"""Atomic writes: a temporary file, a flush if a file is replaced, a rename. A file is written completely or not at all.
 
-Every file that onnxfix leaves anywhere goes through here. The folder may be somebody else's, who may do anything to the
-names in it at any moment (root in a container, with a user's folder mounted). What holds then:
+Every file that onnxfix creates goes through here. The folder may belong to another user, who can rename and replace the
+names in it at any moment (root in a container, with a user's folder mounted). Guarantees:
 
-- Nothing is written, chmodded, chowned or deleted but what was made here: files are made anew, kept open, and addressed
-  by their descriptors; folders are held open (:mod:`onnxfix.files.folders`); no link is followed.
-- What is installed is what was sealed, that is, written to the end: before the rename, the descriptor's device, inode,
-  size, times of modification and change, and number of links must be those of then, and the name must still be that of
-  the inode; after it, the new name must be. Other processes read the temporary file by its name in between. A rename, a
-  link and a deletion change an inode's time of change, so that a name that was taken away for a while shows, too. Times
-  are compared in folders that others may write to: elsewhere they tell more of odd file systems than of anybody.
+- Only files created here are written, chmodded, chowned or deleted: they are created anew, kept open, and addressed
+  by their descriptors. Folders are held open (:mod:`onnxfix.files.folders`). No link is followed.
+- A file is installed as it was when it was sealed, that is, complete. Before the rename, the descriptor's device,
+  inode, size, mtime, ctime and link count must be unchanged, and the name must still refer to that inode; after the
+  rename, the new name must. Other processes read the temporary file by its name in between. Renaming, linking and
+  deleting change the ctime, so that a name that was replaced for a while is detected too. Times are compared only in
+  folders that others may write to: elsewhere a difference is a property of the file system.
 
-What does not hold: the folder is the one to which its path leads when it is opened, so that who owns a folder above it
-can choose which one that is, and can have the other processes (not us) read another tree for a while. And who owns the
-destination's folder can of course replace the result as soon as we are done.
+Not guaranteed: the folder is the one that its path leads to when it is opened. The owner of a folder above it can
+choose which one that is, and can make other processes (not us) read another tree for a while. The owner of the
+destination's folder can replace the result as soon as it is written.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from onnxfix.files.temporary import PLAIN, Placed, Rights, Stamp, Temporary, chm
 def install(
     files: Sequence[Temporary], *, needs: Sequence[Placed] = (), backup: bool = False, replaced: Stamp = ()
 ) -> None:
-    """Give finished files their names, one after the other with nothing between; each name's old file is whole or
-    replaced. The last file is the one that refers to the others, and to ``needs``, which were installed before.
+    """Rename complete files to their final names, in order. The last one refers to the others and to ``needs``, which
+    were installed before. If the last one cannot be installed, none is.
 
-    With ``backup``, NAME.bak holds the last one's old bytes until the new file is safely in place. Where it replaces a
-    file, all take that file's owner and mode. What replaces something is on the disk before it does, so that not even a
-    power failure can take both; a file that is new is left to the system's cache. ``replaced`` is the
-    ``lazy.stamp_of`` the file that is to be replaced, where it matters. If the last one cannot be installed, none is.
+    With ``backup``, NAME.bak has the old bytes of the last file until the new one is installed. If the last file
+    replaces one, all get that file's owner and mode, and are flushed to the disk first, so that a power failure cannot
+    destroy both; a new file is left to the system's cache. ``replaced`` is the ``lazy.stamp_of`` the file that is to be
+    replaced, if that must not have changed.
 
     Raises:
-        OnnxfixError: the destination cannot be replaced, is no regular file, or somebody else interferes.
+        OnnxfixError: the destination cannot be replaced or is not a regular file, or another process interferes.
     """
     last = files[-1]
     home, where = last.home, last.home.path / last.final
     with writing(where):
         old = _regular(home, last.final, where)
         if replaced and (old is None or lazy.stamp_of(old) != replaced):
-            raise OnnxfixError(f"{where}: is not any more the file that was read; nothing was written")
-        rights = {id(file): _rights(old, file, last) for file in files}
+            raise OnnxfixError(f"{where}: is no longer the file that was read; nothing was written")
+        rights = {file: _rights(old, file, last) for file in files}
         for file in files[:-1]:
             if file.home.lookup(file.final) is not None:
                 raise OnnxfixError(f"{file.home.path / file.final}: is in the way; move it")
         for file in files:
             file.check()
-            file.grant(rights[id(file)])
+            file.grant(rights[file])
             if old is not None:
                 os.fsync(file.fd)
         for one in needs:
@@ -70,7 +70,7 @@ def install(
                 for file in files:
                     file.place()
                 for file in files:
-                    file.settle(rights[id(file)])
+                    file.settle(rights[file])
                 if old is not None:
                     home.sync()
             finally:
@@ -81,10 +81,10 @@ def install(
 
 
 def put(path: Path, data: bytes | memoryview) -> None:
-    """Write a file whole or not at all. A link stays a link: what it leads to is replaced.
+    """Write a file atomically. A symbolic link stays: the file that it leads to is replaced.
 
     Raises:
-        OnnxfixError: the disk is full, the folder takes no files, or the path is no regular file.
+        OnnxfixError: the disk is full, the folder is not writable, or the path is not a regular file.
     """
     with temporary_beside(regular.destination(path)) as file:
         with writing(file.home.path):
@@ -95,21 +95,21 @@ def put(path: Path, data: bytes | memoryview) -> None:
 
 
 def hand_over(path: Path, data: bytes | memoryview) -> None:
-    """Write a file into a folder that our parent process made for it (``Folder.private``, ``tempfile``).
+    """Write a file into a folder that our parent process created for it (``Folder.private``, ``tempfile``).
 
     Raises:
         OnnxfixError: the disk is full, or the folder is a link or another one.
     """
     with writing(path), Folder(path.parent.parent) as around, around.enter(path.parent.name) as folder:
         if not folder.trusted():
-            raise OnnxfixError(f"{folder.path}: is not the folder that was made; {WHO}")
-        folder.unlink(path.name)  # of a build before
+            raise OnnxfixError(f"{folder.path}: is not the folder that was created; {WHO}")
+        folder.unlink(path.name)  # of an earlier build
         with open(folder.create(path.name), "wb") as stream:
             stream.write(data)
 
 
 def same_bytes(first: Path, second: Path) -> bool:
-    """Whether two files hold the same."""
+    """Whether two files have the same content."""
     if first.stat().st_size != second.stat().st_size:
         return False
     with first.open("rb") as a, second.open("rb") as b:
@@ -122,16 +122,18 @@ def same_bytes(first: Path, second: Path) -> bool:
 
 
 def _regular(home: Folder, name: str, where: Path) -> os.stat_result | None:
-    """What is to be replaced; None for nothing.
+    """Status of the file to be replaced; None if there is none.
 
     Raises:
-        OnnxfixError: it is no regular file.
+        OnnxfixError: it is not a regular file.
     """
     old = home.lookup(name)
     if old is not None and stat.S_ISLNK(old.st_mode):
         raise OnnxfixError(f"{where}: has become a symbolic link; {WHO}")
     if old is not None and not stat.S_ISREG(old.st_mode):
-        raise OnnxfixError(f"{where}: is {regular.kind(old)}, which no file may replace; name a regular file")
+        raise OnnxfixError(
+            f"{where}: is {regular.kind(old)}, which must not be replaced; name a regular file"
+        )
     return old
 
 
@@ -140,8 +142,8 @@ def _kept(old: os.stat_result) -> Rights:
 
 
 def _rights(old: os.stat_result | None, file: Temporary, last: Temporary) -> Rights:
-    """What the file is to have: that of the file that is replaced, or what a plain ``open`` would have given it, but
-    nobody who may not read the source may read it."""
+    """Rights of the new file: those of the file that it replaces, else those that ``open`` would give; never more than
+    those of the source."""
     if old is not None:
         return _kept(old) if file is last else _kept(old).at_most(file.most)
     mask = os.umask(0)
@@ -151,13 +153,13 @@ def _rights(old: os.stat_result | None, file: Temporary, last: Temporary) -> Rig
 
 @contextlib.contextmanager
 def _backup(home: Folder, name: str, where: Path) -> Iterator[None]:
-    """NAME.bak with the bytes of a file, while the context lasts."""
+    """NAME.bak with the bytes of a file, for the duration of the context."""
     saved = f"{name}.bak"
     there = home.lookup(saved)
     if there is not None:
         if not stat.S_ISREG(there.st_mode) or not same_bytes(home.path / saved, home.path / name):
             raise OnnxfixError(f"{where}.bak: is in the way of a backup; move it and run again")
-        home.unlink(saved)  # a run that was killed left it
+        home.unlink(saved)  # left by a run that was killed
     made = True
     try:
         try:
@@ -168,7 +170,7 @@ def _backup(home: Folder, name: str, where: Path) -> Iterator[None]:
         except OSError:  # a file system without hard links
             _copy(home, name, saved)
         yield
-    finally:  # at the destination is either the old file or the new one, whole
+    finally:  # the destination is either the old file or the new one, complete
         if made:
             home.unlink(saved)
 

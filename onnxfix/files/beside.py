@@ -1,4 +1,4 @@
-"""A model's external data in the folder of its output."""
+"""The external data files in the folder of a model's output."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from onnxfix.files.temporary import Placed
 
 
 class Beside:
-    """A model's external data in the folder of its output: the files that were brought there, by location, and those
-    that were there. Close it at the end."""
+    """The external data in the folder of a model's output: ``brought`` are the files copied there, by location, and
+    ``found`` those that existed already, with their stamps. Close it at the end."""
 
     def __init__(self, home: Folder) -> None:
         self.home = home
@@ -22,10 +22,10 @@ class Beside:
         self._folders: dict[PurePath, Folder] = {}
 
     def folder(self, where: PurePath) -> Folder:
-        """The folder ``where`` in the output's, made if it is not there. No link is followed: onnx follows none.
+        """The folder ``where`` inside the output's, created if it is missing. No link is followed: onnx follows none.
 
         Raises:
-            OnnxfixError: something else is there.
+            OnnxfixError: a file or a link has that name.
         """
         if where == PurePath():
             return self.home
@@ -38,12 +38,12 @@ class Beside:
                 self._folders[where] = around.enter(where.name)
             except OSError:
                 raise OnnxfixError(
-                    f"{path}: is no folder, where the model's external data has one; move it"
+                    f"{path}: is not a folder, and the model's external data needs one of that name; move it"
                 ) from None
         return self._folders[where]
 
     def check(self) -> None:
-        """Make sure that the files are still those that were brought or found.
+        """Make sure that the files are still those that were copied or found.
 
         Raises:
             OnnxfixError: one was changed or replaced.
@@ -55,13 +55,12 @@ class Beside:
                 raise OnnxfixError(f"{path}: was changed or replaced while the model was verified; run again")
 
     def drop(self, keep: Iterable[str] = ()) -> None:
-        """Delete the files that were brought, but those of these locations. Their folders stay: another run may be
-        about to use them."""
+        """Delete the copied files, except those of the locations ``keep``. Folders stay: another run may use them."""
         for location in self.brought.keys() - {PurePath(one) for one in keep}:
             self.brought[location].remove()
             del self.brought[location]
 
     def close(self) -> None:
-        """Let go of the folders."""
+        """Close the folders."""
         for folder in self._folders.values():
             folder.close()

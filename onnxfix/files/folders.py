@@ -1,9 +1,9 @@
-"""Folders that are held open, so that nobody who moves or replaces their names leads us elsewhere.
+"""Folders held open by descriptor, so that renaming or replacing them cannot redirect us.
 
-Whoever owns a folder may do anything to the names in it at any moment, while onnxfix, perhaps as root, works there. So
-a folder is opened once, everything in it is addressed relative to that descriptor, and no symbolic link is followed.
+The owner of a folder can rename and replace names in it at any moment, while onnxfix works there, perhaps as root. So a
+folder is opened once, everything in it is addressed relative to that descriptor, and no symbolic link is followed.
 
-Where the system cannot hold folders open (Windows), names are joined to the folder's path as usual.
+On systems without folder descriptors (Windows), names are joined to the folder's path as usual.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ PRIVATE = 0o700
 _LINKS_LINKS = os.link in os.supports_follow_symlinks
 _CLOSED = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | _CLOSED
-# O_PATH: for a folder that may be searched and not be listed, opening it is enough.
+# O_PATH: opens folders that may be searched and not listed, too.
 _HOLD = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | _CLOSED
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789_"
 
 
 class Folder:
-    """A folder, open until it is closed. Use it as a context. ``path`` is what it was called.
+    """An open folder; use it as a context. ``path`` is the path it was opened by.
 
-    ``exposed``: somebody else may rename and replace what is in it. ``ours``: it was made by us, for nobody else.
+    ``exposed``: others may rename and replace the names in it. ``ours``: created by us, with access for us alone.
 
     Raises:
         OSError: it cannot be opened.
@@ -63,27 +63,27 @@ class Folder:
             os.close(fd)
 
     def status(self) -> os.stat_result:
-        """What the system says of the folder itself."""
+        """``os.stat`` of the folder itself."""
         return os.stat(self.fd if self.fd is not None else self.path)
 
     def _named(self, name: str) -> str:
         return name if self.fd is not None else str(self.path / name)
 
     def create(self, name: str, *, append: bool = False) -> int:
-        """Descriptor of a new empty file that nobody else may open, for reading and writing.
+        """Descriptor of a new empty file for reading and writing, with access for us alone.
 
         Raises:
-            OSError: something has that name already, or the folder takes no files.
+            OSError: the name exists already, or the folder is not writable.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK | (os.O_APPEND if append else 0)
         return os.open(self._named(name), flags, 0o600, dir_fd=self.fd)
 
     def adopt(self, name: str) -> int:
-        """Descriptor of a file that a child of ours made in this private folder.
+        """Descriptor of a file that a child process of ours created in this private folder.
 
         Raises:
-            OSError: it is not there, or is a link.
-            OnnxfixError: somebody else may have put it there.
+            OSError: it is missing, or a link.
+            OnnxfixError: another user may have created it.
         """
         handle = os.open(self._named(name), os.O_RDWR | _NO_LINK, dir_fd=self.fd)
         if not self.trusted():
@@ -92,49 +92,49 @@ class Folder:
         return handle
 
     def open(self, name: str) -> int:
-        """Descriptor of what is there, for reading; no link is followed and no pipe waited for.
+        """Descriptor of an existing file, for reading. Links are not followed, and a pipe does not block.
 
         Raises:
-            OSError: nothing is there, or a link.
+            OSError: it is missing, or a link.
         """
         flags = os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0)
         return os.open(self._named(name), flags, dir_fd=self.fd)
 
     def lookup(self, name: str) -> os.stat_result | None:
-        """What the system says of a name, links not followed; None where nothing has it."""
+        """``os.stat`` of a name without following links; None if it does not exist."""
         try:
             return os.stat(self._named(name), dir_fd=self.fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def unlink(self, name: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._named(name), dir_fd=self.fd)
 
     def move(self, name: str, to: Folder, new: str) -> None:
-        """Rename over whatever has the new name."""
+        """Rename, replacing a file of the new name."""
         os.replace(self._named(name), to._named(new), src_dir_fd=self.fd, dst_dir_fd=to.fd)
 
     def link(self, name: str, to: Folder, new: str) -> None:
-        """A second name for a file, not for what a link leads to.
+        """Create a hard link; a symbolic link itself is linked, not its target.
 
         Raises:
-            OSError: the new name is taken, or the system has no hard links here.
+            OSError: the new name exists, or the file system has no hard links.
         """
         follow = {"follow_symlinks": False} if _LINKS_LINKS else {}
         os.link(self._named(name), to._named(new), src_dir_fd=self.fd, dst_dir_fd=to.fd, **follow)
 
     def enter(self, name: str) -> Folder:
-        """A folder in this one.
+        """Open a folder inside this one.
 
         Raises:
-            OSError: there is none of that name, or it is a link to one.
+            OSError: it is missing, or a link.
         """
         return Folder(self.path / name, inside=self)
 
     def make(self, name: str) -> None:
-        """Make a folder unless something has that name."""
+        """Create a folder, unless the name exists."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._named(name), dir_fd=self.fd)
 
@@ -144,7 +144,7 @@ class Folder:
             os.rmdir(self._named(name), dir_fd=self.fd)
 
     def sync(self) -> None:
-        """Have the system write the folder's names to the disk, where it can."""
+        """Flush the folder's names to the disk, if the system can."""
         with contextlib.suppress(OSError):
             handle = os.open(self._named("."), os.O_RDONLY, dir_fd=self.fd)
             try:
@@ -154,12 +154,13 @@ class Folder:
 
     @contextlib.contextmanager
     def private(self, name: str) -> Iterator[Folder]:
-        """A folder of a temporary name like ``name`` in this one, for us alone; deleted at the end with what is in it.
+        """A new folder inside this one, with a temporary name like ``name`` and access for us alone; deleted at the end
+        with its content.
 
-        Others may rename it and put another one in its place, but what lies in it is ours.
+        Others may rename it and put another one in its place, but its content is ours.
 
         Raises:
-            OnnxfixError: the folder cannot be made.
+            OnnxfixError: the folder cannot be created.
         """
         made = temporary_name(name)
         folder: Folder | None = None
@@ -169,12 +170,12 @@ class Folder:
                 folder.empty()
             self.remove(made)
 
-        try:  # an interrupt may come behind any statement
+        try:  # an interrupt may come after any statement
             with writing(self.path / name):
                 os.mkdir(self._named(made), PRIVATE, dir_fd=self.fd)
                 folder = self.enter(made)
-                if folder.names():  # all that is in it will be deleted
-                    raise OnnxfixError(f"{folder.path}: is not the folder that was made; {WHO}")
+                if folder.names():  # its content will be deleted
+                    raise OnnxfixError(f"{folder.path}: is not the folder that was created; {WHO}")
             folder.ours, folder._around = _ours(folder.status()), self
             yield folder
         finally:
@@ -183,19 +184,19 @@ class Folder:
                 folder.close()
 
     def trusted(self) -> bool:
-        """Whether nobody but us has put something here."""
+        """Whether only we can have created files here."""
         return not self.exposed or _ours(self.status())
 
     def seal(self) -> None:
-        """What is in this folder is complete; for a private one, whose name others may give to another one."""
+        """Mark the content as complete (private folders, which others may rename)."""
         if self._around is not None and self.exposed:
             self._sealed = _identity(self.status())
 
     def check(self) -> None:
-        """Make sure that the folder has had its name ever since it was sealed.
+        """Make sure that the folder was not renamed or changed since it was sealed.
 
         Raises:
-            OnnxfixError: it has not, or somebody has changed it.
+            OnnxfixError: it was.
         """
         if self._around is not None and self._sealed:
             there = self._around.lookup(self.path.name)
@@ -203,7 +204,7 @@ class Folder:
                 raise OnnxfixError(f"{self.path}: was moved or changed; {WHO}")
 
     def names(self) -> list[str]:
-        """What is in the folder."""
+        """Names of the files and folders inside."""
         if self.fd is None:
             return os.listdir(self.path)
         handle = os.open(".", os.O_RDONLY, dir_fd=self.fd)
@@ -213,7 +214,7 @@ class Folder:
             os.close(handle)
 
     def empty(self) -> None:
-        """Delete what is in the folder, whatever it is called by now."""
+        """Delete the folder's content, also if the folder was renamed."""
         if self.fd is None:
             shutil.rmtree(self.path, ignore_errors=True)
             return
@@ -222,7 +223,7 @@ class Folder:
                 found = self.lookup(name)
                 if found is not None and stat.S_ISDIR(found.st_mode):
                     if not self.ours:
-                        continue  # what others put here may be what they cannot delete themselves
+                        continue  # another user may have put here what they cannot delete themselves
                     with self.enter(name) as inner:
                         inner.ours = True
                         inner.empty()
@@ -232,7 +233,7 @@ class Folder:
 
 
 def thoroughly(clean: Callable[[], None]) -> None:
-    """Clean up, and once more where an interrupt came meanwhile: nobody else would."""
+    """Clean up, and again if an interrupt came meanwhile."""
     try:
         clean()
     except KeyboardInterrupt:
@@ -240,8 +241,8 @@ def thoroughly(clean: Callable[[], None]) -> None:
         raise
 
 
-WHO = "somebody else changes files in this folder"
-"""The end of an error about files that are not what we made."""
+WHO = "another process changes files in this folder"
+"""End of the message when a file is not the one that was created."""
 
 
 def _identity(found: os.stat_result) -> tuple[int, ...]:
@@ -249,14 +250,14 @@ def _identity(found: os.stat_result) -> tuple[int, ...]:
 
 
 def _ours(found: os.stat_result) -> bool:
-    """Whether nobody else can enter the folder. Some file systems know no owners and modes."""
+    """Whether only we can enter the folder. Some file systems have no owners and modes."""
     if not hasattr(os, "geteuid"):
         return True
     return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
 
 
 def _exposed(found: os.stat_result) -> bool:
-    """Whether others may rename and replace what is in the folder."""
+    """Whether others may rename and replace names in the folder."""
     if not hasattr(os, "geteuid"):
         return False
     if found.st_uid not in (0, os.geteuid()):
@@ -266,14 +267,14 @@ def _exposed(found: os.stat_result) -> bool:
 
 
 def temporary_name(name: str) -> str:
-    """A name that nobody guesses, with a beginning of ``name`` for people: the whole may be too long with a suffix."""
+    """An unpredictable name that begins like ``name``; all of ``name`` might be too long with the suffix."""
     letters = "".join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(8))
     return f".{name[:40]}.{letters}.tmp"
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What the system refuses, as an error of ours about ``path``.
+    """Turn an OSError into an OnnxfixError about ``path``.
 
     Raises:
         OnnxfixError: for an OSError.

@@ -1,12 +1,12 @@
-"""Weights that stay in their file: the stand-ins that a lazily read model holds in their place, and how to read them.
+"""Weights that stay in their file: the stand-ins that take their place in a lazily read model, and how to read them.
 
-A stand-in is a short token in ``raw_data`` that says where the payload lies: which open file, which field of
+A stand-in is a short token in ``raw_data`` with the location of the payload: the open file, the field of
 ``TensorProto``, offset and length in bytes. Name, type and dimensions of the tensor are real. Tokens are plain bytes:
-copying a tensor, serializing and parsing it keeps them, and two equal ones mean the same bytes. They begin with a
-number that every process draws anew, so that no file can hold one.
+copying, serializing and parsing a tensor keeps them, and equal tokens mean equal bytes. They begin with a random number
+of the process, so that no file can contain one.
 
-Payloads are read by ``pread`` and never mapped into memory: a file that another process truncates while it is mapped
-kills whoever touches it by SIGBUS, where a read merely comes back short.
+Payloads are read by ``pread`` and never mapped into memory: reading a mapped file that another process truncates kills
+the process by SIGBUS, while ``pread`` only returns fewer bytes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from weakref import WeakValueDictionary
 from onnx import ModelProto, TensorProto
 
 from onnxfix.errors import ModelError
+from onnxfix.files.wire import prefix
+from onnxfix.walk import model_tensors
 
 RAW = 9
 """Number of the field ``TensorProto.raw_data``."""
@@ -33,9 +35,9 @@ PAYLOADS = {
     10: "double_data",
     11: "uint64_data",
 }
-"""The fields of ``TensorProto`` that may stay behind (onnx.proto); strings do not."""
+"""The fields of ``TensorProto`` that may stay in the file (onnx.proto); strings never do."""
 LARGE = 1024
-"""Bytes from which on a payload stays in the file: below, what a shape or an axis needs is at hand."""
+"""Bytes from which on a payload stays in the file. Smaller ones, such as shapes and axes, are in memory."""
 
 NONCE = os.urandom(16)
 _WHERE = struct.Struct("<IBQQ")
@@ -90,10 +92,10 @@ class Source:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def check(self) -> None:
-        """Make sure that what was read is what lies there now, for us and for whoever opens the path.
+        """Make sure that the open file and the file at the path are still what was read.
 
         Raises:
-            ModelError: somebody wrote to the file, put another one in its place, or took it away.
+            ModelError: the file was changed, replaced, or removed.
         """
         if not stamp(self.path) == self.stamp == stamp_of(os.fstat(self.fd)):
             raise changed(self.path)
@@ -110,7 +112,7 @@ class Source:
         return self._known[key]
 
     def _digest(self, where: Range) -> bytes:
-        import hashlib  # brings OpenSSL, of which a small run may have no need
+        import hashlib  # lazy: start-up, brings OpenSSL
 
         digest = hashlib.blake2b(digest_size=16)
         for start in range(0, where.length, _STEP):
@@ -122,12 +124,12 @@ _SOURCES: WeakValueDictionary[int, Source] = WeakValueDictionary()
 
 
 def stamp_of(found: os.stat_result) -> tuple[int, ...]:
-    """Equal while nobody writes to the file or puts another one in its place."""
+    """Equal as long as the file is not changed or replaced."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def stamp(path: Path) -> tuple[int, ...]:
-    """``stamp_of`` what lies at a path; empty where nothing does."""
+    """``stamp_of`` the file at a path; empty if there is none."""
     try:
         return stamp_of(os.stat(path))
     except (OSError, ValueError):
@@ -135,7 +137,7 @@ def stamp(path: Path) -> tuple[int, ...]:
 
 
 def changed(path: Path) -> ModelError:
-    """The error for a file that is not any more what it was when it was opened."""
+    """The error for a file that was changed or replaced since it was opened."""
     return ModelError(
         f"{path}: was changed or replaced while it was being read; run again when it is complete"
     )
@@ -143,7 +145,7 @@ def changed(path: Path) -> ModelError:
 
 @dataclass(frozen=True)
 class Range:
-    """Where a payload lies: ``length`` bytes from ``offset`` on, those of the TensorProto field ``field``."""
+    """Location of a payload: ``length`` bytes at ``offset``, those of the TensorProto field number ``field``."""
 
     source: Source
     field: int
@@ -165,36 +167,34 @@ class Range:
 
 
 def range_at(data: bytes) -> Range:
-    """What a stand-in stands for.
+    """The payload that a stand-in (at the start of ``data``) stands for.
 
     Raises:
-        ModelError: the file that holds the payload was closed.
+        ModelError: the file with the payload was closed.
     """
     number, field, offset, length = _WHERE.unpack(data[len(NONCE) : TOKEN_SIZE])
     source = _SOURCES.get(number)
     if source is None:
-        raise ModelError(
-            "the file that holds this weight was closed: keep what was loaded as long as its model"
-        )
+        raise ModelError("the file with this weight was closed: keep what was loaded as long as its model")
     return Range(source, field, offset, length)
 
 
 def range_of(tensor: TensorProto) -> Range | None:
-    """Where the tensor's payload lies in its model's file; None where the tensor itself holds it."""
+    """Location of the tensor's payload in its model's file; None if it is in the tensor itself."""
     raw = tensor.raw_data
     return range_at(raw) if len(raw) == TOKEN_SIZE and raw.startswith(NONCE) else None
 
 
 def stored_in(tensor: TensorProto, field: str) -> bool:
-    """Whether the tensor's elements are in that field, wherever its bytes are."""
+    """Whether the tensor's elements are stored in that field, in memory or in the file."""
     where = range_of(tensor)
     if where is not None:
         return PAYLOADS[where.field] == field
     return tensor.HasField(field) if field == "raw_data" else bool(len(getattr(tensor, field)))
 
 
-def whole(tensor: TensorProto) -> TensorProto:
-    """The tensor with its bytes: itself where it holds them, else a copy.
+def with_payload(tensor: TensorProto) -> TensorProto:
+    """The tensor with its bytes: itself if they are in memory, else a copy.
 
     Raises:
         ModelError: the file has changed.
@@ -209,7 +209,7 @@ def whole(tensor: TensorProto) -> TensorProto:
 
 
 def fill(tensor: TensorProto, where: Range) -> None:
-    """Put the payload in the place of its stand-in."""
+    """Replace the stand-in by the payload."""
     payload = where.read()
     if where.field == RAW:
         tensor.raw_data = payload
@@ -218,23 +218,8 @@ def fill(tensor: TensorProto, where: Range) -> None:
         tensor.MergeFromString(prefix(where.field, where.length) + payload)
 
 
-def prefix(field: int, length: int) -> bytes:
-    """Tag and length of a length-delimited field, as the wire format has them."""
-    return varint(field << 3 | 2) + varint(length)
-
-
-def varint(number: int) -> bytes:
-    """An unsigned integer in the wire format's base 128."""
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
 def tokens(data: bytes) -> Iterator[int]:
-    """Where stand-ins begin in serialized messages."""
+    """Offsets of the stand-ins in serialized messages."""
     at = data.find(NONCE)
     while at >= 0:
         yield at
@@ -242,7 +227,7 @@ def tokens(data: bytes) -> Iterator[int]:
 
 
 def keyed(data: bytes) -> bytes:
-    """A serialized message with a hash of each payload in the place of its stand-in: equal for equal messages.
+    """A serialized message with each stand-in replaced by a hash of its payload: equal for equal messages.
 
     Raises:
         ModelError: a file has changed.
@@ -253,7 +238,7 @@ def keyed(data: bytes) -> bytes:
 
 
 def same(first: TensorProto, second: TensorProto) -> bool:
-    """Whether two tensors are stored alike, bit for bit, wherever their bytes are.
+    """Whether two tensors are stored the same way, bit for bit, in memory or in files.
 
     Raises:
         ModelError: a file has changed.
@@ -265,34 +250,32 @@ def same(first: TensorProto, second: TensorProto) -> bool:
         return False
     if one is not None and other is not None and (one.field, one.length) != (other.field, other.length):
         return False
-    return bool(whole(first) == whole(second))
+    return bool(with_payload(first) == with_payload(second))
 
 
 class Pending:
-    """A model whose weights are read when somebody asks for it. ``keep`` is whatever must live as long."""
+    """A model whose weights are read on demand. ``keep`` is an object that must live as long."""
 
     def __init__(self, proto: ModelProto, keep: object = None) -> None:
         self._proto, self._keep = proto, keep
-        self._whole: ModelProto | None = None
+        self._model: ModelProto | None = None
 
     def model(self) -> ModelProto:
-        """The model with all weights that its file embeds.
+        """The model with all embedded weights; external data stays external.
 
         Raises:
             ModelError: the file has changed since it was read.
         """
-        if self._whole is None:
-            from onnxfix.files.wire import all_tensors
-
-            whole = ModelProto()
-            whole.CopyFrom(self._proto)
-            for tensor in all_tensors(whole):
+        if self._model is None:
+            model = ModelProto()
+            model.CopyFrom(self._proto)
+            for tensor in model_tensors(model):
                 where = range_of(tensor)
                 if where is not None:
                     fill(tensor, where)
-            self._whole = whole
-        return self._whole
+            self._model = model
+        return self._model
 
     def __reduce__(self) -> tuple[type[Pending], tuple[ModelProto]]:
-        # Whoever copies or pickles a report gets its model, and not our open file.
+        # A copied or pickled report has its model, not our open file.
         return Pending, (self.model(),)

@@ -1,4 +1,4 @@
-"""What writing to a path replaces: a regular file or nothing, never a device, a pipe or a link."""
+"""Checks that writing to a path replaces a regular file or nothing, never a device, a pipe or a link."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _KINDS = {
 }
 
 _MOST_LINKS = 40
-"""Symbolic links that Linux follows on the way to one file."""
+"""Maximum number of symbolic links that Linux follows to one file."""
 
 
 def special(path: Path) -> str:
-    """What stands there (or where a link leads) in words if it is no regular file; "" for one, and for nothing."""
+    """The kind of file at a path, links followed; "" for a regular file or nothing."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
@@ -30,27 +30,27 @@ def special(path: Path) -> str:
 
 
 def kind(found: os.stat_result) -> str:
-    """What no regular file is, in words."""
-    return _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
+    """The kind of something that is not a regular file, as text."""
+    return _KINDS.get(stat.S_IFMT(found.st_mode), "not a regular file")
 
 
 def refuse_special(path: Path) -> None:
-    """Renaming over a device or a pipe would take it away from all who use it.
+    """Check that a path is not a device, a pipe or a folder: renaming over it would remove it for all its users.
 
     Raises:
-        OnnxfixError: something stands there that is no regular file.
+        OnnxfixError: it is not a regular file.
     """
     found = special(path)
     if found:
-        raise OnnxfixError(f"{path}: is {found}, which no file may replace; name a regular file")
+        raise OnnxfixError(f"{path}: is {found}, which must not be replaced; name a regular file")
 
 
 def destination(path: Path) -> Path:
-    """The file to replace in order to write to ``path``: what a symbolic link leads to, so that it stays a link.
+    """The file to replace in order to write to ``path``: a symbolic link stays, and its target is replaced.
 
     Raises:
-        OnnxfixError: something stands there that is no regular file, or the link leads nowhere, or to where only we
-            may write and not the user whose link it is.
+        OnnxfixError: it is not a regular file, or the link leads in a circle, or to a folder in which its owner may
+            not write.
     """
     refuse_special(path)
     if not os.path.islink(path):
@@ -63,10 +63,10 @@ def destination(path: Path) -> Path:
 
 
 def _refuse_foreign(path: Path, real: Path) -> None:
-    """Another user's link may have us replace what that user could replace as well, and nothing else.
+    """Follow another user's link only to files that this user could replace as well.
 
     Raises:
-        OnnxfixError: a link on the way belongs to somebody who does not own the folder to which it leads.
+        OnnxfixError: a link on the way belongs to a user who does not own the folder that it leads to.
     """
     if not hasattr(os, "geteuid"):
         return
@@ -81,10 +81,10 @@ def _refuse_foreign(path: Path, real: Path) -> None:
 
 
 def pour(data: bytes, path: Path) -> None:
-    """Write into a pipe or a device as it stands; a pipe waits for its reader.
+    """Write into an existing pipe or device; blocks until a pipe has a reader.
 
     Raises:
-        OnnxfixError: it takes nothing, is a regular file by now, or its reader went away.
+        OnnxfixError: it cannot be written, has become a regular file, or the reader closed the pipe.
     """
     try:
         handle = os.open(path, os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
@@ -92,7 +92,7 @@ def pour(data: bytes, path: Path) -> None:
             found = os.fstat(handle)
             if not stat.S_ISFIFO(found.st_mode) and not stat.S_ISCHR(found.st_mode):
                 raise OnnxfixError(
-                    f"{path}: was a pipe or a device and is another file by now; nothing was written"
+                    f"{path}: was a pipe or a device and has been replaced by a file; nothing was written"
                 )
             rest = memoryview(data)
             while rest:

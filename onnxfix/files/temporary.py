@@ -1,4 +1,4 @@
-"""New files under temporary names, held open until they are installed, and what tells them from others afterwards."""
+"""New files under temporary names, held open until they are installed, and checks that they were not replaced."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from onnxfix.files.folders import WHO, Folder, temporary_name, thoroughly, writi
 
 Stamp = tuple[int, ...]
 PLAIN = 0o666
-"""Most that a new file's mode may be."""
+"""Maximum mode of a new file."""
 
 
 @dataclass(frozen=True)
 class Rights:
-    """Who may do what with a file: its mode, and its owner and group where those are to be kept."""
+    """A file's mode, and its owner and group if those are to be kept."""
 
     mode: int
     owner: tuple[int, int] | None = None
 
     def at_most(self, mode: int) -> Rights:
-        """The same without what ``mode`` does not grant."""
+        """The same, limited to what ``mode`` grants."""
         return Rights(self.mode & mode, self.owner)
 
 
 class Temporary:
-    """A new file of ours, held open, under a temporary name until it is installed. ``path`` is that name.
+    """A new file, held open, under a temporary name (``path``) until it is installed.
 
-    It lies in ``folder`` and is to become ``home``/``final``, which must be on the same file system. ``most`` is the
-    mode that it may have at most where nothing is replaced: its source's. With ``there``, a child of ours has written
+    It is in ``folder`` and will become ``home``/``final``, which must be on the same file system. ``most`` is the
+    maximum mode of a file that replaces none: that of its source. With ``there``, a child process of ours has written
     it already, into a private folder.
 
     Raises:
-        OSError: the file cannot be made.
+        OSError: the file cannot be created.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Temporary:
 
     @property
     def fd(self) -> int:
-        """The descriptor, as long as the file is open."""
+        """The descriptor of the open file."""
         assert self._fd is not None
         return self._fd
 
     def close(self) -> None:
-        """Let go of the file, and of its temporary name if it still has that."""
-        if os.name == "nt":  # which deletes no open files
+        """Close the file, and delete it if it still has its temporary name."""
+        if os.name == "nt":  # cannot delete open files
             self.leave()
             with contextlib.suppress(OSError):
                 self.folder.unlink(self.name)
@@ -78,21 +78,21 @@ class Temporary:
             self.leave()
 
     def leave(self) -> None:
-        """Let go of the file and leave it where it is, in a private folder that goes as a whole."""
+        """Close the file and leave it where it is, in a private folder that will be deleted."""
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
 
     def emptied(self) -> int:
-        """The descriptor of the file with nothing in it. It is cut only where it has something: ext4 starts to write a
-        file that was cut to the disk as soon as it is closed, for which the closer waits (``auto_da_alloc``)."""
+        """The descriptor of the file, emptied. Only a file with content is truncated: ext4 flushes a truncated file to
+        the disk when it is closed, which blocks (``auto_da_alloc``)."""
         if os.fstat(self.fd).st_size:
             os.ftruncate(self.fd, 0)
         os.lseek(self.fd, 0, os.SEEK_SET)
         return self.fd
 
     def seal(self) -> None:
-        """The file is complete: any change from here on is somebody else's."""
+        """Mark the file as complete: any later change is not ours."""
         self._stamp = self._now()
         self.folder.seal()
         if self.folder.exposed:
@@ -102,10 +102,10 @@ class Temporary:
         return stamp_of(os.fstat(self.fd), self.folder.exposed)
 
     def check(self) -> None:
-        """Make sure that the file is what was sealed, for us and for whoever opens the path.
+        """Make sure that the descriptor and the path refer to the file as it was sealed.
 
         Raises:
-            OnnxfixError: somebody else wrote to it or put another file in its place.
+            OnnxfixError: it was changed or replaced.
         """
         with writing(self.path):
             self.folder.check()
@@ -115,7 +115,7 @@ class Temporary:
                 raise OnnxfixError(f"{self.home.path / self.final}: not written: {WHO}")
 
     def stamp(self) -> Stamp:
-        """What tells the file from others now, installed or not."""
+        """The file's present stamp, installed or not."""
         if self._fd is None:  # closed for its rename
             found = self.home.lookup(self.final)
             return stamp_of(found) if found is not None else ()
@@ -123,43 +123,43 @@ class Temporary:
 
     @property
     def placed(self) -> bool:
-        """Whether the file is where it is to go. Asked of the system: an interrupt may come behind any statement."""
+        """Whether the file has its final name. The system is asked: an interrupt may come after any statement."""
         try:
             there = self.home.lookup(self.final)
         except OSError:
             return False
         if there is not None and self._stamp[:2] == stamp_of(there)[:2]:
             return True
-        # Some file systems number a file anew when it is renamed.
+        # Some file systems change the inode number on a rename.
         return there is not None and self._moved and not self.home.exposed
 
     def grant(self, rights: Rights) -> None:
-        """Give the file its rights, but those by which others could write to it before it is in its place."""
+        """Set the file's mode, without write access for others until it is installed."""
         chmod(self.fd, rights.mode & ~0o022)
 
     def place(self) -> None:
-        """Rename it to where it is to go."""
-        if os.name == "nt":  # which renames no open files
+        """Rename it to its final name."""
+        if os.name == "nt":  # cannot rename open files
             os.close(self.fd)
             self._fd = None
         self.folder.move(self.name, self.home, self.final)
         self._moved = True
 
     def settle(self, rights: Rights) -> None:
-        """After the rename: the rest of the rights.
+        """After the rename: set the remaining rights.
 
         Raises:
             OnnxfixError: another file has its name.
         """
         if self._fd is None:
             return
-        if not self.placed or self._now()[:4] != self._stamp[:4]:  # the rename was a change of ours
+        if not self.placed or self._now()[:4] != self._stamp[:4]:  # the ctime was changed by our rename
             raise OnnxfixError(f"{self.home.path / self.final}: was replaced as it was written; {WHO}")
         _settle(self.fd, rights)
 
 
 class Placed:
-    """A file that was installed a while ago, and may be needed by others that are not yet. ``most`` as in Temporary."""
+    """An installed file that files yet to be installed may refer to. ``most`` as in Temporary."""
 
     def __init__(self, file: Temporary) -> None:
         self.folder, self.name, self.most = file.home, file.final, file.most
@@ -169,10 +169,10 @@ class Placed:
             _outlast(self._stamp[-1])
 
     def check(self) -> None:
-        """Make sure that the file is what was installed.
+        """Make sure that the file is still the one that was installed.
 
         Raises:
-            OnnxfixError: somebody else wrote to it or put another file in its place.
+            OnnxfixError: it was changed or replaced.
         """
         with writing(self.path):
             there = self.folder.lookup(self.name)
@@ -191,18 +191,18 @@ class Placed:
                 os.close(handle)
 
     def flush(self) -> None:
-        """Have the system write it to the disk."""
+        """Flush it to the disk."""
         with self._opened() as handle:
             os.fsync(handle)
 
     def settle(self, rights: Rights) -> None:
-        """Give it other rights, and never more than it may have."""
+        """Set its rights, limited to ``most``."""
         with self._opened() as handle:
             _settle(handle, rights.at_most(self.most))
             self._stamp = stamp_of(os.fstat(handle), self.folder.exposed)
 
     def remove(self) -> None:
-        """Delete it, unless it is another one by now."""
+        """Delete it, unless it was replaced."""
         with contextlib.suppress(OSError):
             there = self.folder.lookup(self.name)
             if there is not None and stamp_of(there)[:2] == self._stamp[:2]:
@@ -214,7 +214,7 @@ def temporary_beside(destination: Path, *, most: int = PLAIN, append: bool = Fal
     """A temporary file in ``destination``'s folder, to be installed there; deleted at the end if it was not.
 
     Raises:
-        OnnxfixError: the folder takes no files, or the destination is a device, a pipe or a directory.
+        OnnxfixError: the folder is not writable, or the destination is a device, a pipe or a directory.
     """
     regular.refuse_special(destination)
     with writing(destination):
@@ -228,13 +228,13 @@ def temporary_in(home: Folder, final: str, *, most: int = PLAIN, append: bool = 
     """A temporary file in a folder, to be installed there as ``final``.
 
     Raises:
-        OnnxfixError: the folder takes no files.
+        OnnxfixError: the folder is not writable.
     """
     name = temporary_name(final)
     with writing(home.path / final):
         try:
             file = Temporary(home, name, home, final, most=most, append=append)
-        except BaseException:  # an interrupt may come behind any statement
+        except BaseException:  # an interrupt may come after any statement
             home.unlink(name)
             raise
     try:
@@ -244,14 +244,14 @@ def temporary_in(home: Folder, final: str, *, most: int = PLAIN, append: bool = 
 
 
 def stamp_of(found: os.stat_result, strict: bool = False) -> Stamp:
-    """Equal while nobody writes to the file or puts another one in its place; ``strict``: or links or renames it."""
+    """Equal as long as the file is not changed or replaced; with ``strict``, not linked or renamed either."""
     if not strict:
         return found.st_dev, found.st_ino, found.st_size
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _outlast(changed: int) -> None:
-    """Return when the clock by which the system stamps files shows another time: a change now would not show."""
+    """Wait until the clock that the system stamps files with has advanced, so that a later change is visible."""
     clock = getattr(time, "CLOCK_REALTIME_COARSE", None)
     if clock is None:
         return
@@ -270,7 +270,7 @@ def chmod(fd: int, mode: int) -> None:
 
 
 def _settle(fd: int, rights: Rights) -> None:
-    """The owner is kept where the system lets us: root in a container must not take a user's files away."""
+    """Set the rights. The owner is kept if the system allows it: root in a container must not take a user's files."""
     found = os.fstat(fd)
     if rights.owner is not None and rights.owner != (found.st_uid, found.st_gid) and hasattr(os, "fchown"):
         with contextlib.suppress(OSError):

@@ -1,16 +1,18 @@
-"""Tensor bytes to numpy, with a cap, and external data read without ever leaving the model's folder."""
+"""Tensor bytes to numpy, up to a size limit. External data is read from the model's folder only."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfix.errors import ModelError
 from onnxfix.files import lazy
+from onnxfix.walk import model_tensors
 
 BITS = {
     "BOOL": 8, "INT8": 8, "UINT8": 8, "INT16": 16, "UINT16": 16, "INT32": 32, "UINT32": 32, "INT64": 64,
@@ -18,7 +20,7 @@ BITS = {
     "FLOAT8E4M3FN": 8, "FLOAT8E4M3FNUZ": 8, "FLOAT8E5M2": 8, "FLOAT8E5M2FNUZ": 8, "FLOAT8E8M0": 8,
     "FLOAT4E2M1": 4, "INT4": 4, "UINT4": 4, "INT2": 2, "UINT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6,
 }  # fmt: skip
-"""Bits an element takes in raw data, by the name of its TensorProto type (ONNX's onnx.proto)."""
+"""Bits of an element in raw data, by the name of its TensorProto type (onnx.proto)."""
 _TYPES = {number: BITS.get(name, 64) for name, number in TensorProto.DataType.items()}
 """The same by the number, of all types that the installed onnx knows."""
 _PLAIN: dict[int, np.dtype[Any]] = {
@@ -27,8 +29,8 @@ _PLAIN: dict[int, np.dtype[Any]] = {
     TensorProto.INT32: np.dtype("<i4"),
     TensorProto.BOOL: np.dtype("?"),
 }
-"""Types whose raw data is what numpy holds. Models have thousands of small constants of them, and ``numpy_helper``
-looks up more of a type than it takes to read one."""
+"""Types whose raw data numpy can use directly. Models have thousands of small constants of these types, and
+``numpy_helper`` takes longer to look up the type than to read one."""
 
 
 def element_count(dims: Any) -> int:
@@ -40,19 +42,30 @@ def element_count(dims: Any) -> int:
 
 
 def nbytes(tensor: TensorProto) -> int:
-    """Bytes that the tensor's raw data takes; strings count what they hold."""
+    """Size of the tensor's raw data in bytes; for strings, the sum of their lengths."""
     if tensor.data_type == TensorProto.STRING:
         return sum(len(item) for item in tensor.string_data)
     return (element_count(tensor.dims) * _TYPES.get(tensor.data_type, 64) + 7) // 8
 
 
 def is_external(tensor: TensorProto) -> bool:
-    """Whether the tensor's bytes are in another file."""
+    """Whether the tensor is stored as external data."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
 
 
+def locations(external: Iterable[TensorProto]) -> list[str]:
+    """Relative locations of the files that these external tensors name, sorted."""
+    entries = (entry for tensor in external for entry in tensor.external_data)
+    return sorted({entry.value for entry in entries if entry.key == "location"})
+
+
+def external_files(proto: ModelProto) -> list[str]:
+    """Relative locations of the model's external data files, sorted."""
+    return locations(tensor for tensor in model_tensors(proto) if is_external(tensor))
+
+
 def to_array(tensor: TensorProto, base_dir: Path | None, max_bytes: int) -> np.ndarray[Any, Any] | None:
-    """The tensor as numpy, or None where it is larger than ``max_bytes`` or of a type numpy cannot hold."""
+    """The tensor as numpy, or None if it is larger than ``max_bytes`` or numpy has no such type."""
     if (
         tensor.data_type not in _TYPES
         or tensor.data_type == TensorProto.UNDEFINED
@@ -64,16 +77,16 @@ def to_array(tensor: TensorProto, base_dir: Path | None, max_bytes: int) -> np.n
             return None
         tensor = embedded(tensor, base_dir)
     try:
-        tensor = lazy.whole(tensor)
+        tensor = lazy.with_payload(tensor)
         if tensor.data_type in _PLAIN and tensor.HasField("raw_data") and not tensor.HasField("segment"):
             return np.frombuffer(tensor.raw_data, _PLAIN[tensor.data_type]).reshape(tensor.dims)
         return np.asarray(numpy_helper.to_array(tensor))
     except (ValueError, TypeError, KeyError):
-        return None  # fewer or more bytes than the shape asks for: the checker's finding, not a constant
+        return None  # its size contradicts its shape: the checker reports that
 
 
 def embedded(tensor: TensorProto, base_dir: Path) -> TensorProto:
-    """A copy of an external tensor that holds its own bytes."""
+    """A copy of an external tensor with its bytes embedded."""
     path, offset, length = external_range(tensor, base_dir)
     copy = TensorProto()
     copy.CopyFrom(tensor)
@@ -90,7 +103,7 @@ def external_range(
 ) -> tuple[Path, int, int]:
     """``(file, offset, length in bytes)`` of an external tensor's data.
 
-    ``known`` keeps the files that were found, for the next tensor of the model: most share one.
+    ``known`` caches the paths by location, for the other tensors of the model: most share a file.
 
     Raises:
         ModelError: the file is missing, too short, or outside ``base_dir`` (absolute, by ``..``, by a symlink).
@@ -123,16 +136,16 @@ def external_range(
 
 
 def checked_location(location: str, base_dir: Path, name: str) -> Path:
-    """The file that an external tensor names, known to lie inside the model's folder.
+    """The file that an external tensor names, checked to be inside the model's folder.
 
     Raises:
-        ModelError: it does not, or is not a file.
+        ModelError: it is outside, or not a file.
     """
     if not location:
         raise ModelError(f"tensor {name!r} is external but names no file")
     if os.path.isabs(location) or (len(location) > 1 and location[1] == ":"):
         raise ModelError(
-            f"tensor {name!r} has an absolute path {location!r} for its data; ONNX asks for a relative one"
+            f"tensor {name!r} has an absolute path {location!r} for its data; ONNX requires a relative one"
         )
     root = base_dir.resolve()
     path = base_dir / location
@@ -150,7 +163,8 @@ def checked_location(location: str, base_dir: Path, name: str) -> Path:
 def constant_node_array(
     node: NodeProto, base_dir: Path | None, max_bytes: int
 ) -> np.ndarray[Any, Any] | None:
-    """What a Constant node yields: float32 for ``value_float(s)``, int64 for ``value_int(s)`` (ONNX, Constant)."""
+    """The value of a Constant node, float32 for ``value_float(s)``, int64 for ``value_int(s)`` (ONNX, Constant); None
+    if it is sparse or larger than ``max_bytes``."""
     for attribute in node.attribute:
         if attribute.name == "value":
             return to_array(attribute.t, base_dir, max_bytes)
@@ -167,6 +181,6 @@ def constant_node_array(
 
 def digest(tensor: TensorProto) -> bytes:
     """A hash of the tensor as stored (its bytes where embedded, the reference where external)."""
-    import hashlib  # brings OpenSSL, of which a small run may have no need
+    import hashlib  # lazy: start-up, brings OpenSSL
 
     return hashlib.blake2b(tensor.SerializeToString(deterministic=True), digest_size=16).digest()

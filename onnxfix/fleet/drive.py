@@ -1,43 +1,45 @@
-"""From what the command line names to tasks, and through them: what the journal knows first, then the rest."""
+"""Makes tasks of what the command line names and runs them, those in the journal first."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
+from onnxfix._child import cores
 from onnxfix.errors import UsageError
-from onnxfix.fleet import paths
+from onnxfix.fleet import named, paths
 from onnxfix.fleet.here import Here, Progress
-from onnxfix.fleet.work import Command, Executor, Options, Outcome, Task
+from onnxfix.fleet.work import Command, Executor, Outcome, Task
+from onnxfix.options import RunOptions
 
 
 def tasks_of(
     patterns: Sequence[str],
     command: Command,
-    options: Options,
+    options: RunOptions,
     *,
     output: str | None = None,
     output_dir: str | None = None,
     stamped: bool = False,
 ) -> list[Task]:
-    """What is wanted of the models that paths, globs and URLs name. Folders for results in ``output_dir`` are made.
+    """A task for each model that paths, globs and URLs name. Makes folders for results in ``output_dir``.
 
     Raises:
         UsageError: a glob matches nothing, options exclude each other, or a result would replace another file.
     """
-    named = paths.expand(patterns)
+    models = named.expand(patterns)
     targets: dict[str, str] = {}
     if command == "apply":
-        targets = paths.targets(named, output, output_dir, options.in_place)
+        targets = named.targets(models, output, output_dir, options.output.in_place)
     if output_dir is not None:
-        paths.make_folders(list(targets.values()))
+        named.make_folders(list(targets.values()))
     return [
-        Task(index, _plain(one.source), targets.get(one.source, ""), command, options, stamped)
-        for index, one in enumerate(named)
+        Task(index, _as_reported(model.source), targets.get(model.source, ""), command, options, stamped)
+        for index, model in enumerate(models)
     ]
 
 
-def _plain(source: str) -> str:
+def _as_reported(source: str) -> str:
     """A local path as reports write it."""
     return source if paths.remote(source) else str(Path(source))
 
@@ -48,17 +50,15 @@ def here_or_local(jobs: str, tasks: Sequence[Task]) -> Executor:
     Raises:
         UsageError: ``jobs`` is neither a number nor "auto".
     """
-    from onnxfix._child import cores
-
     if jobs != "auto" and not jobs.isdecimal():
         raise UsageError(
-            f"--jobs {jobs}: is a number of models to work on at once, or auto for one on each core"
+            f"--jobs {jobs}: is not a number of models to run at once, or auto for one on each core"
         )
     count = 0 if jobs == "auto" else int(jobs)
     count = count or cores()
     if count < 2 or len(tasks) < 2:
         return Here()
-    from onnxfix.fleet.local import Local
+    from onnxfix.fleet.local import Local  # lazy: start-up
 
     return Local(count)
 
@@ -73,9 +73,9 @@ def executor_of(jobs: str, ray: str | None, tasks: Sequence[Task]) -> Executor:
         return here_or_local(jobs, tasks)
     if jobs != "1":
         raise UsageError(
-            "--jobs is about this machine: with --ray the cluster says how many models run at once"
+            "--jobs applies to this machine only: with --ray, Ray decides how many models run at once"
         )
-    from onnxfix.fleet.ray_ import RayExecutor
+    from onnxfix.fleet.ray.executor import RayExecutor  # lazy: --ray only
 
     return RayExecutor(ray)
 
@@ -88,20 +88,20 @@ def drive(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Generator[Outcome, None, None]:
-    """Yields the outcome of each task, as it comes: with ``resume``, first those that the journal knows.
+    """Yields the outcome of each task as it arrives; with ``resume``, those in the journal first.
 
     Raises:
-        UsageError: the journal cannot be one.
+        UsageError: the file cannot be used as a journal.
         OnnxfixError: the journal cannot be written.
     """
     if journal is None:
         yield from executor.run(tasks, progress)
         return
-    from onnxfix.fleet.journal import Journal, split
+    from onnxfix.fleet.journal import Journal, split  # lazy: start-up
 
-    with Journal(journal) as known:
-        done, left = split(known, tasks, resume)
+    with Journal(journal) as opened:
+        done, left = split(opened, tasks, resume)
         yield from done
         for outcome in executor.run(left, progress):
-            known.note(outcome)
+            opened.note(outcome)
             yield outcome

@@ -1,4 +1,4 @@
-"""One model after another, in this process: what a run without ``--jobs`` needs, and no more."""
+"""One model after another in this process: a run without ``--jobs``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from onnxfix.fleet import work
 from onnxfix.fleet.work import Outcome, Task
 
 Progress = Callable[[Task, str], None]
+"""Called with a task and a short description of its step."""
 
 
 class Here:
-    """One after another in this process."""
+    """Runs tasks one after another in this process."""
 
     def run(self, tasks: Sequence[Task], progress: Progress | None = None) -> Iterator[Outcome]:
         for task in tasks:
@@ -21,4 +22,4 @@ class Here:
 def _steps_of(task: Task, progress: Progress | None) -> work.Step | None:
     if progress is None:
         return None
-    return lambda words: progress(task, words)
+    return lambda step: progress(task, step)

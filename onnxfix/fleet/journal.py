@@ -1,13 +1,12 @@
-"""What was done already: a file to which each finished model adds a line, so that a later run need not do it again.
+"""The journal of a run: a file with a line for each finished model, so that a later run can skip it.
 
-A line holds the report, the files that were read and written by content, and a key: the hash of everything else that
-the result hangs on, which are command, paths, options, the files that options name, rules and versions. A model is done
-if its last line has today's key and its files are unchanged. What ended in an error is tried again, and so is what
-lacked memory or has problems.
+A line contains the report, the content hashes of the files that were read and written, and a key: the hash of
+everything else that the result depends on (command, paths, options, the files that options name, rules and versions).
+A model is done if its last line has the current key and its files are unchanged. Errors, models that ran out of memory
+and reports with problems are tried again.
 
-Lines are appended in one write each. A run that was killed leaves at worst one torn line at the end, which is ignored;
-where lines of an earlier state have become more than half, the file is written anew when it is opened. One run at a
-time uses a journal.
+Each line is appended in one write. A killed run leaves at most one partial line at the end, which is ignored. When more
+than half of the lines are outdated, the file is rewritten as it is opened. One run at a time uses a journal.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from typing import Any
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import atomic, regular
 from onnxfix.files.temporary import temporary_beside
-from onnxfix.fleet import stamps
+from onnxfix.fleet import paths, stamps
 from onnxfix.fleet.recall import recall
+from onnxfix.fleet.stamps import Stamp
 from onnxfix.fleet.versions import versions
-from onnxfix.fleet.work import Outcome, Stamp, Task
-from onnxfix.report.report import WORKED_OUT, Report, plain
-from onnxfix.verification.specialize.asked import files_of
+from onnxfix.fleet.work import Outcome, Task
+from onnxfix.report.report import DERIVED, Report, plain
 
 NAME = ".onnxfix-journal.jsonl"
 """The journal's name in an output folder."""
@@ -42,7 +41,7 @@ _BEGINNING = b'{"onnxfix-journal": 1}\n'
 
 @dataclass(frozen=True)
 class Entry:
-    """A line: what was done to which model, and what came of it."""
+    """A line: the command, the model, the files and the report."""
 
     key: str
     command: str
@@ -54,15 +53,15 @@ class Entry:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """What a later line replaces."""
+        """The key under which a later line replaces this one."""
         return self.command, self.source, self.target
 
 
 class Journal:
-    """The journal of a run, open. Use it as a context.
+    """The open journal of a run, as a context.
 
     Raises:
-        UsageError: the file is something else, cannot be written, or another run uses it.
+        UsageError: the file is no journal, cannot be written, or is in use by another run.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,7 +73,7 @@ class Journal:
             try:
                 data = _read(self._fd)
                 if len(data) < len(_BEGINNING) and _BEGINNING.startswith(data):
-                    os.ftruncate(self._fd, 0)  # new, or killed before the first line was whole
+                    os.ftruncate(self._fd, 0)  # new, or killed before the first line was complete
                     _write(self._fd, data := _BEGINNING)
                 self._entries, lines = _parsed(data, path)
                 if lines > 2 * len(self._entries) + 1:
@@ -85,7 +84,7 @@ class Journal:
                 os.close(self._fd)
                 raise
         except OSError as error:
-            raise UsageError(f"{path}: cannot be the journal: {error.strerror or error}") from None
+            raise UsageError(f"{path}: cannot be used as the journal: {error.strerror or error}") from None
 
     def __enter__(self) -> Journal:
         return self
@@ -96,7 +95,7 @@ class Journal:
         os.close(self._fd)
 
     def done(self, task: Task) -> Outcome | None:
-        """What an earlier run made of the task, where that would come out again; None where it is to be done."""
+        """The outcome of an earlier run if the task would have the same one now; None if it must run."""
         entry = self._entries.get((task.command, task.source, task.target))
         if entry is None or entry.key != self._key(task):
             return None
@@ -114,15 +113,15 @@ class Journal:
             written=found[len(entry.read) :],
             reused=True,
         )
-        if found != (*entry.read, *entry.written):  # same bytes, other times: next time it is cheap again
+        if found != (*entry.read, *entry.written):  # same bytes, other times: keep the next check cheap
             self._append(replace(entry, read=outcome.read, written=outcome.written))
         return outcome
 
     def note(self, outcome: Outcome) -> None:
-        """Add what came of a task, unless it is to be done again anyway.
+        """Add the outcome of a task, unless the task must be repeated anyway.
 
         Raises:
-            OnnxfixError: the disk is full or fails.
+            OnnxfixError: the file cannot be written.
         """
         task, report = outcome.task, outcome.report
         if report is None or report.problems or outcome.memory or outcome.reused or not outcome.read:
@@ -147,7 +146,7 @@ class Journal:
             raise OnnxfixError(f"{self.path}: cannot be written: {error.strerror or error}") from None
 
     def _rewrite(self) -> None:
-        """Put a file of the last lines in the journal's place."""
+        """Replace the journal by a file of the current entries."""
         path = regular.destination(self.path)
         with temporary_beside(path, append=True) as file:
             _lock(file.fd, path)
@@ -163,19 +162,23 @@ class Journal:
         self._fd = fd
 
     def _key(self, task: Task) -> str:
-        """The hash of what the result hangs on besides the model."""
-        asked = task.options
-        values = files_of(text.partition("=")[2] for text in asked.fix_inputs)
-        named = [*asked.graphsurgeon, *([asked.inputs] if asked.inputs else []), *values]
+        """The hash of what the result depends on besides the model."""
+        options = task.options
+        inputs = options.verification.inputs
+        named = [
+            *map(str, options.fixes.graphsurgeon),
+            *([str(inputs)] if inputs else []),
+            *options.specialization.files,
+        ]
         data = {
-            "task": [task.command, task.source, task.target, plain(asked)],
+            "task": [task.command, task.source, task.target, plain(options)],
             "files": {name: self._content(name) for name in named},
             "versions": versions(),
         }
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
     def _content(self, path: str) -> str:
-        """The hash of a script's or the inputs' bytes, read once a run."""
+        """Hashes of the files of a script or of inputs, read once per run."""
         if path not in self._contents:
             files = [Path(path)] if Path(path).is_file() else sorted(Path(path).rglob("*"))
             found = [f"{one.relative_to(path)} {stamps.digest(one)}" for one in files if one.is_file()]
@@ -184,19 +187,19 @@ class Journal:
 
 
 def _report(data: dict[str, Any]) -> Report | None:
-    """A report from its JSON; None where it was written by another version, or comes out otherwise."""
+    """A report from its JSON; None where another version wrote it, or its JSON would be another."""
     try:
-        report = recall(Report, {name: value for name, value in data.items() if name not in WORKED_OUT})
+        report = recall(Report, {name: value for name, value in data.items() if name not in DERIVED})
     except ValueError:
         return None
     return report if report.to_json() == data else None  # the schema's number included
 
 
 def _locked(path: Path) -> int:
-    """The file, open to be read and appended to by this run alone. Where it is a link, what that leads to.
+    """The file, opened and locked for this run. Links are followed.
 
     Raises:
-        UsageError: another run has it, or it is nothing to begin a journal in.
+        UsageError: another run uses it, or it cannot become a journal.
         OSError: it cannot be opened.
     """
     real = regular.destination(path)
@@ -204,41 +207,41 @@ def _locked(path: Path) -> int:
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or (found.st_nlink > 1 and found.st_size < len(_BEGINNING)):
-            raise UsageError(f"{path}: has other names, or is no regular file; name another file")
+            raise UsageError(f"{path}: has hard links, or is not a regular file; name another file")
         _lock(fd, path)
         if os.path.exists(real) and not os.path.samestat(os.fstat(fd), os.stat(real)):
-            # Another run has written it anew since it was opened, and works with that file.
-            raise UsageError(_TAKEN.format(path))
+            # Another run has rewritten it since it was opened, and uses the new file.
+            raise UsageError(_IN_USE.format(path))
     except BaseException:
         os.close(fd)
         raise
     return fd
 
 
-_TAKEN = "{}: another run uses this journal; wait for it, or name another one"
+_IN_USE = "{}: another run uses this journal; wait for it, or name another one"
 
 
 def _lock(fd: int, path: Path) -> None:
-    """Keep other runs away, where the system has locks.
+    """Lock the file against other runs, where the system has locks.
 
     Raises:
-        UsageError: another run has it.
+        UsageError: another run has locked it.
     """
     try:
-        import fcntl
+        import fcntl  # lazy: missing on Windows
 
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except ImportError:  # Windows: two runs at once may do models twice
         return
     except BlockingIOError:
-        raise UsageError(_TAKEN.format(path)) from None
+        raise UsageError(_IN_USE.format(path)) from None
     except OSError:  # a file system without locks
         return
 
 
 def _read(fd: int) -> bytes:
     data = bytearray()
-    os.lseek(fd, 0, os.SEEK_SET)  # lines are appended, wherever this leaves off
+    os.lseek(fd, 0, os.SEEK_SET)  # lines are appended, whatever the position
     while part := os.read(fd, 1 << 24):
         data += part
     return bytes(data)
@@ -261,35 +264,33 @@ def _parsed(data: bytes, path: Path) -> tuple[dict[tuple[str, str, str], Entry],
         UsageError: the file is no journal.
     """
     if not data.startswith(_BEGINNING):
-        raise UsageError(f"{path}: is no journal of onnxfix; name another file")
+        raise UsageError(f"{path}: is not a journal of onnxfix; name another file")
     lines = data.split(b"\n")[1:]
     found: dict[tuple[str, str, str], Entry] = {}
     for line in filter(None, lines):
-        with contextlib.suppress(ValueError):  # torn, when a run was killed
+        with contextlib.suppress(ValueError):  # partial, from a killed run
             entry = recall(Entry, json.loads(line))
             found[entry.place] = entry
     return found, len(lines)
 
 
 def place_of(journal: Path | None, resume: bool, output_dir: str | None) -> Path | None:
-    """Where a run's journal is; None where it keeps none.
+    """Where a run's journal is; None where it has none.
 
     Raises:
-        UsageError: nothing says where.
+        UsageError: no option says where.
     """
-    from onnxfix.fleet import paths
-
     if journal is not None or not resume:
         return journal
     if output_dir is None or paths.remote(output_dir):
         raise UsageError(
-            "--resume keeps a journal in the folder of --output-dir; without one, name it by --journal"
+            "--resume keeps its journal in a local --output-dir; without one, name a file by --journal"
         )
     return Path(output_dir) / NAME
 
 
 def split(journal: Journal, tasks: Sequence[Task], resume: bool) -> tuple[list[Outcome], list[Task]]:
-    """What need not be done again, and what is to be done."""
+    """The outcomes of tasks that are done, and the tasks that must run."""
     known = [journal.done(task) if resume else None for task in tasks]
     done = [outcome for outcome in known if outcome is not None]
     return done, [task for task, outcome in zip(tasks, known, strict=True) if outcome is None]

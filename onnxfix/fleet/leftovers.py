@@ -1,4 +1,4 @@
-"""What a worker that was killed leaves beside its output: temporary files that it did not come to rename or delete."""
+"""Temporary files that a killed worker left beside its output."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from onnxfix.files.folders import Folder
 from onnxfix.fleet import paths
 from onnxfix.fleet.work import Task
 
-CLOCKS = 60.0
-"""Seconds by which the clock of a file server may be behind ours."""
+CLOCK_SKEW = 60.0
+"""Seconds by which a file server's clock may be behind ours."""
 
 
 def tidy(task: Task, since: float) -> None:
     """Delete the task's temporary files that were made after ``since`` (seconds since the epoch).
 
-    Call it when nobody writes to the task's folder any more: of a long name, a temporary file bears a beginning alone
-    (``folders.temporary_name``), which other models of the run may share.
+    Call it when no task writes to the folder any more: the temporary file of a long name starts with a part of it only
+    (``folders.temporary_name``), and other models of the run may share that part.
     """
     target = task.target or task.source
     if task.command != "apply" or paths.remote(target):
@@ -29,7 +29,7 @@ def tidy(task: Task, since: float) -> None:
     if not paths.remote(task.source):  # external data is copied in the same way
         places.update(file.path for file in apart.files_named(Path(task.source), Path(target).parent))
     for place in places:
-        _tidy_beside(place, since - CLOCKS)
+        _tidy_beside(place, since - CLOCK_SKEW)
 
 
 def _tidy_beside(place: Path, since: float) -> None:
@@ -46,7 +46,7 @@ def _tidy_beside(place: Path, since: float) -> None:
 
 
 def _tidy_private(home: Folder, name: str, final: str) -> None:
-    """A model and its weights in a folder of their own, and nothing else that the folder may hold."""
+    """Delete a model and its weights in a temporary folder of their own, but nothing else in it."""
     with contextlib.suppress(OSError), home.enter(name) as folder:
         for one in (final, f"{final}.data"):
             found = folder.lookup(one)

@@ -1,9 +1,9 @@
-"""On this machine, several at once: in worker processes that may die without harm to the others.
+"""Several models at once on this machine, in worker processes that may die without harm to the others.
 
-A worker is a ``sandbox.Worker`` that a thread of a pool keeps for as many models as come its way, so that imports are
-paid for once. One that dies is reported for its model, and the next model gets a fresh one. A model that ran out of
-its share of memory is tried once more with all of it, alone, so that its result does not hang on how many jobs there
-were. Each worker is told to use cores / jobs (``_child.cores``).
+A worker is a ``sandbox.Worker`` that one thread of a pool keeps for its models, so that imports are paid for once. If
+it dies, that is reported for its model, and the next model gets a fresh worker. A model that ran out of its share of
+memory is retried once with all of it, alone, so that its result does not depend on the number of jobs. Each worker uses
+cores / jobs (``_child.cores``).
 """
 
 from __future__ import annotations
@@ -28,75 +28,75 @@ from onnxfix.fleet.worker import Setting
 from onnxfix.sandbox import Worker
 
 STEP_SECONDS = 24 * 3600.0
-"""A step of one model, such as a whole verification, that takes longer hangs. Each rung has limits of its own."""
+"""Timeout of one model. Each rung of a verification has limits of its own."""
 
 GRACE = 10.0
-"""Seconds that workers have to clean up after themselves when the run is interrupted."""
+"""Seconds in which workers must clean up when the run is interrupted."""
 
 _WORKER = "onnxfix.fleet.worker"
-_SLICE = 0.2  # seconds: a signal may reach another thread, and the main one must wake to see it
+_POLL_SECONDS = 0.2  # a signal may reach another thread, and the main one must wake up to see it
 
 
 class Local:
-    """Up to ``jobs`` models at once, each in a worker process; ``memory_mb`` is what all may use together."""
+    """Runs up to ``jobs`` models at once, each in a worker process. ``memory_mb``: MiB that all may use together."""
 
     def __init__(self, jobs: int, memory_mb: int | None = None) -> None:
         self.jobs = jobs
         self.memory_mb = memory_mb if memory_mb is not None else _child.default_memory_mb()
 
     def run(self, tasks: Sequence[Task], progress: Progress | None = None) -> Iterator[Outcome]:
-        jobs = max(1, min(self.jobs, len(tasks)))
-        budget = Budget(self.memory_mb, jobs)
+        count = max(1, min(self.jobs, len(tasks)))
+        budget = Budget(self.memory_mb, count)
         results: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        feed = _Feed(tasks, budget)
+        waiting = _TaskQueue(tasks, budget)
         lost: list[Task] = []
         began = time.time()
-        lanes = [_Lane(feed, budget, results, lost, progress) for _ in range(jobs)]
+        jobs = [_Job(waiting, budget, results, lost, progress) for _ in range(count)]
         try:
-            with ThreadPoolExecutor(jobs, thread_name_prefix="onnxfix-job") as pool:
-                running = [pool.submit(lane.work) for lane in lanes]
+            with ThreadPoolExecutor(count, thread_name_prefix="onnxfix-job") as pool:
+                threads = [pool.submit(job.work) for job in jobs]
                 try:
                     for _ in tasks:
-                        yield _next(results, running)
+                        yield _next(results, threads)
                 finally:
-                    feed.close()
+                    waiting.close()
                     budget.close()
-                    _end(lanes, running)
+                    _end(jobs, threads)
         finally:
             for task in lost:
                 tidy(task, began)
 
 
-def _next(results: queue.SimpleQueue[Outcome], running: Sequence[Future[None]]) -> Outcome:
-    """The next outcome. Raises what ended a lane, which is a fault of onnxfix."""
+def _next(results: queue.SimpleQueue[Outcome], threads: Sequence[Future[None]]) -> Outcome:
+    """The next outcome. Raises what ended a job's thread, which is a defect of onnxfix."""
     while True:
-        ended = all(lane.done() for lane in running)
+        ended = all(thread.done() for thread in threads)
         with contextlib.suppress(queue.Empty):
-            return results.get(timeout=0 if ended else _SLICE)
+            return results.get(timeout=0 if ended else _POLL_SECONDS)
         if ended:
-            for lane in running:
-                lane.result()
+            for thread in threads:
+                thread.result()
             raise RuntimeError("all workers ended before the work was done")
 
 
-def _end(lanes: Sequence[_Lane], running: Sequence[Future[None]]) -> None:
-    """End the workers that are still at work: first as Ctrl-C would, later by force."""
+def _end(jobs: Sequence[_Job], threads: Sequence[Future[None]]) -> None:
+    """Stop the workers that are still running: first as Ctrl-C would, later by force."""
     try:
         until = time.monotonic() + GRACE
-        while time.monotonic() < until and not all(lane.done() for lane in running):
-            for lane in lanes:
-                lane.interrupt()
-            wait(running, timeout=_SLICE)
-    finally:  # a second Ctrl-C comes here at once
-        for lane in lanes:
-            lane.kill()
+        while time.monotonic() < until and not all(thread.done() for thread in threads):
+            for job in jobs:
+                job.interrupt()
+            wait(threads, timeout=_POLL_SECONDS)
+    finally:  # a second Ctrl-C leads here at once
+        for job in jobs:
+            job.kill()
 
 
-class _Feed:
-    """The tasks, each handed out once, with its size and its place in the line for memory.
+class _TaskQueue:
+    """The tasks, each handed out once, with its size and its ticket for memory.
 
-    They stand there in the order of the command line: of two models that bring different data under one name, the first
-    one wins, as it does without ``--jobs``.
+    Tickets are in the order of the command line: of two models that bring different data under one name the first one
+    wins, as it does without ``--jobs``.
     """
 
     def __init__(self, tasks: Sequence[Task], budget: Budget) -> None:
@@ -115,21 +115,21 @@ class _Feed:
             yield found
 
     def close(self) -> None:
-        self._closed = True  # without the lock: who holds it may be reading a large model
+        self._closed = True  # without the lock: its holder may be reading a large model
 
 
-class _Lane:
-    """One thread's loop and the worker that it keeps."""
+class _Job:
+    """One thread's loop and its worker."""
 
     def __init__(
         self,
-        feed: _Feed,
+        waiting: _TaskQueue,
         budget: Budget,
         results: queue.SimpleQueue[Outcome],
         lost: list[Task],
         progress: Progress | None,
     ) -> None:
-        self._feed = feed
+        self._waiting = waiting
         self._budget = budget
         self._results = results
         self._lost = lost
@@ -138,13 +138,13 @@ class _Lane:
         self._granted: int | None = None
         self._folder = ""
         self._interrupted = False
-        self._told: int | None = None
+        self._interrupted_pid: int | None = None
 
     def work(self) -> None:
-        """Do tasks until there are none."""
+        """Run tasks until there are none left."""
         try:
             with contextlib.suppress(Closed):
-                for task, size, ticket in self._feed:
+                for task, size, ticket in self._waiting:
                     self._results.put(self._done(task, size, ticket))
             if self._worker is not None and self._worker.pid is not None and not self._interrupted:
                 self._worker.call(f"{_WORKER}:farewell", timeout=GRACE)
@@ -152,42 +152,42 @@ class _Lane:
             self._drop()
 
     def interrupt(self) -> None:
-        """From another thread: have the worker end its task. Each process is told once: it is cleaning up then."""
+        """From another thread: interrupt the worker's task. Each process is interrupted once: then it cleans up."""
         self._interrupted = True
         worker = self._worker
         pid = worker.pid if worker is not None else None
-        if worker is not None and pid is not None and pid != self._told:
-            self._told = pid
+        if worker is not None and pid is not None and pid != self._interrupted_pid:
+            self._interrupted_pid = pid
             worker.interrupt()
 
     def kill(self) -> None:
-        """From another thread: end the worker by force."""
+        """From another thread: kill the worker."""
         self._interrupted = True
         self._drop()
 
     def _done(self, task: Task, size: Size, ticket: object) -> Outcome:
         with self._budget.grant(need_mb(task, size), size.claims, ticket) as granted:
             outcome = self._attempt(task, granted)
-        everything = self._budget.total_mb
-        if not outcome.memory or granted is None or everything is None:
+        total_mb = self._budget.total_mb
+        if not outcome.memory or granted is None or total_mb is None:
             return outcome
-        if granted < everything and more_helps(outcome, granted):
-            with self._budget.grant(everything, size.claims):
-                outcome = replace(self._attempt(task, everything), attempts=2)
-        return self._said(outcome, size, everything)
+        if granted < total_mb and more_helps(outcome, granted):
+            with self._budget.grant(total_mb, size.claims):
+                outcome = replace(self._attempt(task, total_mb), attempts=2)
+        return _with_limit(outcome, size, total_mb)
 
     def _attempt(self, task: Task, granted: int | None) -> Outcome:
-        """Do the task in a worker of this size."""
+        """Run the task in a worker with this limit in MiB."""
         if self._progress is not None:
             self._progress(task, "working")
         began = time.perf_counter()
         try:
             reply = self._call(task, granted)
-        except OSError as error:  # no more processes, or no room for temporary files
+        except OSError as error:  # no more processes, or no space for temporary files
             reply = _child.Outcome("error", message=f"cannot be started: {error.strerror or error}")
         if reply.ok and isinstance(reply.value, Outcome):
             if reply.value.memory:
-                self._drop()  # its heap is in pieces
+                self._drop()  # its heap is fragmented
             return reply.value
         self._drop()
         self._lost.append(task)
@@ -195,7 +195,7 @@ class _Lane:
             raise Closed
         return Outcome(
             task,
-            error=_obituary(task, reply),
+            error=_death_of_worker(task, reply),
             seconds=time.perf_counter() - began,
             worker="died",
             memory=reply.status == "memory",
@@ -221,16 +221,17 @@ class _Lane:
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _said(self, outcome: Outcome, size: Size, everything: int) -> Outcome:
-        """The outcome of a model that had all the memory there is and ran out of it."""
-        if not outcome.memory or not outcome.error:
-            return outcome
-        limit = f"it weighs {size.data_mb:.0f} MiB, and had all {everything} MiB that this run may use"
-        return replace(outcome, error=f"{outcome.error} ({limit})")
+
+def _with_limit(outcome: Outcome, size: Size, total_mb: int) -> Outcome:
+    """The outcome; if the model ran out of all the memory there is, its error names the limit."""
+    if not outcome.memory or not outcome.error:
+        return outcome
+    limit = f"the model has {size.data_mb:.0f} MiB, and this run may use {total_mb} MiB"
+    return replace(outcome, error=f"{outcome.error} ({limit})")
 
 
-def _obituary(task: Task, reply: _child.Outcome) -> str:
-    """One line on a worker that died of its model."""
+def _death_of_worker(task: Task, reply: _child.Outcome) -> str:
+    """One line about a worker that died while it ran the task."""
     during = f" while {reply.note}" if reply.note else ""
     if reply.status == "error":
         return f"{task.source}: its worker process: {reply.message}"

@@ -1,4 +1,4 @@
-"""Records read back from the JSON that they were written as."""
+"""Reads records back from JSON."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from onnxfix.files.lazy import Pending
+from onnxfix.pipeline.intake import Intake
+from onnxfix.pipeline.stopped import Stopped
+from onnxfix.trt.reading import Reading
+from onnxfix.trt.records import TrtBuild
+from onnxfix.verification.verdict import Verdict
+
 _Record = TypeVar("_Record")
+_RECORDS = {kind.__name__: kind for kind in (Reading, TrtBuild, Pending, Intake, Stopped, Verdict)}
 
 
 def recall(kind: type[_Record], data: Any) -> _Record:
-    """A frozen dataclass from what ``report.plain`` made of it: tuples, mappings and records in it included.
+    """A frozen dataclass from the output of ``report.plain``, including the tuples, mappings and records in it.
 
     Raises:
-        ValueError: ``data`` is not of this kind.
+        ValueError: ``data`` is not a record of this kind.
     """
     found = _value(kind, data)
     assert isinstance(found, kind)  # _record has made it
@@ -57,7 +65,7 @@ def _either(kinds: tuple[Any, ...], data: Any) -> Any:
             return None if kind is type(None) and data is None else _value(kind, data)
         except ValueError:
             continue
-    raise ValueError("a record holds what it should not")
+    raise ValueError("unexpected value in a record")
 
 
 def _tuple(kinds: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
@@ -81,17 +89,5 @@ def _record(kind: Any, data: Any) -> Any:
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    """Types of the fields; what the module knows for type checkers only is looked up where it is defined."""
-    return typing.get_type_hints(kind, localns=_names())
-
-
-@cache
-def _names() -> dict[str, Any]:
-    from onnxfix.files.lazy import Pending
-    from onnxfix.pipeline.intake import Intake
-    from onnxfix.pipeline.stopped import Stopped
-    from onnxfix.trt.reading import Reading
-    from onnxfix.trt.records import TrtBuild
-    from onnxfix.verification.verdict import Verdict
-
-    return {one.__name__: one for one in (Reading, TrtBuild, Pending, Intake, Stopped, Verdict)}
+    """Types of the fields; names that the module imports for type checkers only come from ``_RECORDS``."""
+    return typing.get_type_hints(kind, localns=_RECORDS)

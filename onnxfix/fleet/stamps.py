@@ -1,24 +1,39 @@
-"""What a task read and wrote, by content, and whether that still is the same."""
+"""Which files a task read and wrote, by content, and whether they are unchanged since."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onnxfix.errors import OnnxfixError
 from onnxfix.fleet import paths
-from onnxfix.fleet.work import Stamp, Task
 
 if TYPE_CHECKING:
-    from onnxfix.fleet.staging import Staged
+    from onnxfix.fleet.task_files import TaskFiles
+    from onnxfix.fleet.work import Task
     from onnxfix.report.report import Report
 
 RACY_NS = 2 * 10**9
-"""Nanoseconds in which a file may be written twice and bear the same time: the coarsest clock of a file system."""
+"""Nanoseconds in which a file may be written twice and have the same time: the coarsest clock of a file system."""
 
 _CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """A file at a moment.
+
+    ``quick`` is cheap to compare: size, times and inode of a local file, the store's fingerprint of a remote one; ""
+    where that would not show a change. ``sha256`` is of the bytes, "" where they were not read.
+    """
+
+    path: str
+    quick: str
+    sha256: str = ""
 
 
 def digest(path: str | os.PathLike[str]) -> str:
@@ -27,7 +42,7 @@ def digest(path: str | os.PathLike[str]) -> str:
     Raises:
         OSError: it cannot be read.
     """
-    import hashlib  # brings OpenSSL, of which a small run may have no need
+    import hashlib  # lazy: start-up (loads OpenSSL, which small runs do not need)
 
     found = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
@@ -37,16 +52,16 @@ def digest(path: str | os.PathLike[str]) -> str:
 
 
 def quick(path: str, *, ours: bool = False) -> str:
-    """What changes when somebody writes to the file; "" where there is none or it cannot be told.
+    """A text that changes when the file is written to; "" where there is no file or its state cannot be read.
 
-    A local file that was written to in the last two seconds may be written to again and look the same; unless it is
-    ``ours``, written by this process a moment ago under a name of its own.
+    A local file written in the last two seconds may be written again and look the same, so it gives "" as well, unless
+    it is ``ours``: written by this process a moment ago under a name of its own.
     """
-    from onnxfix.errors import OnnxfixError
-
     if paths.remote(path):
+        from onnxfix.fleet.remote import store  # lazy: URLs only
+
         try:
-            return paths.fingerprint(path)
+            return store.fingerprint(path)
         except OnnxfixError:
             return ""
     try:
@@ -55,16 +70,16 @@ def quick(path: str, *, ours: bool = False) -> str:
         return ""
     if not ours and time.time_ns() - found.st_mtime_ns < RACY_NS:
         return ""
-    # Who unpacks or copies a file may set its time, and inodes are used again; the time of change is the system's own.
+    # Unpacking or copying may set a file's time, and inodes are reused; only the system sets the time of change.
     return f"{found.st_size} {found.st_mtime_ns} {found.st_ino} {found.st_ctime_ns}"
 
 
 def same(stamp: Stamp) -> Stamp | None:
-    """The file as it is now where its content is still the stamp's, None where it is another or gone.
+    """The file's stamp now if its content is unchanged, None if the content is another or the file is missing.
 
-    A remote file is taken for another one as soon as its store says anything else of it.
+    A remote file counts as another as soon as its fingerprint differs.
     """
-    # The stamp was not racy when it was taken, so that it shows any change since.
+    # The stamp was not racy when it was made, so that it shows any change since.
     now = quick(stamp.path, ours=True)
     if now and now == stamp.quick:
         return stamp
@@ -72,62 +87,62 @@ def same(stamp: Stamp) -> Stamp | None:
         return None
     try:
         size = os.path.getsize(stamp.path)
-        known = stamp.quick.split(" ")[0]
-        alike = (not known or int(known) == size) and digest(stamp.path) == stamp.sha256
+        before = stamp.quick.split(" ")[0]
+        unchanged = (not before or int(before) == size) and digest(stamp.path) == stamp.sha256
     except (OSError, ValueError):
         return None
-    return Stamp(stamp.path, quick(stamp.path), stamp.sha256) if alike else None
+    return Stamp(stamp.path, quick(stamp.path), stamp.sha256) if unchanged else None
 
 
 class Watched:
-    """The files of one task: ``read`` and ``written`` are empty unless all stood still while it ran."""
+    """The files of one task: ``read`` and ``written`` are empty unless all stayed unchanged while it ran."""
 
     def __init__(self) -> None:
         self.read: tuple[Stamp, ...] = ()
         self.written: tuple[Stamp, ...] = ()
         self._before: dict[str, tuple[int, ...]] = {}
 
-    def begin(self, task: Task, here: Staged) -> None:
-        """Before the model is read."""
-        self._before = _states(_files(here.source))
+    def begin(self, files: TaskFiles) -> None:
+        """Call it before the model is read."""
+        self._before = _states(_files_of(files.source))
 
-    def end(self, task: Task, here: Staged, report: Report) -> None:
-        """After the result was written. ``report`` names the files as they are here."""
-        replaced = task.options.in_place and report.changed and bool(report.output)
+    def end(self, task: Task, files: TaskFiles, report: Report) -> None:
+        """Call it after the result was written. ``report`` names local files."""
+        replaced = task.options.output.in_place and report.changed and bool(report.output)
         try:
-            # In place, what is there now is what need not be done again.
-            read = _states(_files(here.source)) if replaced else self._before
+            # In place, the file that exists now is the one that needs no more work.
+            read = _states(_files_of(files.source)) if replaced else self._before
             written = {} if replaced else _states(_outputs(report))
-            found = [tuple(_stamps(read, here, ours=replaced)), tuple(_stamps(written, here, ours=True))]
+            found = [tuple(_stamps(read, files, ours=replaced)), tuple(_stamps(written, files, ours=True))]
             if {**written, **read} != _states((*written, *read)):
-                return  # to read them takes a while
-        except OSError:  # a file went meanwhile: then nothing is known of it
+                return  # one changed while it was hashed
+        except OSError:  # a file was deleted meanwhile: nothing is known of it
             return
-        if all(quick(url) == mark for url, mark in here.fetched.items()):
+        if all(quick(url) == before for url, before in files.fetched.items()):
             self.read, self.written = found
 
 
 def _outputs(report: Report) -> Iterator[str]:
     if report.output:
-        yield from _files(report.output)
+        yield from _files_of(report.output)
     if report.engine:
         yield report.engine
 
 
-def _files(model: str) -> Iterator[str]:
-    """A model and its external data, as far as it can be read."""
-    from onnxfix.files import apart
+def _files_of(model: str) -> Iterator[str]:
+    """A model and its external data, as far as the model can be read."""
+    from onnxfix.files import apart  # lazy: start-up
 
     yield from dict.fromkeys(str(file.path) for file in apart.files_named(Path(model)))
 
 
 def _states(files: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    from onnxfix.files import lazy
+    from onnxfix.files import lazy  # lazy: start-up
 
     return {file: lazy.stamp(Path(file)) for file in files}
 
 
-def _stamps(files: Iterable[str], here: Staged, *, ours: bool = False) -> Iterator[Stamp]:
-    for file in files:
-        known = here.told(file)
-        yield Stamp(known, quick(known, ours=ours), digest(file))
+def _stamps(paths_here: Iterable[str], files: TaskFiles, *, ours: bool = False) -> Iterator[Stamp]:
+    for path in paths_here:
+        named = files.as_named(path)
+        yield Stamp(named, quick(named, ours=ours), digest(path))

@@ -1,4 +1,4 @@
-"""What a result hangs on besides the model and the options: the rules' sources and the versions of what was asked."""
+"""What a result depends on besides the model and the options: the sources of the rules and the versions of packages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DRIVER = Path("/proc/driver/nvidia")
 
 @cache
 def versions() -> dict[str, str]:
-    """Names and versions; rule packs and onnxfix itself by a hash of their sources too; the GPUs that show."""
+    """Versions of packages, hashes of the sources of onnxfix and of rule packs, and the visible GPUs, by name."""
     found = {"python": platform.python_version(), "onnxfix": __version__, "GPUs": _gpus()}
     for name in PACKAGES:
         try:
@@ -52,28 +52,30 @@ def versions() -> dict[str, str]:
 
 
 def _gpus() -> str:
-    """NVIDIA's driver and the kinds of GPU that this process may use: some rungs are skipped without one, and TensorRT
-    builds for the one that is there. What the Linux driver tells in files is read, since its library takes long to
-    load; elsewhere this is empty."""
+    """NVIDIA's driver and the models of GPU that this process may use.
+
+    Some rungs are skipped without a GPU, and TensorRT builds for the one that is present. Read from the Linux driver's
+    files, since its library takes long to load; empty on other systems.
+    """
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return "hidden"
-    said: set[str] = set()
+    lines: set[str] = set()
     for path in (_DRIVER / "version", *_DRIVER.glob("gpus/*/information")):
         with contextlib.suppress(OSError):
-            said.update(path.read_text(errors="replace").splitlines())
-    return "\n".join(sorted(line for line in said if line.startswith(("NVRM version:", "Model:"))))
+            lines.update(path.read_text(errors="replace").splitlines())
+    return "\n".join(sorted(line for line in lines if line.startswith(("NVRM version:", "Model:"))))
 
 
 def _sources(module: str) -> Iterator[tuple[str, Path]]:
-    """(name, file) of the sources of a module: all of its top-level package, since rules share helpers."""
+    """(name, file) of the sources of a module: all of its top-level package, since rules share code."""
     for name in dict.fromkeys((module.partition(".")[0], module)):
         try:
             spec = importlib.util.find_spec(name)
-        except (ImportError, ValueError):  # a broken rule pack: the registry warns of it
+        except (ImportError, ValueError):  # a broken rule pack: the registry warns about it
             return
         if spec is None:
             return
-        if spec.origin is None:  # a namespace, which others share: the package in it that is named
+        if spec.origin is None:  # a namespace package: hash the named package in it only
             continue
         file = Path(spec.origin)
         root = file.parent

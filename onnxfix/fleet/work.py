@@ -1,16 +1,17 @@
-"""One model's worth of work as plain data, and doing it: what every executor shares.
+"""The work on one model as plain data, and doing it: shared by all executors.
 
-A ``Task`` is what the command line wants of one model, an ``Outcome`` what came of it. Both are frozen and pickle, so
-that a task may be done in this process (``perform``), in a worker process (``fleet.local``) or on another machine
-(``fleet.ray_``). Paths may be URLs that fsspec knows, in ``source``, ``target`` and the report alike; ``perform``
-brings what is remote to a temporary folder and the result back (``fleet.staging``).
+A ``Task`` says what to do with one model, an ``Outcome`` what the result was. Both are frozen and can be pickled, so
+that a task may run in this process (``perform``), in a worker process (``fleet.local``) or on another machine
+(``fleet.ray``). Paths may be URLs that fsspec knows, in ``source``, ``target`` and the report alike; ``perform``
+copies remote files to a temporary folder and uploads the result (``fleet.remote``).
 
-An executor is anything with ``run``; the driver (``fleet.drive``) gives it the tasks that the journal does not know,
-and takes the outcomes in whatever order they come.
+An executor is anything with ``run``. The driver (``fleet.drive``) gives it the tasks that are not in the journal, and
+accepts the outcomes in any order.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,82 +20,44 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from onnxfix.errors import MissingFile, explained
+from onnxfix.fleet import paths
+from onnxfix.fleet.stamps import Stamp, Watched
+from onnxfix.fleet.task_files import TaskFiles
+from onnxfix.options import RunOptions
 
 if TYPE_CHECKING:
     from onnxfix.report.report import Report
-    from onnxfix.trt.records import TrtOptions
 
 Command = Literal["check", "apply"]
 Step = Callable[[str], None]
-"""Called with a few words before each step of one model."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """Everything that ``api.check`` and ``api.apply`` take besides the model and where it goes.
-
-    ``trt`` None: TensorRT is not asked (``check``), or as it comes (``apply``). What only ``apply`` takes is left at
-    its default for ``check``. ``fix_dims`` and ``fix_inputs`` are ``NAME=VALUE``, for each model alike.
-    """
-
-    select: tuple[str, ...] | None = None
-    ignore: tuple[str, ...] | None = None
-    target: str | None = None
-    trt: TrtOptions | None = None
-    in_place: bool = False
-    numeric_fixes: bool = False
-    unsafe_fixes: bool = False
-    simplify: bool = False
-    graphsurgeon: tuple[str, ...] = ()
-    fix_dims: tuple[str, ...] = ()
-    fix_inputs: tuple[str, ...] = ()
-    static: bool = False
-    keep_inputs: bool = False
-    verify: bool = True
-    require: tuple[str, ...] = ()
-    inputs: str | None = None
-    input_shapes: tuple[str, ...] = ()
-    seed: int = 0
-    rungs: tuple[str, ...] | None = None
-    memory_mb: int | None = None
-    inputs_help: bool = False
+"""Called with a short description before each step of one model."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is wanted of one model. ``index`` is its place on the command line, by which results are ordered.
+    """What to do with one model. ``index`` is its position on the command line, by which results are ordered.
 
     ``source`` is a local path or a URL; ``target`` the file to write, "" for none or for the source itself
-    (``options.in_place``). ``stamped``: the outcome is to say what was read and written, for a journal.
+    (``options.output.in_place``). ``stamped``: the outcome lists the files that were read and written, for a journal.
     """
 
     index: int
     source: str
     target: str = ""
     command: Command = "check"
-    options: Options = field(default_factory=Options)
+    options: RunOptions = field(default_factory=RunOptions)
     stamped: bool = False
 
 
 @dataclass(frozen=True)
-class Stamp:
-    """A file at a moment. ``quick`` is cheap to compare: size, times and inode of a local file, what the store says of
-    a remote one; "" where that would not show a change. ``sha256`` is of the bytes, "" where they were not read."""
-
-    path: str
-    quick: str
-    sha256: str = ""
-
-
-@dataclass(frozen=True)
 class Outcome:
-    """What came of a task: a ``report`` (without its ``model``), or the ``error`` in one line that names the model.
+    """The result of a task: a ``report`` (without its ``model``), or an ``error`` in one line that names the model.
 
-    ``seconds`` is wall-clock time of the last attempt, ``worker`` who did it (a process id, and where it ran on another
-    machine that ``node``), ``attempts`` how often it was begun. ``memory``: it, a rule or a rung failed for lack of
-    memory, so that it may go better where there is more. ``crashed``: its worker died. ``missing``: the model's file is
-    not there. ``read`` and ``written`` are the files of a stamped task, where they stood still meanwhile; ``reused``:
-    it is an earlier run's, from the journal.
+    ``seconds`` is the wall-clock time of the last attempt, ``attempts`` their number. ``worker`` is the process id (on
+    Ray with the address of its machine, ``node``). ``memory``: the task, a rule or a rung ran out of memory, so that
+    more memory may help. ``crashed``: its worker died. ``missing``: the model's file does not exist. ``read`` and
+    ``written`` are the files of a stamped task, empty if one changed meanwhile. ``reused``: the outcome is from the
+    journal.
     """
 
     task: Task
@@ -113,57 +76,62 @@ class Outcome:
 
 
 class Executor(Protocol):
-    """Does tasks somewhere."""
+    """Runs tasks somewhere."""
 
     def run(
         self, tasks: Sequence[Task], progress: Callable[[Task, str], None] | None = None
     ) -> Iterator[Outcome]:
-        """Do the tasks; yields each one's outcome once, as it comes, in any order.
+        """Run the tasks; yields the outcome of each once, as it arrives, in any order.
 
-        What a task does to its worker is its outcome, never an exception here. Closing the iterator (a
-        KeyboardInterrupt does) ends what is under way: when it returns no process of it is left, and nothing
-        half-written. ``progress`` may be called from any thread, with a task and what happens to it.
+        A task that fails or kills its worker has an outcome that says so; it never raises here. Closing the iterator
+        (as KeyboardInterrupt does) stops running tasks: afterwards none of their processes is left, and no partly
+        written file. ``progress`` may be called from any thread, with a task and a short description of its step.
         """
         ...  # pragma: no cover
 
 
 def perform(task: Task, progress: Step | None = None) -> Outcome:
-    """Do one task in this process. Never raises but for KeyboardInterrupt and SystemExit."""
-    from onnxfix.fleet import stamps
-    from onnxfix.fleet.staging import staged
-
-    files = stamps.Watched()
+    """Do one task in this process. Raises only KeyboardInterrupt and SystemExit."""
+    watched = Watched()
 
     def do() -> Report:
-        with staged(task.source, task.target, progress) as here:
+        with _local_files(task, progress) as files:
             if task.stamped:
-                files.begin(task, here)
-            report = replace(
-                _do(
-                    replace(task, source=here.source, target=here.target),
-                    progress,
-                    # What a remote model keeps beside it is not known when it is decided which models may run at once.
-                    leave_data=here.source != task.source,
-                ),
-                pending=None,
-            )
+                watched.begin(files)
+            local = replace(task, source=files.source, target=files.target)
+            # Which external data a remote model has is unknown when models are chosen to run at once.
+            report = _do(local, progress, leave_data=files.source != task.source)
+            report = replace(report, pending=None)
             if report.output:
-                here.publish()
+                files.publish()
             if task.stamped:
-                files.end(task, here, report)
-            return here.told(report)
+                watched.end(task, files, report)
+            return files.as_named(report)
 
     outcome = attempt(task, do)
-    return replace(outcome, read=files.read, written=files.written) if outcome.report is not None else outcome
+    return (
+        replace(outcome, read=watched.read, written=watched.written)
+        if outcome.report is not None
+        else outcome
+    )
+
+
+def _local_files(task: Task, progress: Step | None) -> contextlib.AbstractContextManager[TaskFiles]:
+    """The task's files on this machine, while the context lasts; URLs are copied."""
+    if not paths.remote(task.source) and not paths.remote(task.target):
+        return contextlib.nullcontext(TaskFiles(task.source, task.target))
+    from onnxfix.fleet.remote.staging import staged  # lazy: URLs only
+
+    return staged(task.source, task.target, progress)
 
 
 def attempt(task: Task, do: Callable[[], Report]) -> Outcome:
-    """What comes of ``do``, be it a report or an exception. Never raises but for KeyboardInterrupt and SystemExit."""
+    """The outcome of ``do``, be it a report or an exception. Raises only KeyboardInterrupt and SystemExit."""
     began = time.perf_counter()
     worker = str(os.getpid())
     try:
         report = do()
-    except Exception as error:  # whatever it is, the other models are still to be done
+    except Exception as error:  # whatever it is, the other models still have to run
         return Outcome(
             task,
             error=explained(error, task.source),
@@ -172,56 +140,24 @@ def attempt(task: Task, do: Callable[[], Report]) -> Outcome:
             memory=isinstance(error, MemoryError),
             missing=isinstance(error, MissingFile),
         )
-    return Outcome(task, report, seconds=time.perf_counter() - began, worker=worker, memory=_starved(report))
-
-
-def _do(task: Task, progress: Step | None, leave_data: bool) -> Report:
-    from onnxfix import api
-
-    asked, source = task.options, Path(task.source)
-    if task.command == "check":
-        return api.check(
-            source,
-            select=asked.select,
-            ignore=asked.ignore,
-            target=asked.target,
-            trt=asked.trt or False,
-            inputs_help=asked.inputs_help,
-            memory_mb=asked.memory_mb,
-            progress=progress,
-        )
-    from onnxfix.verification.specialize.asked import pairs_of, sizes_of
-
-    return api.apply(
-        source,
-        task.target or None,
-        in_place=asked.in_place,
-        select=asked.select,
-        ignore=asked.ignore,
-        target=asked.target,
-        numeric_fixes=asked.numeric_fixes,
-        unsafe_fixes=asked.unsafe_fixes,
-        simplify=asked.simplify,
-        graphsurgeon=asked.graphsurgeon,
-        fix_dims=sizes_of(asked.fix_dims),
-        fix_inputs=pairs_of("--fix-input", asked.fix_inputs),
-        static=asked.static,
-        keep_inputs=asked.keep_inputs,
-        verify=asked.verify,
-        require=asked.require,
-        inputs=asked.inputs,
-        input_shapes=asked.input_shapes,
-        seed=asked.seed,
-        rungs=asked.rungs,
-        trt=asked.trt,
-        memory_mb=asked.memory_mb,
-        leave_data=leave_data,
-        progress=progress,
+    return Outcome(
+        task, report, seconds=time.perf_counter() - began, worker=worker, memory=_ran_out_of_memory(report)
     )
 
 
-def _starved(report: Report) -> bool:
-    """Whether a rule failed, a rung or one of its feeds was skipped, or TensorRT gave up, for lack of memory."""
+def _do(task: Task, progress: Step | None, leave_data: bool) -> Report:
+    if task.command == "check":
+        from onnxfix.pipeline import checking  # lazy: start-up
+
+        return checking.check(Path(task.source), task.options, progress)
+    from onnxfix.pipeline import applying  # lazy: start-up
+
+    output = replace(task.options.output, path=task.target or None, leave_data=leave_data)
+    return applying.apply(Path(task.source), replace(task.options, output=output), progress)
+
+
+def _ran_out_of_memory(report: Report) -> bool:
+    """Whether a rule, a rung, one of a rung's feeds, or TensorRT ran out of memory."""
     rungs = report.verdict.rungs if report.verdict is not None else ()
     short = [rung for rung in rungs if rung.status != "passed"]
     causes = [

@@ -1,4 +1,4 @@
-"""The worker's side of ``fleet.local``: one process that does one task after another."""
+"""The worker process of ``fleet.local``: it runs one task after another."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from onnxfix.interrupts import listen
 
 @dataclass(frozen=True)
 class Setting:
-    """What a worker is to be: whose, how large (MiB, None for no limit), on how many cores, with which folder for
-    temporary files."""
+    """A worker's parent process, memory limit in MiB (None: none), number of cores and folder for temporary files."""
 
     parent: int
     memory_mb: int | None
@@ -30,7 +29,7 @@ class _State:
 
 
 def perform(task: work.Task, setting: Setting) -> work.Outcome:
-    """Do one task in this worker process."""
+    """Run one task in this worker process."""
     if not _State.settled:
         _settle(setting)
         _State.settled = True
@@ -38,23 +37,25 @@ def perform(task: work.Task, setting: Setting) -> work.Outcome:
 
 
 def farewell() -> None:
-    """End this worker's own children, so that nothing of it is left when it is ended itself."""
+    """End this worker's own children, so that none is left when the worker ends."""
     sandbox.close_shared()
 
 
 def _settle(setting: Setting) -> None:
-    """Before anything is imported that looks at the environment.
+    """Prepare this process, before anything that reads the environment is imported.
 
-    The worker ends by SIGTERM, which leaves no temporary file, and so it does when its parent is killed. It started
-    single-threaded libraries anyway, unless the user's environment says otherwise; what that says is limited to the
-    worker's cores. The libraries that change their results with the number of threads are asked for one everywhere.
+    SIGTERM ends the worker without leaving temporary files; it is also sent when the parent is killed. Numeric
+    libraries run single-threaded unless the user's environment says otherwise, and then on the worker's cores at most.
+    Libraries whose results depend on the number of threads always run with one.
     """
     listen()
     _child.die_with(setting.parent, signal.SIGTERM)
     os.environ[_child.CORES] = str(setting.cores)
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        told = os.environ.get(name, "")
-        os.environ[name] = str(min(int(told), setting.cores) if told.isdecimal() and int(told) else 1)
+        threads = os.environ.get(name, "")
+        os.environ[name] = str(
+            min(int(threads), setting.cores) if threads.isdecimal() and int(threads) else 1
+        )
     if setting.memory_mb is not None:
         os.environ[_child.MEMORY_MB] = str(setting.memory_mb)
     os.environ["TMPDIR"] = tempfile.tempdir = setting.folder

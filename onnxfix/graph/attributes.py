@@ -1,4 +1,4 @@
-"""How ONNX says that an operator's attributes are stored."""
+"""Types of attributes, as ONNX's operator schemas define them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _USUAL: dict[str, int] = {
     for name in names.split()
 }
 _USUAL_SINCE = 11
-"""From this opset on, an attribute of one of these names has one type in all operators. Most models have no others, and
-need no operator's schema then: when the first one is asked for, onnx makes those of all operators."""
+"""From this opset on, an attribute of one of these names has the same type in all operators. Most models have no other
+attributes and need no schema then: the first access to one makes onnx create those of all operators."""
 
 
 def contradicted(op_type: str, version: int, name: str, stored: int) -> int | None:
-    """The type (AttributeProto.AttributeType) of an attribute of ONNX's operator where it is ``stored`` as another one.
+    """The type (AttributeProto.AttributeType) that ONNX defines for an attribute, if it is ``stored`` as another one.
 
-    None where it is stored as ONNX says, or where ONNX does not define it in this opset.
+    None if the types agree, or if ONNX does not define the attribute in this opset.
     """
     if version >= _USUAL_SINCE and _USUAL.get(name) == stored:
         return None
@@ -49,7 +49,7 @@ def contradicted(op_type: str, version: int, name: str, stored: int) -> int | No
 
 @cache
 def _types(op_type: str, version: int) -> dict[str, int]:
-    """The types of an operator's attributes by name; empty where ONNX defines none."""
+    """The types of an operator's attributes by name; empty if ONNX does not define the operator."""
     try:
         schema = get_schema(op_type, version, "")
     except SchemaError:

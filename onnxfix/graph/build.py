@@ -1,14 +1,14 @@
-"""Builds the overlay's scopes from the protobuf, and refuses graphs whose names make no sense."""
-# Long because: scopes, functions and their imports are read in one pass over the protobuf
+"""Builds the overlay's scopes from the protobuf, and refuses graphs with undefined or duplicate names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto
+from onnx import AttributeProto, FunctionProto, GraphProto, OperatorSetIdProto
 from onnx.defs import onnx_opset_version
 
+from onnxfix import walk
 from onnxfix.errors import ModelError
 from onnxfix.graph.attributes import contradicted
 from onnxfix.graph.overlay import Node, Scope, Use, Value
@@ -36,19 +36,18 @@ def scopes_of(model: Model) -> tuple[Scope, list[Scope]]:
     for root in (main, *functions):
         link(root)
     _pin(model, main, functions)
-    model.keep_orders((main, *functions))  # raises on a cycle
     return main, functions
 
 
 def call_key(scope: Scope) -> tuple[str, str, str]:
-    """What a node that calls this function says: domain, operator, overload."""
+    """Domain, operator and overload of the nodes that call this function."""
     proto = scope.proto
     assert isinstance(proto, FunctionProto)
     return "" if proto.domain == "ai.onnx" else proto.domain, proto.name, getattr(proto, "overload", "")
 
 
 def _check_opset(model: Model) -> None:
-    """Refuse operator sets that the installed onnx knows nothing about: every judgment would be a guess."""
+    """Refuse operator sets that the installed onnx does not know: every finding would be a guess."""
     versions = _versions(model.proto.opset_import)
     if not versions:
         # Before IR version 3 there was no opset_import, and a model of local functions alone may do without.
@@ -67,16 +66,16 @@ def _check_opset(model: Model) -> None:
 
 
 def _versions(imports: Iterable[OperatorSetIdProto], *domains: str) -> list[int]:
-    """The versions of ONNX's own operators, as the imports have them in order, under these names of their domain."""
+    """The imported versions of ONNX's own operators in stored order, under these names of their domain."""
     return [int(entry.version) for entry in imports if entry.domain in (domains or ("", "ai.onnx"))]
 
 
 def _check_one_version(imports: Sequence[OperatorSetIdProto], function: str = "") -> None:
-    """Refuse two versions of ONNX's operators at once, of the model's imports or of a function's.
+    """Refuse a model or function that imports two versions of ONNX's operators.
 
-    None of the readers objects, and they differ (onnx 1.23.2, onnxruntime 1.32.0, TensorRT-RTX 1.7.1): of one name all
-    go by the last entry; of both names onnx.checker goes by the empty one, TensorRT by ``ai.onnx``, ONNX Runtime by the
-    last. In a function that imports 14 and then 12, onnx.checker goes by 12 and ONNX Runtime by 14.
+    No reader rejects it, and they choose differently (onnx 1.23.2, onnxruntime 1.32.0, TensorRT-RTX 1.7.1). For one
+    name, all use the last entry. For both names, onnx.checker uses the empty one, TensorRT ``ai.onnx``, ONNX Runtime
+    the last. In a function that imports 14 and then 12, onnx.checker uses 12 and ONNX Runtime 14.
     """
     versions = _versions(imports)
     if len(set(versions)) < 2:
@@ -99,10 +98,10 @@ def model_scopes(main: Scope, functions: list[Scope]) -> list[Scope]:
 
 
 def fill(scopes: list[Scope]) -> None:
-    """Create what the scopes, and all subgraphs inside them, define.
+    """Create the values and nodes of the scopes and of all subgraphs inside them.
 
     Raises:
-        ModelError: a name is defined twice, or something in a node makes no sense.
+        ModelError: a name is defined twice, or a node is malformed.
     """
     pending = list(scopes)
     while pending:
@@ -137,7 +136,7 @@ def _fill(scope: Scope) -> list[Scope]:
 
 
 def _check_attributes(node: Node, attributes: Sequence[AttributeProto], version: int) -> None:
-    """Refuse an attribute stored as another type than ONNX says: a list for ``Cast.to`` means nothing to anybody."""
+    """Refuse an attribute stored as another type than ONNX defines, such as a list for ``Cast.to``."""
     for attribute in attributes:
         stored = attribute.type
         wanted = contradicted(node.op_type, version, attribute.name, stored)
@@ -189,7 +188,7 @@ def define(scope: Scope, name: str, what: str) -> Value:
 
 
 def _check_text(text: object, scope: Scope) -> None:
-    """protobuf hands out bytes where a string is no UTF-8: nothing that reads the model later could take them."""
+    """Refuse a string that is not UTF-8, which protobuf returns as bytes: no other reader could use it."""
     if isinstance(text, bytes):
         raise ModelError(f"the name {text!r}{_within(scope)} is not UTF-8; the file is damaged")
 
@@ -218,13 +217,12 @@ def add_subgraphs(node: Node) -> list[Scope]:
 def _add_subgraphs(node: Node, attributes: Sequence[AttributeProto]) -> list[Scope]:
     scope = node.scope
     for attribute in attributes:
-        if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
-            graphs = [(attribute.name, attribute.g)]
-        elif attribute.graphs:
-            graphs = [(f"{attribute.name}[{i}]", g) for i, g in enumerate(attribute.graphs)]
-        else:
+        graphs = walk.attribute_graphs(attribute)
+        if not graphs:
             continue
-        for label, graph in graphs:
+        single = attribute.HasField("g") or attribute.type == AttributeProto.GRAPH
+        for index, graph in enumerate(graphs):
+            label = attribute.name if index < single else f"{attribute.name}[{index - single}]"
             own = f"{node.name or node.first_output or node.op_type}.{label}"
             node.subgraphs.append(Scope(scope.model, graph, "subgraph", own, scope, node, label))
     if node.subgraphs and scope.depth > MAX_NESTING:
@@ -233,7 +231,11 @@ def _add_subgraphs(node: Node, attributes: Sequence[AttributeProto]) -> list[Sco
 
 
 def link(root: Scope) -> None:
-    """Connect inputs and outputs of ``root`` and its subgraphs to the values that they name."""
+    """Connect the inputs and outputs of ``root`` and its subgraphs to the values that they name.
+
+    Raises:
+        ModelError: a name is not defined.
+    """
     visible = _Visible()
     for scope in root.walk():
         visible.enter(scope)
@@ -250,28 +252,28 @@ def link(root: Scope) -> None:
             if value.scope is scope:
                 value.is_output = True
             else:
-                value.pins += 1  # a branch that returns an outer value: its name must stay
+                value.pins += 1  # a branch returns an outer value: its name must stay
             scope.outputs.append(value)
 
 
 class _Visible:
-    """What names mean in the scope that was entered last: ``Scope.lookup`` without the way up through all scopes."""
+    """The values visible in the scope that was entered last, by name: ``Scope.lookup`` in one step."""
 
     def __init__(self) -> None:
         self._within: list[tuple[Scope, dict[str, Value | None]]] = []
-        """The scopes around the present one, outer first, with what their names meant outside of them."""
+        """The scopes around the present one, outer first, each with the values that its names hide."""
         self._values: dict[str, Value] = {}
         self.get = self._values.get
 
     def enter(self, scope: Scope) -> None:
-        """Go into ``scope``, out of those that are not around it."""
+        """Leave the scopes that are not around ``scope``, and enter it."""
         while self._within and self._within[-1][0] is not scope.parent:
             for name, outside in self._within.pop()[1].items():
                 if outside is None:
                     del self._values[name]
                 else:
                     self._values[name] = outside
-        # Out of the outermost scope there is no way, so what its names mean elsewhere is of no interest.
+        # The outermost scope is never left, so it hides nothing.
         hidden = {name: self._values.get(name) for name in scope.values} if self._within else {}
         self._within.append((scope, hidden))
         self._values.update(scope.values)
@@ -293,7 +295,7 @@ def _connect(node: Node, visible: _Visible) -> None:
                 f"input {name!r} of node {node.place} ({node.op_type}) is produced by no node, input or initializer"
             )
         node.inputs.append(value)
-        value._uses[(id(node), index)] = Use(node, index)
+        value._uses[Use(node, index)] = None
 
 
 def _pin(model: Model, main: Scope, functions: list[Scope]) -> None:
@@ -303,7 +305,8 @@ def _pin(model: Model, main: Scope, functions: list[Scope]) -> None:
         for binding in (*info.initialization_binding, *info.update_binding):
             names.update((binding.key, binding.value))
         for graph in (info.initialization, info.algorithm):
-            names |= _names_read(list(graph.node)) | {output.name for output in graph.output}
+            names.update(name for node in graph.node for name in walk.reads(node))
+            names.update(output.name for output in graph.output)
     for scope in model_scopes(main, functions):
         for value in annotated(scope):
             value.pins += 1
@@ -316,7 +319,7 @@ def _pin(model: Model, main: Scope, functions: list[Scope]) -> None:
 
 
 def _pin_ends(scope: Scope) -> None:
-    """Mark what a graph without outputs computes last: if nobody needed that, nothing would be left of it."""
+    """Pin the last results of a graph without outputs, or all of its nodes would be dead."""
     for node in scope.nodes:
         values = [value for value in node.outputs if value is not None]
         if not any(value._uses for value in values):
@@ -334,19 +337,6 @@ def annotated(scope: Scope) -> list[Value]:
         for name in sorted({entry.tensor_name, *(e.value for e in entry.quant_parameter_tensor_names)})
     ]
     return [value for value in map(scope.lookup, names) if value is not None]
-
-
-def _names_read(nodes: list[NodeProto]) -> set[str]:
-    names: set[str] = set()
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        names.update(node.input)
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                names.update(output.name for output in graph.output)
-                pending.extend(graph.node)
-    return names
 
 
 def _within(scope: Scope) -> str:

@@ -1,4 +1,4 @@
-"""Tells whether a model has been in the same state before, without keeping the states."""
+"""Recognizes a state that a model was in before, without keeping the states."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from onnx import GraphProto
 
+from onnxfix import walk
 from onnxfix.graph.overlay import Node
 
 if TYPE_CHECKING:
@@ -13,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def fingerprint(model: Model, digests: dict[Node, bytes]) -> bytes:
-    """A hash of everything that fixes change; initializers count by name and shape, never by their bytes.
+    """A hash of everything that fixes change. Initializers count by name, type and shape, not by their bytes.
 
-    ``digests`` holds those of nodes that are known, and takes the others in.
+    ``digests`` caches the hashes of the nodes.
     """
-    from hashlib import blake2b  # brings OpenSSL, of which a small run may have no need
+    from hashlib import blake2b  # lazy: start-up, brings OpenSSL
 
     digest = blake2b(digest_size=16)
     digest.update(repr([(entry.domain, entry.version) for entry in model.proto.opset_import]).encode())
@@ -38,13 +39,11 @@ def fingerprint(model: Model, digests: dict[Node, bytes]) -> bytes:
 
 
 def _content(node: Node) -> bytes:
-    """What fixes change in a node. What its subgraphs hold is counted there: here that would be quadratic in depth."""
+    """The parts of a node that fixes change, without its subgraphs: they are hashed as scopes of their own."""
     proto = node.proto
     if node.subgraphs:
         own = [
-            a.SerializeToString(deterministic=True)
-            for a in proto.attribute
-            if not (a.HasField("g") or a.graphs)
+            a.SerializeToString(deterministic=True) for a in proto.attribute if not walk.attribute_graphs(a)
         ]
         return repr((proto.name, list(proto.input), list(proto.output), own)).encode()
     return bytes(proto.SerializeToString(deterministic=True))

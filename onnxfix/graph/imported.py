@@ -1,11 +1,9 @@
-"""Which nodes TensorRT's parser looks at."""
+"""The nodes that TensorRT's parser imports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-
-from onnx import FunctionProto
 
 from onnxfix.graph.overlay import Node, Scope
 from onnxfix.graph.shared import Listing, every_node, shared
@@ -18,13 +16,13 @@ def imported(model: Model) -> Listing:
     """The nodes that the parser certainly imports, dead ones included.
 
     Measured with TensorRT-RTX 1.7.1: it imports every node of the graph, of loop bodies and of functions that are
-    called, and both branches of an If; where its condition is a weight, only the branch taken.
+    called, and both branches of an If, or only the branch taken if its condition is a weight.
     """
     return shared(model, _imported)
 
 
 def imported_nodes(model: Model) -> frozenset[Node]:
-    """The same as a set, to ask of single nodes."""
+    """The same as a set."""
     return shared(model, _imported_nodes)
 
 
@@ -39,7 +37,7 @@ def _imported(model: Model) -> Listing:
 
 
 def _walk(model: Model) -> Iterator[Node]:
-    bodies = {_key(scope.proto): scope for scope in model.functions}
+    bodies = dict(model.called)
     stack = [model.main]
     while stack:
         for node in stack.pop().nodes:
@@ -50,14 +48,8 @@ def _walk(model: Model) -> Iterator[Node]:
             stack.extend(sub for sub in node.subgraphs if _entered(node, sub))
 
 
-def _key(proto: object) -> tuple[str, str, str]:
-    """What a node that calls this function says: domain, operator, overload."""
-    assert isinstance(proto, FunctionProto)
-    return "" if proto.domain == "ai.onnx" else proto.domain, proto.name, proto.overload
-
-
 def _entered(node: Node, sub: Scope) -> bool:
-    """Whether the parser goes into this body: certainly, that is."""
+    """Whether the parser certainly imports this subgraph."""
     if node.op_type != "If":
         return True
     condition = node.input(0)

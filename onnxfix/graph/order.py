@@ -1,4 +1,4 @@
-"""Orders in which producers come before what reads them, for a graph and everything inside it at once."""
+"""Topological orders, for a graph and everything inside it at once."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def _is_sorted(scope: Scope) -> bool:
 
 
 def _reads(scopes: Sequence[Scope]) -> Iterator[tuple[Scope, Node, Sequence[Value | None]]]:
-    """``(scope, node of it, values)``: what each node reads, itself or by way of its subgraphs.
+    """``(scope, node of it, values)``: what each node reads, directly or in its subgraphs.
 
-    Values of other scopes than the one that is named are meant for nobody: they come again with their own scope.
+    Values of other scopes than ``scope`` are to be ignored: they come again with their own scope.
     """
     owners: dict[Scope, Node] = {}
-    """For every scope around the present one: its node that holds the present one. Outer scopes come first."""
+    """For every scope around the present one, outer first: its node that contains the present one."""
     for scope in scopes:
         if scope.parent is not None and scope.owner is not None and scope is not scopes[0]:
             owners[scope.parent] = scope.owner
@@ -75,7 +75,7 @@ def _stored_order_holds(scopes: Sequence[Scope]) -> bool:
 
 
 def _producers(scopes: Sequence[Scope]) -> dict[Node, list[Node]]:
-    """Nodes of its own scope whose outputs a node reads, directly or from inside its subgraphs."""
+    """For each node, the nodes of its own scope whose outputs it reads, directly or in its subgraphs."""
     found: dict[Node, list[Node]] = {}
     for scope, node, values in _reads(scopes):
         known = found.setdefault(node, [])
@@ -86,7 +86,7 @@ def _producers(scopes: Sequence[Scope]) -> dict[Node, list[Node]]:
 
 
 def _sorted(nodes: Sequence[Node], needs: Mapping[Node, Sequence[Node]]) -> list[Node]:
-    """The nodes, each moved only to come after what it needs."""
+    """The nodes, each moved only as far as it needs to come after what it reads."""
     order: list[Node] = []
     done: dict[Node, bool] = {}
     for root in nodes:

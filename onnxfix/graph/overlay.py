@@ -1,9 +1,8 @@
 """A thin overlay on ``ModelProto``: nodes and values with use-def links across subgraphs and functions.
 
-The protobuf stays the truth; the overlay only indexes it. Nothing here mutates a model: that is ``edits.py``'s
-job, so that every change is data that can be shown, replayed and withdrawn.
+The protobuf is the model; the overlay only indexes it. Nothing here changes a model: edits do (``edits.py``), so that
+every change is data that can be shown, replayed and withdrawn.
 """
-# Long because: Value, Node and Scope name each other on every other line; apart they are no easier to read.
 
 from __future__ import annotations
 
@@ -29,13 +28,13 @@ if TYPE_CHECKING:
     from onnxfix.model import Model
 
 CONSTANT_LIMIT = 1 << 20
-"""Bytes: what ``Value.constant`` reads at most unless the caller asks for more."""
+"""Default size limit of ``Value.constant``, in bytes."""
 
 
 class UnknownAttribute(Exception):
-    """An attribute that refers to a function's own attribute: its value differs from call to call.
+    """An attribute that refers to an attribute of the surrounding function: its value differs from call to call.
 
-    The engine catches it and drops the match, so a rule that asks for such an attribute is silent by default.
+    The engine catches it and drops the match, so that a rule that reads such an attribute reports nothing.
     """
 
 
@@ -73,7 +72,7 @@ class Value:
         self.pins = 0
         self.initializer: TensorProto | None = None
         self.sparse = False
-        self._uses: dict[tuple[int, int], Use] = {}
+        self._uses: dict[Use, None] = {}
         self._constant: np.ndarray[Any, Any] | None = None
 
     def __repr__(self) -> str:
@@ -82,7 +81,7 @@ class Value:
     @property
     def uses(self) -> list[Use]:
         """Consumers, including nodes of subgraphs that capture this value. A graph output is not a use."""
-        return list(self._uses.values())
+        return list(self._uses)
 
     @property
     def use_count(self) -> int:
@@ -91,17 +90,17 @@ class Value:
 
     @property
     def pinned(self) -> bool:
-        """Whether something other than a node names the value: a branch that returns it, training, quantization."""
+        """Whether anything but a node refers to the value: a branch that returns it, training, quantization."""
         return self.pins > 0
 
     @property
     def replaceable(self) -> bool:
-        """Whether all uses may be moved to another value: nothing outside the nodes knows the name."""
+        """Whether all uses may be moved to another value: only nodes refer to the name."""
         return not (self.is_output or self.pins > 0)
 
     @property
     def declared(self) -> TypeProto | None:
-        """The type that the file states. For anything but a graph input it is a claim, and may be wrong."""
+        """The declared type. It may be wrong, except for graph inputs, which define theirs."""
         return self.scope.declared_types().get(self.name)
 
     @property
@@ -136,13 +135,12 @@ class Value:
             return None
         array.setflags(write=False)
         self._constant = array
-        # What four bits or a list of numbers become may be larger than what is stored: the first who asks is told what
-        # the second one is.
+        # The array may be larger than what is stored (4-bit types, lists of numbers): the limit counts for it, too.
         return array if array.nbytes <= max_bytes else None
 
 
 def is_read(value: Value | None) -> bool:
-    """Whether anything asks for an output: a node, the graph's caller, or something that names it otherwise."""
+    """Whether an output is read: by a node, by the graph's caller, or by anything else that refers to its name."""
     return value is not None and (bool(value._uses) or value.is_output or value.pins > 0)
 
 
@@ -158,7 +156,7 @@ class Node:
         domain = proto.domain
         self.domain: str = "" if domain == "ai.onnx" else domain
         self.is_onnx: bool = self.domain == "" and ("", self.op_type) not in scope.model.function_names
-        """Whether this is ONNX's own operator: the default domain, and no local function takes the name."""
+        """Whether this is ONNX's own operator: in the default domain, and not the name of a local function."""
         self.inputs: list[Value | None] = []
         self.outputs: list[Value | None] = []
         self.subgraphs: list[Scope] = []
@@ -186,7 +184,7 @@ class Node:
 
     @property
     def opset(self) -> int:
-        """Version of this node's operator set where it stands; 0 when the model does not import the domain."""
+        """Version of this node's operator set in its scope; 0 if the domain is not imported."""
         return self.scope.opset(self.domain)
 
     @property
@@ -204,7 +202,7 @@ class Node:
 
     @property
     def at(self) -> Place:
-        """The same as data."""
+        """The node's place, as data."""
         scope, output = self.scope, self.first_output
         nameless = not (output or self.name or scope.trail)
         index = next(i for i, node in enumerate(scope.nodes) if node is self) if nameless else -1
@@ -222,7 +220,7 @@ class Node:
         Raises:
             UnknownAttribute: it refers to an attribute of the surrounding function.
         """
-        for attribute in self.proto.attribute[:]:  # a list is walked faster than protobuf's own kind
+        for attribute in self.proto.attribute[:]:  # iterating over a list is faster
             if attribute.name == name:
                 if attribute.ref_attr_name:
                     raise UnknownAttribute(f"{self.place}: {name}")
@@ -231,7 +229,7 @@ class Node:
         return None
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """The attribute decoded (bytes as str where they are UTF-8), or ``default`` when it is absent.
+        """The attribute decoded (bytes as str where they are UTF-8), or ``default`` if it is absent.
 
         Raises:
             UnknownAttribute: it refers to an attribute of the surrounding function.
@@ -250,11 +248,11 @@ class Node:
         return list(value) if attribute.type >= AttributeProto.FLOATS and _is_listy(attribute.type) else value
 
     def input(self, index: int) -> Value | None:
-        """The input at ``index``, or None where it is left out."""
+        """The input at ``index``, or None if it is omitted."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def output(self, index: int = 0) -> Value | None:
-        """The output at ``index``, or None where it is left out."""
+        """The output at ``index``, or None if it is omitted."""
         return self.outputs[index] if index < len(self.outputs) else None
 
 
@@ -296,13 +294,12 @@ class Scope:
         self.outputs: list[Value] = []
         self.values: dict[str, Value] = {}
         self._declared: dict[str, TypeProto] | None = None
-        self._imports: dict[str, int] | None = None
 
     def __repr__(self) -> str:
         return f"Scope({self.path or self.kind!r})"
 
     def lookup(self, name: str) -> Value | None:
-        """The value that ``name`` means here: defined in this scope or, for a subgraph, in one around it."""
+        """The value that ``name`` refers to here: of this scope or, in a subgraph, of one around it."""
         scope: Scope | None = self
         while scope is not None:
             value = scope.values.get(name)
@@ -312,16 +309,13 @@ class Scope:
         return None
 
     def opset(self, domain: str = "") -> int:
-        """Version of ``domain`` valid in this scope (a function imports its own); 0 when not imported."""
-        root = self.root
-        if root._imports is None:
-            root._imports = root.imports()
-        return root._imports.get(domain, 0)
+        """Imported version of ``domain`` in this scope (a function has its own imports); 0 if it is not imported."""
+        return self.model.imports[self.root].get(domain, 0)
 
     def imports(self) -> dict[str, int]:
-        """Domain to version, as the protobuf of the model or of the function around has them right now.
+        """Domain to version, as the protobuf of the model or of the surrounding function imports them at present.
 
-        Of a domain that is imported twice the last entry counts, as for onnx.checker and ONNX Runtime.
+        If a domain is imported twice, the last entry counts, as for onnx.checker and ONNX Runtime.
         """
         proto = self.root.proto
         found: dict[str, int] = {}
@@ -330,7 +324,7 @@ class Scope:
         return found
 
     def declared_types(self) -> dict[str, TypeProto]:
-        """Name to the type that the file states; graph inputs win over outputs, outputs over value_info."""
+        """Declared types by name. Graph inputs take precedence over outputs, outputs over value_info."""
         if self._declared is None:
             proto = self.proto
             infos = list(getattr(proto, "value_info", ()))
@@ -339,10 +333,14 @@ class Scope:
             self._declared = {info.name: info.type for info in infos if info.HasField("type")}
         return self._declared
 
-    def topological(self) -> list[Node]:
-        """The nodes in an order in which producers come first; the stored order where that already holds.
+    def forget_declared(self) -> None:
+        """Drop ``declared_types``; for the code that edits value_info."""
+        self._declared = None
 
-        Of the graph as it is now, in the middle of an edit too. Who asks for every scope asks ``Model.orders``.
+    def topological(self) -> list[Node]:
+        """The nodes in topological order; the stored order if it is one.
+
+        Computed anew each time, and valid in the middle of an edit too. ``Model.orders`` has the orders of all scopes.
 
         Raises:
             ModelError: the graph has a cycle.

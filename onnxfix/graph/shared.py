@@ -1,10 +1,8 @@
-"""What several rules ask of a model, worked out once for each state of it and not once for each rule."""
+"""What several rules ask of a model, computed once for each state of the model and not once for each rule."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from onnxfix.graph.overlay import Node
@@ -16,32 +14,22 @@ T = TypeVar("T")
 Operator = tuple[str, str]
 """Domain and operator, as a node has them."""
 
-_KEPT = "_shared"
-
 
 def shared(model: Model, make: Callable[[Model], T]) -> T:
-    """What ``make(model)`` gives, computed for whoever asks first and kept until the model is edited.
+    """``make(model)``, computed once and kept until the model is edited (``Model.invalidate``).
 
-    ``make`` is a function of a module, never one made on the spot: it is the key. What it gives may depend on the
-    model's graph alone, not on the target.
+    ``make`` is the key: a function of a module, never one made on the spot. Its result may depend on the model's graph
+    alone, not on the target.
     """
-    # Kept with the model: a dictionary of its own would keep the model alive.
-    try:
-        found: T = model.__dict__[_KEPT][make]
-    except KeyError:
-        found = make(model)
-        model.__dict__.setdefault(_KEPT, {})[make] = found
+    known = model.derived
+    if make not in known:
+        known[make] = make(model)
+    found: T = known[make]
     return found
 
 
-def forget(model: Model) -> None:
-    """Drop what was kept, and the shapes; for the code that edits."""
-    vars(model).pop(_KEPT, None)
-    model.forget_shapes()
-
-
 class Listing:
-    """Nodes in an order, found by operator: a rule about three operators should not look at every node."""
+    """Nodes in an order, indexed by operator: a rule about three operators should not visit every node."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = list(nodes)
@@ -63,7 +51,7 @@ class Listing:
         return self._places.keys()
 
     def of(self, wanted: Callable[[Operator], object]) -> list[Node]:
-        """The nodes whose operator ``wanted`` is true of, which is asked once for each, in the listing's order."""
+        """The nodes whose operator is ``wanted`` (called once for each operator), in the listing's order."""
         found = [places for operator, places in self._places.items() if wanted(operator)]
         if len(found) < 2:
             return [self.nodes[place] for places in found for place in places]
@@ -80,7 +68,7 @@ def _every_node(model: Model) -> Listing:
 
 
 def elem_types(model: Model) -> frozenset[int]:
-    """The element types (TensorProto numbers) that any value is known to have, or that a Cast asks for."""
+    """The element types (TensorProto numbers) of all values with a known type, and of all Casts."""
     return shared(model, _elem_types)
 
 
@@ -89,18 +77,6 @@ def _elem_types(model: Model) -> frozenset[int]:
     known = model.shapes.elem_type
     for node in every_node(model).of(lambda operator: operator == ("", "Cast")):
         made = node.output()
-        if made is None or known(made) is None:  # nothing is known of it, as in bodies that lie too deep
+        if made is None or known(made) is None:  # unknown, as in subgraphs nested too deeply
             types |= {int(a.i) for a in node.proto.attribute if a.name == "to"}
     return frozenset(elem for elem in types if elem is not None)
-
-
-@contextmanager
-def paused_collection() -> Iterator[None]:
-    """No garbage collection in here: many objects come to be, hardly any goes, and looking for it costs a third."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()

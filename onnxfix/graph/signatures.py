@@ -1,7 +1,7 @@
-"""Which element types ONNX's operators take in each opset, by their schemas.
+"""Element types that ONNX's operators accept in each opset, by their schemas.
 
-A rule that puts a node around a value of any type asks here first: Squeeze takes float8 from opset 21 on, although
-QuantizeLinear makes it from opset 19 on.
+A rule that adds a node for a value of any type checks here first: Squeeze accepts float8 from opset 21 on, although
+QuantizeLinear produces it from opset 19 on.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _NUMBERS = {f"tensor({name.lower()})": number for name, number in TensorProto.Da
 class Formal(NamedTuple):
     """One input or output of an operator.
 
-    ``elems`` are the element types (TensorProto numbers) that a tensor may have there. Inputs and outputs of the same
-    ``variable`` have the same one; it is "" where the type depends on nothing else.
+    ``elems`` are the allowed element types (TensorProto numbers). Inputs and outputs with the same ``variable`` have
+    the same type; it is "" if the type depends on no other one.
     """
 
     elems: frozenset[int]
@@ -27,24 +27,24 @@ class Formal(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """An operator's inputs and outputs; the last one of each counts for all that follow where it is variadic."""
+    """An operator's inputs and outputs. If it is variadic (``endless``), the last one counts for all that follow."""
 
     inputs: tuple[Formal, ...]
     outputs: tuple[Formal, ...]
     endless: tuple[bool, bool]
 
     def input(self, index: int) -> Formal | None:
-        """The input that stands at ``index``, or None."""
+        """The formal input at ``index``, or None."""
         return _at(self.inputs, index, endless=self.endless[0])
 
     def output(self, index: int) -> Formal | None:
-        """The output that stands at ``index``, or None."""
+        """The formal output at ``index``, or None."""
         return _at(self.outputs, index, endless=self.endless[1])
 
 
 @cache
 def signature(op_type: str, opset: int) -> Signature | None:
-    """The signature of ONNX's operator in an opset; None where ONNX does not define it there."""
+    """The signature of ONNX's operator in an opset; None if ONNX does not define it there."""
     try:
         schema = get_schema(op_type, opset, "")
     except SchemaError:
@@ -56,7 +56,7 @@ def signature(op_type: str, opset: int) -> Signature | None:
 
 
 def takes(op_type: str, opset: int, elem: int, index: int = 0) -> bool:
-    """Whether ONNX's operator takes a tensor of this element type (TensorProto number) as an input in an opset."""
+    """Whether ONNX's operator accepts this element type (TensorProto number) as input ``index`` in an opset."""
     known = signature(op_type, opset)
     formal = None if known is None else known.input(index)
     return formal is not None and elem in formal.elems

@@ -1,4 +1,4 @@
-"""The files of a fixed model before they have their names: where they are written, proven, and installed from."""
+"""The temporary files of a fixed model: written, proven, and then installed under their final names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from onnx import ModelProto
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import atomic, lazy, wire
+from onnxfix.files import atomic, copying, lazy, loading, saving, tensors
 from onnxfix.files.beside import Beside
 from onnxfix.files.folders import Folder, thoroughly, writing
 from onnxfix.files.temporary import Stamp, Temporary, temporary_in
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Split:
-    """A model and the weights that do not fit into one protobuf with it, in a folder of their own under the names that
-    they will have: the model calls its weights by name, and is installed as it was proven."""
+    """A model and the weights that do not fit into one protobuf with it, in a folder of their own under their final
+    names: the model refers to its weights by name, and is installed as it was proven."""
 
     folder: Folder
     model: Temporary
@@ -32,17 +32,17 @@ class _Split:
 
 
 class Candidate:
-    """The fixed model in the folder where it will be installed, or with ``destination`` None in any where its external
-    data is found. ``original`` is where the original is read, ``copies`` are files that were made for that. All is
-    deleted at the end of ``stack``, unless installed.
+    """The fixed model in the folder where it will be installed, or with ``destination`` None in one where its external
+    data are found. ``original`` is the file that the original is read from, ``copies`` are files that were made for
+    that. Everything that is not installed is deleted at the end of ``stack``.
 
     Raises:
-        OnnxfixError: the folder takes no files.
+        OnnxfixError: no files can be written to the folder.
     """
 
     def __init__(
         self,
-        loaded: wire.Loaded,
+        loaded: loading.Loaded,
         destination: Path | None,
         original: Path,
         stack: ExitStack,
@@ -61,13 +61,13 @@ class Candidate:
         self._model = self._plain = self.spare()
         stack.callback(self._close)
         if destination is not None and loaded.external and loaded.base_dir is not None:
-            from onnxfix.files.arriving import Arriving  # threads, of which most runs have no need
+            from onnxfix.files.arriving import Arriving  # lazy: start-up, it loads threads
 
             self._arriving = Arriving(loaded, loaded.base_dir, self._beside)
         self._split: _Split | None = None
-        self._theirs: Stamp | None = None
-        # With no destination, the folder may hold files of the user's: the weights get a name that nobody else has
-        # taken, without the two dots with which onnx takes no location to begin.
+        self._existing: Stamp | None = None
+        # Without a destination, the folder may have files of the user's: the weights get an unused name. onnx accepts
+        # no location that starts with two dots.
         name = self._name if destination is not None else self._plain.name.replace("..", ".")
         self.location = f"{name}.data"
 
@@ -78,7 +78,7 @@ class Candidate:
 
     @property
     def path(self) -> Path:
-        """Where the model can be read."""
+        """The file of the model."""
         return self._model.path
 
     @property
@@ -99,7 +99,7 @@ class Candidate:
         """Wait until the external data is where the candidate looks for it.
 
         Raises:
-            OnnxfixError: another file stands in the way, or the disk is full.
+            OnnxfixError: another file has the name, or the disk is full.
         """
         if self._arriving is not None:
             self._arriving.wait()
@@ -111,20 +111,20 @@ class Candidate:
         Raises:
             OnnxfixError: the disk is full, or another file has the name that the weights need.
         """
-        layout = wire.laid_out(proto, self.location)
+        layout = saving.laid_out(proto, self.location)
         if not layout.moved:
             self._model = self._plain
             layout.write(self._plain)
             return
         self.arrived()
         own = PurePath(self.location)
-        locations = {PurePath(location) for location in wire.external_files(proto)}
+        locations = {PurePath(location) for location in tensors.external_files(proto)}
         if own in locations:
             raise self._in_the_way()
         split = self._staged()
         self._show(locations, split)
         layout.write(split.model, split.weights)
-        self._theirs = self._found(split)
+        self._existing = self._found(split)
         self._model = split.model
 
     def _staged(self) -> _Split:
@@ -141,28 +141,28 @@ class Candidate:
         return self._split
 
     def _show(self, locations: Iterable[PurePath], split: _Split) -> None:
-        """Copy the other external data of a split model beside it: onnx follows links of no kind. Such models are rare,
-        since whoever keeps weights in files of their own seldom has 2 GB left in the model."""
+        """Copy the other external data of a split model beside it: onnx follows no links. Such models are rare: with
+        weights in external files, a model seldom has 2 GB of its own."""
         staged = Beside(split.folder)
         try:
             for location in locations:
                 folder = staged.folder(location.parent)
                 with writing(folder.path / location.name):
                     if folder.lookup(location.name) is not None:
-                        continue  # for a candidate before
+                        continue  # copied for an earlier candidate
                     file = Temporary(folder, location.name, folder, location.name)
                 try:
-                    wire.copy_file(self._home.path / location, file)
+                    copying.copy_file(self._home.path / location, file)
                 finally:
                     file.leave()
         finally:
             staged.close()
 
     def _found(self, split: _Split) -> Stamp | None:
-        """The file that has the weights' name, if it holds the same: an earlier run's is as good as ours.
+        """The file that has the weights' name already, if it is identical: an earlier run may have written it.
 
         Raises:
-            OnnxfixError: it holds something else.
+            OnnxfixError: it is another file.
         """
         path = self._home.path / self.location
         with writing(path):
@@ -189,30 +189,30 @@ class Candidate:
         self._loaded.copy_to(self._plain)
 
     def check(self) -> None:
-        """Make sure that the files are what was written, for whoever has read them since.
+        """Check that the files still are what was written: others have read them since.
 
         Raises:
-            OnnxfixError: somebody else has changed or replaced one.
+            OnnxfixError: one was changed or replaced.
         """
         for file in (*self._copies, self._model):
             file.check()
         if self.split and self._split is not None:
             self._split.weights.check()
-            if self._theirs is not None and lazy.stamp(self._home.path / self.location) != self._theirs:
+            if self._existing is not None and lazy.stamp(self._home.path / self.location) != self._existing:
                 raise OnnxfixError(f"{self._home.path / self.location}: was changed or replaced; run again")
         self._beside.check()
 
     def install(self, proto: ModelProto, *, in_place: bool) -> None:
-        """Give the files their names, those that ``proto`` refers to and the model last.
+        """Rename the files to their final names, first those that ``proto`` refers to, and the model last.
 
         Raises:
-            OnnxfixError: somebody else has changed one, or they cannot be written.
+            OnnxfixError: one was changed, or they cannot be written.
         """
         self.check()
         if not self._leave_data:
-            self._beside.drop(keep=wire.external_files(proto))
+            self._beside.drop(keep=tensors.external_files(proto))
         files = [self._model]
-        if self.split and self._split is not None and self._theirs is None:
+        if self.split and self._split is not None and self._existing is None:
             files.insert(0, self._split.weights)
         atomic.install(
             files,
@@ -222,7 +222,7 @@ class Candidate:
         )
 
     def _close(self) -> None:
-        if self._arriving is not None:  # the run failed before it was there
+        if self._arriving is not None:  # the run failed before the copy was complete
             self._arriving.over()
         if not self._model.placed and not self._leave_data:
             thoroughly(self._beside.drop)

@@ -1,4 +1,4 @@
-"""The post-condition of every apply: the interface stands, and only what the fixes touched differs."""
+"""The post-condition of every apply: the interface is unchanged, and so is whatever no fix touched."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ from onnx import (
     ValueInfoProto,
 )
 
+from onnxfix import walk
 from onnxfix.files import lazy, tensors
 from onnxfix.shapes import dimnames
 
 if TYPE_CHECKING:
-    from onnxfix.verification.specialize.special import Special
+    from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 
 _BODY = ("node", "initializer", "sparse_initializer", "value_info")
-_GROUP = 3  # the wire type of a field whose data are fields
+_GROUP = 3  # the wire type of a group, whose data are fields
 _GRAPH_PARTS = (*_BODY, "input", "output")
 
 
-def interface_changes(original: ModelProto, fixed: ModelProto, special: Special | None = None) -> list[str]:
-    """What a caller of the model would notice, one line each; empty where the contract holds.
+def interface_changes(
+    original: ModelProto, fixed: ModelProto, special: ResolvedSpecialization | None = None
+) -> list[str]:
+    """Changes that a caller of the model would notice, one line each; empty where the contract holds.
 
-    Inputs and outputs keep name, order, type, shape and symbolic dimensions; an input that has a default keeps
-    it; operator set imports, IR version, metadata and everything else outside the graph's body stay. What ``special``
-    asked for must have happened, and nothing else: an input that it made a constant is removed (or kept, and nothing
-    reads it), and the dimensions that it fixed have the size that it gave.
+    Inputs and outputs keep name, order, type, shape, symbolic dimensions and default; operator set imports, IR version,
+    metadata and everything else outside the graph's body are unchanged. The changes of ``special`` must all be there:
+    an input that became constant is removed (or kept, and nothing reads it), and fixed dimensions have their sizes.
     """
     found = []
     removed = special.without if special is not None else ()
@@ -75,9 +77,11 @@ def _functions(model: ModelProto) -> list[FunctionProto]:
     return list(getattr(model, "functions", ()))
 
 
-def _as_asked(before: ValueInfoProto, after: ValueInfoProto, is_input: bool, special: Special) -> bool:
-    """Whether two declarations are the same but for the sizes that ``special`` gave, and for an output those that
-    follow. A graph input's unnamed dimensions have names there, and an input of unknown rank may have got one."""
+def _as_asked(
+    before: ValueInfoProto, after: ValueInfoProto, is_input: bool, special: ResolvedSpecialization
+) -> bool:
+    """Whether two declarations differ only in the sizes of ``special``, for an output also in those that follow from
+    them. ``special`` names a graph input's unnamed dimensions, and may give a rank to an input that has none."""
     was, now = ValueInfoProto(), ValueInfoProto()
     was.CopyFrom(before)
     now.CopyFrom(after)
@@ -109,7 +113,7 @@ def _as_asked(before: ValueInfoProto, after: ValueInfoProto, is_input: bool, spe
 
 
 def _tensor_of(info: ValueInfoProto) -> Any:
-    """The tensor type of a declaration, of a sequence's or an optional's elements too; None where there is none."""
+    """The tensor type of a declaration, or of the elements of its sequence or optional; None where there is none."""
     kind = info.type
     while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
         kind = getattr(kind, kind.WhichOneof("value")).elem_type
@@ -119,13 +123,8 @@ def _tensor_of(info: ValueInfoProto) -> Any:
 
 def _reads(graph: GraphProto) -> Iterator[str]:
     """What nodes read and branches return, at any depth. What the main graph returns is its caller's."""
-    pending = [graph]
-    while pending:
-        for node in pending.pop().node:
-            yield from node.input
-            for inner in (one for attribute in node.attribute for one in _graphs(attribute)):
-                yield from (info.name for info in inner.output)
-                pending.append(inner)
+    for node in graph.node:
+        yield from walk.reads(node)
 
 
 def _default_changes(original: GraphProto, fixed: GraphProto, removed: Sequence[str]) -> Iterator[str]:
@@ -136,7 +135,7 @@ def _default_changes(original: GraphProto, fixed: GraphProto, removed: Sequence[
     for name, tensor in old.items():
         after = new.pop(name, None)
         if type(after) is not type(tensor) or not _alike(tensor, after):
-            yield f"the default of input {name!r} changed or is gone"
+            yield f"the default of input {name!r} was changed or removed"
     for name in new:
         yield f"input {name!r} has a default that it did not have"
 
@@ -166,7 +165,7 @@ def _different_fields(first: Any, second: Any, skip: Iterable[str]) -> list[str]
 
 
 def _alike(first: Any, second: Any) -> bool:
-    """Whether a field holds the same in two models, in whichever files the bytes of their tensors are."""
+    """Whether two values of a field are equal, wherever the bytes of their tensors are stored."""
     if first == second:
         return True
     if isinstance(first, TensorProto):
@@ -179,14 +178,14 @@ def _alike(first: Any, second: Any) -> bool:
 
 
 def _unknown(message: Any) -> list[str]:
-    return _told(UnknownFieldSet(message))
+    return _field_texts(UnknownFieldSet(message))
 
 
-def _told(unknown: Any) -> list[str]:
+def _field_texts(unknown: Any) -> list[str]:
     fields = [unknown[index] for index in range(len(unknown))]
     return [
-        f"{field.field_number}:{field.wire_type}:{_told(field.data) if field.wire_type == _GROUP else field.data!r}"
-        for field in fields
+        f"{one.field_number}:{one.wire_type}:{_field_texts(one.data) if one.wire_type == _GROUP else one.data!r}"
+        for one in fields
     ]
 
 
@@ -207,12 +206,12 @@ def untouched_changes(original: ModelProto, fixed: ModelProto, touched: Set[str]
             names = _names(kind, item)
             added = kind == "initializer" and names[0] not in known
             if not added and touched.isdisjoint(names):
-                found.append(f"{kind} of {', '.join(names) or 'no name'} changed though no fix touched it")
+                found.append(f"{kind} of {', '.join(names) or 'no name'} changed although no fix touched it")
     return found
 
 
 def _different(old: Counter[Any], new: Counter[Any]) -> list[Any]:
-    """What one has more often than the other; most models are the same but for a few nodes."""
+    """Items that one has more often than the other."""
     if old == new:
         return []
     more = [item for item, count in old.items() if count > new.get(item, 0)]
@@ -228,7 +227,7 @@ def _names(kind: str, item: Any) -> Sequence[str]:
 
 
 class _Bodies:
-    """Every node, initializer and value_info of every scope, counted by its bytes, which hold its names.
+    """Every node, initializer and value_info of every scope, counted by its bytes, names included.
 
     A node with subgraphs counts without them, as ``(outputs, parts)``: their nodes are counted on their own.
     Initializers, sparse ones too, count as ``(name, digest)``, for they may be large.
@@ -242,7 +241,7 @@ class _Bodies:
         while pending:
             scope = pending.pop()
             holders = [node for node in scope.node if any(map(_holds_graph, node.attribute))]
-            pending.extend(graph for node in holders for one in node.attribute for graph in _graphs(one))
+            pending.extend(graph for node in holders for graph in walk.subgraphs(node))
             if holders:
                 self.nodes.update(map(_key, scope.node))
             else:
@@ -261,11 +260,7 @@ def _sparse(tensor: SparseTensorProto) -> tuple[str, bytes]:
 
 
 def _holds_graph(attribute: AttributeProto) -> bool:
-    return attribute.HasField("g") or bool(attribute.graphs)
-
-
-def _graphs(attribute: AttributeProto) -> list[GraphProto]:
-    return ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs)
+    return bool(walk.attribute_graphs(attribute))
 
 
 _Key = bytes | tuple[tuple[str, ...], tuple[bytes, ...]]
@@ -275,13 +270,13 @@ def _key(node: NodeProto) -> _Key:
     if not any(map(_holds_graph, node.attribute)):
         return bytes(node.SerializeToString(deterministic=True))
     parts = [_without(node, "attribute"), *(_without(one, "g", "graphs") for one in node.attribute)]
-    # What a branch takes and returns is in no node of it: without that, branches that changed places would be alike.
-    parts += [_without(graph, *_BODY) for one in node.attribute for graph in _graphs(one)]
+    # Inputs and outputs of a branch are not in its nodes: without them, swapped branches would compare equal.
+    parts += [_without(graph, *_BODY) for graph in walk.subgraphs(node)]
     return tuple(node.output), tuple(parts)
 
 
 def _without(message: Any, *skip: str) -> bytes:
-    """The message without some fields, which are not copied either: they may hold thousands of nodes."""
+    """The message's bytes without some fields, which are not copied: they may have thousands of nodes."""
     copy = type(message)()
     for field, value in message.ListFields():
         if field.name in skip:

@@ -1,4 +1,4 @@
-"""What a model takes: its inputs, the sizes and values that its operators demand, and examples that were run."""
+"""The inputs that a model accepts: sizes and values that its operators require, and examples that were run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from onnxfix.verification.verdict import FeedResult
 
 @dataclass(frozen=True)
 class InputKind:
-    """An input: its element type as ONNX writes it, its dimensions (sizes and symbols, None without a rank), whether it
-    has a default, the values that the model compares it with, or that lie on the other side of a comparison, and in
-    words the limits of what may be in it, as far as the graph shows them."""
+    """An input: its element type by ONNX's name, its dimensions (sizes and symbols, None without a rank), whether it
+    has a default, values on both sides of the model's comparisons with it, and the known limits of its elements, as
+    text."""
 
     name: str
     type: str
@@ -31,7 +31,7 @@ class InputKind:
 
 @dataclass(frozen=True)
 class Way:
-    """A way that the model takes for these ``values`` of inputs, with the sizes that it then demands."""
+    """A path through the model for these ``values`` of inputs, with the sizes that it requires."""
 
     values: dict[str, int]
     sizes: tuple[Range, ...]
@@ -39,7 +39,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Example:
-    """Sizes and values, whether ONNX Runtime ran the model with them (None: it was not asked), and why not."""
+    """Sizes and values, whether ONNX Runtime ran the model with them (None: it was not tried), and why not."""
 
     words: str
     ran: bool | None
@@ -48,7 +48,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Intake:
-    """What a model takes. ``examples`` are those that verification would begin with."""
+    """The inputs that a model accepts. ``examples`` are those that verification starts with."""
 
     inputs: tuple[InputKind, ...]
     ways: tuple[Way, ...]
@@ -56,10 +56,10 @@ class Intake:
 
 
 def intake(path: Path) -> Intake:
-    """What the model in a file takes. It is run, in a sandbox, where ONNX Runtime is installed.
+    """The inputs that the model in a file accepts. It is run in a sandbox if ONNX Runtime is installed.
 
     Raises:
-        ModelError: the file holds no model.
+        ModelError: the file is not a model.
     """
     known = signature(path)
     ways = tuple(way_of(known, pins) for pins in known.search.ways)
@@ -82,9 +82,9 @@ def kinds_of(known: Signature) -> tuple[InputKind, ...]:
 
 
 def way_of(known: Signature, pins: dict[str, int]) -> Way:
-    """The sizes that a model takes where inputs have these values."""
+    """The sizes that a model accepts when inputs have these values."""
     free = known.search.problem(pins).free
-    # Different sizes, so that a size that is another's shows.
+    # All different, so that sizes that must be equal show.
     typical = known.search.near({name: 3 + 2 * place for place, name in enumerate(free)}, pins=pins)
     other = known.search.near({name: 4 + 3 * place for place, name in enumerate(free)}, pins=pins)
     if typical is None:
@@ -95,9 +95,9 @@ def way_of(known: Signature, pins: dict[str, int]) -> Way:
 def _range(
     known: Signature, pins: dict[str, int], name: str, typical: dict[str, int], other: dict[str, int]
 ) -> Range:
-    """The sizes of a symbol, and the symbols that they hang on: those of which another size changes them."""
+    """The sizes of a symbol, and the symbols that they depend on: those that change them."""
     first, second = (_beside(known, pins, name, sizes) for sizes in (typical, other))
-    if first.words == second.words:
+    if first.span == second.span:
         return first
     rest = [one for one in typical if one != name]
     for one in rest:
@@ -105,7 +105,7 @@ def _range(
             return replace(first, tied=(one,), always_same=True)
     moved = [one for one in rest if other[one] != typical[one]]
     alone = [
-        one for one in moved if _beside(known, pins, name, {**typical, one: other[one]}).words != first.words
+        one for one in moved if _beside(known, pins, name, {**typical, one: other[one]}).span != first.span
     ]
     return replace(first, tied=tuple(alone or moved))
 
@@ -115,14 +115,14 @@ def _is_only(found: Range, size: int) -> bool:
 
 
 def _beside(known: Signature, pins: dict[str, int], name: str, sizes: dict[str, int]) -> Range:
-    """The sizes of a symbol where all others have these: known as they are, more is known of it."""
+    """The sizes of a symbol when all others have these: with them fixed, more may be known about it."""
     rest = {other: size for other, size in sizes.items() if other != name}
     found = range_of(known.search.problem(pins), name, sizes)
     closer = range_of(known.search.problem(pins, rest), name, {})
-    return found if _says_nothing(closer) else closer
+    return found if _is_unlimited(closer) else closer
 
 
-def _says_nothing(one: Range) -> bool:
+def _is_unlimited(one: Range) -> bool:
     return one.least is None or (one.least <= 1 and one.most is None and one.step == 1)
 
 
@@ -143,5 +143,5 @@ def _examples(path: Path, known: Signature) -> tuple[Example, ...]:
 
 
 def _sizes(feed: plan.Feed | None) -> str:
-    """The sizes of a feed, in words."""
+    """The sizes of a feed, as text."""
     return plan.sizes_in_words(feed.assignment if feed is not None else {}) or "as declared"

@@ -1,4 +1,4 @@
-"""``lift``: what TensorRT understood of a model, written as a model that people can open and run."""
+"""``lift``: TensorRT's imported network, written as an ONNX model that can be opened and run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import onnx
 from onnx import ModelProto
 
 from onnxfix.errors import UsageError
-from onnxfix.files import apart, atomic, regular, wire
+from onnxfix.files import apart, atomic, copying, loading, regular, saving
 from onnxfix.files.temporary import temporary_beside
 from onnxfix.pipeline.proof import on_disk
-from onnxfix.report import confirm
 from onnxfix.trt import lift as reader
 from onnxfix.trt.lift import Lifted
 from onnxfix.trt.records import TrtOptions
+from onnxfix.verification.asking import require_tensorrt
 
 EMBEDDED = 1 << 30
-"""Bytes of weights up to which they stay in the model file; larger ones go to a file beside it."""
+"""Bytes of weights that are kept in the model file; more go to a file beside it."""
 
 
 def lift(
@@ -32,34 +32,34 @@ def lift(
     trt: TrtOptions | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Lifted:
-    """Have TensorRT's parser import a model, and write the network as an ONNX model to ``output``.
+    """Import a model with TensorRT's parser, and write the network as an ONNX model to ``output``.
 
-    Layers that onnxfix cannot read back are nodes of the domain "tensorrt" there: the model can be looked at and not
-    run, and the result's status is "unlifted". Nothing is written where TensorRT refuses the model.
+    Layers that onnxfix cannot read back become nodes of the domain "tensorrt": the model can be viewed but not run, and
+    the result's status is "unlifted". Nothing is written if TensorRT refuses the model.
 
     Args:
-        source: path of the model. It is read only.
-        output: path to write to. Weights of more than 1 GiB go to ``output`` + ".data" beside it.
-        trt: which TensorRT to ask, and its limits.
-        progress: called with a few words before each step.
+        source: path of the model, which is only read.
+        output: path to write to. Weights of more than 1 GiB in total go to ``output`` + ".data".
+        trt: which TensorRT to use, and its limits.
+        progress: called with a short text before each step.
 
     Raises:
         ModelError: the model cannot be read.
-        UsageError: TensorRT is not there, or the output cannot be written.
+        UsageError: TensorRT is not available, or the output cannot be written.
         OnnxfixError: writing failed.
     """
-    say = progress or (lambda words: None)
+    say = progress or (lambda text: None)
     say("reading")
-    loaded = wire.load(source)
+    loaded = loading.load(source)
     try:
         destination = _destination(loaded, Path(output))
-    except (OSError, ValueError) as error:  # a name that is too long, or holds a zero byte
+    except (OSError, ValueError) as error:  # a name that is too long, or has a zero byte
         raise UsageError(f"{str(output)!r}: cannot be written: {getattr(error, 'strerror', error)}") from None
     with ExitStack() as stack:
-        builder = stack.enter_context(closing(confirm.insist(trt or TrtOptions())))
+        builder = stack.enter_context(closing(require_tensorrt(trt or TrtOptions())))
         model = on_disk(loaded, stack)
         most = loaded.mode
-        del loaded  # TensorRT reads the file itself; large weights need not be held twice
+        del loaded  # TensorRT reads the file itself: no need to have large weights in memory twice
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
         say("reading TensorRT's network")
         found = reader.attempt(
@@ -77,8 +77,8 @@ def lift(
     return found
 
 
-def _destination(loaded: wire.Loaded, output: Path) -> Path:
-    """Where the model goes, a link followed.
+def _destination(loaded: loading.Loaded, output: Path) -> Path:
+    """The file to write, links followed.
 
     Raises:
         UsageError: it cannot be written, or is a file that is read.
@@ -90,7 +90,7 @@ def _destination(loaded: wire.Loaded, output: Path) -> Path:
         raise UsageError(f"{real.parent}: no such directory for the output")
     written = [apart.File("the output", output), apart.File("the output's weights", _beside(real))]
     apart.separate(written, list(apart.files_of(loaded)))
-    if _beside(real).exists():  # an output of before may need it until the very end
+    if _beside(real).exists():  # the output that is replaced may need it until the end
         raise UsageError(f"{_beside(real)}: is in the way of the weights; remove it, or name another output")
     return real
 
@@ -100,8 +100,8 @@ def _beside(destination: Path) -> Path:
 
 
 def _install(lifted: Path, destination: Path, most: int) -> None:
-    """Write the lifted model and its weights to their place; the model last, so that it never names what is not
-    there. ``most`` is the mode that new files may have at most."""
+    """Install the lifted model and its weights; the model last, so that it never names a missing file. ``most`` is the
+    most permissive mode of new files."""
     weights = _beside(lifted)
     size = weights.stat().st_size if weights.exists() else 0
     model = onnx.load(lifted, load_external_data=size <= EMBEDDED)
@@ -111,9 +111,9 @@ def _install(lifted: Path, destination: Path, most: int) -> None:
             beside = _beside(destination)
             _rename(model, beside.name)
             files.append(stack.enter_context(temporary_beside(beside, most=most)))
-            wire.copy_file(weights, files[0])
+            copying.copy_file(weights, files[0])
         files.append(stack.enter_context(temporary_beside(destination, most=most)))
-        wire.write(wire.serialize(model), files[-1])
+        copying.write(saving.serialize(model), files[-1])
         atomic.install(files)
 
 

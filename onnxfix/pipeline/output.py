@@ -1,71 +1,79 @@
-"""Where a result goes, and putting it there."""
+"""The last stage of a run: the engine and the model, written once they are proven."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from onnxfix.errors import UsageError
-from onnxfix.files import apart, regular, wire
-from onnxfix.pipeline.prove import Result
+from onnxfix.files import loading
+from onnxfix.pipeline.job import Job
+from onnxfix.pipeline.prove import Proven
+from onnxfix.report.report import Report
+from onnxfix.trt.records import TrtOptions
+from onnxfix.verification.verdict import Verdict
 
 
-def destination_of(loaded: wire.Loaded, output: str | os.PathLike[str] | None, in_place: bool) -> Path | None:
-    """Where the result goes; None for nowhere.
-
-    Raises:
-        UsageError: it may not go there.
-    """
-    if in_place and output is not None:
-        raise UsageError("in-place and an output file exclude each other")
-    if in_place:
-        if loaded.path is None:
-            raise UsageError("in-place needs a model that was read from a file")
-        if loaded.path.is_symlink() and _has_data_beside(loaded):
-            raise UsageError(
-                f"{loaded.path}: is a symbolic link to a model with external data, or one of more than 2 GB, which "
-                "gets some; name the file itself"
-            )
-        apart.replaceable(loaded.path, apart.data_of(loaded))
-        return loaded.path.resolve()  # a link stays a link; the file that it names is replaced
-    if output is None:
-        return None
-    destination = Path(output)
-    try:
-        there = destination.exists()
-    except OSError as error:
-        raise UsageError(f"{destination}: cannot be written: {error.strerror or error}") from None
-    if loaded.path is not None and there and os.path.samefile(destination, loaded.path):
-        raise UsageError(f"{destination}: is the input itself; ask for in-place if that is what you want")
-    if destination.is_dir():
-        raise UsageError(f"{destination}: is a directory; name the output file")
-    real = regular.destination(destination)
-    if not real.parent.is_dir():
-        raise UsageError(f"{real.parent}: no such directory for the output")
-    if real is not destination and _has_data_beside(loaded):
-        raise UsageError(
-            f"{destination}: is a symbolic link, and the model has external data, or is of more than 2 GB and gets "
-            "some; name the file itself"
-        )
-    return real
-
-
-def _has_data_beside(loaded: wire.Loaded) -> bool:
-    """Whether the output will need other files beside it, which nobody finds through a link to it."""
-    return loaded.oversize or bool(loaded.external)
-
-
-def install(loaded: wire.Loaded, result: Result, destination: Path, *, in_place: bool) -> str:
-    """Move the proven result to its place; returns the path. An unchanged model is copied byte for byte.
+def written(job: Job, proven: Proven, report: Report) -> Report:
+    """Write the requested files if the model is proven; the report, with what was written.
 
     Raises:
-        ModelError: the input is not any more what was read: what was proven would be of another model.
-        OnnxfixError: the output cannot be written.
+        ModelError: the input has changed since it was read: the proof would be of another model.
+        OnnxfixError: a file cannot be written. Nothing half-written is left behind.
     """
-    loaded.check()
-    if not result.changed:
+    if not proven.verdict.passed:
+        return report
+    trt = job.comparison.trt
+    if trt.save_engine:
+        job.plan.say("building the engine")
+        path = proven.candidate.path if proven.changed else proven.original
+        check = proven.candidate.check
+        report = replace(report, engine=engine_of(path, trt, proven.verdict, job.loaded, check))
+    if job.destination is not None:
+        job.plan.say("writing")
+        report = replace(report, output=_installed(job, proven, job.destination))
+    return report
+
+
+def engine_of(
+    path: Path,
+    trt: TrtOptions,
+    verdict: Verdict,
+    loaded: loading.Loaded,
+    check: Callable[[], None] = lambda: None,
+) -> str:
+    """Build and save the engine of the model in a file, which ``trt`` names; returns that file.
+
+    ``verdict`` has the build of the rung trt-build. ``loaded`` is the model that was read, and ``check`` raises where
+    the file is not what was proven.
+    """
+    from onnxfix.verification.rungs.saved_engine import save_engine  # lazy: start-up, seldom used
+
+    rung = verdict.rung("trt-build")
+    assert rung is not None  # required wherever an engine is to be saved
+
+    def unchanged() -> None:
+        loaded.check()
+        check()
+
+    return save_engine(path, trt, rung.builds[-1], unchanged, loaded.mode)
+
+
+def unmeasured(trt: TrtOptions, verdict: Verdict) -> tuple[str, ...]:
+    """A note where latency was requested and no rung measured it."""
+    rung = verdict.rung("trt-gpu")
+    if not trt.benchmark or (rung is not None and rung.latency is not None):
+        return ()
+    return (f"no latency was measured: the rung trt-gpu {'did not run' if rung is None else 'broke'}",)
+
+
+def _installed(job: Job, proven: Proven, destination: Path) -> str:
+    """Move the result to its place; returns the path. An unchanged model is copied byte for byte."""
+    in_place = job.plan.options.output.in_place
+    job.loaded.check()
+    if not proven.changed:
         if in_place:
             return str(destination)
-        result.candidate.copy()
-    result.candidate.install(result.proto, in_place=in_place)
+        proven.candidate.copy()
+    proven.candidate.install(proven.proto, in_place=in_place)
     return str(destination)

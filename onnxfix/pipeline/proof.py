@@ -1,41 +1,49 @@
-"""How a run verifies: its options, the ladder on two files with the contract of this run, and what came of it."""
+"""How a run compares two models: the options, the ladder with the contract of this run, and what its verdict means."""
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from onnx import ModelProto
 
-from onnxfix.files import wire
+from onnxfix.files import loading, saving
 from onnxfix.files.temporary import Temporary, temporary_beside
+from onnxfix.options import Verification
 from onnxfix.pipeline import contract
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.ladder import Verdict
 from onnxfix.verification.ladder import verify as climb_rungs
-from onnxfix.verification.specialize.special import Special
+from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 from onnxfix.verification.validity import judge
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to verify. ``leave_data``: external data that was copied for an output stays even if the output does not.
-    ``special``: how the result is specialized against the model that it is compared with."""
+class Comparison:
+    """How two models are compared: a run's options, with the rungs that they imply, and how the second model is
+    specialized (None: not at all)."""
 
-    verify: bool = True
-    require: tuple[str, ...] = ()
-    inputs: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None = None
-    input_shapes: tuple[str, ...] = ()
-    seed: int = 0
-    rungs: tuple[str, ...] | None = None
-    trt: TrtOptions = field(default_factory=TrtOptions)
-    leave_data: bool = False
-    special: Special | None = None
+    verification: Verification
+    trt: TrtOptions
+    special: ResolvedSpecialization | None = None
+
+
+def comparison_of(verification: Verification, trt: TrtOptions) -> Comparison:
+    """The comparison that a run's options ask for.
+
+    The contract always runs. No engine is written of a model that TensorRT does not build, so that trt-build must pass
+    where one is to be saved or swept over batch sizes.
+    """
+    rungs = verification.rungs
+    if rungs is not None:
+        rungs = tuple(dict.fromkeys(("contract", *rungs)))
+    require = tuple(verification.require)
+    if (trt.save_engine or trt.batch_sweep) and "trt-build" not in require:
+        require += ("trt-build",)
+    return Comparison(replace(verification, rungs=rungs, require=require), trt)
 
 
 def climb(
@@ -43,7 +51,7 @@ def climb(
     fixed: Path,
     before: ModelProto,
     after: ModelProto,
-    options: Options,
+    comparison: Comparison,
     *,
     exact: bool,
     base: ModelProto | None = None,
@@ -56,43 +64,45 @@ def climb(
     """The ladder on two files. ``touched`` (where known) is what the fixes may have changed of ``base``, by default
     of ``before``.
 
-    ``rungs`` are fewer rungs than the options name; ``inherit`` and ``ready`` as in ``ladder.verify``.
+    ``rungs`` are fewer rungs than the comparison names; ``inherit`` and ``ready`` as in ``ladder.verify``.
     """
 
+    verification, special = comparison.verification, comparison.special
+
     def violations(first: ModelProto, second: ModelProto) -> list[str]:
-        found = contract.interface_changes(before, after, options.special) if interface else []
+        found = contract.interface_changes(before, after, special) if interface else []
         start = base if base is not None else before
         return found + (contract.untouched_changes(start, after, touched) if touched is not None else [])
 
-    if not options.verify:
+    if not verification.enabled:
         rungs = ("contract",)
-    # Fewer rungs look for a culprit, or judge what is not final: nobody will see how fast that was.
-    trt = options.trt if rungs is None else replace(options.trt, benchmark=False)
+    # Fewer rungs look for a culprit, or judge what is not final: latency would not be reported.
+    trt = comparison.trt if rungs is None else replace(comparison.trt, benchmark=False)
     verdict = climb_rungs(
         original,
         fixed,
         exact=exact,
         contract=violations,
-        inputs=options.inputs,
-        input_shapes=options.input_shapes,
-        seed=options.seed,
-        require=options.require,
-        rungs=rungs if rungs is not None else options.rungs,
+        inputs=verification.inputs,
+        input_shapes=verification.input_shapes,
+        seed=verification.seed,
+        require=verification.require,
+        rungs=rungs if rungs is not None else verification.rungs,
         trt=trt,
         inherit=inherit,
         models=(before, after),
         ready=ready,
-        special=options.special,
+        special=special,
     )
-    changed = [] if interface else contract.interface_changes(before, after, options.special)
-    return _interface_said(verdict, changed) if changed else verdict
+    changed = [] if interface else contract.interface_changes(before, after, special)
+    return _with_changes(verdict, changed) if changed else verdict
 
 
-def _interface_said(verdict: Verdict, changed: list[str]) -> Verdict:
-    """A contract that passed although the interface changed, as UNSAFE fixes may do, must not claim the contrary."""
-    said = f"UNSAFE fixes changed the interface: {'; '.join(changed)}"
+def _with_changes(verdict: Verdict, changed: list[str]) -> Verdict:
+    """The verdict where UNSAFE fixes changed the interface: a contract that passed says so, not the contrary."""
+    changes = f"UNSAFE fixes changed the interface: {'; '.join(changed)}"
     rungs = (
-        replace(rung, reason=f"{judge(rung.checks).words}; {said}")
+        replace(rung, reason=f"{judge(rung.checks).words}; {changes}")
         if rung.name == "contract" and rung.status == "passed"
         else rung
         for rung in verdict.rungs
@@ -105,40 +115,40 @@ def refuted(verdict: Verdict) -> bool:
     return any(rung.refutes for rung in verdict.rungs)
 
 
-def telling(verdict: Verdict) -> tuple[str, ...]:
-    """The rungs to repeat in search of the culprit. ONNX Runtime's judge half precision, and what they have no kernel
-    for, by what ``reference`` said: where it was climbed it is asked again, and nowhere else."""
+def repeated(verdict: Verdict) -> tuple[str, ...]:
+    """The rungs to repeat in search of the culprit: those that refute the model, and where ONNX Runtime does, the
+    reference rung if it ran. By its result they judge half precision, and operators without a kernel."""
     names = [rung.name for rung in verdict.rungs if rung.refutes]
     led = {"ort-cpu", "ort-cuda"}.intersection(names) and "reference" not in names
     return ("reference", *names) if led and verdict.rung("reference") is not None else tuple(names)
 
 
 def reason_of(verdict: Verdict) -> str:
-    """What the rungs that refute it say, on one line."""
+    """Why the rungs that refute it do, on one line."""
     return "; ".join(f"{rung.name}: {rung.reason}" for rung in verdict.rungs if rung.refutes)
 
 
-def on_disk(loaded: wire.Loaded, stack: ExitStack, made: list[Temporary] | None = None) -> Path:
+def on_disk(loaded: loading.Loaded, stack: ExitStack, made: list[Temporary] | None = None) -> Path:
     """A path at which backends can read the model: its own, or a temporary file for one that came from memory.
 
-    A file of more than 2 GB is read by none of them: a copy with its weights beside it is. ``made`` receives the files
-    that were made beside the model, where others may get at them.
+    No backend reads a file of more than 2 GB: it gets a copy with its weights beside it. ``made`` receives the files
+    that were made in the model's folder, where other users may reach them.
 
     Raises:
         OnnxfixError: the temporary file cannot be written.
     """
     if loaded.path is not None and not loaded.oversize:
         return loaded.path
-    if loaded.path is not None and loaded.beside:  # what lies beside it must be seen from the copy, too
+    if loaded.path is not None and loaded.beside:  # external data must be found from the copy, too
         beside = [stack.enter_context(temporary_beside(loaded.path)) for _ in range(2)]
-        wire.save(loaded.proto, *beside)
+        saving.save(loaded.proto, *beside)
         if made is not None:
             made += beside
         return beside[0].path
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
     path = folder / "model.onnx"
     if loaded.oversize:
-        wire.save(loaded.proto, path, folder / "model.onnx.data")
+        saving.save(loaded.proto, path, folder / "model.onnx.data")
     else:
         loaded.copy_to(path)
     return path

@@ -1,9 +1,9 @@
-"""Fix, verify, and withdraw what does not verify, until what is left is proven."""
+"""The fourth stage of a run: fix, verify, and withdraw what does not verify, until the rest is proven."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,27 +11,26 @@ from pathlib import Path
 from onnx import ModelProto
 
 from onnxfix import engine
-from onnxfix.engine import FixKey, FixRun
-from onnxfix.files import wire
+from onnxfix.engine import Applied, FixKey, FixRun
 from onnxfix.files.temporary import Temporary
 from onnxfix.model import Model
 from onnxfix.pipeline.candidate import Candidate
-from onnxfix.pipeline.proof import Options, climb, on_disk, reason_of, refuted, telling
-from onnxfix.pipeline.stages import Stages, after_unsafe, unsafe_notes
-from onnxfix.pipeline.whole.steps import Step
+from onnxfix.pipeline.job import Job
+from onnxfix.pipeline.proof import climb, on_disk, reason_of, refuted, repeated
+from onnxfix.pipeline.whole.run import StepRun, after_unsafe, unsafe_notes
 from onnxfix.report.report import StepDone, Withdrawn
-from onnxfix.rule import Rule, Safety
-from onnxfix.targets import Target
+from onnxfix.rule import Safety
 from onnxfix.verification.ladder import DEFAULT_RUNGS, RungResult, Verdict
 from onnxfix.verification.verdict import ALONE
 
 MAX_WITHDRAWN = 25
-"""After so many withdrawn fixes the run gives up: something is wrong that bisecting will not find."""
+"""After this many withdrawn fixes the run gives up: bisecting will not find what is wrong."""
 
 
 @dataclass(frozen=True)
-class Result:
-    """A fixed model, its proof, and the temporary files that hold it."""
+class Proven:
+    """A fixed model and its verdict. ``original`` is a file that backends read the original from, ``candidate`` the
+    temporary files of the result."""
 
     proto: ModelProto
     run: FixRun
@@ -40,221 +39,216 @@ class Result:
     steps: tuple[StepDone, ...]
     changed: bool
     notes: tuple[str, ...]
+    original: Path
     candidate: Candidate
 
 
-class _Prover:
-    """One apply: repeats the run with fewer fixes until the result verifies."""
+@dataclass(frozen=True)
+class _Attempt:
+    """A model with some fixes, and what the ladder says of it."""
 
-    def __init__(
-        self,
-        loaded: wire.Loaded,
-        destination: Path | None,
-        rules: Sequence[Rule],
-        target: Target,
-        options: Options,
-        stack: ExitStack,
-        say: Callable[[str], None],
-        steps: Sequence[Step] = (),
-        unsafe: bool = False,
-    ) -> None:
-        self.loaded = loaded
-        self.rules = rules
-        self.target = target
-        self.options = options
-        self.say = say
-        # Without proof onnx.checker alone reads it, through our reader, for which no file is too large.
-        bare = loaded.path if not options.verify and not steps else None
+    proto: ModelProto
+    run: FixRun
+    verdict: Verdict
+
+
+def prove(job: Job, resources: ExitStack) -> Proven:
+    """Run the whole-model steps, fix the model that they leave, and verify the result. ``resources`` outlives its
+    temporary files.
+
+    With UNSAFE fixes, the exact and numeric ones are proven first. What the UNSAFE ones then change is reported in the
+    notes and is no failure, since they may change behavior; the verdict says of each rung that it passed without them.
+    They are withdrawn where the result is not a valid model.
+
+    Raises:
+        OnnxfixError: the candidate cannot be written.
+        UsageError: a script of the user's is at fault.
+    """
+    prover = _Prover(job, resources)
+    settled, withdrawn = prover.settle(min(job.plan.safety, Safety.NUMERIC))
+    steps, candidate, loaded = prover.steps, prover.candidate, job.loaded
+    notes = unsafe_notes(steps)
+    if job.plan.safety == Safety.UNSAFE and settled.verdict.passed:
+        settled, withdrawn, unproven = prover.with_unsafe(settled, withdrawn)
+        notes += unproven
+    verdict = settled.verdict if steps.proven else after_unsafe(settled.verdict, steps)
+    candidate.arrived()
+    if candidate.split:
+        notes.append(
+            f"a protobuf of {loaded.size / 1e9:.1f} GB is more than ONNX Runtime, TensorRT and onnx read (2 GB): the "
+            f"weights are in {candidate.location}, beside the model"
+        )
+    changed = bool(settled.run.applied) or steps.changed or loaded.oversize
+    return Proven(
+        # The candidate's file is the one that was judged last, which is this one.
+        settled.proto if changed else loaded.proto,
+        settled.run,
+        verdict,
+        tuple(withdrawn.values()),
+        steps.done,
+        changed,
+        tuple(notes),
+        prover.original,
+        candidate,
+    )
+
+
+class _Prover:
+    """Repeats a job with fewer fixes until the result verifies."""
+
+    def __init__(self, job: Job, resources: ExitStack) -> None:
+        self.job, self.loaded, self.say = job, job.loaded, job.plan.say
+        verification, output = job.comparison.verification, job.plan.options.output
+        # Without verification only onnx.checker reads the original, through our own reader, which has no size limit.
+        bare = job.loaded.path if not verification.enabled and not job.steps else None
         copies: list[Temporary] = []
-        self.original = bare or on_disk(loaded, stack, copies)
+        self.original = bare or on_disk(job.loaded, resources, copies)
         self.candidate = Candidate(
-            loaded, destination, self.original, stack, copies=copies, leave_data=options.leave_data
+            job.loaded,
+            job.destination,
+            self.original,
+            resources,
+            copies=copies,
+            leave_data=output.leave_data,
         )
         self.fixed = False
-        if steps:
+        if job.steps:
             self.candidate.arrived()
-        self.stages = Stages(steps, loaded, self.original, self.candidate, options, unsafe, say)
+        unsafe = job.plan.safety == Safety.UNSAFE
+        self.steps = StepRun(
+            job.steps, job.loaded, self.original, self.candidate, job.comparison, unsafe, self.say
+        )
 
-    def fix(self, safety: Safety, allow: engine.Allow | None) -> tuple[ModelProto, FixRun]:
+    def fix(self, safety: Safety, allow: engine.Allow) -> tuple[ModelProto, FixRun]:
+        """A fresh copy of the steps' result, with the fixes of up to ``safety`` that ``allow`` permits."""
         if self.fixed:
-            gc.collect()  # a model of the run before is a web of references, and collection is paused
+            gc.collect()  # the previous model is full of reference cycles, and collection is paused
         self.fixed = True
-        proto = self.stages.base.fresh()
+        proto = self.steps.base.fresh()
         model = Model(proto, self.loaded.base_dir)
-        model.target = self.target
+        model.target = self.job.plan.target
         self.say("fixing")
-        return proto, engine.fix(model, self.rules, safety=safety, allow=allow)
+        return proto, engine.fix(model, self.job.plan.rules, safety=safety, allow=allow)
 
     def judge(self, proto: ModelProto, run: FixRun | None, rungs: Sequence[str] | None = None) -> Verdict:
-        """Write the candidate, which ``run`` made of the stages' base, and climb the ladder or some rungs of it."""
+        """Write the candidate, which ``run`` made of the steps' result, and climb the ladder or some rungs of it."""
         self.candidate.save(proto)
-        stages = self.stages
+        steps = self.steps
         applied = run.applied if run is not None else ()
         self.say("verifying")
-        self.loaded.check()  # what the rungs read of it now must be what was fixed
+        self.loaded.check()  # the rungs must read what was fixed
         return climb(
-            stages.against_path,
+            steps.against_path,
             self.candidate.path,
-            stages.against.proto,
+            steps.against.proto,
             proto,
-            stages.asked(self.options),
-            exact=stages.bitwise and all(item.safety == Safety.EXACT for item in applied),
-            base=None if stages.base is stages.against else stages.base.proto,
+            steps.compared(self.job.comparison),
+            exact=steps.bitwise and all(item.safety == Safety.EXACT for item in applied),
+            base=None if steps.base is steps.against else steps.base.proto,
             touched=run.touched if run is not None else None,
             interface=all(item.safety != Safety.UNSAFE for item in applied),
             rungs=rungs,
             ready=self.candidate.arrived,
         )
 
-    def settle(self, safety: Safety) -> tuple[ModelProto, FixRun, Verdict, list[Withdrawn]]:
-        """The largest run, up to ``safety``, that verifies once its culprits are withdrawn one by one."""
+    def settle(self, safety: Safety) -> tuple[_Attempt, dict[FixKey, Withdrawn]]:
+        """The result with the most fixes of up to ``safety`` that verifies, once its culprits are withdrawn one by
+        one; and those."""
         withdrawn: dict[FixKey, Withdrawn] = {}
         while True:
             proto, run = self.fix(safety, lambda key: key not in withdrawn)
-            if not run.applied and self.stages.base is self.stages.against and not self.loaded.oversize:
-                return proto, run, self._unchanged(), list(withdrawn.values())
+            if not run.applied and self.steps.base is self.steps.against and not self.loaded.oversize:
+                return _Attempt(proto, run, self._unchanged()), withdrawn
             verdict = self.judge(proto, run)
+            attempt = _Attempt(proto, run, verdict)
             if not refuted(verdict):
-                return proto, run, verdict, list(withdrawn.values())
+                return attempt, withdrawn
             if self._fails_before_rules(verdict):
-                if self._step_to_blame(verdict):
+                if self._drop_step(verdict):
                     withdrawn.clear()  # the rules start over, from another model
                     continue
-                if self.stages.special is not None:  # withdrawing fixes would not help
-                    return proto, run, verdict, list(withdrawn.values())
+                if self.steps.special is not None:  # withdrawing fixes would not help
+                    return attempt, withdrawn
             if not run.applied or len(withdrawn) >= MAX_WITHDRAWN:
-                return proto, run, verdict, list(withdrawn.values())
-            culprit = self._culprit(safety, run, set(withdrawn), telling(verdict))
-            withdrawn[culprit] = Withdrawn(culprit.code, culprit.place, culprit.title, reason_of(verdict))
+                return attempt, withdrawn
+            culprit = self._culprit(safety, run, set(withdrawn), repeated(verdict))
+            withdrawn[culprit.key] = _withdrawn(culprit, reason_of(verdict))
+
+    def with_unsafe(
+        self, settled: _Attempt, withdrawn: dict[FixKey, Withdrawn]
+    ) -> tuple[_Attempt, dict[FixKey, Withdrawn], list[str]]:
+        """The result with the UNSAFE fixes too, unless it is not a valid model; what is withdrawn, and notes."""
+        proto, run = self.fix(Safety.UNSAFE, lambda key: key not in withdrawn)
+        if not any(item.safety == Safety.UNSAFE for item in run.applied):
+            return settled, withdrawn, []
+        second = self.judge(proto, run)
+        if any(rung.name in ALONE and rung.refutes for rung in second.rungs):
+            if settled.run.applied or self.steps.changed or self.loaded.oversize:
+                self.candidate.save(settled.proto)  # its file has the invalid model
+            return settled, withdrawn | _unsafe_withdrawn(run, reason_of(second)), []
+        # Rungs that compare values and are required must pass with the model that is written.
+        values = set(self.job.comparison.verification.require).difference(ALONE)
+        verdict = second if second.passed or values else _without_unsafe(settled.verdict, second)
+        return _Attempt(proto, run, verdict), withdrawn, [] if second.passed else [_unproven(run, second)]
 
     def _fails_before_rules(self, verdict: Verdict) -> bool:
-        """Whether the model fails on the same rungs before any rule has seen it."""
-        stages = self.stages
-        return stages.base is not stages.against and refuted(
-            self.judge(stages.base.proto, None, telling(verdict))
+        """Whether the model fails on the same rungs without any fix of a rule."""
+        steps = self.steps
+        return steps.base is not steps.against and refuted(
+            self.judge(steps.base.proto, None, repeated(verdict))
         )
 
-    def _step_to_blame(self, verdict: Verdict) -> bool:
-        """Whether a step is to blame for that; then it is dropped."""
-        rungs = telling(verdict)
-        return self.stages.blame(lambda proto: refuted(self.judge(proto, None, rungs)), reason_of(verdict))
+    def _drop_step(self, verdict: Verdict) -> bool:
+        """Drop the step that is to blame for that; False where there is none."""
+        rungs = repeated(verdict)
+        return self.steps.blame(lambda proto: refuted(self.judge(proto, None, rungs)), reason_of(verdict))
 
-    def _culprit(self, safety: Safety, run: FixRun, withdrawn: set[FixKey], rungs: Sequence[str]) -> FixKey:
-        """The fix with which the shortest beginning of the run ends that fails on one of ``rungs``."""
-        keys = list(dict.fromkeys(item.key for item in run.applied))
-        good, bad = 0, len(keys)
+    def _culprit(self, safety: Safety, run: FixRun, withdrawn: set[FixKey], rungs: Sequence[str]) -> Applied:
+        """The last fix of the shortest beginning of the run that fails on one of ``rungs``."""
+        good, bad = 0, len(run.applied)
         while bad - good > 1:
             middle = (good + bad) // 2
-            allowed = set(keys[:middle]) - withdrawn
+            allowed = {item.key for item in run.applied[:middle]} - withdrawn
             proto, part = self.fix(safety, allowed.__contains__)
             if part.applied and refuted(self.judge(proto, part, rungs)):
                 bad = middle
             else:
                 good = middle
-        return keys[bad - 1]
+        return run.applied[bad - 1]
 
     def _unchanged(self) -> Verdict:
-        """Nothing was fixed: the same bytes compute the same. What TensorRT says of them is still news."""
-        said = "nothing was changed: the output is the input, byte for byte"
-        if self.stages.changed:
-            self.candidate.save(self.stages.base.proto)
-            said = "onnx.checker passes, and no rule changed anything"
-        same = RungResult("contract", "passed", said)
-        if not self.options.verify:
-            return Verdict((same,), settled=True)
-        options = self.options
-        asked = set(options.rungs if options.rungs is not None else DEFAULT_RUNGS).intersection(ALONE)
-        rungs = tuple(asked.difference(("contract",)))
-        if not options.require and not rungs:
+        """The verdict where nothing was fixed: the same bytes compute the same. TensorRT may still refuse them."""
+        reason = "nothing was changed: the output is the input, byte for byte"
+        if self.steps.changed:
+            self.candidate.save(self.steps.base.proto)
+            reason = "onnx.checker passes, and no rule changed anything"
+        same = RungResult("contract", "passed", reason)
+        verification = self.job.comparison.verification
+        wanted = DEFAULT_RUNGS if verification.rungs is None else verification.rungs
+        rungs = tuple(name for name in wanted if name in ALONE and name != "contract")
+        if not verification.enabled or not (verification.require or rungs):
             return Verdict((same,), settled=True)
         self.say("verifying")
-        path, proto = self.stages.against_path, self.stages.against.proto
-        verdict = climb(path, path, proto, proto, self.stages.asked(options), exact=True, rungs=rungs)
+        path, proto = self.steps.against_path, self.steps.against.proto
+        comparison = self.steps.compared(self.job.comparison)
+        verdict = climb(path, path, proto, proto, comparison, exact=True, rungs=rungs)
         if verdict.rung("contract") is None:
             verdict = replace(verdict, rungs=(same, *verdict.rungs))
         return replace(verdict, settled=True)
 
 
-def prove(
-    loaded: wire.Loaded,
-    destination: Path | None,
-    rules: Sequence[Rule],
-    target: Target,
-    safety: Safety,
-    options: Options,
-    stack: ExitStack,
-    progress: Callable[[str], None] | None = None,
-    steps: Sequence[Step] = (),
-) -> Result:
-    """Take the whole-model ``steps``, fix what they leave of ``loaded`` by ``rules``, and verify the result.
-
-    With UNSAFE fixes the exact and numeric ones are proven first; what the UNSAFE ones then change is reported in
-    the notes and does not count as failure, since changing behavior is what they were asked to do. The verdict
-    then says of each rung that it passed without them. They are withdrawn where the result is no valid model.
-
-    Raises:
-        OnnxfixError: the candidate cannot be written.
-        UsageError: a script of the user's is at fault.
-    """
-    say = progress or (lambda words: None)
-    unsafe = safety == Safety.UNSAFE
-    prover = _Prover(loaded, destination, rules, target, options, stack, say, steps, unsafe)
-    proto, run, verdict, withdrawn = prover.settle(min(safety, Safety.NUMERIC))
-    stages = prover.stages
-    notes = unsafe_notes(stages)
-    if unsafe and verdict.passed:
-        gone = {FixKey(item.code, item.place, item.fix) for item in withdrawn}
-        wider, wider_run = prover.fix(safety, lambda key: key not in gone)
-        if any(item.safety == Safety.UNSAFE for item in wider_run.applied):
-            second = prover.judge(wider, wider_run)
-            invalid = [r for r in second.rungs if r.name in ALONE and r.refutes]
-            if invalid:
-                withdrawn += _unsafe_withdrawn(wider_run, reason_of(second))
-                if run.applied or stages.changed or loaded.oversize:
-                    prover.candidate.save(proto)  # it held the invalid model
-            else:
-                proto, run = wider, wider_run
-                values = set(options.require).difference(
-                    ALONE
-                )  # asked of what is written, and of nothing less
-                verdict = second if second.passed or values else _without_unsafe(verdict, second)
-                if not second.passed:
-                    notes.append(_unproven(run, second))
-    if not stages.proven:
-        verdict = after_unsafe(verdict, stages)
-    prover.candidate.arrived()
-    if prover.candidate.split:
-        notes.append(_split_note(loaded, prover.candidate.location))
-    # And the file judged last is the one that was settled on.
-    changed = bool(run.applied) or stages.changed or loaded.oversize
-    return Result(
-        proto if changed else loaded.proto,
-        run,
-        verdict,
-        tuple(withdrawn),
-        stages.done,
-        changed,
-        tuple(notes),
-        prover.candidate,
-    )
+def _unsafe_withdrawn(run: FixRun, reason: str) -> dict[FixKey, Withdrawn]:
+    return {item.key: _withdrawn(item, reason) for item in run.applied if item.safety == Safety.UNSAFE}
 
 
-def _split_note(loaded: wire.Loaded, weights: str) -> str:
-    return (
-        f"a protobuf of {loaded.size / 1e9:.1f} GB is more than ONNX Runtime, TensorRT and onnx read (2 GB): the "
-        f"weights are in {weights}, beside the model"
-    )
-
-
-def _unsafe_withdrawn(run: FixRun, reason: str) -> list[Withdrawn]:
-    keys = dict.fromkeys(item.key for item in run.applied if item.safety == Safety.UNSAFE)
-    return [Withdrawn(key.code, key.place, key.title, reason) for key in keys]
+def _withdrawn(item: Applied, reason: str) -> Withdrawn:
+    return Withdrawn(item.key.code, item.key.place, item.title, reason)
 
 
 def _without_unsafe(proven: Verdict, second: Verdict) -> Verdict:
-    """The verdict on a model with UNSAFE fixes that is not proven equal: what was proven, and of what.
+    """The verdict on a model with UNSAFE fixes that is not proven equal.
 
-    The contract and TensorRT's parser and builder judge the model that is written; the rungs that compare values hold
+    The contract and TensorRT's parser and builder judge the model that is written. The rungs that compare values hold
     for the model without the UNSAFE fixes, and say so.
     """
     rungs = []

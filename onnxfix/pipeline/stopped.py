@@ -1,6 +1,6 @@
-"""Where a model stops that takes none of the inputs made for it: the node, what that demands, and what is left to say.
+"""The node at which a model stops that accepts none of the generated inputs: its requirements, and what may help.
 
-Asked only after a run that proved nothing: the model is then run once more, on one feed, with nodes that have names.
+Used only after a run that proved nothing: the model is run again on one feed, with a name for each node.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from onnx import ModelProto
 
-from onnxfix.backends import ort_words
+from onnxfix.backends import ort_messages
 from onnxfix.errors import ModelError, OnnxfixError
-from onnxfix.files import wire
+from onnxfix.files import saving
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
 from onnxfix.pipeline.intake import InputKind, kinds_of, way_of
@@ -32,15 +32,15 @@ from onnxfix.verification.remote import Ran
 from onnxfix.verification.request import REMOTE
 from onnxfix.verification.verdict import FeedResult, Verdict
 
-_LARGEST = 64 << 20  # bytes of a model that is copied to give its nodes names
+_LARGEST = 64 << 20  # bytes of a model that is copied to name its nodes
 _STEP = 60.0  # seconds for that run
-_SHOWN = 3  # demands of a node
+_SHOWN = 3  # requirements of a node that are shown
 _MARK = re.compile(r"onnxfix\.(\d+)\b")
 
 
 @dataclass(frozen=True)
 class Needed:
-    """Something that a node demands, in words, and the inputs on whose values it hangs; none where it hangs on sizes
+    """A requirement of a node, as text, and the inputs whose values it depends on; none where it depends on sizes
     alone."""
 
     words: str
@@ -49,13 +49,12 @@ class Needed:
 
 @dataclass(frozen=True)
 class Stopped:
-    """The node at which ONNX Runtime stops in the original: its place and operator ("" where they are not known).
+    """The node at which ONNX Runtime stops in the original: its place and operator ("" where unknown).
 
-    ``said`` is what it says there, ``feed`` labels what it was fed, of the sizes ``fed``. ``needed`` is what the node
-    demands, and ``sizes`` what is known of the sizes that have a part in it. ``shapes`` is what to give as
-    ``--input-shapes``, with ``?`` for the size that only the user knows, "" where no size helps; ``inputs`` are those
-    that a file given as ``--inputs`` has to hold, where values are what lacks. ``loaded``: else it is not even loaded,
-    and no inputs help.
+    ``said`` is ONNX Runtime's message, ``feed`` the label of the feed, ``fed`` its sizes. ``needed`` are the node's
+    requirements, and ``sizes`` the known limits of the sizes in them. ``shapes`` is a value for ``--input-shapes`` with
+    ``?`` for the size that only the user knows, "" where no size helps; ``inputs`` must be in a file for ``--inputs``,
+    where values are missing. ``loaded`` False: the model is not even loaded, and no inputs help.
     """
 
     place: Place
@@ -74,12 +73,12 @@ def stopped(
     path: Path, proto: ModelProto, verdict: Verdict, pinned: Mapping[str, Any] | None = None
 ) -> Stopped | None:
     """Where ONNX Runtime stops in the original, ``proto`` in the file ``path``, after a verdict that proves nothing;
-    None where that is not known. ``pinned`` are inputs that have these values in any case."""
+    None where that is unknown. ``pinned`` are inputs with fixed values."""
     rung = verdict.rung("ort-cpu")
     if verdict.passed or verdict.failed or rung is None or rung.status != "skipped":
         return None
     if rung.stopped == "original":
-        return Stopped(Place(), "", ort_words.reason(rung.said), loaded=False)
+        return Stopped(Place(), "", ort_messages.reason(rung.said) or rung.reason, loaded=False)
     refused = [one for one in rung.feeds if one.stopped == "original"]
     full = [one for one in refused if one.feed is not None and 0 not in one.feed.assignment.values()]
     if not refused:
@@ -89,17 +88,17 @@ def stopped(
 
 
 class _Finder:
-    """Looks for the node of a model at which a feed stops, and for what would help."""
+    """Finds the node of a model at which a feed stops, and what would help."""
 
-    def __init__(self, path: Path, proto: ModelProto, pinned: dict[str, Any], told: FeedResult) -> None:
-        self.path, self.pinned, self.told = path, pinned, told
+    def __init__(self, path: Path, proto: ModelProto, pinned: dict[str, Any], refused: FeedResult) -> None:
+        self.path, self.pinned, self.refused = path, pinned, refused
         self.known: Signature = signature(proto)
-        self.words = told.said
-        self.sizes: Assignment = dict(told.feed.assignment) if told.feed is not None else {}
+        self.message = refused.said
+        self.sizes: Assignment = dict(refused.feed.assignment) if refused.feed is not None else {}
 
     def stopped(self) -> Stopped:
-        """What is found."""
-        said, feed = ort_words.reason(self.words), self.told.label
+        """The node and the help, as far as they are known."""
+        said, feed = ort_messages.reason(self.message) or self.refused.reason, self.refused.label
         node = self._node()
         if node is None:
             return Stopped(
@@ -126,7 +125,7 @@ class _Finder:
         )
 
     def _pins(self) -> dict[str, int]:
-        """The values of inputs that decide which way the model takes, as they were in the feed."""
+        """The feed's values of the inputs that decide between paths of the model."""
         values = {
             name.removesuffix(".value"): size for name, size in self.sizes.items() if name.endswith(".value")
         }
@@ -135,7 +134,7 @@ class _Finder:
     # ---- the node
 
     def _node(self) -> Node | None:
-        about = ort_words.node(self.words)
+        about = ort_messages.node(self.message)
         if about is None:
             return None
         try:
@@ -149,8 +148,8 @@ class _Finder:
         return single or self._marked(model)
 
     def _marked(self, model: Model) -> Node | None:
-        """The node that the model stops at when its nodes have names by which they can be told apart."""
-        if self.told.feed is None or self.path.stat().st_size > _LARGEST:
+        """The node that the model stops at when it is run with unique names of nodes."""
+        if self.refused.feed is None or self.path.stat().st_size > _LARGEST:
             return None
         nodes = list(model.nodes())
         names = [node.name for node in nodes]
@@ -166,11 +165,11 @@ class _Finder:
         return nodes[int(match[1])] if match is not None and int(match[1]) < len(nodes) else None
 
     def _run(self, proto: ModelProto) -> Ran | None:
-        assert self.told.feed is not None
-        values = {**self.told.feed.values(self.known), **self.pinned}
+        assert self.refused.feed is not None
+        values = {**self.refused.feed.values(self.known), **self.pinned}
         with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
             file = Path(folder) / "marked.onnx"
-            wire.save(proto, file)
+            saving.save(proto, file)
             how: dict[str, Any] = {"backend": "ort-cpu", "path": str(file), "feed": values, "options": {}}
             outcome = shared().call(f"{REMOTE}:alone", timeout=_STEP, **how)
         return outcome.value if outcome.ok else None
@@ -180,10 +179,10 @@ class _Finder:
         copy.CopyFrom(self.known.model)
         return copy
 
-    # ---- what it demands
+    # ---- its requirements
 
     def _demands(self, node: Node) -> list[Demand]:
-        """The node's demands that do not hold for what was fed; where there are none, those that nobody can tell."""
+        """The node's demands that the feed violates; where there are none, those that cannot be decided."""
         found = [
             Demand(term, node.place, node.op_type, about)
             for about, term in demanded(node, node.model.shapes)
@@ -193,7 +192,7 @@ class _Finder:
         return list(dict.fromkeys(broken or found))[:_SHOWN]
 
     def _behind(self, node: Node, demand: Demand) -> tuple[str, ...]:
-        """The inputs on which a demand hangs through sizes that are no sizes of inputs."""
+        """The inputs that a demand depends on through sizes that are not sizes of inputs."""
         if demand.term.symbols <= set(self.known.symbols):
             return ()
         return _sources(node.inputs)
@@ -201,7 +200,7 @@ class _Finder:
     # ---- what would help
 
     def _shape(self, symbols: Iterable[str]) -> str:
-        """The shape of the input with the last of these symbols, which is left open."""
+        """The shape of the input with the last of these symbols, which is left open; "" where no input has one."""
         wanted = set(symbols)
         places = [
             (axis, one, dim)
@@ -220,7 +219,7 @@ class _Finder:
 
 
 def _sources(values: Sequence[Value | None]) -> tuple[str, ...]:
-    """The graph inputs that values are computed from, as far as that can be followed."""
+    """The graph inputs that values are computed from."""
     pending, seen = [one for one in values if one is not None], set[Value]()
     while pending:
         value = pending.pop()

@@ -1,7 +1,7 @@
-"""What the docs say of a rule beside its own text, taken from where it cannot go stale.
+"""Facts about a rule for the docs, computed so that they are never outdated.
 
-Severities and safety come from running the rule's examples under every target, versions and evidence from its
-docstring. All of it takes two seconds for a hundred rules.
+Severities and safety come from running the rule's examples for every target, versions and evidence from its docstring.
+This takes two seconds for a hundred rules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onnxfix.testing import findings, model_of
 
 @dataclass(frozen=True)
 class Link:
-    """Where something is said. ``url`` is empty for an issue of a repository whose owner the text leaves out."""
+    """A reference. ``url`` is empty for an issue of a repository without an owner in the text."""
 
     label: str
     url: str = ""
@@ -27,12 +27,12 @@ class Link:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a rule.
+    """Facts about a rule.
 
-    ``severities`` has every target; its values are what was found under it, the gravest first, and empty where the
-    rule has nothing to say. ``safeties`` are those of its fixes, the safest first; ``unfixed`` tells whether some
-    findings have none. ``found`` and ``silent`` count examples. ``versions`` are those of TensorRT that the text
-    names, ``quote`` is the first message, of TensorRT or of ONNX Runtime, that it quotes.
+    ``severities`` maps every target to the severities of its findings, the worst first; empty without findings.
+    ``safeties`` are those of its fixes, the safest first; ``unfixed``: some findings have no fix. ``found`` and
+    ``silent`` count examples. ``versions`` are the versions of TensorRT that the docstring names, ``quote`` is the
+    first message of TensorRT or ONNX Runtime that it quotes.
     """
 
     severities: Mapping[str, tuple[Severity, ...]]
@@ -47,18 +47,18 @@ class Facts:
 
 
 def facts_of(rule: Rule) -> Facts:
-    """Run the rule's examples and read its docstring. The same rule gives the same facts.
+    """Run the rule's examples and read its docstring. Deterministic.
 
     Raises:
-        OnnxfixError: an example is no model, or the rule fails on it.
+        OnnxfixError: an example is not a valid model, or the rule fails on it.
     """
     flagged = [example for example in rule.examples if example.found]
     severities: dict[str, tuple[Severity, ...]] = {}
     safeties: set[Safety] = set()
-    unfixed = told = rule.per in NO_MODEL  # it repeats what others say, and has no fix of its own
+    unfixed = reported = rule.per in NO_MODEL  # findings of TensorRT or onnx.checker, without a fix
     for target in TARGETS:
         found = [item for example in flagged for item in _found(rule, example, target)]
-        grave = {item.severity for item in found} or ({rule.severity} if told else set())
+        grave = {item.severity for item in found} or ({rule.severity} if reported else set())
         severities[target] = tuple(sorted(grave, reverse=True))
         safeties |= {item.match.fix.safety for item in found if item.match.fix is not None}
         unfixed |= any(item.match.fix is None for item in found)
@@ -79,9 +79,9 @@ def facts_of(rule: Rule) -> Facts:
 def _found(rule: Rule, example: Example, target: str) -> list[Found]:
     try:
         return findings(rule, model_of(example), target)
-    except Exception as error:  # anything that a third party's rule does
-        words = " ".join(f"{type(error).__name__}: {error}".split())
-        raise OnnxfixError(f"rule {rule.code}, example {example.why!r}: {words}") from error
+    except Exception as error:  # whatever a third party's rule raises
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise OnnxfixError(f"rule {rule.code}, example {example.why!r}: {reason}") from error
 
 
 _MEASURED = re.compile(r"\bmeasured\b", re.IGNORECASE)
@@ -90,7 +90,7 @@ _NAMED = re.compile(rf"TensorRT(-RTX)? ({_VERSION}(?: (?:and|to|or) {_VERSION})*
 
 
 def _versions(text: str) -> Iterator[str]:
-    """``RTX 1.7.1`` and ``8.6 and 10.x`` of a text that speaks of TensorRT-RTX 1.7.1, TensorRT 8.6 and 10.x."""
+    """``RTX 1.7.1`` and ``8.6 and 10.x`` from a text with TensorRT-RTX 1.7.1, TensorRT 8.6 and 10.x."""
     for product, versions in _NAMED.findall(text):
         yield f"RTX {versions}" if product else versions
 
@@ -102,7 +102,7 @@ _WORDS = 3
 
 
 def _quotes(doc: str) -> Iterator[str]:
-    """Messages that the section on why it matters quotes, in one line each: several words that are no code."""
+    """Messages that the section "Why it matters" quotes, in one line each: several words that are not code."""
     section = doc.partition("## Why it matters")[2].partition("\n## ")[0]
     for _, quoted in _QUOTE.findall(section):
         line = " ".join(quoted.split())
@@ -127,14 +127,14 @@ def _links(text: str) -> Iterator[Link]:
 
 
 def _once(links: Iterator[Link]) -> tuple[Link, ...]:
-    """Each place once, under the name that has an address where there is one."""
+    """Each reference once, with its address if it has one."""
     named = {link.label: link for link in links}
     known = {label.partition("/")[2] for label, link in named.items() if link.url}
     return tuple(link for label, link in named.items() if link.url or label not in known)
 
 
 def _issue(repository: str, number: str) -> Link:
-    """GitHub leads from an issue's address to the pull request of that number."""
+    """GitHub redirects from an issue's address to the pull request with that number."""
     url = f"https://github.com/{repository}/issues/{number}" if "/" in repository else ""
     return Link(f"{repository} #{number}", url)
 

@@ -1,4 +1,4 @@
-"""What a run found, did and proved: frozen, and JSON-able through ``Report.to_json``."""
+"""The report of a run as frozen records, with JSON by ``Report.to_json``."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from onnxfix.verification.verdict import Executed
 
 SCHEMA = 2
-"""Version of the JSON report; it grows when a field changes its meaning or goes."""
-WORKED_OUT = ("schema", "exit_code", "versions")
-"""What the JSON report has besides the fields of ``Report``."""
+"""Version of the JSON report; it increases when a field changes its meaning or is removed."""
+DERIVED = ("schema", "exit_code", "versions")
+"""Keys of the JSON report besides the fields of ``Report``."""
 _RUNTIMES = ("", "-gpu", "-directml", "-openvino", "-qnn", "-rocm", "-migraphx", "-training")
 _PAGES = "docs/rules"
-_BY_ONNX = ("contract", "reference", "trt-build")  # rungs that do not ask ONNX Runtime
+_BY_ONNX = ("contract", "reference", "trt-build")  # rungs without ONNX Runtime
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A hazard at a place. ``fix`` and ``safety`` are empty where there is no remedy.
+    """A hazard at a place. ``fix`` and ``safety`` are empty if there is no fix.
 
-    ``confirmed`` is what TensorRT itself said of the same thing at the same place, "" where it was not asked or said
-    nothing. ``on_engine``: an engine of the model was executed, and was wrong for this. ``pointer`` of a finding that
-    is TensorRT's says which rule helps. ``rule_url`` is the rule's page in onnxfix's repository, "" for another pack's.
+    ``confirmed`` is TensorRT's own message about the same thing at the same place, "" if there is none. ``on_engine``:
+    an engine of the model was executed, and was wrong because of this. ``pointer`` says which rule helps with a finding
+    of TensorRT's. ``rule_url`` is the rule's page in onnxfix's repository, "" for the rule of another pack.
     """
 
     code: str
@@ -58,10 +58,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class AppliedFix:
-    """A fix that is in the result. ``confirmed`` is what TensorRT said of the original at that place, if anything.
+    """A fix that is in the result. ``confirmed`` is TensorRT's message about the original at that place, or "".
 
-    ``on_engine``: engines were executed; that of the original was wrong for what this fix repairs, and that of the
-    result is right.
+    ``on_engine``: engines were executed; that of the original was wrong because of what this fix repairs, and that of
+    the result is right.
     """
 
     code: str
@@ -79,8 +79,8 @@ class AppliedFix:
 
 @dataclass(frozen=True)
 class Fixed:
-    """Something that specializing made a constant. ``kind`` is "dimension" or "input"; ``value`` is a size, or an
-    input's value where it is short and else its type and shape. ``kept``: the input is still there, unused."""
+    """A dimension or input that specializing made constant. ``kind`` is "dimension" or "input"; ``value`` is a size, or
+    an input's value if that is short, otherwise its type and shape. ``kept``: the input still exists, unused."""
 
     kind: str
     name: str
@@ -92,10 +92,13 @@ class Fixed:
 
 @dataclass(frozen=True)
 class StepDone:
-    """A whole-model step, such as ``--simplify``. ``status`` is "taken" or "dropped", ``reason`` what was proven of
-    its result or why it was dropped; ``safety`` of one that was taken is "exact" (it changed nothing), "numeric" or
-    "unsafe". Nodes are counted in subgraphs and functions too. ``fixed`` is what specializing (``--fix-dim``,
-    ``--fix-input``, ``--static``) made constant; what was proven of it, and for which inputs, is in the verdict."""
+    """A whole-model step, such as ``--simplify``.
+
+    ``status`` is "taken" or "dropped"; ``reason`` is what was proven about its result, or why it was dropped. The
+    ``safety`` of a step that was taken is "exact" (it changed nothing), "numeric" or "unsafe". Node counts include
+    subgraphs and functions. ``fixed`` is what specializing (``--fix-dim``, ``--fix-input``, ``--static``) made
+    constant; the verdict says what was proven about it, and for which inputs.
+    """
 
     name: str
     tool: str
@@ -110,7 +113,7 @@ class StepDone:
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """A fix that was undone because the model did not verify with it."""
+    """A fix that was withdrawn because the model did not verify with it."""
 
     code: str
     place: Place
@@ -120,16 +123,15 @@ class Withdrawn:
 
 @dataclass(frozen=True)
 class Report:
-    """One model's run.
+    """The report on one model.
 
-    ``findings`` are those that stand at the end (for ``check``: all); ``applied`` went away by a fix;
-    ``withdrawn`` had a fix that failed verification. ``steps`` are the whole-model edits that were asked for, taken
-    or dropped. ``problems`` are faults of onnxfix or of a rule, or why TensorRT could not be asked: the run is
-    not to be trusted in full. ``notes`` is what a reader should know besides. ``verdict`` is None where nothing
-    was to be verified. ``headline`` is TensorRT's word on the model, where that is news. ``build`` is what ``check``
-    had it build, ``network`` how it reads what it imported. ``stopped`` is where the original stops that takes none of
-    the inputs made for it. ``pending`` is the result with its weights still in the
-    file; ask ``model`` for it. It is not part of the JSON. ``reused``: it is an earlier run's, and the model unchanged.
+    ``findings`` are those of the result (for ``check``: of the model); ``applied`` were fixed; ``withdrawn`` had a fix
+    that failed verification. ``steps`` are the requested whole-model edits, taken or dropped. ``problems`` are faults
+    of onnxfix or of a rule, or why TensorRT could not run: the report is incomplete. ``notes`` is further information.
+    ``verdict`` is None if nothing was verified. ``headline`` is TensorRT's result on the model, where it is news.
+    ``build`` is the build of a ``check``, ``network`` how TensorRT imports the model. ``stopped`` is where an original
+    stops that accepts none of the generated inputs. ``pending`` is the result with its weights still in the file (use
+    ``model``); it is not part of the JSON. ``reused``: the report is from an earlier run, and the model is unchanged.
     """
 
     path: str
@@ -159,48 +161,48 @@ class Report:
 
     @property
     def model(self) -> ModelProto | None:
-        """The resulting ``ModelProto``; None where there is none.
+        """The resulting ``ModelProto``; None if there is none.
 
-        Its weights are read from the input file when it is first asked for.
+        Its weights are read from the input file on first use.
 
         Raises:
-            ModelError: that file has been written to since.
+            ModelError: that file has been changed since.
         """
         return self.pending.model() if self.pending is not None else None
 
     @property
     def builds(self) -> tuple[TrtBuild, ...]:
-        """What TensorRT made of the original and, if that is another model, of the result; empty where not asked."""
+        """TensorRT's builds of the original and, if it is another model, of the result; empty if it did not run."""
         rung = self.verdict.rung("trt-build") if self.verdict is not None else None
         return rung.builds if rung is not None else (self.build,) if self.build is not None else ()
 
     @property
     def networks(self) -> tuple[Reading, ...]:
-        """How TensorRT reads the original and, if that is another model, the result; empty where not asked."""
+        """How TensorRT imports the original and, if it is another model, the result; empty if it did not run."""
         rung = self.verdict.rung("trt-network") if self.verdict is not None else None
         return rung.networks if rung is not None else (self.network,) if self.network is not None else ()
 
     @property
     def executed(self) -> Executed | None:
-        """What executed engines of the original and of the result showed; None where none was executed."""
+        """The comparison of executed engines of the original and of the result; None if none was executed."""
         rung = self.verdict.rung("trt-gpu") if self.verdict is not None else None
         return rung.executed if rung is not None else None
 
     @property
     def righted(self) -> bool:
-        """Whether TensorRT reads the original differently, and the result as it is."""
+        """Whether TensorRT imports the original differently, and the result correctly."""
         return len(self.networks) > 1 and [one.status for one in self.networks] == ["differs", "agrees"]
 
     @property
     def won(self) -> bool:
-        """Whether TensorRT did not build the original and does build the result."""
+        """Whether TensorRT does not build the original, but builds the result."""
         if len(self.builds) < 2 or not self.builds[0].judged:
             return False
         return not self.builds[0].accepted and self.builds[-1].accepted
 
     @property
     def versions(self) -> dict[str, str]:
-        """The versions of what judged: distribution -> version."""
+        """The versions of the packages that were used: distribution -> version."""
         rungs = self.verdict.rungs if self.verdict is not None else ()
         found = {"onnxfix": __version__, "onnx": _version("onnx")}
         if self.intake is not None or any(one.judged and one.name not in _BY_ONNX for one in rungs):
@@ -218,7 +220,7 @@ class Report:
         return data
 
     def exit_code(self, fail_on: Severity | None = Severity.WARNING) -> int:
-        """0, 1, 2 or 3 as the command line defines them; ``fail_on=None`` never fails for findings."""
+        """0, 1, 2 or 3 as the command line defines them; with ``fail_on=None`` findings are no failure."""
         if self.verdict is not None and not self.verdict.passed:
             return 3
         if self.problems:
@@ -230,7 +232,7 @@ class Report:
 
 
 def plain(value: Any) -> Any:
-    """Frozen dataclasses and tuples to dicts and lists, and numpy scalars to Python's."""
+    """Converts frozen dataclasses and tuples to dicts and lists, and numpy scalars to Python's."""
     if is_dataclass(value) and not isinstance(value, type):
         names = [f.name for f in fields(value)] + list(getattr(value, "RENDERED", ()))
         return {name: plain(getattr(value, name)) for name in names}
@@ -246,7 +248,7 @@ def plain(value: Any) -> Any:
 
 
 def finding_of(found: Found) -> Finding:
-    """An engine's match as a finding."""
+    """A match of the rule engine as a finding."""
     fix = found.match.fix
     return Finding(
         code=found.rule.code,
@@ -261,7 +263,7 @@ def finding_of(found: Found) -> Finding:
 
 
 def applied_of(applied: Applied, rule: Rule) -> AppliedFix:
-    """An engine's applied fix, which is the rule's, as a record."""
+    """An applied fix of the rule engine as a record."""
     key = applied.key
     return AppliedFix(
         code=key.code,
@@ -269,7 +271,7 @@ def applied_of(applied: Applied, rule: Rule) -> AppliedFix:
         severity=applied.severity.name.lower(),
         place=key.place,
         message=applied.message,
-        fix=key.title,
+        fix=applied.title,
         safety=applied.safety.name.lower(),
         round=applied.round,
         rule_url=_page(rule),
@@ -281,7 +283,7 @@ def _page(rule: Rule) -> str:
 
 
 def _version(name: str) -> str:
-    """The version of an installed distribution; "" for one that is not there."""
+    """The version of an installed distribution; "" for one that is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

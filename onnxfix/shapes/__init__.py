@@ -1,1 +1,1 @@
-"""Symbolic shapes: what is known of every value's type, dimensions and small contents."""
+"""Symbolic shapes: inference of every value's type, dimensions and, for small tensors, elements."""

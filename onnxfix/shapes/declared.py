@@ -1,4 +1,4 @@
-"""What the declarations of graph inputs say: they are trusted, as nothing else that a file declares."""
+"""Declarations of graph inputs, the only declarations in a file that are trusted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def graph_input(run: Pass, value: Value) -> Info:
-    """What is known of an input of the main graph."""
+    """Description of an input of the main graph, by its declaration."""
     declared = value.declared
     if declared is None:
         return UNKNOWN

@@ -1,7 +1,7 @@
 """Names of dimensions that are arithmetic on other names: exporters write ``past + 1`` or ``2*(seq//4)``.
 
-ONNX gives such a name no meaning: it is arithmetic only where the names in it are dimensions themselves, which is for
-the caller to decide ("batch-size" is a name).
+In ONNX such a name has no meaning. It is arithmetic only if the names in it are dimensions themselves, which the caller
+decides ("batch-size" is a name).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Div: operator.floordiv,
     ast.Mod: operator.mod,
 }
-#: Longer and deeper than anything that is meant as a size; Python's parser and our walk recurse.
+#: Limits of length and depth, above those of any real size: Python's parser and our walk recurse.
 _LONGEST = 300
 
 
 def own(dim: str) -> str:
-    """The name of a dimension; "" for none. Some exporters write ``?`` or ``*`` for every size that they do not know:
-    such dimensions have nothing in common. (TensorRT takes these for names and wants equal sizes.)"""
+    """The name of a dimension, or "". Some exporters write ``?`` or ``*`` for every unknown size: such dimensions have
+    nothing in common. (TensorRT treats these as names, and requires equal sizes.)"""
     return dim if any(map(str.isalnum, dim)) or "_" in dim else ""
 
 
 def names(dim: str) -> tuple[str, ...] | None:
-    """The names in ``dim`` read as arithmetic, each once; None where it is a plain name or no arithmetic."""
+    """The names in ``dim`` read as arithmetic, each once; None if it is a plain name or not arithmetic."""
     tree = None if _PLAIN.match(dim) else _parse(dim)
     if tree is None:
         return None
@@ -39,9 +39,9 @@ def names(dim: str) -> tuple[str, ...] | None:
 
 
 def evaluate(dim: str, sizes: Mapping[str, int]) -> int | None:
-    """The size of ``dim`` when the names in it have these sizes, at least 0.
+    """The size of ``dim`` if the names in it have these sizes, at least 0.
 
-    None where it is no arithmetic (a plain name is, of itself), a name is missing, or it divides by 0.
+    None if it is not arithmetic (a plain name is), if the size of a name is missing, or if it divides by 0.
     """
     tree = _parse(dim)
     if tree is None:
@@ -53,9 +53,9 @@ def evaluate(dim: str, sizes: Mapping[str, int]) -> int | None:
 
 
 def replace(dim: str, sizes: Mapping[str, int]) -> str | int:
-    """``dim`` with names replaced by their sizes: a size where no other name is left.
+    """``dim`` with names replaced by their sizes: a size if no other name is left.
 
-    A dimension in which none of them occurs comes back as it is.
+    A dimension without any of them is returned as it is.
     """
     if dim in sizes:
         return sizes[dim]
@@ -95,5 +95,5 @@ def _evaluate(node: ast.expr, sizes: Mapping[str, int]) -> int:
         return -_evaluate(node.operand, sizes)
     if isinstance(node, ast.Name):
         return sizes[node.id]
-    assert isinstance(node, ast.Constant)  # _parse lets nothing else pass
+    assert isinstance(node, ast.Constant)  # _parse admits nothing else
     return int(str(node.value))

@@ -1,13 +1,13 @@
-"""ONNX's own (C++) shape inference, kept from doing harm: for operators that onnxfix has no transfer function for.
+"""ONNX's own (C++) shape inference in a sandbox, for operators that onnxfix has no transfer function for.
 
-It may hang (malformed Einsum), crash (SequenceMap), allocate without bound (data propagation), and believes
-whatever a file declares. So it sees a copy of the model without weights and without declared shapes, in a child
-process with a time and memory limit, and only static dimensions and ranks are taken from it.
+It may hang (malformed Einsum), crash (SequenceMap) or allocate without bound (data propagation), and it trusts all
+declarations in a file. So it gets a copy of the model without weights and declared shapes, in a child process with a
+time and memory limit, and only its static dimensions and ranks are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from onnx import (
@@ -20,7 +20,9 @@ from onnx import (
     shape_inference,
 )
 
+from onnxfix import walk
 from onnxfix.files import lazy, tensors
+from onnxfix.forks import forked
 from onnxfix.graph.overlay import Value
 from onnxfix.shapes.ops.base import Unknown
 from onnxfix.shapes.ops.linalg import einsum_terms
@@ -33,17 +35,15 @@ MEMORY_MB = 2048
 SMALL_BYTES = 1024
 SKIPPED_DOMAIN = "onnxfix.skipped"
 DANGEROUS = (b"SequenceMap", b"Einsum")
-"""The operators that ``dangerous`` looks at, as a model's bytes have them."""
+"""Names of the operators for ``dangerous``, as they occur in a model's bytes."""
 MAX_NESTING = 100
-"""Levels of subgraphs: protobuf hands no message to C++ whose parts are nested deeper, and each takes several."""
+"""Maximum nesting of subgraphs. Protobuf passes no deeper message to C++, and a subgraph takes several levels."""
 
 Found = tuple[int | None, tuple[int | None, ...] | None]
 
 
 def infer(model: Model) -> Mapping[Value, Found]:
-    """``(element type, dimensions)`` by value of the main graph and its subgraphs; empty where inference fails."""
-    from onnxfix.sandbox import forked
-
+    """``(element type, dimensions)`` by value of the main graph and its subgraphs; empty if inference fails."""
     if any(scope.depth > MAX_NESTING for scope in model.scopes):
         return {}
     outcome = forked(_infer, skeleton(model.proto), timeout=TIMEOUT_S, memory_mb=MEMORY_MB)
@@ -62,9 +62,9 @@ def infer(model: Model) -> Mapping[Value, Found]:
 
 
 def _infer(model: ModelProto) -> list[dict[str, Found]]:
-    """Runs in the child."""
+    """Infer in the child process."""
     inferred = shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=False)
-    return [_types(graph) for graph in _graphs(inferred.graph)]
+    return [_types(graph) for graph in walk.graphs(inferred.graph)]  # in the order of `Scope.walk`
 
 
 def _types(graph: GraphProto) -> dict[str, Found]:
@@ -83,25 +83,8 @@ def _types(graph: GraphProto) -> dict[str, Found]:
     return found
 
 
-def _graphs(root: GraphProto) -> Iterator[GraphProto]:
-    """The graph and every subgraph, in the order of ``Scope.walk``."""
-    stack = [root]
-    while stack:
-        graph = stack.pop()
-        yield graph
-        stack.extend(reversed([sub for node in graph.node for sub in _subgraphs(node)]))
-
-
-def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
-            yield attribute.g
-        else:
-            yield from attribute.graphs
-
-
 def skeleton(proto: ModelProto) -> ModelProto:
-    """A copy without weights, value_info and declared outputs, and without the nodes that inference cannot stand."""
+    """A copy without weights, value_info and declared outputs, and with dangerous nodes in a foreign domain."""
     copy = ModelProto(ir_version=proto.ir_version)
     copy.opset_import.extend(proto.opset_import)
     copy.opset_import.add(domain=SKIPPED_DOMAIN, version=1)
@@ -127,7 +110,7 @@ def _copy_graph(source: GraphProto, target: GraphProto, *, main: bool) -> None:
         if main:
             target.input.add().CopyFrom(info)
         else:
-            target.input.add().name = info.name  # what a body declares of its inputs may lie as well
+            target.input.add().name = info.name  # the declared inputs of a subgraph may be wrong as well
     for info in source.output:
         target.output.add().name = info.name
     for tensor in source.initializer:
@@ -164,9 +147,9 @@ def _copy_attribute(source: AttributeProto, target: AttributeProto) -> None:
 
 
 def _copy_tensor(source: TensorProto, target: TensorProto) -> None:
-    """Small tensors whole (they may be shapes), others without their bytes."""
+    """Copy small tensors completely (they may be shapes), others without their bytes."""
     if tensors.nbytes(source) <= SMALL_BYTES and not tensors.is_external(source):
-        target.CopyFrom(lazy.whole(source))
+        target.CopyFrom(lazy.with_payload(source))
         return
     target.name, target.data_type = source.name, source.data_type
     target.dims.extend(source.dims)

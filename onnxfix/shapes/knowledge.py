@@ -1,8 +1,8 @@
-"""What was worked out about single operators, kept so that equal questions are answered once.
+"""A cache of inference results for single operators.
 
-Real models ask the same thing over and over: every layer of a transformer multiplies ``[B, S, 768]`` by ``[768, 768]``.
-Here equal descriptions of values are made one object, so that a question - an operator, its attributes, and what is
-known of its inputs - can be looked up by the identity of its parts.
+Real models repeat themselves: every layer of a transformer multiplies ``[B, S, 768]`` by ``[768, 768]``. Equal
+descriptions of values are interned here, so that a question (an operator, its attributes, and the descriptions of its
+inputs) is looked up by the identity of its parts.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from onnxfix.shapes.ops.base import ABSENT, UNKNOWN, VALUE_LIMIT, Info
 from onnxfix.shapes.ops.sources import initializer
 
 LIMIT = 1 << 17
-"""Descriptions and answers kept at most, of each kind; a model that has more is described the slow way from there."""
+"""Maximum number of descriptions and of answers; beyond it, results are computed again each time."""
 
 Question = tuple[object, ...]
 
 
 class Knowledge:
-    """Grows from pass to pass over one model, and goes with it."""
+    """Results that are kept from pass to pass over one model."""
 
     def __init__(self) -> None:
         self.answers: dict[Question, tuple[Info, ...]] = {}
-        """What is known of the outputs of an operator that made no symbols, by all that it depends on."""
+        """Descriptions of the outputs of operators that created no symbols, by all that they depend on."""
         self.numbers: dict[Node, int] = {}
-        """For each node the number of what it asks beside its inputs, 0 where that is not all (``number``); edits of
-        what a node is take it out."""
+        """For each node, the number of its question without the inputs; 0 if it depends on more (``number``). Edits of
+        a node remove it."""
         self._numbers: dict[Question, int] = {}
         self._infos: dict[Question, Info] = {_key(UNKNOWN): UNKNOWN}
         self._initializers: dict[Value, Info] = {}
@@ -34,17 +34,18 @@ class Knowledge:
         self._weights: dict[tuple[int, ...], Info] = {}
 
     def begin(self) -> None:
-        """A new pass begins: of the initializers, those that it asks for stay."""
+        """Begin a new pass. Of the initializers, those that it uses are kept."""
         self._before, self._initializers = self._initializers, {}
 
     def initializer(self, value: Value) -> Info:
-        """What is known of a value that no node makes."""
+        """The description of a value without a producer."""
         info = self._before.get(value) or self._weight(value) or self.interned(initializer(value))
         self._initializers[value] = info
         return info
 
     def _weight(self, value: Value) -> Info | None:
-        """What is known of a tensor of which only type and dimensions are of interest, from one like it."""
+        """The description of a tensor that is too large to follow by value, from one of the same type and
+        dimensions."""
         tensor = value.initializer
         if tensor is None or value.sparse or value.is_input:
             return None
@@ -55,7 +56,7 @@ class Knowledge:
         return info
 
     def number(self, node: Node, question: Question | None) -> int:
-        """The number of what a node asks beside its inputs, the same for equal questions."""
+        """The number of a node's question without the inputs, the same for equal questions."""
         known = self._numbers
         found = 0
         if question is not None:
@@ -71,18 +72,19 @@ class Knowledge:
             self.answers[question] = answer
 
     def interned(self, info: Info) -> Info:
-        """The one object for what ``info`` says."""
+        """The one object for descriptions equal to ``info``."""
         if info is ABSENT or len(self._infos) >= LIMIT:
             return info
         return self._infos.setdefault(_key(info), info)
 
 
 def _key(info: Info) -> Question:
-    """What ``info`` says. Dimensions are interned and live as long as it does, so their identity stands for them."""
+    """A key for equal descriptions. Dimensions are interned and live as long as ``info``, so that their ids are
+    keys."""
     shape = None if info.shape is None else tuple(map(id, info.shape))
     value: object = None
     if info.value is not None:
-        # repr tells 0.0 from -0.0, and NaN is itself.
+        # repr distinguishes 0.0 from -0.0, and is the same for every NaN.
         items = [repr(item) if isinstance(item, float) else id(item) for item in info.value.reshape(-1)]
         value = (info.value.shape, *items)
     fill = None if info.fill is None else repr(info.fill)

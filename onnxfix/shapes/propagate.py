@@ -1,12 +1,11 @@
-"""One forward pass over a model: what is known of every value, scope by scope.
+"""One forward pass of shape inference over a model, scope by scope.
 
-Values of the main graph and its subgraphs are described as they are; values inside a local function only by what
-holds for every call, while a call's own outputs come from walking the function's body with the call's inputs.
+A value inside a local function gets a description that is true for every call. The outputs of a call come from walking
+the function's body with the inputs of that call.
 """
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -28,23 +27,23 @@ if TYPE_CHECKING:
 MAX_CALL_DEPTH = 32
 MAX_NESTING = 64
 STRICT = False
-"""Whether a transfer function that stumbles over a malformed call raises, as the tests want it."""
+"""Whether an exception in a transfer function is raised; for tests. Otherwise the call counts as malformed."""
 MALFORMED = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
 BUDGET_PER_NODE, BUDGET_BASE = 20, 50_000
 MAX_QUESTION = 1024
-"""Bytes: a Constant that is larger is described each time, rather than kept to recognize it by."""
+"""Maximum size in bytes of a Constant whose description is cached."""
 
 
 class Exhausted(Exception):
-    """The model's loops and calls unfold to more nodes than this pass is willing to walk."""
+    """The model's loops and calls unfold to more nodes than the budget of a pass."""
 
 
 @dataclass
 class Frame:
     """One walk: of the main graph, or of a function's body for one call.
 
-    ``bindings`` are a function's attributes for this call; None means that any call may be meant. ``calls`` are the
-    functions that are being walked, outermost first.
+    ``bindings`` are a function's attributes for this call; None stands for any call. ``calls`` are the functions that
+    are being walked, outermost first.
     """
 
     prefix: str
@@ -56,8 +55,7 @@ class Frame:
 class Pass:
     """The state of one forward pass. Create it and call :meth:`run`.
 
-    ``knowledge`` is what earlier passes over the same model worked out; it changes how long a pass takes and nothing
-    of what it finds.
+    ``knowledge`` caches results of earlier passes over the same model; it affects the time and not the result.
     """
 
     def __init__(self, model: Model, knowledge: Knowledge | None = None) -> None:
@@ -69,31 +67,25 @@ class Pass:
         self._prefixes: dict[str, tuple[str, Scope, str]] = {}
         self._orders = model.orders
         self._operators: dict[tuple[str, str, Scope], tuple[object, ...]] = {}
-        """By domain, name and scope: domain, name and version; () where more decides what a node's outputs are."""
+        """Domain, name and version, by domain, name and scope; () if a node's outputs depend on more."""
         self._left = BUDGET_BASE + BUDGET_PER_NODE * sum(map(len, self._orders.values()))
         self._nesting = 0
         self._mints = 0
-        """How many symbols were made so far: what makes none depends on its inputs alone."""
+        """Number of symbols created so far: an operator that creates none depends on its inputs alone."""
         self._fallback: Mapping[Value, tuple[int | None, tuple[int | None, ...] | None]] | None = None
 
     def run(self) -> dict[Value, Info]:
-        """What is known of every value of the model."""
+        """Describe every value of the model."""
         frame = Frame("")
-        collecting = gc.isenabled()
-        gc.disable()  # nothing here is garbage until the pass is over, and looking for it takes a third of the time
-        try:
-            self.knowledge.begin()
-            for value in self.model.main.inputs:
-                frame.info[value] = self.knowledge.interned(graph_input(self, value))
-            for scope in (self.model.main, *self.model.functions):
-                self.walk(frame, scope)
-        finally:
-            if collecting:
-                gc.enable()
+        self.knowledge.begin()
+        for value in self.model.main.inputs:
+            frame.info[value] = self.knowledge.interned(graph_input(self, value))
+        for scope in (self.model.main, *self.model.functions):
+            self.walk(frame, scope)
         return frame.info
 
     def mint(self, frame: Frame, scope: Scope, name: str) -> str:
-        """A symbol's name, for this value of this scope and call only."""
+        """A new symbol's name, unique to this value in this scope and call."""
         label = f"{frame.prefix}{scope.path} / {name}" if scope.path else frame.prefix + name
         label = self.claim(label, (frame.prefix, scope, name))
         self.minted[-1].add(label)
@@ -101,17 +93,17 @@ class Pass:
         return label
 
     def claim(self, label: str, owner: tuple[object, ...]) -> str:
-        """``label`` for ``owner``; primes are added where others have it."""
+        """``label`` for ``owner``, with primes if another owner has it."""
         while self._owners.setdefault(label, owner) != owner:
             label += "'"
         return label
 
     def mint_input(self, name: str) -> str:
-        """A symbol's name, for something about a graph input."""
+        """A new symbol's name, for a property of a graph input."""
         return self.mint(Frame(""), self.model.main, name)
 
     def lookup(self, frame: Frame, value: Value | None) -> Info:
-        """What is known of a value in this walk; ABSENT for None."""
+        """The description of a value in this walk; ABSENT for None."""
         if value is None:
             return ABSENT
         info = frame.info.get(value)
@@ -154,11 +146,9 @@ class Pass:
                 known[value] = info
 
     def _question(self, node: Node) -> tuple[object, ...] | None:
-        """All that the description of a node's outputs depends on beside its inputs, as long as it makes no symbol;
-        None if more.
+        """All that a node's outputs depend on besides its inputs, if it creates no symbol; None if they depend on more.
 
-        More are the bodies of subgraphs and local functions, attributes of a function's call, and what ONNX's own
-        inference says of the model.
+        More are subgraphs, local functions, attributes of a function's call, and ONNX's own inference.
         """
         scope, outputs = node.scope, node.outputs
         named = (node.domain, node.op_type, scope)
@@ -180,7 +170,7 @@ class Pass:
         return tuple(question)
 
     def _described(self, frame: Frame, node: Node, inputs: list[Info]) -> tuple[Info, ...]:
-        """What is known of each output of a node; UNKNOWN for outputs that are left out."""
+        """The description of each output of a node; UNKNOWN for omitted outputs."""
         names = [v.name if v is not None else f"{node.first_output}#{k}" for k, v in enumerate(node.outputs)]
 
         def attrs(name: str) -> Any:
@@ -202,7 +192,7 @@ class Pass:
         except MALFORMED:
             if STRICT:
                 raise
-            found = []  # an operator that lacks what it needs: the checker's finding
+            found = []  # a malformed operator: the checker reports it
         except Exhausted:
             self._forget(frame, node)
             if node.scope.kind == "subgraph":
@@ -229,7 +219,7 @@ class Pass:
         return known(call)
 
     def _nested(self, frame: Frame, node: Node, call: Call) -> Sequence[Info]:
-        """Outputs of a node that runs subgraphs; deeper ones than Python's own stack allows stay unknown."""
+        """Outputs of a node with subgraphs; unknown if they are nested too deeply for Python's stack."""
         if self._nesting >= MAX_NESTING:
             raise Unknown
         self._nesting += 1
@@ -257,7 +247,7 @@ class Pass:
         return [self.lookup(inner, value) for value in function.outputs]
 
     def _prefix(self, frame: Frame, node: Node, call: Call) -> str:
-        """What the symbols of a call start with: two branches may name their calls' outputs alike."""
+        """The prefix of a call's symbols: calls in two branches may have outputs of the same name."""
         name = call.outputs[0] if call.outputs else node.op_type
         label, owner = f"{frame.prefix}{name}: ", (frame.prefix, node.scope, name)
         while self._prefixes.setdefault(label, owner) != owner:
@@ -265,10 +255,10 @@ class Pass:
         return label
 
     def attribute(self, frame: Frame, node: Node, name: str) -> AttributeProto | None:
-        """A node's attribute in this walk, references to the function's own attributes resolved.
+        """A node's attribute in this walk, with references to the function's attributes resolved.
 
         Raises:
-            Unknown: it differs from call to call, and no call is meant.
+            Unknown: it differs from call to call, and this walk stands for any call.
         """
         for attribute in node.proto.attribute:
             if attribute.name == name:
@@ -280,7 +270,7 @@ class Pass:
         return None
 
     def _forget(self, frame: Frame, node: Node) -> None:
-        """Drop what a walk that did not end left behind: it may hold for some iterations only."""
+        """Drop the results of an unfinished walk: they may be true for some iterations only."""
         for sub in node.subgraphs:
             for scope in sub.walk():
                 for value in scope.values.values():
@@ -293,7 +283,7 @@ class Pass:
         if node.domain not in ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"):
             return []
         if self._fallback is None:
-            from onnxfix.shapes import inference
+            from onnxfix.shapes import inference  # lazy: start-up
 
             self._fallback = inference.infer(self.model)
         infos = []

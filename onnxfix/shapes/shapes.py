@@ -1,7 +1,7 @@
 """Symbolic shapes, element types and small integer values of every value in a model.
 
-Declared value_info and output shapes are claims that may lie: they are never read. Graph input declarations and
-initializers are trusted. See :mod:`onnxfix.shapes.symbols` for what a symbolic dimension means.
+Declared value_info and output shapes may be wrong and are never read. Graph input declarations and initializers are
+trusted. See :mod:`onnxfix.shapes.symbols` for what a symbolic dimension means.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class SymTensor(NamedTuple):
 
     @property
     def static(self) -> tuple[int, ...] | None:
-        """The integers where all are static, or None."""
+        """The integers if all are static, else None."""
         items = tuple(d.value for d in self.data if d.value is not None)
         return items if len(items) == len(self.data) else None
 
 
 class Shapes:
-    """What is known of the values of ``model`` as it was when this was made. Nothing here is ever a guess."""
+    """Descriptions of the values of ``model`` as it was at construction. All of them are proven."""
 
     def __init__(self, model: Model) -> None:
         run = Pass(model, model.knowledge)
@@ -56,20 +56,20 @@ class Shapes:
 
     @property
     def symbols(self) -> Mapping[str, tuple[str, int]]:
-        """Symbols of graph inputs: name to ``(input, axis)`` where it first stands. Others depend on data."""
+        """Symbols of graph inputs: name to ``(input, axis)`` of the first occurrence. Other symbols depend on data."""
         return MappingProxyType(self._symbols)
 
     def info(self, value: Value) -> Info:
-        """Everything that is known of ``value``."""
+        """The description of ``value``."""
         return self._infos.get(value, UNKNOWN)
 
     @cached_property
     def kinds(self) -> Collection[Info]:
-        """What is known of any value, each description once: a model has many values, and few kinds of them."""
+        """The different descriptions of all values: a model has many values, and few kinds of them."""
         return frozenset(self._infos.values())
 
     def shape(self, value: Value) -> tuple[Dim, ...] | None:
-        """The dimensions; None where the rank is unknown, and for sequences, optionals and maps."""
+        """The dimensions; None if the rank is unknown, and for sequences, optionals and maps."""
         return self._infos.get(value, UNKNOWN).shape
 
     def rank(self, value: Value) -> int | None:
@@ -78,15 +78,15 @@ class Shapes:
         return None if shape is None else len(shape)
 
     def static_shape(self, value: Value) -> tuple[int, ...] | None:
-        """The dimensions as integers where every one is static, or None."""
+        """The dimensions as integers if all are static, else None."""
         return static_shape(self.shape(value))
 
     def elem_type(self, value: Value) -> int | None:
-        """The element type (TensorProto.DataType) of a tensor; None where unknown, and for other kinds of values."""
+        """The element type (TensorProto.DataType) of a tensor; None if unknown, and for other kinds of values."""
         return self._infos.get(value, UNKNOWN).elem
 
     def item(self, value: Value) -> Info | None:
-        """What is known of a sequence's or optional's element, or None."""
+        """The description of a sequence's or optional's element, or None."""
         return self.info(value).item
 
     def value(self, value: Value) -> SymTensor | None:
@@ -117,9 +117,9 @@ class Shapes:
         return ~self.same_shape(a, b)
 
     def broadcast_pairs(self, a: Value, b: Value) -> list[tuple[int, Dim, Dim, BroadcastRelation]] | None:
-        """How two operands meet: ``(axis of the result, dim of a, dim of b, relation)`` for each aligned pair.
+        """How two operands broadcast: ``(axis of the result, dim of a, dim of b, relation)`` for each aligned pair.
 
-        The shorter shape is extended by leading 1s. None where a rank is unknown.
+        The shorter shape is extended by leading 1s. None if a rank is unknown.
         """
         left, right = self.shape(a), self.shape(b)
         if left is None or right is None:

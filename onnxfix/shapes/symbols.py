@@ -1,12 +1,12 @@
-"""Symbolic integers: what can be asked of dimensions, and the opaque terms that arithmetic makes of them.
+"""Symbolic integers: questions about dimensions, and arithmetic on them with opaque terms.
 
 Equal expressions are the same object, so two dimensions are compared with ``is``. Simplifications are exact: they
-hold for every assignment of the symbols within their bounds, 0 included. Three conventions say when a dimension
-is right: it equals the real one in every *valid* execution (one in which no operator fails); a dimension is between
-0 and 2**31 - 1, TensorRT's own limit; and arithmetic that a model does on its dimensions does not overflow.
+hold for every assignment of the symbols within their bounds, 0 included. Three conventions define when a
+dimension is right: it equals the real one in every *valid* execution (one in which no operator fails); a dimension is
+between 0 and 2**31 - 1, TensorRT's own limit; and arithmetic of a model on its dimensions does not overflow.
 
 ``ceil(a / b)`` is written ``floor((a + b - 1) / b)``, ``a mod b`` is ``a - b * floor(a / b)``, and minimum and
-maximum are written with ``max(0, x)``, so that the many spellings of one thing meet in one term.
+maximum are written with ``max(0, x)``, so that different spellings of an expression become one term.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ __all__ = [
 
 
 def evaluate(dim: Dim, env: Mapping[str, int]) -> int | None:
-    """The integer that ``dim`` is when the symbols are ``env``.
+    """The value of ``dim`` for the symbols ``env``.
 
-    None where a symbol is missing, or where the assignment belongs to no valid execution (division by 0, or
-    dimensions that do not broadcast).
+    None if a symbol is missing, or if no valid execution has these values (division by 0, or dimensions that do not
+    broadcast).
     """
     return _evaluate(dim, env, {})
 

@@ -1,1 +1,1 @@
-"""Which sizes a model takes: what its operators demand of dimensions, and sizes of its inputs that meet that."""
+"""Which sizes a model accepts: what its operators require of dimensions, and input sizes that satisfy that."""

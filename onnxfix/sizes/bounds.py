@@ -1,4 +1,4 @@
-"""Which numbers an operator takes in an operand: indices within bounds, lengths within sizes."""
+"""Which numbers an operator accepts in an input: indices within bounds, lengths within sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxfix.shapes.symbols import Dim
 
 
 class Bound(NamedTuple):
-    """The numbers in ``value`` must be from ``least`` to ``most`` (None: no end)."""
+    """The numbers in ``value`` must be from ``least`` to ``most`` (None: no upper bound)."""
 
     value: Value
     about: str
@@ -23,18 +23,18 @@ class Bound(NamedTuple):
         return f"{self.about} must be {ends}"
 
 
-#: Operators whose second operand are indices into the axis that is an attribute, and that axis by default.
+#: Operators whose second input holds indices into the axis given by an attribute, with its default.
 _INDEXED = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Scatter": 0}
-#: Operands that are lengths of sequences.
+#: (operator, input) of lengths of sequences.
 _LENGTHS = frozenset({("Attention", 6), ("GRU", 4), ("LSTM", 4), ("RNN", 4), ("ReverseSequence", 1)})
 
 
 BOUNDED = frozenset((*_INDEXED, "GatherND", "OneHot", "ScatterND", "TopK")) | {name for name, _ in _LENGTHS}
-"""Operators that ``bounds`` knows something of."""
+"""Operators with bounds."""
 
 
 def bounds(node: Node, shapes: Shapes) -> Iterator[Bound]:
-    """The bounds on values that a node reads and that are not constants."""
+    """The bounds on the inputs of a node that are not constants."""
     if not node.is_onnx or node.op_type not in BOUNDED:
         return
     data = node.input(0)
@@ -61,7 +61,7 @@ def bounds(node: Node, shapes: Shapes) -> Iterator[Bound]:
 
 
 def _nested(node: Node, value: Value, shape: tuple[Dim, ...]) -> Iterator[Bound]:
-    """Indices of GatherND: the bound is of one axis where there is one, and of each in turn else."""
+    """Indices of GatherND and ScatterND: a bound for each indexed axis."""
     first = node.attr("batch_dims", 0)
     inner = node.scope.model.shapes.shape(value)
     depth = inner[-1].value if inner else None

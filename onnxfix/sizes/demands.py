@@ -1,7 +1,7 @@
-"""What operators demand of the dimensions of their inputs, as conditions on symbolic dimensions.
+"""Demands: conditions that operators require of the symbolic dimensions of their inputs.
 
-A demand is necessary: where it does not hold, some operator fails. That all hold does not prove that a model runs:
-dimensions may depend on data, and operators may be ones that nothing is known of.
+A demand is necessary: if it does not hold, an operator fails. All demands together do not prove that a model runs:
+dimensions may depend on data, and operators may be unknown.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Kind(enum.StrEnum):
 
 
 class Term(NamedTuple):
-    """A condition without the node that makes it: ``left`` is ``kind`` ``right``."""
+    """A condition without its node: ``left`` is ``kind`` ``right``."""
 
     kind: Kind
     left: Dim
     right: Dim
 
     def holds(self, sizes: Mapping[str, int]) -> bool | None:
-        """Whether it holds when symbols have these sizes; None where they do not tell."""
+        """Whether it holds when symbols have these sizes; None if a symbol has no size."""
         left, right = evaluate(self.left, sizes), evaluate(self.right, sizes)
         if left is None or right is None:
             return None
@@ -48,7 +48,7 @@ class Term(NamedTuple):
 
     @property
     def decided(self) -> bool | None:
-        """Whether it holds for all sizes (True) or for none (False); None where that depends on them."""
+        """True if it holds for all sizes, False if it holds for none; None if that depends on the sizes."""
         if self.left.value is not None and self.right.value is not None:
             return related(self.kind, self.left.value, self.right.value)
         if self.kind is Kind.AT_LEAST:
@@ -67,7 +67,7 @@ class Term(NamedTuple):
 
 
 def related(kind: Kind, left: int, right: int) -> bool:
-    """Whether two numbers are related so."""
+    """Whether the relation holds between two numbers."""
     if kind is Kind.AT_LEAST:
         return left >= right
     if kind is Kind.MULTIPLE:
@@ -79,7 +79,7 @@ def related(kind: Kind, left: int, right: int) -> bool:
 
 @dataclass(frozen=True)
 class Demand:
-    """A condition on dimensions, and the node that makes it: its place and operator, and what of it ``about`` names."""
+    """A condition on dimensions with the place and operator of its node; ``about`` names what it is about."""
 
     term: Term
     place: str
@@ -117,7 +117,7 @@ def multiple(left: Dim | int, right: Dim | int) -> Term:
 
 
 def open_ones(demands: Iterable[Demand]) -> list[Demand]:
-    """The demands that hang on sizes, each condition once: with the first node that makes it."""
+    """The demands that depend on sizes or never hold; each condition once, with its first node."""
     found: dict[Term, Demand] = {}
     for one in demands:
         if one.term not in found and one.term.decided is not True:

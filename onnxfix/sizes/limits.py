@@ -1,4 +1,4 @@
-"""Limits of what may be in an input, where it becomes an index or a length on a way that the graph shows in full."""
+"""Limits on the numbers in a model input that becomes an index or a length through known arithmetic."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from onnxfix.model import Model
 from onnxfix.shapes.symbols import Dim, evaluate
 from onnxfix.sizes.bounds import BOUNDED, Bound, bounds
 
-#: What passes its first input on, element by element.
+#: Operators that move or round the elements of their first input.
 _MOVES = frozenset(
     {
         "Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze",
         "Ceil", "Floor", "Round",
     }
 )  # fmt: skip
-_SMALL = 64  # bytes of a number that is added or multiplied
+_SMALL = 64  # bytes of a constant that is added or multiplied
 
 
 class Limit(NamedTuple):
-    """``scale`` times the input plus ``offset`` is what ``bound`` is about. ``up``: fractions are rounded up there."""
+    """``bound`` applies to ``scale`` times the input plus ``offset``. ``up``: fractions are rounded up there."""
 
     scale: float
     offset: float
@@ -42,9 +42,9 @@ class Limit(NamedTuple):
         )
 
     def ends(self, sizes: Mapping[str, int], whole: bool) -> tuple[float, float] | None:
-        """The least and the greatest number of the input, without negative indices; None where sizes do not tell.
+        """The minimum and maximum of the input, without negative indices; None if a size is unknown.
 
-        ``whole``: the input has integers; else rounding must not lead out of the bounds.
+        ``whole``: the input has integers; otherwise rounding must not lead out of the bounds.
         """
         least, most = (_size(end, sizes) for end in (self.bound.least, self.bound.most))
         if least is None or (self.bound.most is not None and most is None):
@@ -59,7 +59,7 @@ class Limit(NamedTuple):
 
 
 def within(limits: Sequence[Limit], sizes: Mapping[str, int], whole: bool) -> tuple[float, float] | None:
-    """The ends that meet all limits of which the sizes tell; None where there are none, or nothing lies between."""
+    """The range that satisfies all limits with known sizes; None without any, or if the range is empty."""
     known = [ends for one in limits if (ends := one.ends(sizes, whole)) is not None]
     if not known:
         return None
@@ -85,7 +85,7 @@ def _limits(start: Value) -> list[Limit]:
         value, scale, offset, up = pending.pop()
         for use in value.uses:
             node = use.node
-            if node.op_type in BOUNDED:  # shapes are worked out for those alone
+            if node.op_type in BOUNDED:  # infer shapes only if needed
                 known = bounds(node, node.model.shapes)
                 found += [Limit(scale, offset, one, up) for one in known if one.value is value]
             step = _step(node, use.index)
@@ -98,7 +98,7 @@ def _limits(start: Value) -> list[Limit]:
 
 
 def _step(node: Node, index: int) -> tuple[float, float] | None:
-    """By how much a node multiplies an input, and what it then adds; None where it does something else."""
+    """The factor and the summand of a node that scales and shifts an input; None for any other node."""
     if not node.is_onnx:
         return None
     if node.op_type in _MOVES or (node.op_type == "Gather" and index == 0):

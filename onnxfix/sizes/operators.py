@@ -1,7 +1,7 @@
-"""What each operator demands, by operator: from a node and the symbolic shapes of its values to conditions.
+"""What each operator demands: conditions from a node and the symbolic shapes of its values.
 
-Every function yields pairs of what a condition is about, in words, and the condition. It says nothing about what is not
-known: an unknown rank, a value that is computed from data.
+Each function yields pairs: what a condition is about, as text, and the condition. Unknown ranks and values that are
+computed from data have no conditions.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Shape = tuple[Dim, ...]
 
 
 class Site:
-    """A node with what is known of its values."""
+    """A node with the known shapes and contents of its values."""
 
     def __init__(self, node: Node, shapes: Shapes) -> None:
         self.node, self._shapes = node, shapes
 
     def shape(self, index: int) -> Shape | None:
-        """The shape of an input; None where it is left out or its rank is unknown."""
+        """The shape of an input; None if it is omitted or its rank is unknown."""
         value = self.node.input(index)
         return self._shapes.shape(value) if value is not None else None
 
@@ -40,10 +40,10 @@ class Site:
         return found.data if found is not None else None
 
     def integers(self, index: int, attribute: str) -> list[int] | None:
-        """Constant integers that are an input or, in older opsets, an attribute; None where they are not known."""
+        """Constant integers from an input or, in older opsets, from an attribute; None if they are unknown."""
         if self.node.input(index) is None:
-            given = self.node.attr(attribute)
-            return None if given is None else [int(one) for one in given]
+            value = self.node.attr(attribute)
+            return None if value is None else [int(one) for one in value]
         found = self.numbers(index)
         if found is None or any(one.value is None for one in found):
             return None
@@ -55,7 +55,7 @@ def _axis(axis: int, shape: Sequence[Dim]) -> int | None:
 
 
 def _aligned(first: Shape, second: Shape) -> Iterator[tuple[Dim, Dim]]:
-    """Dimensions that meet when one shape is broadcast with the other."""
+    """Pairs of dimensions that are aligned when one shape is broadcast with the other."""
     count = min(len(first), len(second))
     yield from zip(first[len(first) - count :], second[len(second) - count :], strict=True)
 
@@ -76,7 +76,7 @@ def _slope(site: Site) -> Found:
 
 
 def _window(site: Site) -> Found:
-    """Convolutions and pools: the window fits into the padded input, and channels are those of the weight."""
+    """Convolutions and pools: the window fits into the padded input, and the channels match the weight."""
     data, result = site.shape(0), site.made()
     if result is not None:
         for dim in result[2:]:
@@ -92,7 +92,7 @@ def _window(site: Site) -> Found:
 
 
 def _too_wide(node: Node, data: Shape, weight: Shape | None) -> Found:
-    """Windows that fit at no size: of their result no shape is known."""
+    """Windows that fit at no size; the shape of their output is unknown."""
     kernel = weight[2:] if weight is not None else [as_dim(one) for one in node.attr("kernel_shape") or ()]
     count = len(kernel)
     dilations, pads = node.attr("dilations") or [1] * count, node.attr("pads") or [0] * (2 * count)
@@ -102,10 +102,10 @@ def _too_wide(node: Node, data: Shape, weight: Shape | None) -> Found:
     if (len(data), len(dilations), len(pads)) != (count + 2, count, 2 * count):
         return
     for k, size in enumerate(data[2:]):
-        whole = size + (pads[k] + pads[k + count] if mode == "NOTSET" else 0)
+        padded = size + (pads[k] + pads[k + count] if mode == "NOTSET" else 0)
         span = (kernel[k] - 1) * dilations[k] + 1
-        if (whole - span).hi < 0:
-            yield "padded size", at_least(whole, span)
+        if (padded - span).hi < 0:
+            yield "padded size", at_least(padded, span)
 
 
 def _product(site: Site) -> Found:
@@ -152,7 +152,7 @@ def _reshape(site: Site) -> Found:
             rest = [dim for dim, one in zip(result, target, strict=True) if one.value != -1]
             yield "number of elements", multiple(product(data), product(rest))
             return
-        # A 0 there is the size of the data's dimension, of which there is none.
+        # A 0 there would copy a dimension that the data does not have.
         behind = () if site.node.attr("allowzero", 0) else target[len(data) :]
         yield from (("size", at_least(one, 1)) for one in behind if one.value is None)
     yield "number of elements", same(product(data), product(result))
@@ -195,7 +195,7 @@ def _gather(site: Site) -> Found:
 
 
 def _elements(site: Site) -> Found:
-    """Indices of elements lie beside the data, which may be longer; what is written has a place for each."""
+    """Indices of elements may be fewer than the data in each dimension; updates have the shape of the indices."""
     data, indices, updates = site.shape(0), site.shape(1), site.shape(2)
     axis = _axis(site.node.attr("axis", 0), data) if data is not None else None
     if data is not None and indices is not None and axis is not None and len(data) == len(indices):
@@ -277,7 +277,7 @@ def _filled(site: Site) -> Found:
 
 
 def _extreme(site: Site) -> Found:
-    """The index of the greatest of no elements is no index."""
+    """An empty axis has no maximum."""
     data = site.shape(0)
     axis = _axis(site.node.attr("axis", 0), data) if data is not None else None
     if data is not None and axis is not None:
@@ -285,7 +285,7 @@ def _extreme(site: Site) -> Found:
 
 
 def _resized(site: Site) -> Found:
-    """What is resized does not vanish; other dimensions may be 0, as an empty batch is."""
+    """Resized dimensions are at least 1; other dimensions may be 0, such as an empty batch."""
     data, result = site.shape(0), site.made() or ()
     for k, dim in enumerate(result):
         if data is None or len(data) != len(result) or not equal(dim, data[k]).yes:
@@ -320,11 +320,11 @@ TABLE: dict[str, Demander] = {
     "Squeeze": _squeeze,
     "TopK": _top,
 }
-"""ONNX's operators that demand something of sizes, in every opset in which they have the inputs read here."""
+"""ONNX's operators with demands on sizes, in every opset with the inputs that are read here."""
 
 
 def demanded(node: Node, shapes: Shapes) -> Found:
-    """What a node demands of sizes, as far as that is known; nothing for operators of other domains."""
+    """The demands of a node, as far as known; none for operators of other domains."""
     demander = TABLE.get(node.op_type) if node.is_onnx else None
     if demander is not None:
         yield from demander(Site(node, shapes))

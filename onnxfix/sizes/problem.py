@@ -1,4 +1,4 @@
-"""All that a model demands of the sizes of its inputs."""
+"""All demands of a model on the sizes of its inputs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from onnxfix.sizes.operators import demanded
 
 @dataclass(frozen=True)
 class Problem:
-    """The sizes that are free, and the demands on them.
+    """The free sizes, and the demands on them.
 
-    ``symbols`` are the symbols of graph inputs, those that are arithmetic on others ("past + 1") included; ``free`` the
-    ones that can be chosen. ``likely`` are demands inside branches of an If whose condition is not known: they bind
-    only where the branch runs.
+    ``symbols`` are the symbols of graph inputs, including arithmetic on others ("past + 1"); ``free`` those that can be
+    chosen. ``likely`` are demands inside branches of an If with an unknown condition: they apply only if the branch
+    runs.
     """
 
     symbols: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Problem:
 
     @cached_property
     def strict(self) -> Problem:
-        """The same with the demands of all branches: TensorRT builds them all."""
+        """The same with the demands of all branches, for TensorRT, which builds them all."""
         return Problem(self.symbols, (*self.demands, *self.likely)) if self.likely else self
 
     @cached_property
@@ -49,7 +49,7 @@ class Problem:
 
     @cached_property
     def free(self) -> tuple[str, ...]:
-        """The symbols whose sizes can be chosen, and names that only arithmetic ones use."""
+        """The symbols whose sizes can be chosen, including names that appear in arithmetic only."""
         found: dict[str, None] = {}
         for one in self.symbols:
             inside = dimnames.names(one) if one in self.composed else None
@@ -58,7 +58,7 @@ class Problem:
 
     @cached_property
     def by_symbol(self) -> Mapping[str, Sequence[Demand]]:
-        """The demands in which each free symbol has a part."""
+        """The demands on each free symbol."""
         found: defaultdict[str, list[Demand]] = defaultdict(list)
         for demand in self.demands:
             for name in self.parts(demand):
@@ -66,14 +66,14 @@ class Problem:
         return found
 
     def parts(self, demand: Demand) -> frozenset[str]:
-        """The free symbols that a demand hangs on."""
+        """The free symbols that a demand depends on."""
         found: set[str] = set()
         for one in demand.term.symbols:
             found.update((dimnames.names(one) or ()) if one in self.composed else (one,))
         return frozenset(found).intersection(self.free)
 
     def sizes(self, chosen: Mapping[str, int]) -> dict[str, int]:
-        """The sizes of all symbols, where those of the free ones are chosen."""
+        """The sizes of all symbols, from those of the free ones."""
         found = dict(chosen)
         for one in self.composed:
             size = dimnames.evaluate(one, chosen)
@@ -82,7 +82,7 @@ class Problem:
         return found
 
     def broken(self, chosen: Mapping[str, int], demands: Sequence[Demand] | None = None) -> list[Demand]:
-        """The demands that do not hold for these sizes; those that nobody can tell of are not among them."""
+        """The demands that do not hold for these sizes, without those that cannot be evaluated."""
         sizes = self.sizes(chosen)
         among = self.demands if demands is None else demands
         return [one for one in among if one.term.holds(sizes) is False]
@@ -94,10 +94,10 @@ def problem_of(
     base_dir: Path | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Problem:
-    """What a model demands, where the inputs in ``values`` have these values (numbers, or arrays of the input's type),
-    and symbols have these ``sizes``.
+    """The demands of a model whose inputs in ``values`` have these values (numbers, or arrays of the input's type), and
+    whose symbols have these ``sizes``.
 
-    ``base_dir`` is where external data lies. Nothing is demanded by a model that cannot be read as a graph.
+    ``base_dir`` is the folder of external data. A model that cannot be read as a graph has no demands.
     """
     try:
         model = Model(_bound(proto, values or {}, sizes or {}) if values or sizes else proto, base_dir)
@@ -105,24 +105,24 @@ def problem_of(
         return Problem()
     found: list[Demand] = []
     likely: list[Demand] = []
-    for node, sure in _nodes(model, model.main, True):
-        told = [Demand(term, node.place, node.op_type, about) for about, term in demanded(node, model.shapes)]
-        (found if sure else likely).extend(told)
+    for node, certain in _nodes(model, model.main, True):
+        new = [Demand(term, node.place, node.op_type, about) for about, term in demanded(node, model.shapes)]
+        (found if certain else likely).extend(new)
     return Problem(tuple(model.shapes.symbols), tuple(open_ones(found)), tuple(open_ones(likely)))
 
 
-def _nodes(model: Model, scope: Scope, sure: bool) -> Iterator[tuple[Node, bool]]:
-    """The nodes of a graph and of graphs inside that may run, and whether they do run."""
+def _nodes(model: Model, scope: Scope, certain: bool) -> Iterator[tuple[Node, bool]]:
+    """The nodes of a graph and its subgraphs that may run, each with whether it certainly runs."""
     for node in scope.nodes:
-        yield node, sure
-        taken = _taken(model, node)
+        yield node, certain
+        branch = _branch_of(model, node)
         for inner in node.subgraphs:
-            if taken is None or inner.attr == taken:
-                yield from _nodes(model, inner, sure and taken is not None)
+            if branch is None or inner.attr == branch:
+                yield from _nodes(model, inner, certain and branch is not None)
 
 
-def _taken(model: Model, node: Node) -> str | None:
-    """The branch that an If takes; None where that is not known, and for other nodes."""
+def _branch_of(model: Model, node: Node) -> str | None:
+    """The branch that an If runs; None if that is unknown, and for other nodes."""
     condition = node.input(0) if node.is_onnx and node.op_type == "If" else None
     known = model.shapes.value(condition) if condition is not None else None
     if known is None or len(known.data) != 1 or known.data[0].value is None:
@@ -131,7 +131,7 @@ def _taken(model: Model, node: Node) -> str | None:
 
 
 def _bound(proto: ModelProto, values: Mapping[str, Any], sizes: Mapping[str, int]) -> ModelProto:
-    """A copy of the model in which inputs are constants and dimensions of inputs are numbers."""
+    """A copy of the model with these inputs as constants and these dimensions of inputs as numbers."""
     copy = ModelProto()
     copy.CopyFrom(proto)
     for one in copy.graph.input:

@@ -1,4 +1,4 @@
-"""The search for sizes that a model takes, for each way that it can be made to take."""
+"""The search for sizes that a model accepts, for each path through its control flow."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LARGEST = 64 << 20  # bytes of a model that is copied
 
 
 class Search:
-    """Finds sizes near to wished ones. What a model demands is worked out once for each way that it takes.
+    """Finds valid sizes near to wanted ones. The demands are computed once for each path through the control flow.
 
-    ``base_dir`` is where the model's external data lies, and ``given`` are values that inputs have in any case.
+    ``base_dir`` is the folder of the model's external data, and ``given`` are fixed values of inputs.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Search:
 
     @cached_property
     def ways(self) -> list[Pins]:
-        """Values of inputs that decide which way the model takes; [{}] where no input does."""
+        """Values of inputs, one set for each path through the control flow; [{}] if no input selects one."""
         found = deciding(self._proto)
         open_ones = [
             {name: value for name, value in pins.items() if name not in self._given} for pins in found
@@ -42,9 +42,9 @@ class Search:
         return self._proto.ByteSize() > _LARGEST
 
     def problem(self, pins: Mapping[str, int], sizes: Mapping[str, int] | None = None) -> Problem:
-        """What the model demands, with these values of inputs and with some symbols replaced by their sizes.
+        """The demands of the model with these values of inputs and with some symbols replaced by their sizes.
 
-        Models whose weights are in memory are not copied for that if they are large: then neither is given.
+        A large model with its weights in memory is not copied for that: values and sizes are ignored then.
         """
         if self._large:
             pins, sizes = {}, None
@@ -59,28 +59,30 @@ class Search:
         fixed: Mapping[str, int] | None = None,
         pins: Mapping[str, int] | None = None,
     ) -> Sizes | None:
-        """Sizes near to ``wish`` that the model takes, as far as that is known; None where there are none.
+        """Sizes near to ``wish`` that the model accepts, as far as known; None if there are none.
 
         ``fixed`` sizes are not changed; ``pins`` are values of inputs.
         """
         pins = pins or {}
-        whole = self.problem(pins)
-        held = {name: size for name, size in (fixed or {}).items() if name in whole.free}
-        found = fitted(whole, wish, held)
-        if found is None or self._holds(found, pins, whole):
+        problem = self.problem(pins)
+        unchanged = {name: size for name, size in (fixed or {}).items() if name in problem.free}
+        found = fitted(problem, wish, unchanged)
+        if found is None or self._holds(found, pins, problem):
             return found
-        # Which branches run, and what operators make of data, may hang on a size. With all sizes but one given, more is
-        # known of that one.
-        for name in whole.free:
+        # Which branches run, and shapes that are computed from data, may depend on a size. With all other sizes known,
+        # more is known about the last one.
+        for name in problem.free:
             rest = {other: size for other, size in found.items() if other != name}
-            one = fitted(self.problem(pins, rest), {name: wish.get(name, 1)}) if name not in held else None
+            one = (
+                fitted(self.problem(pins, rest), {name: wish.get(name, 1)}) if name not in unchanged else None
+            )
             better = {**found, **one} if one is not None else found
-            if better != found and self._holds(better, pins, whole):
+            if better != found and self._holds(better, pins, problem):
                 return better
         return found
 
-    def _holds(self, sizes: Sizes, pins: Mapping[str, int], whole: Problem) -> bool:
-        """Whether every demand is met, also those that show only once all sizes are given."""
-        if not whole.likely and all(one.term.holds(whole.sizes(sizes)) for one in whole.demands):
+    def _holds(self, sizes: Sizes, pins: Mapping[str, int], problem: Problem) -> bool:
+        """Whether every demand holds, including those that are known only with all sizes."""
+        if not problem.likely and all(one.term.holds(problem.sizes(sizes)) for one in problem.demands):
             return True
         return not any(one.term.decided is False for one in self.problem(pins, sizes).demands)

@@ -1,4 +1,4 @@
-"""Sizes that meet what a model demands, as near as possible to sizes that somebody wishes for."""
+"""Sizes that satisfy a model's demands, as near as possible to wanted sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnxfix.sizes.demands import Demand, Kind
 from onnxfix.sizes.problem import Problem
 
 Sizes = dict[str, int]
-#: Sizes to try for a dimension: the small ones, what images, windows and strides are made of, powers of two.
+#: Sizes to try for a dimension: small ones, usual sizes of images, windows and audio, powers of two.
 GRID = tuple(
     sorted(
         {*range(18), *range(20, 65, 4), *range(64, 257, 16), *range(256, 1025, 32)}
@@ -20,23 +20,23 @@ GRID = tuple(
         | {8000, 16000, 32000, 44100, 48000}
     )
 )
-_STEPS = 60  # sizes that are changed before a search is given up
+_STEPS = 60  # changes of a size before the search ends
 _ELSEWHERE = (1, 2, 3, 4, 8)
-_TRIED = 8  # sizes of one symbol that are looked at more closely in a step
+_TRIED = 8  # sizes of one symbol that are compared in a step
 
 
 def repaired(
     problem: Problem, wish: Mapping[str, int], fixed: Mapping[str, int] | None = None
 ) -> Sizes | None:
-    """Sizes for all free symbols that meet every demand, near to ``wish``; None where none were found.
+    """Sizes for all free symbols that satisfy every demand, near to ``wish``; None if none were found.
 
-    ``fixed`` sizes are not changed. A wish that meets all demands comes back as it is. The same arguments give the same
-    sizes; no model is executed.
+    ``fixed`` sizes are not changed. A wish that satisfies all demands is returned unchanged. The result is
+    deterministic; no model is executed.
     """
     sizes = {name: wish.get(name, 1) for name in problem.free} | dict(fixed or {})
     free = [name for name in problem.free if name not in (fixed or {})]
     seen: set[tuple[tuple[str, int], ...]] = set()
-    others: list[Sizes] = []  # what was not gone on with: to come back to from a dead end
+    others: list[Sizes] = []  # alternatives, to return to from a dead end
     for _ in range(_STEPS):
         broken = problem.broken(sizes)
         if not broken:
@@ -48,7 +48,7 @@ def repaired(
             for name in sorted(problem.parts(demand).intersection(free))
             for value in _values(problem, sizes, name, demand, wish)
         ]
-        # No size of a single symbol helps: begin elsewhere.
+        # No size of a single symbol helps: start from other sizes.
         moves = moves or [
             {**sizes, name: value}
             for name in sorted(problem.parts(broken[0]).intersection(free))
@@ -66,7 +66,7 @@ def repaired(
 
 
 def fitted(problem: Problem, wish: Mapping[str, int], fixed: Mapping[str, int] | None = None) -> Sizes | None:
-    """Sizes that meet the demands of all branches too, or where there are none, those that bind in any case."""
+    """Sizes that satisfy the demands of all branches or, if there are none, the demands that always apply."""
     for one in dict.fromkeys((problem.strict, problem)):
         found = repaired(one, wish, fixed)
         if found is not None:
@@ -77,18 +77,18 @@ def fitted(problem: Problem, wish: Mapping[str, int], fixed: Mapping[str, int] |
 def _values(
     problem: Problem, sizes: Mapping[str, int], name: str, demand: Demand, wish: Mapping[str, int]
 ) -> list[int]:
-    """Sizes of a symbol for which a demand holds, the nearest to the wished one first."""
+    """Sizes of a symbol for which a demand holds, the nearest to the wanted one first."""
     found = candidates(problem, demand, name, sizes)
     others = [one for one in problem.by_symbol[name] if one is not demand]
-    wished = wish.get(name, 1)
-    # Where there are many, those that break no other demand are worth most.
-    ranked = sorted(found, key=lambda value: (_apart(value, wished), value))
+    wanted = wish.get(name, 1)
+    # Prefer those that break no other demand.
+    ranked = sorted(found, key=lambda value: (_apart(value, wanted), value))
     good = [one for one in ranked if not problem.broken({**sizes, name: one}, others)]
     return [*good[:_TRIED], *ranked[:_TRIED]]
 
 
 def candidates(problem: Problem, demand: Demand, name: str, sizes: Mapping[str, int]) -> list[int]:
-    """Sizes of a symbol for which the demand holds: points of a grid, and where it begins and ends between them."""
+    """Sizes of a symbol for which the demand holds: points of a grid, and the ends of valid ranges between them."""
 
     def gap(size: int) -> int | None:
         return _gap(problem, demand, {**sizes, name: size})
@@ -107,7 +107,7 @@ def candidates(problem: Problem, demand: Demand, name: str, sizes: Mapping[str, 
         if (low in holds) != (high in holds):
             ends.update(_turn(low, high, met if high in holds else lambda size: not met(size)))
         elif first * second < 0 and demand.term.kind is not Kind.AT_LEAST:
-            # Where the gap passes 0 it may stay there for a while: both ends of that.
+            # The gap may be 0 over a range of sizes: find both ends.
             sign = 1 if first < second else -1
             ends.update(_turn(low, high, partial(_reaches, gap, sign, 0)))
             ends.update(_turn(low, high, partial(_reaches, gap, sign, 1)))
@@ -127,7 +127,7 @@ def _turn(low: int, high: int, after: Callable[[int], bool]) -> tuple[int, int]:
 
 
 def _gap(problem: Problem, demand: Demand, chosen: Mapping[str, int]) -> int | None:
-    """How far the sides of a demand are apart; None where that is not known. 0 for sides that are related by 1."""
+    """The difference of the two sides of a demand, 0 if one side is a broadcast 1; None if it is unknown."""
     sizes = problem.sizes(chosen)
     left, right = evaluate(demand.term.left, sizes), evaluate(demand.term.right, sizes)
     if left is None or right is None:
@@ -144,11 +144,11 @@ def _met(demand: Demand, gap: int) -> bool:
     return gap >= 0 if demand.term.kind is Kind.AT_LEAST else gap == 0
 
 
-def _apart(value: int, wished: int) -> float:
-    """How far a size is from the wished one, as a ratio; going below is worse than going above."""
-    if value == wished:
+def _apart(value: int, wanted: int) -> float:
+    """The distance of a size from the wanted one, by their ratio; smaller sizes are worse than larger ones."""
+    if value == wanted:
         return 0.0
-    ratio = math.log2((value + 1) / (wished + 1))
+    ratio = math.log2((value + 1) / (wanted + 1))
     return ratio if ratio > 0 else -4 * ratio
 
 

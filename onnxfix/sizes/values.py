@@ -1,4 +1,4 @@
-"""Values of inputs that decide which way a model takes: what it compares them with."""
+"""Values of inputs that select a path through a model's control flow."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ _INTEGERS = (
     TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
     TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
 )  # fmt: skip
-#: What passes a single number on.
+#: Operators that pass a single number on.
 _PASSES = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 _COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-_MOST = 4  # combinations of values: each takes runs of its own
+_MOST = 4  # combinations of values: each has runs of its own
 
 
 def deciding(proto: ModelProto) -> list[Pins]:
-    """Values of inputs with one element that decide which way the model takes, by input name. [{}] where no input does.
+    """Values of inputs with one element that select a path through the control flow, by input name; [{}] if none does.
 
-    Of integers that are compared with constants, one for each side of each comparison: a number that a model compares
-    with is one that it knows (a sampling rate), and of all others, the half of it is tried. Of booleans that are
-    conditions of an If, both. Each value has a turn; where there are few combinations, each of those has.
+    For integers that are compared with constants: a value for each side of each comparison. The constant itself is a
+    number that the model knows (a sampling rate); if there are only tests for equality, half of the smallest constant
+    is tried for all other numbers. For booleans that are conditions of an If: both. Every value is used at least once;
+    if there are few combinations, all of them are.
     """
     try:
         model = Model(proto)
@@ -59,7 +60,7 @@ def _elem(value: Value) -> int:
 
 
 def _both(value: Value) -> list[int]:
-    """True and False where the value is a condition of an If."""
+    """True and False if the value is a condition of an If; else nothing."""
     pending, seen = [value], {value}
     while pending:
         for use in pending.pop().uses:
@@ -75,7 +76,7 @@ def _both(value: Value) -> list[int]:
 
 
 def _sides(value: Value) -> list[int]:
-    """For each constant that the value is compared with, the constant and a number on the other side."""
+    """For each constant that the value is compared with: the constant and a number on the other side."""
     known: dict[int, None] = {}
     for node, other in _compared(value):
         array = other.constant()
@@ -94,7 +95,7 @@ def _sides(value: Value) -> list[int]:
 
 
 def _compared(value: Value) -> Iterator[tuple[Node, Value]]:
-    """The comparisons that the value ends in, and what it is compared with there."""
+    """The comparisons that the value reaches, each with the other operand."""
     pending, seen = [value], {value}
     while pending:
         for use in pending.pop().uses:

@@ -1,8 +1,8 @@
-"""Which TensorRT the model is meant for, and what that accepts. Rules, severities and messages depend on it.
+"""The TensorRT that a model is made for, and what it accepts. Rules, severities and messages depend on it.
 
 Operators and types come from NVIDIA's lists (``documented``) and from the real parser and builder of TensorRT-RTX
-(``measured``). A list is not the parser: where both speak of a type and disagree, or only a list says no, the answer
-is "not known". ``Target.source`` says where a target's facts are from.
+(``measured``). A list is not the parser: if the two disagree about a type, or only a list excludes it, the answer is
+"not known". ``Target.source`` names the source of a target's facts.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _NONE: frozenset[str] = frozenset()
 
 
 class Support(NamedTuple):
-    """How a target takes an operator that its parser imports.
+    """How a target supports an operator that its parser imports.
 
-    ``types`` are the element types (ONNX's names: FLOAT, BFLOAT16, FLOAT8E4M3FN ...) known to be accepted for its data,
-    ``refused`` those known to be refused; of others nothing is known. The data is the first input, but for Where (the
-    second), OneHot (its values) and operators without one (their output). ``notes`` are restrictions, in words.
+    ``types`` are the element types (ONNX's names: FLOAT, BFLOAT16, FLOAT8E4M3FN ...) of its data that are known to be
+    accepted, ``refused`` those known to be refused; all others are unknown. The data is the first input, but the second
+    of Where, the values of OneHot, and the output of operators without an input. ``notes`` are restrictions, as text.
     """
 
     types: frozenset[str]
@@ -37,15 +37,15 @@ class Support(NamedTuple):
 class Target:
     """A product line of TensorRT.
 
-    ``oldest`` and ``newest`` bound its releases, as far as they are written: (10,) is every 10.x.
-    ``types`` may tensors have at all, ``inner`` also where they lie between two nodes that are no Q or DQ, and
-    ``reads_as`` names types that are taken for another one: float64 for float32, and int64 for int32 before 9.0
+    ``oldest`` and ``newest`` bound its releases by the parts of a version that they have: (10,) is every 10.x.
+    ``types`` are the element types that tensors may have, ``inner`` those allowed between two nodes that are no Q or
+    DQ, and ``reads_as`` maps types to the type that they are read as: float64 to float32, and int64 to int32 before 9.0
     (TensorRT 9.0's changelog: "The ONNX parser no longer automatically casts INT64 to INT32").
-    ``requires_allowzero`` tells whether its parser throws on a Reshape of opset 14 without the attribute
-    (TensorRT 8.0 to 8.4.1; the default was added in 8.4.2), ``dynamic_squeeze`` whether it takes a Squeeze without
-    axes on dynamic dimensions (10.x: "Cannot infer squeeze dimensions from a dynamic shape.").
-    ``types_measured`` tells whether what is known of operators' types was measured, with it or with its like.
-    ``missing`` are standard operators that it does not import, each with the reason, "" for there being no importer.
+    ``requires_allowzero``: its parser throws on a Reshape of opset 14 without the attribute (TensorRT 8.0 to 8.4.1; the
+    default was added in 8.4.2). ``dynamic_squeeze``: it accepts a Squeeze without axes on dynamic dimensions (not 10.x:
+    "Cannot infer squeeze dimensions from a dynamic shape."). ``types_measured``: the types of operators were measured,
+    with this product line or one of the same generation. ``missing`` are standard operators that it does not import,
+    each with the reason, "" if there is no importer.
     """
 
     name: str
@@ -71,17 +71,17 @@ class Target:
         return "INT64" not in self.reads_as
 
     def operator(self, op_type: str) -> Support | None:
-        """What is known of a standard operator; None where it is not imported, or nobody says that it is."""
+        """The support of a standard operator; None if it is not imported or unknown."""
         return self.operators.get(op_type)
 
     def imports(self, op_type: str) -> bool | None:
-        """Whether the parser imports a standard operator; None: not known."""
+        """Whether the parser imports a standard operator; None if unknown."""
         if op_type in self.missing:
             return False
         return True if op_type in self.operators else None
 
     def accepts(self, op_type: str, elem_type: int) -> bool | None:
-        """Whether it takes a standard operator on data of this type (TensorProto number); None: not known."""
+        """Whether it accepts a standard operator on data of this type (TensorProto number); None if unknown."""
         support = self.operator(op_type)
         kind = _name(elem_type)
         if support is None or not kind:
@@ -96,7 +96,7 @@ class Target:
         return None
 
     def has_type(self, elem_type: int) -> bool:
-        """Whether tensors may have this element type at all, or are read as if they had another."""
+        """Whether tensors may have this element type, or are read as if they had another."""
         kind = _name(elem_type)
         return kind in self.types or kind in self.reads_as
 
@@ -112,7 +112,7 @@ class Target:
 
 @cache
 def _name(elem_type: int) -> str:
-    """ONNX's name of a type, "" for a number that is none."""
+    """ONNX's name of a type, "" for an unknown number."""
     name = dtypes.name_of(elem_type).upper()
     return "" if " " in name else name
 
@@ -120,26 +120,28 @@ def _name(elem_type: int) -> str:
 _NUMBERS = {_name(number): number for number in range(1, 64) if _name(number)}
 
 
-# A tensor that comes as int8, float8 or int4 counts as a quantized one, whatever the node is called, and uint8 may only
-# come in or go out. That such a model of one node builds says nothing about the node among others.
+# A graph input of int8, float8 or int4 counts as quantized, whatever the node, and uint8 is only allowed for inputs and
+# outputs of the graph. That such a model of one node builds says nothing about the node between others.
 _QUANTIZED = names("INT8 INT4 FLOAT8E4M3FN FLOAT4E2M1")
-_MEANT = table({"UINT8": "Cast CastLike", "INT8 FLOAT8E4M3FN": "DequantizeLinear"})
+_ACCEPTED_AS_SUCH = table({"UINT8": "Cast CastLike", "INT8 FLOAT8E4M3FN": "DequantizeLinear"})
 
 
-def _took(op_type: str) -> frozenset[str]:
-    """Types that were measured to be accepted, and to mean what they say."""
+def _measured_types(op_type: str) -> frozenset[str]:
+    """Types that were measured to be accepted as such."""
     types = measured.ACCEPTED.get(op_type, _NONE)
-    return types - _QUANTIZED - {"UINT8"} | types & _MEANT.get(op_type, _NONE)
+    return types - _QUANTIZED - {"UINT8"} | types & _ACCEPTED_AS_SUCH.get(op_type, _NONE)
 
 
 def _rtx() -> dict[str, Support]:
-    """TensorRT-RTX: as measured. What the builder refused in one model it may take in another, so that is not known,
-    but for operators that it has no kernel for."""
+    """The support of TensorRT-RTX, as measured. A type that the builder refused in one model it may accept in another,
+    so that it is unknown, except for operators without any kernel."""
     found = {}
     for name in sorted(
         (measured.ACCEPTED.keys() | measured.REFUSED.keys() | measured.OLD) - measured.NO_PLUGIN
     ):
-        found[name] = Support(_took(name), measured.REFUSED.get(name, _NONE), measured.NOTES.get(name, ""))
+        found[name] = Support(
+            _measured_types(name), measured.REFUSED.get(name, _NONE), measured.NOTES.get(name, "")
+        )
     for name in measured.NO_KERNEL:
         found[name] = Support(_NONE, measured.UNBUILT[name], "the builder has no kernel for it")
     return found
@@ -148,20 +150,20 @@ def _rtx() -> dict[str, Support]:
 def _listed(
     lists: Types, notes: Mapping[str, str], *, same_parser: bool = False, refused: Types | None = None
 ) -> dict[str, Support]:
-    """A target of which there is a list: what it says, unless TensorRT-RTX was measured to do otherwise.
+    """The support of a target with a list, corrected by the measurements of TensorRT-RTX.
 
-    ``same_parser`` says that its parser is of the generation that was measured: what that refused or took, it does
-    too. ``refused`` are types that a list names and the parser's source refuses.
+    ``same_parser``: its parser is of the generation that was measured, so that it refuses and accepts the same types.
+    ``refused`` are types that the list names, but the parser's source refuses.
     """
     found = {}
     for name, listed in lists.items():
-        here = name not in measured.NO_PLUGIN | measured.NO_KERNEL  # else it says something about RTX alone
-        parser = measured.REFUSED.get(name, _NONE) if here else _NONE
-        builder = measured.UNBUILT.get(name, _NONE) if here else _NONE
+        comparable = name not in measured.NO_PLUGIN | measured.NO_KERNEL  # those are about RTX alone
+        parser = measured.REFUSED.get(name, _NONE) if comparable else _NONE
+        builder = measured.UNBUILT.get(name, _NONE) if comparable else _NONE
         never = parser if same_parser else parser - listed
         never |= (refused or {}).get(name, _NONE)
-        taken = listed | _took(name) if same_parser else listed
-        found[name] = Support(taken - parser - builder - never, never, notes.get(name, ""))
+        accepted = listed | _measured_types(name) if same_parser else listed
+        found[name] = Support(accepted - parser - builder - never, never, notes.get(name, ""))
     return found
 
 
@@ -179,7 +181,7 @@ _TYPES_8_4 = names("FLOAT FLOAT16 INT32 BOOL INT8")
 _INNER = names("FLOAT FLOAT16 BFLOAT16 INT32 INT64 BOOL INT8")
 _TYPES = _INNER | _QUANTIZED | {"UINT8"}
 _LIST = "onnx-tensorrt's docs/operators.md"
-# What TensorRT-RTX's parser of a later opset does not know, one that lists less does not know either.
+# Operators that TensorRT-RTX's newer parser does not know are unknown to older parsers too.
 _LATER = measured.UNKNOWN - names("DFT DeformConv")
 
 TARGETS = {
@@ -226,10 +228,10 @@ DEFAULT = TARGETS["trt11"]
 
 
 def target_named(name: str | None) -> Target:
-    """The target of that name; the newest without one.
+    """The target of that name; the default without one.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such target.
     """
     if name is None:
         return DEFAULT
@@ -239,7 +241,7 @@ def target_named(name: str | None) -> Target:
 
 
 def mismatch(target: Target, package: str, version: str) -> str:
-    """What to say where the installed package is not what the target means; "" where it is.
+    """A note if the installed package is not of the target's product line; "" if it is.
 
     ``package`` is tensorrt or tensorrt-rtx, ``version`` its version, such as 10.14.1.48 or 1.7.1.116.
     """

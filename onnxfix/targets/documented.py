@@ -1,18 +1,18 @@
-"""What NVIDIA's lists say that each TensorRT imports: operators, element types, restrictions. Data, in our own words.
+"""Operators, element types and restrictions of each TensorRT according to NVIDIA's lists, as data.
 
 Sources, with their commits in onnx/onnx-tensorrt:
 
-- 8.4: docs/operators.md, "TensorRT 8.4" (009d6541). Where it says no and the list of 8.5 yes, and no changelog says
-  that something was added, nothing is claimed: OneHot, Reciprocal. Shrink came with 8.4 GA, so 8.0 lacks it.
+- 8.4: docs/operators.md, "TensorRT 8.4" (009d6541). Where it excludes an operator that the list of 8.5 has, and
+  no changelog says that it was added, it is unknown: OneHot, Reciprocal. Shrink came with 8.4 GA, so 8.0 lacks it.
 - 8.6: docs/operators.md, "TensorRT 8.5" (6d0ab7be), with what docs/Changelog.md (0137504e) says of 8.6. The list of
-  8.6 itself was not at hand.
+  8.6 itself was not available.
 - 10.x: docs/operators.md, "TensorRT 10.15" (fa5aa9f6); onnxOpCheckers.cpp of that time refuses the same operators by
-  name. What came when is from docs/Changelog.md.
-- 11.x: docs/operators.md, "TensorRT 11.2", read in somebody's rendering of it (the layer catalogue of a project
-  called isaac_deploy_trt); the original was not at hand. It differs from 10.15 in four operators.
+  name. Release dates are from docs/Changelog.md.
+- 11.x: docs/operators.md, "TensorRT 11.2", from a copy (the layer catalogue of the project isaac_deploy_trt); the
+  original was not available. It differs from 10.15 in four operators.
 
-A list says what its authors meant to support. It names types that the parser refuses, and leaves out others that it
-takes: ``onnxfix.targets`` holds the lists against what was measured.
+A list says what its authors intended to support. It contains types that the parser refuses, and omits others that it
+accepts: ``onnxfix.targets`` compares the lists with the measurements.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def table(groups: Mapping[str, str]) -> Types:
 
 
 def names(text: str) -> frozenset[str]:
-    """The words of a list."""
+    """The names in a text."""
     return frozenset(text.split())
 
 
@@ -112,7 +112,7 @@ TRT_10: Types = table(
 )
 TRT_11: Types = {**TRT_10, **table({_FLOATS: "DFT GridSample STFT Swish"})}
 
-# ------------------------------------------------------------------------------------ what they have not
+# ---------------------------------------------------------------------------------- missing operators
 
 _NEVER = (
     "AffineGrid Bernoulli BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CenterCropPad Col2Im Compress "

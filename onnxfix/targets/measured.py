@@ -1,9 +1,9 @@
-"""What TensorRT-RTX 1.7.1 takes: measured with its real parser and builder, for compute capability 8.9. Data.
+"""What TensorRT-RTX 1.7.1 accepts, as data: measured with its real parser and builder for compute capability 8.9.
 
 ``python benchmarks/trt_types.py`` measures again and compares; ``--print`` writes the three tables of types. They
-hold one answer for each operator and each type that ONNX allows for its data: a model of one node was built, or was
+have one result for each operator and each type that ONNX allows for its data: a model of one node was built, or was
 refused by the parser (REFUSED) or the builder (UNBUILT). No engine was executed. The restrictions were measured one by
-one, with the parser's own words in the rules' pages.
+one; the rules' pages quote the parser's messages.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ UNBUILT: Types = table(
     }
 )
 
-#: ``supports_operator`` says no.
+#: ``supports_operator`` returns False.
 UNKNOWN = names(
     "AffineGrid Bernoulli BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CenterCropPad Col2Im Compress "
     "ConcatFromSequence ConvInteger CumProd DFT DeformConv Det DynamicQuantizeLinear ImageDecoder MatMulInteger "
@@ -95,11 +95,11 @@ UNKNOWN = names(
     "SequenceErase SequenceInsert SequenceLength SequenceMap SoftmaxCrossEntropyLoss SplitToSequence StringConcat "
     "StringNormalizer StringSplit SwiGLU TfIdfVectorizer Unique"
 )
-#: ``supports_operator`` says yes to these, which ONNX has given up.
+#: ``supports_operator`` returns True for these, which ONNX has removed.
 OLD = names("ImageScaler ParametricSoftplus ScaledTanh")
-#: ``supports_operator`` says yes, and the parser then refuses every node: the plugin is not in the package.
+#: ``supports_operator`` returns True, but the parser refuses every node: the plugin is not in the package.
 NO_PLUGIN = names("CausalConvWithState LinearAttention NonZero RoiAlign")
-#: It parses, and the builder has nothing to run it with.
+#: It parses, but the builder has no kernel for it.
 NO_KERNEL = names("NonMaxSuppression")
 
 _REDUCTIONS = (

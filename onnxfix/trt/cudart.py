@@ -44,9 +44,9 @@ class Cuda:
             raise CudaError(f"{function}: {self._words(code)}")
 
     def _words(self, code: int) -> str:
-        told = self._library.cudaGetErrorString
-        told.restype = ctypes.c_char_p
-        words = told(code)
+        describe = self._library.cudaGetErrorString
+        describe.restype = ctypes.c_char_p
+        words = describe(code)
         return words.decode("utf-8", "replace") if isinstance(words, bytes) else f"error {code}"
 
     def _made(self, function: str, *arguments: Any) -> int:

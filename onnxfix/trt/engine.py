@@ -1,7 +1,7 @@
 """Execute engines on a GPU, through Polygraphy's ``TrtRunner`` (NVIDIA's own; it serves both packages).
 
 Call it in a sandbox, and not in the one that builds: TensorRT keeps the first logger of a process, and Polygraphy
-brings its own. TF32 is forbidden by the environment of that sandbox's process (``trt_package.TF32_OFF``).
+brings its own. TF32 is forbidden by the environment of that sandbox's process (``trt.package.TF32_OFF``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from onnxfix.trt import trial as trt_trial
 from onnxfix.trt.cudart import Cuda
 from onnxfix.trt.latency import Tools
 from onnxfix.trt.package import module_name, select_for_polygraphy
-from onnxfix.trt.polygraphy_log import Ear
+from onnxfix.trt.polygraphy_log import ErrorLog
 from onnxfix.trt.timing import Latency
 
 Arrays = dict[str, Any]
@@ -52,7 +52,7 @@ _DTYPES: dict[str, Any] = {
 
 
 class EngineError(OnnxfixError):
-    """An engine that does not load or run; ``str`` is TensorRT's reason, in its own words and on one line."""
+    """An engine does not load or run; ``str`` is TensorRT's reason, verbatim and on one line."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Ran:
     """What a model or an engine gave for one feed.
 
     ``outputs``: name -> array. ``unread``: name of an output that could not be read -> why. ``unsteady``: what another
-    run on the same inputs gave, of outputs whose bits were not the same each time. ``error``: why there is nothing at
-    all, ``cause`` the same as data. ``broken``: the process is of no use any more. ``late``: there was no answer in
-    time. ``seconds``: of the first run, on the clock of the wall.
+    run on the same inputs gave, of outputs whose bits vary. ``error``: why there are no outputs, ``cause`` the same as
+    data. ``broken``: the process cannot be used any more. ``late``: the time limit was exceeded. ``seconds``: of the
+    first run, wall-clock time.
     """
 
     outputs: Arrays = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Ran:
 
 
 _TRIAL = "trial"
-_EAR = Ear()
+_ERRORS = ErrorLog()
 _RUNNERS: dict[str, Any] = {}
 
 
@@ -87,7 +87,7 @@ def load(name: str, path: str, *, package: str) -> str:
     """
     try:
         with _reasons(package):
-            from polygraphy.backend.trt import EngineFromBytes, TrtRunner
+            from polygraphy.backend.trt import EngineFromBytes, TrtRunner  # lazy: optional package
 
             drop(name)
             engine = EngineFromBytes(Path(path).read_bytes())
@@ -177,8 +177,8 @@ def latency(paths: Mapping[str, str], feed: Mapping[str, Any], *, package: str) 
     engines need not fit on the GPU twice; ``reason`` says why nothing was measured."""
     try:
         with _reasons(package):
-            from polygraphy import cuda
-            from polygraphy.backend.trt import EngineFromBytes
+            from polygraphy import cuda  # lazy: optional package
+            from polygraphy.backend.trt import EngineFromBytes  # lazy: optional package
 
             drop()
             tools = Tools(
@@ -186,7 +186,7 @@ def latency(paths: Mapping[str, str], feed: Mapping[str, Any], *, package: str) 
                 trt=importlib.import_module(module_name(package)),
                 load=lambda path: EngineFromBytes(Path(path).read_bytes())(),
                 inputs=lambda engine: _inputs(engine, feed),
-                heard=_EAR.take,
+                heard=_ERRORS.take,
             )
             return trt_latency.measure(paths, tools)
     except (EngineError, Unsupported) as error:
@@ -194,7 +194,7 @@ def latency(paths: Mapping[str, str], feed: Mapping[str, Any], *, package: str) 
 
 
 def _unsteady(first: Arrays, more: Sequence[Arrays]) -> Arrays:
-    """Of the outputs whose shape or bits are not the same in all runs, what the last other run gave."""
+    """The outputs whose shape or bits vary, as the last other run gave them."""
     return {
         name: one[name]
         for one in more
@@ -208,7 +208,7 @@ def _raw(value: Any) -> tuple[Any, bytes]:
 
 
 def trial(path: str, *, package: str) -> tuple[str, str]:
-    """Load and run the engine of ``trt_trial.model`` in the file: why it does not run ("" where it does), and what
+    """Load and run the engine of ``trial.model`` in the file: why it does not run ("" where it does), and what
     float32 products are computed in: "float32", "tf32", or "" where the result is neither's."""
     error = load(_TRIAL, path, package=package)
     ran = Ran(error=error) if error else run(_TRIAL, trt_trial.feed(), package=package)
@@ -217,7 +217,7 @@ def trial(path: str, *, package: str) -> tuple[str, str]:
 
 
 def warm(package: str) -> None:
-    """Load the libraries and start CUDA, for whoever will load an engine soon."""
+    """Load the libraries and start CUDA, before an engine is loaded."""
     with _reasons(package):
         importlib.import_module(module_name(package))
         importlib.import_module("polygraphy.backend.trt")
@@ -225,7 +225,7 @@ def warm(package: str) -> None:
 
 
 def drop(name: str = "") -> None:
-    """Let go of an engine, or of all of them, and of their memory on the GPU."""
+    """Release an engine, or all of them, and their memory on the GPU."""
     _keep()
     for one in [name] if name else [*_RUNNERS]:
         if one in _RUNNERS:
@@ -235,7 +235,7 @@ def drop(name: str = "") -> None:
 
 @contextlib.contextmanager
 def _reasons(package: str) -> Iterator[None]:
-    """Turn what Polygraphy raises, which is mostly "see the log", into what the log says.
+    """Replace Polygraphy's exceptions, most of which only refer to the log, by the errors in the log.
 
     Raises:
         EngineError: with TensorRT's reason, or the exception's text where it gave none.
@@ -246,7 +246,7 @@ def _reasons(package: str) -> Iterator[None]:
     except Unsupported:
         raise
     except Exception as error:
-        raise EngineError(_EAR.reason() or one_line(error)) from error
+        raise EngineError(_ERRORS.reason() or one_line(error)) from error
 
 
 def _listen(package: str) -> None:
@@ -254,21 +254,21 @@ def _listen(package: str) -> None:
     # tensors: 3 to 5 seconds for nothing.
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # "is not there", to the import system
     select_for_polygraphy(package)
-    from polygraphy.logger import G_LOGGER
+    from polygraphy.logger import G_LOGGER  # lazy: optional package
 
     G_LOGGER.letter = G_LOGGER.colors = False
     G_LOGGER.use_python_logging_system = True
     logger = logging.getLogger("Polygraphy")
     logger.propagate = False
-    logger.addHandler(_EAR)  # the same one a second time is not added
-    _EAR.texts.clear()
+    logger.addHandler(_ERRORS)  # the same one a second time is not added
+    _ERRORS.texts.clear()
 
 
 def infer(runner: Any, feed: Mapping[str, Any]) -> Ran:
     """One inference. The results are read after the stream has come to rest, and copied.
 
     Polygraphy returns views of buffers that the next inference overwrites or frees; a copy made before the stream is
-    idle may hold what was there before. They are asked for as bytes, since Polygraphy gives up all outputs where one
+    idle may contain old data. They are read as bytes, since Polygraphy gives up all outputs where one
     has a type that numpy does not know itself (bfloat16); for the same reason the check of inputs is ours.
 
     Raises:
@@ -291,22 +291,22 @@ def infer(runner: Any, feed: Mapping[str, Any]) -> Ran:
 def _dtype(engine: Any, name: str) -> np.dtype[Any]:
     kind = engine.get_tensor_dtype(name).name
     if kind not in _DTYPES:
-        raise Unsupported(f"{name} is {kind} in the engine, which has no whole bytes")
+        raise Unsupported(f"{name} is {kind} in the engine, a type smaller than a byte")
     dtype: np.dtype[Any] = np.dtype(_DTYPES[kind])
     return dtype
 
 
 def _inputs(engine: Any, feed: Mapping[str, Any]) -> Arrays:
-    """All inputs of an engine, as it takes them."""
+    """All inputs of an engine, in its types."""
     names = [engine.get_tensor_name(number) for number in range(engine.num_io_tensors)]
-    taken = [name for name in names if engine.get_tensor_mode(name).name == "INPUT"]
-    return {name: _given(engine, name, feed) for name in taken}
+    inputs = [name for name in names if engine.get_tensor_mode(name).name == "INPUT"]
+    return {name: _given(engine, name, feed) for name in inputs}
 
 
 def _given(engine: Any, name: str, feed: Mapping[str, Any]) -> Any:
-    """An input as the engine takes it. TensorRT has no float64: its parser makes float32 of that."""
+    """An input in the engine's type. TensorRT has no float64: its parser converts it to float32."""
     if name not in feed:
-        raise Unsupported(f"the engine wants an input {name}, which the model has not")
+        raise Unsupported(f"the engine has an input {name} that the model does not have")
     dtype, array = _dtype(engine, name), np.asarray(feed[name])
     if (array.dtype.name, dtype.name) == ("float64", "float32"):
         with np.errstate(over="ignore"):

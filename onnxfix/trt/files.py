@@ -37,7 +37,7 @@ def _check(option: str, path: Path) -> None:
             raise UsageError(f"{option} {path}: is a directory; name a file")
         path = _destination(option, path)
         if not path.parent.is_dir():
-            raise UsageError(f"{option} {path}: there is no directory {path.parent}")
+            raise UsageError(f"{option} {path}: directory {path.parent} does not exist")
         if path.exists():
             with path.open("rb"):
                 pass
@@ -57,26 +57,26 @@ def _destination(option: str, path: Path) -> Path:
         raise UsageError(f"{option} {error}") from None
 
 
-def timing_cache(config: Any, path: Path, heard: Callable[[], Sequence[str]]) -> Any:
+def timing_cache(config: Any, path: Path, messages: Callable[[], Sequence[str]]) -> Any:
     """The timing cache in the file, an empty one where there is no file yet, handed to the builder's ``config``.
 
-    ``heard`` gives what TensorRT's logger has heard so far. Of a file that it cannot read TensorRT only says so,
-    and goes on with an empty cache that would then replace the file.
+    ``messages`` returns TensorRT's messages so far: where it cannot read the file, it only logs that, and goes on with
+    an empty cache that would then replace the file.
 
     Raises:
-        UsageError: the file cannot be read, or holds no cache that TensorRT takes here.
+        UsageError: the file cannot be read, or TensorRT does not accept its cache here.
     """
     try:
         data = path.read_bytes() if path.exists() else b""
     except OSError as error:
         raise UsageError(f"--timing-cache {path}: cannot be read: {error.strerror or error}") from None
-    before = len(heard())
+    before = len(messages())
     cache = config.create_timing_cache(data)
-    taken = cache is not None and config.set_timing_cache(cache, False)
-    said = heard()[before:] if data else ()
-    if not taken or said:
-        words = " ".join(said[-1].split()) if said else "made for another GPU or version"
+    accepted = cache is not None and config.set_timing_cache(cache, False)
+    errors = messages()[before:] if data else ()
+    if not accepted or errors:
+        reason = " ".join(errors[-1].split()) if errors else "made for another GPU or version"
         raise UsageError(
-            f"--timing-cache {path}: TensorRT takes no such cache here ({words}); delete it or name another file"
+            f"--timing-cache {path}: TensorRT does not accept this cache ({reason}); delete it or name another file"
         )
     return cache

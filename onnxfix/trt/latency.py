@@ -34,13 +34,13 @@ _LOOKED_AT = 1 << 16  # bytes of an output
 
 
 class NotRun(OnnxfixError):
-    """TensorRT refuses to make a context or to run; what it has logged says why."""
+    """TensorRT refuses to make a context or to run; its log contains the reason."""
 
 
 @dataclass(frozen=True)
 class Tools:
     """What engines are timed with: the CUDA runtime and TensorRT's module; ``load`` deserializes an engine file,
-    ``inputs`` are the inputs as an engine takes them, and ``heard`` is what TensorRT has objected to of late."""
+    ``inputs`` are the inputs in an engine's types, and ``heard`` returns TensorRT's errors since the last call."""
 
     cuda: Cuda
     trt: Any
@@ -78,7 +78,7 @@ class Placed:
     # -- the execution context
 
     def open(self, own: bool) -> None:
-        """Make an execution context anew, one that captures CUDA graphs of its ``own`` where TensorRT does that."""
+        """Make a new execution context, one that captures its ``own`` CUDA graphs where TensorRT does that."""
         self._context = None
         self._config = self._configured(own) if hasattr(self._engine, "create_runtime_config") else None
         given = () if self._config is None else (self._config,)
@@ -128,10 +128,10 @@ class Placed:
 
     def _point(self, name: str) -> None:
         if not self._context.set_tensor_address(name, self._addresses[name]):
-            raise Unsupported(f"TensorRT does not take the address of {name}")
+            raise Unsupported(f"TensorRT rejects the address of {name}")
 
     def _on_host(self, name: str) -> bool:
-        """Whether TensorRT wants a tensor in the host's memory, as it does inputs whose values are shapes."""
+        """Whether TensorRT needs a tensor in the host's memory, such as an input whose values are shapes."""
         return bool(self._engine.get_tensor_location(name).name == "HOST")
 
     def _uploaded(self, name: str, value: Any) -> int:
@@ -206,13 +206,13 @@ class Placed:
             return self.enqueue
         found = self._own_graph() if capturer == "tensorrt" else self._captured()
         if not self._writes(found):
-            raise Unsupported("the graph that was captured computes nothing")
+            raise Unsupported("the captured graph computes nothing")
         return found
 
     def _own_graph(self) -> Launcher:
         """Launch the engine in a context that captures graphs itself, and falls back in silence where it cannot."""
         if not self.owns:
-            raise Unsupported("this TensorRT captures none itself")
+            raise Unsupported("this TensorRT cannot capture one itself")
         self._ready(True)
         capturable = getattr(self._context, "is_stream_capturable", None)
         if capturable is not None and not capturable(self._stream):
@@ -229,7 +229,7 @@ class Placed:
             graph = self._cuda.end_capture(self._stream)
             self._stack.callback(_quietly, self._cuda.end_graph, graph)
         if not self._cuda.nodes(graph):
-            raise Unsupported("the graph that was captured is empty")
+            raise Unsupported("the captured graph is empty")
         executable = self._cuda.instantiate(graph)
         self._stack.callback(_quietly, self._cuda.end_executable, executable)
         return partial(self._cuda.launch, executable, self._stream)
@@ -340,6 +340,6 @@ def _words(error: Exception) -> str:
 
 
 def _quietly(end: Callable[[int], None], handle: int) -> None:
-    """Let go of something: a device that failed says so again at each call."""
+    """Release something: a device that failed reports it again at each call."""
     with contextlib.suppress(CudaError):
         end(handle)

@@ -1,18 +1,17 @@
-"""What TensorRT says to its logger, with the node that its parser was at."""
+"""TensorRT's log messages, each with the node that the parser was at."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-_PARSING = re.compile(r"(?:Parsing node|Static check for parsing node): (.*) \[(\w+)\]\Z", re.S)
+from onnxfix.trt import messages
 
 
 @dataclass
-class Heard:
-    """A message as it came: severity, text, and what the parser was at (label, operator)."""
+class Message:
+    """A message: severity, text, and the node that the parser was at (label, operator)."""
 
     severity: str
     text: str
@@ -20,50 +19,49 @@ class Heard:
 
 
 @dataclass
-class Ear:
-    """What TensorRT's logger has heard since the last ``listen``."""
+class MessageLog:
+    """Warnings and errors since the last ``clear``, the node that the parser is ``at`` (label, operator), and the
+    number of all ``lines`` so far."""
 
-    messages: list[Heard] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
     at: tuple[str, str] = ("", "")
     lines: int = 0
 
-    def listen(self) -> None:
-        """Forget what was heard so far."""
+    def clear(self) -> None:
+        """Forget all messages."""
         self.messages, self.at = [], ("", "")
 
-    def hear(self, severity: str, text: str) -> None:
-        """Take one message; only warnings and errors are kept."""
+    def add(self, severity: str, text: str) -> None:
+        """Log one message; only warnings and errors are kept."""
         self.lines += 1
         if severity == "VERBOSE":
-            match = _PARSING.match(text)
-            if match is not None:
-                self.at = match[1], match[2]
+            self.at = messages.parsed_node(text) or self.at
         elif severity in ("WARNING", "ERROR", "INTERNAL_ERROR"):
-            self.messages.append(Heard(severity, text, self.at))
+            self.messages.append(Message(severity, text, self.at))
 
 
-#: TensorRT keeps the first logger that a process hands it and ignores all later ones: one for each package.
-_LOGGERS: dict[str, tuple[Any, Ear]] = {}
+#: TensorRT keeps the first logger of a process and ignores all later ones: one for each package.
+_LOGGERS: dict[str, tuple[Any, MessageLog]] = {}
 
 
-def logger_of(trt: Any) -> tuple[Any, Ear]:
-    """This process's logger for the package's module ``trt``, and the ear that it talks into."""
+def logger_of(trt: Any) -> tuple[Any, MessageLog]:
+    """This process's logger for the package's module ``trt``, and the log that it writes to."""
     if trt.__name__ not in _LOGGERS:
-        ear = Ear()
+        received = MessageLog()
 
         class Log(trt.ILogger):  # type: ignore[misc]  # the base class is only known at run time
             def __init__(self) -> None:
                 trt.ILogger.__init__(self)
 
             def log(self, severity: Any, msg: str) -> None:
-                ear.hear(severity.name, msg)
+                received.add(severity.name, msg)
 
-        _LOGGERS[trt.__name__] = Log(), ear
+        _LOGGERS[trt.__name__] = Log(), received
     return _LOGGERS[trt.__name__]
 
 
 def text_of(call: Callable[[], Any]) -> str:
-    """What a function of TensorRT's returns as text. It raises where bytes that it quotes of the model are no UTF-8."""
+    """What a function of TensorRT returns, as text. It raises where it quotes bytes of the model that are not UTF-8."""
     try:
         return str(call() or "")
     except UnicodeDecodeError as error:

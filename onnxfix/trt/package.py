@@ -13,11 +13,13 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from onnxfix.causes import Cause
 from onnxfix.errors import UsageError
 from onnxfix.nvidia import Gpu, Missing, gpus
 from onnxfix.sandbox import one_line
 from onnxfix.trt import trial
 from onnxfix.trt.log import logger_of
+from onnxfix.trt.messages import means
 
 Package = Literal["auto", "tensorrt", "tensorrt-rtx"]
 MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
@@ -49,11 +51,17 @@ def module_name(package: str) -> str:
     return package.replace("-", "_")
 
 
+def product(package: str, version: str) -> str:
+    """``TensorRT-RTX 1.7.1`` for tensorrt-rtx 1.7.1.116."""
+    name = "TensorRT-RTX" if package == "tensorrt-rtx" else "TensorRT"
+    return f"{name} {'.'.join(version.split('.')[:3])}"
+
+
 def missing(package: Package = "auto") -> str | None:
     """Why no TensorRT can be used here, as far as that shows without loading one; None when one is installed."""
     _known(package)
-    lack = not_installed(package)
-    return lack.reason if lack is not None else None
+    absent = not_installed(package)
+    return absent.reason if absent is not None else None
 
 
 def not_installed(package: str = "auto") -> Missing | None:
@@ -62,8 +70,8 @@ def not_installed(package: str = "auto") -> Missing | None:
     if any(importlib.util.find_spec(module_name(name)) is not None for name in wanted):
         return None
     if package == "auto":
-        told = "neither tensorrt nor tensorrt-rtx is installed"
-        return Missing(told, "not-installed", INSTALL["tensorrt-rtx"])
+        reason = "neither tensorrt nor tensorrt-rtx is installed"
+        return Missing(reason, "not-installed", INSTALL["tensorrt-rtx"])
     return Missing(f"{package} is not installed", "not-installed", INSTALL[package])
 
 
@@ -90,13 +98,13 @@ def choose(package: Package = "auto", compute_capability: str | None = None) -> 
     none = not_installed()
     if none is not None:
         return none
-    # What is not installed at all is no news beside a reason that a user can act on.
+    # A package that is not installed matters less than a reason that a user can act on.
     return next((one for one in reversed(lacks) if one.cause != "not-installed"), lacks[-1])
 
 
 def _known(package: str) -> None:
     if package not in PACKAGES:
-        raise UsageError(f"there is no TensorRT package {package!r}; choose one of {', '.join(PACKAGES)}")
+        raise UsageError(f"unknown TensorRT package {package!r}; choose from {', '.join(PACKAGES)}")
 
 
 def load(package: str) -> Any:
@@ -106,9 +114,9 @@ def load(package: str) -> Any:
         UsageError: it is not installed.
         Exception: whatever NVIDIA's loader raises.
     """
-    lack = not_installed(package)
-    if lack is not None:
-        raise UsageError(lack.reason)
+    absent = not_installed(package)
+    if absent is not None:
+        raise UsageError(absent.reason)
     return importlib.import_module(module_name(package))
 
 
@@ -119,14 +127,15 @@ def _loaded(package: str) -> tuple[Any, Missing]:
     except UsageError as error:
         return None, not_installed(package) or Missing(str(error), "not-installed")
     except Exception as error:  # the package without its libraries, or with those of another CUDA
-        told = f"{package} is installed but does not load ({one_line(error, 160)})"
-        return None, Missing(told, "not-loadable", INSTALL[package])
+        reason = f"{package} is installed but does not load ({one_line(error, 160)})"
+        cause: Cause = "memory" if means("memory", [str(error)]) else "not-loadable"
+        return None, Missing(reason, cause, INSTALL[package])
 
 
 def _tensorrt(cards: list[Gpu], wanted: str | None) -> Choice | Missing:
-    module, lack = _loaded("tensorrt")
+    module, absent = _loaded("tensorrt")
     if module is None:
-        return lack
+        return absent
     version = str(module.__version__)
     if int(version.split(".")[0]) < OLDEST_TENSORRT:
         return Missing(
@@ -136,7 +145,7 @@ def _tensorrt(cards: list[Gpu], wanted: str | None) -> Choice | Missing:
         )
     if not cards:
         return Missing(
-            "tensorrt builds on the GPU that it is for, and the driver shows none",
+            "tensorrt builds only for a GPU of this machine, and the driver shows none",
             "no-gpu",
             INSTALL["tensorrt-rtx"],
             " builds without one",
@@ -151,16 +160,16 @@ def _tensorrt(cards: list[Gpu], wanted: str | None) -> Choice | Missing:
         )
     if _number(card.capability) < (7, 5):
         return Missing(
-            f"tensorrt {version} does not serve {card.name} (compute capability {card.capability})",
+            f"tensorrt {version} does not support {card.name} (compute capability {card.capability})",
             "gpu-not-served",
         )
     return Choice("tensorrt", version, card.capability, card)
 
 
 def _rtx(cards: list[Gpu], wanted: str | None) -> Choice | Missing:
-    module, lack = _loaded("tensorrt-rtx")
+    module, absent = _loaded("tensorrt-rtx")
     if module is None:
-        return lack
+        return absent
     version = str(module.__version__)
     card = next(iter(cards), None)
     refused = _refused(module) if card is not None and wanted in (None, card.capability) else ""
@@ -184,15 +193,15 @@ def _rtx(cards: list[Gpu], wanted: str | None) -> Choice | Missing:
 
 def _refused(module: Any) -> str:
     """Why TensorRT loads no engine on the GPU that is here; "" where it loads a small one."""
-    log, ear = logger_of(module)
-    ear.listen()
+    log, received = logger_of(module)
+    received.clear()
     try:
         if trial.loads(module, log):
             return ""
-        said = next((one.text for one in ear.messages if one.severity != "WARNING"), "")
+        said = next((one.text for one in received.messages if one.severity != "WARNING"), "")
     except Exception as error:  # whatever NVIDIA's bindings raise
         said = str(error)
-    return one_line(said or "it gives no reason", 300)
+    return one_line(said or "no reason given", 300)
 
 
 _CHOOSERS = {"tensorrt": _tensorrt, "tensorrt-rtx": _rtx}
@@ -206,7 +215,7 @@ def normal_capability(text: str) -> str:
     """
     match = re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)", text.strip().lower())
     if match is None:
-        raise UsageError(f"{text!r} is no compute capability; write it like 8.9")
+        raise UsageError(f"{text!r} is not a compute capability; write it like 8.9")
     return f"{int(match[1])}.{match[2]}"
 
 

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
+from dataclasses import replace
 from typing import Any
 
 from onnxfix.sandbox import Outcome, note
-from onnxfix.trt.log import Ear
-
-#: What a lack of memory sounds like. "Resource temporarily unavailable" is what starting a thread ends with where its
-#: stack does not fit any more, and the last two are what loading libraries ends with.
-MEMORY = re.compile(
-    r"bad_alloc|out of memory|failed to allocate|cannot allocate|OutOfMemory|Resource temporarily unavail"
-    r"|memory allocation|failed to map segment",
-    re.I,
-)
+from onnxfix.trt.log import MessageLog
+from onnxfix.trt.messages import means
 
 
 def empty_network(trt: Any, builder: Any) -> Any:
@@ -24,19 +17,26 @@ def empty_network(trt: Any, builder: Any) -> Any:
     return builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
 
 
-def parse(trt: Any, network: Any, log: Any, ear: Ear, path: str) -> tuple[Any, bool, float]:
+def parse(trt: Any, network: Any, log: Any, received: MessageLog, path: str) -> tuple[Any, bool, float]:
     """Parse the model file into the network; returns the parser, whether it took the model, and the seconds.
 
     Raises:
         RuntimeError: another logger was there first.
     """
     note("parse")
-    began, lines = time.perf_counter(), ear.lines
+    began, lines = time.perf_counter(), received.lines
     parser = trt.OnnxParser(network, log)
     parsed = parser.parse_from_file(path)
-    if ear.lines == lines:
+    if received.lines == lines:
         raise RuntimeError("TensorRT reports to another logger of this process: use a fresh sandbox")
     return parser, bool(parsed), time.perf_counter() - began
+
+
+def ended_in_memory(outcome: Outcome) -> Outcome:
+    """The outcome, with the status "memory" where the child crashed and what it printed last says that memory ran out:
+    TensorRT has more ways to say so than the sandbox knows."""
+    starved = outcome.status == "crash" and means("memory", [outcome.printed])
+    return replace(outcome, status="memory") if starved else outcome
 
 
 def epitaph(outcome: Outcome, doing: str) -> str:

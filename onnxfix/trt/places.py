@@ -1,4 +1,4 @@
-"""From TensorRT's words back to the ONNX model: parser labels and layer names to nodes.
+"""From TensorRT's messages back to the ONNX model: parser labels and layer names to nodes.
 
 The parser calls a node by its name, or ``node_of_<first output>`` where it has none, and stamps each layer with the
 labels of its node and of the local functions around it: ``[ONNX Layer: inner | call (G)]``. Layers that it adds of its
@@ -7,7 +7,6 @@ own accord carry no stamp; the next stamped layer is the one that they serve.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import replace
 from functools import cached_property, partial
@@ -17,53 +16,35 @@ from typing import Any
 import onnx
 
 from onnxfix.errors import ModelError
-from onnxfix.files import wire
+from onnxfix.files import loading
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
 from onnxfix.place import Place
+from onnxfix.trt import messages
 from onnxfix.trt.log import text_of
 
-_STAMP = re.compile(r"\[ONNX Layer: (.*?)(?: \| .*)?\]", re.S)
 _UNNAMED = "node_of_"
-_BOUND = re.compile(
-    r"\b[Mm]ake sure (?:input|output) (.+?) has Int64 binding|\bUnused Input: (\S+)|\bInput Tensor (\S+) is unused"
-)
-_SUBJECT = re.compile(r"\bTensor (\S+) has datatype|\bshape tensor (\S+) to be")
-_WEIGHTS = re.compile(r"[Ff]ailed to import initializer: (?!In node)(\S+)")
-_OPERATION = re.compile(r"\b(\w+) operation was not supported")
-#: Whatever fails where there is no GPU, TensorRT also says that: a trait of the machine, and no reason. Before
-#: TensorRT-RTX 1.6 it does not tell CUDA's number.
-_NO_GPU = re.compile(
-    r"\s*\[checkMacros\.cpp::catchCudaError::\d+\] Error Code \d+: Cuda Runtime "
-    r"\(In catchCudaError at [^\s()]+(?: \(cudaError (?:35|100): [^()]*\))?\)"
-)
-
-
-def own_words(text: str) -> str:
-    """TensorRT's words without what it adds of a missing GPU; "" where it says nothing else."""
-    return _NO_GPU.sub("", text).strip()
 
 
 def stamp_of(layer: Any) -> str | None:
-    """What the parser calls the ONNX node that it made a layer of TensorRT's for; None for one of its own accord."""
-    stamp = _STAMP.search(text_of(lambda: layer.metadata))
-    return stamp[1] if stamp is not None else None
+    """The parser's label of the ONNX node that a layer was made for; None for a layer without a node."""
+    return messages.stamp_in(text_of(lambda: layer.metadata))
 
 
 class Places:
-    """The nodes of the model at ``path``, by what TensorRT calls them. Reads the file when first asked."""
+    """The nodes of the model at ``path``, by TensorRT's labels. Reads the file on first use."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._loaded: wire.Loaded | None = None  # its file stays open as long as the model is looked at
+        self._loaded: loading.Loaded | None = None  # its file stays open as long as the model is looked at
 
     @cached_property
     def proto(self) -> onnx.ModelProto | None:
         """The model without its external data; None where onnx cannot read it."""
         try:
-            self._loaded = wire.open_model(Path(self._path))
+            self._loaded = loading.open_model(Path(self._path))
             return self._loaded.proto
-        except Exception:  # what TensorRT says of such a file is the report; there are no places in it
+        except Exception:  # TensorRT's message about such a file is the report; there are no places in it
             return None
 
     @cached_property
@@ -134,24 +115,17 @@ class Places:
 
     def of_operation(self, text: str) -> Place:
         """The node of the operator that a message without a layer names, if the model has just one of them."""
-        match = _OPERATION.search(text)
-        found = [n for n in self._nodes if n.op_type == match[1]] if match is not None else []
+        operator = messages.operation_in(text)
+        found = [n for n in self._nodes if operator and n.op_type == operator]
         return self._of(found[0], self._index.get(id(found[0].proto), -1)) if len(found) == 1 else Place()
 
     def of_bound(self, text: str) -> Place:
         """The input or output that a message is about, whatever node the parser is at or layers are called."""
-        return self.of_tensor(text) if _BOUND.search(text) else Place()
+        return Place(output=messages.binding_in(text))
 
     def of_tensor(self, text: str) -> Place:
         """The tensor that a message without a node names: an input, an output or an initializer."""
-        match = _BOUND.search(text) or _SUBJECT.search(text) or _WEIGHTS.search(text)
-        name = next((group for group in match.groups() if group), "") if match is not None else ""
-        return Place(output=name)
-
-
-#: Where a message names a layer, from the surest to the loosest.
-_LOOSE = r"(?<![\w/.]){}(?![\w/])"
-_NAMED = (r"Layer {}(?![\w/.])", r"(?:\A|\. ){}: ", r"(?:ForeignNode\[|\.\.\.){}(?![\w/])", _LOOSE)
+        return Place(output=messages.tensor_in(text))
 
 
 class Layers:
@@ -173,13 +147,7 @@ class Layers:
 
     def named_in(self, text: str) -> str:
         """The layer that the builder's message is about; "" where it names none."""
-        mentioned = [name for name in self._labels if name and name in text]
-        for sure in _NAMED:
-            found = [name for name in mentioned if re.search(sure.format(re.escape(name)), text)]
-            found = [name for name in found if len(name) > 3 or sure != _LOOSE]  # a short one may be any word
-            if found:
-                return max(found, key=len)
-        return ""
+        return messages.layer_in(text, self._labels)
 
     def label(self, layer: str) -> str:
         """The label of the node that the layer came from; "" where that is not known."""

@@ -1,4 +1,4 @@
-"""What TensorRT says while engines run, as it comes through Polygraphy's logger."""
+"""TensorRT's errors while engines run, as they arrive through Polygraphy's logger."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from onnxfix.sandbox import one_line
 _LONGEST = 600  # characters of TensorRT's reason: it names the function that it failed in, twice
 
 
-class Ear(logging.Handler):
-    """Keeps errors. Polygraphy logs what TensorRT says as errors, and as critical what it raises itself."""
+class ErrorLog(logging.Handler):
+    """Keeps errors. Polygraphy logs TensorRT's messages as errors, and its own exceptions as critical."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -21,14 +21,14 @@ class Ear(logging.Handler):
             self.texts.append(" ".join(record.getMessage().split()))
 
     def reason(self) -> str:
-        """What was heard. TensorRT reports one cause from each function on its way out: once is enough."""
+        """The errors, each cause once: TensorRT reports it from each function on its way out."""
         causes: dict[str, str] = {}
         for text in self.texts:
             causes.setdefault(text.rpartition("(")[2], text)
         return one_line("; ".join(causes.values()), _LONGEST)
 
     def take(self) -> str:
-        """What was heard, which is forgotten."""
+        """The same; the errors are forgotten."""
         reason = self.reason()
         self.texts.clear()
         return reason

@@ -8,7 +8,6 @@ the exporter froze must not pass for a dynamic one by chance.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +27,6 @@ SPATIAL: Sizes = (32, 64, 128)
 #: even and large; the leading dimensions stay at BASE.
 GROWN: tuple[Sizes, ...] = ((4, 4, 8), (16, 16, 32), (64, 64, 128), (224, 224, 256))
 _LARGE = 2**31 - 1
-#: What TensorRT says when sizes of a profile do not fit the model; other refusals no other profile mends.
-_UNFIT = re.compile(r"profile|kOPT|kMIN|shape constraints|incompatible dim|would change volume", re.I)
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ def named(dim: str) -> str:
 
 
 def with_names(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the dimensions of inputs named as TensorRT takes them: itself where that is how they are."""
+    """The model with the dimensions of inputs named as in TensorRT: itself where they already are."""
     dims = [dim for one in proto.graph.input for dim in one.type.tensor_type.shape.dim]
     if all(named(dim.dim_param) == dim.dim_param for dim in dims):
         return proto
@@ -86,7 +83,7 @@ def candidates(
     """Profiles to try, in order; none for a static model. ``given`` fixes a part or all of it.
 
     ``graph`` tells what shape tensors are used for, and ``search`` finds sizes that the model takes: they come before
-    sizes that it does not take. A later profile is worth trying only if ``unfit`` says so.
+    sizes that it does not take. A later profile is worth trying only if TensorRT's messages mean "profile".
 
     Raises:
         UsageError: a ``strict`` profile has values for an input whose values TensorRT does not ask for.
@@ -121,7 +118,7 @@ def _solved(
         return sizes
     try:
         return _near(search, sizes, bound)
-    except (MemoryError, Error):  # memory is limited here, and it is TensorRT that is to say that it lacks it
+    except (MemoryError, Error):  # memory is limited here, and TensorRT is to report it
         return sizes
 
 
@@ -146,14 +143,14 @@ def _near(search: Search, sizes: Mapping[str, Sizes], bound: Mapping[str, Sizes]
 
 
 def _no_stray_values(inputs: Sequence[NetInput], given: Profile) -> None:
-    """A profile of a user's must not be taken for half of what it says; other profiles hold values just in case."""
+    """A user's profile must be used in full; other profiles have values just in case."""
     for one in inputs if given.strict else ():
         if one.name in given.values and one.name not in given.shapes and not one.is_shape_tensor:
             shape = "x".join(map(str, one.dims)) or "scalar"
-            told = "x".join(map(str, given.values[one.name][1]))
+            given_values = "x".join(map(str, given.values[one.name][1]))
             raise UsageError(
-                f"input {one.name} is no shape tensor to TensorRT: its profile takes the shape {shape}, "
-                f"not values {told}"
+                f"input {one.name} is not a shape tensor in TensorRT: its profile needs the shape {shape}, "
+                f"not values {given_values}"
             )
 
 
@@ -179,12 +176,7 @@ def add(builder: Any, config: Any, profile: Profile) -> str:
             return ""
     except (TypeError, ValueError, RuntimeError) as error:
         return " ".join(str(error).split())
-    return f"TensorRT takes no such profile: {dict(profile.shapes)} {dict(profile.values)}"
-
-
-def unfit(texts: Sequence[str]) -> bool:
-    """Whether TensorRT's errors say that sizes of the profile do not fit."""
-    return any(_UNFIT.search(text) for text in texts)
+    return f"TensorRT rejects this profile: {dict(profile.shapes)} {dict(profile.values)}"
 
 
 def _bound(inputs: Sequence[NetInput], given: Profile) -> dict[str, Sizes]:

@@ -1,4 +1,4 @@
-"""How TensorRT reads a model, next to what the model says: frozen records, JSON-able field by field."""
+"""How TensorRT reads a model, compared with the model itself: frozen records whose fields can be written as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Misread:
     ``tensorrt`` are both sides as text: values, types, shapes or names, and ONNX Runtime's words where it refuses or
     fails. ``index`` is the first element that differs, ``extent`` says how many do. ``layers`` are TensorRT's for that
     node, kind and name. ``feed`` labels the inputs on which it showed. ``unnamed`` counts nodes before this one whose
-    results TensorRT does not name: the cause may be one of them. ``harmless``: no value hangs on it, or it is float32
+    results TensorRT does not name: the cause may be one of them. ``harmless``: no value depends on it, or it is float32
     for float64.
     """
 
@@ -75,7 +75,7 @@ class Reading:
     ``reason`` says in one line why nothing was learnt (``cause`` is the same for programs), or what was compared.
     ``backend`` executed both; ``feeds`` and
     ``shapes`` count what was compared. ``layers`` counts the network's layers by kind. ``excluded`` are outputs that
-    hang on random numbers. ``noise`` is the greatest distance, by output, that moving the inputs by one part in ten
+    depend on random numbers. ``noise`` is the greatest distance, by output, that moving the inputs by one part in ten
     million makes in the model itself, where it was measured. ``seconds`` are those of parsing, reading back and
     comparing.
     """

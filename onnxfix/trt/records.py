@@ -1,4 +1,4 @@
-"""What a TensorRT build is asked for and what it says: frozen records that cross the sandbox's pipe."""
+"""The options and results of a TensorRT build: frozen records that cross the sandbox's pipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Triple = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class TrtOptions:
-    """What the user asks of TensorRT.
+    """The user's options for TensorRT.
 
     ``package`` is auto, tensorrt or tensorrt-rtx; ``compute_capability`` what to build for ("8.9", None: this
     machine's GPU, else 8.9). ``min_shapes``, ``opt_shapes`` and ``max_shapes`` are specs such as ``x:1x3``; inputs
@@ -47,7 +47,7 @@ class TrtOptions:
 
 @dataclass(frozen=True)
 class Issue:
-    """One error or warning in TensorRT's own words.
+    """One error or warning, verbatim from TensorRT.
 
     ``code`` is the parser's ErrorCode by name, ``source`` the file, line and function in TensorRT that objected,
     ``stack`` the local functions around the node, outermost first, ``layer`` the network layer that the builder named.
@@ -68,13 +68,21 @@ class Issue:
     def words(self) -> str:
         """``operator: text``, on one line."""
         words = " ".join(self.text.split())
-        if words in ("", "false"):  # the parser's way to say that it knows no such operator
+        if words in ("", "false"):  # how the parser reports an unknown operator
             words = f"{words} ({self.code} at {self.source})".strip()
         return f"{self.place.op_type}: {words}" if self.place.op_type else words
 
     def on_one_line(self) -> Issue:
         """The same issue without line breaks in its text."""
         return replace(self, text=" ".join(self.text.split()))
+
+    def repeats(self, other: Issue) -> bool:
+        """Whether both report the same about the same place, whenever and however often."""
+        return self._subject == other._subject
+
+    @property
+    def _subject(self) -> tuple[object, ...]:
+        return self.at, self.place.op_type, " ".join(self.text.split())
 
     @property
     def at(self) -> Place | None:
@@ -86,6 +94,11 @@ class Issue:
     def __str__(self) -> str:
         """``place: operator: text``, on one line."""
         return f"{self.at}: {self.words}" if self.at is not None else self.words
+
+
+@dataclass(frozen=True)
+class Ending(Issue):
+    """How the process of a build ended: TensorRT reported nothing, and the text is onnxfix's."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +130,7 @@ class Profile:
         Raises:
             ValueError: there is no feed, or one input has two ranks.
         """
-        import numpy as np
+        import numpy as np  # lazy: start-up
 
         if not feeds:
             raise ValueError("a profile needs at least one feed")
@@ -174,8 +187,7 @@ class TrtBuild:
 
     @property
     def judged(self) -> bool:
-        """Whether TensorRT came to look at the model and had the memory to; if not, nothing here says anything about
-        it."""
+        """Whether TensorRT processed the model and had the memory to; if not, nothing here is about the model."""
         return self.status != "memory" and (self.status != "error" or self.stage != "")
 
     @property

@@ -1,5 +1,5 @@
-"""A small engine that tells by trial what this machine can do: whether TensorRT builds and loads engines for the GPU
-that is here, and whether float32 products are computed in TF32.
+"""A small engine that shows what this machine can do: whether TensorRT builds and loads engines for its GPU, and
+whether float32 products are computed in TF32.
 
 No table decides that. NVIDIA lists the GPUs that it supports (``LISTED``), but TensorRT-RTX 1.4 to 1.6 also execute
 engines on compute capability 9.0, which is not on the list, and 1.7 does not.
@@ -28,7 +28,7 @@ def listed(package: str, capability: str) -> bool:
 
 def model() -> bytes:
     """An ONNX model of one MatMul: float32 ``a`` and ``b`` of shape (64, 64) to ``y`` of the same shape."""
-    import onnx
+    import onnx  # lazy: start-up
 
     make = onnx.helper
     a, b, y = (make.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [_SIZE] * 2) for name in "aby")
@@ -39,14 +39,14 @@ def model() -> bytes:
 
 def feed() -> dict[str, Any]:
     """Inputs whose product shows how many bits of the operands were used."""
-    import numpy as np  # which may be broken where `onnxfix doctor` imports this module
+    import numpy as np  # lazy: may be broken where `onnxfix doctor` imports this module
 
     return {"a": np.full((_SIZE, _SIZE), 1 + _FINE, np.float32), "b": np.eye(_SIZE, dtype=np.float32)}
 
 
 def precision(outputs: Mapping[str, Any]) -> str:
     """What the product was computed in: "float32", "tf32", or "" where it is neither's result."""
-    import numpy as np
+    import numpy as np  # lazy: as above
 
     value = np.asarray(outputs["y"]) - np.float32(1)
     if np.all(value == _FINE):
@@ -57,7 +57,7 @@ def precision(outputs: Mapping[str, Any]) -> str:
 def loads(trt: Any, log: Any) -> bool:
     """Whether the package's module ``trt`` builds an engine for the GPU that is here, and loads it.
 
-    What goes wrong is said to ``log``, a logger of TensorRT's. Needs a driver; call it in the sandbox.
+    Errors go to ``log``, a TensorRT logger. Needs a driver; call it in the sandbox.
     """
     builder = trt.Builder(log)
     network = builder.create_network(0) if builder else None

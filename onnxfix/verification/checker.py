@@ -1,4 +1,4 @@
-"""onnx's checker, asked about a model without its weights. Called in a fork: it is foreign native code."""
+"""onnx's checker, run on a model without its weights. Called in a fork: it is foreign native code."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
 
-from onnxfix.backends.reference import nodes
+from onnxfix import walk
 from onnxfix.errors import ModelError
-from onnxfix.files import lazy, tensors, wire
+from onnxfix.files import lazy, loading, tensors
 from onnxfix.sandbox import one_line
 from onnxfix.shapes.inference import DANGEROUS, SMALL_BYTES, dangerous
 
@@ -19,8 +19,8 @@ from onnxfix.shapes.inference import DANGEROUS, SMALL_BYTES, dangerous
 class Complaint(NamedTuple):
     """What a model does not pass, on one line each; an empty text where it passes.
 
-    ``checker`` is onnx.checker's word, ``inference`` that of ``full_check``, which infers types and shapes. That is
-    asked only where the former is content, and ``skipped`` says why it was not.
+    ``checker`` is onnx.checker's complaint, ``inference`` that of ``full_check``, which infers types and shapes. It
+    only runs where the former passes, and ``skipped`` says why it did not run.
     """
 
     checker: str = ""
@@ -29,26 +29,26 @@ class Complaint(NamedTuple):
 
 
 def check_all(paths: Sequence[str], folder: str) -> tuple[Complaint, ...]:
-    """What ``check`` says of each, in one fork: that takes longer than to ask about most models."""
+    """``check`` each in one fork: starting a fork takes longer than checking most models."""
     return tuple(check(path, folder) for path in paths)
 
 
 def check(path: str, folder: str, *, full: bool = True) -> Complaint:
     """onnx's checker on a model file, with ``full`` with its ``full_check``.
 
-    The checker would read the weights for nothing but their number of bytes. It is given a copy of the model in
-    ``folder`` that names an empty file for each of them that has the size it should have.
+    The checker would read the weights only to count their bytes. It gets a copy of the model in ``folder`` that names
+    an empty file for each weight of the right size.
 
     Declared shapes of anything but the graph's inputs are claims. A fix that turns a computed shape into a constant
     brings an old wrong one to light, and the model is as valid as before. So what inference complains of counts only
     where it does so without them as well. They are not left out from the start: where it cannot work out a shape by
     itself, inference depends on them.
     """
-    import onnx
+    import onnx  # lazy: start-up
 
     skipped, file = "", path
     try:
-        loaded = wire.open_model(Path(path))
+        loaded = loading.open_model(Path(path))
         if loaded.source is not None or loaded.outside:
             _without_weights(loaded.proto, Path(path).parent)
             (Path(folder) / _NOTHING).touch()
@@ -56,14 +56,14 @@ def check(path: str, folder: str, *, full: bool = True) -> Complaint:
             Path(file).write_bytes(loaded.proto.SerializeToString())
         # A walk of all nodes may take longer than inference does.
         suspect = any(name in loaded.skeleton for name in DANGEROUS)
-        if full and suspect and any(map(dangerous, nodes(loaded.proto))):
-            full, skipped = False, "it holds a node at which ONNX's shape inference may hang or crash"
+        if full and suspect and any(map(dangerous, walk.model_nodes(loaded.proto))):
+            full, skipped = False, "it has a node at which ONNX's shape inference may hang or crash"
         onnx.checker.check_model(file, full_check=full)
     except (onnx.checker.ValidationError, ModelError) as error:
         return Complaint(one_line(error))
     except onnx.shape_inference.InferenceError as error:
         return Complaint(inference=one_line(error) if _unclaimed(loaded.proto) else "")
-    except ValueError as error:  # not a word on the model: inference knows no such element type
+    except ValueError as error:  # not about the model: inference does not know an element type
         plain = check(path, folder, full=False) if full else Complaint(one_line(error))
         return (
             plain if plain.checker else Complaint(skipped=f"ONNX's shape inference failed: {one_line(error)}")
@@ -72,21 +72,21 @@ def check(path: str, folder: str, *, full: bool = True) -> Complaint:
 
 
 def violation(path: str, folder: str) -> str:
-    """What of ONNX's specification a model file violates, whatever it declares of its tensors; empty where nothing.
+    """How a model file violates ONNX's specification, whatever it declares of its tensors; empty where it does not.
 
-    A wrong type in ``value_info`` or of an output is a lie that somebody tells, and the nodes compute what they do.
+    A wrong declared type in ``value_info`` or of an output does not change what the nodes compute.
     """
     complaint = check(path, folder)
     if complaint.checker or not complaint.inference:
         return complaint.checker
-    proto = wire.open_model(Path(path)).proto
+    proto = loading.open_model(Path(path)).proto
     _without_weights(proto, Path(path).parent)
     return _unclaimed(proto, types=False)
 
 
 def unclaimed(path: str) -> str:
-    """What ONNX's strict inference says of a model file without the shapes that it claims; empty where it passes."""
-    proto = wire.open_model(Path(path)).proto
+    """The complaint of strict inference about a model file without its declared shapes; empty where it passes."""
+    proto = loading.open_model(Path(path)).proto
     _without_weights(proto, Path(path).parent)
     return _unclaimed(proto)
 
@@ -100,7 +100,7 @@ def _without_weights(proto: ModelProto, base_dir: Path) -> None:
     Raises:
         ModelError: external data are not where they should be, or too short.
     """
-    for tensor in wire.all_tensors(proto):
+    for tensor in walk.model_tensors(proto):
         where, external = lazy.range_of(tensor), tensors.is_external(tensor)
         if where is not None and (
             external
@@ -132,14 +132,14 @@ def _empty(tensor: TensorProto) -> None:
 
 
 def _unclaimed(proto: ModelProto, *, types: bool = True) -> str:
-    """What strict inference, as ``full_check`` asks for it, says without claims. ``proto`` is changed.
+    """The complaint of strict inference, as in ``full_check``, without declared shapes. ``proto`` is changed.
 
-    ``types``: those that are declared are held against those that are inferred.
+    ``types``: compare declared types with inferred ones.
     """
-    from onnx import shape_inference
+    from onnx import shape_inference  # lazy: start-up
 
     _trim(proto, types=types)
-    for tensor in wire.all_tensors(proto):
+    for tensor in walk.model_tensors(proto):
         if len(tensor.raw_data) > SMALL_BYTES:
             tensor.ClearField("raw_data")
             _empty(tensor)
@@ -151,17 +151,16 @@ def _unclaimed(proto: ModelProto, *, types: bool = True) -> str:
 
 
 def _trim(proto: ModelProto, *, types: bool) -> None:
-    """Take away what inference should not believe, or cannot read.
+    """Remove what inference should not trust, or cannot read.
 
-    That is declared shapes, without ``types`` declared types too, and sparse initializers: it takes them for sparse
-    tensors, which no operator reads, and they are initializers that are stored in another way.
+    That is declared shapes, without ``types`` declared types too, and sparse initializers: inference treats them as
+    sparse tensors, which no operator reads, while they are initializers that are stored in another way.
     """
     graphs = [proto.graph]
     for function in proto.functions:
         _unclaim(getattr(function, "value_info", ()), types=types)
-    for node in nodes(proto):
-        for attribute in node.attribute:
-            graphs.extend([attribute.g] if attribute.HasField("g") else attribute.graphs)
+    for node in walk.model_nodes(proto):
+        graphs.extend(walk.subgraphs(node))
     for graph in graphs:
         _unclaim(graph.value_info, graph.output, () if graph is proto.graph else graph.input, types=types)
         _densify(graph)

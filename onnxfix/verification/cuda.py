@@ -24,13 +24,13 @@ Places = Sequence[Mapping[str, int] | None]
 TF32 = "TF32 on: "
 _FEEDS = 3  # with TF32 on: enough for an order of magnitude
 OVERFLOWS = (
-    "NaN or Inf are at other places, but a sum at the limits of its type overflows or not as it is ordered, which "
-    "CUDA's kernels choose"
+    "NaN or Inf are at different positions, but whether a sum at the limits of its type overflows depends on its "
+    "order, which CUDA's kernels choose"
 )
 
 
 def unavailable(worker: Worker, timeout: float) -> Missing | None:
-    """Why CUDA computes nothing on this machine, tried in the sandbox; None when it does. Seconds of patience."""
+    """Why CUDA does not work on this machine, tried in the sandbox; None where it does. ``timeout`` is in seconds."""
     outcome = worker.call(f"{ort_cuda.__name__}:unavailable", timeout=timeout)
     if not outcome.ok:
         return Missing(f"the CUDA provider cannot be tried: {outcome.message}", ENDED[outcome.status])
@@ -44,10 +44,10 @@ def on_cpu_alone(places: Places) -> bool:
 
 
 def placed(places: Places) -> str:
-    """In words, how many nodes of the original and of the fixed model do not run on CUDA."""
+    """How many nodes of the original and of the fixed model run on the CPU, as text."""
     known = [one for one in places if one is not None]
     if len(known) < len(places) or not known:
-        return "this onnxruntime does not say which nodes ran on CUDA"
+        return "this onnxruntime does not report which nodes ran on CUDA"
     if on_cpu_alone(known):
         return "onnxruntime has no CUDA kernel for any node here: this would prove no more than ort-cpu"
     counts = [f"{on_cpu(one)} of {sum(one.values())}" for one in known]
@@ -65,18 +65,18 @@ def on_cpu(places: Mapping[str, int]) -> int:
 
 
 def overflows(metric: Metrics, feed: Feed) -> bool:
-    """Whether a difference may come of nothing but the order of a sum at the limits of a floating-point type."""
+    """Whether only the order of a sum at the limits of a floating-point type may explain a difference."""
     return feed.kind == "extreme" and metric.kind == "special"
 
 
 def wobbles(metrics: Sequence[Metrics]) -> list[str]:
-    """In words, how far the original is from itself in a second run; nothing where it is the same."""
+    """How far the original is from itself in a second run, as text; empty where it is the same."""
     worst = largest(metrics, relative=True)
     return [] if worst is None else [f"from run to run the original itself differs by up to {_error(worst)}"]
 
 
 def informed(request: Request, result: RungResult) -> RungResult:
-    """A result with what a reader should know besides: the largest error, and what TF32 would cost."""
+    """The result with notes: the largest error, and what TF32 would cost."""
     if result.status != "passed":
         return result
     notes = list(result.notes)
@@ -87,12 +87,14 @@ def informed(request: Request, result: RungResult) -> RungResult:
     if os.environ.get(ort_cuda.TF32_VARIABLE) == "0":
         return replace(result, notes=(*notes, f"TF32 was not tried: {ort_cuda.TF32_VARIABLE}=0 forbids it"))
     if not feeds:
-        return replace(result, notes=(*notes, "TF32 was not tried: no feed is fit for it"))
+        return replace(result, notes=(*notes, "TF32 was not tried: no feed is suitable"))
     informative, failure = _with_tf32(request, feeds, result.excluded)
     worst = _worst(informative)
-    told = f"the largest error is {_error(worst)}" if worst is not None else "not one bit changes"
+    effect = f"the largest error is {_error(worst)}" if worst is not None else "no bit changes"
     notes.append(
-        f"with TF32 on, onnxruntime's default, {told}" if informative else f"TF32 was not measured: {failure}"
+        f"with TF32 on, onnxruntime's default, {effect}"
+        if informative
+        else f"TF32 was not measured: {failure}"
     )
     return replace(result, notes=tuple(notes), informative=informative)
 
@@ -109,7 +111,7 @@ def _error(worst: Metrics) -> str:
 
 
 def _telling(request: Request, result: RungResult) -> list[tuple[str, Feed | None, dict[str, Any]]]:
-    """The feeds that say most about rounding: plausible values, and many of them."""
+    """The feeds that show rounding best: many plausible values."""
     counted = []
     for place, one in enumerate(result.feeds):
         elements = sum(part.elements for part in one.metrics)

@@ -1,28 +1,27 @@
-"""The verification ladder: rung by rung, does the fixed model do what the original does?"""
+"""The verification ladder: does the fixed model compute what the original computes? One rung after the other."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from onnxfix.backends import reference
+from onnxfix import walk
 from onnxfix.causes import Cause
 from onnxfix.errors import ModelError, UsageError, fault_of
-from onnxfix.files import wire
 from onnxfix.sandbox import Worker, one_line, shared
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification import validity
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.request import REMOTE, Request
-from onnxfix.verification.specialize.special import Special
+from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 from onnxfix.verification.verdict import ALONE, CPU_RUNGS, RUNGS, FeedResult, RungResult, Verdict, unjudged
 
 __all__ = ["DEFAULT_RUNGS", "RUNGS", "FeedResult", "Limits", "RungResult", "Verdict", "verify"]
@@ -30,17 +29,19 @@ __all__ = ["DEFAULT_RUNGS", "RUNGS", "FeedResult", "Limits", "RungResult", "Verd
 #: ``contract(original, fixed)`` returns the violations, one line each.
 Contract = Callable[[onnx.ModelProto, onnx.ModelProto], list[str]]
 
-#: What runs when nothing else is asked for.
+#: What runs by default.
 DEFAULT_RUNGS = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")
+#: Rungs that need TensorRT.
+_TENSORRT = ("trt-build", "trt-network", "trt-gpu")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds that a rung may take.
+    """Time limits of a rung, in seconds, and its memory limit.
 
-    ``step`` for loading a model or running it once with ONNX Runtime, ``reference_step`` for the same in the
-    reference evaluator, ``total`` and ``reference_total`` for all feeds of a rung: the feed that runs when time is
-    up is the last. ``memory_mb`` limits the child, by default to three quarters of what is available.
+    ``step`` bounds loading a model and running it once with ONNX Runtime, ``reference_step`` the same in the reference
+    evaluator. ``total`` and ``reference_total`` bound all feeds of a rung: the feed that runs when time is up is the
+    last. ``memory_mb`` limits the child process, by default to three quarters of the memory that is available.
     """
 
     step: float = 120.0
@@ -68,104 +69,147 @@ def verify(
     inherit: bool = False,
     models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None,
     ready: Callable[[], None] = lambda: None,
-    special: Special | None = None,
+    special: ResolvedSpecialization | None = None,
 ) -> Verdict:
-    """Compare a fixed model with its original, both given by path (external data lies beside each).
+    """Compare a fixed model with its original, both given by path; external data lies beside each.
 
-    ``exact`` demands identical bits, else outputs may differ within ``compare.tolerance_for`` plus four times
-    ``noise`` (output name -> absolute error of the original, measured by the caller), and where the original leaves
-    half precision's range, the original in higher precision judges (``compare.Twin``); in float32 they may differ as
-    much as the original does from itself in float64 (``noise.excused``). ``inputs`` is a path for
-    ``load_inputs`` or the feeds themselves; without it inputs are made from ``seed`` over a sweep of shapes, of
-    which ``input_shapes`` fixes a part. ``rungs`` are the rungs to climb (None: DEFAULT_RUNGS and the required
-    ones), ``require`` those that must pass. ``worker`` is a sandbox to use and leave
-    running; without it ``sandbox.shared`` is used, or one of its own where ``limits`` bound the memory. ``trt`` is
-    what is asked of TensorRT. With ``inherit``, what the original fails as well is no fault of the fixed model: such
-    a rung says "failed" and does not count against it. ``models`` are what the two files hold, where the caller has it.
-    ``ready`` is called, often, before the fixed model's external data is looked at: it returns once that is in place.
-    ``special`` says how the fixed model is specialized: both are fed its sizes and values, the fixed model without the
-    inputs that it no longer has.
+    A crash, a hang or a lack of memory of a model is a result. For the arguments see ``Request``, and:
 
-    Crashes, hangs and memory bombs of a model are results. Raises UsageError for rungs, shapes and inputs that do
-    not fit, and ModelError when a model cannot be read.
+    Args:
+        inputs: a path for ``load_inputs``, or the feeds. By default inputs are made from ``seed``, over a sweep of
+            shapes of which ``input_shapes`` fixes a part.
+        require: rungs that must pass. ``rungs`` are those to run (default: DEFAULT_RUNGS), and the required ones.
+        worker: the sandbox to use, which stays open (default: ``sandbox.shared``, or one with the memory limit).
+        models: the contents of the two files, where the caller has them.
+        ready: called before each look at the fixed model's external data; returns once that is in place.
+
+    Raises:
+        UsageError: rungs, shapes or inputs that do not exist or do not fit the model.
+        ModelError: a model cannot be read.
     """
-    unknown = [name for name in (*require, *(rungs or ())) if name not in RUNGS]
-    if unknown:
-        raise UsageError(f"there is no rung {unknown[0]}; the rungs are {', '.join(RUNGS)}")
-    wanted = {*(DEFAULT_RUNGS if rungs is None else rungs), *require}
-    limits = limits or Limits()
-    known = signature(_existing(original) if models is None else models[0])
-    if special is not None:
-        known = replace(known, pinned=special.values)
-    if wanted.intersection(("trt-build", "trt-network", "trt-gpu")):
-        from onnxfix.verification.rungs import build, probe
-
-        build.check(trt or TrtOptions(), known)
-        probe.warm(trt or TrtOptions())
-    with ExitStack() as stack:
-        if worker is None and limits.memory_mb is not None:
-            worker = stack.enter_context(Worker(memory_mb=limits.memory_mb))
-        worker = worker or shared()
-        stack.callback(_drop, worker)
-        base = Request(
+    wanted = _wanted(rungs, require)
+    limits, trt = limits or Limits(), trt or TrtOptions()
+    known = _known(original, models, special)
+    if wanted.intersection(_TENSORRT):
+        _prepare_tensorrt(trt, known)
+    with _sandbox(worker, limits) as sandbox:
+        request = Request(
             original=Path(original).absolute(),
             fixed=_existing(fixed).absolute(),
             known=known,
-            worker=worker,
+            worker=sandbox,
             exact=exact,
             seed=seed,
             noise=dict(noise or {}),
             shapes={**_bound(known, input_shapes), **(special.sizes if special is not None else {})},
             given=_given(known, inputs),
-            trt=trt or TrtOptions(),
+            trt=trt,
             inherit=inherit,
             half="" if exact else half_type(known.model),
             precise=not exact,
             special=special,
         )
+        ladder = _Ladder(request, limits, contract, models[1] if models is not None else None, ready)
+        return Verdict(ladder.climb(wanted, require), tuple(require))
+
+
+def _wanted(rungs: Sequence[str] | None, require: Sequence[str]) -> set[str]:
+    for name in (*require, *(rungs or ())):
+        if name not in RUNGS:
+            raise UsageError(f"unknown check {name!r}; choose from {', '.join(RUNGS)}")
+    return {*(DEFAULT_RUNGS if rungs is None else rungs), *require}
+
+
+def _known(
+    original: Path | str,
+    models: tuple[onnx.ModelProto, onnx.ModelProto] | None,
+    special: ResolvedSpecialization | None,
+) -> Signature:
+    known = signature(_existing(original) if models is None else models[0])
+    return known if special is None else replace(known, pinned=special.values)
+
+
+def _prepare_tensorrt(trt: TrtOptions, known: Signature) -> None:
+    """Find mistakes in the options before any work is done, and have the sandboxes load TensorRT meanwhile."""
+    from onnxfix.verification.rungs import builder, probe  # lazy: start-up
+
+    builder.check(trt, known)
+    probe.warm(trt)
+
+
+@contextmanager
+def _sandbox(worker: Worker | None, limits: Limits) -> Iterator[Worker]:
+    """The worker to use: the given one, the shared one, or one of its own where the limits bound the memory."""
+    with ExitStack() as stack:
+        if worker is None and limits.memory_mb is not None:
+            worker = stack.enter_context(Worker(memory_mb=limits.memory_mb))
+        worker = worker or shared()
+        stack.callback(_drop, worker)
+        yield worker
+
+
+class _Ladder:
+    """Climbs rung by rung: ``fixed`` is the fixed model where the caller has it."""
+
+    def __init__(
+        self,
+        request: Request,
+        limits: Limits,
+        contract: Contract | None,
+        fixed: onnx.ModelProto | None,
+        ready: Callable[[], None],
+    ) -> None:
+        self.request, self.limits, self.contract = request, limits, contract
+        self.fixed, self.ready = fixed, ready
+
+    def climb(self, wanted: Collection[str], require: Collection[str]) -> tuple[RungResult, ...]:
+        """The results of the ``wanted`` rungs, in order."""
         results: list[RungResult] = []
-        for name in RUNGS:
-            if name in wanted:
-                began = time.monotonic()
-                asked = base if name in require else replace(base, shown=_shown(results))
-                request = _forgiving(asked, results) if name == "ort-cpu" else asked
-                if name == "contract":
-                    held = models[1] if models is not None else None
-                    result = _contract(request, contract, limits, held, ready)
-                else:
-                    ready()
-                    result = _guarded(name, request, limits)
-                if special is not None and name not in ALONE and result.status in ("passed", "failed"):
-                    result = replace(result, reason=f"{result.reason}, with {special.words}")
-                if request.forgiven:
-                    result = replace(result, notes=(*result.notes, _HALF))
-                # A GPU's kernels are chosen by shape: there, agreement within tolerance is all that is judged.
-                judged_exactly = request.exact and name in CPU_RUNGS
-                results.append(
-                    replace(result, seed=seed, exact=judged_exactly, seconds=time.monotonic() - began)
-                )
-    return Verdict(tuple(results), tuple(require))
+        for name in (name for name in RUNGS if name in wanted):
+            began = time.monotonic()
+            request = self.request if name in require else replace(self.request, shown=_shown(results))
+            request = _forgiving(request, results) if name == "ort-cpu" else request
+            result = self._noted(self._result(name, request), request)
+            results.append(replace(result, seed=request.seed, seconds=time.monotonic() - began))
+        return tuple(results)
+
+    def _result(self, name: str, request: Request) -> RungResult:
+        if name == "contract":
+            return _contract(request, self.contract, self.limits, self.fixed, self.ready)
+        self.ready()
+        return _guarded(name, request, self.limits)
+
+    def _noted(self, result: RungResult, request: Request) -> RungResult:
+        """The result with what it holds for: the specialization, the tolerance, and whether it was exact."""
+        special = request.special
+        if special is not None and result.name not in ALONE and result.judged:
+            result = replace(result, reason=f"{result.reason}, with {special.words}")
+        if request.forgiven:
+            result = replace(result, notes=(*result.notes, _HALF))
+        # A GPU's kernels are chosen by shape: there, only agreement within tolerance is judged.
+        return replace(result, exact=request.exact and result.name in CPU_RUNGS)
 
 
 def _drop(worker: Worker) -> None:
-    """Have the child let go of the models, which may be large."""
+    """Have the child release the models, which may be large."""
     if worker.pid is not None:
         worker.call(f"{REMOTE}:drop", timeout=30.0)
 
 
 _HALF = (
-    "half precision: bit-identical on the reference rung, which rounds as ONNX says; here within the tolerance of "
-    "that type, since ONNX Runtime computes it in float32 on the CPU and drops Casts even with optimizations off"
+    "half precision: bit-identical in the reference evaluator, which rounds as ONNX specifies; here within the "
+    "tolerance of that type, since ONNX Runtime computes it in float32 on the CPU and drops Casts even with "
+    "optimizations off"
 )
 
 
 def _forgiving(request: Request, results: Sequence[RungResult]) -> Request:
-    """How ONNX Runtime's CPU provider is asked about a model that computes in half precision.
+    """The request for ONNX Runtime's CPU provider, with a tolerance where the model computes in half precision.
 
-    It has few kernels for these types: it puts Casts of its own around nodes and removes Casts in pairs, its own or
-    not (onnxruntime issues 8787 and 17565), so where it rounds depends on which nodes are neighbors, and an exact
-    rewrite changes bits. Where the reference evaluator, which rounds after every node, found identical bits, the
-    tolerance of the half type is enough here; where it did not run, nothing is forgiven.
+    The provider has few kernels for these types. It puts Casts of its own around nodes and removes Casts in pairs, its
+    own or not (onnxruntime issues 8787 and 17565). Where it rounds depends on which nodes are neighbors, so that an
+    exact rewrite changes bits. Where the reference evaluator, which rounds after every node, found identical bits, the
+    tolerance of the half type is enough here. Where it did not run, there is no tolerance.
     """
     half = half_type(request.known.model)
     proven = any(rung.name == "reference" and rung.status == "passed" and rung.exact for rung in results)
@@ -181,9 +225,9 @@ def _shown(results: Sequence[RungResult]) -> str:
 
 def half_type(model: onnx.ModelProto) -> str:
     """The coarser of the half-precision types that nodes, inputs or weights of the model name; "" for none."""
-    types = {tensor.data_type for tensor in wire.all_tensors(model)}
+    types = {tensor.data_type for tensor in walk.model_tensors(model)}
     types.update(info.type.tensor_type.elem_type for info in model.graph.input)
-    for node in reference.nodes(model):
+    for node in walk.model_nodes(model):
         types.update(a.i for a in node.attribute if a.name in ("to", "dtype", "output_dtype"))
     if onnx.TensorProto.BFLOAT16 in types:
         return "bfloat16"
@@ -193,7 +237,7 @@ def half_type(model: onnx.ModelProto) -> str:
 def _existing(path: Path | str) -> Path:
     path = Path(path)
     if not path.is_file():
-        raise ModelError(f"{path} is no file")
+        raise ModelError(f"{path} is not a file")
     return path
 
 
@@ -205,33 +249,33 @@ def _bound(known: Signature, shapes: Sequence[str] | Mapping[str, Sequence[int]]
 def _given(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
     if inputs is None:
         return None
-    from onnxfix.verification.feeds.files import check_inputs, load_inputs
+    from onnxfix.verification.feeds.files import check_inputs, load_inputs  # lazy: start-up
 
     feeds = load_inputs(Path(inputs)) if isinstance(inputs, (str, os.PathLike)) else list(inputs)
     if not feeds:
-        raise UsageError("the inputs given hold no feed")
+        raise UsageError("the given inputs contain no feed")
     return check_inputs(known, feeds)
 
 
 def _guarded(name: str, request: Request, limits: Limits) -> RungResult:
-    """``_rung``, whose own failure is a result too. It says nothing about the models, and the other rungs still do.
+    """``_rung``, whose own failure is a result too. It proves nothing about the models, and the other rungs still run.
 
-    What the machine lacks (a full disk, memory) and what the user can mend is raised.
+    Errors that the machine causes (a full disk, no memory) or that the user can fix are raised.
     """
     try:
         return _rung(name, request, limits)
     except Exception as error:
-        words = fault_of(error)
-        if not words:
+        fault = fault_of(error)
+        if not fault:
             raise
-        return unjudged(name, words, "fault")
+        return unjudged(name, fault, "fault")
 
 
 def _rung(name: str, request: Request, limits: Limits) -> RungResult:
     """Any rung but the contract, which alone needs nothing of what is imported here."""
-    from onnxfix.verification.readback import network
-    from onnxfix.verification.rungs import build, gpu
-    from onnxfix.verification.runner import climb
+    from onnxfix.verification.execution import climb  # lazy: start-up
+    from onnxfix.verification.readback import network  # lazy: start-up
+    from onnxfix.verification.rungs import build, gpu  # lazy: start-up
 
     if name == "reference":
         return climb(replace(request, step=limits.reference_step, total=limits.reference_total), name)
@@ -240,7 +284,7 @@ def _rung(name: str, request: Request, limits: Limits) -> RungResult:
         return climb(request, name)
     if name == "trt-build":
         return build.climb(request)
-    # On a GPU nothing is asked for bit by bit, so half precision need not be proven elsewhere first.
+    # A GPU is never held to identical bits, so half precision need not be proven elsewhere first.
     request = replace(request, coarse=half_type(request.known.model))
     if name == "ort-cuda":
         return climb(request, name)
@@ -254,7 +298,7 @@ def _contract(
     fixed: onnx.ModelProto | None,
     ready: Callable[[], None],
 ) -> RungResult:
-    """The caller's interface contract, and onnx's checker: the fixed model must pass if the original does."""
+    """The caller's interface contract, and onnx's checker, which the fixed model must pass if the original does."""
     name = "contract"
     if contract is not None:
         other = request.known if request.fixed == request.original or fixed else signature(request.fixed)
@@ -277,6 +321,5 @@ def _contract(
     also = "; " if apart else " and "
     kept = "the interface is unchanged"
     if request.special is not None:
-        kept = f"the interface changed as asked ({request.special.words}) and nowhere else"
-    words = f"{kept}{also}{judged.words}"
-    return RungResult(name, "passed", words, notes=judged.notes, checks=checks)
+        kept = f"the interface changed only as requested ({request.special.words})"
+    return RungResult(name, "passed", f"{kept}{also}{judged.words}", notes=judged.notes, checks=checks)

@@ -1,6 +1,6 @@
 """The original and the fixed model in the sandbox's child, loaded so that they fit into its memory.
 
-What does not fit is never a difference, and seldom a failure: a limit is nothing that a model does wrong.
+A model that does not fit is never a difference, and rarely a failure.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from onnxfix.verification.verdict import Status
 if TYPE_CHECKING:
     from onnxfix.verification.request import Request
 
-_TRIED = 3  # feeds until a model is said to take none
+_TRIED = 3  # feeds until a model counts as accepting none
 
 
 @dataclass(frozen=True)
 class Starved:
-    """What a lack of memory amounts to: status and reason of a rung."""
+    """The result of a rung where memory ran out: status and reason."""
 
     status: Status
     reason: str
 
 
 class Pair:
-    """Both models of ``request`` in the backend of the rung ``name``; ``seen`` is what came of them so far."""
+    """Both models of ``request`` in the backend of the rung ``name``; ``seen`` is the rung's progress."""
 
     def __init__(self, request: Request, name: str, seen: Progress) -> None:
         self.request, self.name, self.seen = request, name, seen
         weights = ort_weights.weight_bytes(request.known.model)
-        self._need_mb = 512 + (4 * weights >> 20)  # with which two models are done, by rule of thumb
+        self._need_mb = 512 + (4 * weights >> 20)  # what two models need, by rule of thumb
         # Loaded to save memory rather than time:
         self._lean = name == "ort-cpu" and weights >= ort_weights.LARGE
         self._mapped = False  # a session's weights are mapped from its model's file
@@ -84,8 +84,8 @@ class Pair:
         )
 
     def _unmapped(self, values: dict[str, Any], mapped: Ran) -> Ran:
-        """What differs with weights mapped from the models' files, with weights that are loaded; as it was where these
-        do not fit. Mapped ones begin anywhere in memory, and there are sums whose order hangs on that."""
+        """A run that differs, again with loaded instead of mapped weights; unchanged where these do not fit. Mapped
+        weights are not aligned, and the order of some sums depends on that."""
         self._plain = True
         _, ran = self.load()
         if not ran.stage:
@@ -95,15 +95,15 @@ class Pair:
         return mapped if ran.stage else ran
 
     def call(self, function: str, **arguments: Any) -> tuple[Outcome, Ran]:
-        """Call the child. One whose device failed is ended: every later call in it would fail, whatever the model; and
-        so is one that has no memory left."""
+        """Call the child. A child whose device failed or whose memory ran out is ended: every later call in it would
+        fail, whatever the model."""
         worker = self.request.worker
         outcome = worker.call(f"{REMOTE}:{function}", timeout=self.request.step, **arguments)
         ran = ran_of(outcome)
         if ran.starved and outcome.ok:
             ran = replace(ran, error=f"{worker.starved('ran out of memory')}: {ran.error}")
         if outcome.status == "crash" and worker.limit_mb is not None and worker.limit_mb < self._need_mb:
-            # Not everybody looks whether there was memory where it was asked for.
+            # Not all code checks whether an allocation succeeded.
             error = f"{worker.starved('probably ran out of memory')}: {ran.error}"
             ran = replace(ran, starved=True, error=error, cause="memory")
         if ran.broken or ran.starved:
@@ -111,17 +111,17 @@ class Pair:
         return outcome, ran
 
     def spare(self) -> bool:
-        """Whether there is a way to take less memory that has not been tried; then that is the way from now on."""
+        """Whether there is an untried way to use less memory, which is used from now on."""
         possible = self.name == "ort-cpu" and not self._lean
         self._lean = self._lean or possible
         return possible
 
     def starved(self, ran: Ran, values: dict[str, Any] | None) -> Starved:
-        """The original runs within the sandbox's memory and the fixed model does not: is that the fixes' fault?
+        """Whether the fixes are to blame where the original fits into the memory and the fixed model does not.
 
-        Where both need about the same, the limit may lie between them by chance. Where the original does with half of
-        it, and the fixed model not even with all of it, each alone and on the same feed (None: it is loaded), the fixed
-        model takes more than twice as much: harm.
+        Where both need about the same, the limit may lie between them by chance. Where the original fits into half of
+        it, and the fixed model not even into all of it, each alone and on the same feed (None: loading only), the fixed
+        model needs more than twice as much: a failure.
         """
         limit, request = self.request.worker.limit_mb, self.request
         if (
@@ -134,7 +134,7 @@ class Pair:
         return Starved("skipped", f"the fixed model: {ran.error}")
 
     def unfit(self) -> str:
-        """Why the original, alone, takes no inputs of the sizes and values that were fixed; "" where it does."""
+        """Why the original, alone, rejects inputs of the fixed sizes and values; "" where it accepts them."""
         request = self.request
         if request.special is None:
             return ""
@@ -151,7 +151,7 @@ class Pair:
     def _does(
         self, path: Path, values: dict[str, Any] | None, memory_mb: int, without: Sequence[str] = ()
     ) -> bool:
-        """Whether a model, loaded as the pair is, does with so much memory when nothing else is in the child."""
+        """Whether a model, loaded as in the pair, fits into so much memory when nothing else is in the child."""
         with Worker(memory_mb=memory_mb) as worker:
             outcome = worker.call(
                 f"{REMOTE}:alone",

@@ -1,4 +1,4 @@
-"""What a rung that executes has seen so far, and what that comes to."""
+"""The progress of a rung that executes ONNX models, and the result that follows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Progress:
     verdict: RungResult | None = None  # set as soon as the rung is decided
     wobble: list[Metrics] = field(default_factory=list)  # how the original differs from itself
     placed: tuple[str, ...] = ()  # on the GPU: which nodes ran there
-    deaths: int = 0  # of the child, by the original: it is not asked for ever
+    deaths: int = 0  # of the child, by the original: a few end the rung
     generation: int = -1  # of the worker's child that holds the models
     precision: str = ""  # of the twin, where one was asked
     beyond: str = ""  # the first value that the original cannot hold in half precision
@@ -47,7 +47,7 @@ class Progress:
         stopped: Side = "",
         said: str = "",
     ) -> None:
-        """The rung ``name`` comes to this."""
+        """Set the result of the rung ``name``."""
         self.verdict = RungResult(
             name,
             status,
@@ -61,7 +61,7 @@ class Progress:
         )
 
     def conclude(self, name: str, late: bool, within: str = "within tolerance") -> RungResult:
-        """The verdict on all feeds; ``late``: there was no time for more. ``within`` calls the tolerance."""
+        """The result of all feeds; ``late``: the time limit was reached. ``within`` names the tolerance."""
         counted, refused = self.counted(), [one for one in self.feeds if one.status == "not counted"]
         news = [one for one in refused if not _is_empty(one)]
         elements = sum(metric.elements for one in counted for metric in one.metrics)
@@ -78,14 +78,14 @@ class Progress:
             more = f"the original refused {len(news)} more" if original else f"{len(news)} more do not count"
             refusals = f"; {more}" if news else ""
             beside = judged((metric for one in counted for metric in one.metrics), self.precision)
-            told = f"; {beside}" if beside else ""
+            judges = f"; {beside}" if beside else ""
             self.decide(
                 name,
                 "passed",
-                f"{how} on {len(counted)} feed{'s' * (len(counted) > 1)}{over}{refusals}{told}",
+                f"{how} on {len(counted)} feed{'s' * (len(counted) > 1)}{over}{refusals}{judges}",
             )
         else:
-            why = [one.reason for one in refused] or self.notes or ["there was no time for a single run"]
+            why = [one.reason for one in refused] or self.notes or ["no run finished within the time limit"]
             self.decide(name, "skipped", why[0], refused[0].cause if refused else "")
         assert self.verdict is not None
         return self.verdict
@@ -99,11 +99,11 @@ class Progress:
                 f"in half precision the original's {self.beyond} is not finite; in {self.precision} it is"
             )
         if late:
-            self.notes.append("stopped when the time was up")
+            self.notes.append("stopped at the time limit")
         self.notes.extend(cuda.wobbles(self.wobble))
         if self.excluded:
             names = ", ".join(sorted(self.excluded))
-            self.notes.append(f"not compared, since the original differs from itself: {names}")
+            self.notes.append(f"not compared, since the original is not deterministic there: {names}")
 
 
 def different(metrics: Iterable[Metrics]) -> list[Metrics]:
@@ -112,27 +112,27 @@ def different(metrics: Iterable[Metrics]) -> list[Metrics]:
 
 
 def judged(metrics: Iterable[Metrics], precision: str) -> str:
-    """In words, how many values higher precision had to judge; "" for none."""
-    told, asked = [], list(metrics)
+    """How many values higher precision had to judge, as text; "" for none."""
+    parts, all_metrics = [], list(metrics)
     for counts, why in (
-        ([metric.by_twin for metric in asked], f"{_TWIN} {precision}"),
-        ([metric.by_noise for metric in asked], _NOISE),
+        ([metric.by_twin for metric in all_metrics], f"{_TWIN} {precision}"),
+        ([metric.by_noise for metric in all_metrics], _NOISE),
     ):
-        total = sum(metric.elements for metric, count in zip(asked, counts, strict=True) if count)
+        total = sum(metric.elements for metric, count in zip(all_metrics, counts, strict=True) if count)
         if total:
-            told.append(f"{sum(counts):,} of {total:,} values: {why}")
-    return "; ".join(told)
+            parts.append(f"{sum(counts):,} of {total:,} values: {why}")
+    return "; ".join(parts)
 
 
 def difference(metric: Metrics) -> str:
-    """In words, how an output differs."""
+    """How an output differs, as text."""
     if not metric.elements or not metric.mismatches:
         return f"output {metric.name} {metric.reason}"
     return f"output {metric.name}: {metric.reason}{_values(metric.first, metric.values)}"
 
 
 def _is_empty(result: FeedResult) -> bool:
-    """Whether the feed had a dimension of size 0; that a model takes no empty tensors is no news."""
+    """Whether the feed had a dimension of size 0: that a model rejects empty tensors needs no mention."""
     return result.feed is not None and 0 in result.feed.assignment.values()
 
 

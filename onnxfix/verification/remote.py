@@ -1,6 +1,6 @@
-"""The child's side of the ladder: holds both models and compares there, so that outputs need not travel.
+"""The child's side of the ladder: loads both models and compares there, so that outputs need not cross the pipe.
 
-Every function here is called through the sandbox. ``note`` says what runs, so that a crash can be told apart.
+Every function here is called through the sandbox. ``note`` reports what runs, so that a crash can be attributed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import onnx
 
 from onnxfix import backends
 from onnxfix._child import NO_MEMORY
-from onnxfix.backends import ort_words
-from onnxfix.causes import ENDED, Cause, heard
+from onnxfix.backends import ort_messages
+from onnxfix.causes import ENDED, Cause
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Outcome, note, one_line
 from onnxfix.verification.compare import twin, twin_double
@@ -46,12 +46,12 @@ _STATE = _State()
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of loading, or of one feed. ``stage`` and ``error``: who failed and how; else both are empty.
+    """The result of loading, or of one feed. ``stage`` and ``error``: which model failed and why; else both are empty.
 
-    ``unsupported``: nobody's mistake. ``no_kernel``: the backend lacks an operator that the model has. ``broken``: the
-    process is of no use any more. ``places``: for the original and the fixed model, how many nodes each execution
-    provider took, where the backend says so. ``starved``: what failed did so for want of memory, and ``mapped``: a
-    model's weights were mapped from its file, not loaded as usual. ``cause``: what it failed of, where that is known.
+    ``unsupported``: the backend cannot do this. ``no_kernel``: it lacks an operator of the model. ``broken``: the
+    process cannot be used any more. ``places``: for the original and the fixed model, how many nodes each execution
+    provider runs, where the backend reports that. ``starved``: memory ran out. ``mapped``: a model's weights were
+    mapped from its file, not loaded as usual. ``cause``: why it failed, where that is known.
     """
 
     stage: str = ""
@@ -68,18 +68,19 @@ class Ran:
     wobble: tuple[Metrics, ...] = ()  # where it differs from itself within tolerance
     precision: str = ""  # of the twin
     cause: Cause = ""
+    said: str = ""  # the text of the exception of who ran it, and nothing else
     beyond: str = ""  # the first value of the original that is finite in its twin and not in half precision
 
 
 def ran_of(outcome: Outcome) -> Ran:
-    """What a call of ``load`` or ``run`` came to; a death is laid at the door of the model that ran.
+    """The result of a call of ``load`` or ``run``; a crash is attributed to the model that ran.
 
     Raises:
         Fault: verification itself failed.
     """
     if outcome.ok:
         return outcome.value  # type: ignore[no-any-return]
-    if outcome.status == "error":  # what the models do wrong comes back as a Ran
+    if outcome.status == "error":  # errors of models come back as a Ran
         raise Fault(outcome.message)
     stage = outcome.note if outcome.note in ("original", "fixed") else "original"
     return Ran(stage, outcome.message, starved=outcome.status == "memory", cause=ENDED[outcome.status])
@@ -87,22 +88,24 @@ def ran_of(outcome: Outcome) -> Ran:
 
 def _failed(stage: str, error: Exception, seconds: float = 0.0) -> Ran:
     unsupported, broken = isinstance(error, backends.Unsupported), isinstance(error, backends.Broken)
-    text = str(error) if unsupported or broken else one_line(ort_words.plain(one_line(error, _WIDEST)))
+    said = "" if unsupported else one_line(ort_messages.plain(one_line(str(error), _WIDEST)))
+    text = str(error) if unsupported or broken else one_line(ort_messages.plain(one_line(error, _WIDEST)))
     starved = isinstance(error, MemoryError) or (not unsupported and bool(NO_MEMORY.search(str(error))))
     return Ran(
         stage,
         text,
+        said=said,
         seconds=seconds,
         unsupported=unsupported,
         no_kernel=isinstance(error, backends.NoKernel),
         broken=broken,
         starved=starved,
-        cause="memory" if starved else heard(str(error)),
+        cause="memory" if starved else getattr(error, "cause", ""),
     )
 
 
 def drop() -> None:
-    """Let go of both models."""
+    """Release both models."""
     _STATE.original = _STATE.fixed = _STATE.twins = _STATE.doubles = _STATE.last = None
 
 
@@ -182,13 +185,13 @@ def run(
     keep: bool = False,
     without: tuple[str, ...] = (),
 ) -> Ran:
-    """Run both models on ``feed`` and compare outputs, except those in ``skip``. ``keep`` what they computed, for
+    """Run both models on ``feed`` and compare outputs, except those in ``skip``. ``keep`` their outputs, for
     ``by_twin`` or ``by_noise``. The fixed model gets the feed without the inputs in ``without``.
 
-    ``again``: run the original once more to see which outputs differ from themselves. ``drawn`` are outputs that
-    hang on a random operator: a rare draw may come out the same twice, so their values may differ. ``repeats``: the
-    backend gives the same bits each time, unless something is random; else an output may differ from itself within
-    tolerance, for sums are not always done in the same order.
+    ``again``: run the original once more to find outputs that are not deterministic. ``drawn`` are outputs that depend
+    on a random operator: a rare draw may come out the same twice, so their values may differ. ``repeats``: the backend
+    gives the same bits each time, unless something is random; else an output may differ from itself within tolerance,
+    since the order of sums may vary.
     """
     original, fixed = _STATE.original, _STATE.fixed
     if original is None or fixed is None:
@@ -309,7 +312,7 @@ def _compare(
             continue
         if name not in found:
             metrics.append(
-                Metrics(name, "different", "is no output of the fixed model", "absent", output=name)
+                Metrics(name, "different", "is not an output of the fixed model", "absent", output=name)
             )
         else:
             judge, other = (twins or {}).get(name), (precise or {}).get(name)

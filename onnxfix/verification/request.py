@@ -1,4 +1,4 @@
-"""What the ladder asks of each of its rungs."""
+"""The request that the ladder hands to each of its rungs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxfix.sandbox import Worker
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.feeds.signature import Assignment, Signature
-from onnxfix.verification.specialize.special import Special
+from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 
 REMOTE = "onnxfix.verification.remote"
 """The module of the functions that rungs call in the sandbox's child."""
@@ -19,13 +19,20 @@ REMOTE = "onnxfix.verification.remote"
 
 @dataclass(frozen=True)
 class Request:
-    """All that a rung needs. ``shapes`` are symbols that the user fixed, ``given`` the user's own feeds;
-    ``coarse`` names the half-precision type whose roundings a backend may take or leave; ``step`` and ``total``
-    are seconds. ``trt`` is what was asked of TensorRT; ``inherit`` forgives the fixed model what the original fails
-    as well. ``half`` names the model's half-precision type where the original in higher precision may judge besides,
-    ``precise`` that float64 may: never where all fixes are exact. ``shown`` names the rung that has compared the two
-    models already and passed; "" where there is none, or where this rung has to pass itself. ``special`` is how the
-    fixed model is specialized: ``known`` has its values pinned and ``shapes`` its sizes."""
+    """All that a rung needs.
+
+    ``exact``: outputs must be bit-identical. Else they may differ within ``compare.tolerance_for`` plus four times
+    ``noise`` (output name -> absolute error of the original, measured by the caller). Where the original leaves half
+    precision's range, the original in higher precision decides (``compare.Twin``); ``half`` names that type. In
+    float32, outputs may differ as much as the original does from itself in float64 (``noise.excused``), if
+    ``precise``. ``coarse`` names the half-precision type whose roundings a backend may skip, and ``forgiven`` says
+    that only for this reason identical bits are not required.
+
+    ``known`` is the original's signature, ``shapes`` are symbols that the user fixed (name -> size), ``given`` the
+    user's own feeds. ``step`` and ``total`` are in seconds. ``trt`` are the options for TensorRT. ``inherit``: the
+    fixes are not to blame where the original fails as well. ``shown`` names the rung that has compared the two models
+    already and passed; "" where there is none, or where this rung must pass itself. ``special`` is how the fixed model
+    is specialized: ``known`` has its values pinned and ``shapes`` has its sizes."""
 
     original: Path
     fixed: Path
@@ -45,15 +52,15 @@ class Request:
     precise: bool = False
     shown: str = ""
     forgiven: bool = False
-    special: Special | None = None
+    special: ResolvedSpecialization | None = None
 
     @property
     def without(self) -> tuple[str, ...]:
-        """The inputs that the original takes and the fixed model does not."""
+        """The inputs that the original has and the fixed model has not."""
         return self.special.without if self.special is not None else ()
 
     def misdeclared(self, metrics: Iterable[Metrics]) -> str:
-        """Which output does not have a size that the specialized model declares, in words; "" where all have."""
+        """The output that does not have a size declared by the specialized model, as text; "" where all have it."""
         declared = self.special.outputs if self.special is not None else {}
         for one in metrics:
             sizes, shape = declared.get(one.name, ()), one.shape or ()

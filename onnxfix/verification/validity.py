@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from onnxfix.sandbox import Outcome, forked
+from onnxfix.forks import forked
+from onnxfix.sandbox import Outcome
 from onnxfix.verification.checker import Complaint, check, check_all, unclaimed, violation
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What onnx.checker says of one model.
+    """The result of onnx.checker for one model.
 
-    ``refused`` is its complaint. Where that is empty, it was also asked with ``full_check``, which infers types and
-    shapes: ``inference`` is the complaint of that, ``skipped`` why there is none to be had. ``starved``: it could not
-    be asked at all, for want of memory.
+    ``refused`` is its complaint. Where that is empty, it also ran with ``full_check``, which infers types and shapes:
+    ``inference`` is that complaint, and ``skipped`` why that did not run. ``starved``: it could not run at all, since
+    memory ran out.
     """
 
     refused: str = ""
@@ -28,17 +29,17 @@ class Checked:
 
     @property
     def complaint(self) -> str:
-        """Why the model is not valid ONNX; empty where nothing is known against it."""
+        """Why the model is not valid ONNX; empty where no complaint is known."""
         return self.refused or self.inference
 
     @property
     def complete(self) -> bool:
-        """Whether it was asked all there is to ask, and passed."""
+        """Whether all checks ran, and passed."""
         return not (self.complaint or self.skipped or self.starved)
 
 
 class Judged(NamedTuple):
-    """The checker's part of the rung ``contract``: its status, and what it says in a line."""
+    """The checker's part of the rung ``contract``: its status, and a line."""
 
     status: Literal["passed", "failed", "skipped"]
     words: str
@@ -46,9 +47,9 @@ class Judged(NamedTuple):
 
 
 def ask(paths: Sequence[Path], *, timeout: float, memory_mb: int | None) -> tuple[Checked, ...]:
-    """What onnx.checker says of each model file. ``timeout`` is in seconds, for each question.
+    """Run onnx.checker on each model file. ``timeout`` is in seconds, for each run.
 
-    Crashes and hangs of ONNX's shape inference are no complaint of a model: it does both with valid ones.
+    Crashes and hangs of ONNX's shape inference are not complaints: they happen with valid models.
     """
     with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         names = [str(path) for path in paths]
@@ -57,7 +58,7 @@ def ask(paths: Sequence[Path], *, timeout: float, memory_mb: int | None) -> tupl
             return _fair(tuple(map(_checked, both.value)), names[0], timeout, memory_mb)
         found = []
         for name in names:
-            # Who is to blame? A hang is not waited for again.
+            # Each model alone shows which one is to blame. A hang is not waited for again.
             late = both.status == "timeout"
             full = both if late else forked(check, name, folder, timeout=timeout, memory_mb=memory_mb)
             found.append(_checked(full.value) if full.ok else _plain(name, folder, timeout, memory_mb, full))
@@ -65,7 +66,7 @@ def ask(paths: Sequence[Path], *, timeout: float, memory_mb: int | None) -> tupl
 
 
 def violated(path: Path, *, timeout: float, memory_mb: int | None = None) -> str:
-    """What of ONNX's specification the model violates, in a line; empty where nothing does, or nobody knows."""
+    """How the model violates ONNX's specification, in a line; empty where it does not, or that is not known."""
     with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         found = forked(violation, str(path), folder, timeout=timeout, memory_mb=memory_mb)
     return str(found.value) if found.ok else ""
@@ -74,9 +75,9 @@ def violated(path: Path, *, timeout: float, memory_mb: int | None = None) -> str
 def _fair(
     checks: tuple[Checked, ...], original: str, timeout: float, memory_mb: int | None
 ) -> tuple[Checked, ...]:
-    """The same, with an original that passes by shapes that it declares not held to have passed.
+    """The same, where an original that passes only because of its declared shapes does not count as passing.
 
-    Where inference complains of the fixed model with and without such shapes, the original must do without, too.
+    Where inference complains about the fixed model with and without such shapes, the original must pass without, too.
     """
     first, second = checks[0], checks[-1]
     if not second.inference or not first.complete:
@@ -93,7 +94,7 @@ def _checked(complaint: Complaint) -> Checked:
 
 
 def _plain(name: str, folder: str, timeout: float, memory_mb: int | None, full: Outcome) -> Checked:
-    """The checker's word without shape inference, with which it ended as ``full`` did."""
+    """The checker's result without shape inference, with which it ended as ``full`` did."""
     plain = forked(_unfull, name, folder, timeout=timeout, memory_mb=memory_mb)
     if plain.ok:
         return Checked(plain.value.checker, skipped="" if plain.value.checker else full.message)
@@ -105,14 +106,14 @@ def _unfull(path: str, folder: str) -> Complaint:
 
 
 def judge(checks: Sequence[Checked]) -> Judged:
-    """What it means for the fixed model. ``checks`` are of the original and, unless that is the same, the fixed model.
+    """The result for the fixed model. ``checks`` are of the original and, unless that is the same, the fixed model.
 
     A fixed model must pass what the original passes, ``full_check`` included where the original passes that.
     """
     first, second, single = checks[0], checks[-1], len(checks) == 1
     starved = next((one.starved for one in checks if one.starved), "")
     if starved:
-        return Judged("skipped", f"onnx.checker was not asked: {starved}")
+        return Judged("skipped", f"onnx.checker did not run: {starved}")
     if single and second.refused:
         return Judged("skipped", f"the model is not valid ONNX: {second.refused}")
     if single and second.inference:
@@ -133,7 +134,7 @@ def judge(checks: Sequence[Checked]) -> Judged:
 
 
 def _unknown(one: Checked) -> tuple[str, ...]:
-    return (f"onnx.checker was asked without full_check: {one.skipped}",) if one.skipped else ()
+    return (f"onnx.checker ran without full_check: {one.skipped}",) if one.skipped else ()
 
 
 def invalid(original: Checked, fixed: Checked) -> str:

@@ -1,4 +1,4 @@
-"""What verification found: frozen records, JSON-able field by field."""
+"""The result of verification: frozen records whose fields can be written as JSON."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from onnxfix.trt.records import TrtBuild
 from onnxfix.trt.timing import Latency
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.feeds.plan import Feed
-from onnxfix.verification.rungs.batch_sweep import SweepResult
+from onnxfix.verification.sweep import SweepResult
 from onnxfix.verification.validity import Checked
 
-#: "broke": the rung's own code failed. That proves nothing about the models, and is a fault of onnxfix to be reported.
+#: "broke": the rung's own code failed. That proves nothing about the models, and is a bug of onnxfix to report.
 Status = Literal["passed", "failed", "skipped", "broke"]
 FeedStatus = Literal["identical", "within", "different", "not counted"]
 #: Which of the two models.
@@ -22,25 +22,25 @@ Side = Literal["", "original", "fixed"]
 #: "engines": the engine of the fixed model with that of the original. "oracle": an engine with the ONNX model.
 Sides = Literal["", "engines", "oracle"]
 
-#: Rungs from the cheapest to the most telling.
+#: All rungs, from the cheapest to the most informative.
 RUNGS = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")
 #: Those that need neither a GPU nor TensorRT.
 CPU_RUNGS = RUNGS[:3]
-#: Those that compute nothing: what they prove says nothing about values.
+#: Those that compute nothing: they prove nothing about values.
 STATIC = ("contract", "trt-build")
-#: Those that judge each model by itself, or what it declares: that they pass does not prove that the two compute the
-#: same. trt-network compares values, but those of a model with those of TensorRT's reading of that same model.
+#: Those that judge each model by itself, or its declarations: a pass does not prove that the two compute the same.
+#: trt-network compares values, but those of a model with those of TensorRT's import of that same model.
 ALONE = (*STATIC, "trt-network")
 
 
-#: What executed engines showed of a fixed model, see ``trt_judge.Finding``.
+#: What executed engines showed about a fixed model, see ``rungs.judge.Finding``.
 Outcome = Literal["agree", "repaired", "alike", "wrong"]
 
 
 @dataclass(frozen=True)
 class Executed:
-    """Engines that were executed: by which package and version, on which GPU, whether NVIDIA lists that one for the
-    package, and what they computed float32 products in ("float32", "tf32", or "" where that is not known).
+    """Executed engines: package and version, GPU, whether NVIDIA lists that GPU for the package, and the precision of
+    float32 products ("float32", "tf32", or "" where that is not known).
 
     ``outcome`` is "agree" where the engines are right, "repaired" where that of the original is wrong and the fixed one
     right, "alike" where both are wrong, "wrong" where the fixed one is further from the ONNX model; ``reason`` says so
@@ -65,8 +65,8 @@ class FeedResult:
     inputs again. ``reason`` says why it is "different" or "not counted", or what besides the original judged.
 
     ``given`` counts the user's inputs from 1 (0: they were made). ``stopped`` is the model that did not run, ``said``
-    what was said of it by who ran it, and ``cause`` what it failed of. ``sides`` are what was compared, where that is
-    not the fixed model with the original."""
+    the error of the runtime that ran it ("" where it reported none), and ``cause`` what it failed of. ``sides`` are
+    what was compared, where that is not the fixed model with the original."""
 
     label: str
     feed: Feed | None
@@ -81,22 +81,22 @@ class FeedResult:
 
     @property
     def fed(self) -> tuple[int, Feed | None]:
-        """What says which inputs these were."""
+        """What identifies the inputs."""
         return self.given, self.feed
 
 
 @dataclass(frozen=True)
 class RungResult:
-    """One rung. ``reason`` is one line: what was proven, what differs, or why it was skipped or broke; ``cause`` is the
-    same for programs, where it is known. ``stopped``: this model could not be loaded, and who was to run it ``said``
-    this.
+    """The result of one rung. ``reason`` is one line: what was proven, what differs, or why it was skipped or broke;
+    ``cause`` is the same as data, where it is known. ``stopped``: this model could not be loaded, with the error
+    ``said`` by the runtime.
 
-    ``excluded`` are outputs in which the original differs from itself; ``notes`` what a reader should know
-    besides; ``seconds`` is wall-clock time. ``informative`` are runs that inform and do not decide, such as the same
-    with TF32 on. ``builds`` are what TensorRT made of the original and, unless that is the same file, of the fixed
-    model, ``networks`` how it reads them, ``checks`` what onnx.checker says of them, ``executed`` what their engines
-    did, ``latency`` how long they took and ``sweep`` how builds for batch 1 alone and for more differ (None where these
-    were not asked for). ``inherited``: it failed, and the original fails in the same way, so that no fix is to blame.
+    ``excluded`` are outputs in which the original is not deterministic, and ``notes`` more for a reader. ``seconds`` is
+    wall-clock time. ``informative`` are runs that do not decide, such as the same with TF32 on. ``builds`` are
+    TensorRT's builds of the original and, unless that is the same file, of the fixed model; ``networks`` how TensorRT
+    reads them; ``checks`` the results of onnx.checker. ``executed`` is what their engines did, ``latency`` their
+    latency, and ``sweep`` how builds for batch 1 alone and for more differ (None where these were not requested).
+    ``inherited``: it failed, and the original fails in the same way, so that no fix is to blame.
     """
 
     name: str
@@ -122,7 +122,7 @@ class RungResult:
 
     @property
     def judged(self) -> bool:
-        """Whether it came to say something of the models."""
+        """Whether it has a result about the models."""
         return self.status in ("passed", "failed")
 
     @property
@@ -132,17 +132,15 @@ class RungResult:
 
 
 def unjudged(name: str, reason: str, cause: Cause = "") -> RungResult:
-    """The result of a rung that could not judge the models: "broke" where that is onnxfix's own fault, else
-    "skipped"."""
+    """The result of a rung that could not judge the models: "broke" where onnxfix is to blame, else "skipped"."""
     return RungResult(name, "broke" if cause == "fault" else "skipped", reason, cause=cause)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """All rungs that were asked for, in order, and the names of those that had to pass.
+    """The results of all requested rungs, in order, and the names of those that had to pass.
 
-    ``settled``: whether the two compute the same is no question for a rung, since nothing was changed (but what UNSAFE
-    fixes were asked to change).
+    ``settled``: no rung needs to compare the two, since nothing was changed (except by UNSAFE fixes on request).
     """
 
     rungs: tuple[RungResult, ...]
@@ -157,14 +155,14 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Nothing failed and something was proven: a rung that compares the models passed; where none was asked for,
+        """Nothing failed and something was proven: a rung that compares the models passed; where none was requested,
         one that judges them alone; and ``contract`` where no other was. Neither ``passed`` nor ``failed``: it could not
         be checked."""
         if self.failed:
             return False
         more = [rung for rung in self.rungs if rung.name != "contract"]
-        asked = [rung for rung in more if rung.name not in ALONE] or more or self.rungs
-        return self.settled or any(rung.status == "passed" for rung in asked)
+        relevant = [rung for rung in more if rung.name not in ALONE] or more or self.rungs
+        return self.settled or any(rung.status == "passed" for rung in relevant)
 
     @property
     def broken(self) -> tuple[RungResult, ...]:

@@ -173,7 +173,7 @@ def _raise(*_: object) -> None:
     ("chosen", "told", "words"),
     [
         (Missing("neither is installed"), Probe(), "neither is installed"),
-        (None, Probe("the driver shows no GPU", "no-gpu"), "shows no GPU"),
+        (None, Probe("no NVIDIA GPU found", "no-gpu"), "no NVIDIA GPU"),
         (None, Probe(precision="tf32"), "tf32"),
         (None, Probe(precision=""), "no known precision"),
     ],

@@ -296,12 +296,12 @@ def test_internal_error_is_one_line_and_exit_2(tmp_path: Path, monkeypatch: pyte
     """A traceback would exit with 1, which means that findings remain."""
     good, bad = write(tmp_path / "good.onnx", FIXABLE), write(tmp_path / "bad.onnx", FIXABLE)
 
-    def broken(path: Path, **_: object) -> None:
+    def broken(path: Path, *_: object) -> None:
         if path == bad:
             raise KeyError("x\ny")
         raise OSError(5, "Input/output error", str(path))
 
-    monkeypatch.setattr("onnxfix.api.check", broken)
+    monkeypatch.setattr("onnxfix.pipeline.checking.check", broken)
     code, _, err = run("check", bad, good)
     assert code == 2
     first, second = err.splitlines()

@@ -200,7 +200,7 @@ def test_a_file_that_is_no_library_is_a_line(monkeypatch: pytest.MonkeyPatch, tm
     broken.write_text("not an ELF file")
     monkeypatch.syspath_prepend(tmp_path)
     found = [problem.text for problem in examine().problems]
-    assert any(text.startswith("a cuDNN that is installed does not load: OSError") for text in found), found
+    assert any(text.startswith("an installed cuDNN does not load: OSError") for text in found), found
 
 
 @pytest.mark.parametrize(
@@ -324,6 +324,6 @@ def test_onnxruntimes_files_say_whose_they_are(monkeypatch: pytest.MonkeyPatch, 
 def test_a_folder_without_a_module_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "leftover" / "__pycache__").mkdir(parents=True)
     monkeypatch.syspath_prepend(tmp_path)
-    assert not facts._there("leftover")
-    assert not facts._there("never_heard_of")
-    assert facts._there("json")
+    assert not facts._importable("leftover")
+    assert not facts._importable("never_heard_of")
+    assert facts._importable("json")

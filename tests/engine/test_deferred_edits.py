@@ -73,7 +73,7 @@ def test_edits_are_made_once_when_they_are_asked_for() -> None:
     assert not made
     assert (remedy.edits, remedy.edits, made) == ((), (), [1])
     other = replace(remedy, title="do it", safety=Safety.NUMERIC)
-    assert (other.title, other.edits, other.safety, made) == ("do it", (), Safety.NUMERIC, [1])
+    assert (other.title, other.edits, other.safety, made) == ("do it", (), Safety.NUMERIC, [1, 1])
     with pytest.raises(AttributeError, match="edit_list"):
         remedy.edit_list  # type: ignore[attr-defined]  # noqa: B018
 

@@ -71,24 +71,27 @@ PAIR = """g (float[1] x) => (float[1] y) <float s = {0.5}, float8e4m3fn z = {0}>
 
 
 def test_a_type_that_the_operator_does_not_take_in_that_opset() -> None:
-    assert made(model_of(PAIR), "Squeeze", "q") == "Squeeze takes no float8e4m3fn in opset 19"
+    assert made(model_of(PAIR), "Squeeze", "q") == "Squeeze does not accept float8e4m3fn in opset 19"
     assert made(model_of(PAIR, 21), "Squeeze", "q") == ""
-    assert made(model_of(PAIR), "Reshape", "q", "x") == "Reshape takes no float in opset 19"
+    assert made(model_of(PAIR), "Reshape", "q", "x") == "Reshape does not accept float in opset 19"
     assert made(model_of(PAIR), "Gelu", "x") == "opset 19 has no Gelu"
     assert made(model_of(PAIR), "Add", "x", "s") == ""
-    assert made(model_of(PAIR), "Add", "x", "q") == "Add takes no float8e4m3fn in opset 19"
-    assert made(model_of(PAIR), "Where", "x", "x", "x") == "Where takes no float in opset 19"
+    assert made(model_of(PAIR), "Add", "x", "q") == "Add does not accept float8e4m3fn in opset 19"
+    assert made(model_of(PAIR), "Where", "x", "x", "x") == "Where does not accept float in opset 19"
 
 
 def test_operands_that_must_be_of_one_type() -> None:
     model = model_of("g (float[1] x, double[1] d) => (float[1] y) { y = Neg(x) }")
-    assert made(model, "Add", "x", "d") == "Add takes float and double not together"
+    assert made(model, "Add", "x", "d") == "Add does not accept float and double together"
     assert made(model, "Pow", "x", "d") == ""
 
 
 def test_types_are_followed_through_what_the_fix_makes() -> None:
     model = model_of(PAIR)
-    for wanted, kinds in (("", [TensorProto.FLOAT]), ("Neg takes no bool in opset 19", [TensorProto.BOOL])):
+    for wanted, kinds in (
+        ("", [TensorProto.FLOAT]),
+        ("Neg does not accept bool in opset 19", [TensorProto.BOOL]),
+    ):
         draft = Draft(model.main.nodes[0])
         cast = draft.add("Cast", ["x"], to=kinds[0])
         draft.add("Neg", [draft.add("Identity", [cast])])
@@ -96,10 +99,10 @@ def test_types_are_followed_through_what_the_fix_makes() -> None:
     draft = Draft(model.main.nodes[0])
     shape = draft.add("Shape", ["x"])
     draft.add("And", [shape, shape])
-    assert misfit(model, draft.edits) == "And takes no int64 in opset 19"
+    assert misfit(model, draft.edits) == "And does not accept int64 in opset 19"
     draft = Draft(model.main.nodes[0])
     draft.add("Or", [draft.constant(np.zeros(1, np.float32)), draft.add("Constant", [], value_int=1)])
-    assert misfit(model, draft.edits) == "Or takes no float in opset 19"
+    assert misfit(model, draft.edits) == "Or does not accept float in opset 19"
 
 
 def test_the_opset_is_that_of_the_function() -> None:
@@ -108,7 +111,7 @@ def test_the_opset_is_that_of_the_function() -> None:
         <domain: "f", opset_import: ["" : 19]> h (x) => (y) { z = Cast<to = 17>(x)  y = Identity(z) }""")
     draft = Draft(model.functions[0].nodes[1])
     draft.add("Squeeze", ["z"])
-    assert misfit(model, draft.edits) == "Squeeze takes no float8e4m3fn in opset 19"
+    assert misfit(model, draft.edits) == "Squeeze does not accept float8e4m3fn in opset 19"
     assert made(model, "Squeeze", "x") == ""
 
 
@@ -116,7 +119,7 @@ def test_the_opset_is_that_which_the_fix_brings() -> None:
     model = model_of("g (int32[2] x) => (int32[2] y) { y = Identity(x) }", 12)
     draft = Draft(model.main.nodes[0])
     draft.add("Relu", ["x"])
-    assert misfit(model, draft.edits) == "Relu takes no int32 in opset 12"
+    assert misfit(model, draft.edits) == "Relu does not accept int32 in opset 12"
     assert misfit(model, [SetImport(model.main, 14), *draft.edits]) == ""
 
 
@@ -127,7 +130,7 @@ def test_graphs_in_a_new_node() -> None:
         for name, op in (("p", "Abs"), ("q", "Not"))
     ]
     node = helper.make_node("If", ["c"], ["new"], then_branch=branches[0], else_branch=branches[1])
-    assert misfit(model, [AddNode(model.main, node)]) == "Not takes no float in opset 19"
+    assert misfit(model, [AddNode(model.main, node)]) == "Not does not accept float in opset 19"
     branches[1].node[0].op_type = "Neg"
     node = helper.make_node("If", ["c"], ["new"], then_branch=branches[0], else_branch=branches[1])
     assert misfit(model, [AddNode(model.main, node)]) == ""
@@ -138,10 +141,10 @@ def test_readers_that_get_a_value_of_another_type() -> None:
     [_, neg, exp] = model.main.nodes
     draft = Draft(neg)
     draft.set_input(neg, 0, "b")
-    assert misfit(model, draft.edits) == "Neg takes no bool in opset 19"
+    assert misfit(model, draft.edits) == "Neg does not accept bool in opset 19"
     draft = Draft(exp)
     draft.replace_uses(model.main.values["a"], "b")
-    assert misfit(model, draft.edits) == "Neg takes no bool in opset 19"
+    assert misfit(model, draft.edits) == "Neg does not accept bool in opset 19"
     draft.edits.clear()
     draft.replace_uses(model.main.values["a"], "x")
     assert misfit(model, draft.edits) == ""
@@ -158,7 +161,7 @@ def test_what_stays_may_get_another_type() -> None:
     half = later.constant(np.array(0.5, np.float32))
     later.add("Add", ["i", half])
     assert misfit(model, draft.edits) == ""
-    assert misfit(model, draft.edits[2:]) == "Add takes uint8 and float not together"
+    assert misfit(model, draft.edits[2:]) == "Add does not accept uint8 and float together"
     to = helper.make_attribute("to", int(TensorProto.DOUBLE))
     alone = [SetAttribute(model.main.nodes[2], "to", to), *_added(model, "Add", "c", half)]
     assert misfit(model, [*draft.edits[2:3], *alone]) == ""
@@ -183,7 +186,7 @@ def test_what_is_not_known_is_taken_for_right() -> None:
     model = model_of("""<ir_version: 10, opset_import: ["" : 19, "f" : 1]>
         g (float[1] x) => (float[1] y) { u = f.Squeeze(x)  y = Neg(u) }
         <domain: "f", opset_import: ["" : 19]> Squeeze (x) => (y) { y = Neg(x) }""")
-    assert made(model, "Not", "u") == "Not takes no float in opset 19"
+    assert made(model, "Not", "u") == "Not does not accept float in opset 19"
     draft = Draft(model.main.nodes[1])
     draft.add("Not", [draft.add("Squeeze", ["x"], domain="f")])
     assert misfit(model, draft.edits) == ""
@@ -211,6 +214,6 @@ def test_the_engine_refuses_such_a_fix_and_says_so(opset: int, done: bool) -> No
     run = fix(model, [careless])
     assert bool(run.applied) is done
     assert (model.proto.SerializeToString() == before) is not done
-    told = [] if done else ["TOY001 at y: Squeeze takes no float8e4m3fn in opset 19"]
+    told = [] if done else ["TOY001 at y: Squeeze does not accept float8e4m3fn in opset 19"]
     assert [str(one) for one in run.problems] == told
     assert len(run.remaining) == (not done)

@@ -12,7 +12,8 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from onnxfix.files import lazy, wire
+from onnxfix import walk
+from onnxfix.files import lazy, loading
 from onnxfix.verification import checker
 from support.paths import ROOT
 from support.peer_models import PEERS, write_external
@@ -23,8 +24,8 @@ from test_lazy_weights import FLOATS, model_of, tensor_of
 @pytest.fixture(autouse=True)
 def everything_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small files take the way of large ones, with short weights left in them too."""
-    real = wire.open_model
-    monkeypatch.setattr(wire, "open_model", lambda path, **_: real(path, large=lazy.TOKEN_SIZE))
+    real = loading.open_model
+    monkeypatch.setattr(loading, "open_model", lambda path, **_: real(path, large=lazy.TOKEN_SIZE))
 
 
 def complaint(path: Path) -> str:
@@ -44,10 +45,10 @@ def ours(path: Path) -> str:
 
 
 def both(path: Path, *, lazily: bool = True) -> tuple[str, str]:
-    loaded = wire.open_model(path)
+    loaded = loading.open_model(path)
     assert loaded.source is not None
     if lazily:
-        assert any(lazy.range_of(tensor) for tensor in wire.all_tensors(loaded.proto)), (
+        assert any(lazy.range_of(tensor) for tensor in walk.model_tensors(loaded.proto)), (
             "nothing stayed in the file"
         )
     return complaint(path), ours(path)

@@ -18,7 +18,7 @@ from onnx import ModelProto, numpy_helper
 
 import onnxfix
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import arriving, wire
+from onnxfix.files import arriving, copying
 from onnxfix.files.arriving import Arriving
 from onnxfix.pipeline import contract
 from onnxfix.verification import ladder, validity
@@ -40,7 +40,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def copying(monkeypatch: pytest.MonkeyPatch, first: Callable[[], None]) -> None:
+def while_copying(monkeypatch: pytest.MonkeyPatch, first: Callable[[], None]) -> None:
     """Have ``first`` called, in the copying thread, before external data is copied."""
     real = arriving.bring
 
@@ -65,7 +65,7 @@ def test_the_candidate_is_written_meanwhile(
         return real(*given)
 
     monkeypatch.setattr(contract, "interface_changes", interface_changes)
-    copying(monkeypatch, lambda: waited.append(looked.wait(PATIENCE)))
+    while_copying(monkeypatch, lambda: waited.append(looked.wait(PATIENCE)))
     report = onnxfix.apply(path, out / "m.onnx", verify=verify)
     assert waited == [True]
     assert report.verdict is not None
@@ -123,7 +123,7 @@ def test_an_interrupt_while_somebody_waits_leaves_nothing_that_comes_later(
         time.sleep(0.2)
 
     monkeypatch.setattr(Arriving, "wait", wait)
-    copying(monkeypatch, interrupted)
+    while_copying(monkeypatch, interrupted)
     with pytest.raises(KeyboardInterrupt):
         onnxfix.apply(path, out / "m.onnx", verify=False)
     assert [item for item in out.rglob("*") if item.is_file()] == []
@@ -137,7 +137,7 @@ def test_an_odd_failure_of_the_copy_is_told_once(tmp_path: Path, monkeypatch: py
     def odd() -> None:
         raise FileExistsError("odd")
 
-    copying(monkeypatch, odd)
+    while_copying(monkeypatch, odd)
     with pytest.raises(FileExistsError) as told:
         onnxfix.apply(path, out / "m.onnx", verify=False)
     assert told.value.__context__ is None
@@ -154,7 +154,9 @@ def test_what_stands_where_a_folder_goes_is_refused(tmp_path: Path, kind: str) -
         (out / "weights").write_bytes(b"no folder")
     else:
         (out / "weights").symlink_to(other)
-    with pytest.raises(OnnxfixError, match="weights: is no folder, where the model's external data has one"):
+    with pytest.raises(
+        OnnxfixError, match="weights: is not a folder, and the model's external data needs one"
+    ):
         onnxfix.apply(path, out / "m.onnx", verify=False)
     assert [item.name for item in out.iterdir()] == ["weights"]
     assert list(other.iterdir()) == []
@@ -165,7 +167,7 @@ def test_a_copy_that_nobody_wants_any_more_ends_soon(tmp_path: Path, monkeypatch
     out.mkdir()
     copied: list[int] = []
     begun, given_up = threading.Event(), threading.Event()
-    real, wait = wire._copy_range, futures.wait
+    real, wait = copying._copy_range, futures.wait
 
     def copy_range(source: int, start: int, length: int, destination: int) -> None:
         copied.append(length)
@@ -181,9 +183,9 @@ def test_a_copy_that_nobody_wants_any_more_ends_soon(tmp_path: Path, monkeypatch
         assert begun.wait(PATIENCE)  # a busy machine starts the copying thread late
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(wire, "_STEP", 256)
-    monkeypatch.setattr(wire, "_WORTH_IT", 1)
-    monkeypatch.setattr(wire, "_copy_range", copy_range)
+    monkeypatch.setattr(copying, "_STEP", 256)
+    monkeypatch.setattr(copying, "_WORTH_IT", 1)
+    monkeypatch.setattr(copying, "_copy_range", copy_range)
     monkeypatch.setattr(futures, "wait", wait_for)
     monkeypatch.setattr(contract, "interface_changes", broken)
     with pytest.raises(KeyboardInterrupt):
@@ -194,8 +196,8 @@ def test_a_copy_that_nobody_wants_any_more_ends_soon(tmp_path: Path, monkeypatch
 
 def test_a_file_is_copied_whole_whatever_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (1, 3, 1000, 2000):
-        monkeypatch.setattr(wire, "_STEP", step)
+        monkeypatch.setattr(copying, "_STEP", step)
         for size in (0, 1, 999, 1000, 1001):
             (tmp_path / "a").write_bytes(bytes(number % 251 for number in range(size)))
-            wire.copy_file(tmp_path / "a", tmp_path / "b")
+            copying.copy_file(tmp_path / "a", tmp_path / "b")
             assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()

@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, parser
 import onnxfix
 from onnxfix import TrtOptions, UsageError
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import wire
+from onnxfix.files import loading, tensors, wire
 from onnxfix.fleet import leftovers
 from onnxfix.fleet.work import Task
 from onnxfix.pipeline import lifting
@@ -44,7 +44,7 @@ TEMPORARY = re.compile(r"\.out\.onnx\.[a-z0-9_]{8}\.tmp(/.*)?")
 @pytest.fixture
 def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "PROTOBUF_LIMIT", LIMIT)
-    monkeypatch.setattr(wire, "SMALL", 0)
+    monkeypatch.setattr(loading, "SMALL", 0)
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_engines_and_lifted_models_hold_the_weights_too(
     path = write(tmp_path / "m.onnx", CLEAN)
     path.chmod(0o600)
     asked = TrtOptions(save_engine=str(tmp_path / "engine"))
-    loaded = wire.load(path)
+    loaded = loading.load(path)
     saved_engine.save_engine(path, asked, TrtBuild("accepted"), lambda: None, loaded.mode)
     lifting._install(path, tmp_path / "lifted.onnx", loaded.mode)
     assert (mode(tmp_path / "engine"), mode(tmp_path / "lifted.onnx")) == (0o600, 0o600)
@@ -294,7 +294,7 @@ def test_only_data_that_the_fixed_model_refers_to_is_left_in_its_folder(
     out.mkdir()
     report = onnxfix.apply(path, out / "m.onnx", leave_data=leave_data)
     assert report.output
-    assert wire.external_files(onnx.load(out / "m.onnx", load_external_data=False)) == ["v.bin"]
+    assert tensors.external_files(onnx.load(out / "m.onnx", load_external_data=False)) == ["v.bin"]
     assert sorted(snapshot(out)) == ["m.onnx", *(["sub/w.bin"] if leave_data else []), "v.bin"]
     assert sorted(snapshot(tmp_path / "a")) == ["m.onnx", "sub/w.bin", "v.bin"]
     onnx.checker.check_model(out / "m.onnx")

@@ -26,7 +26,7 @@ import pytest
 import onnxfix
 from onnxfix import TrtOptions
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import atomic, folders, regular, wire
+from onnxfix.files import atomic, copying, folders, loading, regular, wire
 from onnxfix.files.folders import Folder
 from onnxfix.files.temporary import Temporary, temporary_beside
 from onnxfix.fleet.journal import Journal
@@ -266,7 +266,7 @@ def limits(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
     monkeypatch.setattr("onnxfix.pipeline.prove.climb", lambda *_, **__: passed)
     if "split" in request.node.name:
         monkeypatch.setattr(wire, "PROTOBUF_LIMIT", LIMIT)
-        monkeypatch.setattr(wire, "SMALL", 0)
+        monkeypatch.setattr(loading, "SMALL", 0)
 
 
 def attempt(act: Act, field: Field, attack: Callable[[], None]) -> OnnxfixError | None:
@@ -351,7 +351,7 @@ def test_a_candidate_that_is_swapped_while_a_rung_reads_it(
         return found
 
     monkeypatch.setattr(validity, "ask", checker)
-    with pytest.raises(OnnxfixError, match=r"not written: somebody else changes files in this folder"):
+    with pytest.raises(OnnxfixError, match=r"not written: another process changes files in this folder"):
         onnxfix.apply(field.there / "m.onnx", field.there / "out.onnx", verify=False)
     assert sorted(results(field)) == ["m.onnx"]
     monkeypatch.setattr(validity, "ask", real)
@@ -378,7 +378,7 @@ def test_what_lies_around_a_candidate_is_swapped_while_a_rung_reads_it(
         return passed
 
     monkeypatch.setattr("onnxfix.pipeline.prove.climb", climb)
-    with pytest.raises(OnnxfixError, match="somebody else changes files in this folder"):
+    with pytest.raises(OnnxfixError, match="another process changes files in this folder"):
         act(field)
     assert [name for name in results(field) if name.startswith("out.onnx")] == []
 
@@ -388,11 +388,11 @@ def test_a_candidate_that_is_written_to(field_of: Callable[[], Field]) -> None:
     field = field_of()
     field.give()
     with temporary_beside(field.there / "out") as file:
-        wire.write(b"proven", file)
+        copying.write(b"proven", file)
         before = file.path.stat()
         file.path.write_bytes(b"others")
         os.utime(file.path, ns=(before.st_atime_ns, before.st_mtime_ns))
-        with pytest.raises(OnnxfixError, match="somebody else"):
+        with pytest.raises(OnnxfixError, match="another process"):
             atomic.install([file])
     assert list(field.there.iterdir()) == []
 
@@ -402,8 +402,8 @@ def test_a_second_name_for_what_will_be_installed(field_of: Callable[[], Field])
     field.give()
     with temporary_beside(field.there / "out") as file:
         os.link(file.path, field.there / "kept")
-        wire.write(b"proven", file)
-        with pytest.raises(OnnxfixError, match="somebody else"):
+        copying.write(b"proven", file)
+        with pytest.raises(OnnxfixError, match="another process"):
             atomic.install([file])
 
 
@@ -428,7 +428,7 @@ def test_in_place_another_file_is_not_replaced(
             real(self, path, **more)
 
     monkeypatch.setattr(Folder, "__init__", moved)
-    with pytest.raises(OnnxfixError, match="is not any more the file that was read"):
+    with pytest.raises(OnnxfixError, match="is no longer the file that was read"):
         onnxfix.apply(path, in_place=True, verify=False)
     assert field.stolen
     assert field.state() == field.before
@@ -463,13 +463,13 @@ def test_a_journal_is_begun_in_no_file_of_others(field_of: Callable[[], Field]) 
     field = field_of()
     (field.ours / "empty").write_bytes(b"")
     os.link(field.ours / "empty", field.there / "j")
-    with pytest.raises(OnnxfixError, match="has other names"), Journal(field.there / "j"):
+    with pytest.raises(OnnxfixError, match="has hard links"), Journal(field.there / "j"):
         pass
     assert (field.ours / "empty").read_bytes() == b""
     (field.there / "k").symlink_to(field.ours / "empty2")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(regular, "destination", lambda path: path)  # when it was asked, there was no link
-        with pytest.raises(OnnxfixError, match="cannot be the journal"), Journal(field.there / "k"):
+        with pytest.raises(OnnxfixError, match="cannot be used as the journal"), Journal(field.there / "k"):
             pass
     assert not (field.ours / "empty2").exists()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from onnxfix.errors import ModelError
-from onnxfix.files import lazy, wire
+from onnxfix.files import lazy, loading, saving
 from onnxfix.files.lazy import Pending
 from onnxfix.registry import registry
 from onnxfix.rule import Safety
@@ -63,10 +63,10 @@ def held(case: Case, folder: Path, safeties: tuple[Safety, ...]) -> bool:
 
     kept: list[int] = []
     for large in (1, lazy.LARGE, lazy.TOKEN_SIZE):
-        loaded = eager.opened(path, large) if large == 1 else wire.open_model(path, large=large)
+        loaded = eager.opened(path, large) if large == 1 else loading.open_model(path, large=large)
         kept.append(eager.stand_ins(loaded))
         assert kept[-1] <= kept[0]
-        assert eager.saved(loaded.proto, out) == wanted == wire.serialize(loaded.proto), case.name
+        assert eager.saved(loaded.proto, out) == wanted == saving.serialize(loaded.proto), case.name
         assert eager.written(Pending(loaded.proto, loaded).model()) == wanted, case.name
         loaded.copy_to(out)
         assert out.read_bytes() == case.data, case.name

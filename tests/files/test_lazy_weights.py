@@ -23,11 +23,11 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import onnxfix
 from onnxfix.errors import ModelError, OnnxfixError
-from onnxfix.files import lazy, scan, tensors, wire
+from onnxfix.files import copying, lazy, loading, saving, scan, tensors, wire
 from onnxfix.files.lazy import Pending, Source
 from onnxfix.files.temporary import temporary_beside
+from onnxfix.forks import forked
 from onnxfix.model import Model
-from onnxfix.sandbox import forked
 from support import eager
 from support.eager import field
 from support.patience import PATIENCE
@@ -55,8 +55,8 @@ def written(folder: Path, *weights: TensorProto, name: str = "m.onnx") -> Path:
     return path
 
 
-def opened(folder: Path, *weights: TensorProto, name: str = "m.onnx") -> wire.Loaded:
-    return wire.open_model(written(folder, *weights, name=name), large=lazy.TOKEN_SIZE)
+def opened(folder: Path, *weights: TensorProto, name: str = "m.onnx") -> loading.Loaded:
+    return loading.open_model(written(folder, *weights, name=name), large=lazy.TOKEN_SIZE)
 
 
 # ------------------------------------------------------------------------------------------ field numbers of onnx.proto
@@ -104,7 +104,7 @@ def test_fields_that_protobuf_merges_are_known() -> None:
         (name, number)
         for name, held in scan.INSIDE.items()
         for number, kind in held.items()
-        if not scan._is_repeated(messages[name].fields_by_number[number])
+        if not wire.is_repeated(messages[name].fields_by_number[number])
         and kind in (scan.TENSOR, "SparseTensorProto")
     }
     assert singular == scan.SINGULAR
@@ -138,8 +138,8 @@ def test_what_a_stand_in_says(tmp_path: Path) -> None:
     assert not tensors.is_external(tensor)
     assert tensors.nbytes(tensor) == FLOATS.nbytes
     assert lazy.range_of(short) is None
-    assert lazy.whole(short) is short
-    assert lazy.whole(tensor) == tensor_of("w")
+    assert lazy.with_payload(short) is short
+    assert lazy.with_payload(tensor) == tensor_of("w")
     assert lazy.range_of(tensor) == where, "whole changed the tensor itself"
 
 
@@ -158,7 +158,7 @@ def test_stored_in(tmp_path: Path, number: int, name: str) -> None:
     assert lazy.range_of(lazily) is not None
     for other in (*lazy.PAYLOADS.values(), "string_data"):
         assert lazy.stored_in(lazily, other) == lazy.stored_in(eagerly, other) == (other == name)
-    assert lazy.whole(lazily) == eagerly
+    assert lazy.with_payload(lazily) == eagerly
 
 
 def test_stored_in_of_what_is_empty() -> None:
@@ -265,7 +265,7 @@ def test_a_report_can_be_copied_and_sent(tmp_path: Path) -> None:
     gc.collect()
     assert report.model is not None
     assert report.model.SerializeToString() == path.read_bytes()
-    loaded = wire.load(path)
+    loaded = loading.load(path)
     with pytest.raises(TypeError, match=r"m\.onnx: an open file can neither"):
         copy.deepcopy(loaded)
 
@@ -274,7 +274,7 @@ def test_a_model_closes_its_file(tmp_path: Path) -> None:
     path = written(tmp_path, tensor_of("w"))
     gc.collect()
     before = eager.open_files()
-    loaded = wire.open_model(path, large=lazy.TOKEN_SIZE)
+    loaded = loading.open_model(path, large=lazy.TOKEN_SIZE)
     assert eager.open_files() == before + 1
     pending = Pending(loaded.proto, loaded)
     del loaded
@@ -291,7 +291,7 @@ def test_files_without_weights_are_closed_at_once(tmp_path: Path, data: bytes) -
     before = eager.open_files()
     for _ in range(3):
         try:
-            wire.open_model(path)
+            loading.open_model(path)
         except ModelError:
             gc.collect()  # the frame of the error holds it
     assert eager.open_files() == before
@@ -315,15 +315,15 @@ def test_a_weight_of_a_closed_file_is_an_error(tmp_path: Path) -> None:
     tensor = proto.graph.initializer[0]
     del loaded
     calls: list[Callable[[], object]] = [
-        lambda: lazy.whole(tensor),
+        lambda: lazy.with_payload(tensor),
         lambda: lazy.range_of(tensor),
         lambda: lazy.keyed(tensor.SerializeToString()),
         lambda: tensors.to_array(tensor, None, 1 << 20),
-        lambda: wire.save(proto, out),
-        lambda: wire.serialize(proto),
+        lambda: saving.save(proto, out),
+        lambda: saving.serialize(proto),
     ]
     for call in calls:
-        with pytest.raises(ModelError, match="the file that holds this weight was closed"):
+        with pytest.raises(ModelError, match="the file with this weight was closed"):
             call()
     assert not out.exists()
 
@@ -336,12 +336,12 @@ def test_numbers_of_sources_are_not_used_twice(tmp_path: Path) -> None:
     del first
     other = opened(tmp_path, tensor_of("w", -FLOATS), name="other.onnx")
     with pytest.raises(ModelError, match="closed"):
-        lazy.whole(tensor)
+        lazy.with_payload(tensor)
     assert other.source is not None
 
 
 def _first_number(tensor: TensorProto) -> float:
-    return float(numpy_helper.to_array(lazy.whole(tensor))[-1])
+    return float(numpy_helper.to_array(lazy.with_payload(tensor))[-1])
 
 
 def test_a_fork_reads_what_its_parent_opened(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_constants_of_the_overlay(tmp_path: Path) -> None:
     constant = helper.make_node("Constant", [], ["c"], value=tensor_of("t", FLOATS * 2))
     path = tmp_path / "m.onnx"
     path.write_bytes(model_of(tensor_of("w"), nodes=(constant,)).SerializeToString())
-    loaded = wire.open_model(path, large=lazy.TOKEN_SIZE)
+    loaded = loading.open_model(path, large=lazy.TOKEN_SIZE)
     assert eager.stand_ins(loaded) == 2
     values = Model(loaded.proto, None).main.values
     for name, wanted in (("w", FLOATS), ("c", FLOATS * 2)):
@@ -417,12 +417,12 @@ def test_copying_in_every_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
         monkeypatch.delattr(os, "copy_file_range")
     else:
         monkeypatch.setattr(os, "copy_file_range", copy)
-    assert not wire.save(loaded.proto, out)
+    assert not saving.save(loaded.proto, out)
     assert out.read_bytes() == wanted.SerializeToString(deterministic=True)
     loaded.copy_to(out)
     assert loaded.path is not None
     assert out.read_bytes() == loaded.path.read_bytes()
-    wire.copy_file(loaded.path, out)
+    copying.copy_file(loaded.path, out)
     assert out.read_bytes() == loaded.path.read_bytes()
 
 
@@ -433,18 +433,22 @@ def test_short_reads_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(os, "copy_file_range", refusing(errno.EXDEV))
     monkeypatch.setattr(os, "pread", lambda fd, count, offset: read(fd, min(count, 77_777), offset))
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:33_333]))
-    wire.save(loaded.proto, out)
+    saving.save(loaded.proto, out)
     assert out.read_bytes() == wanted.SerializeToString(deterministic=True)
-    assert lazy.whole(loaded.proto.graph.initializer[0]) == tensor_of("w", BIG)
+    assert lazy.with_payload(loaded.proto.graph.initializer[0]) == tensor_of("w", BIG)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG])
 @pytest.mark.parametrize("calls", [0, 2])
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, calls: int) -> None:
     path = written(tmp_path, tensor_of("w", BIG))
-    loaded = wire.open_model(path)
+    loaded = loading.open_model(path)
     monkeypatch.setattr(os, "copy_file_range", failing_after(calls, code))
-    for write in (lambda p: wire.save(loaded.proto, p), loaded.copy_to, lambda p: wire.copy_file(path, p)):
+    for write in (
+        lambda p: saving.save(loaded.proto, p),
+        loaded.copy_to,
+        lambda p: copying.copy_file(path, p),
+    ):
         with (
             temporary_beside(tmp_path / "out.onnx") as temporary,
             pytest.raises(OnnxfixError, match=f"cannot be written: {os.strerror(code)}"),
@@ -477,7 +481,7 @@ def test_only_what_holds_something_is_cut(
         out.write_bytes(before)
     monkeypatch.setattr(os, "open", lambda *given: (cut.append(given[1] & os.O_TRUNC), real(*given))[1])
     monkeypatch.setattr(os, "ftruncate", lambda fd, size, real=os.ftruncate: (cut.append(1), real(fd, size)))
-    wire._write_pieces([b"short"], out, b"")
+    copying.write_pieces([b"short"], out, b"")
     assert out.read_bytes() == b"short"
     assert any(cut) == bool(before)
     assert cut
@@ -487,7 +491,7 @@ def test_weights_are_copied_and_not_read(tmp_path: Path, monkeypatch: pytest.Mon
     wanted = model_of(tensor_of("w", BIG))
     loaded, out = opened(tmp_path, *wanted.graph.initializer), tmp_path / "out.onnx"
     monkeypatch.setattr(Source, "read", None)
-    wire.save(loaded.proto, out)
+    saving.save(loaded.proto, out)
     assert out.read_bytes() == wanted.SerializeToString(deterministic=True)
 
 
@@ -504,7 +508,7 @@ def test_a_file_is_scanned_without_its_weights(tmp_path: Path, monkeypatch: pyte
             tmp_path, tensor_of("w", np.zeros(size, np.float32)), tensor_of("v", np.zeros(size, np.int64))
         )
         read.clear()
-        wire.open_model(path)
+        loading.open_model(path)
         totals.append(sum(read))
     assert totals[1] <= totals[0] + 64
     assert totals[1] < 1 << 16
@@ -517,8 +521,8 @@ import re, sys
 import onnxfix
 command, path, out = sys.argv[1:]
 if command == "load":
-    from onnxfix.files import wire
-    wire.load(path)
+    from onnxfix.files import loading
+    loading.load(path)
 elif command == "check":
     onnxfix.check(path)
 else:
@@ -542,7 +546,7 @@ def heavy(path: Path, constants: bool) -> None:
         graph.append(field(number, helper.make_tensor_value_info(name, 1, [WEIGHT // 4]).SerializeToString()))
     length = sum(len(head) + WEIGHT for head in heads) + len(b"".join(graph))
     with path.open("wb") as file:
-        file.write(field(1, 8) + field(8, field(2, 17)) + lazy.prefix(7, length))
+        file.write(field(1, 8) + field(8, field(2, 17)) + wire.prefix(7, length))
         for head in heads:
             file.write(head)
             file.seek(WEIGHT, os.SEEK_CUR)
@@ -556,13 +560,13 @@ def _node(op_type: str, inputs: list[str], outputs: list[str], **attributes: int
 def _head(name: str, constant: bool) -> bytes:
     """What stands before a weight's bytes: an initializer's beginning, or a Constant's."""
     tensor = TensorProto(name=name, data_type=1, dims=[WEIGHT // 4]).SerializeToString()
-    tensor += lazy.prefix(lazy.RAW, WEIGHT)
-    head = lazy.prefix(5, len(tensor) + WEIGHT) + tensor
+    tensor += wire.prefix(lazy.RAW, WEIGHT)
+    head = wire.prefix(5, len(tensor) + WEIGHT) + tensor
     if not constant:
         return head
     head = field(1, b"value") + field(20, 4) + head
-    head = field(2, name.encode()) + field(4, b"Constant") + lazy.prefix(5, len(head) + WEIGHT) + head
-    return lazy.prefix(1, len(head) + WEIGHT) + head
+    head = field(2, name.encode()) + field(4, b"Constant") + wire.prefix(5, len(head) + WEIGHT) + head
+    return wire.prefix(1, len(head) + WEIGHT) + head
 
 
 @pytest.mark.slow

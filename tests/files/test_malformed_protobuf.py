@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from onnx import parser
 
 from onnxfix.errors import ModelError
-from onnxfix.files import scan, wire
+from onnxfix.files import loading, wire
 from support import eager
 from support.cli import run
 from support.eager import field, model_of_tensor, tag, varint
@@ -254,7 +254,7 @@ def test_the_first_level_that_is_too_deep(tmp_path: Path) -> None:
 def test_numbers_across_what_is_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int, step: int
 ) -> None:
-    monkeypatch.setattr(scan, "_STEP", step)
+    monkeypatch.setattr(wire, "_STEP", step)
     assert held(model_of_tensor(field(kind, NUMBERS + b"\x80" * 9 + b"\x01" + NUMBERS)), True, tmp_path) == 1
     for bad in (NUMBERS[:11] + b"\x80" * 10 + b"\x01" + NUMBERS, NUMBERS[:11] + b"\x80"):
         assert place_of(refused(model_of_tensor(field(kind, bad)), tmp_path / "m.onnx")) == 6
@@ -279,7 +279,7 @@ def test_the_offset_is_where_it_was_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "apply", "verify"])
-@pytest.mark.parametrize("size", [0, wire.SMALL])
+@pytest.mark.parametrize("size", [0, loading.SMALL])
 def test_on_the_command_line(tmp_path: Path, command: str, size: int) -> None:
     """One line and exit code 2, whether the file is small or so large that its weights stay behind."""
     path, output = tmp_path / "m.onnx", tmp_path / "out.onnx"
@@ -309,4 +309,4 @@ def test_scan_leaves_judging_to_protobuf() -> None:
         *MODELS.values(),
         model_of_tensor(field(4, bytes(40)) + field(7, NUMBERS) + field(2, b"abc")),
     ):
-        assert scan.fault(lambda start, length, data=data: data[start : start + length], len(data)) is None
+        assert wire.fault(lambda start, length, data=data: data[start : start + length], len(data)) is None

@@ -302,7 +302,9 @@ def test_python_is_kept_from_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = external_model(tmp_path / "a")
     weights = tmp_path / "a/weights/w.bin"
     before = snapshot(tmp_path)
-    monkeypatch.setattr("onnxfix.api.confirm.insist", lambda asked: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(
+        "onnxfix.verification.asking.require_tensorrt", lambda asked: SimpleNamespace(close=lambda: None)
+    )
     cache, engine = TrtOptions(timing_cache=str(weights)), TrtOptions(save_engine=str(weights))
     other = onnx.load(path)
     calls: list[Any] = [lambda: onnxfix.check(path, trt=cache)]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto
 
 from onnxfix.errors import ModelError
-from onnxfix.files import lazy, wire
+from onnxfix.files import lazy, saving
 from onnxfix.files.lazy import Pending
 from support import eager
 from support.eager import field, shuffled, tag, varint
@@ -150,7 +150,7 @@ def held(data: bytes, overlong: bool, folder: Path, large: int = 1) -> int:
     assert eager.written(ModelProto.FromString(found)) == wanted
     if not overlong:
         assert found == wanted
-    assert wire.serialize(loaded.proto) == found
+    assert saving.serialize(loaded.proto) == found
     assert eager.written(Pending(loaded.proto, loaded).model()) == wanted
     assert lazy.NONCE not in found
     assert loaded.fresh() == loaded.proto

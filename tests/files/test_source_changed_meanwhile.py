@@ -16,7 +16,7 @@ from onnx import helper
 
 import onnxfix
 from onnxfix.errors import ModelError
-from onnxfix.files import lazy, wire
+from onnxfix.files import lazy, loading, saving
 from onnxfix.files.lazy import Pending
 from onnxfix.files.temporary import temporary_beside
 from onnxfix.model import Model
@@ -112,12 +112,12 @@ def listing(folder: Path) -> dict[str, bytes | None]:
 def test_between_load_and_save(tmp_path: Path, way: Callable[[Path], None]) -> None:
     path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
     path.write_bytes(model())
-    loaded = wire.load(path)
+    loaded = loading.load(path)
     assert eager.stand_ins(loaded) == 1
     way(path)
     with pytest.raises(ModelError, match=f"m.onnx: {WORDS}"):
         loaded.check()
-    for write in (lambda p: wire.save(loaded.proto, p), loaded.copy_to):
+    for write in (lambda p: saving.save(loaded.proto, p), loaded.copy_to):
         before = listing(tmp_path)
         with temporary_beside(out) as temporary, pytest.raises(ModelError, match=f"m.onnx: {WORDS}"):
             write(temporary)
@@ -129,17 +129,17 @@ def test_between_load_and_reading(tmp_path: Path, way: Callable[[Path], None]) -
     """Where another file is at the path, the one that was opened is read on; it has not changed."""
     path = tmp_path / "m.onnx"
     path.write_bytes(model())
-    loaded = wire.load(path)
+    loaded = loading.load(path)
     overlay, tensor = Model(loaded.proto, tmp_path), loaded.proto.graph.initializer[0]
     value = overlay.main.values["w"]
     way(path)
     reads: tuple[Callable[[], Any], ...] = (
         lambda: value.constant(),
-        lambda: lazy.whole(tensor),
+        lambda: lazy.with_payload(tensor),
         lambda: lazy.keyed(tensor.SerializeToString()),
         lambda: lazy.same(tensor, tensor_of("w")),
         lambda: Pending(loaded.proto, loaded).model(),
-        lambda: wire.serialize(loaded.proto),
+        lambda: saving.serialize(loaded.proto),
     )
     for read in reads:
         if way in IN_PLACE:
@@ -149,7 +149,7 @@ def test_between_load_and_reading(tmp_path: Path, way: Callable[[Path], None]) -
             read()
     if way not in IN_PLACE:
         assert np.array_equal(value.constant(), WEIGHT)
-        assert wire.serialize(loaded.proto) == model()
+        assert saving.serialize(loaded.proto) == model()
 
 
 def meddling(way: Callable[[Path], None], path: Path, moment: str) -> Callable[[str], None]:
@@ -238,7 +238,7 @@ def test_while_tensorrt_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return None, None, ()
 
     path.write_bytes(model(WEIGHT[:size]))
-    monkeypatch.setattr("onnxfix.api._built", built)
+    monkeypatch.setattr("onnxfix.pipeline.checking._built", built)
     with pytest.raises(ModelError, match=WORDS):
         onnxfix.check(path)
 
@@ -250,7 +250,7 @@ def test_while_tensorrt_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path.write_bytes(model(WEIGHT[:size]))
     monkeypatch.setattr("onnxfix.verification.rungs.saved_engine.save_engine", saved)
     passed = Verdict((RungResult("trt-build", "passed", builds=(TrtBuild("accepted"),)),))
-    monkeypatch.setattr("onnxfix.pipeline.proof.climb", lambda *_, **__: passed)
+    monkeypatch.setattr("onnxfix.pipeline.verifying.climb", lambda *_, **__: passed)
     monkeypatch.setattr("onnxfix.pipeline.prove.climb", lambda *_, **__: passed)
     for run_it in (onnxfix.verify, onnxfix.apply):
         path.write_bytes(model(WEIGHT[:size]))
@@ -315,15 +315,15 @@ def test_on_the_command_line(
     """One line and exit code 2."""
     path = tmp_path / "m.onnx"
     path.write_bytes(model())
-    real = wire.load
+    real = loading.load
 
-    def load(source: Any, **options: Any) -> wire.Loaded:
+    def load(source: Any, **options: Any) -> loading.Loaded:
         loaded = real(source, **options)
         if path in (source, Path(str(source))):
             way(path)
         return loaded
 
-    monkeypatch.setattr(wire, "load", load)
+    monkeypatch.setattr(loading, "load", load)
     more = ["-o", tmp_path / "out.onnx", "--no-verify"] if command == "apply" else []
     code, out, err = run(command, path, *more)
     assert (code, out) == (2, "")
@@ -336,14 +336,14 @@ def test_a_weight_that_changed_is_never_copied_for_an_equal_one(tmp_path: Path) 
     """Two files of one name, one after the other: each has its own source."""
     path = tmp_path / "m.onnx"
     path.write_bytes(model())
-    old = wire.load(path)
+    old = loading.load(path)
     replaced_by_the_same(path)
     with path.open("r+b") as file:
         file.seek(model().index(WEIGHT.tobytes()))
         file.write(WEIGHT[::-1].tobytes())
-    new = wire.load(path)
+    new = loading.load(path)
     first, second = old.proto.graph.initializer[0], new.proto.graph.initializer[0]
     assert first.raw_data != second.raw_data
     assert not lazy.same(first, second)
-    assert lazy.whole(first) == tensor_of("w", WEIGHT)
-    assert lazy.whole(second) == tensor_of("w", WEIGHT[::-1])
+    assert lazy.with_payload(first) == tensor_of("w", WEIGHT)
+    assert lazy.with_payload(second) == tensor_of("w", WEIGHT[::-1])

@@ -18,8 +18,9 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxfix
+from onnxfix import walk
 from onnxfix.errors import ModelError, OnnxfixError
-from onnxfix.files import lazy, tensors, wire
+from onnxfix.files import copying, lazy, loading, saving, tensors, wire
 from onnxfix.files.folders import Folder
 from support.cli import run
 from support.peer_models import external
@@ -36,7 +37,7 @@ SHORT = np.arange(64, dtype=np.float32)
 @pytest.fixture(autouse=True)
 def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "PROTOBUF_LIMIT", LIMIT)
-    monkeypatch.setattr(wire, "SMALL", 0)
+    monkeypatch.setattr(loading, "SMALL", 0)
 
 
 def stored_as_floats(array: np.ndarray, name: str) -> TensorProto:
@@ -80,16 +81,16 @@ def names(folder: Path) -> list[str]:
     return sorted(item.name for item in folder.rglob("*"))
 
 
-# ---------------------------------------------------------------------------------------------------------- wire.save
+# ---------------------------------------------------------------------------------------------------------- saving.save
 
 
 def test_save_moves_what_stayed_in_the_file(tmp_path: Path) -> None:
-    loaded = wire.load(written(tmp_path))
+    loaded = loading.load(written(tmp_path))
     assert loaded.oversize
     out, weights = tmp_path / "out.onnx", tmp_path / "out.onnx.data"
-    assert wire.save(loaded.proto, out, weights)
+    assert saving.save(loaded.proto, out, weights)
     plain = onnx.load(out, load_external_data=False)
-    moved = {t.name: t for t in wire.all_tensors(plain) if t.data_location == TensorProto.EXTERNAL}
+    moved = {t.name: t for t in walk.model_tensors(plain) if t.data_location == TensorProto.EXTERNAL}
     assert sorted(moved) == ["", "w"]
     found = {}
     for tensor in moved.values():
@@ -102,25 +103,25 @@ def test_save_moves_what_stayed_in_the_file(tmp_path: Path) -> None:
     assert found == {0: W.nbytes, 16384: W.nbytes}
     assert weights.stat().st_size == 2 * W.nbytes
     whole, original = onnx.load(out), large_model()
-    for tensor in wire.all_tensors(whole):
+    for tensor in walk.model_tensors(whole):
         tensor.ClearField("data_location")
     assert whole == original
     assert np.array_equal(computed(out), computed(tmp_path / "m.onnx"))
-    assert wire.load(out).proto == plain
+    assert loading.load(out).proto == plain
 
 
 def test_offsets_are_aligned_behind_odd_lengths(tmp_path: Path) -> None:
     arrays = [np.arange(size, dtype=np.uint8) % 251 for size in (5001, 4096, 1025, 8193)]
     model = large_model()
     model.graph.initializer.extend(tensor_of(f"b{index}", array) for index, array in enumerate(arrays))
-    loaded = wire.load(written(tmp_path, model))
-    assert wire.save(loaded.proto, tmp_path / "out.onnx", tmp_path / "data")
+    loaded = loading.load(written(tmp_path, model))
+    assert saving.save(loaded.proto, tmp_path / "out.onnx", tmp_path / "data")
     whole = onnx.load(tmp_path / "out.onnx")
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in whole.graph.initializer}
     for index, array in enumerate(arrays):
         assert np.array_equal(values[f"b{index}"], array)
     plain = onnx.load(tmp_path / "out.onnx", load_external_data=False)
-    offsets = [int(t.external_data[1].value) for t in wire.all_tensors(plain) if t.external_data]
+    offsets = [int(t.external_data[1].value) for t in walk.model_tensors(plain) if t.external_data]
     assert len(offsets) == 6
     assert all(offset % 4096 == 0 for offset in offsets)
     assert len(set(offsets)) == 6
@@ -160,12 +161,12 @@ def test_which_fields_can_be_moved(tmp_path: Path, kind: str) -> None:
     model = large_model()
     model.graph.initializer.append(make(array))
     model.graph.initializer[-1].name = "extra"
-    loaded = wire.load(written(tmp_path, model))
+    loaded = loading.load(written(tmp_path, model))
     tensor = loaded.proto.graph.initializer[-1]
     assert (lazy.range_of(tensor) is not None) == (
         len(model.graph.initializer[-1].SerializeToString()) > 1100
     )
-    wire.save(loaded.proto, tmp_path / "out.onnx", tmp_path / "data")
+    saving.save(loaded.proto, tmp_path / "out.onnx", tmp_path / "data")
     plain = onnx.load(tmp_path / "out.onnx", load_external_data=False).graph.initializer[-1]
     assert (plain.data_location == TensorProto.EXTERNAL) == moves
     found = onnx.load(tmp_path / "out.onnx").graph.initializer[-1]
@@ -185,8 +186,8 @@ def test_indices_of_sparse_tensors_stay(tmp_path: Path, constant: bool) -> None:
         model.graph.node.insert(0, helper.make_node("Constant", [], ["sp"], sparse_value=made))
     else:
         model.graph.sparse_initializer.append(made)
-    loaded = wire.load(written(tmp_path, model), large=lazy.TOKEN_SIZE)
-    assert wire.save(loaded.proto, tmp_path / "out.onnx", tmp_path / "data")
+    loaded = loading.load(written(tmp_path, model), large=lazy.TOKEN_SIZE)
+    assert saving.save(loaded.proto, tmp_path / "out.onnx", tmp_path / "data")
     plain = onnx.load(tmp_path / "out.onnx", load_external_data=False).graph
     found = plain.node[0].attribute[0].sparse_tensor if constant else plain.sparse_initializer[0]
     assert np.array_equal(numpy_helper.to_array(found.indices), indices)
@@ -198,23 +199,23 @@ def test_indices_of_sparse_tensors_stay(tmp_path: Path, constant: bool) -> None:
 def test_what_cannot_be_moved_far_enough(tmp_path: Path) -> None:
     model = large_model()
     model.graph.initializer.append(helper.make_tensor("big", 7, [9000], list(range(1000, 10000))))
-    loaded = wire.load(written(tmp_path, model))
+    loaded = loading.load(written(tmp_path, model))
     with pytest.raises(ModelError, match=r"does not fit into one protobuf \(2 GB\)"):
-        wire.save(loaded.proto, tmp_path / "out.onnx", tmp_path / "data")
+        saving.save(loaded.proto, tmp_path / "out.onnx", tmp_path / "data")
     with pytest.raises(ModelError, match="does not fit"):
-        wire.save(loaded.proto, tmp_path / "out.onnx")
+        saving.save(loaded.proto, tmp_path / "out.onnx")
     with pytest.raises(ModelError, match="does not fit"):
-        wire.serialize(loaded.proto)
+        saving.serialize(loaded.proto)
     assert names(tmp_path) == ["m.onnx"]
 
 
 def test_what_fits_is_not_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path)
     size = path.stat().st_size
-    loaded = wire.load(path)
+    loaded = loading.load(path)
     for limit, split in ((size, False), (size - 1, True)):
         monkeypatch.setattr(wire, "PROTOBUF_LIMIT", limit)
-        assert wire.save(loaded.proto, tmp_path / "out.onnx", tmp_path / "data") is split
+        assert saving.save(loaded.proto, tmp_path / "out.onnx", tmp_path / "data") is split
         assert (tmp_path / "data").exists() is split
         assert loaded.oversize is split
 
@@ -224,7 +225,7 @@ def test_what_fits_is_not_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def assert_split(path: Path, like: Path) -> None:
     data = path.with_name(path.name + ".data")
-    assert wire.external_files(onnx.load(path, load_external_data=False)) == [data.name]
+    assert tensors.external_files(onnx.load(path, load_external_data=False)) == [data.name]
     assert path.stat().st_size < LIMIT
     onnx.checker.check_model(path)
     assert np.array_equal(computed(path), computed(like))
@@ -444,7 +445,7 @@ def test_nothing_is_left_of_a_run_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     """The disk is full while the weights, or the model itself, are written."""
-    path, real, calls = written(tmp_path), wire._write_pieces, [0]
+    path, real, calls = written(tmp_path), copying.write_pieces, [0]
 
     def write(*arguments: object) -> None:
         calls[0] += 1
@@ -452,7 +453,7 @@ def test_nothing_is_left_of_a_run_that_fails(
         if calls[0] == step:
             raise OnnxfixError("disk: cannot be written: No space left on device")
 
-    monkeypatch.setattr(wire, "_write_pieces", write)
+    monkeypatch.setattr(copying, "write_pieces", write)
     with pytest.raises(OnnxfixError, match="No space left"):
         onnxfix.apply(path, tmp_path / "out.onnx", verify=step > 2)  # where it is copied for backends first
     assert names(tmp_path) == ["m.onnx"]
@@ -460,7 +461,7 @@ def test_nothing_is_left_of_a_run_that_fails(
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path)
-    monkeypatch.setattr(wire, "_WORTH_IT", 0)
+    monkeypatch.setattr(copying, "_WORTH_IT", 0)
     monkeypatch.setattr(os, "copy_file_range", refusing(errno.ENOSPC))
     with pytest.raises(OnnxfixError, match="No space left"):
         onnxfix.apply(path, tmp_path / "out.onnx", verify=False)
@@ -469,9 +470,9 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_proof_the_original_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is for backends that it is, and onnx.checker is given no weights."""
-    path, wrote, real = written(tmp_path), list[str](), wire._write_pieces
+    path, wrote, real = written(tmp_path), list[str](), copying.write_pieces
     monkeypatch.setattr(
-        wire, "_write_pieces", lambda pieces, to, data: (wrote.append(to.name), real(pieces, to, data))
+        copying, "write_pieces", lambda pieces, to, data: (wrote.append(to.name), real(pieces, to, data))
     )
     assert onnxfix.apply(path, tmp_path / "out.onnx", verify=False).output
     assert len(wrote) == 2
@@ -500,7 +501,7 @@ def test_with_external_data_besides(tmp_path: Path, elsewhere: bool) -> None:
     target = (out if elsewhere else home) / "fixed.onnx"
     report = onnxfix.apply(path, target)
     assert report.output == str(target)
-    assert wire.external_files(onnx.load(target, load_external_data=False)) == ["fixed.onnx.data", "s.bin"]
+    assert tensors.external_files(onnx.load(target, load_external_data=False)) == ["fixed.onnx.data", "s.bin"]
     assert np.array_equal(computed(target), computed(path))
     assert names(home) == sorted(
         {"m.onnx", "s.bin"} | (set() if elsewhere else {"fixed.onnx", "fixed.onnx.data"})

@@ -15,9 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxfix.causes import Problem
 from onnxfix.fleet import budget
 from onnxfix.fleet.budget import Budget, Closed, Size, more_helps, need_mb, size_of
-from onnxfix.fleet.work import Options, Outcome, Task
+from onnxfix.fleet.work import Outcome, Task
 from onnxfix.report.report import Report
 from onnxfix.trt.records import TrtOptions
+from support.options import run_options
 from support.patience import PATIENCE
 
 MB = 1 << 20
@@ -61,7 +62,7 @@ class Holder:
 
 def test_the_share_is_even_and_no_less_than_a_process_needs() -> None:
     assert Budget(8192, 4).share_mb == 2048
-    assert Budget(8192, 16).share_mb == budget.LEAST_MB
+    assert Budget(8192, 16).share_mb == budget.MINIMUM_MB
     assert Budget(300, 4).share_mb == 300  # one at a time, with what there is
 
 
@@ -184,12 +185,12 @@ def test_size_of_what_cannot_be_read_is_no_error(tmp_path: Path) -> None:
 def test_whatever_is_wrong_with_a_file_is_told_in_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onnxfix.files import wire
+    from onnxfix.files import loading
 
     def starved(path: Path) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(wire, "open_model", starved)
+    monkeypatch.setattr(loading, "open_model", starved)
     assert size_of(Task(0, str(external(tmp_path / "in", 1)))) == Size()
 
 
@@ -197,13 +198,15 @@ def test_two_links_to_a_file_that_is_replaced_do_not_meet(tmp_path: Path) -> Non
     path = external(tmp_path / "in", 1)
     link = tmp_path / "link.onnx"
     link.symlink_to(path)
-    first, second = (size_of(Task(0, str(one), "", "apply", Options(in_place=True))) for one in (path, link))
+    first, second = (
+        size_of(Task(0, str(one), "", "apply", run_options(in_place=True))) for one in (path, link)
+    )
     assert first.claims == second.claims == {str(path.resolve())}
 
 
 def test_more_memory_is_tried_where_it_may_help() -> None:
     def helps(report: Report | None, granted: int = 1024, **options: object) -> bool:
-        task = Task(0, "m.onnx", "", "apply", Options(**options))  # type: ignore[arg-type]
+        task = Task(0, "m.onnx", "", "apply", run_options(**options))
         return more_helps(Outcome(task, report, memory=True), granted)
 
     report = Report("m.onnx", "apply", "trt11")
@@ -221,7 +224,7 @@ def test_need_follows_what_is_asked() -> None:
     size = Size(1000.0)
 
     def need(command: str, **options: object) -> int:
-        return need_mb(Task(0, "m.onnx", "", command, Options(**options)), size)  # type: ignore[arg-type]
+        return need_mb(Task(0, "m.onnx", "", command, run_options(**options)), size)
 
     light = need("check")
     assert need("apply", verify=False) == light
@@ -233,4 +236,4 @@ def test_need_follows_what_is_asked() -> None:
     assert need("apply", verify=False, simplify=True) > light
     assert need("apply", memory_mb=700) == 512 + 700  # nobody uses more than he may
     assert need("apply", memory_mb=10**6) == need("apply")
-    assert need_mb(Task(0, "m.onnx"), Size()) < budget.LEAST_MB  # a small model needs nothing special
+    assert need_mb(Task(0, "m.onnx"), Size()) < budget.MINIMUM_MB  # a small model needs nothing special

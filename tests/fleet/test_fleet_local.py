@@ -21,7 +21,7 @@ from onnxfix.fleet import drive, local, work
 from onnxfix.fleet.budget import Size
 from onnxfix.fleet.here import Here
 from onnxfix.fleet.local import Local
-from onnxfix.fleet.work import Options, Outcome, Task
+from onnxfix.fleet.work import Outcome, Task
 from onnxfix.report.render.progress import Steps
 from onnxfix.report.report import Report
 from onnxfix.sandbox import Worker
@@ -29,6 +29,7 @@ from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.verdict import FeedResult, RungResult, Verdict
 from support.fleets import ROOT, command, environment, install, run, seen, without_times, write
+from support.options import run_options
 from support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow  # each starts processes that work, hang or die
@@ -48,7 +49,7 @@ def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tasks(*models: Path, **options: object) -> list[Task]:
-    return [Task(i, str(model), options=Options(**options)) for i, model in enumerate(models)]  # type: ignore[arg-type]
+    return [Task(i, str(model), options=run_options(**options)) for i, model in enumerate(models)]
 
 
 def processes() -> set[int]:
@@ -148,7 +149,7 @@ def test_what_was_killed_for_memory_is_tried_once_more_alone(tmp_path: Path, pac
     assert outcomes[0].report is not None
     assert outcomes[0].attempts == outcomes[1].attempts == 2
     assert outcomes[1].memory
-    assert outcomes[1].error.endswith("MiB, and had all 4096 MiB that this run may use)")
+    assert outcomes[1].error.endswith("MiB, and this run may use 4096 MiB)")
     assert seen(pack).count("m") == seen(pack).count("n") == 2
 
 
@@ -177,7 +178,7 @@ def test_no_process_is_left_when_all_is_done(tmp_path: Path, pack: Path) -> None
     out = tmp_path / "out"
     out.mkdir()
     work = [
-        Task(i, str(model), str(out / model.name), "apply", Options(rungs=("ort-cpu",)))
+        Task(i, str(model), str(out / model.name), "apply", run_options(rungs=("ort-cpu",)))
         for i, model in enumerate(write(tmp_path / f"m{i}.onnx") for i in range(3))
     ]
     outcomes = list(Local(2, 4096).run(work))
@@ -194,7 +195,7 @@ def test_nothing_is_left_when_it_is_closed_in_the_middle(tmp_path: Path, pack: P
     out = tmp_path / "out"
     out.mkdir()
     work = [
-        Task(i, str(model), str(out / model.name), "apply", Options(verify=False))
+        Task(i, str(model), str(out / model.name), "apply", run_options(verify=False))
         for i, model in enumerate((quick, *slow))
     ]
     outcomes = Local(2, 4096).run(work)
@@ -251,7 +252,7 @@ def test_interrupted_and_resumed(tmp_path: Path, pack: Path, number: signal.Sign
     reports = json.loads((tmp_path / "report.json").read_text())["reports"]
     assert [report["path"] for report in reports] == [str(model) for model in models]
     assert {Path(report["path"]).stem for report in reports if report["reused"]} == done
-    assert f"{len(done)} unchanged and not done again" in result.stdout
+    assert f"{len(done)} unchanged and skipped" in result.stdout
     assert sorted(path.name for path in out.iterdir()) == [journal.name, *(model.name for model in models)]
 
 
@@ -262,7 +263,7 @@ def test_what_a_dead_worker_left_unfinished_is_deleted_in_the_end(tmp_path: Path
     models = [write(tmp_path / f"{'m' * 50}{i}.onnx", "litter" if i == 0 else "") for i in range(3)]
     (pack / "litter").write_text(str(out / f".{models[0].name[:40]}.abcdefgh.tmp"))
     work = [
-        Task(i, str(model), str(out / model.name), "apply", Options(verify=False))
+        Task(i, str(model), str(out / model.name), "apply", run_options(verify=False))
         for i, model in enumerate(models)
     ]
     outcomes = Local(1, 4096).run(work)
@@ -319,7 +320,7 @@ def test_a_number_of_jobs_that_is_none(tmp_path: Path, words: str) -> None:
     result = run(None, "check", write(tmp_path / "m.onnx"), f"--jobs={words}")
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
-    assert "is a number of models" in result.stderr
+    assert "is not a number of models" in result.stderr
 
 
 def test_globs_keep_their_folders(tmp_path: Path) -> None:
@@ -346,7 +347,7 @@ def test_perform_never_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def broken(*_: object, **__: object) -> None:
         raise RecursionError
 
-    monkeypatch.setattr("onnxfix.api.check", broken)
+    monkeypatch.setattr("onnxfix.pipeline.checking.check", broken)
     outcome = work.perform(Task(0, str(path)))
     assert outcome.report is None
     assert outcome.error == f"{path}: is nested too deeply to be processed"
@@ -355,7 +356,7 @@ def test_perform_never_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def hungry(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("onnxfix.api.check", hungry)
+    monkeypatch.setattr("onnxfix.pipeline.checking.check", hungry)
     assert work.perform(Task(0, str(path))).memory
 
 
@@ -369,7 +370,9 @@ def test_an_error_names_a_model_of_an_odd_name_once(tmp_path: Path, name: str) -
 
 def test_a_lack_of_memory_is_seen_wherever_it_shows() -> None:
     def starved(*rungs: RungResult, **more: object) -> bool:
-        return work._starved(Report("m", "apply", "trt11", verdict=Verdict(rungs) if rungs else None, **more))  # type: ignore[arg-type]
+        return work._ran_out_of_memory(
+            Report("m", "apply", "trt11", verdict=Verdict(rungs) if rungs else None, **more)  # type: ignore[arg-type]
+        )
 
     assert starved(RungResult("ort-cpu", "skipped", cause="memory"))
     assert starved(RungResult("ort-cpu", "failed", cause="memory"))
@@ -422,7 +425,7 @@ def test_models_get_memory_in_the_order_of_the_command_line(
         return Outcome(task)
 
     monkeypatch.setattr(local, "size_of", slowly)
-    monkeypatch.setattr(local._Lane, "_attempt", noted)
+    monkeypatch.setattr(local._Job, "_attempt", noted)
     assert len(list(Local(4, 8192).run(tasks(*models)))) == 4
     assert asked == [path.name for path in models]
 

@@ -17,12 +17,16 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
-from onnxfix.fleet import paths, staging
-from onnxfix.fleet.paths import Named, expand, targets
-from onnxfix.fleet.work import Options, Outcome, Task, perform
+from onnxfix.fleet import named
+from onnxfix.fleet.named import expand, targets
+from onnxfix.fleet.paths import Named
+from onnxfix.fleet.remote import staging, store
+from onnxfix.fleet.work import Outcome, Task, perform
+from onnxfix.options import RunOptions
 from support.fleets import command, environment, write
+from support.options import run_options
 
-QUICK = Options(rungs=("reference",))
+QUICK = run_options(rungs=("reference",))
 
 
 class Shelf(MemoryFileSystem):  # type: ignore[misc]
@@ -107,7 +111,7 @@ def put_heavy(heavy: Path, folder: str) -> str:
     return put(f"{folder}/big.onnx", heavy)
 
 
-def apply(source: object, target: str, options: Options = QUICK) -> Outcome:
+def apply(source: object, target: str, options: RunOptions = QUICK) -> Outcome:
     return perform(Task(0, str(source), target, "apply", options))
 
 
@@ -136,7 +140,7 @@ def test_the_order_is_not_the_file_systems(
     names = [str(tmp_path / name) for name in ("a.onnx", "b.onnx")]
     for name in names:
         Path(name).touch()
-    monkeypatch.setattr(paths.glob, "glob", lambda *_, **__: sorted(names, reverse=backwards))
+    monkeypatch.setattr(named.glob, "glob", lambda *_, **__: sorted(names, reverse=backwards))
     assert [one.source for one in expand([str(tmp_path / "*.onnx")])] == names
 
 
@@ -203,17 +207,26 @@ def test_what_cannot_be_meant_is_said_in_one_line(pattern: str, words: str) -> N
     assert pattern in str(caught.value)
 
 
-def test_local_paths_never_load_fsspec(tmp_path: Path, model: Path) -> None:
-    code = (
-        "import sys; from onnxfix.fleet import drive, work; drive.drive\n"
-        f"named = drive.tasks_of([{str(tmp_path)!r} + '/*.onnx'], 'apply', work.Options(rungs=('reference',)))\n"
-        "assert work.perform(named[0]).report.output\n"
-        "print('fsspec' in sys.modules)"
-    )
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_local_paths_never_load_the_optional_parts(tmp_path: Path, model: Path, jobs: str) -> None:
+    (tmp_path / "n.onnx").write_bytes(model.read_bytes())
+    code = f"""
+import sys
+from pathlib import Path
+from onnxfix.fleet import drive
+from onnxfix.options import RunOptions, Verification
+options = RunOptions(verification=Verification(rungs=("reference",)))
+tasks = drive.tasks_of([{str(tmp_path)!r} + "/*.onnx"], "apply", options, stamped=True)
+executor = drive.executor_of({jobs!r}, None, tasks)
+for outcome in drive.drive(tasks, executor, Path({str(tmp_path)!r}, "journal"), resume=True):
+    assert outcome.report.output
+optional = ("fsspec", "ray", "onnxfix.fleet.remote", "onnxfix.fleet.ray")
+print([name for name in optional if name in sys.modules])
+"""
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True
     )
-    assert done.stdout.strip() == "False"
+    assert done.stdout.strip() == "[]"
 
 
 def test_without_fsspec_a_url_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +251,7 @@ def test_a_result_stays_in_the_output_folder(tmp_path: Path, monkeypatch: pytest
         models[0].source: "out/m.onnx"
     }  # its root is the folder above
     models = expand(["?/../../m.onnx"])
-    with pytest.raises(UsageError, match=r"'\.\.' behind the beginning of a glob.* leads out of out;"):
+    with pytest.raises(UsageError, match=r"'\.\.' after a wildcard.* leads out of out;"):
         targets(models, None, "out", False)
     assert list(targets(models, None, None, False)) == [models[0].source]
 
@@ -363,7 +376,7 @@ def test_what_does_not_verify_is_not_put(model: Path) -> None:
     outcome = apply(
         "memory://b/m.onnx",
         "memory://o/m.onnx",
-        Options(require=("trt-gpu",), rungs=("reference", "trt-gpu")),
+        run_options(require=("trt-gpu",), rungs=("reference", "trt-gpu")),
     )
     assert outcome.report is not None
     assert outcome.report.exit_code() == 3
@@ -467,18 +480,18 @@ def test_whatever_a_store_raises_is_one_line(model: Path, monkeypatch: pytest.Mo
     with pytest.raises(OnnxfixError, match=r"cannot be listed: Odd: the token has expired"):
         expand(["memory://b/*.onnx"])
     with pytest.raises(OnnxfixError, match="cannot be read: Odd"):
-        paths.fingerprint("memory://b/m.onnx")
+        store.fingerprint("memory://b/m.onnx")
 
 
 def test_a_fingerprint_changes_with_the_file(model: Path) -> None:
     put("memory://b/m.onnx", model)
-    before = paths.fingerprint("memory://b/m.onnx")
-    assert paths.fingerprint("memory://b/m.onnx") == before
-    assert paths.size("memory://b/m.onnx") == model.stat().st_size
+    before = store.fingerprint("memory://b/m.onnx")
+    assert store.fingerprint("memory://b/m.onnx") == before
+    assert store.size("memory://b/m.onnx") == model.stat().st_size
     MemoryFileSystem().pipe_file("/b/m.onnx", model.read_bytes() + b"\0")
-    assert paths.fingerprint("memory://b/m.onnx") != before
+    assert store.fingerprint("memory://b/m.onnx") != before
     with pytest.raises(ModelError, match="no such file"):
-        paths.fingerprint("memory://b/gone.onnx")
+        store.fingerprint("memory://b/gone.onnx")
 
 
 def test_a_model_that_is_replaced_after_it_was_fetched_is_not_noted(

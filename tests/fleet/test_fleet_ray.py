@@ -26,9 +26,12 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from ray_nodes import Cluster
 
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.fleet import cluster, leftovers, ray_
+from onnxfix.fleet import leftovers
 from onnxfix.fleet.budget import Size
-from onnxfix.fleet.work import Options, Outcome, Task
+from onnxfix.fleet.ray import cluster, executor
+from onnxfix.fleet.work import Outcome, Task
+from onnxfix.options import RunOptions
+from support.options import run_options
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]  # one cluster
 
@@ -81,8 +84,8 @@ class Ray:
         self.canceled.append((ref, force))
 
 
-def tasks(count: int, options: Options | None = None) -> list[Task]:
-    return [Task(number, f"{number}.onnx", options=options or Options()) for number in range(count)]
+def tasks(count: int, options: RunOptions | None = None) -> list[Task]:
+    return [Task(number, f"{number}.onnx", options=options or run_options()) for number in range(count)]
 
 
 def done(**more: Any) -> Outcome:
@@ -100,53 +103,53 @@ def died() -> Exception:
 
 def test_a_task_asks_for_a_cpu_and_its_share_of_memory() -> None:
     ray = Ray(done(), nodes=((2, 0, 4096), (8, 0, 32768)))
-    flight = ray_._Flight(ray, tasks(1))
-    assert [outcome.task.index for outcome in flight.outcomes()] == [0]
+    run = executor._Run(ray, tasks(1))
+    assert [outcome.task.index for outcome in run.outcomes()] == [0]
     assert ray.sent[0][1] == {"num_cpus": 1, "num_gpus": 0, "max_retries": 0, "memory": 2048 << 20}
 
 
-@pytest.mark.parametrize("options", [Options(rungs=("ort-cuda",)), Options(require=("trt-gpu",))])
-def test_a_gpu_rung_asks_for_a_gpu(options: Options) -> None:
+@pytest.mark.parametrize("options", [run_options(rungs=("ort-cuda",)), run_options(require=("trt-gpu",))])
+def test_a_gpu_rung_asks_for_a_gpu(options: RunOptions) -> None:
     ray = Ray(done(), nodes=((2, 0, 999999), (4, 1, 8192)))
-    assert len(list(ray_._Flight(ray, tasks(1, options)).outcomes())) == 1
+    assert len(list(executor._Run(ray, tasks(1, options)).outcomes())) == 1
     assert ray.sent[0][1]["num_gpus"] == 1
     assert ray.sent[0][1]["memory"] == 2048 << 20  # of the node with the GPU
     with pytest.raises(UsageError, match="no node of the cluster has a CPU and a GPU"):
-        ray_._Flight(Ray(), tasks(1, options))
+        executor._Run(Ray(), tasks(1, options))
 
 
 def test_a_large_model_asks_for_more_and_never_for_more_than_a_node_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes = {"0.onnx": 0.0, "1.onnx": 500.0, "2.onnx": 1e6}
-    monkeypatch.setattr(ray_, "size_of", lambda task: Size(sizes[task.source]))
+    monkeypatch.setattr(executor, "size_of", lambda task: Size(sizes[task.source]))
     ray = Ray(*[done()] * 3, nodes=((4, 0, 4096), (2, 0, 3000)))
-    options = Options(rungs=("ort-cpu",))
+    options = run_options(rungs=("ort-cpu",))
     made = [Task(task.index, task.source, command="apply", options=options) for task in tasks(3)]
-    list(ray_._Flight(ray, made).outcomes())
+    list(executor._Run(ray, made).outcomes())
     assert [asked["memory"] >> 20 for _, asked in ray.sent] == [1024, 512 + 1100, 4096]
 
 
 def test_a_node_that_does_not_say_its_memory_is_asked_for_none() -> None:
     ray = Ray(done(), nodes=((2, 0, 0),))
-    list(ray_._Flight(ray, tasks(1)).outcomes())
+    list(executor._Run(ray, tasks(1)).outcomes())
     assert "memory" not in ray.sent[0][1]
 
 
 def test_ray_holds_a_bounded_number_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_, "IN_FLIGHT", 5)
+    monkeypatch.setattr(executor, "IN_FLIGHT", 5)
     for cpus, most in ((1, 5), (3, 12)):
         ray = Ray(*[done()] * 40, nodes=((cpus, 0, 4096),))
-        outcomes = list(ray_._Flight(ray, tasks(40)).outcomes())
+        outcomes = list(executor._Run(ray, tasks(40)).outcomes())
         assert [outcome.task.index for outcome in outcomes] == list(range(40))
         assert ray.most == most
 
 
 def test_two_results_that_bring_the_same_data_are_not_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     claims = {"0.onnx": frozenset({"a"}), "1.onnx": frozenset({"a", "b"}), "2.onnx": frozenset({"b"})}
-    monkeypatch.setattr(ray_, "size_of", lambda task: Size(1.0, claims[task.source]))
+    monkeypatch.setattr(executor, "size_of", lambda task: Size(1.0, claims[task.source]))
     ray = Ray(*[done()] * 3)
-    assert len(list(ray_._Flight(ray, tasks(3)).outcomes())) == 3
+    assert len(list(executor._Run(ray, tasks(3)).outcomes())) == 3
     assert ray.most == 1
 
 
@@ -155,13 +158,13 @@ def test_two_results_that_bring_the_same_data_are_not_made_at_once(monkeypatch: 
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_, "PAUSES", (0.0,) * 3)
+    monkeypatch.setattr(executor, "PAUSES", (0.0,) * 3)
 
 
 @pytest.mark.usefixtures("no_pauses")
 def test_a_lost_worker_costs_another_attempt_elsewhere() -> None:
     ray = Ray(died(), done(), done())
-    outcomes = {outcome.task.index: outcome for outcome in ray_._Flight(ray, tasks(2)).outcomes()}
+    outcomes = {outcome.task.index: outcome for outcome in executor._Run(ray, tasks(2)).outcomes()}
     assert {index: outcome.attempts for index, outcome in outcomes.items()} == {0: 2, 1: 1}
     assert outcomes[0].task == tasks(1)[0]  # the driver's, whatever the worker calls it
     assert not outcomes[0].error
@@ -169,14 +172,14 @@ def test_a_lost_worker_costs_another_attempt_elsewhere() -> None:
 
 def test_a_lost_task_pauses_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(ray_.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(ray_.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    monkeypatch.setattr(ray_, "IN_FLIGHT", 1)
-    monkeypatch.setattr(ray_, "PAUSES", (7.0,))
+    monkeypatch.setattr(executor.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(executor.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(executor, "IN_FLIGHT", 1)
+    monkeypatch.setattr(executor, "PAUSES", (7.0,))
     ray = Ray(died(), *[done()] * 3, nodes=((0, 0, 0), (1, 0, 0)))
-    monkeypatch.setattr(ray_.cluster, "nodes_of", lambda *_: [cluster.Node(0, 0)])
-    monkeypatch.setattr(ray_, "_grant", lambda *_: 0)
-    order = [(outcome.task.index, now[0]) for outcome in ray_._Flight(ray, tasks(3)).outcomes()]
+    monkeypatch.setattr(executor.cluster, "nodes_of", lambda *_: [cluster.Node(0, 0)])
+    monkeypatch.setattr(executor, "_grant", lambda *_: 0)
+    order = [(outcome.task.index, now[0]) for outcome in executor._Run(ray, tasks(3)).outcomes()]
     assert order[:2] == [(1, 0.0), (2, 0.0)]
     assert order[2][0] == 0
     assert 7.0 <= order[2][1] < 8.0
@@ -184,7 +187,7 @@ def test_a_lost_task_pauses_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("no_pauses")
 def test_a_model_that_kills_every_worker_is_an_error_of_its_own() -> None:
-    [outcome] = ray_._Flight(Ray(*[died()] * (len(ray_.PAUSES) + 1)), tasks(1)).outcomes()
+    [outcome] = executor._Run(Ray(*[died()] * (len(executor.PAUSES) + 1)), tasks(1)).outcomes()
     assert outcome.error.startswith("0.onnx: its Ray worker died 4 times: The worker died unexpectedly")
     assert "\n" not in outcome.error
     assert (outcome.attempts, outcome.crashed, outcome.memory) == (4, True, False)
@@ -194,7 +197,7 @@ def test_out_of_memory_is_tried_once_more_with_a_whole_node() -> None:
     ray = Ray(
         done(error="0.onnx: no", memory=True), done(error="0.onnx: no", memory=True), nodes=((4, 0, 8192),)
     )
-    [outcome] = ray_._Flight(ray, tasks(1)).outcomes()
+    [outcome] = executor._Run(ray, tasks(1)).outcomes()
     assert [asked["memory"] >> 20 for _, asked in ray.sent] == [2048, 8192]
     assert (outcome.attempts, outcome.memory) == (2, True)
 
@@ -202,20 +205,20 @@ def test_out_of_memory_is_tried_once_more_with_a_whole_node() -> None:
 def test_without_its_own_node_the_run_ends() -> None:
     from ray.exceptions import LocalRayletDiedError
 
-    with pytest.raises(OnnxfixError, match="the Ray node through which this run is connected died"):
-        list(ray_._Flight(Ray(LocalRayletDiedError()), tasks(1)).outcomes())
+    with pytest.raises(OnnxfixError, match="the Ray node of this run's connection died"):
+        list(executor._Run(Ray(LocalRayletDiedError()), tasks(1)).outcomes())
 
 
 def test_a_node_with_another_onnxfix_ends_the_run() -> None:
     with pytest.raises(UsageError, match="--ray: process 7 on node has another onnxfix"):
-        list(ray_._Flight(Ray("process 7 on node has another onnxfix"), tasks(1)).outcomes())
+        list(executor._Run(Ray("process 7 on node has another onnxfix"), tasks(1)).outcomes())
 
 
 def test_what_a_task_raises_is_that_models_error() -> None:
     from ray.exceptions import RayTaskError
 
     error = RayTaskError("work", "Traceback\n  much\nValueError: odd", ValueError("odd"))
-    [outcome] = ray_._Flight(Ray(error), tasks(1)).outcomes()
+    [outcome] = executor._Run(Ray(error), tasks(1)).outcomes()
     assert outcome.error.startswith("0.onnx: internal error of onnxfix, please report it: ValueError: odd")
 
 
@@ -226,7 +229,7 @@ def test_a_file_that_only_we_have_is_explained(tmp_path: Path, monkeypatch: pyte
         done(error=f"{name}.onnx: gone", worker="7 on 10.0.0.1", node="10.0.0.1", missing=True)
         for name in (0, 1)
     ]
-    outcomes = {one.task.index: one.error for one in ray_._Flight(Ray(*ends), tasks(2)).outcomes()}
+    outcomes = {one.task.index: one.error for one in executor._Run(Ray(*ends), tasks(2)).outcomes()}
     assert outcomes == {
         0: "0.onnx: gone (on Ray's node 10.0.0.1; with local paths, all nodes must share the folder)",
         1: "1.onnx: gone",
@@ -234,10 +237,10 @@ def test_a_file_that_only_we_have_is_explained(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_no_node_has_room_for_any_more_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(ray_, "size_of", lambda task: Size(1e6))
+    monkeypatch.setattr(executor, "_NODE_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(executor, "size_of", lambda task: Size(1e6))
     ray = Ray(nodes=((1, 0, 2048), (1, 0, 8192)))
-    results = ray_._Flight(ray, tasks(1)).outcomes()
+    results = executor._Run(ray, tasks(1)).outcomes()
     wait = ray.wait
 
     def shrunk(*asked: Any, **more: Any) -> Any:
@@ -255,22 +258,22 @@ def test_what_no_node_has_room_for_any_more_is_taken_back(monkeypatch: pytest.Mo
 
 
 def test_the_run_ends_when_no_node_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_LOOK_SECONDS", "_LONELY_SECONDS", "_SLICE"):
-        monkeypatch.setattr(ray_, name, 0.0)
+    for name in ("_NODE_CHECK_SECONDS", "_NO_NODE_SECONDS", "_POLL_SECONDS"):
+        monkeypatch.setattr(executor, name, 0.0)
     with pytest.raises(UsageError, match="no node of the cluster has a CPU"):
-        ray_._Flight(Ray(nodes=()), tasks(1))
+        executor._Run(Ray(nodes=()), tasks(1))
     ray = Ray()
-    flight = ray_._Flight(ray, tasks(1))
+    run = executor._Run(ray, tasks(1))
     ray.machines = ()
     with pytest.raises(OnnxfixError, match="no node of the Ray cluster is left"):
-        list(flight.outcomes())
+        list(run.outcomes())
 
 
 def test_what_is_under_way_is_canceled_and_then_killed() -> None:
     ray = Ray()
-    flight = ray_._Flight(ray, tasks(2))
-    flight._launch()
-    flight.end()
+    run = executor._Run(ray, tasks(2))
+    run._submit_waiting()
+    run.end()
     assert ray.canceled == [(0, False), (1, False), (0, True), (1, True)]
 
 
@@ -296,10 +299,10 @@ def test_leftovers_are_the_tasks_own_and_new(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("model.onnx", "is neither auto, nor local, nor HOST:PORT"),
-        ("127.0.0.1:1", "no Ray cluster answers there: Connection refused"),
-        ("ray://127.0.0.1:1", "no Ray cluster answers there"),
-        ("127.0.0.1:99999", "no Ray cluster answers there"),
+        ("model.onnx", "must be auto, local or HOST:PORT"),
+        ("127.0.0.1:1", "no Ray cluster answers: Connection refused"),
+        ("ray://127.0.0.1:1", "no Ray cluster answers"),
+        ("127.0.0.1:99999", "no Ray cluster answers"),
     ],
 )
 def test_a_wrong_address_is_refused_at_once(address: str, words: str) -> None:
@@ -310,7 +313,7 @@ def test_a_wrong_address_is_refused_at_once(address: str, words: str) -> None:
 def test_the_address_in_the_environment_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with (
-        pytest.raises(UsageError, match=r"--ray 127\.0\.0\.1:1: no Ray cluster answers there"),
+        pytest.raises(UsageError, match=r"--ray 127\.0\.0\.1:1: no Ray cluster answers"),
         cluster.connected("auto"),
     ):
         pass
@@ -324,7 +327,7 @@ def test_without_ray_one_line_says_what_to_install(tmp_path: Path) -> None:
         ([], "onnxfix: --ray needs Ray: pip install 'onnxfix[ray]'\n"),
         (
             ["--jobs", "2"],
-            "onnxfix: --jobs is about this machine: with --ray the cluster says how many models run at once\n",
+            "onnxfix: --jobs applies to this machine only: with --ray, Ray decides how many models run at once\n",
         ),
     ):
         told = run(tmp_path, "check", model, "--ray", "local", *more)
@@ -334,7 +337,7 @@ def test_without_ray_one_line_says_what_to_install(tmp_path: Path) -> None:
 def test_what_rays_threads_print_is_dropped(capsys: pytest.CaptureFixture[str]) -> None:
     import threading
 
-    with cluster._own_stdout():
+    with cluster._without_rays_output():
         thread = threading.Thread(target=lambda: print("noise"), name="ray_listen_error_messages")
         thread.start()
         thread.join()
@@ -397,7 +400,7 @@ def test_one_model_is_done_again_and_another_is_given_up(
     messages = [f"onnxfix: {error['message']}" for error in found["errors"]]
     assert sorted(told.stderr.splitlines()) == sorted(messages)
     counts = {name: seen(pack).count(name) for name in ("poison", "once")}
-    assert counts == {"poison": 1 + len(ray_.PAUSES), "once": seen(pack).count("a") + 1}
+    assert counts == {"poison": 1 + len(executor.PAUSES), "once": seen(pack).count("a") + 1}
     (folder / "poison.onnx").unlink()
     local = run(pack, *asked(folder, "local"), cwd=tmp_path)
     assert files(tmp_path / "ray") == files(tmp_path / "local")
@@ -437,7 +440,9 @@ def test_a_cluster_with_other_rules_is_refused(two_nodes: Cluster, tmp_path: Pat
         env=other, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert (told.returncode, told.stdout) == (2, "")
-    assert "has another onnxfix or other rules; install the same onnxfix on each node" in told.stderr
+    assert (
+        "has another version of onnxfix or other rules; install the same onnxfix on each node" in told.stderr
+    )
     assert told.stderr.count("\n") == 1
 
 

@@ -24,16 +24,20 @@ from onnxfix.fleet.drive import drive, tasks_of
 from onnxfix.fleet.here import Here
 from onnxfix.fleet.journal import NAME, Journal, place_of
 from onnxfix.fleet.recall import recall
-from onnxfix.fleet.work import Options, Outcome, Stamp, Task
-from onnxfix.report.report import WORKED_OUT, Report, plain
+from onnxfix.fleet.stamps import Stamp
+from onnxfix.fleet.work import Outcome, Task
+from onnxfix.options import RunOptions
+from onnxfix.pipeline import applying
+from onnxfix.report.report import DERIVED, Report, plain
 from onnxfix.trt.records import Profile, TrtBuild, TrtOptions
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.verdict import RungResult, Verdict
 from support.fleets import ROOT, run, without_times, write
+from support.options import run_options
 
 pytestmark = pytest.mark.slow
 
-LIGHT = Options(verify=False)
+LIGHT = run_options(verify=False)
 
 
 class Counting(Here):
@@ -50,7 +54,7 @@ class Counting(Here):
 
 def go(
     folder: Path,
-    options: Options = LIGHT,
+    options: RunOptions = LIGHT,
     *,
     out: str | None = "out",
     resume: bool = True,
@@ -205,12 +209,12 @@ def test_external_data_is_part_of_the_model_and_of_the_output(tmp_path: Path) ->
 def test_other_options_are_other_work(folder: Path) -> None:
     go(folder)
     for options in (
-        replace(LIGHT, target="rtx"),
-        replace(LIGHT, select=("CST",)),
-        replace(LIGHT, ignore=("CST",)),
-        replace(LIGHT, numeric_fixes=True),
-        replace(LIGHT, seed=1),
-        replace(LIGHT, trt=TrtOptions(tf32=True)),
+        run_options(verify=False, target="rtx"),
+        run_options(verify=False, select=("CST",)),
+        run_options(verify=False, ignore=("CST",)),
+        run_options(verify=False, numeric_fixes=True),
+        run_options(verify=False, seed=1),
+        run_options(verify=False, trt=TrtOptions(tf32=True)),
         LIGHT,
     ):
         assert go(folder, options)[0] == ALL, options
@@ -219,9 +223,9 @@ def test_other_options_are_other_work(folder: Path) -> None:
 
 def test_check_and_apply_and_other_places_are_apart(folder: Path) -> None:
     go(folder)
-    assert go(folder, Options(), command="check", out=None)[0] == ALL
+    assert go(folder, run_options(), command="check", out=None)[0] == ALL
     assert go(folder, out="elsewhere")[0] == ALL
-    assert go(folder)[0] == go(folder, Options(), command="check", out=None)[0] == []
+    assert go(folder)[0] == go(folder, run_options(), command="check", out=None)[0] == []
 
 
 def test_other_versions_are_other_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +262,7 @@ def test_files_that_options_name_count_by_content(tmp_path: Path) -> None:
     script.write_text("def fix(graph): pass\n")
     inputs.mkdir()
     np.save(inputs / "x.npy", np.zeros(3, np.float32))
-    task = Task(0, "m.onnx", "", "apply", Options(graphsurgeon=(str(script),), inputs=str(inputs)))
+    task = Task(0, "m.onnx", "", "apply", run_options(graphsurgeon=(str(script),), inputs=str(inputs)))
 
     def key() -> str:
         with Journal(tmp_path / "journal") as journal:
@@ -275,7 +279,7 @@ def test_files_that_options_name_count_by_content(tmp_path: Path) -> None:
 
 
 def test_in_place_the_result_is_what_need_not_be_done_again(folder: Path) -> None:
-    options = replace(LIGHT, in_place=True)
+    options = run_options(verify=False, in_place=True)
     assert go(folder, options, out=None)[0] == ALL
     fixed = [path.read_bytes() for path in sorted(folder.glob("*.onnx"))]
     assert go(folder, options, out=None)[0] == []
@@ -320,9 +324,7 @@ def test_a_failed_verification_is_known_too(tmp_path: Path) -> None:
 
 
 def test_a_model_that_changes_meanwhile_is_not_noted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxfix import api
-
-    real = api.apply
+    real = applying.apply
 
     def meddled(source: Path, *arguments: object, **options: object) -> Report:
         report = real(source, *arguments, **options)  # type: ignore[arg-type]
@@ -330,10 +332,10 @@ def test_a_model_that_changes_meanwhile_is_not_noted(folder: Path, monkeypatch: 
             write(source, "written to meanwhile")
         return report
 
-    monkeypatch.setattr(api, "apply", meddled)
+    monkeypatch.setattr(applying, "apply", meddled)
     _, outcomes = go(folder)
     assert [bool(outcome.read) for outcome in outcomes] == [True, False, True]
-    monkeypatch.setattr(api, "apply", real)
+    monkeypatch.setattr(applying, "apply", real)
     assert go(folder)[0] == ["m1.onnx"]
 
 
@@ -350,7 +352,7 @@ def test_a_model_that_changes_while_it_is_stamped_is_not_noted(
         return real(path)
 
     monkeypatch.setattr(stamps, "digest", meddled)
-    options, out = replace(LIGHT, in_place=in_place), None if in_place else "out"
+    options, out = run_options(verify=False, in_place=in_place), None if in_place else "out"
     _, outcomes = go(folder, options, out=out)
     assert [bool(outcome.read) for outcome in outcomes] == [True, False, True]
     monkeypatch.setattr(stamps, "digest", real)
@@ -360,16 +362,14 @@ def test_a_model_that_changes_while_it_is_stamped_is_not_noted(
 def test_in_place_too_a_model_that_changes_meanwhile_is_not_noted(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onnxfix import api
-
     def refuted(source: Path, *arguments: object, **options: object) -> Report:
         """Writes nothing, and somebody else does."""
         if source.name == "m1.onnx":
             write(source, "written to meanwhile")
         return Report(str(source), "apply", "trt11")
 
-    monkeypatch.setattr(api, "apply", refuted)
-    _, outcomes = go(folder, replace(LIGHT, in_place=True), out=None)
+    monkeypatch.setattr(applying, "apply", refuted)
+    _, outcomes = go(folder, run_options(verify=False, in_place=True), out=None)
     assert [bool(outcome.read) for outcome in outcomes] == [True, False, True]
 
 
@@ -442,7 +442,7 @@ def test_a_beginning_that_is_torn_begins_anew(folder: Path, there: bytes) -> Non
 def test_another_file_is_refused_and_left_alone(folder: Path, there: bytes) -> None:
     path = folder / "journal"
     path.write_bytes(there)
-    with pytest.raises(UsageError, match="is no journal of onnxfix"):
+    with pytest.raises(UsageError, match="is not a journal of onnxfix"):
         go(folder)
     assert path.read_bytes() == there
 
@@ -477,14 +477,14 @@ def test_a_journal_does_not_replace_a_file_of_the_run(folder: Path) -> None:
 def test_an_old_journal_is_written_anew_with_what_counts(folder: Path) -> None:
     path = folder / "journal"
     for seed in range(4):
-        go(folder, replace(LIGHT, seed=seed))
+        go(folder, run_options(verify=False, seed=seed))
     lines = path.read_bytes().splitlines(keepends=True)
     assert len(lines) <= 1 + 3 * 3
     path.write_bytes(b"".join(lines[:1] + 5 * lines[1:]))
     with Journal(path), pytest.raises(UsageError):
         Journal(path)  # the new file is held as the old one was
     assert len(path.read_bytes().splitlines()) == 1 + 3
-    assert go(folder, replace(LIGHT, seed=3))[0] == []
+    assert go(folder, run_options(verify=False, seed=3))[0] == []
 
 
 def test_a_journal_that_cannot_be_written_to_ends_the_work(
@@ -525,7 +525,7 @@ def test_without_a_journal_nothing_is_read_twice(tmp_path: Path, monkeypatch: py
         raise AssertionError("nobody asked for it")
 
     monkeypatch.setattr(stamps, "digest", unwanted)
-    [task] = tasks_of([str(write(tmp_path / "m.onnx"))], "check", Options())
+    [task] = tasks_of([str(write(tmp_path / "m.onnx"))], "check", run_options())
     [outcome] = drive([task], Here())
     assert outcome.report is not None
     assert outcome.read == ()
@@ -542,7 +542,7 @@ def test_recall_gives_real_reports_back(tmp_path: Path) -> None:
     ]
     for report in reports:
         data = json.loads(json.dumps(report.to_json()))
-        worked_out = {name: data.pop(name) for name in WORKED_OUT}
+        worked_out = {name: data.pop(name) for name in DERIVED}
         again = recall(Report, data)
         assert again.to_json() == data | worked_out
         assert again == replace(report, pending=None)
@@ -558,7 +558,7 @@ def test_recall_of_what_real_reports_seldom_hold() -> None:
     )
     rung = RungResult("trt-build", "passed", builds=(build,))
     report = Report("m.onnx", "apply", "trt11", verdict=Verdict((rung,), ("trt-build",)), build=build)
-    assert recall(Report, {k: v for k, v in report.to_json().items() if k not in WORKED_OUT}) == report
+    assert recall(Report, {k: v for k, v in report.to_json().items() if k not in DERIVED}) == report
     again = recall(Metrics, json.loads(json.dumps(plain(metrics))))
     assert again.max_abs == float("inf")
     assert again.max_rel != again.max_rel
@@ -608,9 +608,9 @@ def test_the_summary_tells_what_was_left_out(folder: Path) -> None:
     models = sorted(folder.glob("*.onnx"))
     call = ("apply", *models, "--no-verify", "--resume", "--output-dir", folder / "out")
     first, second = run(None, *call), run(None, *call)
-    assert "not done again" not in first.stdout
-    assert second.stdout.splitlines()[-1].endswith("3 unchanged and not done again")
-    assert second.stdout.count("unchanged, not done again:") == 3
+    assert "skipped" not in first.stdout
+    assert second.stdout.splitlines()[-1].endswith("3 unchanged and skipped")
+    assert second.stdout.count("unchanged, skipped:") == 3
     assert "fixed CST" in first.stdout
     assert "fixed CST" not in second.stdout  # told in full already
     assert "fixed CST" in run(None, *call, "--verbose").stdout

@@ -167,7 +167,7 @@ class Maker:
 @pytest.mark.parametrize("seed", seeds(60))
 def test_order_is_the_one_found_plainly(seed: int) -> None:
     model = Maker(random.Random(seed), shuffled=seed % 3 > 0).model()
-    assert list(model.orders) == model.scopes
+    assert tuple(model.orders) == model.scopes
     for scope, found in model.orders.items():
         assert found == plainly(scope) == scope.topological()
         assert seed % 3 or found is scope.nodes

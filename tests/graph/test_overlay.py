@@ -12,7 +12,7 @@ from onnx import TensorProto, defs, helper, numpy_helper, parser
 
 from onnxfix.edits import AddNode, RemoveNode, SetAttribute
 from onnxfix.errors import ModelError
-from onnxfix.files import tensors, wire
+from onnxfix.files import loading, tensors
 from onnxfix.graph import attributes, order
 from onnxfix.graph.attributes import contradicted
 from onnxfix.graph.overlay import UnknownAttribute, is_read
@@ -188,7 +188,7 @@ def test_external_data_outside_is_refused(tmp_path: Path, location: str) -> None
     (tmp_path / "w.bin").write_bytes(bytes(64))
     write_external(folder / "m.onnx", location)
     with pytest.raises(ModelError, match="w"):
-        wire.load(folder / "m.onnx")
+        loading.load(folder / "m.onnx")
 
 
 def test_external_data_behind_a_link_is_refused(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_external_data_behind_a_link_is_refused(tmp_path: Path) -> None:
     (folder / "w.bin").symlink_to(tmp_path / "w.bin")
     write_external(folder / "m.onnx", "w.bin")
     with pytest.raises(ModelError, match=r"w\.bin"):
-        wire.load(folder / "m.onnx")
+        loading.load(folder / "m.onnx")
 
 
 def test_external_data_behind_a_link_inside_the_folder_is_refused_too(tmp_path: Path) -> None:
@@ -207,20 +207,20 @@ def test_external_data_behind_a_link_inside_the_folder_is_refused_too(tmp_path: 
     (tmp_path / "w.bin").symlink_to(tmp_path / "real.bin")
     write_external(tmp_path / "m.onnx", "w.bin")
     with pytest.raises(ModelError, match="symbolic link"):
-        wire.load(tmp_path / "m.onnx")
+        loading.load(tmp_path / "m.onnx")
 
 
 def test_external_data_that_is_too_short_is_refused(tmp_path: Path) -> None:
     write_external(tmp_path / "m.onnx", "w.bin")
     (tmp_path / "w.bin").write_bytes(bytes(15))
     with pytest.raises(ModelError, match="too short"):
-        wire.load(tmp_path / "m.onnx")
+        loading.load(tmp_path / "m.onnx")
 
 
 def test_external_data_is_read_only_for_small_constants(tmp_path: Path) -> None:
     write_external(tmp_path / "m.onnx", "w.bin")
     (tmp_path / "w.bin").write_bytes(np.arange(4, dtype=np.float32).tobytes())
-    loaded = wire.load(tmp_path / "m.onnx")
+    loaded = loading.load(tmp_path / "m.onnx")
     value = Model(loaded.proto, loaded.base_dir).main.values["w"]
     assert value.constant(max_bytes=15) is None
     assert value.constant().tolist() == [0, 1, 2, 3]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, numpy_helper, parser
 
-from onnxfix.files import wire
+from onnxfix.files import loading
 from onnxfix.pipeline import contract
 from support.nested_models import nested
 
@@ -39,7 +39,7 @@ def test_a_change_deep_inside_is_that_of_its_node_alone() -> None:
     graph.node[0].op_type = "Exp"
     assert contract.untouched_changes(before, before, frozenset()) == []
     said = contract.untouched_changes(before, after, frozenset())
-    assert said == ["node of o30 changed though no fix touched it"] * 2  # as it was, and as it is
+    assert said == ["node of o30 changed although no fix touched it"] * 2  # as it was, and as it is
     assert contract.untouched_changes(before, after, frozenset({"o30"})) == []
 
 
@@ -51,7 +51,7 @@ def test_branches_that_changed_places_are_a_change_of_their_node() -> None:
     one.CopyFrom(other)
     other.CopyFrom(copy)
     said = contract.untouched_changes(before, after, frozenset())
-    assert said == ["node of o0 changed though no fix touched it"] * 2
+    assert said == ["node of o0 changed although no fix touched it"] * 2
     assert contract.untouched_changes(before, after, frozenset({"o0"})) == []
 
 
@@ -95,15 +95,15 @@ def test_weights_of_two_files_are_compared_by_their_bytes(
     model.functions.add(name="f", domain="d").attribute_proto.add(name="a", type=4).t.CopyFrom(weight)
     model.metadata_props.add(key="k", value="v")
     paths, found = [tmp_path / name for name in ("a", "b", "c")], []
-    monkeypatch.setattr(wire, "SMALL", 0)
+    monkeypatch.setattr(loading, "SMALL", 0)
     for path in paths:
         if path.name == "c":
             weight.raw_data = weight.raw_data[:-1] + b"!"
             model.training_info[0].algorithm.initializer[0].CopyFrom(weight)
             model.functions[0].attribute_proto[0].t.CopyFrom(weight)
         path.write_bytes(model.SerializeToString())
-        found.append(wire.load(path))
-        monkeypatch.setattr(wire, "SMALL", size)
+        found.append(loading.load(path))
+        monkeypatch.setattr(loading, "SMALL", size)
     first, same, other = (one.proto for one in found)
     assert contract.interface_changes(first, same) == []
     said = ["model field 'training_info' changed", "function 'f': 'attribute_proto' changed"]
@@ -131,6 +131,6 @@ def test_a_node_that_stands_there_twice_counts_twice() -> None:
     after.CopyFrom(before)
     after.graph.node.append(after.graph.node[1])
     assert contract.untouched_changes(before, after, frozenset()) == [
-        "node of b changed though no fix touched it"
+        "node of b changed although no fix touched it"
     ]
     assert len(contract.untouched_changes(after, before, frozenset())) == 1

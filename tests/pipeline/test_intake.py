@@ -11,6 +11,7 @@ from onnx import parser
 
 import onnxfix
 from onnxfix.pipeline.intake import Example, Intake, intake
+from onnxfix.report.render.sizes import range_text
 from onnxfix.report.render.text import render_report
 from onnxfix.sizes.ranges import Range
 from support.cli import run
@@ -26,7 +27,7 @@ def saved(folder: Path, body: str) -> Path:
 
 
 def sizes(found: Intake, way: int = 0) -> dict[str, str]:
-    return {one.symbol: one.words for one in found.ways[way].sizes}
+    return {one.symbol: range_text(one) for one in found.ways[way].sizes}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_the_commands_words_and_json(tmp_path: Path) -> None:
     code, told, _ = run("check", path, "--inputs-help", "--ignore", "CTL017")
     assert code == 0
     lines = told.splitlines()
-    assert "  input rate: int64 []; the model tells 16000, 8000 apart" in lines
+    assert "  input rate: int64 []; the model distinguishes the values 16000, 8000" in lines
     assert "  where rate=16000:" in lines
     assert "    S: from 41" in lines
     assert any(one.startswith("  runs: B=1, S=41, rate.value=16000") for one in lines)
@@ -116,7 +117,7 @@ def test_without_onnx_runtime_examples_are_to_be_tried() -> None:
     taken = Intake((), (), (Example("N=1", None), Example("N=2", False, "no")))
     found = onnxfix.check(model(DEMANDS["a pool"]).SerializeToString())
     lines = [line.plain for line in render_report(onnxfix_with(found, taken))]
-    assert "  to try: N=1 (ONNX Runtime is not installed)" in lines
+    assert "  not tried: N=1 (ONNX Runtime is not installed)" in lines
     assert "  fails: N=2: no" in lines
 
 
@@ -129,7 +130,7 @@ def onnxfix_with(report: onnxfix.Report, taken: Intake) -> onnxfix.Report:
 @pytest.mark.parametrize(
     ("one", "words"),
     [
-        (Range("N", None), "no size that fits is known"),
+        (Range("N", None), "no valid size is known"),
         (Range("N", 1), "any size"),
         (Range("N", 4, 4), "4 only"),
         (Range("N", 4, 9, 5), "from 4 to 9, in steps of 5"),
@@ -137,8 +138,8 @@ def onnxfix_with(report: onnxfix.Report, taken: Intake) -> onnxfix.Report:
         (Range("N", 2, 2, tied=("M",), always_same=True), "the same as M"),
     ],
 )
-def test_words(one: Range, words: str) -> None:
-    assert one.words == words
+def test_a_range_as_text(one: Range, words: str) -> None:
+    assert range_text(one) == words
 
 
 def test_what_is_called_the_only_size_is(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from onnx import ModelProto, parser
 
 import onnxfix
 from onnxfix.pipeline.whole import steps
-from onnxfix.pipeline.whole.remote import Said
+from onnxfix.pipeline.whole.remote import ToolResult
 from onnxfix.pipeline.whole.restore import restore
 from support.peer_models import PEERS
 from test_whole_model_steps import CPU, the_step
@@ -98,7 +98,7 @@ def test_what_is_named_from_outside_comes_back(edit: Callable[[ModelProto], None
 def renamed(proto: ModelProto) -> str:
     node = proto.graph.node[1]
     node.output[0] = proto.graph.node[3].input[0] = "other"
-    return "'a' is gone, which a quantization annotation names"
+    return "a quantization annotation names 'a', which was removed"
 
 
 def baked(proto: ModelProto) -> str:
@@ -153,13 +153,13 @@ def test_notes_survive_and_what_the_tool_says_of_itself_does_not() -> None:
     assert merged.graph.initializer == original.graph.initializer
 
 
-def regroups(source: str, output: str) -> Said:
+def regroups(source: str, output: str) -> ToolResult:
     """Stands in for onnxsim: as many nodes, and a weight under another name."""
     proto = onnx.load(source)
     proto.graph.initializer[0].name = "shared"
     proto.graph.node[1].input[1] = "shared"
     onnx.save(proto, output)
-    return Said()
+    return ToolResult()
 
 
 def test_no_node_saved_is_no_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from onnx import parser
 
 import onnxfix
-from onnxfix.backends import ort_words
+from onnxfix.backends import ort_messages
 from onnxfix.pipeline.stopped import Stopped
 from onnxfix.report.render.text import render_report
 from onnxfix.report.report import Report
@@ -95,7 +95,7 @@ def test_a_node_of_a_local_function(tmp_path: Path) -> None:
     assert found.place.text == "fn my::Ends / u"
     assert found.shapes == "x:1x?"
     assert not found.needed, "what a function's nodes demand is not known"
-    assert "put a size in the place of the question mark" in words(report)
+    assert "replace the question mark by a size" in words(report)
 
 
 def test_nodes_without_names_are_told_apart(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_nodes_without_names_are_told_apart(tmp_path: Path) -> None:
 def test_a_model_that_onnx_runtime_does_not_load(tmp_path: Path) -> None:
     report, found = halted(tmp_path, "g (float[N] x) => (float[N] y) { a = Identity(x)  y = my.Unknown(a) }")
     assert not found.loaded
-    assert "so that no inputs help: " in words(report)
+    assert "with any inputs: " in words(report)
     assert "my:Unknown" in words(report)
 
 
@@ -145,4 +145,4 @@ def test_what_runs_does_not_stop(tmp_path: Path) -> None:
     ],
 )
 def test_words_without_places_in_onnx_runtimes_source(said: str, plain: str) -> None:
-    assert ort_words.plain(said) == plain
+    assert ort_messages.plain(said) == plain

@@ -20,8 +20,8 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import onnxfix
 from onnxfix.errors import UsageError
-from onnxfix.pipeline import stages
 from onnxfix.pipeline.whole import remote, steps
+from onnxfix.pipeline.whole import run as step_run
 from onnxfix.report.report import Report, StepDone
 from onnxfix.verification.verdict import RungResult, Verdict
 from support import peer_models
@@ -112,7 +112,7 @@ def test_simplified_traps_are_right_or_dropped(case: Peer) -> None:
         ("15-two-draws-normal", "random operators decide y"),
         ("15-two-draws-function", "random operators decide y"),
         ("16-training-dropout-folded", "random operators decide y"),
-        ("18-add-zero-removes-minus-zero", "NaN or Inf at other places"),
+        ("18-add-zero-removes-minus-zero", "NaN or Inf at different positions"),
         ("25-default-fold", "the default of input 'c' was built in"),
         ("31-unsorted-nodes", "topologically sorted"),
         ("33-bloat-widened-weights", "bytes larger"),
@@ -227,7 +227,7 @@ def test_more_than_2_gb_is_refused_by_onnxsim_and_not_by_a_script(tmp_path: Path
         rungs=["contract"],
     )
     assert [step.status for step in report.steps] == ["dropped", "taken"]
-    assert report.steps[0].reason == "onnxsim takes models of up to 2 GB, and this one has 2.2 GB"
+    assert report.steps[0].reason == "onnxsim handles models of up to 2 GB, and this one has 2.2 GB"
     before, after = (
         onnx.load(tmp_path / name, load_external_data=False) for name in ("model.onnx", "out.onnx")
     )
@@ -340,7 +340,7 @@ COUNT = "def fix(graph):\n    graph.nodes[0].name = f'the first of {len(graph.no
             "s.py:5: ZeroDivisionError: division by zero",
         ),
         ("def fix(graph):\n    import sys\n    sys.exit(3)\n", "s.py:3: the script ended itself"),
-        ("def fix(graph):\n    return 7\n", "s.py: fix returns int; it returns a gs.Graph"),
+        ("def fix(graph):\n    return 7\n", "s.py: fix returns int; return a gs.Graph"),
         ("def fix(graph):\n    graph.outputs[0].dtype = None\n", "cannot be exported"),
         (
             "def fix(graph):\n    import os, signal\n    os.kill(os.getpid(), signal.SIGSEGV)\n",
@@ -390,7 +390,7 @@ def test_a_script_that_writes_over_the_model_is_at_fault(tmp_path: Path, name: s
     )
     script = write(tmp_path / "s.py", text)
     with pytest.raises(
-        UsageError, match=rf"s\.py: the script changed .*{name}; it may change the graph alone"
+        UsageError, match=rf"s\.py: the script changed .*{name}; it may change only the graph"
     ):
         apply(tmp_path / "model.onnx", tmp_path / "out.onnx", graphsurgeon=[script])
     assert not (tmp_path / "out.onnx").exists()
@@ -518,7 +518,7 @@ def test_a_step_that_fails_at_the_end_is_dropped(tmp_path: Path, monkeypatch: py
     path = model_at(tmp_path, text)
     scripts = [write(tmp_path / "wrong.py", WRONG), write(tmp_path / "drop.py", DROP)]
     blind = Verdict((RungResult("contract", "passed"), RungResult("ort-cpu", "passed", "for the test")))
-    monkeypatch.setattr(stages, "climb", lambda *a, **k: blind)
+    monkeypatch.setattr(step_run, "climb", lambda *a, **k: blind)
     report = apply(path, tmp_path / "out.onnx", graphsurgeon=scripts, select=["CST003"])
     assert [step.status for step in report.steps] == ["dropped", "taken"]
     assert "output y" in report.steps[0].reason

@@ -23,14 +23,14 @@ from onnxfix.nvidia import Missing
 from onnxfix.place import Place
 from onnxfix.registry import Registry, registry
 from onnxfix.report import confirm
-from onnxfix.report.headline import headline, trouble
 from onnxfix.report.render.builds import build_lines, flags
+from onnxfix.report.render.headline import build_problems, headline
 from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.report.report import AppliedFix, Finding, Report, plain
 from onnxfix.rule import Match, Rule, rule
 from onnxfix.sandbox import Worker
 from onnxfix.trt.build import attempt
-from onnxfix.trt.places import own_words
+from onnxfix.trt.messages import without_missing_gpu
 from onnxfix.trt.profiles import NetInput, candidates
 from onnxfix.trt.records import Issue, Profile, TrtBuild, TrtOptions
 from onnxfix.verification.verdict import RungResult, Verdict
@@ -383,7 +383,7 @@ def test_every_end_of_a_build_is_a_finding_of_its_stage(status: str, stage: str,
     assert (found.code, found.severity) == (code, "error")
     end = {"crash": "crash: ", "timeout": "timeout: ", "refused": ""}[status]
     assert found.message == f"{end}the child was stopped"
-    assert list(trouble(build)) == []
+    assert list(build_problems(build)) == []
 
 
 def test_how_a_build_ended_is_not_said_twice() -> None:
@@ -395,27 +395,27 @@ def test_a_lack_of_memory_is_no_fault_of_the_model() -> None:
     words = "the builder ran out of memory (memory is limited to 128 MiB: --memory-limit sets it)"
     build = refused(issue(words, place="", stage="build"), status="memory")
     assert confirm.findings(build, TRT) == []
-    told = f"TensorRT could not be asked: {words}"
-    assert list(trouble(build)) == [Problem(told, "memory", "tensorrt")]
+    told = f"TensorRT could not run: {words}"
+    assert list(build_problems(build)) == [Problem(told, "memory", "tensorrt")]
 
 
 def test_a_fault_of_the_installation_is_no_fault_of_the_model() -> None:
     build = refused(issue("ImportError: libnothing.so", place="", stage=""), status="error")
     assert confirm.findings(build, TRT) == []
-    assert headline([build], asked=True) == ""
-    told = "TensorRT could not be asked: ImportError: libnothing.so"
-    assert list(trouble(build)) == [Problem(told, "not-loadable", "tensorrt")]
+    assert headline([build], always=True) == ""
+    told = "TensorRT could not run: ImportError: libnothing.so"
+    assert list(build_problems(build)) == [Problem(told, "not-loadable", "tensorrt")]
     during = refused(issue("RuntimeError: nothing", place="", stage="build"), status="error")
     assert [item.code for item in confirm.findings(during, TRT)] == ["TRT002"]
-    assert list(trouble(during)) == []
+    assert list(build_problems(during)) == []
 
 
 @REAL
 def test_check_says_that_tensorrt_could_not_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     build = refused(issue("ImportError: libnothing.so", place="", stage=""), status="error")
-    monkeypatch.setattr("onnxfix.verification.rungs.build.Builder.build", lambda *_, **__: build)
+    monkeypatch.setattr("onnxfix.verification.rungs.builder.Builder.build", lambda *_, **__: build)
     report = onnxfix.check(FOLDER / "int32_relu.onnx", trt=True, ignore=["OPS"])
-    told = "TensorRT could not be asked: ImportError: libnothing.so"
+    told = "TensorRT could not run: ImportError: libnothing.so"
     assert report.problems == (Problem(told, "not-loadable", "tensorrt"),)
     assert report.exit_code() == 2
     assert [item.code for item in report.findings] == ["INT006"]
@@ -423,11 +423,11 @@ def test_check_says_that_tensorrt_could_not_be_asked(monkeypatch: pytest.MonkeyP
 
 def test_a_lack_of_memory_is_nobodys_fault() -> None:
     build = refused(issue("out of memory", place="", stage=""), status="memory")
-    asked = onnxfix.Report("m.onnx", "check", "trt11", problems=tuple(trouble(build)))
+    asked = onnxfix.Report("m.onnx", "check", "trt11", problems=tuple(build_problems(build)))
     [_, told] = lines(asked)
-    assert told == "  problem TensorRT could not be asked: out of memory"
+    assert told == "  problem TensorRT could not run: out of memory"
     [_, told] = lines(replace(asked, problems=(Problem("INT006 failed"),)))
-    assert told == "  problem INT006 failed (a fault of onnxfix or of the rule)"
+    assert told == "  problem INT006 failed (a bug in onnxfix or in the rule)"
 
 
 # ----------------------------------------------------------------------------------------------- warnings
@@ -505,12 +505,12 @@ def test_what_a_layer_requires_counts_for_every_profile() -> None:
 
 def test_words_about_a_missing_gpu_are_cut_where_there_is_a_reason() -> None:
     noise = ONLY_OF_THE_MACHINE[0]
-    assert own_words(f"Invalid Node - y\nShape Error (reshaping [6] to [6,0])\n{noise}") == (
+    assert without_missing_gpu(f"Invalid Node - y\nShape Error (reshaping [6] to [6,0])\n{noise}") == (
         "Invalid Node - y\nShape Error (reshaping [6] to [6,0])"
     )
-    assert own_words(noise) == ""
+    assert without_missing_gpu(noise) == ""
     other = noise.replace("cudaError 35", "cudaError 2")  # out of memory, on a machine that has a GPU
-    assert own_words(other) == other
+    assert without_missing_gpu(other) == other
 
 
 def test_every_rule_that_is_pointed_to_exists() -> None:
@@ -543,24 +543,24 @@ def test_a_warning_that_a_rule_gives_as_well_is_listed_once(
     own: Finding, warnings: list[tuple[str, str]], listed: list[str]
 ) -> None:
     said = tuple(issue(text, place, severity="warning") for text, place in warnings)
-    result = confirm.together([own], replace(ACCEPTED, warnings=said), RULES, RULES, [])
+    result = confirm.merged([own], replace(ACCEPTED, warnings=said), RULES, RULES, [])
     assert [item.code for item in result] == listed
     if listed == ["INT005"]:
         assert result == (replace(own, confirmed=f"Relu: {WARNING}"),)
-    without = confirm.together([], replace(ACCEPTED, warnings=said), RULES, RULES, [])
+    without = confirm.merged([], replace(ACCEPTED, warnings=said), RULES, RULES, [])
     assert [item.code for item in without] == ["TRT003"] * len(said), "nobody else says it"
 
 
 def test_a_warning_inside_the_node_of_a_finding_is_listed() -> None:
     inner = issue(WARNING, "y.then_branch / p", around="y", severity="warning")
-    result = confirm.together(
+    result = confirm.merged(
         [finding("INT005", severity="info")], replace(ACCEPTED, warnings=(inner,)), RULES, RULES, []
     )
     assert [(item.code, bool(item.confirmed)) for item in result] == [("INT005", True), ("TRT003", False)]
 
 
 def test_what_tensorrt_refuses_is_listed_beside_the_rule_that_knows_it() -> None:
-    result = confirm.together([finding("INT006")], refused(issue(INT32)), RULES, RULES, [])
+    result = confirm.merged([finding("INT006")], refused(issue(INT32)), RULES, RULES, [])
     assert [(item.code, bool(item.confirmed)) for item in result] == [("INT006", True), ("TRT001", False)]
 
 
@@ -631,21 +631,23 @@ CRASHED = TrtBuild("crash", "build", (issue("killed by SIGSEGV", place=""),), pa
 )
 def test_headline(builds: list[TrtBuild], expected: str) -> None:
     assert headline(builds) == expected
-    assert headline([ACCEPTED], asked=True) == "TensorRT-RTX 1.7.1 accepts it"
+    assert headline([ACCEPTED], always=True) == "TensorRT-RTX 1.7.1 accepts it"
 
 
 def test_findings_are_of_the_result_and_fixes_of_the_original() -> None:
     fix = AppliedFix("INT006", "int006", "error", at("y"), "found", "write Max", "exact", 1)
     after = refused(issue(INT32, place="z"))
     report = applied(refused(issue(INT32)), after, applied=(fix,), findings=(finding("INT006", place="z"),))
-    result = confirm.heard(report, RULES, RULES)
+    result = confirm.with_judgments(report, RULES, RULES)
     assert result.applied[0].confirmed == f"Relu: {INT32}"
     assert [(item.code, item.place.text, bool(item.confirmed)) for item in result.findings] == [
         ("INT006", "z", True),
         ("TRT001", "z", False),
     ]
     assert result.exit_code() == 1
-    assert confirm.heard(replace(report, verdict=None), RULES, RULES) == replace(report, verdict=None)
+    assert confirm.with_judgments(replace(report, verdict=None), RULES, RULES) == replace(
+        report, verdict=None
+    )
 
 
 def test_a_refusal_that_no_fix_is_to_blame_for_is_not_why_nothing_was_written() -> None:
@@ -658,7 +660,7 @@ def test_a_refusal_that_no_fix_is_to_blame_for_is_not_why_nothing_was_written() 
 
 
 def test_text_of_a_model_that_was_won() -> None:
-    report = confirm.heard(applied(refused(issue(INT32)), ACCEPTED), RULES, RULES)
+    report = confirm.with_judgments(applied(refused(issue(INT32)), ACCEPTED), RULES, RULES)
     assert report.won
     head, second = lines(report)[:2]
     assert head.startswith("m.onnx  TensorRT-RTX 1.7.1 refused it and accepts the result; 0 fixed, 0 left")
@@ -687,7 +689,7 @@ def test_verbose_text_has_the_builds() -> None:
         "fixed: accepted, 3 layers (1 SHUFFLE, 2 UNARY), 1 warning, 0.50 s to parse, "
         "1.25 s to build for compute capability 8.9, engine of 14,500 bytes"
     ) in told
-    assert "profile 1 (derived): x\\x1b[2J 1x3..8x3, usually 4x3, values of n 2" in told
+    assert "profile 1 (derived): x\\x1b[2J 1x3..8x3, optimal 4x3, values of n 2" in told
     assert "warning u: Relu: Unused Input: u (2 times)" in told
     check = Report("m.onnx", "check", "trt11", build=after)
     assert any(line.startswith("  build: accepted, 3 layers") for line in lines(check, verbose=True))
@@ -696,7 +698,7 @@ def test_verbose_text_has_the_builds() -> None:
 
 def test_json_has_builds_headline_and_confirmation() -> None:
     profile = Profile({"x": ((1, 3), (4, 3), (8, 3))}, derived=True)
-    report = confirm.heard(
+    report = confirm.with_judgments(
         applied(refused(issue(INT32)), replace(ACCEPTED, profiles=(profile,))), RULES, RULES
     )
     data = json.loads(json.dumps(report.to_json(), allow_nan=False))
@@ -746,14 +748,14 @@ def test_a_failing_rule_about_builds_is_a_problem(monkeypatch: pytest.MonkeyPatc
 
     problems: list[Problem] = []
     own = (finding("INT006"),)
-    assert confirm.together(own, ACCEPTED, [broken], [broken], problems) == own
+    assert confirm.merged(own, ACCEPTED, [broken], [broken], problems) == own
     raised = "ValueError: no such thing"
     assert problems == [Problem(f"rule XYZ001 failed: {raised}", rule="XYZ001", raised=raised)]
 
 
 def test_an_explicit_request_without_tensorrt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "onnxfix.verification.rungs.build.builder",
+        "onnxfix.verification.rungs.builder.builder",
         lambda options: Missing("not installed: pip install it", "not-installed"),
     )
     with pytest.raises(UsageError, match="pip install it"):
@@ -771,7 +773,7 @@ def test_check_writes_no_engine() -> None:
 @REAL
 def test_a_child_that_died_leaves_findings_and_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
     crashed = replace(CRASHED, errors=(issue("the builder was killed by SIGSEGV", place="", stage="build"),))
-    monkeypatch.setattr("onnxfix.verification.rungs.build.Builder.build", lambda *_, **__: crashed)
+    monkeypatch.setattr("onnxfix.verification.rungs.builder.Builder.build", lambda *_, **__: crashed)
     report = onnxfix.check(FOLDER / "int32_relu.onnx", trt=True)
     assert re.match(r"TensorRT\S* \d+\.\d+\.\d+ fails on it", report.headline)
     assert [item.message for item in of_trt(report)] == ["crash: the builder was killed by SIGSEGV"]
@@ -785,7 +787,7 @@ def test_other_rules_may_speak_of_builds(monkeypatch: pytest.MonkeyPatch) -> Non
         if build.engine_bytes > 1:
             yield Match(f"{build.engine_bytes} bytes")
 
-    monkeypatch.setattr("onnxfix.api.registry", lambda: Registry((large_engine,), ()))
+    monkeypatch.setattr("onnxfix.pipeline.plan.registry", lambda: Registry((large_engine,), ()))
     (found,) = confirm.findings(replace(ACCEPTED, engine_bytes=5), [large_engine])
     assert (found.code, found.name, found.place.text) == ("XYZ002", "large-engine", "the graph")
 

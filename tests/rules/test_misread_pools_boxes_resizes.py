@@ -40,13 +40,13 @@ REFUSED = {
 }
 #: Left alone although TensorRT does not take them, or not as ONNX Runtime does.
 NOT_ABOUT = {
-    "gaps, which TensorRT refuses: OPS037",
-    "a norm: OPS076",
-    "another norm, which TensorRT refuses: OPS066",
-    "a signal, which TensorRT refuses",
-    "by sizes, for which TensorRT refuses it",
-    "antialiasing, which TensorRT refuses (OPS031), and whose filter depends on the scales",
-    "an attribute that there was not before opset 10, and that TensorRT does not read there",  # no ONNX
+    "dilations, which TensorRT rejects (OPS037)",
+    "LpPool (OPS076)",
+    "another norm, which TensorRT rejects (OPS066)",
+    "a signal, which TensorRT rejects",
+    "sizes instead of scales, which TensorRT rejects",
+    "antialiasing, which TensorRT rejects (OPS031)",
+    "before opset 10 there is no ceil_mode, and TensorRT does not read it",  # no ONNX
 }
 
 

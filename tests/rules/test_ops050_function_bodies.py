@@ -189,7 +189,7 @@ def test_losses_mean_the_same_in_each_opset(opset: int, reduction: str) -> None:
     ],
 )
 def test_operators_that_changed_are_not_used(node: onnx.NodeProto, old: int, new: int, kept: bool) -> None:
-    assert _bodies._kept(node, old, new) is kept
+    assert _bodies._is_compatible(node, old, new) is kept
 
 
 def test_inputs_that_are_left_out_are_left_out_in_the_body() -> None:
@@ -300,11 +300,11 @@ def test_two_bodies_with_scans_share_no_name() -> None:
 def test_a_crash_of_onnx_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "g (float[3,9,2] x) => (float[3,9,2] y) <int64[1] s = {9}> { y = CenterCropPad<axes = [1]>(x, s) }"
     for broken in (os.abort, lambda *_: 1 / 0, lambda *_: None):
-        _bodies._asked.cache_clear()
-        monkeypatch.setattr(_bodies, "_made", _ignoring(broken))
+        _bodies._cached.cache_clear()
+        monkeypatch.setattr(_bodies, "_build", _ignoring(broken))
         assert not findings(operator_with_function_body, model_of(text, 18))
     monkeypatch.undo()
-    _bodies._asked.cache_clear()
+    _bodies._cached.cache_clear()
     assert len(findings(operator_with_function_body, model_of(text, 18))) == 1
 
 
@@ -314,7 +314,7 @@ def _ignoring(broken: Callable[..., Any]) -> Callable[..., Any]:
 
 def test_what_hangs_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "g (float[3,9,2] x) => (float[3,9,2] y) <int64[1] s = {9}> { y = CenterCropPad<axes = [1]>(x, s) }"
-    _bodies._asked.cache_clear()
+    _bodies._cached.cache_clear()
     with monkeypatch.context() as patched:
         patched.setattr(_bodies, "TIMEOUT_S", 0.0)
         assert not findings(operator_with_function_body, model_of(text, 18))
@@ -322,12 +322,12 @@ def test_what_hangs_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_bodies_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    _bodies._asked.cache_clear()
+    _bodies._cached.cache_clear()
     lines = " ".join(f'y{i} = NegativeLogLikelihoodLoss<reduction = "none">(x, t)' for i in range(200))
     outputs = ", ".join(f"float[3] y{i}" for i in range(200))
     model = model_of(f"g (float[3,5] x, int64[3] t) => ({outputs}) {{ {lines} }}", 13)
     assert len(findings(operator_with_function_body, model)) == 200
-    assert _bodies._asked.cache_info().misses == 1
+    assert _bodies._cached.cache_info().misses == 1
 
 
 def test_a_graph_inside_may_not_capture() -> None:

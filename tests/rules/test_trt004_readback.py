@@ -22,7 +22,7 @@ from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.registry import Registry, registry
 from onnxfix.report import confirm
-from onnxfix.report.headline import headline, unread
+from onnxfix.report.render.headline import headline, import_notes
 from onnxfix.report.render.text import render_report
 from onnxfix.report.report import Finding, Report
 from onnxfix.rule import Fix, Match, Safety, rule
@@ -266,7 +266,7 @@ def test_the_command_line_shows_what_was_found_and_repaired(tmp_path: Path) -> N
     )
     assert found.exit_code == 0
     first, second = found.output.splitlines()[:2]
-    assert " read it differently and reads the result as it is meant; 1 fixed, 0 left" in first
+    assert " read it differently and imports the fixed model correctly; 1 fixed, 0 left" in first
     assert second.startswith("  before: u: Trilu: tensor u at [0, 1] is ")
     assert "trt-network passed  what TensorRT-RTX" in found.output
     assert "    original: read differently, 4 feeds, ONNX Runtime on the CPU, " in found.output
@@ -332,7 +332,7 @@ def test_a_fix_that_tensorrt_reads_differently_is_withdrawn(
     one = Registry((default_upper, registry().get("TRT004")), ())
     text = "g (float[4,4] x) => (float[4,4] y) { u = Trilu<upper = 1>(x) y = Abs(u) }"
     path = networks.write(tmp_path / "m.onnx", text)
-    monkeypatch.setattr("onnxfix.api.registry", lambda: one)
+    monkeypatch.setattr("onnxfix.pipeline.plan.registry", lambda: one)
     report = onnxfix.apply(path, tmp_path / "out.onnx", rungs=("contract", "ort-cpu", "trt-network"))
     assert [(item.code, item.place.text) for item in report.withdrawn] == [("BBB001", "u")]
     assert "reads the fixed model differently: u: Trilu: " in report.withdrawn[0].reason
@@ -397,7 +397,7 @@ def test_severity_place_and_words() -> None:
 )
 def test_pointers_and_what_is_borne_out(own: Finding, pointer: str, borne: bool) -> None:
     reading = replace(READING, misreads=(GRAVE,))
-    found = confirm.together([own], None, RULES, RULES, [], reading)
+    found = confirm.merged([own], None, RULES, RULES, [], reading)
     assert [item.pointer for item in found if item.code == "TRT004"] == [pointer]
     assert [bool(item.confirmed) for item in found if item.code == "XYZ001"] == [borne]
 
@@ -412,24 +412,24 @@ BUILT = TrtBuild("accepted", package="tensorrt-rtx", version="1.7.1.116")
     [
         ([AGREES], "TensorRT-RTX 1.7.1 accepts it"),
         ([DIFFERS], "TensorRT-RTX 1.7.1 accepts it and reads it differently"),
-        ([DIFFERS, AGREES], "TensorRT-RTX 1.7.1 read it differently and reads the result as it is meant"),
+        ([DIFFERS, AGREES], "TensorRT-RTX 1.7.1 read it differently and imports the fixed model correctly"),
         ([DIFFERS, DIFFERS], "TensorRT-RTX 1.7.1 accepts it and still reads it differently"),
         ([AGREES, DIFFERS], "TensorRT-RTX 1.7.1 accepts it"),
         ([], "TensorRT-RTX 1.7.1 accepts it"),
     ],
 )
 def test_headline(readings: list[Reading], expected: str) -> None:
-    assert headline([BUILT], readings, asked=True) == expected
+    assert headline([BUILT], readings, always=True) == expected
     refused = replace(BUILT, status="refused", stage="parse")
-    assert "differently" not in headline([refused], readings, asked=True)
+    assert "differently" not in headline([refused], readings, always=True)
 
 
 def test_a_network_that_was_not_read_is_told() -> None:
     gap = Reading("gap", "NMS layer n: not known")
-    assert list(unread(gap)) == ["TensorRT's network cannot be read back: NMS layer n: not known"]
-    unknown = list(unread(Reading("unknown", "no kernel")))
+    assert list(import_notes(gap)) == ["TensorRT's network cannot be read back: NMS layer n: not known"]
+    unknown = list(import_notes(Reading("unknown", "no kernel")))
     assert unknown == ["TensorRT's network could not be compared with the model: no kernel"]
-    assert [*unread(AGREES), *unread(None), *unread(Reading("refused", "no"))] == []
+    assert [*import_notes(AGREES), *import_notes(None), *import_notes(Reading("refused", "no"))] == []
 
 
 def test_verbose_text_has_the_network() -> None:

@@ -193,7 +193,7 @@ def test_what_makes_a_symbol_makes_its_own_each_time() -> None:
     for _ in range(2):
         texts = [str(dim) for name in "ab" for dim in model.shapes.shape(model.main.values[name]) or ()]
         assert texts == ["2", "a.1", "2", "b.1"]
-        model.forget_shapes()
+        model.invalidate()
 
 
 def test_outputs_that_are_left_out_make_another_question() -> None:
@@ -241,7 +241,7 @@ def test_what_a_pass_no_longer_asks_for_is_let_go() -> None:
     transaction.apply([ed.SetInput(node_of(model, name), 1, "v") for name in "adf"])
     transaction.close()
     for _ in range(2):
-        model.forget_shapes()
+        model.invalidate()
         said(model)
     assert dropped not in {*model.knowledge._initializers, *model.knowledge._before}
 

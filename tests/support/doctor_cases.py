@@ -83,7 +83,7 @@ CASES = {
     "both onnxruntimes": (
         replace(SOUND, versions=versions(onnxruntime="1.30.0")),
         "onnxruntime-gpu 1.31.1 and onnxruntime 1.30.0 are both installed, and they install the same files "
-        "(those there now are of onnxruntime-gpu)",
+        "(the present ones are of onnxruntime-gpu)",
         f"pip uninstall -y onnxruntime-gpu onnxruntime && {GPU_13}",
         (),
     ),
@@ -95,13 +95,13 @@ CASES = {
     ),
     "driver older than ONNX Runtime's CUDA": (
         replace(SOUND, machine=OLD_DRIVER, cuda_works=False, cuda_refusal=Missing("it fell back")),
-        "onnxruntime-gpu 1.31.1 is built for CUDA 13.0, and the driver serves up to CUDA 12.4",
+        "onnxruntime-gpu 1.31.1 is built for CUDA 13.0, and the driver supports up to CUDA 12.4",
         GPU_12,
         ("ort-cuda", "trt-gpu"),
     ),
     "driver older than any": (
         replace(SOUND, machine=machine(driver=Driver(True, "11.4")), cuda_works=False),
-        "onnxruntime-gpu 1.31.1 is built for CUDA 13.0, and the driver serves up to CUDA 11.4",
+        "onnxruntime-gpu 1.31.1 is built for CUDA 13.0, and the driver supports up to CUDA 11.4",
         "install NVIDIA's driver 580 or newer",
         ("ort-cuda", "trt-gpu"),
     ),
@@ -111,13 +111,13 @@ CASES = {
             machine=machine(libraries=(replace(RUNTIME, version="12.9", cuda="12.9"), CUDNN)),
             cuda_works=False,
         ),
-        "is built for CUDA 13, and the CUDA runtime here is 12.9",
+        "is built for CUDA 13, and the installed CUDA runtime is 12.9",
         GPU_13,
         ("ort-cuda",),
     ),
     "another CUDA runtime for an ONNX Runtime for CUDA 12": (
         replace(SOUND, ort_cuda="12.2", cuda_works=False),
-        "is built for CUDA 12, and the CUDA runtime here is 13.0",
+        "is built for CUDA 12, and the installed CUDA runtime is 13.0",
         GPU_12,
         ("ort-cuda",),
     ),
@@ -125,37 +125,37 @@ CASES = {
         replace(
             without_gpu(), machine=machine(gpus=(), driver=Driver(), libraries=(RUNTIME,)), ort_cuda="12.2"
         ),
-        "is built for CUDA 12, and the CUDA runtime here is 13.0",
+        "is built for CUDA 12, and the installed CUDA runtime is 13.0",
         GPU_12,
         ("ort-cuda", "trt-build", "trt-gpu"),
     ),
     "no CUDA runtime": (
         replace(SOUND, machine=machine(libraries=()), cuda_works=False, cuda_refusal=Missing("it fell back")),
-        "is built for CUDA 13, and no CUDA runtime is here",
+        "is built for CUDA 13, and no CUDA runtime was found",
         GPU_13,
         ("ort-cuda",),
     ),
     "no cuDNN": (
         replace(SOUND, machine=machine(libraries=(RUNTIME,))),
-        "onnxruntime-gpu 1.31.1 needs cuDNN 9 for CUDA 13, and no cuDNN is here",
+        "onnxruntime-gpu 1.31.1 needs cuDNN 9 for CUDA 13, and no cuDNN was found",
         GPU_13,
         ("ort-cuda",),
     ),
     "cuDNN 8": (
         replace(SOUND, machine=machine(libraries=(RUNTIME, replace(CUDNN, version="8.9.7")))),
-        "needs cuDNN 9 for CUDA 13, and cuDNN here is 8.9.7 for CUDA 13",
+        "needs cuDNN 9 for CUDA 13, and the installed cuDNN is 8.9.7 for CUDA 13",
         GPU_13,
         ("ort-cuda",),
     ),
     "cuDNN for another CUDA": (
         replace(SOUND, machine=machine(libraries=(RUNTIME, replace(CUDNN, cuda="12.9")))),
-        "needs cuDNN 9 for CUDA 13, and cuDNN here is 9.28.0 for CUDA 12",
+        "needs cuDNN 9 for CUDA 13, and the installed cuDNN is 9.28.0 for CUDA 12",
         GPU_13,
         ("ort-cuda",),
     ),
     "a cuDNN that does not load": (
         replace(SOUND, faults={"cudnn": "killed by SIGSEGV"}),
-        "a cuDNN that is installed does not load: killed by SIGSEGV",
+        "an installed cuDNN does not load: killed by SIGSEGV",
         GPU_13,
         (),
     ),
@@ -183,15 +183,15 @@ CASES = {
     ),
     "onnxruntime's files are gone": (
         replace(
-            SOUND, ort_package="", ort_cuda="", providers=(), cuda_works=False, gone=("onnxruntime-gpu",)
+            SOUND, ort_package="", ort_cuda="", providers=(), cuda_works=False, missing=("onnxruntime-gpu",)
         ),
-        "onnxruntime-gpu 1.31.1 is installed, but its files are gone",
+        "onnxruntime-gpu 1.31.1 is installed, but its files are missing",
         "pip install --force-reinstall --no-deps onnxruntime-gpu",
         ("ort-cpu", "ort-cuda"),
     ),
     "polygraphy's files are gone": (
-        replace(SOUND, gone=("polygraphy",)),
-        "polygraphy 0.53.6 is installed, but its files are gone",
+        replace(SOUND, missing=("polygraphy",)),
+        "polygraphy 0.53.6 is installed, but its files are missing",
         "pip install --force-reinstall --no-deps polygraphy",
         ("trt-gpu",),
     ),
@@ -223,20 +223,20 @@ CASES = {
         replace(
             without_gpu(Driver(True, "13.0", 803, "CUDA_ERROR_X")), nvml_status=18, nvml_fault="mismatch"
         ),
-        "the kernel runs another version of NVIDIA's driver than the one that is installed (mismatch)",
+        "the kernel runs another version of NVIDIA's driver than the installed one (mismatch)",
         "reboot",
         ("ort-cuda", "trt-build", "trt-gpu"),
     ),
     "a driver that does not start": (
         without_gpu(Driver(True, "13.0", 999, "CUDA_ERROR_UNKNOWN, unknown error")),
         "NVIDIA's driver does not start: CUDA_ERROR_UNKNOWN, unknown error",
-        "see what nvidia-smi says; reboot, or install NVIDIA's driver anew",
+        "check nvidia-smi; reboot, or reinstall NVIDIA's driver",
         ("ort-cuda", "trt-build", "trt-gpu"),
     ),
     "a driver that hangs": (
         without_gpu(faults={"driver": "took more than 60 s and was stopped"}),
         "NVIDIA's driver does not answer: took more than 60 s and was stopped",
-        "see what nvidia-smi says; reboot, or install NVIDIA's driver anew",
+        "check nvidia-smi; reboot, or reinstall NVIDIA's driver",
         ("ort-cuda", "trt-build", "trt-gpu"),
     ),
     "TensorRT crashes": (
@@ -306,13 +306,13 @@ CASES = {
     ),
     "TensorRT for a newer CUDA than the driver's": (
         replace(SOUND, machine=OLD_DRIVER),
-        "tensorrt 11.1.0.106 is built for CUDA 13, and the driver serves up to CUDA 12.4",
+        "tensorrt 11.1.0.106 is built for CUDA 13, and the driver supports up to CUDA 12.4",
         "pip uninstall -y tensorrt-cu13 tensorrt-cu13-bindings tensorrt-cu13-libs && pip install tensorrt-cu12",
         ("trt-gpu",),
     ),
     "TensorRT for a newer CUDA than a very old driver's": (
         replace(SOUND, machine=machine(driver=Driver(True, "11.8"))),
-        "is built for CUDA 13, and the driver serves up to CUDA 11.8",
+        "is built for CUDA 13, and the driver supports up to CUDA 11.8",
         "install NVIDIA's driver 580 or newer",
         ("trt-gpu",),
     ),
@@ -329,21 +329,21 @@ RUNG_CASES = {
             ort_cuda="12.2",
         ),
         "ort-cuda",
-        "no GPU: NVIDIA's driver is not installed",
+        "no NVIDIA driver found",
         "",
     ),
-    "no driver": (without_gpu(), "ort-cuda", "no GPU: NVIDIA's driver is not installed", ""),
-    "no GPU": (without_gpu(Driver(True, "13.0", 100, "x")), "trt-gpu", "NVIDIA's driver shows no GPU", ""),
+    "no driver": (without_gpu(), "ort-cuda", "no NVIDIA driver found", ""),
+    "no GPU": (without_gpu(Driver(True, "13.0", 100, "x")), "trt-gpu", "NVIDIA's driver reports no GPU", ""),
     "hidden": (
         without_gpu(Driver(True, "13.0", 100, "x"), hidden="-1"),
         "ort-cuda",
-        "CUDA_VISIBLE_DEVICES='-1' leaves no GPU",
+        "CUDA_VISIBLE_DEVICES='-1' hides all GPUs",
         "unset CUDA_VISIBLE_DEVICES",
     ),
     "a container without its GPUs": (
         without_gpu(kernel_driver="580.159.04"),
         "trt-gpu",
-        "the kernel runs NVIDIA's driver 580.159.04, but its library libcuda.so.1 is not here",
+        "the kernel runs NVIDIA's driver 580.159.04, but its library libcuda.so.1 was not found",
         "in a container: start it with its GPUs, such as docker run --gpus all",
     ),
     "the CPU's onnxruntime": (

@@ -17,7 +17,7 @@ from onnx import ModelProto
 
 from onnxfix import engine
 from onnxfix.causes import Problem
-from onnxfix.files import scan, wire
+from onnxfix.files import loading, saving, scan, wire
 from onnxfix.files.lazy import NONCE, TOKEN_SIZE, Source
 from onnxfix.model import Model
 from onnxfix.registry import registry
@@ -48,7 +48,7 @@ def written(proto: ModelProto) -> bytes:
     return bytes(proto.SerializeToString(deterministic=True))
 
 
-def opened(path: Path, large: int = 1) -> wire.Loaded:
+def opened(path: Path, large: int = 1) -> loading.Loaded:
     """The model in a file, without its weights of ``large`` bytes and more.
 
     Raises:
@@ -56,21 +56,21 @@ def opened(path: Path, large: int = 1) -> wire.Loaded:
     """
 
     def cut(source: Source, _: int) -> list[scan.Piece]:
-        window = scan.Window(source.read, source.size)
+        window = wire.Window(source.read, source.size)
         parts = scan._cut(window, source, "ModelProto", 0, source.size, large, 0)
         return parts.pieces if parts is not None else [(0, source.size)]
 
     with mock.patch.object(scan, "cut", cut):
-        return wire.open_model(path, large=TOKEN_SIZE)
+        return loading.open_model(path, large=TOKEN_SIZE)
 
 
-def stand_ins(loaded: wire.Loaded) -> int:
+def stand_ins(loaded: loading.Loaded) -> int:
     return loaded.skeleton.count(NONCE)
 
 
 def saved(proto: ModelProto, path: Path) -> bytes:
     """The bytes that the lazy path writes."""
-    assert not wire.save(proto, path)
+    assert not saving.save(proto, path)
     return path.read_bytes()
 
 
@@ -79,7 +79,7 @@ def fixed_eagerly(data: bytes, base: Path | None, safety: Safety) -> Done:
     return _fixed(proto, base, safety, lambda: written(proto))
 
 
-def fixed_lazily(loaded: wire.Loaded, base: Path | None, safety: Safety, path: Path) -> Done:
+def fixed_lazily(loaded: loading.Loaded, base: Path | None, safety: Safety, path: Path) -> Done:
     proto = loaded.fresh()
     return _fixed(proto, base, safety, lambda: saved(proto, path))
 

@@ -36,7 +36,7 @@ def write(
     """
     trt = load("tensorrt-rtx")
     log, ear = logger_of(trt)
-    ear.listen()
+    ear.clear()
     builder = trt.Builder(log)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     tensors = {

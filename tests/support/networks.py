@@ -19,7 +19,7 @@ from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.readback import network as trt_network
 from onnxfix.verification.readback import read
-from onnxfix.verification.rungs.build import Builder
+from onnxfix.verification.rungs.builder import Builder
 from onnxfix.verification.verdict import RungResult
 from support.models import model, write
 

@@ -40,7 +40,7 @@ def made(
     an input."""
     trt = load("tensorrt-rtx")
     log, ear = logger_of(trt)
-    ear.listen()
+    ear.clear()
     network = trt.Builder(log).create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     kept: list[Array] = []  # TensorRT reads weights where they lie
     tensors = {

@@ -85,7 +85,7 @@ def read(path: str) -> Network:
     """Import a model file by TensorRT-RTX."""
     trt = load("tensorrt-rtx")
     log, ear = logger_of(trt)
-    ear.listen()
+    ear.clear()
     builder = trt.Builder(log)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, log)

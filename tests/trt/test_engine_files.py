@@ -20,7 +20,7 @@ from onnxfix.trt import files
 from onnxfix.trt.build import attempt
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.ladder import verify
-from onnxfix.verification.rungs.build import Builder
+from onnxfix.verification.rungs.builder import Builder
 from support.models import write
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL
@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("none/file", "there is no directory"),
+        ("none/file", "does not exist"),
         ("", "is a directory; name a file"),
         ("n" * 300, "File name too long"),
     ],

@@ -19,11 +19,11 @@ from onnxfix.trt import build as tensorrt
 from onnxfix.trt import profiles as trt_profiles
 from onnxfix.trt.build import attempt
 from onnxfix.trt.records import Profile, TrtOptions
+from onnxfix.verification.feeds.profiles import bound_profile, chosen_profiles, of_one_rank, symbols_of
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.rungs import batch_sweep
-from onnxfix.verification.rungs.feeds import Trial, profiles
-from onnxfix.verification.rungs.shapes import bound_profile, chosen_profiles, of_one_rank, symbols_of
+from onnxfix.verification.rungs.trials import Trial, profiles
 from onnxfix.verification.verdict import RungResult
 from support.models import write
 from support.paths import FIXTURES
@@ -60,11 +60,11 @@ def test_input_shapes_bind_their_symbols_and_leave_the_others() -> None:
     symbols = {"N": (1, 1, 1), "S": (3, 3, 3)}
     assert found == (Profile({"x": ((1, 3, 4),) * 3}, symbols=symbols),)
     assert told == (
-        "the optimization profile has the sizes of the input shapes given: N=1, S=3; other sizes are derived"
+        "the optimization profile has the sizes of the given input shapes: N=1, S=3; other sizes are derived"
     )
     assert symbols_of(found[0], known(TWO)) == symbols
     _, told = chosen_profiles(NO_OPTIONS, known(RELU), {"N": 1}, None)
-    assert told.endswith("given: N=1")
+    assert told.endswith("given input shapes: N=1")
 
 
 def test_only_open_inputs_are_part_of_a_profile() -> None:
@@ -147,7 +147,7 @@ def test_a_frozen_batch_is_built_at_the_shape_that_was_given(tmp_path: Path) -> 
     given = tmp_path / "one.npz"
     np.savez(given, x=zeros(1, 3, 4))
     for how, told in (
-        ({"input_shapes": ["x:1x3x4"]}, "has the sizes of the input shapes given: N=1"),
+        ({"input_shapes": ["x:1x3x4"]}, "has the sizes of the given input shapes: N=1"),
         ({"inputs": given}, "covers the inputs that were given"),
     ):
         rung = climbed(FROZEN, **how)

@@ -14,9 +14,9 @@ from onnxfix.errors import UsageError
 from onnxfix.sandbox import Worker
 from onnxfix.trt.records import Profile, TrtOptions
 from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.profiles import given_profiles, symbols_of
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.ladder import verify
-from onnxfix.verification.rungs.shapes import given_profiles, symbols_of
 from onnxfix.verification.verdict import RungResult
 from support.models import write
 from support.real_tensorrt import REAL
@@ -110,7 +110,7 @@ def test_of_two_the_third_is_not_guessed(least: str, usual: str, most: str, lack
             "x:4x3x4,w:3x5",
             "dimension N of input w is 3, but 4 elsewhere",
         ),
-        (PAST, "", "x:2x3,p:2x5", "", "dimension S . 1 of input p is 5, and should be 4"),
+        (PAST, "", "x:2x3,p:2x5", "", "dimension S . 1 of input p is 5, but must be 4"),
         (RESHAPE, "", "s:2x3x4", "", "input s has rank 1"),
         (
             "g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }",
@@ -214,8 +214,8 @@ def test_of_plain_data_the_numbers_are_the_shape(tmp_path: Path) -> None:
     assert rung.builds[0].profiles[0].shapes == {"m": ((7,),) * 3}
     assert not rung.builds[0].profiles[0].values
     for spec, told in (
-        ("k:2x3x4", "k is no shape tensor .* shape 3, not values 2x3x4"),
-        ("e:5", "e is no shape"),
+        ("k:2x3x4", "k is not a shape tensor .* shape 3, not values 2x3x4"),
+        ("e:5", "e is not a shape"),
     ):
         with pytest.raises(UsageError, match=told):
             climbed(path, opt_shapes=(spec,))

@@ -73,7 +73,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     with Worker(variables=VARIABLES) as builder, Worker(variables=VARIABLES) as runner:
         cards = builder.call("onnxfix.nvidia:gpus", timeout=PATIENCE).value
         if not cards:
-            pytest.skip("the driver shows no GPU, so no engine can be executed")
+            pytest.skip("no NVIDIA GPU found, so no engine can be executed")
         chosen = builder.call(f"{trt_package.__name__}:choose", timeout=PATIENCE).value
         if not isinstance(chosen, trt_package.Choice) or chosen.gpu is None:
             note = getattr(chosen, "note", "") or getattr(chosen, "reason", chosen)

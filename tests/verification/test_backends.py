@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, parser
 
-from onnxfix import backends
+from onnxfix import backends, walk
 from onnxfix.backends import ort, reference
 from onnxfix.verification.compare.compare import identical
 
@@ -207,7 +207,7 @@ def test_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_asking_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from onnxfix import backends; [backends.missing(n) for n in backends.BACKENDS];"
+        "import sys; from onnxfix import backends, walk; [backends.missing(n) for n in backends.BACKENDS];"
         "print([m for m in ('onnxruntime', 'onnx.reference') if m in sys.modules])"
     )
     root = Path(backends.__file__).resolve().parent.parent.parent
@@ -235,7 +235,7 @@ def test_nodes_are_found_everywhere() -> None:
         }
         <domain: "my", opset_import: ["": 21]> f (x) => (y) { y = Abs(x) }"""
     )
-    assert sorted(node.op_type for node in reference.nodes(model)) == ["Abs", "If", "Neg", "f"]
+    assert sorted(node.op_type for node in walk.model_nodes(model)) == ["Abs", "If", "Neg", "f"]
 
 
 @pytest.mark.parametrize("backend", BOTH)

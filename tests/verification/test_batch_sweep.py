@@ -22,7 +22,8 @@ from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs import batch_sweep, probe
-from onnxfix.verification.rungs.batch_sweep import Pair, SweepResult, at_batch_one, batch_symbols, sweep
+from onnxfix.verification.rungs.batch_sweep import at_batch_one, batch_symbols, sweep
+from onnxfix.verification.sweep import Pair, SweepResult
 from onnxfix.verification.verdict import RungResult
 from support.models import write
 from support.paths import FIXTURES
@@ -102,14 +103,14 @@ def test_the_repaired_model_is_judged_and_the_original_told(tmp_path: Path) -> N
 
 @REAL
 def test_a_model_that_is_the_same_both_ways_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "probe", lambda found: probe.Probe("the driver shows no GPU"))
+    monkeypatch.setattr(probe, "probe", lambda found: probe.Probe("no NVIDIA GPU found"))
     path = write(tmp_path / "m.onnx", RELU)
     before = path.read_bytes()
     rung = swept(path, greatest=5)
     assert rung.status == "passed"
     assert rung.reason.endswith(
         "; batch sweep passed: the model is built for batch 1 alone and a profile of batch 1 to 5 (N); "
-        "outputs were not compared: no engine was executed (the driver shows no GPU)"
+        "outputs were not compared: no engine was executed (no NVIDIA GPU found)"
     )
     assert not [note for note in rung.notes if "differ" in note or "warning for" in note]
     assert path.read_bytes() == before

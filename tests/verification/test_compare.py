@@ -36,7 +36,7 @@ def f32(*values: float) -> Any:
         (None, f32(1.0), "an empty optional in the original, a tensor"),
         ([f32(1.0)], f32(1.0), "a sequence of 1 in the original, a tensor"),
         ([f32(1.0)], [], "a sequence of 1 in the original, a sequence of 0"),
-        ({1: f32(1.0)}, {2: f32(1.0)}, "other keys"),
+        ({1: f32(1.0)}, {2: f32(1.0)}, "different keys"),
         (f32(1.0), {1: f32(1.0)}, "is a tensor in the original"),
     ],
 )
@@ -105,7 +105,7 @@ def test_nan_and_inf_must_be_at_the_same_places(original: float, fixed: float) -
     for noise in (0.0, 1e30):
         found = one(f32(1.0, original), f32(1.0, fixed), exact=False, noise=noise)
         assert found.agreement == "different"
-        assert "NaN or Inf at other places (1 of 2" in found.reason
+        assert "NaN or Inf at different positions (1 of 2" in found.reason
         assert found.first == (1,)
     assert one(f32(original), f32(original), exact=False).agreement == "identical"
 

@@ -24,6 +24,7 @@ import pytest
 import onnxfix
 from onnxfix.fleet.recall import recall
 from onnxfix.nvidia import Missing
+from onnxfix.options import Verification
 from onnxfix.pipeline import proof
 from onnxfix.report.render.latency import latency_lines
 from onnxfix.report.render.text import render_report
@@ -38,8 +39,8 @@ from onnxfix.verification import ladder
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.rungs import gpu, probe
 from onnxfix.verification.rungs.benchmark import usual
-from onnxfix.verification.rungs.feeds import Trial
-from onnxfix.verification.rungs.sides import Side
+from onnxfix.verification.rungs.sessions import Sessions
+from onnxfix.verification.rungs.trials import Trial
 from onnxfix.verification.verdict import RungResult, Verdict
 from support import fake_engines
 from support.cli import run
@@ -224,7 +225,7 @@ def test_both_engines_by_graphs_that_are_captured_for_the_full_tensorrt() -> Non
     ("trick", "words"),
     [
         ({"breaks": True}, "TensorRT does not run the engine; heard"),
-        ({"hollow": True}, "the graph that was captured computes nothing; heard"),
+        ({"hollow": True}, "the captured graph computes nothing; heard"),
     ],
 )
 def test_where_one_cannot_be_captured_both_are_streamed(
@@ -286,7 +287,7 @@ def test_a_graph_without_nodes_is_none() -> None:
     device = Device()
     device.nodes = lambda graph: 0  # type: ignore[method-assign]
     found = timed(device, TRT, fixed=Engine(device))
-    assert found.fallback == "the graph that was captured is empty; heard"
+    assert found.fallback == "the captured graph is empty; heard"
 
 
 def test_nothing_is_copied_or_allocated_while_engines_are_timed() -> None:
@@ -539,7 +540,7 @@ def test_engines_that_agree_are_timed(rung: Rung) -> None:
 
 
 def test_it_costs_nothing_unless_it_is_asked_for(rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxfix.verification.rungs.sides.Side.latency", None)
+    monkeypatch.setattr("onnxfix.verification.rungs.sessions.Sessions.latency", None)
     result = rung(RELU, RELU_CAST)
     assert (result.status, result.latency) == ("passed", None)
 
@@ -583,7 +584,7 @@ def test_the_originals_engine_of_a_rung_before_is_built_again(rung: Rung) -> Non
     assert rung.asked[3] == rung.asked[0], "with the same profiles"
     rung.refusals["original"] = "no memory left"
     found = gpu.climb(replace(asked, trt=ASKED)).latency
-    assert found == Latency(reason="the engine of the original is not built again: no memory left")
+    assert found == Latency(reason="the engine of the original could not be rebuilt: no memory left")
 
 
 def test_what_goes_wrong_is_a_reason_and_no_failure(rung: Rung) -> None:
@@ -604,7 +605,7 @@ def test_what_goes_wrong_is_a_reason_and_no_failure(rung: Rung) -> None:
 def test_engines_are_loaded_again_after_they_were_timed(worker: Worker, tmp_path: Path) -> None:
     path = save(tmp_path / "m.engine", RELU)
     told = {"package": "tensorrt"}
-    with Side(worker, fake_engines.__name__, told, loading=PATIENCE, running=PATIENCE) as side:
+    with Sessions(worker, fake_engines.__name__, told, loading=PATIENCE, running=PATIENCE) as side:
         feed = {"x": np.ones((1, 2), np.float32)}
         assert side.load("fixed", str(path)) == ""
         assert side.latency({"fixed": str(path)}, feed).reason == ""
@@ -640,7 +641,7 @@ def test_whoever_looks_for_a_culprit_times_nothing(monkeypatch: pytest.MonkeyPat
             tmp_path,
             proto,
             proto,
-            proof.Options(trt=ASKED),
+            proof.Comparison(Verification(), ASKED),
             exact=True,
             rungs=rungs,  # type: ignore[arg-type]
         )
@@ -688,8 +689,8 @@ def test_one_engine_is_told_alone() -> None:
 
 
 def test_no_latency_is_told_with_its_reason() -> None:
-    assert lines(Latency(reason="no engine was executed: the driver shows no GPU")) == [
-        "  latency     not measured: no engine was executed: the driver shows no GPU"
+    assert lines(Latency(reason="no engine was executed: no NVIDIA GPU found")) == [
+        "  latency     not measured: no engine was executed: no NVIDIA GPU found"
     ]
 
 

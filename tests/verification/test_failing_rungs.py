@@ -16,22 +16,23 @@ from onnxfix import nvidia
 from onnxfix.cli.app import app
 from onnxfix.errors import Fault, OnnxfixError, explained, fault_of
 from onnxfix.fleet.recall import recall
+from onnxfix.forks import forked
 from onnxfix.nvidia import Missing
-from onnxfix.report.headline import broken, unread
+from onnxfix.report.render.headline import import_notes, import_problems
 from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.report.report import Report, plain
-from onnxfix.sandbox import Outcome, Worker, forked, shared
+from onnxfix.sandbox import Outcome, Worker, shared
 from onnxfix.trt import package as trt_package
 from onnxfix.trt.lift import attempt, kinds, lift
 from onnxfix.trt.lift.records import Lifted
 from onnxfix.trt.package import Choice
 from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtOptions
-from onnxfix.verification import ladder, runner
+from onnxfix.verification import execution, ladder
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.readback import child, network
-from onnxfix.verification.rungs import build, gpu, probe
-from onnxfix.verification.rungs.build import Builder
+from onnxfix.verification.rungs import builder, gpu, probe
+from onnxfix.verification.rungs.builder import Builder
 from onnxfix.verification.verdict import RungResult, Verdict
 from support import networks
 from support.real_tensorrt import REAL
@@ -106,7 +107,7 @@ def test_how_the_run_ended_is_data(
 
 def test_a_model_that_cannot_be_looked_at_is_no_fault_of_ours(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"\x0a\xff")
-    assert isinstance(child.sketch(str(tmp_path / "bad.onnx")), child.Told)
+    assert isinstance(child.sketch(str(tmp_path / "bad.onnx")), child.Reply)
 
 
 @pytest.mark.parametrize(("note", "status"), [("", "unstarted"), ("parse", "error"), ("lift", "error")])
@@ -144,14 +145,14 @@ def test_why_tensorrt_could_not_be_chosen_is_data(
     monkeypatch: pytest.MonkeyPatch, status: Any, cause: str
 ) -> None:
     monkeypatch.setattr(Worker, "call", lambda *_, **__: Outcome(status, message="made up"))
-    found = build._choice.__wrapped__("auto", None, False, 0, None)
+    found = builder._choice.__wrapped__("auto", None, False, 0, None)
     assert isinstance(found, Missing)
     assert found.cause == cause
 
 
 def test_a_package_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    found = build.builder(TrtOptions())
+    found = builder.builder(TrtOptions())
     assert isinstance(found, Missing)
     assert found.cause == "not-installed"
     networks.write(tmp_path / "m.onnx", RELU)
@@ -223,9 +224,9 @@ def test_why_no_engine_is_executed_is_data(
 def test_one_rung_breaks_and_the_others_are_climbed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Literal["reference", "ort-cpu"]
 ) -> None:
-    real = runner.climb
+    real = execution.climb
     monkeypatch.setattr(
-        runner, "climb", lambda request, rung: stop() if rung == name else real(request, rung)
+        execution, "climb", lambda request, rung: stop() if rung == name else real(request, rung)
     )
     networks.write(tmp_path / "m.onnx", RELU)
     found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=["reference", "ort-cpu"])
@@ -290,7 +291,7 @@ def test_no_fix_is_withdrawn_for_it_and_the_model_is_written(tmp_path: Path) -> 
         assert "broke" in text
         assert "ZeroDivisionError: made up" in text
         assert "please report it" in text
-    assert "1 of which a rung broke" in "\n".join(map(str, render_summary([report], [])))
+    assert "1 with a broken rung" in "\n".join(map(str, render_summary([report], [])))
     assert recall(Report, plain(report) | {"pending": None}).verdict == report.verdict
 
 
@@ -334,5 +335,5 @@ def test_a_check_with_tensorrt_has_a_problem(tmp_path: Path) -> None:
 
 def test_a_reading_that_broke_is_no_note() -> None:
     broke, refused, gap = (Reading(status, "why") for status in ("broke", "refused", "gap"))  # type: ignore[arg-type]
-    assert [bool(list(unread(one))) for one in (broke, refused, gap)] == [False, False, True]
-    assert [bool(list(broken(one))) for one in (broke, refused, gap)] == [True, False, False]
+    assert [bool(list(import_notes(one))) for one in (broke, refused, gap)] == [False, False, True]
+    assert [bool(list(import_problems(one))) for one in (broke, refused, gap)] == [True, False, False]

@@ -10,7 +10,8 @@ import onnx
 import pytest
 
 from onnxfix.sandbox import shared
-from onnxfix.verification.feeds import plan, ranges
+from onnxfix.verification import extents
+from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import make_inputs
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.ladder import Limits, verify
@@ -182,11 +183,11 @@ INSIDE = """g (float[N,8] x) => (float[N,8] y) <float[8] w = {1,2,3,4,5,6,7,8}, 
     a = Mul(x, x) b = Sqrt(a) c = Softplus(b) q = QuantizeLinear(c, s, z) y = DequantizeLinear(q, s, z) }"""
 
 
-def reached(text: str, folder: Path, opset: int = 20) -> tuple[Signature, ranges.Reach]:
+def reached(text: str, folder: Path, opset: int = 20) -> tuple[Signature, extents.Reach]:
     path = networks.write(folder / "m.onnx", networks.model(text, opset))
     one = signature(path)
     request = Request(path, path, one, shared(), False, 0, {}, {}, None)
-    return one, ranges.reach(request, path, {"N": 16})
+    return one, extents.reach(request, path, {"N": 16})
 
 
 def test_what_is_quantized_inside_is_looked_at_and_the_inputs_are_scaled(tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ def test_what_is_quantized_inside_is_looked_at_and_the_inputs_are_scaled(tmp_pat
 
 
 def test_no_factor_where_it_is_reached_already(tmp_path: Path) -> None:
-    assert reached(INSIDE % "0.01", tmp_path)[1] == ranges.Reach(1.0, "")
+    assert reached(INSIDE % "0.01", tmp_path)[1] == extents.Reach(1.0, "")
 
 
 @pytest.mark.parametrize(
@@ -211,19 +212,19 @@ def test_no_factor_where_it_is_reached_already(tmp_path: Path) -> None:
         (
             "g (float[N,8] x) => (float[N,8] y) <float s = {1}, uint8 z = {0}> { c = Sigmoid(x)"
             " q = QuantizeLinear(c, s, z) y = DequantizeLinear(q, s, z) }",
-            "1 of 1 quantizers inside do not reach both limits on made inputs: c",
+            "1 of 1 quantizers inside do not reach both limits on generated inputs: c",
         ),
         (
             "g (float[N,8] x, bool b) => (float[N,8] y) <float s = {1}, uint8 z = {0}> { y = If(b)<"
             "then_branch = p () => (float[N,8] i) { c = Sigmoid(x) q = QuantizeLinear(c, s, z)"
             " i = DequantizeLinear(q, s, z) }, else_branch = r () => (float[N,8] j) { j = Neg(x) }> }",
-            "1 quantizer in subgraphs or functions was not looked at",
+            "1 quantizer in subgraphs or functions was not checked",
         ),
     ],
     ids=["bounded", "subgraph"],
 )
 def test_what_is_not_reached_is_said(tmp_path: Path, text: str, missed: str) -> None:
-    assert reached(text, tmp_path)[1] == ranges.Reach(1.0, missed)
+    assert reached(text, tmp_path)[1] == extents.Reach(1.0, missed)
     path = tmp_path / "m.onnx"
     verdict = verify(path, path, exact=True, rungs=["ort-cpu"])
     assert missed in verdict.rungs[0].notes
@@ -234,15 +235,17 @@ def test_products_of_integers_are_looked_at_as_well(tmp_path: Path) -> None:
         float u = {100}> { q = QuantizeLinear(x, s, z) y = QLinearMatMul(q, s, z, w, s, z, u, z) }"""
     one, found = reached(text, tmp_path)
     assert [inside.name for inside in one.quantizers.inside] == ["y"]
-    assert found.missed == "1 of 1 quantizers inside do not reach both limits on made inputs: y"
+    assert found.missed == "1 of 1 quantizers inside do not reach both limits on generated inputs: y"
 
 
 def test_one_measurement_for_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    measure = ranges._extents
-    monkeypatch.setattr(ranges, "_extents", lambda *args: calls.append(args) or measure(*args))
+    measure = extents._extents
+    monkeypatch.setattr(extents, "_extents", lambda *args: calls.append(args) or measure(*args))
     for _ in range(3):
-        reached(INSIDE % "0.01", tmp_path) if not calls else ranges.reach(calls[0][0], calls[0][1], {"N": 16})
+        reached(INSIDE % "0.01", tmp_path) if not calls else extents.reach(
+            calls[0][0], calls[0][1], {"N": 16}
+        )
     assert len(calls) == 1
 
 

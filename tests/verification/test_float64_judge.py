@@ -302,4 +302,4 @@ def test_without_it_a_difference_fails_as_before_and_the_notes_say_why(tmp_path:
     after = f"{head} <float[1,1,1] w = {{1.6}}> {{ y = com.microsoft.FusedConv(x, w) }}"
     found = rung(tmp_path, before, after, "ort-cpu")
     assert found.status == "failed"
-    assert any("the original in float64 could not be asked: " in note for note in found.notes)
+    assert any("the original could not run in float64: " in note for note in found.notes)

@@ -35,7 +35,7 @@ def save_folder(folder: Path) -> Path:
 
 
 def encode(array: Any) -> dict[str, str]:
-    """As Polygraphy's JSON holds a NumPy array."""
+    """As Polygraphy's JSON contains a NumPy array."""
     raw = io.BytesIO()
     np.save(raw, array, allow_pickle=False)
     return {"array": base64.b64encode(raw.getvalue()).decode(), "polygraphy_class": "ndarray"}
@@ -165,7 +165,7 @@ def test_good_inputs_pass_and_types_are_restored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"z": X}, "have z, which is no input of the model; those are x, ids, b, s, w"),
+        ({"z": X}, "have z, which is not an input of the model; its inputs are x, ids, b, s, w"),
         ({"x": None}, "lack x"),
         ({"x": X.astype(np.float64)}, "input x: expected float32, got float64"),
         ({"ids": IDS.astype(np.int32)}, "input ids: expected int64, got int32"),

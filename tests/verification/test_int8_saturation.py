@@ -12,9 +12,9 @@ import pytest
 
 from onnxfix.backends import ort
 from onnxfix.sandbox import Outcome, Worker
+from onnxfix.verification.execution import _CUT_OFF, climb
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.request import Request
-from onnxfix.verification.runner import _CUT_OFF, climb
 from onnxfix.verification.verdict import RungResult
 from support import networks
 

@@ -17,11 +17,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 from typer.testing import CliRunner
 
-from onnxfix import _child, api, sandbox
+from onnxfix import _child, api, forks, sandbox
 from onnxfix.backends import ort, ort_weights
 from onnxfix.cli.app import app
 from onnxfix.errors import UsageError
-from onnxfix.files import lazy
+from onnxfix.files import lazy, wire
 from onnxfix.sandbox import Outcome, Worker, allow_maps, memory_limit
 from onnxfix.verification.checker import Complaint
 from onnxfix.verification.ladder import Limits, RungResult, Verdict, verify
@@ -203,10 +203,10 @@ def test_large_weights_are_mapped_from_the_model_itself(tmp_path: Path) -> None:
 def test_what_the_file_does_not_say_itself_is_loaded_as_usual(tmp_path: Path) -> None:
     """The name after the bytes, which protobuf reads and never writes; so that a wrong range would show."""
     path = matmul(tmp_path / "m.onnx")
-    data, name = path.read_bytes(), lazy.prefix(8, 1) + b"w"
+    data, name = path.read_bytes(), wire.prefix(8, 1) + b"w"
     size = MATMUL * MATMUL * 4
-    at = data.index(name + lazy.prefix(9, size)) + len(name)
-    end = at + len(lazy.prefix(9, size)) + size
+    at = data.index(name + wire.prefix(9, size)) + len(name)
+    end = at + len(wire.prefix(9, size)) + size
     odd = tmp_path / "odd.onnx"
     odd.write_bytes(data[: at - len(name)] + data[at:end] + name + data[end:])
     assert onnx.load(odd) == onnx.load(path)
@@ -386,12 +386,12 @@ def table(folder: Path, *, external: bool, name: str = "m.onnx", last: float = 0
     else:  # the fields of a message may come in pieces: a second `graph` that holds the tensor is merged with the first
         inner = tensor.SerializeToString()
         del model.graph.initializer[:]
-        head = lazy.prefix(9, size)
+        head = wire.prefix(9, size)
         length = len(inner) + len(head) + size
-        body = lazy.prefix(5, length) + inner + head
+        body = wire.prefix(5, length) + inner + head
         graph = model.graph.SerializeToString()
         model.ClearField("graph")
-        front = model.SerializeToString() + lazy.prefix(7, len(graph) + len(body) + size) + graph + body
+        front = model.SerializeToString() + wire.prefix(7, len(graph) + len(body) + size) + graph + body
         path.write_bytes(front)
         holder, start = path, len(front)
     os.truncate(holder, start + size)
@@ -483,7 +483,7 @@ def test_a_checker_without_memory_refutes_nobody(
 
     monkeypatch.setattr("onnxfix.verification.validity.forked", forked)
     found = rung(run(PLAIN, RELU, rungs=["contract"]), "contract")
-    words = "onnx.checker was not asked: ran out of memory (of 7 MiB)"
+    words = "onnx.checker did not run: ran out of memory (of 7 MiB)"
     assert (found.status, found.reason) == ("skipped", words)
     kept = rung(run(PLAIN, RELU, rungs=["contract"], contract=lambda *_: []), "contract")
     assert (kept.status, kept.reason) == ("passed", f"the interface is unchanged; {words}")
@@ -495,10 +495,10 @@ def eat() -> int:
 
 def test_a_fork_says_its_limit_unless_it_is_its_own() -> None:
     with memory_limit(100):
-        assert sandbox.forked(eat, timeout=PATIENCE).message.endswith(
+        assert forks.forked(eat, timeout=PATIENCE).message.endswith(
             "(memory is limited to 100 MiB: --memory-limit sets it)"
         )
-        assert "--memory-limit" not in sandbox.forked(eat, timeout=PATIENCE, memory_mb=100).message
+        assert "--memory-limit" not in forks.forked(eat, timeout=PATIENCE, memory_mb=100).message
 
 
 def test_weights_that_do_not_fit_are_no_difference(tmp_path: Path) -> None:

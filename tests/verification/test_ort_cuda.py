@@ -26,10 +26,10 @@ from onnxfix.backends import ort_cuda
 from onnxfix.sandbox import Worker
 from onnxfix.verification import cuda, remote
 from onnxfix.verification.compare.compare import Metrics, compare, largest
+from onnxfix.verification.execution import climb
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.request import Request
-from onnxfix.verification.runner import climb
 from onnxfix.verification.verdict import RungResult
 from support import fake_cuda
 from support.paths import ROOT
@@ -92,7 +92,7 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch, rung: Rung, worker: Worker) 
     monkeypatch.setattr(ort_cuda, "_has_driver", lambda: False)
     result = rung(ADD, ADD)
     assert (result.name, result.status) == ("ort-cuda", "skipped")
-    assert result.reason == "the driver shows no GPU, for there is no NVIDIA driver here"
+    assert result.reason == "no NVIDIA driver found"
     assert worker.pid is None, "no child is needed to say so"
 
 
@@ -160,7 +160,7 @@ def test_a_silent_fallback_is_a_skip(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     fake_cuda.install(monkeypatch, tmp_path, "falls back")
     result = rung(ADD, ADD)
     assert result.status == "skipped"
-    expected = "onnxruntime falls back to the CPU" if nvidia.gpus() else "the driver shows no GPU"
+    expected = "onnxruntime falls back to the CPU" if nvidia.gpus() else "no NVIDIA GPU found"
     assert result.reason.startswith(expected)
     assert not result.feeds
 
@@ -181,7 +181,7 @@ def test_the_reason_of_a_fallback_is_what_the_library_lacks(
         'file: pip install "onnxruntime-gpu[cuda,cudnn]"'
     )
     monkeypatch.setattr(nvidia, "gpus", lambda: [])
-    assert ort_cuda._why_fallen(ort, "") == nvidia.Missing("the driver shows no GPU", "no-gpu")
+    assert ort_cuda._why_fallen(ort, "") == nvidia.Missing("no NVIDIA GPU found", "no-gpu")
 
 
 def test_a_model_for_which_it_falls_back_is_no_proof(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_overflow_by_order_does_not_count(
     assert {one.status for one in extreme} == {"not counted"}
     assert "do not count" in result.reason
     assert "refused" not in result.reason
-    assert any("as it is ordered" in note for note in result.notes)
+    assert any("depends on its order" in note for note in result.notes)
 
 
 def test_overflow_is_told_from_other_differences() -> None:
@@ -373,7 +373,7 @@ def test_a_version_that_does_not_say_where_nodes_ran(
     fake_cuda.install(monkeypatch, tmp_path, "says nothing")
     result = rung(ADD, ADD)
     assert result.status == "passed"
-    assert "this onnxruntime does not say which nodes ran on CUDA" in result.notes
+    assert "this onnxruntime does not report which nodes ran on CUDA" in result.notes
 
 
 # ------------------------------------------------------------------------------------------------ TF32
@@ -426,7 +426,7 @@ def test_tf32_that_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     whole = "g (int64[N] x) => (int64[N] y) { y = Add(x, x) }"
     result = rung(whole, whole)
     assert {one.status for one in result.informative} == {"identical"}
-    assert "with TF32 on, onnxruntime's default, not one bit changes" in result.notes
+    assert "with TF32 on, onnxruntime's default, no bit changes" in result.notes
 
 
 def test_tf32_is_not_tried_where_the_user_forbids_it(

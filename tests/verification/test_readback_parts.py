@@ -13,16 +13,17 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfix.backends import Unsupported
+from onnxfix.backends.ort_messages import without_status
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Worker
 from onnxfix.verification.compare.compare import compare
 from onnxfix.verification.compare.noise import shaken
 from onnxfix.verification.readback import child
 from onnxfix.verification.readback.bench import Bench, Tried
-from onnxfix.verification.readback.child import Told, aligned
+from onnxfix.verification.readback.child import Reply, aligned
 from onnxfix.verification.readback.interface import inputs_of, partners
 from onnxfix.verification.readback.locate import downstream, layers_of, upstream
-from onnxfix.verification.readback.words import lacks, node_of, place_of, settled, told
+from onnxfix.verification.readback.refusals import lacks, node_of, place_of, settled
 from support import networks
 
 CHAIN = "g (float[2,3] x) => (float[2,3] y) { a = Neg(x) b = Abs(a) y = Sqrt(b) }"
@@ -109,7 +110,7 @@ def test_tensors_inside_become_outputs_and_weights_stay_where_they_are(
     scratch.mkdir()
     feed = {"x": np.ones((2, 64), np.float32)}
     for names in (["a"], ["y", "a"], ["x", "w"]):
-        assert child.load(backend, str(path), extra=names, scratch=str(scratch)) == Told()
+        assert child.load(backend, str(path), extra=names, scratch=str(scratch)) == Reply()
         assert child.run("onnx", "0", feed).error == ""
         assert sorted(child._STATE.kept["onnx", "0"]) == sorted(names)
     np.testing.assert_array_equal(child._STATE.kept["onnx", "0"]["w"], np.eye(64) * 2)
@@ -118,7 +119,7 @@ def test_tensors_inside_become_outputs_and_weights_stay_where_they_are(
         assert [one.stat().st_size for one in scratch.iterdir()] == [64 * 64 * 4]
         assert len(child._STATE.slim[str(path)][0].SerializeToString()) < 2000
         second = weighty(tmp_path / "second" / "m.onnx", external=False)  # it has a file of its own
-        assert child.load(backend, str(second), extra=["a"], scratch=str(scratch)) == Told()
+        assert child.load(backend, str(second), extra=["a"], scratch=str(scratch)) == Reply()
         assert len(list(scratch.iterdir())) == 2
 
 
@@ -150,7 +151,7 @@ def test_distance_of_the_model_from_itself() -> None:
     child._STATE.kept["lifted", "0"] = {"y": np.array([1.5, 2.0])}
     pairs = [("y", "y"), ("z", "w")]
     first, second = child.judge("0", pairs, coarse="", noise={"y": 0.2})
-    assert (first.agreement, second.reason) == ("within", "is no output of the network")
+    assert (first.agreement, second.reason) == ("within", "is not an output of the network")
     assert child.judge("0", pairs[:1], coarse="", noise={})[0].agreement == "different"
     child.forget("0")
     assert child._STATE.kept == {}
@@ -161,7 +162,7 @@ def test_a_backend_that_cannot_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Unsupported("no float4 here")
 
     monkeypatch.setattr(child.backends, "load", refuse)
-    assert child.load("ort-cpu", "m.onnx") == Told("no float4 here", lacking=True)
+    assert child.load("ort-cpu", "m.onnx") == Reply("no float4 here", lacking=True)
 
 
 # ------------------------------------------------------------------------------------------------ the sandbox
@@ -179,7 +180,7 @@ def test_a_child_that_dies_is_a_result(tmp_path: Path, monkeypatch: pytest.Monke
     with Worker() as worker:
         bench = Bench(worker, 30.0)
         tried = Tried(bench, lambda: bench.load("ort-cpu", str(path)))
-        assert tried.load() == Told()
+        assert tried.load() == Reply()
         assert tried.expect(feed).error == ""
         assert (tried.taken, bench.holds("onnx", "0")) == (["0"], True)
         with monkeypatch.context() as broken:
@@ -253,9 +254,9 @@ def test_what_onnx_runtime_lacks_is_no_word_on_the_model(words: str, lacking: bo
 
 def test_words_without_their_status() -> None:
     said = "Fail: [ONNXRuntimeError] : 1 : FAIL : Load model from /x/m.onnx failed:This is wrong"
-    assert told(said) == "This is wrong"
-    assert told("InvalidArgument: no") == "no"
-    assert told("") == ""
+    assert without_status(said) == "This is wrong"
+    assert without_status("InvalidArgument: no") == "no"
+    assert without_status("") == ""
 
 
 GATHER = "running Gather node. Name:''"

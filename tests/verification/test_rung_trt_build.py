@@ -19,8 +19,8 @@ from onnxfix.sandbox import Worker
 from onnxfix.trt.package import Choice
 from onnxfix.trt.records import TrtBuild, TrtOptions
 from onnxfix.verification.ladder import verify
-from onnxfix.verification.rungs import build as trt_build
-from onnxfix.verification.rungs.build import Builder
+from onnxfix.verification.rungs import builder as trt_builder
+from onnxfix.verification.rungs.builder import Builder
 from onnxfix.verification.verdict import RungResult
 from support.models import write
 from support.paths import ROOT
@@ -198,12 +198,12 @@ def test_a_build_over_the_memory_limit_says_nothing_about_the_model(
         workers.append(Worker(**options))
         return workers[-1]
 
-    monkeypatch.setattr(trt_build, "Worker", kept)
+    monkeypatch.setattr(trt_builder, "Worker", kept)
     for megabytes in (96, 104, 112, 128):
         rung = climbed(SWIN, memory_mb=megabytes, timeout=20.0)
         assert (rung.status, rung.builds[0].status) == ("skipped", "memory")
-        assert "could not be asked: " in rung.reason
-        assert "memory" in rung.reason.partition("could not be asked: ")[2][:60]
+        assert "gave no result: " in rung.reason
+        assert "memory" in rung.reason.partition("gave no result: ")[2][:60]
         assert rung.reason.endswith(f" (memory is limited to {megabytes} MiB: --memory-limit sets it)")
         assert not rung.builds[0].judged
     assert climbed(write(tmp_path / "next.onnx", RELU)).status == "passed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 from dataclasses import replace
@@ -15,16 +16,19 @@ from typer.testing import CliRunner
 
 from onnxfix import sandbox
 from onnxfix.cli.app import app
+from onnxfix.errors import UsageError
 from onnxfix.nvidia import Gpu, Missing
 from onnxfix.place import Place
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.trt import package
 from onnxfix.trt.build import attempt
+from onnxfix.trt.messages import memory_errors
 from onnxfix.trt.package import Choice
 from onnxfix.trt.records import Issue, TrtBuild, TrtOptions
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.rungs import build as trt_build
-from onnxfix.verification.rungs.build import Builder, judge
+from onnxfix.verification.rungs.build import judge
+from onnxfix.verification.rungs.builder import Builder
 from support.models import write
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
@@ -102,7 +106,7 @@ def test_a_lack_of_memory_says_nothing_about_a_model() -> None:
     for builds in ((starved,), (starved, starved), (good, starved)):
         result = judge(builds, builder(), inherit=False)
         assert (result.status, result.refutes) == ("skipped", False)
-        assert result.reason == "TensorRT-RTX 1.7.1 could not be asked: out of memory: y: Relu: bad_alloc"
+        assert result.reason == "TensorRT-RTX 1.7.1 gave no result: out of memory: y: Relu: bad_alloc"
     # Unless the original is known to do with half of what is not enough for the fixed model.
     result = judge((good, starved), builder(), inherit=True, harmed=True)
     assert (result.status, result.refutes) == ("failed", True)
@@ -184,7 +188,7 @@ def test_tensorrt_that_does_not_start_says_nothing_about_the_model() -> None:
     broken = TrtBuild("error", "", (Issue("", "error", "ImportError: libcudart"),))
     result = judge((build(), broken), builder(), inherit=False)
     assert (result.status, result.cause, result.refutes) == ("skipped", "not-loadable", False)
-    assert result.reason == "TensorRT-RTX 1.7.1 could not be asked: ImportError: libcudart"
+    assert result.reason == "TensorRT-RTX 1.7.1 gave no result: ImportError: libcudart"
     late = replace(broken, stage="build")
     assert judge((build(), late), builder(), inherit=False).status == "failed"
 
@@ -200,17 +204,13 @@ def test_tensorrt_that_does_not_start_says_nothing_about_the_model() -> None:
         ),
         (Outcome("timeout", None, "took long", "saving"), "timeout", "build", "the builder took long"),
         (
-            Outcome("crash", None, "exited: Memory allocation failed", ""),
+            Outcome("crash", None, "exited: why", "", died=True, printed="Memory allocation failed"),
             "memory",
             "",
-            "TensorRT exited: Memory",
+            "TensorRT exited: why",
         ),
-        (
-            Outcome("error", None, "ImportError: failed to map segment", ""),
-            "memory",
-            "",
-            "failed to map segment",
-        ),
+        (Outcome("crash", None, "exited: out of memory", "", died=True), "crash", "", "TensorRT exited"),
+        (Outcome("memory", None, "MemoryError: failed to map", ""), "memory", "", "failed to map"),
         (Outcome("error", None, "ImportError: no", ""), "error", "", "ImportError: no"),
         (Outcome("error", None, "ValueError: odd", "parse"), "error", "parse", "ValueError: odd"),
     ],
@@ -220,6 +220,36 @@ def test_an_end_of_the_child_has_its_place(outcome: Outcome, status: str, stage:
     found = attempt(cast(Worker, dying), "model.onnx", package="tensorrt-rtx")
     assert (found.status, found.stage) == (status, stage)
     assert words in found.reason
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (ImportError("libnvinfer.so: failed to map segment"), MemoryError),
+        (RuntimeError("OutOfMemory"), MemoryError),
+        (RuntimeError("no such layer"), RuntimeError),
+        (UsageError("no optimization profile: out of memory"), UsageError),
+    ],
+)
+def test_a_lack_of_memory_that_tensorrt_raises_is_one(raised: Exception, expected: type[Exception]) -> None:
+    with pytest.raises(expected, match=str(raised)), memory_errors():
+        raise raised
+
+
+@pytest.mark.parametrize(("text", "cause"), [("failed to map segment", "memory"), ("no", "not-loadable")])
+def test_why_a_package_does_not_load_is_data(monkeypatch: pytest.MonkeyPatch, text: str, cause: str) -> None:
+    monkeypatch.setattr(package, "not_installed", lambda name="auto": None)
+    monkeypatch.setattr(importlib, "import_module", _raise(ImportError(text)))
+    found = package.choose("tensorrt-rtx")
+    assert isinstance(found, Missing)
+    assert found.cause == cause
+
+
+def _raise(error: Exception) -> Any:
+    def call(*_: Any) -> Any:
+        raise error
+
+    return call
 
 
 def test_without_a_package_a_required_rung_ends_with_the_command(
@@ -314,7 +344,7 @@ def test_a_refused_node_of_another_name_is_the_same_node(tmp_path: Path) -> None
 
 def test_an_original_that_could_not_be_asked_about_has_not_failed() -> None:
     reason = said(build("error", "", "libfoo is missing"), build())
-    assert "could not be asked about the original" in reason
+    assert "gave no result for the original" in reason
     assert "failed on" not in reason
 
 

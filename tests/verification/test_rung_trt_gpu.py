@@ -39,10 +39,10 @@ from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs import build as trt_build
 from onnxfix.verification.rungs import gpu, probe
-from onnxfix.verification.rungs import sides as trt_sides
-from onnxfix.verification.rungs.feeds import Trial, outside, profiles
+from onnxfix.verification.rungs import sessions as trt_sides
 from onnxfix.verification.rungs.judge import REPAIRED, Terms, judge
 from onnxfix.verification.rungs.probe import Probe
+from onnxfix.verification.rungs.trials import Trial, outside, profiles
 from onnxfix.verification.verdict import RungResult
 from support import fake_cuda, fake_engines
 from support.paths import FIXTURES
@@ -177,7 +177,7 @@ def test_inputs_are_given_as_the_engine_takes_them() -> None:
     assert runner.given["x"].shape == ()
     with pytest.raises(Unsupported, match="input x is float32 in the engine and int32 in the model"):
         engine.infer(runner, {"x": np.zeros(2, np.int32)})
-    with pytest.raises(Unsupported, match="wants an input x"):
+    with pytest.raises(Unsupported, match="has an input x"):
         engine.infer(runner, {"y": np.zeros(2, np.float32)})
 
 
@@ -279,9 +279,9 @@ def test_a_process_serves_one_package(fresh: Worker, tmp_path: Path) -> None:
 @NO_DRIVER
 def test_without_a_gpu_the_rung_is_skipped(tmp_path: Path, worker: Worker) -> None:
     options = TrtOptions(package="tensorrt-rtx")
-    assert probe.unavailable(options) == "the driver shows no GPU"
+    assert probe.unavailable(options) == "no NVIDIA GPU found"
     result = gpu.climb(request(tmp_path, worker, RELU, RELU, trt=options))
-    assert (result.name, result.status, result.reason) == ("trt-gpu", "skipped", "the driver shows no GPU")
+    assert (result.name, result.status, result.reason) == ("trt-gpu", "skipped", "no NVIDIA GPU found")
 
 
 @REAL
@@ -296,7 +296,7 @@ def test_on_a_gpu_that_is_not_served_tensorrt_itself_is_asked(
     assert result.status == "skipped"
     assert result.reason.startswith("TensorRT-RTX ")
     where = "H100 (compute capability 9.0, which NVIDIA does not list)"
-    assert f"executes no engine on {where}: IRuntime::deserialize" in result.reason
+    assert f"cannot execute engines on {where}: IRuntime::deserialize" in result.reason
     assert "Cuda Runtime" in result.reason
     assert result.builds == (), "the model need not be built for that"
 
@@ -570,7 +570,7 @@ def test_a_fixed_model_without_an_engine_fails_if_the_original_has_one(rung: Run
     result = rung(RELU, RELU_CAST)
     assert (result.status, result.feeds) == ("failed", ())
     words = "TensorRT 10.9.0 builds no engine of the fixed model: no such plugin"
-    assert result.reason == f"{words}; of the original it does"
+    assert result.reason == f"{words}; it builds one of the original"
     rung.refusals["original"] = "this one not either"
     result = rung(RELU, RELU_CAST)
     assert (result.status, result.reason) == ("skipped", words)
@@ -585,7 +585,7 @@ def test_engines_that_do_not_load(rung: Rung) -> None:
     rung.tricks = {"fixed": {"refused": "no memory left"}}
     result = rung(RELU, RELU_CAST)
     words = "the engine of the fixed model does not load: no memory left"
-    assert (result.status, result.reason) == ("failed", f"{words}; that of the original does")
+    assert (result.status, result.reason) == ("failed", f"{words}; the original's does")
     rung.tricks["original"] = rung.tricks["fixed"]
     assert (rung(RELU, RELU_CAST).status, rung(RELU, RELU_CAST).reason) == ("skipped", words)
 
@@ -614,7 +614,7 @@ def test_outputs_that_differ_in_two_runs_are_left_out(rung: Rung) -> None:
     result = rung(TWO, TWO + " ")
     assert result.status == "passed"
     assert result.excluded == ("z",)
-    assert result.notes[-1] == "not compared, since they are not the same in two runs of the original: z"
+    assert result.notes[-1] == "not compared, since the original is not deterministic there: z"
     assert {part.name for one in result.feeds for part in one.metrics} == {"y"}
 
 
@@ -665,7 +665,7 @@ def test_float64_is_judged_as_the_float32_that_tensorrt_makes_of_it(rung: Rung) 
     wide = "g (double[N,2] x) => (double[N,2] y) { y = Sqrt(x) }"
     result = rung(wide, wide + " ")
     assert result.status == "passed", result.reason
-    assert "TensorRT computes float64 as float32, and was judged as that" in result.notes
+    assert "TensorRT computes float64 as float32, and was compared as such" in result.notes
 
 
 def test_narrow_types_are_compared(rung: Rung) -> None:
@@ -742,7 +742,7 @@ def test_kernels_do_not_excuse_a_fixed_engine_that_differs() -> None:
 def test_what_only_onnx_runtime_gives_is_a_difference() -> None:
     found = judge(Terms(["y"]), "label", None, Ran({"y": np.ones(1)}), None, Ran({}))
     assert found.reason == (
-        "the fixed model's engine differs from ONNX Runtime on the CPU: output y is no output of both"
+        "the fixed model's engine differs from ONNX Runtime on the CPU: output y is not an output of both"
     )
 
 
@@ -788,7 +788,7 @@ def test_nothing_is_proven_where_both_fail(rung: Rung) -> None:
 
 def test_a_child_that_died_while_it_was_idle_is_replaced(worker: Worker, tmp_path: Path) -> None:
     path = save(tmp_path / "m.onnx", RELU)
-    with trt_sides.Side(
+    with trt_sides.Sessions(
         worker, trt_sides.__name__, {"backend": "ort-cpu"}, loading=PATIENCE, running=PATIENCE
     ) as side:
         assert side.load("a", str(path)) == ""
@@ -803,7 +803,7 @@ def test_a_child_that_died_while_it_was_idle_is_replaced(worker: Worker, tmp_pat
 
 def test_time_runs_out(rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
     result = rung(RELU, RELU_CAST, total=0.0)
-    assert (result.status, result.reason) == ("skipped", "there was no time for a single run")
+    assert (result.status, result.reason) == ("skipped", "no run finished within the time limit")
     assert rung.asked == []
 
 
@@ -927,7 +927,7 @@ def test_without_onnx_runtime_the_engines_are_held_against_each_other(rung: Rung
     result = rung(foreign, foreign + " ")
     assert result.status == "passed"
     assert result.reason.startswith(
-        f"{AGREE}: identical on 6 feeds over 4 shapes; nobody can say what is right: ONNX Runtime: "
+        f"{AGREE}: identical on 6 feeds over 4 shapes; there is no reference result: ONNX Runtime: "
     )
     assert labels(result, "identical") == {"engines"}
     rung.engines["fixed"] = ABS

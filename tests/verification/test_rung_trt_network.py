@@ -18,7 +18,7 @@ from onnxfix.trt.lift.records import Gap, Lifted
 from onnxfix.verification import validity
 from onnxfix.verification.readback import read as trt_network_read
 from onnxfix.verification.readback.bench import Bench
-from onnxfix.verification.readback.child import Told
+from onnxfix.verification.readback.child import Reply
 from onnxfix.verification.verdict import RungResult, Verdict
 from support import networks
 
@@ -45,8 +45,8 @@ def test_what_agrees_passes_and_proves_nothing_about_two_models(stage: networks.
     rung = stage.climb((CHAIN, CHAIN))
     assert (rung.status, rung.inherited, kinds(rung)) == ("passed", False, [])
     assert rung.reason == (
-        "what TensorRT-RTX 1.7.1 imported computes what the model does: identical on 4 feeds, ONNX Runtime on the CPU "
-        "(no engine was executed)"
+        "the network that TensorRT-RTX 1.7.1 imported computes the same as the model: identical on 4 feeds, "
+        "ONNX Runtime on the CPU (no engine was executed)"
     )
     (one,) = rung.networks
     assert (one.status, one.backend, one.feeds, one.shapes) == ("agrees", "ort-cpu", 4, 1)
@@ -96,7 +96,7 @@ def test_only_what_matters_is_compared_inside(stage: networks.Stage, monkeypatch
     asked: list[list[str]] = []
     load = Bench.load_with
 
-    def loaded(bench: Bench, backend: str, path: str, names: list[str], scratch: str) -> Told:
+    def loaded(bench: Bench, backend: str, path: str, names: list[str], scratch: str) -> Reply:
         asked.append(list(names))
         return load(bench, backend, path, names, scratch)
 
@@ -197,7 +197,7 @@ def test_no_number_beside_one_that_differs_at_the_edge_is_grave(stage: networks.
     grave = stage.climb((text, other))
     (one,) = grave.networks[0].misreads
     assert (grave.status, one.tensorrt, one.harmless) == ("failed", "nan", False)
-    assert "NaN or Inf at other places (" in one.extent
+    assert "NaN or Inf at different positions (" in one.extent
     assert one.extent.endswith("others are out of tolerance")
 
 
@@ -240,7 +240,7 @@ def test_outputs_of_nan_alone_prove_nothing(stage: networks.Stage) -> None:
     alone, more = lost.format("", ""), lost.format(", float[2,3] z", "z = Neg(x)")
     rung = stage.climb((alone, alone.replace("Abs(x)", "Mul(x, x)")))
     assert (rung.status, rung.networks[0].status) == ("skipped", "unknown")
-    words = "nothing but NaN and infinity on all inputs, in which a difference would be lost: output y"
+    words = "only NaN and infinity on all inputs, which would hide a difference: output y"
     assert words in rung.reason
     rung = stage.climb((more, more.replace("Abs(x)", "Mul(x, x)")))
     assert (rung.status, words in rung.notes) == ("passed", True)
@@ -327,7 +327,7 @@ def test_lies_that_change_nothing_are_harmless(stage: networks.Stage) -> None:
     ("status", "told"),
     [
         ("refused", "does not import the model: no importer"),
-        ("crash", "nothing was learnt of how TensorRT-RTX 1.7.1 reads the model: killed by SIGSEGV"),
+        ("crash", "it is unknown how TensorRT-RTX 1.7.1 reads the model: killed by SIGSEGV"),
         ("unlifted", "the network of the model cannot be read back: NMS layer n of ONNX node y: not known"),
     ],
 )
@@ -379,12 +379,12 @@ def test_a_kernel_that_lacks_something_when_it_runs(
 ) -> None:
     load, run, using = Bench.load, Bench.run, list[str]()
 
-    def loaded(bench: Bench, backend: str, path: str, **more: Any) -> Told:
+    def loaded(bench: Bench, backend: str, path: str, **more: Any) -> Reply:
         using.append(backend)
         return load(bench, backend, path, **more)
 
-    def ran(bench: Bench, *given: Any, **more: Any) -> Told:
-        return Told("NOT_IMPLEMENTED : no") if using[-1] == "ort-cpu" else run(bench, *given, **more)
+    def ran(bench: Bench, *given: Any, **more: Any) -> Reply:
+        return Reply("NOT_IMPLEMENTED : no") if using[-1] == "ort-cpu" else run(bench, *given, **more)
 
     monkeypatch.setattr(Bench, "load", loaded)
     monkeypatch.setattr(Bench, "run", ran)
@@ -404,7 +404,7 @@ def test_without_time_to_look_inside_the_output_is_named(
     monkeypatch.setattr("onnxfix.verification.readback.execute._LOCATING", -1.0)
     rung = stage.climb((CHAIN, WRONG))
     assert kinds(rung) == [("value", "y")]
-    assert any("there was no time to look further" in note for note in rung.notes)
+    assert any("the time limit was reached" in note for note in rung.notes)
 
 
 def test_a_network_that_fails_where_the_model_runs(stage: networks.Stage) -> None:
@@ -464,7 +464,7 @@ def test_of_an_invalid_model_nothing_is_learnt(stage: networks.Stage, node: str)
     rung = stage.climb((invalid, network))
     assert rung.status == "skipped"
     assert rung.reason.startswith(
-        "nothing was learnt of how TensorRT-RTX 1.7.1 reads the model: it is not valid ONNX: "
+        "it is unknown how TensorRT-RTX 1.7.1 reads the model: it is not valid ONNX: "
     )
     (reading,) = rung.networks
     assert (reading.status, reading.misreads) == ("unknown", ())
@@ -492,7 +492,7 @@ def test_inputs_that_do_not_fit_are_nobodys_fault(stage: networks.Stage) -> None
         m = Mul(n, n) i = Add(m, k) y = Gather<axis = 1>(x, i) }"""
     rung = stage.climb((chosen, chosen.replace("Add(m, k)", "Sub(m, m)")))
     assert (rung.status, kinds(rung)) == ("skipped", [])
-    assert "the model fails on all inputs that were tried" in rung.reason
+    assert "the model fails on all inputs tried" in rung.reason
     loose = STATIC.replace("float[2,3] x", "float[2,M] x")
     rung = stage.climb((loose, loose))
     assert (rung.status, kinds(rung)) == ("passed", [])  # a size with eight elements was found
@@ -515,7 +515,7 @@ def test_given_inputs_are_used(stage: networks.Stage) -> None:
 def test_a_fix_that_tensorrt_reads_differently_is_refuted(stage: networks.Stage) -> None:
     rung = stage.climb((CHAIN, CHAIN), (CHAIN, WRONG))
     assert (rung.status, rung.inherited, rung.refutes) == ("failed", False, True)
-    assert rung.reason.endswith(", and the original as it is")
+    assert rung.reason.endswith(", and the original correctly")
     assert [one.status for one in rung.networks] == ["agrees", "differs"]
 
 
@@ -555,7 +555,7 @@ def test_of_an_original_that_is_not_read_the_nodes_are_known(
     wrong = fixed.replace("Abs", "Relu")
     rung = stage.climb((CHAIN, Lifted("refused", "no importer")), (fixed, wrong))
     assert (rung.status, rung.inherited) == ("failed", inherited)
-    assert "of the original nothing is known: no importer" in rung.reason
+    assert "the original is unknown: no importer" in rung.reason
 
 
 def test_the_fixed_model_may_have_another_interface(stage: networks.Stage) -> None:

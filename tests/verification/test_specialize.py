@@ -18,17 +18,17 @@ from onnx.reference import ReferenceEvaluator
 
 import onnxfix
 from onnxfix.errors import UsageError
-from onnxfix.files import lazy, wire
+from onnxfix.files import lazy, loading, wire
+from onnxfix.options import Specialization
 from onnxfix.pipeline import contract
-from onnxfix.pipeline.stages import _specialized
 from onnxfix.pipeline.whole import specialize
+from onnxfix.pipeline.whole.run import specialized
 from onnxfix.report.report import Fixed, Report
 from onnxfix.sandbox import Worker
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.rungs import gpu, probe
-from onnxfix.verification.specialize.asked import Asked
 from onnxfix.verification.specialize.resolve import resolve
-from onnxfix.verification.specialize.special import Special
+from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 from support import fake_engines
 from support.cli import run
 from support.paths import FIXTURES
@@ -240,7 +240,7 @@ def test_a_branch_that_the_value_decides_goes_away() -> None:
 )
 def test_a_value_has_the_type_and_shape_of_its_input(kind: str, value: Any, expected: Any) -> None:
     known = signature(model_of(f"g ({kind} v, float[2] x) => (float[2] y) {{ y = Exp(x) }}"))
-    special, _, _ = resolve(known, Asked(inputs={"v": value}))
+    special, _, _ = resolve(known, Specialization(inputs={"v": value}))
     made = special.values["v"]
     assert (made.dtype, made.shape) == (expected.dtype, expected.shape)
     assert made.tolist() == expected.tolist() or np.isnan(expected)
@@ -374,7 +374,7 @@ def test_static_from_inputs(tmp_path: Path) -> None:
     assert report.verdict is not None
     assert report.verdict.passed
     assert shapes(report.model) == {"x": [2, 7, 4], "m": [2, 7], "y": [2, 7, 4], "z": [2, 14]}
-    assert any(note.startswith("1 of 3 inputs given do not have the fixed sizes") for note in report.notes)
+    assert any(note.startswith("1 of 3 given inputs do not have the fixed sizes") for note in report.notes)
     rung = report.verdict.rung("ort-cpu")
     assert rung is not None
     assert len(rung.feeds) == 2, "the third has another batch"
@@ -431,7 +431,7 @@ def test_static_without_proof(tmp_path: Path) -> None:
         (["--fix-input", "m=@double.npy"], "expected float32, got float64"),
         (["--keep-inputs"], "--keep-inputs has no effect without --fix-input"),
         (["--fix-dim", "batch=1", "--input-shapes", "x:2x3x4"], "the size 2, but it is fixed as 1"),
-        (["--fix-dim", "batch=1", "--inputs", "feed.npz"], "none of the inputs given has the fixed sizes"),
+        (["--fix-dim", "batch=1", "--inputs", "feed.npz"], "none of the given inputs has the fixed sizes"),
         (["--fix-dim", "batch=1", "--trt-min-shapes", "x:2x3x4"], "batch is fixed as 1: TensorRT's optimization"),
         (["--fix-input", "m=[[1]]", "--trt-min-shapes", "m:1x1"], "input m is fixed: TensorRT's optimization"),
     ],
@@ -471,7 +471,7 @@ def test_a_mistake_is_one_line(
 def test_a_value_that_does_not_fit(kind: str, value: Any, words: str) -> None:
     known = signature(model_of(f"g ({kind} v, float[2] x) => (float[2] y) {{ y = Exp(x) }}"))
     with pytest.raises(UsageError, match="--fix-input") as caught:
-        resolve(known, Asked(inputs={"v": value}))
+        resolve(known, Specialization(inputs={"v": value}))
     assert words in str(caught.value)
 
 
@@ -486,30 +486,38 @@ def test_a_size_that_the_model_has_already_changes_nothing(tmp_path: Path) -> No
 # ---- proof
 
 
-def broken_value(proto: ModelProto, special: Special, base_dir: Path | None = None) -> None:
-    REAL(proto, Special(special.sizes, {name: value + 1 for name, value in special.values.items()}), base_dir)
+def broken_value(proto: ModelProto, special: ResolvedSpecialization, base_dir: Path | None = None) -> None:
+    REAL(
+        proto,
+        ResolvedSpecialization(special.sizes, {name: value + 1 for name, value in special.values.items()}),
+        base_dir,
+    )
 
 
-def broken_size(proto: ModelProto, special: Special, base_dir: Path | None = None) -> None:
-    REAL(proto, Special({name: size + 1 for name, size in special.sizes.items()}, special.values), base_dir)
+def broken_size(proto: ModelProto, special: ResolvedSpecialization, base_dir: Path | None = None) -> None:
+    REAL(
+        proto,
+        ResolvedSpecialization({name: size + 1 for name, size in special.sizes.items()}, special.values),
+        base_dir,
+    )
 
 
-def broken_output(proto: ModelProto, special: Special, base_dir: Path | None = None) -> None:
+def broken_output(proto: ModelProto, special: ResolvedSpecialization, base_dir: Path | None = None) -> None:
     REAL(proto, special, base_dir)
     proto.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 7
 
 
-def broken_inputs(proto: ModelProto, special: Special, base_dir: Path | None = None) -> None:
+def broken_inputs(proto: ModelProto, special: ResolvedSpecialization, base_dir: Path | None = None) -> None:
     REAL(proto, special, base_dir)
     proto.graph.input.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, [1]))
 
 
-def broken_use(proto: ModelProto, special: Special, base_dir: Path | None = None) -> None:
+def broken_use(proto: ModelProto, special: ResolvedSpecialization, base_dir: Path | None = None) -> None:
     REAL(proto, special, base_dir)
     next(node for node in proto.graph.node if node.op_type == "Add").input[1] = "k"
 
 
-def broken_node(proto: ModelProto, special: Special, base_dir: Path | None = None) -> None:
+def broken_node(proto: ModelProto, special: ResolvedSpecialization, base_dir: Path | None = None) -> None:
     REAL(proto, special, base_dir)
     next(node for node in proto.graph.node if node.op_type == "Add").op_type = "Sub"
 
@@ -562,10 +570,10 @@ def test_a_bug_that_shows_after_rules_is_no_fault_of_theirs(monkeypatch: pytest.
 
 def test_the_contract_allows_what_was_asked_and_nothing_else() -> None:
     original = model_of(ADD.replace("(float[N, 3] y)", "(float[N, M] y)"))
-    special = Special({"N": 2}, {"k": np.full((2, 3), 2.0, np.float32)})
+    special = ResolvedSpecialization({"N": 2}, {"k": np.full((2, 3), 2.0, np.float32)})
     right = model_of("g (float[2, 3] x) => (float[2, M] y) { y = Exp(x) }")
 
-    def changes(text: str, how: Special = special) -> list[str]:
+    def changes(text: str, how: ResolvedSpecialization = special) -> list[str]:
         fixed = model_of(text) if isinstance(text, str) else text
         return contract.interface_changes(original, fixed, how)
 
@@ -585,7 +593,7 @@ def test_the_contract_allows_what_was_asked_and_nothing_else() -> None:
     assert changes("g (float[2, 3] x) => (float[2, 4] y) { y = Exp(x) }", follows) == []
     for wrong in ("float[2, M]", "float[2, 5]", "float[N, 4]"):
         assert changes(f"g (float[2, 3] x) => ({wrong} y) {{ y = Exp(x) }}", follows), wrong
-    kept = Special(special.sizes, special.values, keep=True)
+    kept = ResolvedSpecialization(special.sizes, special.values, keep=True)
     assert changes("g (float[2, 3] x, float[2, 3] k) => (float[2, M] y) { y = Exp(x) }", kept) == []
     assert changes("g (float[2, 3] x) => (float[2, M] y) { y = Exp(x) }", kept)
 
@@ -641,7 +649,7 @@ def test_a_fixed_model_is_judged_in_float64_too() -> None:
     report = apply(original, fix_inputs={"w": w}, rungs=["ort-cpu"])
     assert report.verdict is not None
     assert not report.verdict.failed
-    assert not any("could not be asked" in note for rung in report.verdict.rungs for note in rung.notes)
+    assert not any("could not run" in note for rung in report.verdict.rungs for note in rung.notes)
 
 
 def test_inputs_of_the_user_have_the_fixed_values_filled_in(tmp_path: Path) -> None:
@@ -695,7 +703,7 @@ def test_the_engine_of_the_fixed_model_gets_no_fixed_inputs(
         asked = request(rung.folder, rung.worker, GAIN, fixed, shapes={"N": 2})
         original = original or asked.original.rename(tmp_path / "once" / "original.onnx")
         asked = replace(asked, original=original)
-        special = Special({"N": 2}, {"k": np.array(value, np.float32)})
+        special = ResolvedSpecialization({"N": 2}, {"k": np.array(value, np.float32)})
         result = gpu.climb(replace(asked, known=replace(asked.known, pinned=special.values), special=special))
         assert result.status == "passed", result.reason
         assert {feed.label for feed in result.feeds if feed.status == "not counted"} == set()
@@ -739,7 +747,7 @@ def test_the_record_in_text_and_json(tmp_path: Path) -> None:
     assert code == 0
     assert "taken specialize (onnxfix " in out
     assert "fixed: N = 3, sr = 16000" in out
-    assert "the interface changed as asked (N = 3, sr = 16000) and nowhere else" in out
+    assert "the interface changed only as requested (N = 3, sr = 16000)" in out
     assert "note:" not in out, "what is said above need not be said twice"
     code, out, _ = run(
         "apply", path, "-o", tmp_path / "b.onnx", *options, "--keep-inputs", "--format", "json"
@@ -777,10 +785,10 @@ def test_several_models_and_the_journal(tmp_path: Path) -> None:
     assert "its inputs are x, m" in err
     assert sorted(one.name for one in (tmp_path / "out").glob("*.onnx")) == ["a.onnx", "b.onnx"]
     _, out, _ = run("apply", str(folder / "*.onnx"), *options, "--resume")
-    assert out.count("unchanged, not done again") == 2
+    assert out.count("unchanged, skipped") == 2
     np.save(tmp_path / "sr.npy", np.int64(8000))
     _, out, _ = run("apply", str(folder / "*.onnx"), *options, "--resume")
-    assert "not done again" not in out
+    assert "unchanged, skipped" not in out
     assert operators(onnx.load(tmp_path / "out" / "a.onnx")) == ["Mul"]
 
 
@@ -834,7 +842,7 @@ def test_exported_models_at_batch_1(tmp_path: Path, name: str, sizes: dict[str, 
     assert report.verdict.passed, report.verdict
     fixed = onnx.load(out)
     assert all(isinstance(size, int) for info in fixed.graph.input for size in dims(info))
-    special, _, _ = resolve(known, Asked(dims=asked))
+    special, _, _ = resolve(known, Specialization(dims=asked))
     from onnxfix.verification.feeds.inputs import make_inputs
 
     feed = make_inputs(known, special.sizes, 3)
@@ -859,9 +867,9 @@ def weight(model: ModelProto) -> Any:
 def test_weights_are_not_read_to_specialize(tmp_path: Path) -> None:
     original = weighted(512)
     path, out = write(tmp_path, original), tmp_path / "out.onnx"
-    loaded = wire.load(path)
+    loaded = loading.load(path)
     assert loaded.source is not None
-    made, _ = _specialized(loaded, Special({"N": 2}, {"n": np.array(1, np.int64)}))
+    made, _ = specialized(loaded, ResolvedSpecialization({"N": 2}, {"n": np.array(1, np.int64)}))
     assert len(made.skeleton) < 2000 < lazy.LARGE * 2
     model = proven(path, out, fix_dims={"N": 2}, fix_inputs={"n": 1})
     assert shapes(model) == {"x": [2, 512], "y": [2, 512]}
@@ -872,7 +880,7 @@ def test_a_model_over_the_limit_of_protobuf(tmp_path: Path, monkeypatch: pytest.
     original = weighted(64)
     path, out = write(tmp_path, original), tmp_path / "out.onnx"
     monkeypatch.setattr(wire, "PROTOBUF_LIMIT", 8000)
-    monkeypatch.setattr(wire, "SMALL", 0)
+    monkeypatch.setattr(loading, "SMALL", 0)
     report = onnxfix.apply(path, out, fix_dims={"N": 2}, fix_inputs={"n": 1}, rungs=["ort-cpu"])
     assert report.verdict is not None
     assert report.verdict.passed

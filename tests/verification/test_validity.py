@@ -16,10 +16,10 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
 import onnxfix
-from onnxfix.files import lazy, wire
+from onnxfix.files import lazy, loading
 from onnxfix.fleet import recall
 from onnxfix.registry import registry
-from onnxfix.report.report import WORKED_OUT, Report
+from onnxfix.report.report import DERIVED, Report
 from onnxfix.verification import checker, ladder, validity
 from onnxfix.verification.validity import Checked
 from onnxfix.verification.verdict import RungResult
@@ -184,8 +184,8 @@ def test_inference_reads_shapes_and_no_weights(
         real(name, full_check=True)
 
     monkeypatch.setattr(onnx.checker, "check_model", look)
-    opened = wire.open_model
-    monkeypatch.setattr(wire, "open_model", lambda name, **_: opened(name, large=large))
+    opened = loading.open_model
+    monkeypatch.setattr(loading, "open_model", lambda name, **_: opened(name, large=large))
     with tempfile.TemporaryDirectory() as folder:
         assert checker.check(str(path), folder) == checker.Complaint()
         assert sum(item.stat().st_size for item in Path(folder).iterdir()) < (1 << 21)
@@ -242,7 +242,7 @@ def test_how_inference_ends_refutes_nobody(
     found = contract(made(NEG), made(RELU), limits=limits)
     assert (found.status, found.reason) == ("passed", PASSES)
     assert len(found.notes) == 1
-    assert found.notes[0].startswith("onnx.checker was asked without full_check: ")
+    assert found.notes[0].startswith("onnx.checker ran without full_check: ")
     invalid = made("g (float[2] x) => (float[2] y) { y = Relu(x, x) }")
     assert contract(made(NEG), invalid, limits=limits).status == "failed"
 
@@ -351,7 +351,7 @@ def test_unsafe_fixes_claim_no_valid_original() -> None:
 
 def test_the_journal_keeps_it() -> None:
     report = onnxfix.apply(made(UNSORTED), verify=False)
-    plain = {name: value for name, value in report.to_json().items() if name not in WORKED_OUT}
+    plain = {name: value for name, value in report.to_json().items() if name not in DERIVED}
     kept = rung_of(recall.recall(Report, plain)).checks
     assert kept == rung_of(report).checks
     assert len(kept) == 2

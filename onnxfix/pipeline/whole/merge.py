@@ -1,8 +1,8 @@
-"""A graph that a tool wrote, with what the tool loses or rewrites without being asked put back from the original.
+"""Merging a graph that a tool wrote with the original: what the tool loses or rewrites on its own is restored.
 
-``faithful`` is what the tool makes of the original when it is asked to change nothing: where its result says the same
-as that, the original's own bytes stand; where it says something else, the change was wanted and stays. A tool that
-cannot be asked so gives None: then whatever says the same as the original in other bytes gives way to it.
+``faithful`` is the original as the tool writes it when it changes nothing. Where the tool's result equals that, the
+original's own bytes are kept; where it differs, the change was intended and is kept. For a tool that cannot do so it is
+None: then the original's bytes replace whatever is equal to them in meaning.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
+from onnxfix import walk
 from onnxfix.errors import ModelError
 from onnxfix.files import lazy, tensors
 
@@ -31,7 +32,7 @@ def graph_nodes(
     faithful: GraphProto | FunctionProto | None,
     base_dir: Path | None,
 ) -> list[NodeProto]:
-    """The result's nodes in its order; those that say what an original one says are that one, to the byte."""
+    """The result's nodes in its order; those equal to an original node are that node, byte for byte."""
     old, kept = _by_outputs(original.node), _by_outputs(faithful.node) if faithful is not None else None
     found = []
     for node in result.node:
@@ -46,9 +47,9 @@ def graph_nodes(
 
 
 def _in_old_order(nodes: list[NodeProto], original: Iterable[NodeProto]) -> list[NodeProto]:
-    """The nodes as close to their old order as what they read allows; a new one stays behind its neighbor.
+    """The nodes in their old order, as far as dependencies allow; a new one stays behind its neighbor.
 
-    onnxsim hands Constant nodes back in another order each time, and a second run must change nothing.
+    onnxsim returns Constant nodes in another order each time, and a second run must change nothing.
     """
     places = {_key(node): place for place, node in enumerate(original)}
     rank, last = [], -1
@@ -56,7 +57,9 @@ def _in_old_order(nodes: list[NodeProto], original: Iterable[NodeProto]) -> list
         last = places.get(_key(node), last)
         rank.append(last)
     maker = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    needs = [{maker[name] for name in reads(node) if name in maker} - {i} for i, node in enumerate(nodes)]
+    needs = [
+        {maker[name] for name in walk.reads(node) if name in maker} - {i} for i, node in enumerate(nodes)
+    ]
     readers: list[list[int]] = [[] for _ in nodes]
     for index, sources in enumerate(needs):
         for source in sources:
@@ -74,18 +77,8 @@ def _in_old_order(nodes: list[NodeProto], original: Iterable[NodeProto]) -> list
     return order if len(order) == len(nodes) else nodes
 
 
-def reads(node: NodeProto) -> Iterator[str]:
-    """Names that a node reads, itself or in its subgraphs (whose own values are among them)."""
-    yield from node.input
-    for attribute in node.attribute:
-        for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-            yield from (info.name for info in graph.output)
-            for inner in graph.node:
-                yield from reads(inner)
-
-
 def _key(node: NodeProto) -> tuple[str, ...]:
-    """What a node is known by: its outputs. Names of values are unique in a graph, those of nodes need not be."""
+    """A node's identity, its outputs: names of values are unique in a graph, names of nodes need not be."""
     return tuple(node.output)
 
 
@@ -94,7 +87,7 @@ def _by_outputs(nodes: Iterable[NodeProto]) -> dict[tuple[str, ...], NodeProto]:
 
 
 def _touched(before: NodeProto, node: NodeProto, twin: NodeProto | None, base_dir: Path | None) -> NodeProto:
-    """A node in which something may have changed, with what the tool lost of the one that stood there."""
+    """A node that may have changed, with what the tool lost of the original one."""
     if (before.domain, before.op_type) != (node.domain, node.op_type):
         return node
     merged = NodeProto()
@@ -106,7 +99,7 @@ def _touched(before: NodeProto, node: NodeProto, twin: NodeProto | None, base_di
     merged.attribute.extend(_attributes(before, node, twin, base_dir))
     if twin is None or node.name == twin.name:
         return merged
-    merged.name = node.name  # a name that was given on purpose
+    merged.name = node.name  # renamed on purpose
     return merged
 
 
@@ -120,14 +113,14 @@ def _trimmed(names: Iterable[str]) -> list[str]:
 def _attributes(
     before: NodeProto, node: NodeProto, twin: NodeProto | None, base_dir: Path | None
 ) -> Iterator[AttributeProto]:
-    """The node's attributes in the original's order, those that it did not have last."""
+    """The node's attributes in the original's order, new ones last."""
     new = {attribute.name: attribute for attribute in node.attribute}
     kept = {attribute.name: attribute for attribute in twin.attribute} if twin is not None else {}
     for old in before.attribute:
         now, faithful = new.pop(old.name, None), kept.get(old.name)
         if now is None:
             if twin is not None and faithful is None:
-                yield old  # of a kind that the tool does not carry
+                yield old  # of a kind that the tool does not support
         elif faithful is not None and same(faithful, now):
             yield old
         else:
@@ -161,7 +154,7 @@ def body(
     faithful: GraphProto | None,
     base_dir: Path | None,
 ) -> None:
-    """Make ``merged``, a copy of ``original``, the body of a node as the result has it."""
+    """Make ``merged``, a copy of ``original``, the subgraph of a node as in the result."""
     for name in ("input", "output"):
         old, new = getattr(original, name), getattr(result, name)
         kept = getattr(faithful, name) if faithful is not None else None
@@ -173,7 +166,7 @@ def body(
 
 
 def fill(graph: GraphProto, name: str, items: Sequence[Any]) -> None:
-    """Let a repeated field of the graph hold copies of these messages."""
+    """Set a repeated field of the graph to copies of these messages."""
     container = getattr(graph, name)
     copies = [_copy(item) for item in items]
     del container[:]
@@ -191,7 +184,7 @@ def declarations(
     result: Iterable[ValueInfoProto],
     faithful: Iterable[ValueInfoProto] | None,
 ) -> Iterator[ValueInfoProto]:
-    """Inputs or outputs in the result's order, declared as in the original unless the change was wanted."""
+    """Inputs or outputs in the result's order, declared as in the original unless the change was intended."""
     old = {info.name: info for info in original}
     kept = {info.name: info for info in faithful} if faithful is not None else None
     for info in result:
@@ -206,7 +199,7 @@ def declarations(
 
 
 def agree(first: TypeProto, second: TypeProto) -> bool:
-    """Whether two declarations can both hold: what both of them state is the same."""
+    """Whether two declarations are compatible: what both of them state is the same."""
     kinds = first.WhichOneof("value"), second.WhichOneof("value")
     if None in kinds or kinds[0] != kinds[1]:
         return None in kinds
@@ -240,7 +233,7 @@ def initializers(
 
 
 def sparse(original: GraphProto, result: GraphProto, faithful: GraphProto | None) -> list[Any]:
-    """Sparse weights. One that is still read and that the tool lost comes back."""
+    """Sparse weights. One that is still read and that the tool lost is restored."""
     found = _listed(
         original.sparse_initializer,
         result.sparse_initializer,
@@ -260,11 +253,11 @@ def _listed(
     faithful: Sequence[M] | None,
     name: Callable[[M], str],
     equal: Callable[[M, M], bool],
-    taken: set[str],
+    defined: set[str],
 ) -> list[M]:
-    """Named things: the original's in its order where they are still there, then the new ones.
+    """Named items: the original's that are left, in its order, then the new ones.
 
-    What the tool drops even when it is to change nothing comes back, unless the result gives its name away.
+    Items that the tool drops even when it changes nothing are restored, unless the result reuses their names.
     """
     new = {name(item): item for item in result}
     kept = {name(item) for item in faithful} if faithful is not None else None
@@ -273,7 +266,7 @@ def _listed(
         now = new.pop(name(item), None)
         if now is not None:
             found.append(item if equal(item, now) else now)
-        elif kept is not None and name(item) not in kept and name(item) not in taken:
+        elif kept is not None and name(item) not in kept and name(item) not in defined:
             found.append(item)
     return found + list(new.values())
 
@@ -292,18 +285,18 @@ def names_in(graph: GraphProto) -> set[str]:
 
 
 def value_infos(
-    original: GraphProto, result: GraphProto, faithful: GraphProto | None, gone: set[str]
+    original: GraphProto, result: GraphProto, faithful: GraphProto | None, removed: set[str]
 ) -> list[ValueInfoProto]:
-    """Declarations of inner values: the original's, but of those that are ``gone``, and what was declared on purpose.
+    """Declarations of inner values: the original's, except for ``removed`` values, and intended new ones.
 
-    What a tool inferred by the way stays out: the original did not say it.
+    Declarations that a tool inferred are left out: the original does not have them.
     """
     new = {info.name: info for info in result.value_info}
     kept = {info.name: info for info in faithful.value_info} if faithful is not None else {}
     found = []
     for info in original.value_info:
         now, twin = new.pop(info.name, None), kept.get(info.name)
-        if info.name in gone:
+        if info.name in removed:
             continue
         if now is None:
             if faithful is None or twin is None:
@@ -314,12 +307,12 @@ def value_infos(
             found.append(info if faithful is not None or agree(info.type, now.type) else now)
     if faithful is not None:
         wanted = (i for i in new.values() if i.name not in kept or not same(kept[i.name], i))
-        found += [info for info in wanted if info.name not in gone]
+        found += [info for info in wanted if info.name not in removed]
     return found
 
 
 def same_tensor(old: TensorProto, new: TensorProto, base_dir: Path | None) -> bool:
-    """Whether two tensors hold the same bits, however they are stored."""
+    """Whether two tensors have the same bits, however they are stored."""
     if old.data_type != new.data_type or list(old.dims) != list(new.dims):
         return False
     if same(old, new):
@@ -337,11 +330,11 @@ def _bits(tensor: TensorProto, base_dir: Path | None) -> bytes | None:
             if base_dir is None:
                 return None
             tensor = tensors.embedded(tensor, base_dir)
-        tensor = lazy.whole(tensor)
+        tensor = lazy.with_payload(tensor)
     except (ModelError, OSError):
         return None
     if tensor.HasField("raw_data"):
         return tensor.raw_data[: tensors.nbytes(tensor)]
     array = tensors.to_array(tensor, None, tensors.nbytes(tensor))
-    # Elements of less than a byte come unpacked, which raw data are not: those are compared as stored alone.
+    # Elements of less than a byte are unpacked here, unlike in raw data: those are compared as stored only.
     return array.tobytes() if array is not None and array.nbytes == tensors.nbytes(tensor) else None

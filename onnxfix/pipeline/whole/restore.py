@@ -1,4 +1,4 @@
-"""A model that a tool wrote, restored: what the tool loses comes from the original, and what cannot is named."""
+"""Restoring what a tool lost of a model from the original, and naming what cannot be restored."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+from onnxfix import walk
 from onnxfix.pipeline.whole import merge
 
 _BODY = ("node", "initializer", "sparse_initializer", "value_info", "input", "output")
@@ -17,10 +18,10 @@ _BODY = ("node", "initializer", "sparse_initializer", "value_info", "input", "ou
 def restore(
     original: ModelProto, result: ModelProto, faithful: ModelProto | None, base_dir: Path | None
 ) -> tuple[ModelProto, list[str]]:
-    """``result`` with all that the tool loses taken from ``original``, and what is lost for good, one line each.
+    """``result`` with what the tool lost restored from ``original``, and what cannot be restored, one line each.
 
-    ``faithful`` is what the tool writes when it changes nothing (see ``merge``), None for a tool that has no wishes
-    of the user to carry out. ``base_dir`` is where the original's external data lie.
+    ``faithful`` is the original as the tool writes it unchanged (see ``merge``); None for a tool that does not carry
+    out edits of the user's. ``base_dir`` has the original's external data.
     """
     merged = ModelProto()
     merged.CopyFrom(original)
@@ -35,10 +36,10 @@ def restore(
         lost += [*_foreign_imports(original, result), *_lost_calls(original.graph, result.graph)]
     if merged.ir_version < 4:
         _as_nodes(merged.graph, {tensor.name for tensor in original.graph.initializer})
-    gone = merge.names_in(original.graph) - merge.names_in(merged.graph)
+    removed = merge.names_in(original.graph) - merge.names_in(merged.graph)
     return merged, [
         *lost,
-        *(f"{name!r} is gone, which {named[name]} names" for name in named if name in gone),
+        *(f"{named[name]} names {name!r}, which was removed" for name in named if name in removed),
     ]
 
 
@@ -47,7 +48,7 @@ def _graph_of(model: ModelProto | None) -> GraphProto | None:
 
 
 def _adopt(merged: Any, result: Any, faithful: Any, skip: Iterable[str]) -> None:
-    """Set in ``merged`` the fields in which ``result`` says something else than ``faithful``: wanted changes."""
+    """Set the fields of ``merged`` in which ``result`` differs from ``faithful``: these changes were intended."""
     for field in merged.DESCRIPTOR.fields:
         name = field.name
         new = getattr(result, name)
@@ -70,20 +71,20 @@ def _restore_graph(
     base_dir: Path | None,
     named: set[str],
 ) -> list[str]:
-    """Fill in the lists of the main graph; returns what is lost. Weights in ``named`` stay, read or not."""
+    """Fill in the lists of the main graph; returns what is lost. Weights in ``named`` are kept, read or not."""
     inputs, back, lost = _inputs(original, result, faithful)
     outputs = faithful.output if faithful is not None else None
     merge.fill(merged, "output", [*merge.declarations(original.output, result.output, outputs)])
     merge.fill(merged, "node", merge.graph_nodes(original, result, faithful, base_dir))
     merge.fill(merged, "sparse_initializer", merge.sparse(original, result, faithful))
     weights = merge.initializers(original, result, faithful, base_dir)
-    taken = {name for node in merged.node for name in node.output} | {tensor.name for tensor in weights}
-    missing = (back | named) - taken
+    defined = {name for node in merged.node for name in node.output} | {tensor.name for tensor in weights}
+    missing = (back | named) - defined
     weights += [tensor for tensor in original.initializer if tensor.name in missing]
     merge.fill(merged, "initializer", weights)
     merge.fill(merged, "input", inputs)
-    gone = merge.names_in(original) - merge.names_in(merged)
-    merge.fill(merged, "value_info", merge.value_infos(original, result, faithful, gone))
+    removed = merge.names_in(original) - merge.names_in(merged)
+    merge.fill(merged, "value_info", merge.value_infos(original, result, faithful, removed))
     return lost
 
 
@@ -92,12 +93,12 @@ def _inputs(
 ) -> tuple[list[ValueInfoProto], set[str], list[str]]:
     """The graph's inputs, the names of those that the tool had dropped, and what is lost.
 
-    Tools drop inputs that nothing reads, and turn those that have a default into constants. The former come back;
-    the latter do where the weight still is one, so that a caller's own value still arrives.
+    Tools drop inputs that nothing reads, and turn inputs with a default into constants. The former are restored; the
+    latter where the initializer still exists, so that a caller's value still has an effect.
     """
     kept = faithful.input if faithful is not None else None
     declared = {info.name: info for info in merge.declarations(original.input, result.input, kept)}
-    meant = {info.name for info in kept or ()}  # what the tool carries, and the user therefore took out
+    meant = {info.name for info in kept or ()}  # the tool keeps these, so that the user removed them
     back = {i.name for i in original.input if i.name not in declared and i.name not in meant}
     lost = [*_baked(original, result, back)]
     first = [i.name for i in original.input if i.name in declared or i.name in back]
@@ -110,7 +111,7 @@ def _inputs(
 
 
 def _baked(original: GraphProto, result: GraphProto, back: set[str]) -> Iterator[str]:
-    """Which of the dropped inputs cannot come back."""
+    """The dropped inputs that cannot be restored."""
     computed = {name for node in result.node for name in node.output}
     defaults = {tensor.name for tensor in original.initializer}
     before, after = _reads(original), _reads(result)
@@ -125,7 +126,7 @@ def _reads(graph: GraphProto) -> Counter[str]:
     """How often each name is read, in subgraphs too."""
     found: Counter[str] = Counter(info.name for info in graph.output)
     for node in graph.node:
-        found.update(merge.reads(node))
+        found.update(walk.reads(node))
     return found
 
 
@@ -136,7 +137,7 @@ def _restore_functions(
     faithful: ModelProto | None,
     base_dir: Path | None,
 ) -> None:
-    """Local functions as in the original, but those that were changed on purpose."""
+    """Restore local functions, except for those that were changed on purpose."""
     if faithful is None:
         return
     new, kept = _by_name(result.functions), _by_name(faithful.functions)
@@ -163,7 +164,7 @@ def _copied(function: FunctionProto) -> FunctionProto:
 
 
 def _by_name(functions: Iterable[FunctionProto]) -> dict[tuple[str, str, int], FunctionProto]:
-    """Functions by domain, name and a number: not every tool tells overloads apart."""
+    """Functions by domain, name and a number: not every tool distinguishes overloads."""
     count: Counter[tuple[str, str]] = Counter()
     found = {}
     for function in functions:
@@ -193,7 +194,7 @@ def _as_node(node: NodeProto) -> NodeProto:
 
 
 def _foreign_imports(original: ModelProto, result: ModelProto) -> Iterator[str]:
-    """Operator sets of which the tool wrote another version, or that it brought in."""
+    """Operator sets that the tool changed the version of, or added."""
     old = {entry.domain or "ai.onnx": entry.version for entry in original.opset_import}
     new = {entry.domain or "ai.onnx": entry.version for entry in result.opset_import}
     used = {node.domain or "ai.onnx" for node in result.graph.node}
@@ -205,15 +206,15 @@ def _foreign_imports(original: ModelProto, result: ModelProto) -> Iterator[str]:
 
 
 def _lost_calls(original: GraphProto, result: GraphProto) -> Iterator[str]:
-    """Calls of functions and of other domains' operators that are gone: not every tool looks at the domain, and a
-    my::Identity need not be one."""
+    """Calls of functions and of other domains' operators that were removed: not every tool checks the domain, and
+    my::Identity need not be an Identity."""
     before, after = _calls(original), _calls(result)
     for name, count in sorted((before - after).items()):
-        yield f"it removed {count} call{'s' * (count > 1)} of {name}, which is no operator of ONNX"
+        yield f"it removed {count} call{'s' * (count > 1)} of {name}, which is not an operator of ONNX"
 
 
 def _calls(graph: GraphProto) -> Counter[str]:
-    """How often the main graph calls what is not of ONNX's own domain, dead nodes left out."""
+    """How often live nodes of the main graph call operators outside of ONNX's own domain."""
     makers = {name: node for node in graph.node for name in node.output if name}
     pending = [info.name for info in graph.output]
     live: dict[int, NodeProto] = {}
@@ -221,13 +222,13 @@ def _calls(graph: GraphProto) -> Counter[str]:
         node = makers.get(pending.pop())
         if node is not None and id(node) not in live:
             live[id(node)] = node
-            pending.extend(merge.reads(node))
+            pending.extend(walk.reads(node))
     foreign = (node for node in live.values() if node.domain not in ("", "ai.onnx"))
     return Counter(f"{node.domain}::{node.op_type}" for node in foreign)
 
 
 def _as_nodes(graph: GraphProto, known: set[str]) -> None:
-    """Before IR version 4 a weight must be an input as well: new ones become Constant nodes instead."""
+    """Turn new weights into Constant nodes: before IR version 4 a weight must be an input as well."""
     inputs = {info.name for info in graph.input}
     new = [tensor for tensor in graph.initializer if tensor.name not in inputs | known]
     nodes = [_constant(tensor) for tensor in new]
@@ -246,7 +247,7 @@ def _constant(tensor: TensorProto) -> NodeProto:
 
 
 def _named(model: ModelProto) -> dict[str, str]:
-    """Values that are named from outside of the graph's body, and what names them."""
+    """Values that are named outside of the graph's body, and by what."""
     annotation, training = "a quantization annotation", "training information"
     named = {entry.tensor_name: annotation for entry in model.graph.quantization_annotation}
     for one in model.graph.quantization_annotation:

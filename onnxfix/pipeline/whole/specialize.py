@@ -1,7 +1,7 @@
 """The specialization step: symbols become numbers and inputs become constants, in one model and nowhere else.
 
-Only declarations and the places that name a fixed input change; folding what follows is the rules' work. Weights are
-not read: the model keeps whatever stands in for them.
+Only declarations and the readers of a fixed input change; folding the rest is for the rules. Weights are not read: the
+model keeps their stand-ins.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from onnx import (
     numpy_helper,
 )
 
+from onnxfix import walk
 from onnxfix.graph.overlay import Value
 from onnxfix.model import Model
 from onnxfix.shapes import dimnames
-from onnxfix.verification.specialize.special import Special
+from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 
 _IR_WITH_CONSTANTS = 4
-"""Since this version of the format an initializer need not be a graph input."""
+"""The IR version since which an initializer need not be a graph input."""
 
 
-def specialize(proto: ModelProto, special: Special, base_dir: Path | None = None) -> None:
-    """Change ``proto`` as ``special`` says.
+def specialize(proto: ModelProto, special: ResolvedSpecialization, base_dir: Path | None = None) -> None:
+    """Apply ``special`` to ``proto``, in place.
 
     Raises:
         ModelError: the model makes no sense as a graph.
@@ -43,7 +44,7 @@ def specialize(proto: ModelProto, special: Special, base_dir: Path | None = None
         if info.name in special.values:
             _fix_input(model, info, special.values[info.name], special.keep)
     inputs = {info.name for info in proto.graph.input}
-    for graph in _graphs(proto.graph):
+    for graph in walk.graphs(proto.graph):  # in local functions, names of dimensions are their own
         for info in (*graph.input, *graph.output, *graph.value_info):
             of_main = graph is proto.graph and info.name in inputs
             for kind in _tensor_types(info.type):
@@ -53,7 +54,7 @@ def specialize(proto: ModelProto, special: Special, base_dir: Path | None = None
 def declare_outputs(proto: ModelProto, base_dir: Path | None = None) -> dict[str, tuple[int | None, ...]]:
     """Declare the sizes that follow for open dimensions of the outputs of a specialized model. Returns them by output.
 
-    What the model says of values inside is not believed here: tools leave the sizes there with which they traced it.
+    Declarations of inner values are ignored: tools leave the sizes there that they traced the model with.
 
     Raises:
         ModelError: the model makes no sense as a graph.
@@ -62,8 +63,8 @@ def declare_outputs(proto: ModelProto, base_dir: Path | None = None) -> dict[str
     infos = [info for info in proto.graph.output if any(map(_is_open, info.type.tensor_type.shape.dim))]
     if not infos:
         return found
-    said = [(graph, [*graph.value_info]) for graph in _graphs(proto.graph)]
-    for graph, _ in said:
+    declared = [(graph, [*graph.value_info]) for graph in walk.graphs(proto.graph)]
+    for graph, _ in declared:
         del graph.value_info[:]
     model = Model(proto, base_dir)
     for info in infos:
@@ -72,8 +73,8 @@ def declare_outputs(proto: ModelProto, base_dir: Path | None = None) -> dict[str
             continue
         sizes = [one.value if _is_open(dim) else None for dim, one in zip(dims, shape, strict=True)]
         found[info.name] = tuple(size if size is not None and size >= 0 else None for size in sizes)
-    for graph, told in said:
-        graph.value_info.extend(told)
+    for graph, infos_inside in declared:
+        graph.value_info.extend(infos_inside)
     for info in infos:
         for dim, size in zip(info.type.tensor_type.shape.dim, found.get(info.name, ()), strict=False):
             if size is not None:
@@ -83,18 +84,6 @@ def declare_outputs(proto: ModelProto, base_dir: Path | None = None) -> dict[str
 
 def _is_open(dim: TensorShapeProto.Dimension) -> bool:
     return not dim.HasField("dim_value") or dim.dim_value < 0
-
-
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """The graph and those in its nodes. Names of dimensions in local functions are the functions' own."""
-    pending = [graph]
-    while pending:
-        one = pending.pop()
-        yield one
-        for node in one.node:
-            for attribute in node.attribute:
-                pending += [attribute.g] if attribute.HasField("g") else []
-                pending += attribute.graphs
 
 
 def _tensor_types(kind: TypeProto) -> Iterator[Any]:
@@ -108,7 +97,7 @@ def _tensor_types(kind: TypeProto) -> Iterator[Any]:
 
 def _size_dims(kind: Any, name: str, sizes: Mapping[str, int]) -> None:
     """Put numbers for symbols into a tensor type. ``name`` is the graph input that it belongs to, "" for others:
-    only a graph input's unnamed dimensions have names of their own."""
+    only a graph input's unnamed dimensions have names."""
     if not kind.HasField("shape"):
         rank = sizes.get(f"{name}.rank") if name else None
         if rank is None:
@@ -130,12 +119,12 @@ def _size_dims(kind: Any, name: str, sizes: Mapping[str, int]) -> None:
 
 
 def _fix_input(model: Model, info: ValueInfoProto, array: np.ndarray[Any, Any], keep: bool) -> None:
-    """Let everything that reads an input read a constant."""
+    """Make all readers of an input read a constant instead."""
     graph, value = model.proto.graph, model.main.values[info.name]
     apart = keep or value.is_output
     name = _free_name(model, f"{info.name}_fixed") if apart else info.name
     tensor = _tensor(array, info.type.tensor_type.elem_type, name)
-    if not keep:  # else the input still says it
+    if not keep:  # else the input keeps them
         tensor.doc_string = info.doc_string
         for entry in getattr(info, "metadata_props", ()):
             if hasattr(tensor, "metadata_props"):
@@ -162,7 +151,7 @@ def _tensor(array: np.ndarray[Any, Any], elem: int, name: str) -> TensorProto:
 
 
 def _redirect(model: Model, value: Value, name: str) -> None:
-    """Let the nodes that read ``value``, and the branches that return it, name another value."""
+    """Make the nodes that read ``value``, and the branches that return it, name another value."""
     for use in value.uses:
         use.node.proto.input[use.index] = name
     for scope in model.main.walk():

@@ -1,4 +1,4 @@
-"""Whole-model steps: each hands a model to a foreign tool in the sandbox and restores what the tool loses."""
+"""Whole-model steps: each runs a foreign tool on a model in the sandbox, and restores what the tool loses."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from onnxfix import walk
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
-from onnxfix.files import tensors, wire
+from onnxfix.files import loading, tensors, wire
 from onnxfix.pipeline import contract
-from onnxfix.pipeline.whole.remote import FUNCTION, Said
+from onnxfix.pipeline.whole.remote import FUNCTION, ToolResult
 from onnxfix.pipeline.whole.restore import restore
 from onnxfix.sandbox import Outcome, Worker
-from onnxfix.verification.specialize.special import Special
+from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 
 REMOTE = "onnxfix.pipeline.whole.remote"
 TIMEOUT = 600.0
-"""Seconds that a tool may take."""
+"""Time limit of a tool, in seconds."""
 
 _MORE = 4096
-"""Bytes by which a simplified model may grow at least; a tenth of the model, if that is more."""
+"""Bytes by which a simplified model may always grow; a tenth of the model, where that is more."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +36,17 @@ class Step:
 
     @property
     def option(self) -> str:
-        """The option that asks for it."""
+        """Its command-line option."""
         return "--graphsurgeon" if self.script is not None else "--simplify"
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Its option, with the script."""
         return f"{self.option} {self.script}" if self.script is not None else self.option
 
     @property
     def package(self) -> str:
-        """What must be installed."""
+        """The package that it needs."""
         return "onnx-graphsurgeon" if self.script is not None else "onnxsim"
 
     @property
@@ -56,8 +57,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Made:
-    """What a step made of a model. ``broken`` says what is no longer as it was, one line each: the interface, or
-    what the tool lost for good. ``refused`` says why there is no result at all."""
+    """A step's result. ``broken`` are changes of the interface and losses that could not be restored, one line each.
+    ``refused`` is why there is no result, if so."""
 
     proto: ModelProto | None = None
     broken: tuple[str, ...] = ()
@@ -65,7 +66,7 @@ class Made:
 
 
 def steps_of(simplify: bool, scripts: Sequence[Path]) -> tuple[Step, ...]:
-    """The steps that were asked for: onnxsim first, then the scripts in their order.
+    """The requested steps: onnxsim first, then the scripts in their order.
 
     Raises:
         UsageError: a package that one of them needs is not installed, or a script does not exist.
@@ -86,19 +87,23 @@ def steps_of(simplify: bool, scripts: Sequence[Path]) -> tuple[Step, ...]:
 
 
 def make(
-    step: Step, source: Path, before: ModelProto, original: ModelProto, special: Special | None = None
+    step: Step,
+    source: Path,
+    before: ModelProto,
+    original: ModelProto,
+    special: ResolvedSpecialization | None = None,
 ) -> Made:
     """Run ``step`` on the model file ``source``, which holds ``before``, and restore what the tool loses.
 
-    ``original`` is the model of the run, whose interface must stand but for what ``special`` asks; external data lie
-    beside ``source``.
+    The interface of ``original`` must be preserved, except for the changes of ``special``. External data are beside
+    ``source``.
 
     Raises:
         UsageError: the user's script is at fault.
     """
     size = wire_size(before, source)
     if step.script is None and size > wire.PROTOBUF_LIMIT:
-        return Made(refused=f"onnxsim takes models of up to 2 GB, and this one has {size / 1e9:.1f} GB")
+        return Made(refused=f"onnxsim handles models of up to 2 GB, and this one has {size / 1e9:.1f} GB")
     with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder, Worker() as worker:
         output, plain = Path(folder) / "result.onnx", Path(folder) / "plain.onnx"
         outcome = _call(worker, step, source, output, plain, embed=size <= wire.PROTOBUF_LIMIT)
@@ -106,8 +111,8 @@ def make(
         if refused:
             return Made(refused=refused)
         try:
-            result = wire.parse(wire.read(output), "the result")
-            faithful = wire.parse(wire.read(plain), "the result") if step.script is not None else None
+            result = loading.parse(loading.read(output), "the result")
+            faithful = loading.parse(loading.read(plain), "the result") if step.script is not None else None
         except ModelError as error:
             return Made(refused=str(error))
     merged, broken = restore(before, result, faithful, source.parent)
@@ -118,12 +123,12 @@ def make(
 
 
 def wire_size(proto: ModelProto, source: Path) -> int:
-    """Bytes of a model with its external data, which lie beside ``source``.
+    """Bytes of a model with its external data, which are beside ``source``.
 
     Raises:
         ModelError: the external data are not there.
     """
-    external = (tensor for tensor in wire.all_tensors(proto) if tensors.is_external(tensor))
+    external = (tensor for tensor in walk.model_tensors(proto) if tensors.is_external(tensor))
     return proto.ByteSize() + sum(tensors.external_range(tensor, source.parent)[2] for tensor in external)
 
 
@@ -151,9 +156,9 @@ def _refusal(step: Step, outcome: Outcome) -> str:
         if step.script is not None and outcome.status != "error":
             raise UsageError(f"{step.script}: the script {outcome.message}")
         return f"{step.package} {outcome.message}" if outcome.status != "error" else outcome.message
-    said = outcome.value
-    if not isinstance(said, Said):
-        raise OnnxfixError(f"{step.name}: the sandbox answered something else than was asked")
-    if said.fault == "script":
-        raise UsageError(said.message)
-    return said.message
+    result = outcome.value
+    if not isinstance(result, ToolResult):
+        raise OnnxfixError(f"{step.name}: the sandbox returned an unexpected result")
+    if result.fault == "script":
+        raise UsageError(result.message)
+    return result.message

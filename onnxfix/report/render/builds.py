@@ -1,4 +1,4 @@
-"""What TensorRT made of a model, in detail, for ``--verbose``."""
+"""Details of TensorRT's builds, for ``--verbose``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def build_lines(builds: Sequence[TrtBuild]) -> Iterator[str]:
             yield f"  profile {number}{' (derived)' if profile.derived else ''}: {_sizes(profile)}"
             yield f"    trtexec {' '.join(flags(profile, 'trtexec'))}"
             yield f"    polygraphy {' '.join(flags(profile, 'polygraphy'))}"
-        yield from (f"  {_said(issue)}" for issue in (*build.errors, *build.warnings))
+        yield from (f"  {_issue(issue)}" for issue in (*build.errors, *build.warnings))
 
 
 def flags(profile: Profile, tool: Literal["trtexec", "polygraphy"]) -> list[str]:
-    """The options that give trtexec, or Polygraphy's command line, this optimization profile. Values of shape tensors
-    are given as shapes are."""
+    """The options for this optimization profile in trtexec or in Polygraphy's command line. Values of shape tensors are
+    passed like shapes."""
     rows = {**profile.shapes, **profile.values}
     names = ("minShapes", "optShapes", "maxShapes")
     if tool == "polygraphy":
@@ -61,11 +61,11 @@ def _sizes(profile: Profile) -> str:
 
 
 def _span(triple: Triple) -> str:
-    """``1x3..8x3, usually 4x3``; one row where all three are the same."""
-    least, usual, most = ("x".join(map(str, row)) or "scalar" for row in triple)
-    return least if least == usual == most else f"{least}..{most}, usually {usual}"
+    """``1x3..8x3, optimal 4x3``; one shape where all three are the same."""
+    minimum, optimum, maximum = ("x".join(map(str, row)) or "scalar" for row in triple)
+    return minimum if minimum == optimum == maximum else f"{minimum}..{maximum}, optimal {optimum}"
 
 
-def _said(issue: Issue) -> str:
+def _issue(issue: Issue) -> str:
     times = f" ({issue.count} times)" if issue.count > 1 else ""
     return f"{issue.severity} {issue}{times}"

@@ -1,6 +1,6 @@
 """The doctor's diagnosis as text and as JSON.
 
-Imports neither report/report.py nor text.py: they bring onnx and numpy, which may be what is broken.
+Imports neither report/report.py nor text.py: they import onnx and numpy, which may be broken.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from onnxfix.report.render.lines import Line, line, print_lines
 from onnxfix.report.render.stream import printable
 
 WIDTH = 96
-"""Columns at which prose is broken. Commands never are: they are there to be copied."""
+"""Columns at which prose wraps. Commands never wrap, so that they can be copied."""
 
 
 def diagnosis_json(found: Diagnosis) -> str:
-    """One document, in ASCII: names of GPUs and paths may be no valid Unicode."""
+    """One document, in ASCII: names of GPUs and paths may not be valid Unicode."""
     return json.dumps(found.to_json(), indent=2, allow_nan=False)
 
 
@@ -31,8 +31,8 @@ def show_diagnosis(found: Diagnosis) -> None:
 def diagnosis_lines(found: Diagnosis) -> Iterator[Line]:
     """Machine, packages, rungs, problems."""
     yield line("machine", style="bold")
-    for label, words in _machine(found.machine):
-        yield from _row(label, 14, "", "", words)
+    for label, text in _machine(found.machine):
+        yield from _row(label, 14, "", "", text)
     yield line("packages", style="bold")
     width = max((len(package.name) for package in found.packages), default=0) + 2
     for package in found.packages:
@@ -44,7 +44,7 @@ def diagnosis_lines(found: Diagnosis) -> Iterator[Line]:
         mark, style = ("yes", "green") if rung.available else ("no", "yellow")
         yield from _row(rung.name, 13, f"{mark:<5}", style, rung.reason)
         if rung.mend:
-            yield _mend(rung.mend, 20)
+            yield _fix(rung.mend, 20)
     if not found.problems:
         yield line("no problems", style="bold green")
         return
@@ -52,31 +52,31 @@ def diagnosis_lines(found: Diagnosis) -> Iterator[Line]:
     for problem in found.problems:
         yield from _wrapped(problem.text, 2)
         if problem.mend:
-            yield _mend(problem.mend, 4)
+            yield _fix(problem.mend, 4)
 
 
-def _row(label: str, width: int, mark: str, style: str, words: str) -> Iterator[Line]:
-    """``  label  mark  words``, with the words broken under each other."""
+def _row(label: str, width: int, mark: str, style: str, text: str) -> Iterator[Line]:
+    """``  label  mark  text``, with the text wrapped below itself."""
     start = f"  {printable(label):<{width}}"
     mark = printable(mark)
-    gap = "" if not mark or mark.endswith(" ") or not words else "  "
+    gap = "" if not mark or mark.endswith(" ") or not text else "  "
     indent = len(start) + len(mark) + len(gap)
-    first, *rest = _broken(words, indent)
+    first, *rest = _wrap(text, indent)
     yield line(start, (mark, style), f"{gap}{first}")
     yield from (line(" " * indent + each) for each in rest)
 
 
-def _wrapped(words: str, indent: int, style: str = "") -> Iterator[Line]:
-    yield from (line(" " * indent + each, style=style) for each in _broken(words, indent))
+def _wrapped(text: str, indent: int, style: str = "") -> Iterator[Line]:
+    yield from (line(" " * indent + each, style=style) for each in _wrap(text, indent))
 
 
-def _broken(words: str, indent: int) -> list[str]:
+def _wrap(text: str, indent: int) -> list[str]:
     width = max(WIDTH - indent, 40)
-    return textwrap.wrap(printable(words), width, break_long_words=False, break_on_hyphens=False) or [""]
+    return textwrap.wrap(printable(text), width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
-def _mend(command: str, indent: int) -> Line:
-    return line(" " * indent, ("mend: ", "dim"), (printable(command), "cyan"))
+def _fix(command: str, indent: int) -> Line:
+    return line(" " * indent, ("fix: ", "dim"), (printable(command), "cyan"))
 
 
 def _machine(machine: Machine) -> Iterator[tuple[str, str]]:
@@ -85,7 +85,7 @@ def _machine(machine: Machine) -> Iterator[tuple[str, str]]:
     yield "CPUs", str(machine.cpus)
     memory = _gib(machine.memory_mb)
     if machine.sandbox_mb is not None:
-        memory += f", of which a verification may take {_gib(machine.sandbox_mb)} now"
+        memory += f", of which a verification may use {_gib(machine.sandbox_mb)} now"
     yield "memory", memory
     for gpu in machine.gpus:
         yield "GPU", f"{gpu.name}, compute capability {gpu.capability}"
@@ -106,14 +106,14 @@ def _gib(mb: int | None) -> str:
 
 def _driver(machine: Machine) -> str:
     driver = machine.driver
-    words = [f"NVIDIA {machine.kernel_driver}"] if machine.kernel_driver else []
+    parts = [f"NVIDIA {machine.kernel_driver}"] if machine.kernel_driver else []
     if driver.installed:
-        words.append(f"serves up to CUDA {driver.cuda}" if driver.cuda else "library is there")
-    elif words:
-        words.append("its library is not here")
+        parts.append(f"supports up to CUDA {driver.cuda}" if driver.cuda else "library found")
+    elif parts:
+        parts.append("its library was not found")
     if driver.fault:
-        words.append(driver.fault)
-    return ", ".join(words) or "none of NVIDIA's found"
+        parts.append(driver.fault)
+    return ", ".join(parts) or "no NVIDIA driver found"
 
 
 def _library(item: Library) -> str:

@@ -15,7 +15,7 @@ _MIB = 1 << 20
 
 
 def latency_lines(found: Latency) -> Iterator[Line]:
-    """What was measured, then what loading and building took; or why nothing was measured."""
+    """The medians, then the times of loading and building; or why nothing was measured."""
     if found.fixed is None:
         yield line(f"  {'latency':<12}", ("not measured", "dim"), f": {found.reason}")
         return

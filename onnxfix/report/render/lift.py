@@ -1,4 +1,4 @@
-"""What ``lift`` found, as text and as JSON."""
+"""The result of ``lift`` as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from onnxfix.report.render.lines import Line, line, print_lines
 from onnxfix.report.render.stream import printable
 from onnxfix.report.render.text import PLEASE_REPORT
 from onnxfix.trt.lift.records import Lifted, NetTensor
-from onnxfix.verification.rungs.build import product
+from onnxfix.trt.package import product
 
 MOST = 10
 """Gaps that are listed as text."""
 
 
 def lifted_json(model: Path, found: Lifted) -> str:
-    """One document: the fields of ``Lifted`` and the path of the model that was read. In ASCII."""
+    """One document: the fields of ``Lifted`` and the path of the model. In ASCII."""
     document = {"model": str(model), **dataclasses.asdict(found)}
     return json.dumps(document, indent=2, allow_nan=False)
 
@@ -29,9 +29,9 @@ def show_lifted(model: Path, found: Lifted) -> None:
 
 
 def lifted_lines(model: Path, found: Lifted) -> Iterator[Line]:
-    """The outcome, the network's inputs and outputs, what was left out and what is missing."""
-    who = product(found.package, found.version) if found.package and found.version else "TensorRT"
-    yield line(printable(f"{model}: {_outcome(who, found)}"), style="bold")
+    """The outcome, the network's inputs and outputs, notes, and the layers that were not read back."""
+    name = product(found.package, found.version) if found.package and found.version else "TensorRT"
+    yield line(printable(f"{model}: {_outcome(name, found)}"), style="bold")
     for what, tensors in (("input", found.inputs), ("output", found.outputs)):
         for tensor in tensors:
             yield line(printable(f"  {what:<7} {_tensor(tensor)}"))
@@ -43,18 +43,18 @@ def lifted_lines(model: Path, found: Lifted) -> Iterator[Line]:
         yield line(f"  and {len(found.gaps) - MOST} more")
 
 
-def _outcome(who: str, found: Lifted) -> str:
+def _outcome(name: str, found: Lifted) -> str:
     count = sum(number for _, number in found.layers)
     layers = f"{count} layer{'s' * (count != 1)}"
     if found.status == "lifted":
-        return f"{who} imports it as {layers} → {found.path}"
+        return f"{name} imports it as {layers} → {found.path}"
     if found.status == "unlifted":
         missing = f"{len(found.gaps)} of them {'are' if len(found.gaps) > 1 else 'is'} not read back"
-        return f"{who} imports it as {layers} → {found.path}, which cannot be run: {missing}"
+        return f"{name} imports it as {layers} → {found.path}, which cannot be run: {missing}"
     if found.status == "refused":
-        return f"{who} refuses it: {found.reason}"
+        return f"{name} refuses it: {found.reason}"
     if found.status == "error":
-        return f"reading its network broke: {found.reason} ({PLEASE_REPORT})"
+        return f"reading its network failed: {found.reason} ({PLEASE_REPORT})"
     return f"its network could not be read: {found.reason}"
 
 

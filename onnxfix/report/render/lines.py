@@ -1,4 +1,4 @@
-"""Lines of styled text on standard output. rich is loaded only where the styles show: loading it outlasts a check.
+"""Lines of styled text on standard output. rich is imported only for a terminal: its import takes longer than a check.
 
 Names of nodes may look like rich's markup, so rich gets every line as ``Text``, which never interprets it.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Line(NamedTuple):
-    """One line: pieces of text, each with its style in rich's words (``bold red``), or none."""
+    """One line: pieces of text, each with a style as rich names it (``bold red``), or none."""
 
     parts: tuple[tuple[str, str], ...]
 
@@ -27,30 +27,30 @@ class Line(NamedTuple):
 
 
 def line(*parts: str | tuple[str, str], style: str = "") -> Line:
-    """A line of texts and of ``(text, style)``; ``style`` is that of texts without one of their own."""
+    """A line of texts and of ``(text, style)``; ``style`` applies to texts without their own."""
     return Line(tuple((part, style) if isinstance(part, str) else part for part in parts))
 
 
 def styled() -> bool:
-    """Whether standard output may show styles: a terminal, or somebody who insists as rich understands it."""
+    """Whether standard output may show styles: a terminal, or forced by rich's environment variables."""
     return output().isatty() or bool(os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE") == "1")
 
 
 def console() -> Console:
     """A console that neither wraps nor colors when its output is not a terminal; ``NO_COLOR`` is respected."""
-    from rich.console import Console
+    from rich.console import Console  # lazy: start-up
 
     return Console(file=cast(IO[str], output()), highlight=False, soft_wrap=True, emoji=False)
 
 
 def print_lines(lines: Iterable[Line]) -> None:
-    """Print lines to standard output one by one, as they come."""
+    """Print lines to standard output one by one, as they arrive."""
     if not styled():
         stream = output()
         for each in lines:
             stream.write(f"{each.plain}\n")
         return
-    from rich.text import Text
+    from rich.text import Text  # lazy: start-up
 
     target = console()
     for each in lines:

@@ -1,4 +1,4 @@
-"""How TensorRT reads a model, in detail, for ``--verbose``."""
+"""Details of how TensorRT imports a model, for ``--verbose``."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ if TYPE_CHECKING:
 
 
 def network_lines(networks: Sequence[Reading]) -> Iterator[str]:
-    """Lines about TensorRT's readings of an original and of the fixed model, or of one model."""
+    """Lines about the imported networks of an original and of the fixed model, or of one model."""
     for name, one in zip(
         ("original", "fixed") if len(networks) > 1 else ("network",), networks, strict=False
     ):
         yield f"{name}: {', '.join(_figures(one))}"
-        yield from (f"  {line}" for misread in one.misreads for line in _said(misread))
+        yield from (f"  {line}" for misread in one.misreads for line in _misread_lines(misread))
 
 
 def _figures(one: Reading) -> Iterator[str]:
-    words = {
-        "agrees": "read as it is",
+    outcomes = {
+        "agrees": "read correctly",
         "differs": "read differently",
         "refused": "not imported",
-        "broke": "not compared, by a fault of onnxfix",
+        "broke": "not compared, by a bug in onnxfix",
     }
-    yield words.get(one.status, "not compared")
+    yield outcomes.get(one.status, "not compared")
     if one.reason:
         yield one.reason
     kinds = ", ".join(f"{count} {kind}" for kind, count in one.layers)
@@ -34,7 +34,7 @@ def _figures(one: Reading) -> Iterator[str]:
     yield f"{parse:.2f} s to parse, {lift:.2f} s to read back, {compare:.2f} s to compare"
 
 
-def _said(misread: Misread) -> Iterator[str]:
+def _misread_lines(misread: Misread) -> Iterator[str]:
     yield f"{'harmless' if misread.harmless else 'differs'} {misread}"
     if misread.layers:
         yield f"  layers: {', '.join(misread.layers)}"

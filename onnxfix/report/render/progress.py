@@ -14,7 +14,7 @@ DELAY = 1.0
 
 
 class Steps:
-    """Shows which models of how many are under way, and at which step. Without a terminal it does nothing at all."""
+    """Shows which models are being processed, at which step, and how many are left. Does nothing without a terminal."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -39,31 +39,31 @@ class Steps:
         return lambda step: self.at(name, step)
 
     def at(self, name: str, step: str) -> None:
-        """A model begins a step. May be called from any thread."""
+        """Report that a model begins a step. May be called from any thread."""
         with self._lock:
             self._running[name] = step
             self._arm()
             self._update()
 
     def over(self, name: str) -> None:
-        """A model is done, whether or not it was heard of before."""
+        """Report that a model is done, whether or not a step was reported."""
         with self._lock:
             self._running.pop(name, None)
             self.done += 1
 
     @property
     def text(self) -> str:
-        """What is under way: of one model the step too, of several the names."""
+        """The running models: one with its step, several by name."""
         if len(self._running) == 1:
             [(name, step)] = self._running.items()
-            words = f"{printable(name)}: {step}"
+            running = f"{printable(name)}: {step}"
         else:
-            words = ", ".join(map(printable, self._running))
+            running = ", ".join(map(printable, self._running))
         number = min(self.total, self.done + (len(self._running) < 2))
-        return words if self.total == 1 else f"[{number}/{self.total}] {words}"
+        return running if self.total == 1 else f"[{number}/{self.total}] {running}"
 
     def pause(self) -> None:
-        """Take the bar away, for instance to print."""
+        """Remove the bar, for instance to print."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -79,12 +79,18 @@ class Steps:
             self._timer.start()
 
     def _show(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.console import Console  # lazy: start-up
+        from rich.progress import (  # lazy: start-up
+            BarColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
 
         with self._lock:
             if self._timer is not threading.current_thread():
-                return  # taken away in the moment in which it would have shown
+                return  # paused at the moment it would have shown
             self._timer = None
             columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()]
             if self.total > 1:

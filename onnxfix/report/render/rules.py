@@ -135,11 +135,11 @@ def _example(example: Example) -> str:
     return f"{title}\n\n{before}{after}"
 
 
-_BUILT = "A model that ONNX's text format cannot say; the rule's file builds it."
+_BUILT = "A model that ONNX's text format cannot express; the rule's file builds it."
 
 
 def _fenced(text: str) -> str:
-    """ONNX text as it would stand by itself, without the indentation that it has in the rule's file."""
+    """ONNX text without the indentation that it has in the rule's file."""
     return f"```text\n{inspect.cleandoc(text)}\n```"
 
 
@@ -149,6 +149,6 @@ def print_rule(rule: Rule) -> None:
     if not (styled() and (target := console()).is_terminal):
         output().write(text)
         return
-    from rich.markdown import Markdown
+    from rich.markdown import Markdown  # lazy: start-up
 
     target.print(Markdown(text), soft_wrap=False)

@@ -1,10 +1,12 @@
-"""Where a model stops, in lines, and the command that would go on."""
+"""Where a model stops, in lines, and the command to continue with."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from onnxfix.report.render.sizes import range_text
 
 if TYPE_CHECKING:
     from onnxfix.pipeline.intake import InputKind
@@ -16,27 +18,27 @@ _FILE = "inputs.npz"
 def stopped_lines(found: Stopped, path: str, command: str) -> Iterator[str]:
     """Lines for a run of ``command`` on the model at ``path``."""
     if not found.loaded:
-        yield f"ONNX Runtime does not load the original, so that no inputs help: {found.said}"
+        yield f"ONNX Runtime does not load the original, with any inputs: {found.said}"
         return
-    where = f"at {found.place} ({found.op_type})" if found.place.known else "at a node that is not known"
+    where = f"at {found.place} ({found.op_type})" if found.place.known else "at an unknown node"
     sizes = ", ".join(f"{name}={size}" for name, size in found.fed.items())
     fed = f" with {sizes}" if sizes else ""
     yield f"it stops {where}{fed}: {found.said}"
-    yield from (f"this {found.op_type} demands: {_needed(one)}" for one in found.needed)
+    yield from (f"this {found.op_type} requires: {_needed(one)}" for one in found.needed)
     for one in found.sizes:
         if one.least is None or one.most is not None or one.least > 1 or one.step > 1:
-            yield f"{one.symbol}: {one.words}"
+            yield f"{one.symbol}: {range_text(one)}"
     if found.shapes:
-        yield f"put a size in the place of the question mark: {_command(command, path, '--input-shapes', found.shapes)}"
+        yield f"replace the question mark by a size: {_command(command, path, '--input-shapes', found.shapes)}"
     if found.inputs:
-        begin = "or give" if found.shapes else "give"
-        held = ", ".join(map(_input, found.inputs))
-        yield f"{begin} the values in {_FILE} ({held}): {_command(command, path, '--inputs', _FILE)}"
+        begin = "or pass" if found.shapes else "pass"
+        inputs = ", ".join(map(_input, found.inputs))
+        yield f"{begin} the values in {_FILE} ({inputs}): {_command(command, path, '--inputs', _FILE)}"
 
 
 def _needed(one: Needed) -> str:
-    hangs = f", which depends on the values of {', '.join(one.inputs)}" if one.inputs else ""
-    return f"{one.words}{hangs}"
+    depends = f", which depends on the values of {', '.join(one.inputs)}" if one.inputs else ""
+    return f"{one.words}{depends}"
 
 
 def _input(one: InputKind) -> str:

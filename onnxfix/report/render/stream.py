@@ -1,7 +1,7 @@
-"""Standard output and standard error that survive what is written to them and who reads them.
+"""Standard output and standard error, safe against untrusted text and readers that close the pipe.
 
-Names in a model are foreign text: they may hold escape sequences that move a terminal's cursor, or line breaks that
-forge a line of the report. A reader may go away (``| head``), and an encoding may lack a character.
+Names in a model are untrusted: they may contain escape sequences that move a terminal's cursor, or line breaks that
+forge a line of the report. A reader may close the pipe (``| head``), and an encoding may lack a character.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLAIN = {"→": "->", "…": "..."}
 
 
 def printable(text: str) -> str:
-    """``text`` as a terminal can only show it: control and direction characters escaped, very long text cut."""
+    """``text`` with control and direction characters escaped; very long text is shortened."""
     if len(text) > LONGEST:
         half = LONGEST // 2
         text = f"{text[:half]}… ({len(text) - 2 * half} characters) …{text[-half:]}"
@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 
 
 class Stream:
-    """A text stream that drops what nobody reads, and writes what its encoding lacks as escapes.
+    """A text stream that ignores a closed pipe, and escapes characters that its encoding lacks.
 
     Raises:
         OnnxfixError: on writing, where the disk behind the stream is full or fails.
@@ -78,12 +78,12 @@ class Stream:
             return text.encode(self.encoding, "backslashreplace").decode(self.encoding)
 
     def _drop(self) -> None:
-        """Let the rest go nowhere; the interpreter's own flush at exit would otherwise fail once more."""
+        """Discard further output; the interpreter's own flush at exit would fail once more otherwise."""
         try:
             number = self.fileno()
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, number)
-            os.close(nowhere)
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, number)
+            os.close(null)
         except (OSError, ValueError):
             self._stream = None
 
@@ -94,7 +94,7 @@ def output() -> Stream:
 
 
 def stream_at(path: str | os.PathLike[str]) -> Stream | None:
-    """The standard stream that a path such as ``/dev/stdout`` leads to, wherever it was redirected to."""
+    """The standard stream behind a path such as ``/dev/stdout``, also where it is redirected."""
     for number, stream in ((1, output()), (2, Stream(sys.stderr, "standard error"))):
         try:
             if os.path.samestat(os.stat(path), os.fstat(number)):
@@ -105,8 +105,8 @@ def stream_at(path: str | os.PathLike[str]) -> Stream | None:
 
 
 def complain(message: str) -> None:
-    """One line for a person, on standard error."""
+    """Print one line on standard error."""
     try:
         Stream(sys.stderr, "standard error").write(f"onnxfix: {printable(message)}\n")
     except OnnxfixError:
-        return  # there is nowhere left to say it; the exit code still tells
+        return  # nowhere left to report it; the exit code shows it

@@ -1,6 +1,6 @@
-"""Reports as text: findings by rule, then what was fixed, kept and withdrawn, then the rungs, then what was written.
+"""Reports as text: findings by rule, applied and withdrawn fixes, rungs, and the files written.
 
-Names of nodes may hold escape sequences and line breaks, so what is shown is made printable first.
+Names of nodes may contain escape sequences and line breaks, so all text is made printable first.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import fields, is_dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from onnxfix.report.confirm import flag
 from onnxfix.report.render.builds import build_lines
 from onnxfix.report.render.intake import intake_lines
 from onnxfix.report.render.latency import latency_lines
 from onnxfix.report.render.lines import Line, line
 from onnxfix.report.render.networks import network_lines
+from onnxfix.report.render.pointers import required_option
 from onnxfix.report.render.stopped import stopped_lines
 from onnxfix.report.render.stream import printable
 from onnxfix.report.report import AppliedFix, Finding, Report, StepDone
@@ -36,13 +36,13 @@ _STYLE = {
     "failed": "bold red",
     "broke": "bold red",
 }
-PLEASE_REPORT = "a fault of onnxfix, please report it"
-"""What is said of a rung that broke, whatever its reason."""
+PLEASE_REPORT = "a bug in onnxfix, please report it"
+"""Added to every rung that broke, whatever the reason."""
 
 
 def render_report(report: Report, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
     """The lines of one report. ``quiet`` keeps the summary only; ``verbose`` lists every finding and metric."""
-    # There may be tens of thousands of these, of which few are shown.
+    # There may be tens of thousands of these, and few are shown.
     many = {"findings": report.findings, "applied": report.applied}
     report = replace(_printable(replace(report, findings=(), applied=())), **many)
     if report.command == "verify":
@@ -70,11 +70,11 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
         if report.intake is not None:
             yield from (line(f"  {each}") for each in intake_lines(report.intake, verbose))
         yield from _rungs(report, verbose)
-    if quiet:  # the rungs are not listed, and these are no detail
+    if quiet:  # rungs are not listed, but broken ones are more than a detail
         for rung in report.verdict.broken if report.verdict is not None else ():
             yield line(("  warning ", "yellow"), f"{rung.name} broke: {rung.reason} ({PLEASE_REPORT})")
     for problem in report.problems:
-        blame = " (a fault of onnxfix or of the rule)" if problem.source == "onnxfix" else ""
+        blame = " (a bug in onnxfix or in the rule)" if problem.source == "onnxfix" else ""
         yield line(("  problem ", "bold red"), f"{problem}{blame}")
     for note in report.notes if not quiet else ():
         yield line(f"  note: {note}")
@@ -88,48 +88,52 @@ def _printable(value: Any) -> Any:
     if isinstance(value, tuple):
         items = tuple(map(_printable, value))
         return value if all(map(operator.is_, items, value)) else items
-    if hasattr(value, "on_one_line"):  # TensorRT's line breaks are no attempt to forge lines
+    if hasattr(value, "on_one_line"):  # TensorRT's own line breaks do not forge lines
         value = value.on_one_line()
     if isinstance(value, Mapping):
         return {_printable(key): _printable(item) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        held = [(f.name, getattr(value, f.name)) for f in fields(value) if f.init]
-        # Most are fine as they are.
-        unsafe = {name: safe for name, item in held if (safe := _printable(item)) is not item}
-        return replace(value, **unsafe) if unsafe else value
+        current = [(f.name, getattr(value, f.name)) for f in fields(value) if f.init]
+        changed = {name: safe for name, item in current if (safe := _printable(item)) is not item}
+        return replace(value, **changed) if changed else value
     return value
 
 
 def _outcome(report: Report) -> tuple[str, str]:
     """A verdict in a word or two, with its style."""
     if report.verdict is not None and report.verdict.passed:
-        return ("verified" if report.verdict.compared else "passed, and no values were compared"), "green"
-    reason = _unverified(report)
-    return ("failed" if reason == DIFFERS else f"not verified: {reason}"), "bold red"
+        return ("verified" if report.verdict.compared else "passed; no values were compared"), "green"
+    refuting = _refuting(report)
+    failed = bool(refuting) and _refused_by_tensorrt(refuting) is None
+    return ("failed" if failed else f"not verified: {_unverified(report)}"), "bold red"
 
 
-DIFFERS = "the result did not verify"
+#: The status of a rung that ran and did not pass.
+_NOT_PASSED = ("failed", "broke")
+_REFUSALS = {"trt-build": "TensorRT does not build it", "trt-network": "TensorRT reads it differently"}
 
 
-#: How a rung ended that ran and did not pass.
-_ENDS = ("failed", "broke")
+def _refuting(report: Report) -> list[str]:
+    """The rungs that found a difference."""
+    return [rung.name for rung in report.verdict.rungs if rung.refutes] if report.verdict is not None else []
+
+
+def _refused_by_tensorrt(refuting: list[str]) -> str | None:
+    """What TensorRT alone objects to, if no other rung found a difference."""
+    return _REFUSALS.get(refuting[0]) if len(refuting) == 1 else None
 
 
 def _unverified(report: Report) -> str:
-    """Why a verdict is not "passed": a rung showed a difference, or one that was required did not run, or none did."""
+    """Why a verdict is not "passed": a rung found a difference, a required rung did not run, or none ran."""
+    refuting = _refuting(report)
+    if refuting:
+        return _refused_by_tensorrt(refuting) or "the result did not verify"
     rungs = report.verdict.rungs if report.verdict is not None else ()
-    refuted = [rung.name for rung in rungs if rung.refutes]
-    if refuted == ["trt-build"]:
-        return "TensorRT does not build it"
-    if refuted == ["trt-network"]:
-        return "TensorRT reads it differently"
-    if refuted:
-        return DIFFERS
     results = {rung.name: rung for rung in rungs}
     for name in report.verdict.required if report.verdict is not None else ():
         rung = results.get(name)
         if rung is None or rung.status != "passed":
-            if rung is not None and rung.status in _ENDS:
+            if rung is not None and rung.status in _NOT_PASSED:
                 return f"{name} was required and {rung.status}"
             return f"{name} was required and could not be run{f': {rung.reason}' if rung is not None else ''}"
     broken = report.verdict.broken if report.verdict is not None else ()
@@ -141,18 +145,18 @@ def _unverified(report: Report) -> str:
 def _headline(report: Report) -> str:
     counts = Counter(item.severity for item in report.findings)
     kinds = ", ".join(f"{counts[name]} {name}" for name in ("error", "warning", "info") if counts[name])
-    words = [f"{len(report.findings)} finding{_s(report.findings)}{f' ({kinds})' if kinds else ''}"]
+    parts = [f"{len(report.findings)} finding{_s(report.findings)}{f' ({kinds})' if kinds else ''}"]
     if report.command == "apply":
-        words = [
+        parts = [
             f"{len(report.applied)} fixed",
             f"{len(report.findings)} left",
             *([f"{len(report.withdrawn)} withdrawn"] if report.withdrawn else []),
             *([f"{dropped} dropped"] if (dropped := _dropped(report)) else []),
             f"{report.nodes_before} → {report.nodes_after} nodes",
         ]
-    told = f"{report.headline}; " if report.headline else ""
-    told = f"unchanged, not done again: {told}" if report.reused else told
-    return f"{told}{', '.join(words)}  (target {report.target}, {report.seconds:.1f} s)"
+    headline = f"{report.headline}; " if report.headline else ""
+    reused = "unchanged, skipped: " if report.reused else ""
+    return f"{reused}{headline}{', '.join(parts)}  (target {report.target}, {report.seconds:.1f} s)"
 
 
 def _dropped(report: Report) -> int:
@@ -164,13 +168,13 @@ def _s(items: Sequence[object]) -> str:
 
 
 def _steps(steps: Sequence[StepDone]) -> Iterator[Line]:
-    """The whole-model steps: what each made of the model, or why its result was dropped."""
+    """The whole-model steps: the effect of each, or why its result was dropped."""
     for step in steps:
         style = "bold red" if step.status == "dropped" else "yellow" if step.safety == "unsafe" else "green"
         nodes = f", {step.nodes_before} → {step.nodes_after} nodes" if step.status == "taken" else ""
         level = f", {step.safety}" if step.safety else ""
-        words = f" {step.name} ({step.tool}{level}{nodes}): {step.reason}"
-        yield line((f"  {step.status}", style), words)
+        text = f" {step.name} ({step.tool}{level}{nodes}): {step.reason}"
+        yield line((f"  {step.status}", style), text)
 
 
 def _findings(findings: Sequence[Finding], verbose: bool) -> Iterator[Line]:
@@ -189,14 +193,16 @@ def _findings(findings: Sequence[Finding], verbose: bool) -> Iterator[Line]:
 def _confirmed(item: Finding | AppliedFix, verbose: bool) -> str:
     if not item.confirmed and not item.on_engine:
         return ""
-    words = f": {item.confirmed}" if verbose and item.confirmed and item.confirmed not in item.message else ""
-    return f" (confirmed {'on the engine' if item.on_engine else 'by TensorRT'}{words})"
+    message = (
+        f": {item.confirmed}" if verbose and item.confirmed and item.confirmed not in item.message else ""
+    )
+    return f" (confirmed {'on the engine' if item.on_engine else 'by TensorRT'}{message})"
 
 
 def _remedy(item: Finding) -> str:
     if item.pointer:
         return f" [{item.pointer}]"
-    return f" [fix: {item.fix} ({item.safety}{flag(item.safety)})]" if item.fix else ""
+    return f" [fix: {item.fix} ({item.safety}{required_option(item.safety)})]" if item.fix else ""
 
 
 def _more(count: int, verbose: bool) -> Iterator[Line]:
@@ -219,8 +225,8 @@ def _rungs(report: Report, verbose: bool) -> Iterator[Line]:
     for rung in report.verdict.rungs if report.verdict is not None else ():
         style = _STYLE.get(rung.status, "dim")
         blame = f" ({PLEASE_REPORT})" if rung.status == "broke" else ""
-        told = f"  {rung.reason}{blame}" if rung.reason or blame else ""
-        yield line(f"  {rung.name:<12}", (rung.status, style), told)
+        reason = f"  {rung.reason}{blame}" if rung.reason or blame else ""
+        yield line(f"  {rung.name:<12}", (rung.status, style), reason)
         if rung.latency is not None:
             yield from latency_lines(rung.latency)
         if verbose:
@@ -228,15 +234,15 @@ def _rungs(report: Report, verbose: bool) -> Iterator[Line]:
 
 
 def _details(rung: RungResult) -> Iterator[str]:
-    said: set[str] = set()
+    seen: set[str] = set()
     for feed in rung.feeds:
-        reason = "as above" if feed.reason in said else feed.reason
-        said.add(feed.reason)
+        reason = "as above" if feed.reason in seen else feed.reason
+        seen.add(feed.reason)
         yield f"{feed.label}: {feed.status}{f': {reason}' if feed.reason else ''}"
     yield from build_lines(rung.builds)
     yield from network_lines(rung.networks)
     if rung.excluded:
-        yield f"not compared, the original differs from itself: {', '.join(rung.excluded)}"
+        yield f"not compared, the original is not deterministic: {', '.join(rung.excluded)}"
     yield from rung.notes
     yield f"{rung.seconds:.2f} s, seed {rung.seed}"
 
@@ -256,11 +262,11 @@ def _ending(report: Report) -> Iterator[Line]:
             begin = (
                 ""
                 if report.stopped is not None
-                else "give inputs that it takes by --inputs or --input-shapes; "
+                else "pass inputs that the model accepts by --inputs or --input-shapes; "
             )
             yield line(
-                f"  ({begin}onnxfix check --inputs-help shows what is known of inputs. "
-                "--no-verify writes the result unproven: its interface is checked, and nothing else)"
+                f"  ({begin}onnxfix check --inputs-help shows what is known about them. "
+                "--no-verify writes the result unverified: only its interface is checked)"
             )
 
 
@@ -276,16 +282,16 @@ def render_summary(
     fixed = sum(len(report.applied) for report in reports)
     left = sum(len(report.findings) for report in reports)
     failed = [r for r in reports if r.verdict is not None and not r.verdict.passed]
-    words = [f"{len(reports) + len(errors)} models", f"{fixed} fixed", f"{left} findings left"]
+    parts = [f"{len(reports) + len(errors)} models", f"{fixed} fixed", f"{left} findings left"]
     won = sum(report.won for report in reports)
-    words += [f"{won} that TensorRT refused and now accepts"] if won else []
+    parts += [f"{won} that TensorRT refused and now accepts"] if won else []
     righted = sum(report.righted for report in reports)
-    words += [f"{righted} that TensorRT read differently and now reads as meant"] if righted else []
-    words += [f"{len(failed)} not verified"] if failed else []
+    parts += [f"{righted} that TensorRT read differently and now imports correctly"] if righted else []
+    parts += [f"{len(failed)} not verified"] if failed else []
     broke = sum(r.verdict is not None and bool(r.verdict.broken) for r in reports)
-    words += [f"{broke} of which a rung broke"] if broke else []
-    words += [f"{len(errors) - crashed} unreadable"] if len(errors) > crashed else []
-    words += [f"{crashed} crashed or out of memory"] if crashed else []
+    parts += [f"{broke} with a broken rung"] if broke else []
+    parts += [f"{len(errors) - crashed} unreadable"] if len(errors) > crashed else []
+    parts += [f"{crashed} crashed or out of memory"] if crashed else []
     again = sum(report.reused for report in reports)
-    words += [f"{again} unchanged and not done again"] if again else []
-    yield line(", ".join(words), style="bold")
+    parts += [f"{again} unchanged and skipped"] if again else []
+    yield line(", ".join(parts), style="bold")

@@ -1,6 +1,6 @@
 """The symbolic integer itself: an interned polynomial over symbols and opaque terms.
 
-:mod:`onnxfix.shapes.symbols` holds what can be done with it, and the conventions; import from there.
+:mod:`onnxfix.shapes.symbols` has the operations and the conventions; import from there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ DIM_MAX = 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MAX_TERMS, MAX_DEGREE, MAX_DEPTH = 48, 10, 64
 HUGE = 2**512
-"""No valid execution has integers as large as this: bounds stop here, lest they double in length at every product."""
+"""No valid execution has integers as large as this. Bounds stop here, or they would double in length at each
+product."""
 
 
 class Atom:
@@ -46,9 +47,9 @@ Terms = tuple[tuple[Mono, int], ...]
 class Dim:
     """An immutable, interned integer polynomial: the same expression is the same object.
 
-    ``value`` is the integer where it is static; ``lo`` and ``hi`` bound it in every assignment (``bounds`` may do so
-    more closely); ``is_count`` tells that no caller's integer is in it, so that the bound on dimensions keeps
-    arithmetic on it from overflowing.
+    ``value`` is the integer if it is static. ``lo`` and ``hi`` bound it in every assignment (``bounds`` may be closer).
+    ``is_count``: it contains no integer from the caller's data, so that by the bound on dimensions, arithmetic on it
+    does not overflow.
     """
 
     __slots__ = (
@@ -76,7 +77,7 @@ class Dim:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Least and greatest value that could be proven; costs more than ``lo`` and ``hi``, and is kept."""
+        """The closest proven bounds; they cost more than ``lo`` and ``hi``, and are cached."""
         if self._bounds is None:
             self._bounds = _bounds(self)
         return self._bounds
@@ -85,14 +86,14 @@ class Dim:
         return hash(self.value) if self.value is not None else object.__hash__(self)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same expression. False does not mean that they differ: ask ``symbols.equal``."""
+        """Whether both are the same expression. False does not mean that they differ: use ``symbols.equal``."""
         return self is other or (isinstance(other, int) and self.value == other)
 
     def __repr__(self) -> str:
         return f"Dim({self})"
 
     def __str__(self) -> str:
-        if self._str is None:  # rules tell findings apart by it, and ask the same few again and again
+        if self._str is None:  # rules distinguish findings by it, and use the same few again and again
             self._str = text_of(self)
         return self._str
 
@@ -132,7 +133,7 @@ class Dim:
         return opaque("mul", tuple(sorted((self, other), key=_order)), min(corners), max(corners))
 
     def _plus(self, number: int) -> Dim:
-        """The sum with an integer, which stands before all other terms."""
+        """The sum with an integer, which is the first term."""
         if self.value is not None:
             return constant(self.value + number)
         mono, factor = self.terms[0]
@@ -193,28 +194,32 @@ def from_sum(total: Mapping[Mono, int]) -> Dim:
 
 
 def opaque(op: str, args: tuple[Dim, ...], lo: int, hi: int) -> Dim:
-    """An interned term that arithmetic does not look into; too deep a one loses its structure (no recursion)."""
+    """An interned opaque term. A term that is nested too deeply loses its structure, to limit recursion."""
     name = ""
     if max(a.depth for a in args) >= MAX_DEPTH:
-        op, name = "deep", op  # the name keeps a quotient of the same two apart from their maximum
+        op, name = "deep", op  # the name distinguishes a quotient from a maximum of the same two
     atom = _intern(op, name, args, max(lo, -HUGE), min(hi, HUGE), all(a.is_count for a in args))
     return from_terms((((atom,), 1),))
 
 
 @lru_cache(maxsize=1 << 12, typed=True)
 def constant(value: int) -> Dim:
-    """The integer ``value``; whatever else has a value, a float or a text, is a TypeError."""
+    """The integer ``value``.
+
+    Raises:
+        TypeError: it is not an integer.
+    """
     value = int(index(value))
     return from_terms((((), value),) if value else ())
 
 
 def _added(a: Dim, b: Dim) -> Dim:
-    """Their sum as one term that is not looked into."""
+    """Their sum as one opaque term."""
     return opaque("add", tuple(sorted((a, b), key=_order)), a.lo + b.lo, a.hi + b.hi)
 
 
 def as_dim(value: Dim | int) -> Dim:
-    """``value`` itself, or the constant that it is."""
+    """``value`` itself, or an integer as a constant."""
     return value if isinstance(value, Dim) else constant(int(value))
 
 
@@ -224,12 +229,12 @@ def symbol(name: str) -> Dim:
 
 
 def data_symbol(name: str, lo: int = INT64_MIN, hi: int = INT64_MAX) -> Dim:
-    """An integer that the caller's data decide: anything from ``lo`` to ``hi``."""
+    """An integer that depends on the caller's data, from ``lo`` to ``hi``."""
     return from_terms((((_intern("symbol", name, (), lo, hi, False),), 1),))
 
 
 def lone_atom(dim: Dim, op: str) -> Atom | None:
-    """The atom, where ``dim`` is exactly one term of kind ``op``."""
+    """The atom, if ``dim`` is exactly one term of kind ``op``, else None."""
     if len(dim.terms) == 1:
         mono, factor = dim.terms[0]
         if factor == 1 and len(mono) == 1 and mono[0].op == op:
@@ -251,7 +256,7 @@ def _digest(op: str, name: str, args: tuple[Dim, ...]) -> bytes:
     """A key to sort by that is the same in every process, so that printed forms are stable."""
     if op == "symbol":
         return name.encode("utf-8", "surrogateescape")
-    import hashlib  # brings OpenSSL, of which a small run may have no need
+    import hashlib  # lazy: start-up, brings OpenSSL
 
     state = hashlib.blake2b(f"{op} {name}".encode(), digest_size=8)
     for arg in args:
@@ -280,15 +285,15 @@ def _degree(dim: Dim) -> int:
 
 def _symbols_of(dim: Dim) -> frozenset[str]:
     found: set[str] = set()
-    seen: set[int] = set()
+    seen: set[Atom] = set()
     stack: list[Dim] = [dim]
     while stack:
         for mono, _ in stack.pop().terms:
             for atom in mono:
                 if atom.op == "symbol":
                     found.add(atom.name)
-                elif id(atom) not in seen:
-                    seen.add(id(atom))
+                elif atom not in seen:
+                    seen.add(atom)
                     stack.extend(atom.args)
     return frozenset(found)
 
@@ -316,7 +321,7 @@ def _interval(terms: Terms) -> tuple[int, int]:
 
 def _relaxed_lower(terms: Terms, through_relu: bool) -> int:
     """A lower bound by linear bounds on floor and max: decides that ``N - floor(N / 2)`` is not negative."""
-    total: dict[Mono, int] = dict(terms)  # times `scale`, so that all stays integer
+    total: dict[Mono, int] = dict(terms)  # times `scale`, so that all numbers are integers
     scale = 1
     for _ in range(8):
         pick = next(

@@ -1,4 +1,4 @@
-"""The terms that are no polynomials: division, minimum and maximum, broadcasting. Interned, and simplified exactly."""
+"""Terms that are not polynomials: division, minimum and maximum, broadcasting. Interned, and simplified exactly."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def floordiv(a: Dim | int, b: Dim | int) -> Dim:
     """``floor(a / b)``, rounding towards minus infinity.
 
     Raises:
-        ZeroDivisionError: ``b`` is 0. Where ``b`` merely may be 0, the term stands for what a valid execution has.
+        ZeroDivisionError: ``b`` is 0. If ``b`` may be 0, the term has the value of a valid execution.
     """
     a, b = as_dim(a), as_dim(b)
     if b.value is not None:
@@ -90,7 +90,7 @@ def _floordiv_static(a: Dim, b: int) -> Dim:
     common = math.gcd(b, *(c for m, c in rest.terms if m))
     if common > 1:
         return whole + _floordiv_static(from_sum({m: c // common for m, c in rest.terms}), b // common)
-    # floor(3N / 4) and N - floor((N + 3) / 4) are the same: of the two spellings, keep the one with smaller factors.
+    # floor(3N / 4) and N - floor((N + 3) / 4) are the same: keep the one with smaller factors.
     factors = [c for m, c in rest.terms if m]
     if [b - c for c in factors] < factors:
         return whole - _floordiv_static(constant(b - 1) - rest, b)
@@ -113,14 +113,14 @@ def mod(a: Dim | int, b: Dim | int) -> Dim:
 
 
 def divide(a: Dim | int, b: Dim | int) -> Dim:
-    """``a / b`` where a valid execution has ``b != 0``, as in the -1 of a Reshape: common factors cancel."""
+    """``a / b`` if ``b != 0`` in every valid execution, as for the -1 of a Reshape: common factors cancel."""
     a, b = as_dim(a), as_dim(b)
     exact = None if b.value == 0 else _quotient(a, b)
     return exact if exact is not None else _floordiv_term(a, b) if b.value is None else floordiv(a, b)
 
 
 def _quotient(a: Dim, b: Dim) -> Dim | None:
-    """``q`` with ``q * b`` identical to ``a``, by polynomial long division; None where there is none."""
+    """``q`` with ``q * b`` identical to ``a``, by polynomial long division, or None."""
     if a is b:
         return constant(1)
     atoms = sorted({atom for m, _ in (*a.terms, *b.terms) for atom in m}, key=atom_key)
@@ -150,11 +150,11 @@ def _quotient(a: Dim, b: Dim) -> Dim | None:
 def broadcast(*dims: Dim | int) -> Dim:
     """The dimension that these aligned ones broadcast to: the one that is not 1; valid executions have only one."""
     one = constant(1)
-    several = {id(dim): dim for dim in map(as_dim, dims) if dim is not one}
+    several = dict.fromkeys(dim for dim in map(as_dim, dims) if dim is not one)
     if len(several) <= 1:
-        return next(iter(several.values()), one)
+        return next(iter(several), one)
     args: dict[Dim, None] = {}
-    for dim in several.values():
+    for dim in several:
         atom = lone_atom(dim, "broadcast")
         args.update(dict.fromkeys(atom.args if atom is not None else (dim,)))
     args.pop(one, None)
@@ -177,14 +177,14 @@ def _never_one(dim: Dim) -> bool:
 
 
 def _broadcast_term(args: list[Dim]) -> Dim:
-    # Without the closer bounds, min(N, 64) might seem negative, and with it every dimension it meets.
+    # Without the closer bounds, min(N, 64) might seem negative, and every dimension that depends on it.
     return opaque(
         "broadcast", tuple(args), min(_bounded(a)[0] for a in args), max(_bounded(a)[1] for a in args)
     )
 
 
 def _bounded(dim: Dim) -> tuple[int, int]:
-    """Bounds, the dear ones only where the cheap ones leave the sign open."""
+    """Bounds, the expensive ones only if the cheap ones leave the sign open."""
     return (dim.lo, dim.hi) if dim.lo >= 0 else dim.bounds
 
 
@@ -193,7 +193,7 @@ def _dim_key(dim: Dim) -> list[tuple[list[tuple[bytes, int]], int]]:
 
 
 def nonzero_or(a: Dim, fallback: Dim) -> Dim:
-    """``a``, or ``fallback`` where ``a`` is 0: an element of a Reshape target without allowzero."""
+    """``a``, or ``fallback`` if ``a`` is 0: an element of a Reshape target without allowzero."""
     zero = is_zero(a)
     if a is fallback or zero.no:
         return a

@@ -1,4 +1,4 @@
-"""Symbolic integers in words, as messages and places in findings have them."""
+"""Symbolic integers as text, for messages and places of findings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from onnxfix.shapes.algebra.dim import Atom, Dim, Mono
 
 TEXT_LIMIT = 400
-"""About how many characters a text has at most; what is beyond is left out as ``(...)``."""
+"""Approximate maximum length of a text in characters; the rest is written as ``(...)``."""
 
 
 def text_of(dim: Dim) -> str:

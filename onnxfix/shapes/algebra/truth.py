@@ -102,7 +102,7 @@ def equal(a: Dim | int, b: Dim | int) -> Answer:
 
 @lru_cache(maxsize=1 << 14)
 def _equal(a: Dim, b: Dim) -> Answer:
-    """The costly part; models ask about the same few pairs again and again."""
+    """The expensive part, cached: models compare the same few pairs again and again."""
     difference = a - b
     if difference.lo > 0 or difference.hi < 0 or _off_grid(difference):
         return NO
@@ -129,7 +129,7 @@ def is_zero(a: Dim | int) -> Answer:
 
 
 class BroadcastRelation(NamedTuple):
-    """How two aligned dimensions meet in a broadcast; each answer is three-valued, with its symbols.
+    """How two aligned dimensions broadcast; each answer is three-valued, with its symbols.
 
     ``equal``: they are the same number. ``a_stretched``: ``a`` is 1 and ``b`` is not, so ``a`` is repeated.
     ``b_stretched``: the reverse. UNKNOWN ``b_stretched`` for ``(N, 1)`` is the batch-1 trap: equal at N = 1 only.

@@ -1,4 +1,4 @@
-"""Transfer functions: from what is known of an operator's inputs to what is known of its outputs."""
+"""Transfer functions: from the descriptions of an operator's inputs to those of its outputs."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ FAMILIES = (
     sequence,
     spatial,
 )
-"""Importing a family fills the table."""
+"""Transfer functions by operator, filled by the imports above."""
 
 __all__ = ["ABSENT", "FAMILIES", "TABLE", "UNKNOWN", "Call", "Info", "Unknown"]

@@ -1,8 +1,8 @@
-"""What transfer functions are made of: what is known of a value, and one operator call over such knowledge.
+"""The basis of transfer functions: descriptions of values, and operator calls with them.
 
-A transfer function takes a :class:`Call` and returns what is known of the call's outputs. It may assume that the call
-is valid (an execution in which the operator fails has no shapes to be right about), and must say nothing that some
-valid execution contradicts. It raises :class:`Unknown` to say nothing at all.
+A transfer function takes a :class:`Call` and returns descriptions of the call's outputs. It may assume that the call is
+valid (no operator fails), and its result must be true in every valid execution. It raises :class:`Unknown` if nothing
+is known.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from onnx import TensorProto
 from onnxfix.shapes.symbols import Dim, as_dim, broadcast, constant, data_symbol, symbol
 
 MAX_RANK = 128
-"""Axes: more than any backend takes (ONNX Runtime has no bound of its own; numpy stops at 64)."""
+"""Maximum number of axes, more than any backend accepts (ONNX Runtime has no limit; that of numpy is 64)."""
 
 VALUE_LIMIT = 64
-"""Elements: larger tensors are not followed by value."""
+"""Maximum number of elements of a tensor whose value is followed."""
 
 Shape = tuple[Dim, ...]
 Elements = np.ndarray[Any, Any]
@@ -37,7 +37,7 @@ INTEGERS: dict[int, tuple[int, int]] = {
     TensorProto.UINT8: (0, 255),
     TensorProto.BOOL: (0, 1),
 }
-"""Integer element types whose values are followed, with their least and greatest value."""
+"""Integer element types whose values are followed, with their minimum and maximum."""
 
 FLOATS: dict[int, Any] = {
     TensorProto.FLOAT: np.float32,
@@ -46,16 +46,16 @@ FLOATS: dict[int, Any] = {
 
 
 class Unknown(Exception):
-    """Nothing can be said about the outputs of this call."""
+    """Nothing is known about the outputs of this call."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Info:
-    """What is known of one value; None means unknown.
+    """The description of one value; None means unknown.
 
     ``kind`` is "tensor", "sequence", "optional", "map" or "sparse"; ``item`` describes a sequence's or optional's
-    element; ``fill`` is what every element equals, whatever the size. ``elem`` and ``shape`` are None of all but
-    tensors, dense and sparse.
+    element; ``fill`` is the value of every element, whatever the size. ``elem`` and ``shape`` are None for all but
+    dense and sparse tensors.
     """
 
     elem: int | None = None
@@ -71,7 +71,7 @@ ABSENT = Info()
 
 
 class Call:
-    """One operator call: its attributes, and what is known of its inputs."""
+    """One operator call: its attributes, and the descriptions of its inputs."""
 
     __slots__ = ("attrs", "domain", "inputs", "mint", "op", "opset", "outputs")
 
@@ -94,7 +94,7 @@ class Call:
         self.mint = mint
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """The decoded attribute, or ``default``; raises Unknown where it differs from call to call."""
+        """The decoded attribute, or ``default``; raises Unknown if it differs from call to call."""
         value = self.attrs(name)
         return default if value is None else value
 
@@ -103,11 +103,11 @@ class Call:
         return index < len(self.inputs) and self.inputs[index] is not ABSENT
 
     def info(self, index: int) -> Info:
-        """What is known of an input; UNKNOWN for one that is left out."""
+        """The description of an input; UNKNOWN if it is omitted."""
         return self.inputs[index] if self.has(index) else UNKNOWN
 
     def shape(self, index: int) -> Shape:
-        """An input's shape; raises Unknown when its rank is unknown."""
+        """An input's shape; raises Unknown if its rank is unknown."""
         shape = self.info(index).shape
         if shape is None:
             raise Unknown
@@ -121,29 +121,29 @@ class Call:
         return [as_dim(item) for item in value.reshape(-1)]
 
     def static_ints(self, index: int) -> list[int] | None:
-        """Elements of an integer input where all are static, or None."""
+        """Elements of an integer input if all are static, else None."""
         found = self.ints(index)
         values = [d.value for d in found or () if d.value is not None]
         return values if found is not None and len(values) == len(found) else None
 
     def length(self, index: int) -> int | None:
-        """Static number of elements of a vector input that has one for each axis of something, or None.
+        """Static length of a vector input with one element for each axis of something, or None.
 
-        Beyond ``MAX_RANK`` it is None: a declared length is free to be 2**40, and no tensor has so many axes.
+        None above ``MAX_RANK``: a declared length may be 2**40, and no tensor has so many axes.
         """
         shape = self.info(index).shape
         length = shape[0].value if shape is not None and len(shape) == 1 else None
         return length if length is not None and length <= MAX_RANK else None
 
     def fresh(self, output: int, axis: int) -> Dim:
-        """The symbol for a dimension of an output of which nothing is known."""
+        """The symbol for an unknown dimension of an output."""
         return symbol(self.mint(f"{self.outputs[output]}.{axis}"))
 
     def fresh_shape(self, output: int, rank: int) -> Shape:
         return tuple(self.fresh(output, axis) for axis in range(rank))
 
     def fresh_element(self, output: int, index: int, elem: int) -> Dim:
-        """The symbol for an integer element of an output of which nothing is known."""
+        """The symbol for an unknown integer element of an output."""
         return data_symbol(self.mint(f"{self.outputs[output]}[{index}]"), *INTEGERS[elem])
 
 
@@ -164,14 +164,14 @@ def transfer(*ops: str, domain: str = "") -> Callable[[Transfer], Transfer]:
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """A possibly negative axis, normalized; raises Unknown where the call is invalid."""
+    """A possibly negative axis, normalized; raises Unknown if the call is invalid."""
     if not -rank <= axis < rank:
         raise Unknown
     return axis % rank
 
 
 def axes_of(axes: Iterable[int], rank: int) -> list[int]:
-    """Possibly negative axes, normalized; raises Unknown where the call is invalid."""
+    """Possibly negative axes, normalized; raises Unknown if the call is invalid."""
     return [axis_of(axis, rank) for axis in axes]
 
 
@@ -194,7 +194,7 @@ def agree(dims: Iterable[Dim]) -> Dim:
 
 
 def static_shape(shape: Shape | None) -> tuple[int, ...] | None:
-    """The shape as integers where all dimensions are static, or None."""
+    """The shape as integers if all dimensions are static, else None."""
     if shape is None:
         return None
     sizes = tuple(d.value for d in shape if d.value is not None)
@@ -202,7 +202,7 @@ def static_shape(shape: Shape | None) -> tuple[int, ...] | None:
 
 
 def elements(items: Sequence[Any], shape: Sequence[int] | None = None) -> Elements:
-    """An object array of ``items``; a vector unless ``shape`` says otherwise."""
+    """An object array of ``items``, a vector unless ``shape`` is given."""
     array = np.empty(len(items), dtype=object)
     array[:] = items
     return array if shape is None else array.reshape(tuple(shape))
@@ -212,7 +212,7 @@ def small(shape: Shape | None) -> tuple[int, ...] | None:
     """The static shape of a tensor small enough to be followed by value, or None."""
     sizes = static_shape(shape)
     if sizes is None or min(sizes, default=0) < 0:
-        return None  # a negative size is the checker's finding
+        return None  # the checker reports a negative size
     count = 1
     for size in sizes:
         count *= size
@@ -220,7 +220,7 @@ def small(shape: Shape | None) -> tuple[int, ...] | None:
 
 
 def from_array(array: np.ndarray[Any, Any], elem: int) -> Elements | None:
-    """A numpy array as elements, or None where its type is not followed by value."""
+    """A numpy array as elements, or None if its type is not followed by value."""
     if elem in INTEGERS:
         return elements([constant(int(item)) for item in array.reshape(-1)], array.shape)
     if elem in FLOATS:
@@ -229,7 +229,7 @@ def from_array(array: np.ndarray[Any, Any], elem: int) -> Elements | None:
 
 
 def wrap(value: int, elem: int) -> int:
-    """``value`` as the integer type ``elem`` holds it (two's complement)."""
+    """``value`` wrapped to the integer type ``elem`` (two's complement)."""
     lo, hi = INTEGERS[elem]
     return value if lo <= value <= hi else (value - lo) % (hi - lo + 1) + lo
 
@@ -239,7 +239,7 @@ def fits(dim: Dim, elem: int) -> bool:
     lo, hi = INTEGERS[elem]
     if lo <= dim.lo and dim.hi <= hi:
         return True
-    # Dimensions and what a model computes from them do not overflow 32 bits, by convention (see symbols.py).
+    # By convention, dimensions and arithmetic on them do not overflow 32 bits (see symbols.py).
     return dim.is_count and hi >= 2**31 - 1 and dim.value is None and (lo < 0 or dim.lo >= 0)
 
 

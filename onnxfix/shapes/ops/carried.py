@@ -52,7 +52,7 @@ class State:
             self.frame.info[target] = info
 
     def widen(self, outcome: Sequence[Info]) -> bool:
-        """Take in what an iteration left; whether anything had to give way."""
+        """Merge the results of an iteration; returns whether anything was widened."""
         changed = False
         for i, (target, now, then) in enumerate(zip(self.targets, self.infos, outcome, strict=True)):
             wide = self._widened(target, now, then)
@@ -113,7 +113,7 @@ def _same(a: Info, b: Info) -> bool:
 
 
 def iterate(run: Pass, frame: Frame, body: Scope, state: State, first: int) -> list[Info]:
-    """Walk ``body`` until the carried values (its outputs from ``first`` on) are stable; its outputs then."""
+    """Walk ``body`` until the carried values (its outputs from ``first`` on) are stable; returns its outputs."""
     count = len(state.targets)
     for round_ in range(MAX_ROUNDS + 1):
         if round_ == MAX_ROUNDS:
@@ -135,7 +135,7 @@ def stacked(run: Pass, call: Call, k: int, info: Info, trips: Dim, at: int) -> I
     if not positive(trips).yes:
         return Info(
             info.elem
-        )  # after no iteration at all, backends make up the other dimensions, and their number
+        )  # without any iteration, backends choose the other dimensions, and their number
     local = run.minted[-1]
     rank = len(info.shape) + 1
     at = axis_of(at, rank)
@@ -148,7 +148,7 @@ def stacked(run: Pass, call: Call, k: int, info: Info, trips: Dim, at: int) -> I
 
 
 def scoped(run: Pass) -> None:
-    """From here to ``leave``, symbols that are minted belong to one iteration."""
+    """Begin an iteration: symbols created before ``leave`` belong to it."""
     run.minted.append(set())
 
 

@@ -1,4 +1,4 @@
-"""Operators of com.microsoft whose shapes are beyond doubt."""
+"""Operators of com.microsoft whose shapes are certain."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from onnx import TensorProto
 
 from onnxfix.shapes.ops.base import Call, Info, Unknown, axis_of, broadcast_shapes, transfer, with_shape
+from onnxfix.shapes.ops.conv import conv
 from onnxfix.shapes.ops.linalg import matmul_shape
 from onnxfix.shapes.symbols import constant
 
@@ -22,8 +23,6 @@ def _gelu(call: Call) -> Info:
 
 @transfer("FusedConv", domain=MS)
 def _fused_conv(call: Call) -> Sequence[Info] | Info:
-    from onnxfix.shapes.ops.conv import conv
-
     return conv(call)
 
 
@@ -50,7 +49,7 @@ def _skip_layer_normalization(call: Call) -> Sequence[Info]:
 
 @transfer("SimplifiedLayerNormalization")
 def _simplified_layer_normalization(call: Call) -> Sequence[Info]:
-    """It is in ONNX's own domain, and in no release of ONNX."""
+    """An operator in ONNX's own domain that no release of ONNX has."""
     data = call.info(0)
     stats = None
     if data.shape is not None:
@@ -62,13 +61,13 @@ def _simplified_layer_normalization(call: Call) -> Sequence[Info]:
 @transfer("MatMulIntegerToFloat", "DynamicQuantizeMatMul", domain=MS)
 def _product_of_integers(call: Call) -> Info:
     a, b = call.info(0), call.info(1)
-    scale = call.info(2)  # of the first factor or, where that is a float, of the second
+    scale = call.info(2)  # that of the first factor or, if that is a float, of the second
     return Info(scale.elem, None if a.shape is None or b.shape is None else matmul_shape(a.shape, b.shape))
 
 
 @transfer("QLinearConcat", "QLinearAveragePool", "QLinearGlobalAveragePool", "QGemm", domain=MS)
 def _quantized_type(call: Call) -> Info:
-    """What the result is quantized to; a QGemm without a scale for it gives floats."""
+    """The quantized type of the result; a QGemm without a scale for it returns floats."""
     index = {"QLinearConcat": 2, "QGemm": 0}.get(call.op, 0)
     if call.op == "QGemm" and not call.has(7):
         return Info(call.info(1).elem)

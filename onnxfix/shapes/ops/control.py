@@ -21,7 +21,7 @@ MAX_ROUNDS = 6
 
 
 def transfer(run: Pass, frame: Frame, node: Node, call: Call) -> Sequence[Info]:
-    """Outputs of a node that holds subgraphs; describes the values inside them on the way.
+    """Outputs of a node with subgraphs; also describes the values inside them.
 
     Raises:
         Unknown: the operator is not one of ONNX's own, or is malformed.
@@ -60,7 +60,7 @@ def _if(run: Pass, frame: Frame, call: Call, then: Scope, other: Scope) -> Seque
 
 
 def _merge(call: Call, k: int, a: Info, b: Info) -> Info:
-    """What holds whichever branch ran."""
+    """What is true for both branches."""
     if a.kind != b.kind or a.kind != "tensor":
         return merged([a, b])
     elem = a.elem if a.elem == b.elem else None
@@ -123,7 +123,7 @@ def _declared_scalar(value: Value, elem: int, item: Dim) -> Info:
 
 
 def _trips(run: Pass, call: Call, going: Info) -> Dim | None:
-    """How often the body runs, where only the trip count decides it."""
+    """Number of iterations, if the trip count alone decides it."""
     limit = call.ints(0)
     if not limit or len(limit) != 1:
         return None

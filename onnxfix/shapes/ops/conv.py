@@ -45,9 +45,9 @@ def window(call: Call, kernel: Sequence[Dim]) -> Window:
 
 
 def slid(size: Dim, axis: int, win: Window, ceil_mode: bool = False) -> Dim | None:
-    """Number of positions of the window along an axis; None where backends differ, or the rounding is not known.
+    """Number of positions of the window along an axis; None if backends differ, or the rounding is unknown.
 
-    An execution in which the window does not fit is taken for invalid, though backends make up a size for some.
+    An execution in which the window does not fit counts as invalid, although some backends return a size.
     """
     stride = win.strides[axis]
     if win.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
@@ -61,7 +61,7 @@ def slid(size: Dim, axis: int, win: Window, ceil_mode: bool = False) -> Dim | No
     if not ceil_mode:
         return floordiv(room, stride) + 1
     rounded = ceildiv(room, stride) + 1
-    # A last window that would start in the tail padding is dropped; see whether there can be one.
+    # A last window that would start in the end padding is dropped; check whether there can be one.
     if tail + stride - 1 < span.lo:
         return rounded
     if size.value is None or rounded.value is None:
@@ -70,7 +70,7 @@ def slid(size: Dim, axis: int, win: Window, ceil_mode: bool = False) -> Dim | No
 
 
 def _kernel(call: Call, weight: Shape | None, skip: int = 2) -> list[Dim] | None:
-    """The kernel's extent: the weight's own where it is known, as the attribute may only repeat it."""
+    """The kernel's extent: that of the weight if it is known, since the attribute may only repeat it."""
     if weight is not None and len(weight) > skip:
         return list(weight[skip:])
     given = call.attr("kernel_shape")
@@ -131,10 +131,10 @@ def _conv_transpose(call: Call) -> Info:
 
 
 def _grown(size: Dim, axis: int, win: Window, extra: int) -> Dim | None:
-    """Extent of a transposed convolution along an axis (ONNX, ConvTranspose); None where backends differ."""
+    """Extent of a transposed convolution along an axis (ONNX, ConvTranspose); None if backends differ."""
     stride = win.strides[axis]
     if win.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        # ONNX says size * stride; ONNX Runtime does not reach that where the window is shorter than the stride.
+        # ONNX defines size * stride; ONNX Runtime computes less if the window is shorter than the stride.
         return size * stride if win.span(axis).lo + extra >= stride else None
     padding = 0 if win.auto_pad == "VALID" else win.pads[axis] + win.pads[axis + len(win.kernel)]
     return (size - 1) * stride + extra + win.span(axis) - padding

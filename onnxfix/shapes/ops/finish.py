@@ -10,7 +10,7 @@ from onnxfix.shapes.ops.base import INTEGERS, Info, elements, small
 from onnxfix.shapes.symbols import Dim, constant
 
 NAMED_LIMIT = 16
-"""Elements: larger integer tensors of unknown value are not named."""
+"""Maximum number of elements of an integer tensor whose unknown elements get names."""
 
 
 def finished(info: Info, name_element: Callable[[int, int], Dim]) -> Info:

@@ -1,4 +1,4 @@
-"""Operators that make tensors out of attributes: constants, fills, random numbers, windows."""
+"""Operators that create tensors from attributes: constants, fills, random numbers, windows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _constant_of_shape(call: Call) -> Info:
     if isinstance(tensor, TensorProto):
         elem, fill = tensor.data_type, None
         if elem in INTEGERS or elem in FLOATS:
-            array = numpy_helper.to_array(lazy.whole(tensor))
+            array = numpy_helper.to_array(lazy.with_payload(tensor))
             fill = array.reshape(-1)[0].item() if array.size == 1 else None
     target = call.ints(0)
     if target is None:
@@ -82,9 +82,9 @@ def tensor_info(tensor: TensorProto) -> Info:
     followed = elem in INTEGERS or elem in FLOATS
     if followed and tensor.data_location != TensorProto.EXTERNAL and small(shape) is not None:
         try:
-            value = from_array(numpy_helper.to_array(lazy.whole(tensor)), elem)
+            value = from_array(numpy_helper.to_array(lazy.with_payload(tensor)), elem)
         except (ValueError, TypeError):
-            value = None  # its bytes do not match its dimensions: the checker's finding
+            value = None  # its bytes do not match its dimensions: the checker reports it
     return Info(elem, shape, value)
 
 

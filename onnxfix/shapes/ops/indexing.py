@@ -1,4 +1,4 @@
-"""Operators that pick elements: Slice, the Gather and Scatter families, selections whose size the data decide."""
+"""Operators that select elements: Slice, the Gather and Scatter families, selections of data-dependent size."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _sliced(
 
 
 def slice_length(size: Dim, start: Dim, end: Dim, step: int) -> Dim | None:
-    """How many elements a slice of an axis has (ONNX, Slice); None where the sign of a bound is not known."""
+    """Number of elements of a slice of an axis (ONNX, Slice); None if the sign of a bound is unknown."""
     first, last = _from_front(start, size), _from_front(end, size)
     if first is None or last is None:
         return None
@@ -300,7 +300,7 @@ def _int_range(start: Dim, limit: Dim, delta: Dim) -> Dim | None:
 
 
 def _float_range(start: float, limit: float, delta: float, elem: int | None) -> Dim | None:
-    """The length, where computing it in single and in double precision agree."""
+    """The length, if single and double precision agree on it, else None."""
     single = np.float32 if elem == TensorProto.FLOAT else np.float64
     wide = np.ceil((limit - start) / delta)
     near = np.ceil(np.float64(single(limit) - single(start)) / delta)

@@ -74,7 +74,8 @@ def _transpose(call: Call) -> Info:
 
 
 def _axes(call: Call, since: int) -> list[int] | None:
-    """The axes, an attribute before opset ``since`` and an input from then on; Unknown where not static."""
+    """The axes, an attribute before opset ``since`` and an input from then on; raises Unknown if they are not
+    static."""
     if call.opset < since:
         found = call.attr("axes")
         return None if found is None else list(found)
@@ -86,28 +87,33 @@ def _axes(call: Call, since: int) -> list[int] | None:
     return axes
 
 
+def _by_rank(call: Call, data: Info, sign: int) -> Info:
+    """The result if only the number of axes is known: they are added (``sign`` 1) or removed (-1)."""
+    count = call.length(1)
+    if data.shape is None or count is None:
+        return Info(data.elem)
+    return Info(data.elem, call.fresh_shape(0, len(data.shape) + sign * count))
+
+
 @transfer("Squeeze")
 def _squeeze(call: Call) -> Info:
     data = call.info(0)
     try:
         axes = _axes(call, 13)
     except Unknown:
-        count = call.length(1)
-        if data.shape is None or count is None:
-            return Info(data.elem)
-        return Info(data.elem, call.fresh_shape(0, len(data.shape) - count))
+        return _by_rank(call, data, -1)
     if data.shape is None:
         return Info(data.elem)
     ones = [equal(dim, 1) for dim in data.shape]
     if axes == [] and not all(answer.no for answer in ones):
-        return Info(data.elem)  # ONNX Runtime removes every 1, the reference none
+        return Info(data.elem)  # ONNX Runtime removes every 1, onnx.reference none
     if axes is None:
         if any(answer.unknown for answer in ones):
             return Info(data.elem)
-        gone = {i for i, answer in enumerate(ones) if answer.yes}
+        removed = {i for i, answer in enumerate(ones) if answer.yes}
     else:
-        gone = set(axes_of(axes, len(data.shape)))
-    shape = tuple(d for i, d in enumerate(data.shape) if i not in gone)
+        removed = set(axes_of(axes, len(data.shape)))
+    shape = tuple(d for i, d in enumerate(data.shape) if i not in removed)
     return Info(data.elem, shape, reshaped(data.value, shape), data.fill)
 
 
@@ -117,10 +123,7 @@ def _unsqueeze(call: Call) -> Info:
     try:
         axes = _axes(call, 13)
     except Unknown:
-        count = call.length(1)
-        if data.shape is None or count is None:
-            return Info(data.elem)
-        return Info(data.elem, call.fresh_shape(0, len(data.shape) + count))
+        return _by_rank(call, data, 1)
     if data.shape is None or axes is None:
         return Info(data.elem)
     rank = len(data.shape) + len(axes)

@@ -1,4 +1,4 @@
-"""Reshape: 0, -1 and allowzero, with targets of which only a part is known."""
+"""Reshape: 0, -1 and allowzero, with partly known targets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onnxfix.shapes.symbols import (
 
 
 def reshaped(value: Elements | None, shape: Shape) -> Elements | None:
-    """The elements in another shape, where that is static."""
+    """The elements in another shape, if that is static."""
     sizes = small(shape)
     if value is None or sizes is None or value.size != int(np.prod(sizes)):
         return None
@@ -41,7 +41,7 @@ def _reshape(call: Call) -> Info:
 
 
 def _reshape_target(call: Call, source: Shape | None, target: list[Dim], allowzero: bool) -> Shape:
-    """Dimensions of a Reshape. The one that is -1, or of which nothing is known, follows from the element count."""
+    """Dimensions of a Reshape. A -1 or an unknown dimension follows from the element count."""
     open_axes = [i for i, item in enumerate(target) if not nonnegative(item).yes]
     inferred = any(equal(target[i], -1).yes for i in open_axes)
     count = None if source is None else product(source)

@@ -37,12 +37,12 @@ COMPARES = frozenset(
 
 
 def truth(answer: Answer) -> Dim | None:
-    """A proven answer as the boolean element it is, or None."""
+    """A proven answer as a boolean element, or None."""
     return constant(1) if answer.yes else constant(0) if answer.no else None
 
 
 def _truncated(a: Dim, b: Dim) -> Dim | None:
-    """Integer division as ONNX has it, towards zero; None where the signs are not known or ``b`` may be 0."""
+    """Integer division as ONNX defines it, towards zero; None if a sign is unknown or ``b`` may be 0."""
     if a.value is not None and b.value:
         return constant(
             int(math.copysign(1, a.value) * math.copysign(1, b.value)) * (abs(a.value) // abs(b.value))
@@ -143,7 +143,7 @@ FLOAT_UNARY: dict[str, Callable[[Any], Any]] = {
 def _float_op(
     function: Callable[..., Any] | None, elem: int, items: tuple[Item, ...], compares: bool
 ) -> Item:
-    """One IEEE operation in the tensor's own type, whose rounding every backend shares; None where it is not known."""
+    """One IEEE operation in the tensor's own type, with the same rounding in every backend; None if it is unknown."""
     kind = FLOATS.get(elem)
     if function is None or kind is None or any(item is None for item in items):
         return None
@@ -153,7 +153,7 @@ def _float_op(
 
 
 def apply(call: Call, elem: int, items: tuple[Item, ...]) -> Item:
-    """The operator on one group of elements of type ``elem``; None where the result is not known."""
+    """The operator on one group of elements of type ``elem``; None if the result is unknown."""
     if elem in FLOATS:
         table: dict[str, Callable[..., Any]] = {**FLOAT_UNARY, **FLOAT_BINARY}
         return _float_op(table.get(call.op), elem, items, call.op in COMPARES)
@@ -170,14 +170,14 @@ def apply(call: Call, elem: int, items: tuple[Item, ...]) -> Item:
 
 
 def settle(result: Dim, elem: int) -> Dim | None:
-    """An arithmetic result as its type holds it; None where it may have wrapped."""
+    """An arithmetic result in its type; None if it may have wrapped."""
     if result.value is not None:
         return constant(wrap(result.value, elem))
     return result if fits(result, elem) else None
 
 
 def cast_item(item: Item, source: int, target: int) -> Item:
-    """One element converted; None where the result is not known, or rounds and so is no polynomial."""
+    """One element converted; None if the result is unknown, or is rounded and so not a polynomial."""
     if item is None or source == target:
         return item
     if isinstance(item, Dim):
@@ -188,7 +188,7 @@ def cast_item(item: Item, source: int, target: int) -> Item:
         if item.value is None:
             return None
         with np.errstate(all="ignore"):
-            # By way of the integer type: a Python integer would be rounded to double first, and so twice.
+            # Through the integer type: a Python integer would be rounded to double first, and so twice.
             exact = np.array(item.value, dtype=np.uint64 if item.value >= 2**63 else np.int64)
             return float(exact.astype(FLOATS[target]))
     if target == BOOL:

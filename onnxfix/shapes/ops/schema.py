@@ -1,4 +1,4 @@
-"""What a node and its operator's schema state by themselves: attributes, and element types of outputs."""
+"""Attributes of a node, and the element types of its outputs by its operator's schema."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxfix.shapes.ops.base import Call, Unknown
 
 
 def decoded(attribute: AttributeProto | None) -> Any:
-    """The attribute's value, bytes as str; None where there is none."""
+    """The attribute's value, bytes as str; None without one."""
     if attribute is None:
         return None
     kind = attribute.type
@@ -33,7 +33,7 @@ def decoded(attribute: AttributeProto | None) -> Any:
 def _schema_rules(
     op: str, domain: str, opset: int
 ) -> tuple[tuple[int | None, ...], tuple[int | None, ...], bool]:
-    """Per output of an operator: the input that has its type, and the type where it is fixed; last one variadic."""
+    """For each output of an operator, the input with the same type, or its fixed type; the last one may be variadic."""
     try:
         schema = defs.get_schema(op, opset, domain)
     except defs.SchemaError:
@@ -57,7 +57,7 @@ _TYPES = {f"tensor({name.lower()})": number for name, number in TensorProto.Data
 
 
 def schema_elem(call: Call, k: int) -> int | None:
-    """An output's element type as the operator's schema gives it, or None."""
+    """An output's element type by the operator's schema, or None."""
     takes, fixed, variadic = _schema_rules(call.op, call.domain, call.opset)
     if not takes:
         return None

@@ -1,4 +1,4 @@
-"""Sequences and optionals: what is known of their elements."""
+"""Sequences and optionals: the descriptions of their elements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INT64 = TensorProto.INT64
 
 
 def merged(infos: Iterable[Info]) -> Info:
-    """What holds for each of ``infos``: a dimension that is not the same in all is left out, and with it the shape."""
+    """A description that is true for each of ``infos``; without a shape if a dimension differs."""
     found = list(infos)
     first = found[0]
     kind = first.kind if all(info.kind == first.kind for info in found) else "tensor"

@@ -1,4 +1,4 @@
-"""Values that no node makes: initializers."""
+"""Values without a producer: initializers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnxfix.shapes.symbols import as_dim, constant
 
 
 def initializer(value: Value) -> Info:
-    """Type, dimensions and, where it is small and no caller can override it, the value of an initializer."""
+    """Type, dimensions and, if it is small and no caller can override it, the value of an initializer."""
     if value.sparse:
         for sparse in getattr(value.scope.proto, "sparse_initializer", ()):
             if sparse.values.name == value.name:

@@ -88,7 +88,7 @@ def _resize(call: Call) -> Info:
 
 
 def _resize_inputs(call: Call) -> tuple[list[float | None] | None, list[Dim] | None]:
-    """Scales or sizes, whichever the call gives; (None, None) where that is not known."""
+    """The scales or the sizes of a call; (None, None) if they are unknown."""
     if call.op == "Upsample" and call.opset < 9:
         scales = call.attr("scales")
         if scales is None:
@@ -96,7 +96,7 @@ def _resize_inputs(call: Call) -> tuple[list[float | None] | None, list[Dim] | N
         return list(scales), None
     at = 1 if call.op == "Upsample" or call.opset < 11 else 2
     if call.has(3) and call.length(3) != 0:
-        # An empty `scales` beside `sizes` is how opset 11 leaves it out.
+        # In opset 11, an empty `scales` beside `sizes` means that it is omitted.
         if call.has(at) and call.length(at) != 0:
             return None, None
         return None, call.ints(3)
@@ -105,7 +105,7 @@ def _resize_inputs(call: Call) -> tuple[list[float | None] | None, list[Dim] | N
 
 
 def _scaled(size: Dim, scale: float | None) -> Dim | None:
-    """``floor(size * scale)``, where single precision and exact arithmetic agree on it."""
+    """``floor(size * scale)``, if single precision and exact arithmetic agree on it, else None."""
     if scale is None or not np.isfinite(scale) or scale <= 0:
         return None
     numerator, denominator = float(scale).as_integer_ratio()

@@ -26,8 +26,9 @@ from onnxfix.trt.lift.network import Layer, Network, Tensor
 from onnxfix.trt.lift.records import Gap, Lifted, NetTensor, Status
 from onnxfix.trt.lift.scopes import Scopes
 from onnxfix.trt.log import logger_of, text_of
+from onnxfix.trt.messages import means, memory_errors
 from onnxfix.trt.package import load
-from onnxfix.trt.parse import MEMORY, empty_network, epitaph, parse
+from onnxfix.trt.parse import empty_network, ended_in_memory, epitaph, parse
 
 __all__ = ["Gap", "Lifted", "NetTensor", "attempt", "lift"]
 
@@ -51,56 +52,60 @@ def attempt(
         if found.status == "memory":
             found = replace(found, reason=worker.starved(found.reason))
         return replace(found, path=str(out)) if found.path else found
-    ended = outcome.status if outcome.status != "ok" else "error"
-    if ended in ("error", "crash") and MEMORY.search(outcome.message):
-        ended = "memory"
+    ended = ended_in_memory(outcome).status
+    ended = "error" if ended == "ok" else ended
     doing = {"parse": "TensorRT's parser", "lift": "reading the network back"}.get(outcome.note, "TensorRT")
-    told = epitaph(replace(outcome, status=ended), doing)
-    # Before the parser is asked nothing happens but that TensorRT is loaded and started.
+    reason = epitaph(outcome, doing)
+    # Before the parser runs, TensorRT is only loaded and started.
     status: Status = "unstarted" if ended == "error" and not outcome.note else ended
     if status == "crash" and worker.limit_mb is not None and worker.limit_mb < _LITTLE_MB:
-        status, told = "memory", worker.starved(f"{told}, probably out of memory")
-    return Lifted(status, told, package=package)
+        status, reason = "memory", worker.starved(f"{reason}, probably out of memory")
+    return Lifted(status, reason, package=package)
 
 
 def lift(path: str, out: str, *, package: str) -> Lifted:
     """Parse the model file and write the network to ``out``, with large weights in ``out`` + ".data" beside it.
 
-    Call it in a sandbox, one that has run TensorRT with ``trt_log``'s logger only.
+    Call it in a sandbox, one that has run TensorRT with ``trt.log``'s logger only.
 
     Raises:
         ImportError: the package does not load.
+        MemoryError: memory ran out.
         OSError: a file cannot be written.
         RuntimeError: TensorRT refuses to start here, or another logger was there first.
     """
-    trt = load(package)
-    log, ear = logger_of(trt)
-    ear.listen()
+    with memory_errors():
+        return _lift(load(package), path, Path(out), package)
+
+
+def _lift(trt: Any, path: str, out: Path, package: str) -> Lifted:
+    log, received = logger_of(trt)
+    received.clear()
     builder = trt.Builder(log)
     raw = empty_network(trt, builder)
     if raw is None:
-        raise RuntimeError(next((one.text for one in ear.messages), "TensorRT made no network"))
+        raise RuntimeError(next((one.text for one in received.messages), "TensorRT made no network"))
     base = Lifted("refused", package=package, version=str(trt.__version__))
-    parser, parsed, parsing = parse(trt, raw, log, ear, path)
+    parser, parsed, parsing = parse(trt, raw, log, received, path)
     if not parsed:
         said = [text_of(parser.get_error(number).desc) for number in range(parser.num_errors)]
-        status, reason = _refusal([*said, *(one.text for one in ear.messages if not said)])
+        status, reason = _refusal([*said, *(one.text for one in received.messages if not said)])
         return replace(base, status=status, reason=reason, seconds=(parsing, 0.0))
     note("lift")
     began = time.perf_counter()
-    found = write(trt, raw, Path(out), base)
+    found = write(trt, raw, out, base)
     return replace(found, seconds=(parsing, time.perf_counter() - began))
 
 
 def _refusal(said: list[str]) -> tuple[Status, str]:
     """Why the parser took no network. It catches a lack of memory and calls it an error of the model."""
-    memory = next((text for text in said if MEMORY.search(text)), "")
-    told = (
+    memory = next((text for text in said if means("memory", [text])), "")
+    reason = (
         f"TensorRT's parser ran out of memory: {memory}"
         if memory
         else (said or ["TensorRT gave no reason"])[0]
     )
-    return "memory" if memory else "refused", " ".join(told.split())
+    return "memory" if memory else "refused", " ".join(reason.split())
 
 
 def write(trt: Any, raw: Any, out: Path, base: Lifted) -> Lifted:
@@ -114,7 +119,7 @@ def write(trt: Any, raw: Any, out: Path, base: Lifted) -> Lifted:
         for tensor in network.inputs:
             emit.uses(tensor.dtype)
             emit.declare(tensor)
-        for layer in network.layers:  # it has no output, so that nothing hangs on it
+        for layer in network.layers:  # it has no output, so that nothing depends on it
             if layer.kind == "ASSERTION":
                 emit.note(_left_out(layer))
         writer = Writer(scopes, emit)
@@ -144,7 +149,7 @@ def write(trt: Any, raw: Any, out: Path, base: Lifted) -> Lifted:
 def _left_out(layer: Layer) -> str:
     where = f" of ONNX node {layer.label}" if layer.label else ""
     said = " ".join(text_of(lambda: layer.native.message).split())
-    return f"an assertion{where} is left out: {said or '(it says nothing)'}"
+    return f"an assertion{where} is omitted: {said or '(no message)'}"
 
 
 @contextmanager
@@ -191,7 +196,7 @@ def _described(tensor: Tensor) -> NetTensor:
 
 
 def _drawn(network: Network, random: set[Tensor]) -> tuple[str, ...]:
-    """Outputs that hang on random numbers, even through a loop or a conditional."""
+    """Outputs that depend on random numbers, even through a loop or a conditional."""
     groups: dict[str, list[Layer]] = defaultdict(list)
     for layer in network.layers:
         groups[layer.group].append(layer)

@@ -27,7 +27,7 @@ class Writer:
         self._table = kinds.table()
 
     def write(self) -> None:
-        """Write all that the network's outputs hang on."""
+        """Write all that the network's outputs depend on."""
         units = self.scopes.bodies[None]
         for unit in self.scopes.units:  # initializers, wherever they are read
             if unit.layers[0].kind == "CONSTANT":
@@ -35,7 +35,7 @@ class Writer:
         self._units(units, self.scopes.network.outputs)
 
     def _units(self, units: Sequence[Unit], results: Iterable[Tensor]) -> None:
-        """Write the units that ``results`` hang on. What a branch alone needs is left to the branch."""
+        """Write the units that ``results`` depend on. What a branch alone needs is left to the branch."""
         results = list(results)
         rest = dict.fromkeys(unit for unit in units if unit.layers[0].kind != "CONSTANT")
         readers = self.scopes.readers(rest)
@@ -196,7 +196,7 @@ class Writer:
         return count, going
 
     def _lengths(self, unit: Unit) -> None:
-        """TensorRT does not say what becomes of rows that are missing or too many."""
+        """Reject it: TensorRT does not document what happens to rows that are missing or too many."""
         counts = [layer.need(0) for layer in unit.of_kind("TRIP_LIMIT") if layer.word("kind") == "COUNT"]
         ends = [layer.need(1) for layer in unit.of_kind("LOOP_OUTPUT") if layer.word("kind") != "LAST_VALUE"]
         known = {int(array.item()) for one in counts + ends if (array := self.e.known(one)) is not None}
@@ -216,7 +216,7 @@ class Writer:
         """The rows of a loop's output, laid along its axis. A loop that ends early leaves rows that nothing defines:
         NaN here, or 0, or False."""
         kind, rank = layer.word("kind"), layer.outputs[0].rank
-        if kind == "LAST_VALUE":  # of a tensor that is no recurrence
+        if kind == "LAST_VALUE":  # of a tensor that is not a recurrence
             return self.e.op("Gather", value, self.e.const(np.int64(-1)), axis=0)
         if early:
             length = self.e.op("Reshape", self.e.op("Cast", self.e.of(layer.need(1)), to=7), self.e.ints([1]))

@@ -1,4 +1,4 @@
-"""Writing the lifted model: ONNX nodes for the layer that is at hand, weights into a file beside it."""
+"""Write the lifted model: ONNX nodes for the current layer, and weights into a file beside the model."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Emit:
         return dict(self._values)
 
     def bind(self, tensor: Tensor, value: str) -> None:
-        """Say which value a tensor of the network is; it takes the tensor's name where it can."""
+        """Set the value of a tensor of the network; it gets the tensor's name where that is free."""
         if value not in self._bound and any(value in node.output for node in self._made):
             name = self.fresh(tensor.name, tensor=True)
             for node in self._made:  # nothing else can read it yet
@@ -182,7 +182,7 @@ class Emit:
 
     def weights(self, array: npt.NDArray[Any], elem: int, hint: str = "", *, of: Tensor | None = None) -> str:
         """An initializer of an array whose bytes are those of ONNX's type ``elem`` (4-bit types: one element each).
-        It is called like the tensor ``of``, whose value it is, where the name is free."""
+        It gets the name of the tensor ``of``, whose value it is, where that is free."""
         hint = hint if of is None else of.name
         called = of is not None and of not in self.copied
         tensor = TensorProto(data_type=elem, dims=array.shape)
@@ -198,7 +198,7 @@ class Emit:
         else:
             tensor.name = self.fresh(hint or "weights", tensor=called)
             self._store(tensor, raw)
-        if of is not None and self._layer is not None:  # whom the parser calls like the initializer
+        if of is not None and self._layer is not None:  # which the parser names after the initializer
             tensor.metadata_props.add(key="trt_layer", value=self._layer.name)
         self._initializers[tensor.name] = tensor
         return tensor.name

@@ -1,4 +1,4 @@
-"""A network as TensorRT's parser left it: layers of their own class, tensors that can be told apart.
+"""A network as TensorRT's parser left it: layers of their own class, and distinct tensors.
 
 ``layer.type`` is read before a layer is cast to its class: activation and pooling layers have a property of that name.
 Two Python wrappers of one tensor, or loop, are the same object only while one of them is alive, so all are kept.
@@ -14,7 +14,7 @@ from typing import Any
 from onnxfix.trt.log import text_of
 from onnxfix.trt.places import stamp_of
 
-#: Kinds whose class is not called after them.
+#: Kinds whose class has another name.
 _CLASSES = {
     "ELEMENTWISE": "ElementWise",
     "SOFTMAX": "SoftMax",
@@ -82,7 +82,7 @@ def read_word(native: Any, attribute: str, *, since: str = "", before: str = "")
 
 
 class Unliftable(Exception):
-    """A layer, or a form of it, that cannot be read back: ``str`` says why, in one line."""
+    """A layer, or a form of it, cannot be read back: ``str`` is the reason, in one line."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-#: "lifted": the model was written. "refused": TensorRT's parser takes no such model. "unlifted": the network holds a
-#: layer that onnxfix cannot read back; the model that was written has a node of no ONNX domain in its place.
+#: "lifted": the model was written. "refused": TensorRT's parser rejects the model. "unlifted": the network has a layer
+#: that onnxfix cannot read back; the written model has a node of no ONNX domain in its place.
 #: "unstarted": TensorRT does not start here, so that it saw no model. The others: what became of the child, "error"
 #: where code failed that should not, a fault of onnxfix.
 Status = Literal["lifted", "refused", "unlifted", "unstarted", "crash", "timeout", "memory", "error"]
@@ -44,8 +44,8 @@ class Lifted:
 
     ``path`` is the model's file. ``names`` leads from each tensor of the ONNX model that is a tensor of the network to
     its name in the lifted model, ``types`` to its type there, by TensorRT's name. ``layers`` counts them by kind.
-    ``gaps`` are layers that could not be read back (status "unlifted"); ``notes`` say what was left out on purpose;
-    ``drawn`` are outputs that hang on random numbers. ``seconds`` are those of parsing and of lifting.
+    ``gaps`` are layers that could not be read back (status "unlifted"); ``notes`` say what was omitted on purpose;
+    ``drawn`` are outputs that depend on random numbers. ``seconds`` are those of parsing and of lifting.
     """
 
     status: Status

@@ -1,7 +1,7 @@
 """From the flat list of layers to nested graphs: which layers are a loop's body, which belong to a branch.
 
 TensorRT ties the boundary layers of a loop or a conditional together by name and leaves everything else unmarked. A
-loop's body is what hangs on its recurrences and iterators and is needed for its results; a branch is what nothing but
+loop's body is what depends on its recurrences and iterators and is needed for its results; a branch is what nothing but
 one side of a conditional needs, which may as well be computed outside: sinking it keeps a failing branch from failing
 the model.
 """
@@ -76,7 +76,7 @@ class Scopes:
         return self._groups.get(layer.group, [layer]) if layer.kind != "CONDITIONAL_INPUT" else [layer]
 
     def _inside(self, group: str) -> set[Layer]:
-        """What hangs on the variables of a loop, without the loop's own boundary."""
+        """What depends on the variables of a loop, without the loop's own boundary."""
         stack = [layer for layer in self._groups[group] if layer.kind in _SOURCES]
         found: set[Layer] = set()
         while stack:
@@ -90,7 +90,7 @@ class Scopes:
         return found
 
     def _live(self, roots: Iterable[Tensor]) -> None:
-        """Make units of all that the outputs hang on."""
+        """Make units of all that the outputs depend on."""
         stack = list(roots)
         while stack:
             maker = self.network.maker.get(stack.pop())
@@ -141,7 +141,7 @@ class Scopes:
     # -- order
 
     def order(self, units: Sequence[Unit], results: Iterable[Tensor]) -> list[Unit]:
-        """The units that ``results`` hang on, of these, each after what it reads.
+        """The units that ``results`` depend on, of these, each after what it reads.
 
         Raises:
             ValueError: they read each other.
@@ -172,7 +172,7 @@ class Scopes:
                 stack.append((unit, False))
 
     def readers(self, units: Iterable[Unit]) -> dict[Unit, set[Unit]]:
-        """For each of the units, those of them that read what it makes."""
+        """For each of the units, those that read its results."""
         found: dict[Unit, set[Unit]] = {unit: set() for unit in units}
         for unit in found:
             for maker in self._makers(unit.inputs, found):
@@ -187,7 +187,7 @@ class Scopes:
     def branch(
         self, conditional: Unit, side: int, readers: Mapping[Unit, set[Unit]], kept: Iterable[Tensor]
     ) -> list[Unit]:
-        """Units that nothing but one side (0: true, 1: false) of a conditional needs.
+        """Units that only one side (0: true, 1: false) of a conditional needs.
 
         ``readers`` are those of all units that stand where the conditional stands, other branches included; ``kept``
         are tensors that must be made whatever the condition is.

@@ -27,7 +27,7 @@ _BITS = {"BF16": 16, "FP8": 8, "E8M0": 8, "INT4": 4, "FP4": 4}
 #: Behind an object's count of references and its type.
 _HEADER = object.__basicsize__
 _WORD = ctypes.sizeof(ctypes.c_void_p)
-_PAGE = 4096  # nothing lies on the first page: a small number is no address
+_PAGE = 4096  # the first page is never mapped: a small number is not an address
 _MOVED = "the Python package keeps {} weights in a way that onnxfix does not know"
 
 
@@ -43,7 +43,7 @@ def of(native: Any, dtype: str, shape: Sequence[int]) -> tuple[Array, int]:
     parser and what the weights were made of.
 
     Raises:
-        Unliftable: type or count are others than the layer says, or another version of the package keeps weights of
+        Unliftable: type or count differ from the layer's, or another version of the package stores weights of
             the types that numpy lacks in another way.
     """
     count, size = math.prod(shape), int(native.size)
@@ -100,7 +100,7 @@ def _address(native: Any, count: int) -> int:
     """Where the values of ``count`` weights lie.
 
     Raises:
-        Unliftable: what is found in memory is not what the object says.
+        Unliftable: the memory does not match the object.
     """
     moved = Unliftable(_MOVED.format(_name(native)))
     if sys.implementation.name != "cpython" or type(native).__basicsize__ < _HEADER + _WORD:

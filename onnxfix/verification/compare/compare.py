@@ -2,7 +2,6 @@
 
 ``np.allclose`` broadcasts, so that () passes for (1,), and it takes -0.0 for 0.0: neither happens here.
 """
-# Long because: arrays, sequences and maps are compared here, exactly, within tolerance and by what judges besides.
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Agreement = Literal["identical", "within", "different"]
-#: What differs: elements that are out of tolerance; NaN or Inf at other places; the shape or element type of a tensor;
-#: the structure (tensor, sequence, map, or the length of these); a value that one of the two lacks. "": nothing does.
+#: What differs: elements that are out of tolerance; NaN or Inf at different positions; the shape or element type of a
+#: tensor; the structure (tensor, sequence, map, or their length); a value that only one of the two has. "": nothing.
 Difference = Literal["", "values", "special", "shape", "dtype", "structure", "absent"]
 
 
@@ -109,7 +108,7 @@ class Metrics:
 
     @property
     def relative(self) -> float:
-        """``max_abs`` as a share of ``scale``: unlike ``max_rel`` it says something where values near 0 differ."""
+        """``max_abs`` as a share of ``scale``: unlike ``max_rel`` it is meaningful where values near 0 differ."""
         return self.max_abs / self.scale if self.scale else math.inf if self.max_abs else 0.0
 
 
@@ -132,9 +131,9 @@ def compare(
 ) -> tuple[Metrics, ...]:
     """Compare two values of an output: arrays, lists (sequences), dicts (maps) or None (an empty optional).
 
-    With ``exact`` every element must be bit-identical, and neither ``twin`` nor ``precise`` is asked; else within
-    ``tolerance_for`` its type, or as ``Twin`` or ``noise.excused`` says. ``slack`` is what an array may be off besides,
-    in the output's unit: one number, or one for each element.
+    With ``exact`` every element must be bit-identical, and ``twin`` and ``precise`` are ignored. Else it must be within
+    ``tolerance_for`` its type, or as ``Twin`` or ``noise.excused`` allows. ``slack`` is an additional tolerance of an
+    array in the output's unit: one number, or one for each element.
     """
     how = _How(exact, noise, coarse, None if exact else twin, None if exact else precise, slack)
     return tuple(replace(part, output=name) for part in _compare(name, original, fixed, how))
@@ -190,7 +189,11 @@ def _compare_sequences(name: str, original: Any, fixed: Any, how: _How) -> tuple
 def _compare_maps(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metrics, ...]:
     both = isinstance(original, dict) and isinstance(fixed, dict)
     if not both or original.keys() != fixed.keys():
-        return (_differ_in_structure(name, original, fixed, "structure", "with other keys in the fixed"),)
+        return (
+            _differ_in_structure(
+                name, original, fixed, "structure", "with different keys in the fixed model"
+            ),
+        )
     if not original:
         return (Metrics(name, "identical", dtype="map", shape=(0,)),)
     return tuple(
@@ -262,7 +265,7 @@ def _judge_exactly(
     how: _How,
     known: dict[str, Any],
 ) -> Metrics:
-    """Of elements that must be equal: integers, or all where identical bits are asked for."""
+    """Judge elements that must be equal: integers, or all where identical bits are required."""
     if original.dtype.kind not in "OUSb":
         known.update(errors(parts(wide(original)), parts(wide(fixed))))
     twin = None if how.twin is None else np.asarray(how.twin.value)
@@ -295,16 +298,16 @@ def _judge(
 ) -> Metrics:
     a, b = parts(wide(original)), parts(wide(fixed))
     out, special = outside(a, b, tolerance_for(known["dtype"], how.noise, how.coarse), how.slack)
-    gone = np.zeros_like(out)  # where the original left half precision's range
+    overflowed = np.zeros_like(out)  # where the original left half precision's range
     twin = _twin_of(original, how.twin) if out.any() else None
     if twin is not None and how.twin is not None:
         loose = tolerance_for(known["dtype"], how.noise, how.twin.half)
         out &= outside(a, b, _measured(a, twin, known["dtype"], how, loose))[0]
         if how.twin.overflow:
             usable = out & np.isfinite(twin)
-            gone = usable & outside(a, twin, loose)[0]
+            overflowed = usable & outside(a, twin, loose)[0]
             base = tolerance_for(known["dtype"], how.noise, how.coarse)
-            agrees = usable & ~_off_twin(a, b, twin, gone, base, how.twin)
+            agrees = usable & ~_off_twin(a, b, twin, overflowed, base, how.twin)
             known["by_twin"] = int(np.count_nonzero(agrees))
             out, a = out & ~agrees, np.where(agrees, twin, a)
     if how.precise is not None and out.any():
@@ -312,7 +315,7 @@ def _judge(
         known["by_noise"] = int(np.count_nonzero(noisy))
         out = out & ~noisy
     known.update(errors(a, b))
-    worse = out & np.isfinite(a) & (~gone | ~np.isfinite(b))
+    worse = out & np.isfinite(a) & (~overflowed | ~np.isfinite(b))
     if original.dtype.kind == "c":
         special, out, worse = (np.asarray(one.any(axis=-1)) for one in (special, out, worse))
     if not out.any():
@@ -325,7 +328,7 @@ def _judge(
         reason = f"{others:,} of {total:,} elements are out of tolerance"
         return _differ(name, "values", reason, **known, **_first(original, fixed, out))
     more = f", {others:,} others are out of tolerance" if others else ""
-    reason = f"NaN or Inf at other places ({moved:,} of {total:,} elements){more}"
+    reason = f"NaN or Inf at different positions ({moved:,} of {total:,} elements){more}"
     return _differ(name, "special", reason, **known, **_first(original, fixed, special))
 
 
@@ -342,28 +345,28 @@ def _off_twin(
     a: npt.NDArray[Any],
     b: npt.NDArray[Any],
     twin: npt.NDArray[Any],
-    gone: npt.NDArray[np.bool_],
+    overflowed: npt.NDArray[np.bool_],
     base: Tolerance,
     how: Twin,
 ) -> npt.NDArray[np.bool_]:
     """Where ``b`` is out of tolerance of the twin.
 
-    What is ``gone`` is held to half precision's tolerance, for which numbers beyond its range are no measure (a mask of
-    -3.4e38 would excuse anything). In a wider type the rest is held to that type's, and to how far the original is off.
+    ``overflowed`` elements get half precision's tolerance, for which numbers beyond its range do not count (a mask of
+    -3.4e38 would excuse anything). In a wider type the rest gets that type's tolerance, and the original's error.
     """
     loose = tolerance_for(how.half, base.noise / 4.0)
     whole = np.where(np.isfinite(twin), twin, a)
     huge = np.abs(whole) > _HIGHEST[how.half]
     near = outside(np.where(huge, np.nan, whole), b, loose)[0]
-    lost = np.where(huge, outside(whole, b, Tolerance(loose.rtol, 0.0, loose.noise))[0], near)
+    off_half = np.where(huge, outside(whole, b, Tolerance(loose.rtol, 0.0, loose.noise))[0], near)
     if base.rtol >= loose.rtol:
-        return lost
-    kept = np.where(gone, np.nan, twin)
-    off = errors(kept, a)
+        return off_half
+    finite_twin = np.where(overflowed, np.nan, twin)
+    off = errors(finite_twin, a)
     share = off["max_abs"] / off["scale"] if off["scale"] else 0.0
     rtol, atol = base.rtol + 4.0 * off["max_rel"], base.atol + 4.0 * share
     own = Tolerance(min(rtol, loose.rtol), min(atol, loose.atol), base.noise)
-    return np.where(gone, lost, outside(kept, b, own)[0])
+    return np.where(overflowed, off_half, outside(finite_twin, b, own)[0])
 
 
 _HIGHEST = {"float16": 65504.0, "bfloat16": float.fromhex("0x1.fep127")}

@@ -26,7 +26,6 @@ from onnx import (
     AttributeProto,
     GraphProto,
     ModelProto,
-    NodeProto,
     TensorProto,
     TypeProto,
     helper,
@@ -34,9 +33,8 @@ from onnx import (
     numpy_helper,
 )
 
-from onnxfix import backends
+from onnxfix import backends, walk
 from onnxfix.backends import Session
-from onnxfix.files import wire
 
 HALVES = (int(TensorProto.FLOAT16), int(TensorProto.BFLOAT16))
 #: Attributes of ONNX's operators that hold an element type.
@@ -44,9 +42,9 @@ TYPE_ATTRIBUTES = frozenset(
     ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision", "stash_type", "to")
 )
 MOST_BYTES = 4 << 30
-"""Of weights in float32; a larger model has no twin."""
+"""Bytes of weights in float32; a larger model has no twin."""
 _DOUBLE_BYTES = 1 << 30
-"""Of weights in float64; a larger model has a twin in float32."""
+"""Bytes of weights in float64; a larger model has a twin in float32."""
 _ONE_FILE = 1 << 30
 _FLOATS = ("float16", "bfloat16")
 
@@ -57,47 +55,20 @@ def widened(model: ModelProto, elem: int, kinds: Sequence[int] = HALVES) -> Mode
 
     A type that a function's attribute reference brings in stays: inline functions before.
     """
-    for tensor in wire.all_tensors(model):
+    for tensor in walk.model_tensors(model):
         if tensor.data_type in kinds:
             wide = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(elem))
             tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
-    for graph in graphs(model.graph):
+    for graph in walk.graphs(model.graph):
         for info in (*graph.input, *graph.output, *graph.value_info):
             _widen_type(info.type, elem, kinds)
     for function in model.functions:
         for info in function.value_info:
             _widen_type(info.type, elem, kinds)
-    for node in _nodes(model):
+    for node in walk.model_nodes(model):
         for attribute in node.attribute:
             _widen_attribute(attribute, elem, kinds)
     return model
-
-
-def graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """A graph and all subgraphs in it."""
-    stack = [graph]
-    while stack:
-        one = stack.pop()
-        yield one
-        stack.extend(inner for node in one.node for inner in _bodies(node))
-
-
-def _bodies(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def _nodes(model: ModelProto) -> Iterator[NodeProto]:
-    for graph in graphs(model.graph):
-        yield from graph.node
-    for function in model.functions:
-        stack = list(function.node)
-        while stack:
-            node = stack.pop()
-            yield node
-            stack.extend(inner for graph in _bodies(node) for inner in graph.node)
 
 
 def _widen_attribute(attribute: AttributeProto, elem: int, kinds: Sequence[int]) -> None:
@@ -121,7 +92,7 @@ def _widen_type(kind: TypeProto, elem: int, kinds: Sequence[int]) -> None:
 
 
 def raised(value: Any, elem: int, kinds: Sequence[str] = _FLOATS) -> Any:
-    """A value of a feed as the twin takes it: what is of ``kinds``, by default half precision, in ``elem``. Exact."""
+    """A value of a feed in the twin's types: ``kinds``, by default half precision, become ``elem``. Exact."""
     if isinstance(value, (list, tuple)):
         return [raised(item, elem, kinds) for item in value]
     if isinstance(value, dict):
@@ -159,7 +130,7 @@ def _lost(low: Any, high: Any) -> bool:
 
 @runtime_checkable
 class Traced(Protocol):
-    """A session that says where infinity and NaN are."""
+    """A session that reports where infinity and NaN are."""
 
     def traced(self, feed: dict[str, Any]) -> tuple[list[Any], dict[str, int]]:
         """The outputs, and by name how many elements of a result are not finite, in the order of computation."""
@@ -170,7 +141,7 @@ class Traced(Protocol):
 class Twins:
     """The original with its half-precision values as outputs (``probe``), and the same in ``elem`` (``single``).
 
-    The first ``count`` names are the original's own outputs; ``origins`` are the values that each of them hangs on.
+    The first ``count`` names are the original's own outputs; ``origins`` are the values that each of them depends on.
     """
 
     probe: Session
@@ -182,7 +153,7 @@ class Twins:
 
     @property
     def precision(self) -> str:
-        """The twin's type as people call it."""
+        """The name of the twin's type."""
         return str(helper.tensor_dtype_to_np_dtype(self.elem))
 
     def run(self, feed: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -192,14 +163,14 @@ class Twins:
         if isinstance(self.probe, Traced) and isinstance(self.single, Traced):
             _, lost = self.probe.traced(feed)
             values, also = self.single.traced(wide)
-            gone = tuple(name for name, count in lost.items() if count > also.get(name, 0))
-            return gone, dict(zip(self.names[: self.count], values, strict=False))
+            overflowed = tuple(name for name, count in lost.items() if count > also.get(name, 0))
+            return overflowed, dict(zip(self.names[: self.count], values, strict=False))
         low = dict(zip(self.probe.outputs, self.probe.run(feed), strict=True))
         high = dict(zip(self.single.outputs, self.single.run(wide), strict=True))
         # In the order of computation: what comes last are the outputs.
         order = (*self.names[self.count :], *self.names[: self.count])
-        gone = beyond(order, [low[name] for name in order], [high[name] for name in order])
-        return gone, {name: high[name] for name in self.names[: self.count]}
+        overflowed = beyond(order, [low[name] for name in order], [high[name] for name in order])
+        return overflowed, {name: high[name] for name in self.names[: self.count]}
 
 
 def load(backend: str, original: str, folder: str) -> Twins:
@@ -211,7 +182,7 @@ def load(backend: str, original: str, folder: str) -> Twins:
     """
     probe = Path(folder) / "probe.onnx"
     model = onnx.load(original, load_external_data=False)
-    weights = 4 * sum(math.prod(tensor.dims) for tensor in wire.all_tensors(model))
+    weights = 4 * sum(math.prod(tensor.dims) for tensor in walk.model_tensors(model))
     if weights > MOST_BYTES:
         raise backends.Unsupported(f"it has {weights / 1e9:.1f} GB of weights in float32")
     onnx.load_external_data_for_model(model, str(Path(original).parent))
@@ -230,31 +201,12 @@ def load(backend: str, original: str, folder: str) -> Twins:
 def origins(graph: GraphProto) -> dict[str, frozenset[str]]:
     """Each output with the names of the values that it is computed from: its own, and all of those in the subgraphs on
     the way to it."""
-    made = {name: node for node in graph.node for name in node.output if name}
-    found = {}
-    for output in graph.output:
-        seen, left = set[str](), [output.name]
-        while left:
-            name = left.pop()
-            if name not in seen:
-                seen.add(name)
-                left.extend(_read(made[name]) if name in made else ())
-        found[output.name] = frozenset(seen)
-    return found
-
-
-def _read(node: NodeProto) -> Iterator[str]:
-    """What a node reads, and every name that is read or given in its subgraphs."""
-    yield from node.input
-    for body in _bodies(node):
-        for graph in graphs(body):
-            for inner in graph.node:
-                yield from inner.input
-            yield from (info.name for info in graph.output)
+    makers = {name: node for node in graph.node for name in node.output if name}
+    return {one.name: frozenset(walk.ancestors(makers, [one.name])) for one in graph.output}
 
 
 def _widest(backend: str, probe: Path, double: bool, large: bool) -> tuple[Session, int]:
-    """The probe in float64 where that is asked for and the backend can, else in float32."""
+    """The probe in float64 where ``double`` and the backend allow it, else in float32."""
     path = probe.with_name("single.onnx")
     if double:
         _save(widened(onnx.load(probe), TensorProto.DOUBLE), path, large)
@@ -268,7 +220,7 @@ def _widest(backend: str, probe: Path, double: bool, large: bool) -> tuple[Sessi
 
 
 def half_values(model: ModelProto) -> list[str]:
-    """What the nodes of the main graph compute in float16, in their order. bfloat16 has float32's range."""
+    """The float16 results of the main graph's nodes, in order. bfloat16 has float32's range."""
     inferred = onnx.shape_inference.infer_shapes(model)
     kinds = {info.name: info.type.tensor_type.elem_type for info in inferred.graph.value_info}
     made = (name for node in model.graph.node for name in node.output)

@@ -1,4 +1,4 @@
-"""The original and the fixed model in float64 where they say float32, for who asks what is rounding and what is not.
+"""The original and the fixed model in float64 instead of float32, to tell rounding from other differences.
 
 What a Cast to float32 rounds away is what the model says, not how it computes: such a Cast stays, and one to float64
 follows. Everything here runs in the sandbox's child.
@@ -16,13 +16,12 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper
 
-from onnxfix import backends
+from onnxfix import backends, walk
 from onnxfix.backends import Session, reference
-from onnxfix.files import wire
-from onnxfix.verification.compare.twin import graphs, raised, widened
+from onnxfix.verification.compare.twin import raised, widened
 
 MOST_BYTES = 1 << 30
-"""Of weights in float64; a larger model is not asked."""
+"""Bytes of weights in float64; a larger model is not run in float64."""
 _DOUBLE = int(TensorProto.DOUBLE)
 _SINGLE = int(TensorProto.FLOAT)
 _EXACT = frozenset(
@@ -64,7 +63,7 @@ def load(backend: str, original: str, fixed: str, folder: str) -> Doubles:
 
 def _load(backend: str, path: Path, folder: Path) -> Session:
     model = onnx.load(path, load_external_data=False)
-    weights = 8 * sum(math.prod(tensor.dims) for tensor in wire.all_tensors(model))
+    weights = 8 * sum(math.prod(tensor.dims) for tensor in walk.model_tensors(model))
     if weights > MOST_BYTES:
         raise backends.Unsupported(f"it has {weights / 1e9:.1f} GB of weights in float64")
     onnx.load_external_data_for_model(model, str(path.parent))
@@ -88,17 +87,17 @@ def is_float(value: Any) -> bool:
 
 
 def doubled(model: ModelProto) -> ModelProto:
-    """``model`` itself with float64 wherever it said float32, but for what its Casts round. Its external data must have
+    """``model`` itself with float64 instead of float32, except for what its Casts round. Its external data must have
     been loaded, and its functions been put in place of their calls."""
     kinds = _kinds(model)
-    for graph in graphs(model.graph):
+    for graph in walk.graphs(model.graph):
         for node in list(graph.node):
             _spell_out(node)
             if node.op_type == "Cast" and kinds.get(node.input[0], _SINGLE) not in _EXACT:
                 _round_first(graph, node)
-    kept = {node.output[0] for graph in graphs(model.graph) for node in graph.node if _rounds(node)}
+    kept = {node.output[0] for graph in walk.graphs(model.graph) for node in graph.node if _rounds(node)}
     widened(model, _DOUBLE, (_SINGLE,))
-    for graph in graphs(model.graph):
+    for graph in walk.graphs(model.graph):
         for node in graph.node:
             if node.output and node.output[0] in kept:
                 next(one for one in node.attribute if one.name == "to").i = _SINGLE
@@ -125,7 +124,7 @@ def _round_first(graph: GraphProto, node: NodeProto) -> None:
 
 
 def _spell_out(node: NodeProto) -> None:
-    """Give constants whose float32 is implied a tensor, which says so."""
+    """Give constants of implied type float32 an explicit tensor."""
     if node.op_type == "Constant":
         for attribute in list(node.attribute):
             if attribute.name in ("value_float", "value_floats"):
@@ -145,7 +144,7 @@ def _kinds(model: ModelProto) -> dict[str, int]:
     """The element types of all values whose type is known."""
     found: dict[str, int] = {}
     inferred = onnx.shape_inference.infer_shapes(model)
-    for graph in graphs(inferred.graph):
+    for graph in walk.graphs(inferred.graph):
         for info in _infos(graph):
             if info.type.HasField("tensor_type"):
                 found[info.name] = info.type.tensor_type.elem_type

@@ -48,7 +48,7 @@ def load_inputs(path: Path | str) -> list[dict[str, Any]]:
 def _load_npy(path: Path) -> Any:
     loaded = np.load(path, allow_pickle=False)
     if not isinstance(loaded, np.ndarray):
-        raise ValueError(f"{path.name} holds no array")
+        raise ValueError(f"{path.name} contains no array")
     return loaded
 
 
@@ -61,7 +61,7 @@ def _load_folder(path: Path) -> list[dict[str, Any]]:
         return [feed for file in jsons for feed in _load_json(file)]
     folders = sorted((one for one in path.iterdir() if one.is_dir() and any(one.glob("*.npy"))), key=_number)
     if not folders:
-        raise UsageError(f"the folder {path} holds no .npy or .json files, nor folders of .npy files")
+        raise UsageError(f"the folder {path} contains no .npy or .json files and no folders of .npy files")
     return [feed for folder in folders for feed in _load_folder(folder)]
 
 
@@ -74,13 +74,13 @@ def _load_json(path: Path) -> list[dict[str, Any]]:
     content = json.loads(path.read_text(encoding="utf-8"), object_hook=_decode)
     feeds = content if isinstance(content, list) else [content]
     if not all(isinstance(feed, dict) for feed in feeds):
-        raise UsageError(f"{path} holds no list of feeds (input name -> array)")
+        raise UsageError(f"{path} is not a list of feeds (input name -> array)")
     return [{name: _array(path, name, value) for name, value in feed.items()} for feed in feeds]
 
 
 def _array(path: Path, name: str, value: Any) -> Any:
     if isinstance(value, dict):
-        raise UsageError(f"input {name} in {path} is no array")
+        raise UsageError(f"input {name} in {path} is not an array")
     return value if isinstance(value, np.ndarray) else np.asarray(value)
 
 
@@ -98,7 +98,7 @@ def _decode(pairs: dict[str, Any]) -> Any:
     if kind in ("LazyArray", "LazyNumpyArray"):
         return pairs["values"]
     raise UsageError(
-        f"Polygraphy's JSON holds a {kind}: onnxfix reads NumPy arrays only; save them with NumPy"
+        f"Polygraphy's JSON contains a {kind}: onnxfix reads NumPy arrays only; save them with NumPy"
     )
 
 
@@ -131,7 +131,7 @@ def _check_feed(known: Signature, feed: Mapping[str, Any], where: str) -> dict[s
     if unknown:
         names = ", ".join(known.names) or "none"
         raise UsageError(
-            f"the inputs given{where} have {unknown[0]}, which is no input of the model; those are {names}"
+            f"the given inputs{where} have {unknown[0]}, which is not an input of the model; its inputs are {names}"
         )
     sizes: dict[str, int] = {}
     checked = {}
@@ -139,7 +139,7 @@ def _check_feed(known: Signature, feed: Mapping[str, Any], where: str) -> dict[s
         if one.name in feed:
             checked[one.name] = _check_value(known, one, feed[one.name], sizes, where)
         elif one.default is None and one.kind != "optional":
-            raise UsageError(f"the inputs given{where} lack {one.name}")
+            raise UsageError(f"the given inputs{where} lack {one.name}")
     return checked
 
 

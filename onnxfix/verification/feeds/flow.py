@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import onnx
 
+from onnxfix import walk
 from onnxfix.shapes import dimnames
-from onnxfix.verification.feeds.beside import BESIDE, COMPARES, meaning, number_of
+from onnxfix.verification.feeds.constant_operands import BESIDE, COMPARES, meaning, number_of
 from onnxfix.verification.feeds.operands import BLIND, DRAWS, KEEPS, KEEPS_ALL, MASK_OPS, SAME_SHAPE, SINKS
 
 #: A dimension: its size, the name of a symbol (or expression), or unknown.
@@ -23,11 +24,10 @@ Key = tuple[int, str]
 
 @dataclass
 class Role:
-    """What an input is to the model.
-
+    """How the model uses an input.
     ``strict`` and ``loose`` name the operands (values of SINKS) that its values reach unchanged, or through
     arithmetic. ``bounds`` are the sizes of the axes that it indexes. ``beside`` are the shapes of the data beside
-    it, for operands such as Reshape's shape. ``masks`` says that it is only used as masks are.
+    it, for operands such as Reshape's shape. ``masks``: it is only used as a mask.
     """
 
     strict: set[str] = field(default_factory=set)
@@ -150,7 +150,7 @@ class Flow:
         # A Dropout draws only when it is told that this is training.
         if node.op_type in DRAWS or (node.op_type == "Dropout" and len(node.input) > 2):
             self._drawn.update(key for key in outputs if key is not None)
-        graphs = [a.g for a in node.attribute if a.HasField("g")]
+        graphs = walk.subgraphs(node)
         if graphs:
             for source in inputs[: {"If": 1, "Loop": 2}.get(node.op_type, 0)]:
                 for target in outputs:
@@ -217,7 +217,7 @@ class Flow:
         return bool(self._drawn)
 
     def depends_on_draw(self, name: str) -> bool:
-        """Whether the values of a graph output hang on such a node."""
+        """Whether the values of a graph output depend on such a node."""
         if self._reached is None:
             self._reached = set()
             for key in self._drawn:

@@ -147,7 +147,7 @@ def _agree(known: Signature, shapes: Mapping[str, Sequence[int]], bound: Assignm
             others = {symbol: other for symbol, other in bound.items() if symbol != dim}
             due = known.size(dim, others) if isinstance(dim, str) else None
             if due is not None and due != size:
-                raise UsageError(f"dimension {dim} of input {name} is {size}, and should be {due}")
+                raise UsageError(f"dimension {dim} of input {name} is {size}, but must be {due}")
 
 
 def assignments(known: Signature, fixed: Mapping[str, int]) -> list[Assignment]:
@@ -175,10 +175,10 @@ def assignments(known: Signature, fixed: Mapping[str, int]) -> list[Assignment]:
 
 
 def _taken(known: Signature, wish: Assignment, fixed: Mapping[str, int], turn: int) -> Assignment | None:
-    """The nearest sizes to the wished ones that the model takes, and the values of inputs whose turn it is.
+    """The sizes that the model accepts nearest to the wished ones, and the values of inputs whose turn it is.
 
-    The wished ones where none are known, for the demands may be those of nodes that do not matter; but a 0 that the
-    model does not take is none: then there is no assignment.
+    The wished sizes where none are known to fit, since the demands may come from nodes that do not matter. A 0 that the
+    model rejects has no replacement: then there is no assignment.
     """
     pins = known.search.ways[turn % len(known.search.ways)]
     zeros = {name: 0 for name, size in wish.items() if size == 0 and name not in fixed}
@@ -193,7 +193,7 @@ def _pinned(pins: Mapping[str, int]) -> Assignment:
 
 
 def grown(known: Signature, fixed: Mapping[str, int]) -> Iterator[list[Assignment]]:
-    """Groups of assignments for a model that refuses the sweep; who finds one of a group to run takes all of it.
+    """Groups of assignments for a model that rejects the sweep. Where the first of a group runs, run all of it.
 
     The first ties dimensions of the same place together, the others make all but the leading ones larger.
     """
@@ -231,10 +231,10 @@ def _all_taken(known: Signature, wishes: Sequence[Assignment], fixed: Mapping[st
 def feeds(
     known: Signature, sweep: Sequence[Assignment], seed: int, exact: bool, *, large: bool = False
 ) -> list[Feed]:
-    """What to run: each assignment once, every kind of data at least once, and many values on small inputs.
+    """The feeds to run: each assignment once, every kind of data at least once, and many values on small inputs.
 
-    A claim of identical bits is put to the limits of the types as well; with ``large`` there is a feed of magnitudes
-    whose squares and sums pass half precision's largest number. Models without inputs run once.
+    With ``exact``, there are feeds at the limits of the types as well; with ``large``, one of magnitudes whose squares
+    and sums exceed half precision's largest number. Models without inputs run once.
     """
     if not known.inputs:
         return [Feed(sweep[0], "normal", seed)]
@@ -254,8 +254,8 @@ def feeds(
 
 
 def quantized(known: Signature, sizes: Assignment, seed: int, gain: float = 1.0) -> list[Feed]:
-    """Feeds around the limits of what the model quantizes: none, one, or two where an input has fewer elements than
-    there are points. ``gain`` is by how much to multiply what hangs together with quantizers inside."""
+    """Feeds around the limits of the model's quantizers: none, one, or two where an input has fewer elements than there
+    are points. ``gain`` is the factor for inputs that feed quantizers inside."""
     points = known.quantizers.points
     if not points and gain == 1.0:
         return []
@@ -267,7 +267,7 @@ def quantized(known: Signature, sizes: Assignment, seed: int, gain: float = 1.0)
 def wide(known: Signature, sweep: Sequence[Assignment]) -> Assignment:
     """The assignment of mixed sizes with more of the first symbol: room for all edge values."""
     mixed = sweep[min(2, len(sweep) - 1)]
-    # A size that is the same in all of them is one that was given.
+    # A size that is the same in all of them was given.
     moved = [name for name in known.symbols if len({one.get(name) for one in sweep}) > 1]
     first = next((name for name in moved if mixed.get(name) == _MIXED[0]), None)
     return {**mixed, first: 16} if first is not None and len(sweep) > 1 else mixed

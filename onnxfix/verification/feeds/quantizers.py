@@ -1,9 +1,9 @@
-"""What a model quantizes, and which values of its inputs show where that saturates.
+"""The quantizers of a model, and input values that show where they saturate.
 
-Random values seldom reach the limits of a quantizer, and none at all where its scale is 256: an import that takes -128
-to 127 for 0 to 255 then passes. Where a graph input reaches a quantizer by moves and simple arithmetic, the values
-around its limits are known beforehand; what is quantized further inside has to be looked at while the model runs
-(``ranges``). A guess is enough, as in ``flow``: it shapes test inputs and proves nothing.
+Random values rarely reach the limits of a quantizer, and never where its scale is 256: an import that reads -128 to 127
+as 0 to 255 then passes. Where a graph input reaches a quantizer by moves and simple arithmetic, the values around its
+limits are known in advance. Quantizers further inside are measured while the model runs (``extents``). A guess is
+enough, as in ``flow``: it shapes test inputs and proves nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.verification.feeds.back import Back
+from onnxfix.verification.feeds.backward import Backward
 from onnxfix.verification.feeds.flow import Key, Site
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _MOST_POINTS = 64
 _MOST_STEPS = 64
-"""Nodes on the way from a quantizer to an input, and as many places where ways part."""
+"""Nodes on the path from a quantizer to an input, and as many places where paths part."""
 #: Operators that quantize what they compute: (operand that is the scale, operand that is the zero point).
 _PRODUCTS = {"QLinearConv": (6, 7), "QLinearMatMul": (6, 7)}
 _NEGATIVE = {"Neg": -1.0}
@@ -45,9 +46,9 @@ class Range:
 
 @dataclass(frozen=True)
 class Quantizers:
-    """``points`` are values to feed, by graph input, the most telling ones first: around the limits of the quantizers
-    that its values reach. ``inside`` are those that no such value is known for, ``scaled`` the inputs that they hang
-    on, and ``hidden`` how many are in subgraphs and functions, where nobody looks."""
+    """``points`` are values to feed, by graph input, the most informative ones first: around the limits of the
+    quantizers that its values reach. ``inside`` are quantizers without such a value, ``scaled`` the inputs that they
+    depend on, and ``hidden`` how many are in subgraphs and functions, which are not analyzed."""
 
     points: Mapping[str, tuple[float, ...]]
     inside: tuple[Range, ...] = ()
@@ -64,7 +65,7 @@ class _Step:
     offset: float = 0.0
 
 
-def find(flow: Back, inputs: Mapping[str, int]) -> Quantizers:
+def find(flow: Backward, inputs: Mapping[str, int]) -> Quantizers:
     """The quantizers of a model whose scale and zero point are constants; ``inputs`` are its graph inputs with their
     element types."""
     points: dict[str, dict[float, None]] = {name: {} for name in inputs}
@@ -90,7 +91,9 @@ def find(flow: Back, inputs: Mapping[str, int]) -> Quantizers:
     return Quantizers(chosen, *_reachable(flow, inside, inputs), hidden)
 
 
-def _add(inside: list[tuple[Range, Key]], flow: Back, key: Key, limits: tuple[float, float, float]) -> int:
+def _add(
+    inside: list[tuple[Range, Key]], flow: Backward, key: Key, limits: tuple[float, float, float]
+) -> int:
     """Note a quantizer whose data is computed; returns 1 where nobody can look at them."""
     if not flow.is_main(key):
         return 1
@@ -99,7 +102,7 @@ def _add(inside: list[tuple[Range, Key]], flow: Back, key: Key, limits: tuple[fl
 
 
 def _reachable(
-    flow: Back, inside: list[tuple[Range, Key]], inputs: Mapping[str, int]
+    flow: Backward, inside: list[tuple[Range, Key]], inputs: Mapping[str, int]
 ) -> tuple[tuple[Range, ...], frozenset[str]]:
     keys = {key for _, key in inside}
     scaled = frozenset(name for name in inputs if keys and keys & flow.reached_from(name))
@@ -137,14 +140,14 @@ def _integers(known: list[_Limits]) -> tuple[float, float, float]:
     return known[0].least, known[0].most, known[0].zero
 
 
-def _limits(flow: Back, site: Site, scale: int, zero: int) -> list[_Limits] | None:
+def _limits(flow: Backward, site: Site, scale: int, zero: int) -> list[_Limits] | None:
     """The limits of a quantizer, for the greatest and the least of its scales; None where they are not constant."""
     scales = [array for array in flow.constants(_at(site, scale)) if _numbers(array)]
     zeros = flow.constants(_at(site, zero))
     if not scales or (_at(site, zero) is not None and not zeros):
         return None
-    asked = next((one.i for one in site.node.attribute if one.name == "output_dtype"), 0)
-    elem = asked or TensorProto.UINT8
+    wanted = next((one.i for one in site.node.attribute if one.name == "output_dtype"), 0)
+    elem = wanted or TensorProto.UINT8
     dtype = zeros[0].dtype if zeros else helper.tensor_dtype_to_np_dtype(elem)
     ends = _ends(dtype)
     if ends is None:
@@ -174,8 +177,6 @@ def _few(array: npt.NDArray[Any]) -> set[float]:
 
 def _ends(dtype: np.dtype[Any]) -> tuple[float, float] | None:
     """Least and greatest number of an element type that is quantized to."""
-    import ml_dtypes
-
     if "int" in dtype.name:
         info: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     elif "float" in dtype.name:
@@ -189,7 +190,7 @@ def _ends(dtype: np.dtype[Any]) -> tuple[float, float] | None:
 
 
 def _ways(
-    flow: Back, start: Key | None, inputs: Mapping[str, int]
+    flow: Backward, start: Key | None, inputs: Mapping[str, int]
 ) -> Iterator[tuple[str, _Step, tuple[float, ...]]]:
     """The graph inputs whose values reach a quantizer by moves and simple arithmetic, with how they do, and the bounds
     of the Clips on the way, as the quantizer sees them."""
@@ -216,7 +217,7 @@ def _ways(
         stack.extend(_undone(flow, site, step))
 
 
-def _undone(flow: Back, site: Site, step: _Step) -> Iterator[_Step]:
+def _undone(flow: Backward, site: Site, step: _Step) -> Iterator[_Step]:
     """The step before an addition or a product with a constant: ``gain * (factor * x + term) + offset``."""
     op_type, inputs = site.node.op_type, site.inputs
     if op_type in _NEGATIVE and inputs and inputs[0] is not None:
@@ -251,7 +252,7 @@ def _middle(constants: list[npt.NDArray[Any]]) -> float | None:
     return float(flat[flat.size // 2]) if math.isfinite(flat[flat.size // 2]) else None
 
 
-def _bounds(flow: Back, site: Site) -> Iterator[float]:
+def _bounds(flow: Backward, site: Site) -> Iterator[float]:
     """The bounds of a Clip, attributes before opset 11."""
     if site.node.op_type != "Clip":
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,13 +11,14 @@ from typing import Any
 
 import onnx
 
+from onnxfix import walk
 from onnxfix.errors import ModelError
-from onnxfix.files import wire
+from onnxfix.files import loading
 from onnxfix.shapes import dimnames
 from onnxfix.sizes.limits import Limit, limits_of, within
 from onnxfix.sizes.search import Search
 from onnxfix.verification.feeds import quantizers
-from onnxfix.verification.feeds.back import Back
+from onnxfix.verification.feeds.backward import Backward
 from onnxfix.verification.feeds.flow import Dim, Flow, Role, dims_of
 from onnxfix.verification.feeds.operands import HARMLESS
 
@@ -70,7 +72,7 @@ class Signature:
 
     @cached_property
     def drawn(self) -> tuple[str, ...] | None:
-        """The outputs whose values hang on a random operator; None when the model has none at all."""
+        """The outputs whose values depend on a random operator; None when the model has none at all."""
         if not self._flow.draws:
             return None
         return tuple(out.name for out in self.model.graph.output if self._flow.depends_on_draw(out.name))
@@ -78,7 +80,7 @@ class Signature:
     @cached_property
     def quantizers(self) -> quantizers.Quantizers:
         """What the model quantizes, and values of its inputs that show where that saturates."""
-        return quantizers.find(Back(self._flow), {one.name: one.elem for one in self.inputs})
+        return quantizers.find(Backward(self._flow), {one.name: one.elem for one in self.inputs})
 
     @property
     def pins(self) -> tuple[tuple[str, bytes], ...]:
@@ -86,7 +88,7 @@ class Signature:
         return tuple((name, _digest(value)) for name, value in self.pinned.items())
 
     def draws_on(self, name: str) -> bool:
-        """Whether the values of a tensor of the main graph hang on a random operator."""
+        """Whether the values of a tensor of the main graph depend on a random operator."""
         return self.drawn is not None and self._flow.depends_on_draw(name)
 
     @cached_property
@@ -110,7 +112,7 @@ class Signature:
         return Flow(self.model)
 
     def may_override(self, one: Input) -> bool:
-        """Whether feeding an input with a default makes sense: IR 4 and later, and no shape or axis hangs on it."""
+        """Whether feeding an input with a default makes sense: IR 4 and later, and no shape or axis depends on it."""
         role = self.roles[one.name]
         return (
             one.default is not None
@@ -145,7 +147,7 @@ class Signature:
         return names if names and any(name in self._declared for name in names) else (dim,)
 
     def size(self, dim: Dim, assignment: Mapping[str, int]) -> int | None:
-        """The size of a dimension under an assignment; None when the assignment does not tell."""
+        """The size of a dimension under an assignment; None where it does not follow."""
         if dim is None or isinstance(dim, int):
             return dim
         return assignment[dim] if dim in assignment else dimnames.evaluate(dim, assignment)
@@ -155,7 +157,7 @@ def signature(model: onnx.ModelProto | Path | str) -> Signature:
     """Read the inputs of a model. Raises ModelError when a path does not hold one."""
     if not isinstance(model, onnx.ModelProto):
         try:
-            loaded = wire.open_model(Path(model))
+            loaded = loading.open_model(Path(model))
         except ModelError as error:
             raise ModelError(f"{model} cannot be read as an ONNX model: {error}") from None
         return _signature(loaded.proto, loaded)
@@ -183,7 +185,6 @@ def _input(value: onnx.ValueInfoProto, default: onnx.TensorProto | None) -> Inpu
 
 
 def _digest(value: Any) -> bytes:
-    import hashlib  # brings OpenSSL, of which a small run may have no need
 
     content = repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()
     return hashlib.blake2b(f"{value.dtype}{value.shape}".encode() + content).digest()
@@ -197,7 +198,7 @@ def _known_strings(model: onnx.ModelProto) -> list[str]:
         for node in graph.node:
             for attribute in node.attribute:
                 found.update((text.decode("utf-8", "replace"), None) for text in attribute.strings[:50])
-                graphs.extend([attribute.g] if attribute.HasField("g") else attribute.graphs)
+                graphs.extend(walk.attribute_graphs(attribute))
                 found.update((t.decode("utf-8", "replace"), None) for t in attribute.t.string_data[:50])
         for tensor in getattr(graph, "initializer", ()):
             found.update((text.decode("utf-8", "replace"), None) for text in tensor.string_data[:50])

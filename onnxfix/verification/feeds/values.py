@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from onnxfix.errors import UsageError
-from onnxfix.verification.feeds.inputs import onnx_iinfo
+from onnxfix.verification.feeds.integers import onnx_iinfo
 
 Array = np.ndarray[Any, Any]
 

@@ -1,7 +1,7 @@
-"""The child's side of the rung trt-network: runs a model and the network that TensorRT made of it, one at a time.
+"""The child's side of the rung trt-network: runs a model and the network that was read back, one at a time.
 
-What the one computed is kept here until the other has run, so that outputs need not travel. Every function is called
-through the sandbox.
+Outputs stay here until both have run, so that they need not cross the pipe. Every function is called through the
+sandbox.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper
 
-from onnxfix import backends
+from onnxfix import backends, walk
 from onnxfix._child import NO_MEMORY, cores
 from onnxfix.backends import ort, ort_weights
 from onnxfix.causes import Cause
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import lazy, wire
+from onnxfix.files import lazy, loading
 from onnxfix.sandbox import one_line
 from onnxfix.verification.compare.compare import Metrics, compare
 from onnxfix.verification.compare.noise import shaken
@@ -38,11 +38,11 @@ _WORDS = 1500  # characters of an error: ONNX Runtime names the node at the end 
 
 
 @dataclass(frozen=True)
-class Told:
-    """What came of a call. ``error`` is "" where it went well; ``died``: the child did not survive it. ``lacking``: the
-    backend cannot do this, which says nothing about the model, and ``starved``: for want of memory. ``size`` is in
-    bytes, of what was kept; ``blank`` are the outputs that are NaN or infinity throughout. ``cause``: what it failed
-    of, where that is not the model."""
+class Reply:
+    """The result of a call. ``error`` is "" on success; ``died``: the child crashed or was killed. ``lacking``: the
+    backend cannot do this, which proves nothing about the model; ``starved``: because memory ran out. ``size`` is in
+    bytes, of the outputs kept; ``blank`` are the outputs that are NaN or infinity throughout. ``cause``: why it failed,
+    where the model is not to blame."""
 
     error: str = ""
     lacking: bool = False
@@ -66,25 +66,24 @@ _STATE = _State()
 
 
 def drop() -> None:
-    """Let go of everything."""
+    """Release everything."""
     _STATE.session = None
     _STATE.kept.clear()
     _STATE.slim.clear()
 
 
 def unload() -> None:
-    """Let go of the model, not of what it computed."""
+    """Release the model, but keep its outputs."""
     _STATE.session = None
 
 
-def sketch(path: str) -> bytes | Told:
-    """The model file without the data of its larger tensors, for who wants to look at the graph alone; Told where it
-    cannot be read."""
+def sketch(path: str) -> bytes | Reply:
+    """The model file without the data of its larger tensors; Reply where it cannot be read."""
     try:
-        loaded = wire.open_model(Path(path))
+        loaded = loading.open_model(Path(path))
     except OnnxfixError as error:
-        return Told(one_line(error))
-    for tensor in wire.all_tensors(loaded.proto):
+        return Reply(one_line(error))
+    for tensor in walk.model_tensors(loaded.proto):
         if tensor.ByteSize() > _LARGE or lazy.range_of(tensor) is not None:
             for name in lazy.PAYLOADS.values():
                 tensor.ClearField(name)
@@ -101,9 +100,9 @@ def load(
     extra: Sequence[str] = (),
     scratch: str = "",
     options: Mapping[str, Any] | None = None,
-) -> Told:
-    """Load a model in place of the last. ``extra``: with these tensors of the main graph for outputs instead of its
-    own, for which ``scratch`` is a folder to write to; on ONNX Runtime's CPU provider or the reference evaluator."""
+) -> Reply:
+    """Load a model in place of the last. ``extra``: with these tensors of the main graph as outputs instead of its own,
+    on ONNX Runtime's CPU provider or the reference evaluator; ``scratch`` is a folder to write to."""
     _STATE.session = None
     try:
         if not extra:
@@ -119,19 +118,19 @@ def load(
             _STATE.session = ort.load_mapped(_with_outputs(model, extra), where, chosen)
     except Exception as error:
         return _failed(error)
-    return Told()
+    return Reply()
 
 
-def _failed(error: Exception) -> Told:
+def _failed(error: Exception) -> Reply:
     lacking = isinstance(error, (backends.Unsupported, backends.Broken))
     starved = isinstance(error, MemoryError) or (not lacking and bool(NO_MEMORY.search(str(error))))
     words = str(error) if lacking else one_line(error, _WORDS)
-    return Told(words, lacking or starved, starved, cause="memory" if starved else "")
+    return Reply(words, lacking or starved, starved, cause="memory" if starved else "")
 
 
 def _slim(path: str, scratch: str) -> tuple[ModelProto, ort_weights.Stored]:
-    """The model and where its weights are: in files, so that variants of it are cheap. What a small one holds itself is
-    written to one. A model that has weights in files already keeps the rest in itself, for there is one folder only."""
+    """The model and where its weights are: in files, so that variants of it are cheap. The weights of a small model are
+    written to a file. A model with external data keeps its embedded weights, since there is only one folder."""
     if path not in _STATE.slim:
         where = ort_weights.stored(path)
         model = where.skeleton or onnx.load(path, load_external_data=False)
@@ -156,7 +155,7 @@ def _store(tensor: TensorProto, file: Any) -> None:
 
 
 def _with_outputs(model: ModelProto, names: Sequence[str]) -> ModelProto:
-    """A copy of the model that gives these tensors and nothing else."""
+    """A copy of the model with only these tensors as outputs."""
     found = ModelProto()
     found.CopyFrom(model)
     graph = found.graph
@@ -173,7 +172,7 @@ def _with_outputs(model: ModelProto, names: Sequence[str]) -> ModelProto:
 
 
 COPY = "/onnxfix-copy"
-"""The end of the name under which a tensor is given that no node computes."""
+"""Suffix of the output that copies a tensor which no node computes."""
 
 
 def run(
@@ -183,14 +182,14 @@ def run(
     *,
     wires: Mapping[str, tuple[str, int]] | None = None,
     moved: bool = False,
-) -> Told:
+) -> Reply:
     """Run the loaded model and keep its outputs as those of ``side`` for the feed ``key``.
 
     ``wires`` leads from the names of the feed to those of the model and to their element types there; ``moved`` moves
     every floating-point input a little first.
     """
     if _STATE.session is None:
-        return Told("no model is loaded", lacking=True)
+        return Reply("no model is loaded", lacking=True)
     given = shaken(feed) if moved else dict(feed)
     if wires is not None:
         given = {wires[name][0]: _as(value, wires[name][1]) for name, value in given.items() if name in wires}
@@ -200,11 +199,11 @@ def run(
         return _failed(error)
     _STATE.kept[side, key] = {name.removesuffix(COPY): value for name, value in values.items()}
     blank = frozenset(name for name, value in _STATE.kept[side, key].items() if _is_blank(value))
-    return Told(size=sum(getattr(value, "nbytes", 0) for value in values.values()), blank=blank)
+    return Reply(size=sum(getattr(value, "nbytes", 0) for value in values.values()), blank=blank)
 
 
 def _is_blank(value: Any) -> bool:
-    """Whether it is made of NaN and infinity, in which any other difference would be lost."""
+    """Whether it is only NaN and infinity, which would hide any difference."""
     floats = isinstance(value, np.ndarray) and _kind(value.dtype) == "float" and value.size > 0
     return floats and not np.isfinite(value).any()
 
@@ -218,7 +217,7 @@ def _as(value: Any, elem: int) -> Any:
 
 
 def forget(key: str) -> None:
-    """Let go of what was computed for a feed."""
+    """Release the outputs for a feed."""
     for place in [place for place in _STATE.kept if place[1] == key]:
         del _STATE.kept[place]
 
@@ -233,7 +232,7 @@ def judge(
     for name, other in pairs:
         if other not in found:
             metrics.append(
-                Metrics(name, "different", "is no output of the network", "absent", worse=1, output=name)
+                Metrics(name, "different", "is not an output of the network", "absent", worse=1, output=name)
             )
             continue
         a, b = aligned(wanted[name], found[other])
@@ -254,7 +253,7 @@ def wobble(key: str, names: Sequence[str]) -> dict[str, float]:
 
 
 def aligned(wanted: Any, value: Any) -> tuple[Any, Any]:
-    """Both in one type, where TensorRT has another than ONNX: that is told apart from what they compute. Floats in the
+    """Both in one type, where TensorRT's differs from ONNX's, since types are compared separately. Floats in the
     narrower of the two, integers in the wider, both as float64 where only one is a float."""
     if not isinstance(wanted, np.ndarray) or not isinstance(value, np.ndarray) or wanted.dtype == value.dtype:
         return wanted, value

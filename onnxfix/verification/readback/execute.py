@@ -1,5 +1,4 @@
-"""Running a model and the network that TensorRT made of it on the same inputs, and telling rounding from difference."""
-# Long because: what is run, what came of it and whether it is more than rounding hang together by one state.
+"""Run a model and the network that was read back on the same inputs, and tell differences from rounding."""
 
 from __future__ import annotations
 
@@ -9,25 +8,34 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onnxfix.backends import reference
+from onnxfix.backends import ort_messages, reference
+from onnxfix.backends.ort_messages import without_status
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import one_line
 from onnxfix.trt.reading import Misread
+from onnxfix.verification import extents
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.compare.noise import RELATIVE
-from onnxfix.verification.feeds import plan, ranges
+from onnxfix.verification.execution import elements
+from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import make_inputs
 from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.feeds.profiles import given_profiles
 from onnxfix.verification.progress import different
 from onnxfix.verification.readback.bench import Bench, Tried
-from onnxfix.verification.readback.child import Told
+from onnxfix.verification.readback.child import Reply
+from onnxfix.verification.readback.comparison import (
+    Comparison,
+    excused,
+    is_lost,
+    is_slight,
+    overruled,
+    result_of,
+)
 from onnxfix.verification.readback.locate import Pair, label_of, layers_of, locate, misread
-from onnxfix.verification.readback.seen import Seen, excused, is_lost, is_slight, overruled, result_of
-from onnxfix.verification.readback.words import lacks, node_of, place_of, settled, told
+from onnxfix.verification.readback.refusals import lacks, node_of, place_of, settled
 from onnxfix.verification.request import Request
-from onnxfix.verification.rungs.feeds import Finder, Trial
-from onnxfix.verification.rungs.shapes import given_profiles
-from onnxfix.verification.runner import elements
+from onnxfix.verification.rungs.trials import Finder, Trial
 from onnxfix.verification.verdict import FeedResult
 
 _QUANTIZED = 50  # added to the seed
@@ -36,14 +44,13 @@ _MANY = 1 << 16  # elements of all inputs, from which the smallest shape has roo
 _LOCATING = 180.0  # seconds
 REFERENCE_STEP = 30.0
 """Seconds for one run of the reference evaluator."""
-_WORDS = 400  # characters of ONNX Runtime's words in a record
+_WORDS = 400  # characters of ONNX Runtime's message in a record
 
 
 @dataclass(frozen=True)
 class Terms:
-    """``outputs`` are pairs of names, the model's and the network's, of what is compared; ``trials`` inputs that are
-    known to fit, without which such are looked for; ``static`` what differs in the declarations; ``folder`` is to
-    write to."""
+    """``outputs`` are the compared outputs: pairs of names, the model's and the network's. ``trials`` are inputs that
+    are known to fit (empty: look for some), ``static`` the differences in the declarations, ``folder`` to write to."""
 
     outputs: Sequence[tuple[str, str]]
     trials: Sequence[Trial]
@@ -51,7 +58,7 @@ class Terms:
     folder: str
 
 
-def execute(request: Request, bench: Bench, pair: Pair, backend: str, terms: Terms) -> Seen:
+def execute(request: Request, bench: Bench, pair: Pair, backend: str, terms: Terms) -> Comparison:
     """Run both models of ``pair`` with one backend, the model first, and compare.
 
     ``request.known`` is the model's own signature.
@@ -67,9 +74,9 @@ class _Runner:
     def __init__(self, request: Request, bench: Bench, pair: Pair, backend: str, terms: Terms) -> None:
         self.request, self.bench, self.pair, self.backend = request, bench, pair, backend
         self.terms, self.graph = terms, pair.model.graph
-        self.seen = Seen()
+        self.seen = Comparison()
 
-    def run(self) -> Seen:
+    def run(self) -> Comparison:
         seen = self.seen
         if self.backend == "reference":
             seen.lacking = self._too_large() or ""
@@ -79,7 +86,7 @@ class _Runner:
         if loaded.error:
             ours = loaded.lacking or loaded.died or self.backend == "reference"
             if ours or lacks(loaded.error, self.graph):
-                seen.lacking, seen.cause = told(loaded.error), loaded.cause
+                seen.lacking, seen.cause = without_status(loaded.error), loaded.cause
             else:
                 self._refused(loaded.error)
             return seen
@@ -88,17 +95,17 @@ class _Runner:
             return seen
         loaded = self.bench.load(self.backend, self.pair.lifted.path)
         if loaded.error:
-            seen.lacking = f"the network that was read back does not load: {told(loaded.error)}"
+            seen.lacking = f"the network that was read back does not load: {without_status(loaded.error)}"
             seen.cause = loaded.cause
             return seen
         self._compare_all(trials)
         return seen
 
-    def _load(self) -> Told:
+    def _load(self) -> Reply:
         return self.bench.load(self.backend, self.pair.path, guarded=True)
 
     def _too_large(self) -> str | None:
-        """Why the reference evaluator is not asked: it would take too long for one of the two."""
+        """Why the reference evaluator is not used: it would take too long for one of the two."""
         fed = [one.values for one in self.terms.trials] or self.request.given
         if fed:
             sizes = [sum(map(plan.size, values.values())) for values in fed]
@@ -117,11 +124,11 @@ class _Runner:
     # -- the model alone
 
     def _find(self) -> dict[str, Trial]:
-        """Inputs that the model takes, with what it computes kept in the sandbox: key -> inputs."""
+        """Inputs that the model accepts, whose outputs the sandbox keeps: key -> inputs."""
         tried = Tried(self.bench, self._load)
-        asked = given_profiles(self.request.trt, self.request.known)
-        planned = () if asked else [*self._planned(), *self._quantized()]
-        finder = Finder(self.request, tried.expect, asked[0] if asked else None, planned, empty=True)
+        profiles = given_profiles(self.request.trt, self.request.known)
+        planned = () if profiles else [*self._planned(), *self._quantized()]
+        finder = Finder(self.request, tried.expect, profiles[0] if profiles else None, planned, empty=True)
         if self.terms.trials:
             trials = [one for one in self.terms.trials if not tried.expect(one.values).error]
         else:
@@ -155,7 +162,7 @@ class _Runner:
         """Values around the limits of what the model quantizes."""
         known, seed = self.request.known, self.request.seed + _QUANTIZED
         sizes = plan.assignments(known, self.request.shapes)[:3][-1]
-        found = ranges.reach(self.request, Path(self.pair.path), sizes)
+        found = extents.reach(self.request, Path(self.pair.path), sizes)
         self.seen.notes += [found.missed] if found.missed else []
         return plan.quantized(known, sizes, seed, found.gain)
 
@@ -168,32 +175,32 @@ class _Runner:
         if not words:
             self.seen.unknown = refused[0].reason if refused else "no inputs could be made"
         elif lacking:
-            self.seen.lacking = told(lacking)
+            self.seen.lacking = without_status(lacking)
         elif own:
             self._refused(words[0])
         else:
-            self.seen.unknown = f"the model fails on all inputs that were tried: {told(words[0])}"
+            self.seen.unknown = f"the model fails on all inputs tried: {without_status(words[0])}"
 
     def _refused(self, words: str) -> None:
-        """ONNX Runtime does not take the model. That TensorRT does is a difference, if what it imported runs."""
+        """ONNX Runtime rejects the model. If the network that TensorRT imported runs, that is a difference."""
         values = self._any_values()
-        ran = Told("no inputs could be made")
+        ran = Reply("no inputs could be made")
         if values is not None:
             ran = self.bench.load(self.backend, self.pair.lifted.path)
             ran = ran if ran.error else self.bench.run("lifted", "refused", values, self.pair.wires)
-        said = one_line(told(words), _WORDS)
+        said = one_line(without_status(words), _WORDS)
         if ran.error:
-            self.seen.unknown = f"ONNX Runtime does not take the model: {said}"
+            self.seen.unknown = f"ONNX Runtime rejects the model: {said}"
             return
         node = node_of(words, self.graph)
         layers = layers_of(self.pair.network.graph, node) if node is not None else ()
-        self.seen.disputed = "Type Error" in words
+        self.seen.disputed = ort_messages.is_type_error(words)
         self.seen.misreads.append(
             Misread("refused", place_of(node, self.graph), "model", said, layers=layers)
         )
 
     def _any_values(self) -> dict[str, Any] | None:
-        """Some inputs, whether the model takes them or not; None where none can be made."""
+        """Some inputs, whether the model accepts them or not; None where none can be made."""
         if self.request.given:
             return dict(self.request.given[0])
         try:
@@ -218,28 +225,28 @@ class _Runner:
     def _compare(self, key: str, trial: Trial) -> list[str]:
         """Run the network on the inputs of a trial and judge; returns the outputs that are out of tolerance."""
         seen = self.seen
-        came = self.bench.run("lifted", key, trial.values, self.pair.wires)
-        seen.cause = came.cause
-        if came.died:
-            seen.unknown = f"the network that was read back cannot be run: {came.error}"
-        elif came.lacking or (came.error and lacks(came.error, self.pair.network.graph)):
-            seen.lacking = told(came.error)
-        elif came.error:
-            self._failed(trial, came.error)
-        if came.error:
+        ran = self.bench.run("lifted", key, trial.values, self.pair.wires)
+        seen.cause = ran.cause
+        if ran.died:
+            seen.unknown = f"the network that was read back cannot be run: {ran.error}"
+        elif ran.lacking or (ran.error and lacks(ran.error, self.pair.network.graph)):
+            seen.lacking = without_status(ran.error)
+        elif ran.error:
+            self._failed(trial, ran.error)
+        if ran.error:
             return []
         metrics = self.bench.judge(key, self.terms.outputs, self.request.coarse)
-        if isinstance(metrics, Told):
+        if isinstance(metrics, Reply):
             seen.unknown, seen.cause = f"the outputs could not be compared: {metrics.error}", metrics.cause
             return []
         seen.compared.append(trial)
-        seen.blank = came.blank if seen.blank is None else seen.blank & came.blank
+        seen.blank = ran.blank if seen.blank is None else seen.blank & ran.blank
         seen.results.append(result_of(trial, metrics))
         return list(dict.fromkeys(metric.output for metric in different(metrics)))
 
     def _failed(self, trial: Trial, words: str) -> None:
         """The network does not take what the model takes. Where it declares other inputs that goes without saying."""
-        reason = f"the network fails: {told(words)}"
+        reason = f"the network fails: {without_status(words)}"
         found = FeedResult(trial.label, trial.feed, "different", reason, given=trial.given)
         self.seen.results.append(found)
         declared = any(one.subject == "input" and not one.harmless for one in self.terms.static)
@@ -254,7 +261,7 @@ class _Runner:
                 "fails",
                 place_of(node, self.graph),
                 "network",
-                tensorrt=one_line(told(words), _WORDS),
+                tensorrt=one_line(without_status(words), _WORDS),
                 layers=(layer,) if layer else (),
                 feed=trial.label,
             )
@@ -285,7 +292,7 @@ class _Runner:
         self.seen.misreads.extend(replace(one, harmless=mild) for one in found)
         self.seen.off = where.off | {metric.output for metrics in left.values() for metric in metrics}
         if where.unsure:
-            self.seen.notes.append(f"where it differs inside is not known in full: {where.unsure}")
+            self.seen.notes.append(f"where it differs inside is not fully known: {where.unsure}")
 
     def _only_the_runtime(self, trials: Mapping[str, Trial], left: Mapping[str, Sequence[Metrics]]) -> bool:
         """Whether a slight difference is one of ONNX Runtime's kernels: the reference evaluator sees none.
@@ -305,7 +312,7 @@ class _Runner:
                 self.seen.results = [overruled(result, one) for result in self.seen.results]
             self.seen.notes.append(
                 f"output {metrics[0].output}: {metrics[0].reason} in ONNX Runtime and none in onnx.reference: "
-                "its kernels round otherwise"
+                "its kernels round differently"
             )
         return agrees
 
@@ -321,7 +328,7 @@ class _Runner:
             noise = {} if moved.error else self.bench.wobble(key, names)
             pairs = [one for one in self.terms.outputs if one[0] in names]
             metrics = self.bench.judge(key, pairs, self.request.coarse, noise)
-            if isinstance(metrics, Told):
+            if isinstance(metrics, Reply):
                 self.seen.unknown = f"the outputs could not be compared: {metrics.error}"
                 self.seen.cause = metrics.cause
                 return {}

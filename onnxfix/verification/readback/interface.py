@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 
+from onnxfix import walk
 from onnxfix.place import Place
 from onnxfix.trt.lift.records import Lifted, NetTensor
 from onnxfix.trt.lift.types import ONNX_TYPES
@@ -45,24 +46,13 @@ def interface(model: ModelProto, lifted: Lifted) -> list[Misread]:
     """
     graph = model.graph
     given = inputs_of(graph)
-    read = {name for node in graph.node for name in _read(node)} | {info.name for info in graph.output}
+    read = {name for node in graph.node for name in walk.reads(node)} | {info.name for info in graph.output}
     needed = [info for info in given if info.name in read or any(info.name == t.name for t in lifted.inputs)]
     found = list(_side("input", needed, lifted.inputs))
     found += _side("output", list(graph.output), lifted.outputs)
     ends = {info.name for info in (*graph.input, *graph.output)}
     infos = [info for info in graph.value_info if info.name not in ends]
     return found + list(_inner(infos, lifted.types))
-
-
-def _read(node: object) -> Iterator[str]:
-    stack = [node]
-    while stack:
-        one = stack.pop()
-        yield from one.input  # type: ignore[attr-defined]
-        for attribute in one.attribute:  # type: ignore[attr-defined]
-            for graph in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                stack.extend(graph.node)
-                yield from (info.name for info in graph.output)
 
 
 def _side(end: Subject, declared: Sequence[ValueInfoProto], native: Sequence[NetTensor]) -> Iterator[Misread]:

@@ -1,5 +1,5 @@
 """Where a network begins to compute something else: tensors that carry the same name on both sides, in the model's
-order, until one differs while everything that it hangs on agrees."""
+order, until one differs while everything that it depends on agrees."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from dataclasses import dataclass
 
 from onnx import GraphProto, ModelProto, NodeProto
 
+from onnxfix import walk
 from onnxfix.trt.lift.records import Lifted
 from onnxfix.trt.reading import Kind, Misread, Subject
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.feeds.signature import Signature
 from onnxfix.verification.readback.bench import Bench
-from onnxfix.verification.readback.child import Told
-from onnxfix.verification.readback.words import place_of
-from onnxfix.verification.rungs.feeds import Trial
+from onnxfix.verification.readback.child import Reply
+from onnxfix.verification.readback.interface import partners
+from onnxfix.verification.readback.refusals import place_of
+from onnxfix.verification.rungs.trials import Trial
 
 MOST = 5
-"""Causes that are looked for."""
+"""How many causes to look for."""
 _LAYERS = 20  # that are named for one node
-_BYTES = 256 << 20  # of tensors that are asked of a model at once
-_FIRST, _GROWTH = 16, 4  # tensors that are asked for first, when nothing is known of their size
+_BYTES = 256 << 20  # of tensors that a model outputs at once
+_FIRST, _GROWTH = 16, 4  # tensors to output first, when their size is not known
 _LEAST, _INFLATION = (
     256 << 10,
     4,
@@ -32,8 +34,8 @@ _KEY = "located"
 
 @dataclass(frozen=True)
 class Pair:
-    """A model and the network that TensorRT made of it. ``model`` and ``network`` are their graphs without weights,
-    ``wires`` leads from the model's inputs to the network's and their types."""
+    """A model and the network that TensorRT imported from it. ``model`` and ``network`` are their graphs without
+    weights; ``wires`` maps the model's inputs to the network's and their types."""
 
     path: str
     model: ModelProto
@@ -45,8 +47,8 @@ class Pair:
 
 @dataclass(frozen=True)
 class Located:
-    """``misreads`` are where the two part, ``off`` all tensors that hang on these. ``unsure`` says in words what kept
-    the search from its end."""
+    """``misreads`` are where the two differ first, ``off`` all tensors that depend on these. ``unsure`` is why the
+    search is incomplete."""
 
     misreads: tuple[Misread, ...] = ()
     off: frozenset[str] = frozenset()
@@ -57,8 +59,8 @@ def locate(
     bench: Bench, pair: Pair, trial: Trial, *, backend: str, coarse: str, wrong: Sequence[str], scratch: str,
     deadline: float,
 ) -> Located:  # fmt: skip
-    """Run both models again on the inputs of ``trial`` and compare inside. ``wrong`` are the outputs that differ:
-    what none of them hangs on is of no interest. ``scratch`` is a folder, ``deadline`` of ``time.monotonic``."""
+    """Run both models again on the inputs of ``trial`` and compare inner tensors, as far as the outputs that differ
+    (``wrong``) depend on them. ``scratch`` is a folder, ``deadline`` of ``time.monotonic``."""
     return _Search(bench, pair, trial, backend, coarse, scratch, deadline).run(wrong)
 
 
@@ -73,7 +75,7 @@ class _Search:
         self.unsure = ""
 
     def _guess(self) -> int:
-        """Bytes that a tensor inside may well take: those looked at first are often small shapes, which say nothing."""
+        """Bytes that an inner tensor may take. The first ones are often small shapes, from which nothing follows."""
         fed = sum(getattr(value, "nbytes", 0) for value in self.trial.values.values())
         return max(_LEAST, _INFLATION * fed)
 
@@ -82,7 +84,7 @@ class _Search:
         size = max(1, min(_FIRST, _BYTES // self._guess()))
         while waiting and len(self.found) < MOST and not self.unsure:
             if time.monotonic() > self.deadline:
-                self.unsure = "there was no time to look further"
+                self.unsure = "the time limit was reached"
                 break
             part, waiting = waiting[:size], waiting[size:]
             size = self._look(part, size)
@@ -90,7 +92,7 @@ class _Search:
         return Located(tuple(self.found), frozenset(self.off), self.unsure)
 
     def _candidates(self, wrong: Sequence[str]) -> list[tuple[str, str]]:
-        """Names on both sides, in the model's order, of what the outputs that differ hang on."""
+        """Names on both sides, in the model's order, of what the outputs that differ depend on."""
         graph, names = self.pair.model.graph, self.pair.lifted.names
         inner = {name for node in self.pair.network.graph.node for name in node.output}
         inner |= {tensor.name for tensor in self.pair.network.graph.initializer}
@@ -108,16 +110,16 @@ class _Search:
     def _look(self, part: Sequence[tuple[str, str]], size: int) -> int:
         """Compare some tensors; returns how many to take next."""
         bench, names = self.bench, [name for name, _ in part]
-        told = bench.load_with(self.backend, self.pair.path, names, self.scratch)
-        told = told if told.error else bench.run("onnx", _KEY, self.trial.values)
-        asked = told.size
-        told = told if told.error else bench.run("moved", _KEY, self.trial.values, moved=True)
-        if not told.error:
+        reply = bench.load_with(self.backend, self.pair.path, names, self.scratch)
+        reply = reply if reply.error else bench.run("onnx", _KEY, self.trial.values)
+        read_bytes = reply.size
+        reply = reply if reply.error else bench.run("moved", _KEY, self.trial.values, moved=True)
+        if not reply.error:
             lifted = sorted({other for _, other in part})
-            told = bench.load_with(self.backend, self.pair.lifted.path, lifted, self.scratch)
-        told = told if told.error else bench.run("lifted", _KEY, self.trial.values, self.pair.wires)
-        if told.error:
-            self.unsure = f"tensors inside could not be compared: {told.error}"
+            reply = bench.load_with(self.backend, self.pair.lifted.path, lifted, self.scratch)
+        reply = reply if reply.error else bench.run("lifted", _KEY, self.trial.values, self.pair.wires)
+        if reply.error:
+            self.unsure = f"tensors inside could not be compared: {reply.error}"
             return size
         noise = bench.wobble(_KEY, names)
         for name, metric in zip(names, self._metrics(part, noise), strict=False):
@@ -125,12 +127,12 @@ class _Search:
                 self._blame(name, metric)
         bench.unload()
         bench.forget(_KEY)
-        fits = int(_BYTES / max(asked / max(len(part), 1), self._guess()))
+        fits = int(_BYTES / max(read_bytes / max(len(part), 1), self._guess()))
         return max(1, min(fits, size * _GROWTH))
 
     def _metrics(self, part: Sequence[tuple[str, str]], noise: Mapping[str, float]) -> tuple[Metrics, ...]:
         found = self.bench.judge(_KEY, part, self.coarse, noise)
-        if isinstance(found, Told):
+        if isinstance(found, Reply):
             self.unsure = f"tensors inside could not be compared: {found.error}"
             return ()
         return found
@@ -171,7 +173,7 @@ def misread(pair: Pair, node: NodeProto | None, name: str, metric: Metrics, feed
 
 
 def _sides(metric: Metrics) -> tuple[str, str]:
-    """The two sides, in words, of a difference that is none of elements."""
+    """The two sides, as text, of a difference in type, shape or structure."""
     if metric.sides is None:
         return metric.reason, "something else"
     word = {"shape": "shape ", "dtype": "type "}.get(metric.kind, "")
@@ -181,8 +183,6 @@ def _sides(metric: Metrics) -> tuple[str, str]:
 
 def output_pairs(pair: Pair) -> list[tuple[str, str]]:
     """The model's outputs with what they are called in the lifted model."""
-    from onnxfix.verification.readback.interface import partners
-
     declared = [info.name for info in pair.model.graph.output]
     found = partners(declared, [tensor.name for tensor in pair.lifted.outputs])
     files = [info.name for info in pair.network.graph.output]
@@ -197,59 +197,32 @@ def label_of(node: NodeProto) -> str:
 def layers_of(network: GraphProto, node: NodeProto) -> tuple[str, ...]:
     """TensorRT's layers of a node and of those in its subgraphs, kind and name: those that are called like a node
     first, and what the parser adds for shapes and casts last."""
-    labels, found = {label_of(one) for one in nodes_of(node)}, dict[str, bool]()
+    labels, found = {label_of(one) for one in walk.nodes([node])}, dict[str, bool]()
     stack = list(reversed(network.node))
     while stack:
         one = stack.pop()
-        told = {entry.key: entry.value for entry in one.metadata_props}
-        if told.get("onnx_node") in labels and told.get("trt_kind"):
-            name = told.get("trt_layer", "")
-            found[f"{told['trt_kind']} {name}".strip()] = any(label in name for label in labels)
-        for attribute in one.attribute:
-            stack.extend(reversed(attribute.g.node))
+        metadata = {entry.key: entry.value for entry in one.metadata_props}
+        if metadata.get("onnx_node") in labels and metadata.get("trt_kind"):
+            name = metadata.get("trt_layer", "")
+            found[f"{metadata['trt_kind']} {name}".strip()] = any(label in name for label in labels)
+        for graph in walk.subgraphs(one):
+            stack.extend(reversed(graph.node))
     names = sorted(found, key=lambda name: not found[name])
     more = [f"and {len(names) - _LAYERS} more"] if len(names) > _LAYERS else []
     return (*names[:_LAYERS], *more)
 
 
-def nodes_of(node: NodeProto) -> list[NodeProto]:
-    """A node and all nodes in its subgraphs."""
-    found = [node]
-    for one in found:  # which grows
-        for attribute in one.attribute:
-            for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                found.extend(body.node)
-    return found
-
-
-def reads_of(node: NodeProto) -> set[str]:
-    """What a node reads, and every name that is read or given in its subgraphs."""
-    found = set[str]()
-    for one in nodes_of(node):
-        found.update(one.input)
-        for attribute in one.attribute:
-            for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                found.update(info.name for info in body.output)
-    return found
-
-
 def upstream(graph: GraphProto, names: Sequence[str]) -> set[str]:
-    """The tensors of the main graph that these hang on, and they themselves."""
-    made = {name: node for node in graph.node for name in node.output if name}
-    found, stack = set[str](), list(names)
-    while stack:
-        name = stack.pop()
-        if name not in found:
-            found.add(name)
-            stack.extend(reads_of(made[name]) if name in made else ())
-    return found
+    """The tensors of the main graph that these depend on, and they themselves."""
+    makers = {name: node for node in graph.node for name in node.output if name}
+    return walk.ancestors(makers, names)
 
 
 def downstream(graph: GraphProto, node: NodeProto) -> set[str]:
-    """The outputs of a node and whatever hangs on them; nodes stand in the order of computation."""
+    """The outputs of a node and all tensors that depend on them. Nodes are in topological order."""
     found: set[str] = set()
     for one in graph.node:
-        if one is node or not reads_of(one).isdisjoint(found):
+        if one is node or not found.isdisjoint(walk.reads(one)):
             found.update(name for name in one.output if name)
     return found
 
@@ -259,10 +232,10 @@ def _unnamed(pair: Pair, node: NodeProto) -> int:
     made = {name: one for one in pair.model.graph.node for name in one.output if name}
     stack, seen = [node], list[NodeProto]()
     while stack:
-        for name in reads_of(stack.pop()):
+        for name in set(walk.reads(stack.pop())):
             one = made.get(name)
-            silent = one is not None and one.op_type != "Constant" and name not in pair.lifted.names
-            if one is not None and silent and not any(one is other for other in seen):
+            unread = one is not None and one.op_type != "Constant" and name not in pair.lifted.names
+            if one is not None and unread and not any(one is other for other in seen):
                 seen.append(one)
                 stack.append(one)
     return len(seen)

@@ -1,9 +1,9 @@
-"""Rung trt-network: the network that TensorRT imported computes what the ONNX model computes.
+"""Rung trt-network: the network that TensorRT imported computes the same as the ONNX model.
 
-Each model is held against TensorRT's reading of that same model: the imported network is read back as an ONNX model
-(``backends.lift``), and both are executed by ONNX Runtime on the same inputs. That proves the import, for these
-inputs; it says nothing of kernels and fusions, since no engine is executed (the rung trt-gpu does that), and nothing of
-whether the original and the fixed model are the same, which the rungs before it prove.
+Each model is compared with TensorRT's import of that same model: the network is read back as an ONNX model
+(``trt.lift``), and ONNX Runtime executes both on the same inputs. That proves the import for these inputs. It proves
+nothing about kernels and fusions, since no engine is executed (the rung trt-gpu does that), nor that the original and
+the fixed model are the same, which earlier rungs prove.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from onnxfix.sandbox import one_line
 from onnxfix.trt.reading import Misread, Reading
 from onnxfix.verification.readback.read import Read, read
 from onnxfix.verification.request import Request
-from onnxfix.verification.rungs.build import NOT_EXECUTED, Builder, builder
+from onnxfix.verification.rungs.build import NOT_EXECUTED
+from onnxfix.verification.rungs.builder import Builder, builder
 from onnxfix.verification.verdict import FeedResult, RungResult, Status, unjudged
 
 NAME = "trt-network"
-#: What a reading of the fixed model comes to; where nothing was learnt for any other cause, the rung is skipped.
+#: Status of a reading of the fixed model -> that of the rung. With any other, the rung is skipped.
 _STATUS: dict[str, Status] = {"agrees": "passed", "differs": "failed", "broke": "broke"}
 _WIDEST = 300  # characters of one difference in the rung's one line
 
@@ -36,7 +37,7 @@ def climb(request: Request) -> RungResult:
     """Read both models back and compare each with what was read.
 
     Raises:
-        UsageError: what was asked of TensorRT does not exist.
+        UsageError: an option of TensorRT's does not exist.
     """
     found = builder(request.trt)
     if isinstance(found, Missing):
@@ -50,11 +51,11 @@ def climb(request: Request) -> RungResult:
 
 
 def reading(request: Request, found: Builder) -> Reading:
-    """TensorRT's reading of the original alone, for who asks about one model."""
+    """TensorRT's reading of the original alone."""
     return _original(found, request).reading
 
 
-#: What became of the last original: a run that withdraws fixes asks about it again and again.
+#: The last original, with a key: a run that withdraws fixes needs it again for every candidate.
 _LAST: list[tuple[object, Read]] = []
 
 
@@ -77,28 +78,28 @@ def _original(found: Builder, request: Request) -> Read:
 
 
 def _digest(given: Sequence[Mapping[str, Any]] | None) -> bytes:
-    """A hash of the user's inputs, which are loaded anew for every climb."""
+    """A hash of the user's inputs, which are loaded again for every climb."""
     return b"" if given is None else hashlib.blake2b(pickle.dumps([dict(feed) for feed in given])).digest()
 
 
 def _read(found: Builder, request: Request, path: Path, before: Read | None) -> Read:
-    """What ``read`` gives, or that our own code failed there: of the one model, while the other may still be read."""
+    """The result of ``read``, or that onnxfix itself failed there: the other model may still be read."""
     with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         try:
             return read(request, found, path, Path(folder), before)
         except Exception as error:
-            words = fault_of(error)
-            if not words:
+            fault = fault_of(error)
+            if not fault:
                 raise
     choice = found.choice
-    broke = Reading("broke", words, package=choice.package, version=choice.version, cause="fault")
+    broke = Reading("broke", fault, package=choice.package, version=choice.version, cause="fault")
     return Read(broke)
 
 
 def judge(reads: Sequence[Read], found: Builder, *, inherit: bool) -> RungResult:
     """The rung's result for the readings of the original and of the fixed model (or of the one model).
 
-    With ``inherit``, what TensorRT reads differently in both is no fault of the fixes.
+    With ``inherit``, the fixes are not to blame for what TensorRT reads differently in both.
     """
     before, after = reads[0], reads[-1]
     status, reason = after.reading.status, _outcome(reads, found)
@@ -131,17 +132,15 @@ def _outcome(reads: Sequence[Read], found: Builder) -> str:
         )
         harmless = sum(one.harmless for one in after.misreads)
         more += [f"{harmless} harmless difference{'s' * (harmless > 1)}"] if harmless else []
-        said = (
-            f"what {found.product} imported computes what {which} does: {_how(reads[-1])} on {after.reason}"
-        )
-        return "; ".join([f"{said} ({NOT_EXECUTED})", *more])
+        same = f"the network that {found.product} imported computes the same as {which}"
+        return "; ".join([f"{same}: {_how(reads[-1])} on {after.reason} ({NOT_EXECUTED})", *more])
     if single or before.status == "agrees":
-        also = "" if single else ", and the original as it is"
+        also = "" if single else ", and the original correctly"
         return f"{found.product} reads {which} differently: {_words(after)}{also}"
     if before.grave:
         return f"{found.product} reads the fixed model differently, and the original too: {_words(after)}"
     return (
-        f"{found.product} reads the fixed model differently: {_words(after)} (of the original nothing is known: "
+        f"{found.product} reads the fixed model differently: {_words(after)} (the original is unknown: "
         f"{one_line(before.reason, _WIDEST)})"
     )
 
@@ -153,8 +152,8 @@ def _unread(reading: Reading, which: str, found: Builder) -> str:
     if reading.status == "gap":
         return f"the network of {which} cannot be read back: {why}"
     if reading.status == "broke":
-        return f"reading back what {found.product} makes of {which} failed: {why}"
-    return f"nothing was learnt of how {found.product} reads {which}: {why}"
+        return f"reading back {found.product}'s network of {which} failed: {why}"
+    return f"it is unknown how {found.product} reads {which}: {why}"
 
 
 def _words(reading: Reading) -> str:
@@ -172,9 +171,9 @@ def _how(one: Read) -> str:
 def _inherited(before: Read, after: Read, *, single: bool) -> bool:
     """Whether every difference of the fixed model is one of the original too.
 
-    Where TensorRT reads the original as it is, none is. A difference is the original's where that differs there, be it
-    for a cause further up that is gone now. Of an original that could not be read it is known which tensors it has:
-    what a fix brought in is new.
+    Where TensorRT reads the original correctly, none is. A difference is the original's where the original differs at
+    the same tensor, even for a cause further up that a fix removed. Of an original that could not be read, only its
+    tensors are known: what a fix added is new.
     """
     if single:
         return True

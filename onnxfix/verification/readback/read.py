@@ -1,4 +1,4 @@
-"""One model against TensorRT's reading of it: lift the network, run both on the same inputs, say where they part."""
+"""Compare one model with TensorRT's import of it: read the network back, run both, and find where they differ."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from onnxfix.trt.reading import Misread, Reading, Status
 from onnxfix.verification import cuda, validity
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.readback.bench import Bench
-from onnxfix.verification.readback.child import Told
+from onnxfix.verification.readback.child import Reply
+from onnxfix.verification.readback.comparison import Comparison
 from onnxfix.verification.readback.execute import REFERENCE_STEP, Terms, execute
 from onnxfix.verification.readback.interface import inputs_of, interface, partners
 from onnxfix.verification.readback.locate import Pair, output_pairs
-from onnxfix.verification.readback.seen import Seen
 from onnxfix.verification.readback.weights import weights
 from onnxfix.verification.remote import less
 from onnxfix.verification.request import Request
-from onnxfix.verification.rungs.build import Builder
-from onnxfix.verification.rungs.feeds import Trial, shapes
+from onnxfix.verification.rungs.builder import Builder
+from onnxfix.verification.rungs.trials import Trial, shapes
 from onnxfix.verification.verdict import FeedResult
 
 _ON = {
@@ -38,7 +38,7 @@ _ON = {
     "ort-cuda": "ONNX Runtime on CUDA",
     "reference": "onnx.reference",
 }
-#: What became of reading the network back -> the status of a reading that came to nothing for it, and the cause.
+#: Result of reading the network back -> status of the reading that it prevents, and the cause.
 _UNREAD: dict[str, tuple[Status, Cause]] = {
     "refused": ("refused", "refused"),
     "unlifted": ("gap", "gap"),
@@ -50,8 +50,8 @@ _UNREAD: dict[str, tuple[Status, Cause]] = {
 
 @dataclass(frozen=True)
 class Read:
-    """A reading, and what the next one can use of it: the inputs that the model takes, and (``off``) the tensors that
-    differ because of what is read differently. ``names`` are the model's tensors, with the operators that make them."""
+    """A reading, and what the next one can use: the inputs that the model accepts, and the tensors that differ because
+    of a misread (``off``). ``names`` are the model's tensors, with the operators that make them."""
 
     reading: Reading
     trials: tuple[Trial, ...] = ()
@@ -61,14 +61,14 @@ class Read:
 
 
 def read(request: Request, found: Builder, path: Path, folder: Path, before: Read | None = None) -> Read:
-    """Read back what TensorRT makes of the model file and compare.
+    """Read back the network that TensorRT imports from the model file, and compare.
 
     Args:
-        request: with what the ladder was asked.
-        found: the TensorRT to ask.
+        request: the request of the ladder.
+        found: the TensorRT to use.
         path: the ONNX file.
-        folder: an empty one to write to.
-        before: what was read of the original, whose inputs this model is given too where it takes them.
+        folder: an empty folder to write to.
+        before: the reading of the original, whose inputs this model gets too where it accepts them.
 
     Raises:
         Fault: verification itself failed.
@@ -91,13 +91,13 @@ def read(request: Request, found: Builder, path: Path, folder: Path, before: Rea
     bench = Bench(request.worker, request.step)
     try:
         model = bench.sketch(str(path))
-        if isinstance(model, Told):
+        if isinstance(model, Reply):
             return Read(_unread(base, model))
         names = {name: node.op_type for node in model.graph.node for name in node.output if name}
         if not lifted.lifted:
             return Read(base, names=names)
         network = bench.sketch(lifted.path)
-        if isinstance(network, Told):
+        if isinstance(network, Reply):
             return Read(_unread(base, network), names=names)
         result = _of(request, bench, path, folder, lifted, model, network, before, base)
     finally:
@@ -106,12 +106,12 @@ def read(request: Request, found: Builder, path: Path, folder: Path, before: Rea
     return replace(result, reading=replace(result.reading, seconds=spent), names=names)
 
 
-def _unread(base: Reading, told: Told) -> Reading:
-    """Why nothing was learnt where a model file could not be looked at: what became of its network goes first."""
+def _unread(base: Reading, reply: Reply) -> Reading:
+    """The reading where a model file cannot be parsed; a failure to read its network back takes precedence."""
     if base.reason:
         return base
-    status: Status = "broke" if told.cause == "fault" else "unknown"
-    return replace(base, status=status, reason=told.error, cause=told.cause)
+    status: Status = "broke" if reply.cause == "fault" else "unknown"
+    return replace(base, status=status, reason=reply.error, cause=reply.cause)
 
 
 def _of(
@@ -128,7 +128,7 @@ def _of(
     if before is not None and request.given is not None:
         request = replace(request, given=[less(feed, request.without) for feed in request.given])
     request = replace(request, known=known)
-    seen, backend, lacking, causes = Seen(), "", list[str](), list[Cause]()
+    seen, backend, lacking, causes = Comparison(), "", list[str](), list[Cause]()
     for backend in _backends(request):
         bench.step = min(request.step, REFERENCE_STEP) if backend == "reference" else request.step
         seen = execute(request, bench, pair, backend, terms)
@@ -142,7 +142,7 @@ def _of(
     elif not seen.unknown:
         seen.cause = ""
     if any(one.kind == "refused" for one in seen.misreads):
-        # What nobody says the meaning of cannot be read differently.
+        # A model without a defined meaning cannot be read differently.
         broken = validity.violated(path, timeout=request.step)
         if broken:
             return Read(replace(base, reason=f"it is not valid ONNX: {broken}"))
@@ -150,7 +150,7 @@ def _of(
         bench.step = min(request.step, REFERENCE_STEP)
         other = execute(request, bench, pair, "reference", terms)
         if other.compared and not other.stuck:
-            # Invalid, and still what it looks like: what the specification computes is what TensorRT imported, or not.
+            # Invalid, but with an obvious meaning: the reference evaluator shows whether TensorRT imported that.
             other.misreads += [replace(one, harmless=True) for one in seen.misreads]
             seen, backend = other, "reference"
     seen.blank = frozenset(name for name, other in outputs if other in (seen.blank or ()))
@@ -178,7 +178,7 @@ def _compared(pair: Pair) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
 
 
 def _fitting(trials: Sequence[Trial], request: Request, known: Signature) -> tuple[Trial, ...]:
-    """The inputs of the original, made anew where the fixed model declares other ones than a specialization does."""
+    """The inputs of the original, generated again where the fixed model declares other ones than a specialization."""
     old = _declared(request.known, request.without, sizes=request.special is None)
     if old == _declared(known, sizes=request.special is None):
         return tuple(replace(one, values=less(one.values, request.without)) for one in trials)
@@ -200,7 +200,7 @@ def _declared(known: Signature, without: Sequence[str] = (), *, sizes: bool = Tr
 
 
 def _backends(request: Request) -> Iterator[str]:
-    """Who can run both, the best first."""
+    """The backends that can run both, the best first."""
     if backends.missing("ort-cuda") is None and cuda.unavailable(request.worker, request.step) is None:
         yield "ort-cuda"
     if backends.missing("ort-cpu") is None:
@@ -209,9 +209,9 @@ def _backends(request: Request) -> Iterator[str]:
 
 
 def _concluded(
-    base: Reading, static: Sequence[Misread], seen: Seen, backend: str, excluded: tuple[str, ...]
+    base: Reading, static: Sequence[Misread], seen: Comparison, backend: str, excluded: tuple[str, ...]
 ) -> Read:
-    # A wrong shape that is declared is no news where the tensor was seen to differ.
+    # A wrong declared shape adds nothing where the tensor itself differs.
     plain = (one for one in static if not (one.harmless and one.kind == "shape" and one.name in seen.off))
     misreads = (*seen.misreads, *plain)
     status, reason = _outcome(misreads, seen, backend)
@@ -238,10 +238,10 @@ def _concluded(
 
 def _lost(names: Iterable[str]) -> str:
     words = ", ".join(sorted(names))
-    return f"nothing but NaN and infinity on all inputs, in which a difference would be lost: output {words}"
+    return f"only NaN and infinity on all inputs, which would hide a difference: output {words}"
 
 
-def _outcome(misreads: Sequence[Misread], seen: Seen, backend: str) -> tuple[Status, str]:
+def _outcome(misreads: Sequence[Misread], seen: Comparison, backend: str) -> tuple[Status, str]:
     grave = any(not one.harmless for one in misreads)
     if seen.unknown or not seen.compared:
         return ("differs" if grave else "unknown"), seen.unknown

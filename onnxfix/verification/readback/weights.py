@@ -17,10 +17,10 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
-from onnxfix.files import lazy, wire
+from onnxfix.files import lazy, loading
 from onnxfix.sandbox import Worker, one_line
 from onnxfix.trt.reading import Misread
-from onnxfix.verification.readback.words import place_of
+from onnxfix.verification.readback.refusals import place_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -94,7 +94,7 @@ def compare(original: str, lifted: str) -> Compared:
     Raises:
         ModelError, OSError: a file cannot be read.
     """
-    loaded = wire.open_model(Path(original))  # its file stays open as long as this lives
+    loaded = loading.open_model(Path(original))  # its file stays open as long as this lives
     own = dict(_weights(loaded.proto, Path(original).parent))
     network = onnx.load(lifted, load_external_data=False)
     folder = Path(lifted).parent
@@ -150,7 +150,7 @@ def _read(tensor: TensorProto, base: Path) -> npt.NDArray[Any]:
     elif tensor.raw_data and not packed:
         array = np.frombuffer(tensor.raw_data, dtype).reshape(tuple(tensor.dims))
     else:
-        array = numpy_helper.to_array(lazy.whole(tensor), str(base))
+        array = numpy_helper.to_array(lazy.with_payload(tensor), str(base))
     if array.dtype != np.float64:
         return array
     most = np.finfo(np.float32).max

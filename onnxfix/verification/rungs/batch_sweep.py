@@ -7,136 +7,33 @@ the outputs of both engines for a batch of 1.
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from onnx import ModelProto
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import wire
-from onnxfix.sandbox import one_line
+from onnxfix.files import copying, loading, saving, tensors
 from onnxfix.shapes import dimnames
 from onnxfix.trt.engine import Ran
-from onnxfix.trt.records import Issue, Profile, Sizes, TrtBuild
+from onnxfix.trt.records import Profile, Sizes, TrtBuild
 from onnxfix.verification.compare.compare import compare
 from onnxfix.verification.feeds.inputs import make_inputs
+from onnxfix.verification.feeds.profiles import symbols_of
 from onnxfix.verification.feeds.signature import Signature
 from onnxfix.verification.request import Request
-from onnxfix.verification.rungs.shapes import symbols_of
+from onnxfix.verification.sweep import Pair, SweepResult
 
 #: Builds a model file with profiles, and writes the engine to a file ("" for none).
 Build = Callable[[Path, Sequence[Profile], str], TrtBuild]
 #: Executes an engine file on inputs.
 Run = Callable[[Path, Mapping[str, Any]], Ran]
 DEFAULT_GREATEST = 2
-_WIDEST = 240  # characters of one of TensorRT's texts in a line
-#: TensorRT builds an engine although the least, usual or greatest sizes of its profile do not fit the model.
-_HOLLOW = re.compile(r"Profile k(?:MIN|OPT|MAX) values are not self-consistent")
-
-
-@dataclass(frozen=True)
-class Pair:
-    """One model, ``name`` for people, built for batch 1 alone and for a profile of batch sizes.
-
-    ``differing`` says which outputs of the two engines differ at batch 1, ``unproven`` why none were compared; both
-    are empty where all agree.
-    """
-
-    name: str
-    static: TrtBuild
-    dynamic: TrtBuild
-    differing: str = ""
-    unproven: str = ""
-
-    @property
-    def wrong(self) -> str:
-        """What one build shows and the other does not: acceptance, for all sizes, or outputs; "" where they agree."""
-        if self.static.accepted != self.dynamic.accepted:
-            builds = [("batch 1 alone", self.static), ("the profile", self.dynamic)]
-            (yes, _), (no, refused) = sorted(builds, key=lambda one: not one[1].accepted)
-            return f"{yes} builds, {no} does not: {one_line(refused.reason, _WIDEST)}"
-        hollow = next((one for one in self.only_dynamic() if _HOLLOW.search(one.text)), None)
-        if hollow is not None and self.dynamic.accepted:
-            return f"the profile builds, but not all of its sizes fit: {one_line(str(hollow), _WIDEST)}"
-        return self.differing
-
-    def only_static(self) -> list[Issue]:
-        """The warnings for batch 1 alone that the profile's build does not give."""
-        return _only(self.static, self.dynamic)
-
-    def only_dynamic(self) -> list[Issue]:
-        """The warnings for the profile that the build for batch 1 alone does not give."""
-        return _only(self.dynamic, self.static)
-
-
-def _only(own: TrtBuild, other: TrtBuild) -> list[Issue]:
-    known = {_what(issue) for issue in other.warnings}
-    found = {_what(issue): issue for issue in reversed(own.warnings)}
-    return [issue for issue in own.warnings if _what(issue) not in known and found[_what(issue)] is issue]
-
-
-def _what(issue: Issue) -> tuple[object, ...]:
-    """What TensorRT says and of what, whenever and however often it says so."""
-    return issue.at, issue.place.op_type, " ".join(issue.text.split())
-
-
-@dataclass(frozen=True)
-class SweepResult:
-    """A batch sweep up to batch ``greatest`` over ``symbols``. ``reason`` is one line, ``span``
-    another: what became of the batches of the user's own profile ("" where there is nothing to say).
-
-    It fails where the last of ``pairs``, the fixed model or the only one, differs between its two builds.
-    """
-
-    status: Literal["passed", "failed", "skipped"]
-    reason: str
-    symbols: tuple[str, ...] = ()
-    greatest: int = 0
-    pairs: tuple[Pair, ...] = ()
-    span: str = ""
-
-    def lines(self) -> tuple[str, ...]:
-        """For people: the result, and what the builds of each model have not in common."""
-        return (
-            f"batch sweep {self.status}: {self.reason}",
-            *([f"batch sweep: {self.span}"] if self.span else []),
-            *(line for one in self.pairs for line in self._of(one)),
-        )
-
-    def _of(self, pair: Pair) -> Iterator[str]:
-        span = f"batch 1 to {self.greatest}"
-        figures = f"batch 1 alone: {_figures(pair.static)}; {span}: {_figures(pair.dynamic)}"
-        yield f"batch sweep of {pair.name}: {figures}"
-        kinds = _kinds(pair)
-        if kinds:
-            yield f"imported layers that differ, batch 1 alone against {span}: {kinds}"
-        for where, issues in (("batch 1 alone", pair.only_static()), (span, pair.only_dynamic())):
-            yield from (f"warning for {where} only: {one_line(str(one), _WIDEST)}" for one in issues)
-        if pair.differing:
-            yield f"outputs differ: {pair.differing}"
-        elif pair.static.accepted and pair.dynamic.accepted:
-            yield f"outputs {pair.unproven or 'of the two engines agree at batch 1'}"
-
-
-def _figures(build: TrtBuild) -> str:
-    """``accepted, 131 layers, 2 warnings``."""
-    layers, warnings = build.layer_count, len(build.warnings)
-    counts = f"{layers} layer{'s' * (layers != 1)}, {warnings} warning{'s' * (warnings != 1)}"
-    return f"accepted, {counts}" if build.accepted else f"{build.status} ({one_line(build.reason, _WIDEST)})"
-
-
-def _kinds(pair: Pair) -> str:
-    if not (pair.static.accepted and pair.dynamic.accepted):
-        return ""  # the parser may have stopped half-way
-    static, dynamic = dict(pair.static.layers), dict(pair.dynamic.layers)
-    counts = ((kind, static.get(kind, 0), dynamic.get(kind, 0)) for kind in sorted({*static, *dynamic}))
-    return ", ".join(f"{kind} {alone}/{spread}" for kind, alone, spread in counts if alone != spread)
 
 
 def batch_symbols(known: Signature) -> tuple[str, ...]:
@@ -163,18 +60,18 @@ def sweep(
 ) -> SweepResult:
     """Build the original and, unless it is the same file, the fixed model both ways. The files are not changed.
 
-    ``given`` are profiles that the user asked for: all but the batch is taken from them, else from the model's
-    symbols, and it is the same in both builds. Of the batch they tell the greatest, unless a greater one than the
-    default was asked for here. ``run`` executes an engine, or says why none is executed.
+    ``given`` are the user's profiles: all sizes but the batch come from them, else from the model's symbols, and are
+    the same in both builds. They also set the greatest batch, unless ``greatest`` is not the default. ``run`` executes
+    an engine, or is the reason why none is executed.
     """
     symbols = batch_symbols(request.known)
     if not symbols:
         return SweepResult("skipped", "the model has no symbolic batch")
-    asked = [given[0]] if given else [Profile()]
-    others = symbols_of(asked[0], request.known)
+    profiles = [given[0]] if given else [Profile()]
+    others = symbols_of(profiles[0], request.known)
     greatest, span = _range([others[name] for name in symbols if name in others], greatest)
     batch: dict[str, Sizes] = dict.fromkeys(symbols, (1, greatest, greatest))
-    profile = Profile(values=asked[0].values, symbols={**others, **batch})
+    profile = Profile(values=profiles[0].values, symbols={**others, **batch})
     single = request.fixed == request.original
     models = {"the model": request.fixed}
     if not single:
@@ -186,16 +83,16 @@ def sweep(
 
 
 def _range(given: Sequence[Sizes], greatest: int) -> tuple[int, str]:
-    """The greatest batch of the sweep, and what the user's profile has to do with it: ``given`` are its batches."""
+    """The greatest batch of the sweep, and how the user's profile relates to it: ``given`` are its batches."""
     if not given or all((least, most) == (1, greatest) for least, _, most in given):
         return greatest, ""
     most = {sizes[2] for sizes in given}
     if greatest == DEFAULT_GREATEST and len(most) == 1 and max(most) >= greatest:
         return max(most), f"its greatest batch, {max(most)}, is that of the optimization profile given"
-    told = ", ".join(dict.fromkeys(_batches(sizes) for sizes in given))
+    batches = ", ".join(dict.fromkeys(_batches(sizes) for sizes in given))
     return (
         greatest,
-        f"it has its own range, batch 1 to {greatest}; the optimization profile given has batch {told}",
+        f"it has its own range, batch 1 to {greatest}; the optimization profile given has batch {batches}",
     )
 
 
@@ -219,7 +116,7 @@ def _conclude(symbols: tuple[str, ...], greatest: int, pairs: tuple[Pair, ...]) 
 
 @dataclass
 class _Work:
-    """``folder`` takes the copies and the engines."""
+    """Builds and compares in ``folder``."""
 
     request: Request
     folder: Path
@@ -278,12 +175,12 @@ def at_batch_one(path: Path, symbols: Sequence[str], folder: Path) -> Path:
     Raises:
         OnnxfixError: the model cannot be read, or the copy not be written.
     """
-    proto = wire.parse(wire.read(path), str(path))
+    proto = loading.parse(loading.read(path), str(path))
     _fix(proto, dict.fromkeys(symbols, 1))
-    for location in wire.external_files(proto):
+    for location in tensors.external_files(proto):
         _reach((path.parent / location).resolve(), folder, location)
     copy = folder / "batch1.onnx"
-    wire.write(wire.serialize(proto), copy)
+    copying.write(saving.serialize(proto), copy)
     return copy
 
 
@@ -303,7 +200,7 @@ def _reach(source: Path, folder: Path, location: str) -> None:
     """Make a file's bytes appear in ``folder``, without a copy where the system allows it."""
     place = folder / location
     if not place.resolve().is_relative_to(folder.resolve()):
-        return  # a location that ONNX forbids; TensorRT will say that it is not there, and so for a missing file
+        return  # ONNX forbids the location, and TensorRT reports it as missing
     place.parent.mkdir(parents=True, exist_ok=True)
     for way in (place.hardlink_to, place.symlink_to):
         with suppress(OSError, NotImplementedError):

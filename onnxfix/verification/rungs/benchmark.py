@@ -1,4 +1,4 @@
-"""The latency of the engines that the rung trt-gpu has judged, for ``--benchmark``."""
+"""The latency of the engines that the rung trt-gpu has compared, for ``--benchmark``."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 from onnxfix.trt.records import Profile, TrtBuild
 from onnxfix.trt.timing import Latency, Timing
-from onnxfix.verification.rungs.build import Builder
-from onnxfix.verification.rungs.feeds import Trial, outside
-from onnxfix.verification.rungs.sides import Side
+from onnxfix.verification.rungs.builder import Builder
+from onnxfix.verification.rungs.sessions import Sessions
+from onnxfix.verification.rungs.trials import Trial, outside
 from onnxfix.verification.verdict import RungResult
 
 
 def with_latency(result: RungResult) -> RungResult:
-    """The result with the reason why it has no latency, unless it has one."""
+    """The result; where it has no latency, with the reason."""
     if result.latency is not None:
         return result
     if result.executed is None:
@@ -26,12 +26,12 @@ def with_latency(result: RungResult) -> RungResult:
     elif result.executed.outcome == "wrong":
         why = "the fixed model's engine is wrong"
     else:
-        why = f"nothing was judged: {result.reason}"
+        why = f"no result: {result.reason}"
     return replace(result, latency=Latency(reason=why))
 
 
 def latency(
-    engines: Side,
+    engines: Sessions,
     found: Builder,
     original: Path,
     files: Mapping[str, Path],
@@ -40,22 +40,22 @@ def latency(
 ) -> Latency:
     """Time the engines of ``files`` ("fixed", and "original" where there is one) on the trial of the usual shape.
 
-    The original's engine is built anew where its file is of a rung before: what it computed is remembered from there,
-    and not built again for each candidate. Whatever happens is a result.
+    The original's engine is rebuilt where an earlier climb built it: only its outputs are kept for each candidate.
+    Whatever happens is a result.
     """
     builds = dict(builds)
     if "original" in files and not files["original"].exists():
         known = builds["original"]
         again = found.build(original, known.profiles or None, save_engine=str(files["original"]))
         if not again.accepted:
-            return Latency(reason=f"the engine of the original is not built again: {again.reason}")
+            return Latency(reason=f"the engine of the original could not be rebuilt: {again.reason}")
         builds["original"] = again
     trial = usual(trials, builds["fixed"].profiles)
-    told = engines.latency({name: str(path) for name, path in files.items()}, trial.values)
+    measured = engines.latency({name: str(path) for name, path in files.items()}, trial.values)
     return replace(
-        told,
-        original=_built(told.original, builds.get("original"), files.get("original")),
-        fixed=_built(told.fixed, builds["fixed"], files["fixed"]),
+        measured,
+        original=_built(measured.original, builds.get("original"), files.get("original")),
+        fixed=_built(measured.fixed, builds["fixed"], files["fixed"]),
     )
 
 
@@ -67,8 +67,8 @@ def _built(timing: Timing | None, build: TrtBuild | None, file: Path | None) -> 
 
 
 def usual(trials: Sequence[Trial], profiles: Sequence[Profile]) -> Trial:
-    """The trial at the shapes and values that the first profile calls usual (opt); the last that fits it where there is
-    none, since engines are built for that."""
+    """The trial at the opt shapes and values of the first profile, for which engines are tuned; else the last trial
+    that fits it."""
     fitting = [one for one in trials if not outside(profiles, one.values)] or [*trials]
     exact = [one for one in fitting if _is_usual(one.values, profiles)]
     return (exact or fitting)[-1]

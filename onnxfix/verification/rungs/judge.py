@@ -1,8 +1,8 @@
-"""What engines and the truth computed for one feed, judged: who agrees with whom, and what that says of the fix.
+"""Compare the outputs of engines with the reference result for one feed, and judge the fix by it.
 
-The truth is the ONNX model: what ONNX Runtime, or the reference evaluator, computes for the original. A fix is refuted
-where the fixed model's engine is further from it than the original's engine is. Where there is no truth, the original's
-engine alone is the measure.
+The reference result is what ONNX Runtime, or the reference evaluator, computes for the original. A fix is refuted where
+the fixed model's engine is further from it than the original's engine is. Without a reference result, the fixed model's
+engine is compared with the original's engine alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.verdict import FeedResult, FeedStatus
 
 #: "agree": what was compared agrees. "repaired": the fixed model's engine is right and the original's is wrong.
-#: "alike": the fixed model's engine is wrong, and no further from the truth than the original's. "wrong": it is
+#: "alike": the fixed model's engine is wrong, and no further from the reference than the original's. "wrong": it is
 #: further. "nothing": no output could be compared.
 Finding = Literal["agree", "repaired", "alike", "wrong", "nothing"]
 
@@ -32,24 +32,24 @@ ORACLES = {
 REPAIRED = "the engine of the original is wrong, the fixed one is right"
 _BETWEEN = "the engines differ by more than the tolerance, though each agrees with the ONNX model"
 _FURTHER = 2.0
-"""So many times further from the truth than the original's engine is no chance of rounding."""
+"""How many times further from the reference than the original's engine is not explained by rounding."""
 _NEWLY = 4.0
-"""What the original's engine has right, the fixed model's may miss by so many times the tolerance."""
+"""How many times the tolerance the fixed model's engine may be off where the original's is right."""
 _KERNELS = 2e-4
-"""So large a share of an output's largest magnitude may the float32 kernels of an engine cost, where both engines are
-off alike: on full-size exports 8.3e-5 was seen (BERT, TensorRT-RTX 1.6.1 on an H200, without TF32), 17 times what
-another order of summation does on a CPU."""
+"""Error of an engine's float32 kernels, as a share of an output's largest magnitude, that is accepted where both
+engines have it. Measured on full-size exports: 8.3e-5 (BERT, TensorRT-RTX 1.6.1 on an H200, without TF32), 17 times
+the effect of another order of summation on a CPU."""
 _MANY = 256
-"""Outputs of fewer elements are judged element by element alone."""
+"""Outputs with fewer elements are only judged element by element."""
 _SHARES = (0.5, 0.9, 0.99, 1.0)
-"""Shares of the elements, from the nearest to the truth, at which two engines are held against each other."""
+"""Quantiles of the elements' errors at which two engines are compared."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How outputs are compared. ``names`` are the model's outputs in order, ``excluded`` those that are not compared;
-    ``noise`` and ``coarse`` as for ``compare``, ``slack`` what each output may be off besides, where the noise was
-    measured. ``oracle`` is who computed the expected values, ``engine`` what to call the engine that is judged."""
+    """How outputs are compared. ``names`` are the model's outputs in order, ``excluded`` those that are not compared.
+    ``noise`` and ``coarse`` are as for ``compare``, and ``slack`` is the measured noise that each output may be off in
+    addition. ``oracle`` is the backend of the expected values, ``engine`` the name of the judged engine in texts."""
 
     names: Sequence[str]
     excluded: Collection[str] = ()
@@ -62,8 +62,8 @@ class Terms:
 
 @dataclass(frozen=True)
 class Judgment:
-    """What one feed showed; ``reason`` says so in a line and ``output`` is the first output that it is about, both ""
-    where all agree within the tolerance. One that agrees only by the grace of its kernels has a reason."""
+    """The finding for one feed. ``reason`` is one line and ``output`` the first output that it is about; both are ""
+    where all agree within the tolerance. Agreement that only ``_KERNELS`` allows has a reason too."""
 
     finding: Finding
     results: tuple[FeedResult, ...]
@@ -74,8 +74,8 @@ class Judgment:
 def judge(
     terms: Terms, label: str, feed: Feed | None, expected: Ran | None, before: Ran | None, after: Ran
 ) -> Judgment:
-    """Judge the fixed model's engine (``after``) by the truth (``expected``) and by that of the original (``before``);
-    None for a side that there is not."""
+    """Judge the fixed model's engine (``after``) by the reference result (``expected``) and by the original's engine
+    (``before``); None for what there is not."""
     engines = _compare(terms, before, after)
     oracle = _compare(terms, expected, after)
     unlike, off = _first(engines), _first(oracle)
@@ -120,7 +120,7 @@ def _find(
     engines: tuple[Metrics, ...],
     oracle: tuple[Metrics, ...],
 ) -> tuple[Finding, str]:
-    """The finding, and what to say of engines that differ in spite of it."""
+    """The finding, and a reason for engines that differ in spite of it."""
     unlike, off = _wrong(engines, terms), _wrong(oracle, terms)
     if not engines and not oracle:
         return "nothing", ""
@@ -138,7 +138,7 @@ def _find(
 
 
 def _is_of_kernels(terms: Terms, oracle: Sequence[Metrics]) -> bool:
-    """Whether what the engine is off is small beside the output, and thus what its float32 kernels cost."""
+    """Whether the engine's error is small compared with the output, as its float32 kernels explain."""
     return not terms.coarse and all(
         one.kind == "values"
         and not one.special
@@ -151,8 +151,8 @@ def _is_of_kernels(terms: Terms, oracle: Sequence[Metrics]) -> bool:
 
 
 def _is_further(terms: Terms, name: str, expected: Ran, before: Ran, after: Ran) -> bool:
-    """Whether the fixed model's engine is further from the truth in one output than the original's engine, which is
-    wrong there too: over the elements as a whole, or far off where that one is right."""
+    """Whether the fixed model's engine is further from the reference in one output than the original's engine, which is
+    wrong there too: over all elements, or far off where that one is right."""
     sides = [_excess(terms, name, expected, one) for one in (before, after)]
     if sides[0] is None or sides[1] is None:  # of another type or shape
         return sides[1] is None
@@ -165,7 +165,7 @@ def _is_further(terms: Terms, name: str, expected: Ran, before: Ran, after: Ran)
 
 
 def _excess(terms: Terms, name: str, expected: Ran, found: Ran) -> Any:
-    """How many times the tolerance each element of an array is off; None where type or shape are another."""
+    """The error of each element of an array as a multiple of the tolerance; None where type or shape differ."""
     value, wanted = found.outputs.get(name), expected.outputs.get(name)
     wanted = _narrow(wanted, value)
     if not isinstance(value, np.ndarray) or not isinstance(wanted, np.ndarray):
@@ -186,7 +186,7 @@ def differing(terms: Terms, one: Ran, other: Ran) -> set[str]:
 
 
 def _compare(terms: Terms, expected: Ran | None, found: Ran | None) -> tuple[Metrics, ...]:
-    """Compare outputs, but for those that one side could not read; () where a side is missing."""
+    """Compare the outputs that both sides could read; () where a side is missing."""
     if expected is None or found is None:
         return ()
     metrics: list[Metrics] = []
@@ -194,7 +194,7 @@ def _compare(terms: Terms, expected: Ran | None, found: Ran | None) -> tuple[Met
         if name in terms.excluded or name in expected.unread or name in found.unread:
             continue
         if name not in expected.outputs or name not in found.outputs:
-            metrics.append(Metrics(name, "different", "is no output of both", "absent", output=name))
+            metrics.append(Metrics(name, "different", "is not an output of both", "absent", output=name))
             continue
         value = found.outputs[name]
         metrics.extend(
@@ -212,7 +212,7 @@ def _compare(terms: Terms, expected: Ran | None, found: Ran | None) -> tuple[Met
 
 
 def _narrow(wanted: Any, value: Any) -> Any:
-    """TensorRT has no float64 and makes float32 of it: what was expected is rounded in the same way."""
+    """The expected value, rounded to float32 where TensorRT has float32 for float64, which it does not support."""
     types = [one.dtype.name if isinstance(one, np.ndarray) else "" for one in (wanted, value)]
     if types != ["float64", "float32"]:
         return wanted

@@ -1,10 +1,10 @@
-"""How far the original's own rounding moves its outputs: the tolerance for engines, which add in another order.
+"""How far the original's own rounding moves its outputs: the tolerance for engines, which sum in another order.
 
 A tolerance by type alone is too narrow for a deep model and too wide for a shallow one. So where an engine is out of
-it, the original is run again on the same inputs in ways that are equally right: with its inputs moved by one part in
-ten million, with its weights moved by as much where it takes no floats, with ONNX Runtime's own fusions, which sum in
-another order, and in float64 where there are kernels for that (half precision: in float32). How far these are from
-the original is its noise.
+tolerance, the original runs again on the same inputs in ways that are equally right: with its inputs moved by one part
+in ten million; with its weights moved by as much where it has no float inputs; with ONNX Runtime's fusions, which sum
+in another order; and in float64 where there are kernels (half precision: in float32). Their distance from the original
+is its noise.
 
 ``measure`` runs in the sandbox's child.
 """
@@ -23,16 +23,15 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, inliner, numpy_helper
 
-from onnxfix import backends
+from onnxfix import backends, walk
 from onnxfix.backends import Session
-from onnxfix.files import wire
 from onnxfix.sandbox import note
 from onnxfix.verification.compare import twin, twin_double
 from onnxfix.verification.compare.noise import shaken
 from onnxfix.verification.compare.tolerance import wide
 from onnxfix.verification.request import Request
-from onnxfix.verification.rungs.feeds import Trial
 from onnxfix.verification.rungs.judge import Terms
+from onnxfix.verification.rungs.trials import Trial
 
 SHARE = 32.0
 """How many times its noise an output of an engine may be off. With TensorRT-RTX 1.6.1 on an H100, engines of
@@ -40,16 +39,16 @@ bert-base in float32 are off by 16 to 31 times the noise that ONNX Runtime shows
 MOVES = 4
 """Times that inputs, or weights, are moved."""
 _FEW = 4096
-"""Elements up to which each has its own noise; beyond, the largest stands for all: a few runs say little of one."""
+"""Elements up to which each has its own noise. Beyond, the largest applies to all: a few runs prove little of one."""
 _CHAOS = 0.03
-"""Share of an output's scale from which on noise leaves nothing to compare."""
+"""Share of an output's scale above which noise leaves nothing to compare."""
 _MOST_BYTES = 1 << 30  # of weights
 _SINGLE, _DOUBLE = int(TensorProto.FLOAT), int(TensorProto.DOUBLE)
 
 
 class Noise:
-    """Measures in the sandbox of ``request`` when it is first asked, for all ``trials`` at once, so that each way to
-    run the model is loaded once. ``shares`` is the largest noise of each output as a share of its scale."""
+    """Measures in the sandbox of ``request`` on first use, for all ``trials`` at once: each variant of the model
+    is loaded once. ``shares`` is the largest noise of each output as a share of its scale."""
 
     def __init__(self, request: Request, trials: Sequence[Trial], oracle: str) -> None:
         self._request, self._oracle = request, oracle
@@ -60,7 +59,7 @@ class Noise:
         self.shares: dict[str, float] = {}
 
     def widened(self, terms: Terms, trial: Trial) -> Terms:
-        """The terms with the noise on this trial; an output of which nothing but noise is left is not compared."""
+        """The terms with the noise on this trial; an output that is only noise is not compared."""
         if self._found is None:
             self._found = self._measured()
         slack, chaotic = {}, set()
@@ -78,11 +77,11 @@ class Noise:
         return replace(terms, slack=slack, excluded=frozenset({*terms.excluded, *chaotic}))
 
     def notes(self) -> Iterator[str]:
-        """What a reader should know."""
+        """Notes for a reader."""
         if self._failed:
             yield f"the rounding of the original could not be measured: {self._failed}"
         elif self._found:
-            yield "the tolerance takes in the original's own rounding, as measured on the same inputs"
+            yield "the tolerance includes the original's own rounding, as measured on the same inputs"
         if self._chaotic:
             names = ", ".join(sorted(self._chaotic))
             yield f"not compared on some inputs, since rounding alone moves them by over {_CHAOS:.0%}: {names}"
@@ -188,7 +187,7 @@ def _inlined(path: str) -> ModelProto:
 def _moved(path: str, seed: int) -> ModelProto:
     """The model with its weights moved as inputs are."""
     model = onnx.load(path)
-    for tensor in wire.all_tensors(model):
+    for tensor in walk.model_tensors(model):
         if tensor.data_type in (TensorProto.FLOAT, TensorProto.FLOAT16) and math.prod(tensor.dims) > 1:
             value = shaken({"": numpy_helper.to_array(tensor)}, seed)[""]
             tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))

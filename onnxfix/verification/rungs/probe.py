@@ -1,7 +1,7 @@
-"""What TensorRT's engines do on this machine, by trial: a small one is built, loaded and run in the sandbox.
+"""Whether TensorRT executes engines on this machine, by trial: a small one is built, loaded and run in the sandbox.
 
-The driver is asked for a GPU, and TensorRT itself whether it executes an engine there: which GPUs it serves is its own
-to say, and NVIDIA's list says less. The same engine shows whether float32 products are computed in TF32.
+The driver reports a GPU, and only TensorRT itself shows whether it executes an engine there: NVIDIA's list of GPUs is
+not complete. The same engine shows whether float32 products are computed in TF32.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ from onnxfix.trt import build, trial
 from onnxfix.trt import package as trt_package
 from onnxfix.trt.package import INSTALL, Choice
 from onnxfix.trt.records import TrtOptions
-from onnxfix.verification.rungs import build as choosing
-from onnxfix.verification.rungs.build import Builder, builder, shared_builder, variables_of
-from onnxfix.verification.rungs.sides import Side
+from onnxfix.verification.rungs import builder as choosing
+from onnxfix.verification.rungs.builder import Builder, builder, shared_builder, variables_of
+from onnxfix.verification.rungs.sessions import Sessions
 
 #: What executes engines in the sandbox.
 RUN = "onnxfix.trt.engine"
-NO_GPU = "the driver shows no GPU"
+NO_GPU = "no NVIDIA GPU found"
 _ASKING = 120.0  # seconds for a small engine
 _LOADING = 60.0
-"""Seconds for any other engine. TensorRT-RTX compiles kernels when it loads one, which takes seconds for exports of 600
-MB on an H100, and does not end for some recurrences of a few nodes."""
+"""Seconds to load any other engine. TensorRT-RTX compiles kernels then, which takes seconds for exports of 600 MB on an
+H100, and never ends for some recurrences of a few nodes."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a trial showed. ``reason`` is why no engine runs here, and ``cause`` the same as data; both "" where one
-    does. ``precision`` is what float32 products are computed in: "float32", "tf32", or "" where that is not known.
-    ``card`` is the GPU, ``listed`` whether NVIDIA lists its compute capability for the package."""
+    """The result of a trial.
+
+    ``reason`` is why no engine runs here, and ``cause`` the same as data; both are "" where one runs. ``precision`` is
+    what float32 products are computed in: "float32", "tf32", or "" where that is not known. ``card`` is the GPU,
+    ``listed`` whether NVIDIA lists its compute capability for the package."""
 
     reason: str = ""
     cause: Cause = ""
@@ -49,7 +51,7 @@ class Probe:
 
     @property
     def where(self) -> str:
-        """The GPU for people, with its compute capability; "" without one."""
+        """The GPU with its compute capability, as text; "" without one."""
         if self.card is None:
             return ""
         unlisted = "" if self.listed else ", which NVIDIA does not list"
@@ -59,7 +61,7 @@ class Probe:
 def unavailable(options: TrtOptions) -> str | None:
     """Why no engine can be executed on this machine, in one line; None where one can.
 
-    Where the driver shows a GPU, TensorRT itself is asked: a small engine is built, loaded and run.
+    Where the driver reports a GPU, a small engine is built, loaded and run.
 
     Raises:
         UsageError: the package or the compute capability does not exist.
@@ -72,7 +74,7 @@ def unavailable(options: TrtOptions) -> str | None:
 
 
 def probe(found: Builder) -> Probe:
-    """The trial, for TensorRT as it was chosen. Asked once a process."""
+    """The trial with the chosen TensorRT, made once per process."""
     if importlib.util.find_spec("polygraphy") is None:
         reason = f"polygraphy, which executes engines, is not installed: {INSTALL[found.choice.package]}"
         return Probe(reason, "not-installed")
@@ -80,11 +82,11 @@ def probe(found: Builder) -> Probe:
     if card is None:
         return Probe(NO_GPU, "no-gpu")
     reason, precision, cause = _ask(found.choice, found.options.tf32, os.getpid())
-    told = Probe("", "", precision, card, trial.listed(found.choice.package, card.capability))
+    here = Probe("", "", precision, card, trial.listed(found.choice.package, card.capability))
     if not reason:
-        return told
-    why = f"{found.product} executes no engine on {told.where}: {reason}"
-    return replace(told, reason=why, cause=cause)
+        return here
+    why = f"{found.product} cannot execute engines on {here.where}: {reason}"
+    return replace(here, reason=why, cause=cause)
 
 
 def _cards(found: Builder) -> list[Gpu]:
@@ -94,8 +96,7 @@ def _cards(found: Builder) -> list[Gpu]:
 
 @functools.cache
 def _ask(choice: Choice, tf32: bool, process: int) -> tuple[str, str, Cause]:
-    """Why TensorRT runs no engine here ("" where it does), what it computes float32 products in, and the cause of the
-    former."""
+    """Why TensorRT runs no engine here ("" where it does), the precision of float32 products, and the cause."""
     with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
         model, engine = Path(folder, "trial.onnx"), Path(folder, "trial.engine")
         model.write_bytes(trial.model())
@@ -110,22 +111,22 @@ def _ask(choice: Choice, tf32: bool, process: int) -> tuple[str, str, Cause]:
         )
         if not done.accepted:
             cause: Cause = "memory" if done.status == "memory" else "gpu-not-served"
-            return f"it does not even build a small one: {done.reason}", "", cause
+            return f"it cannot build a small engine: {done.reason}", "", cause
         with engines(choice, TrtOptions(timeout=_ASKING, tf32=tf32), _ASKING) as side:
             reason, precision = side.trial(str(engine))
             return reason, precision, "memory" if side.cause == "memory" else "gpu-not-served"
 
 
 def warm(options: TrtOptions) -> None:
-    """Have the sandboxes load TensorRT while something else is done, where the rungs will ask for it.
+    """Have the sandboxes load TensorRT in the background, where the rungs will need it.
 
-    Starting both takes a second or two, most of it for large libraries and CUDA.
+    Starting both takes a second or two, mostly to load large libraries and CUDA.
     """
     package = options.package
     if options.memory_mb is not None or trt_package.missing(package) is not None:
         return
-    told = {"package": package, "compute_capability": options.compute_capability}
-    shared_builder(options).begin(f"{choosing.__name__}:choose", timeout=_ASKING, **told)
+    arguments = {"package": package, "compute_capability": options.compute_capability}
+    shared_builder(options).begin(f"{choosing.__name__}:choose", timeout=_ASKING, **arguments)
     there = [
         name for name, module in trt_package.MODULES.items() if importlib.util.find_spec(module) is not None
     ]
@@ -133,16 +134,18 @@ def warm(options: TrtOptions) -> None:
         _worker(there[0], options).begin(f"{RUN}:warm", timeout=_ASKING, package=there[0])
 
 
-def engines(choice: Choice, options: TrtOptions, step: float) -> Side:
-    """The sandbox for engines; a run takes at most ``step`` seconds."""
+def engines(choice: Choice, options: TrtOptions, step: float) -> Sessions:
+    """The sandbox that executes engines; a run takes at most ``step`` seconds."""
     common = options.memory_mb is None
-    told = {"package": choice.package}
+    arguments = {"package": choice.package}
     worker = _worker(choice.package, options)
-    return Side(worker, RUN, told, loading=min(options.timeout, _LOADING), running=step, close=not common)
+    return Sessions(
+        worker, RUN, arguments, loading=min(options.timeout, _LOADING), running=step, close=not common
+    )
 
 
 def _worker(package: str, options: TrtOptions) -> Worker:
-    """The child that executes engines, with TF32 forbidden to it unless that was asked for."""
+    """The child that executes engines, without TF32 unless the options allow it."""
     variables = variables_of(options)
     if options.memory_mb is not None:
         return Worker(memory_mb=options.memory_mb, variables=variables)

@@ -1,4 +1,4 @@
-"""The engine file that the user asked for, built from the model that was proven."""
+"""The engine file of ``--save-engine``, built from the verified model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnxfix.files.folders import Folder, writing
 from onnxfix.files.temporary import PLAIN, Temporary
 from onnxfix.nvidia import Missing
 from onnxfix.trt.records import TrtBuild, TrtOptions
-from onnxfix.verification.rungs.build import builder
+from onnxfix.verification.rungs.builder import builder
 
 
 def save_engine(
@@ -20,11 +20,9 @@ def save_engine(
 ) -> str:
     """Build the model file once more, as in ``known``, and write the engine to ``options.save_engine``.
 
-    A build of its own: the rung's builds are of candidates too, of which most are never written. ``check`` raises where
-    the model is not any more what was proven; ``most`` is the mode that a new file may have at most, since an engine
-    holds the model's weights. Returns the path.
-
-    The child that builds writes to a private folder: what it leaves there is its own.
+    This is a separate build, since the rung also builds candidates that are never written. ``check`` raises where the
+    model is no longer the verified one. ``most`` is the most permissive mode of a new file, since an engine contains
+    the model's weights. The child that builds writes to a private folder. Returns the path.
 
     Raises:
         OnnxfixError: TensorRT does not build it this time, or the file cannot be written.
@@ -34,7 +32,7 @@ def save_engine(
     if isinstance(found, Missing):
         raise OnnxfixError(f"{destination}: no engine was written: {found.reason}")
     with ExitStack() as stack:
-        # The rungs build and run without TF32, which takes a variable in both processes; this engine is for the user's.
+        # The rungs build and run without TF32, by a variable in both processes; the user's process does not have it.
         plain = stack.enter_context(closing(found.plain()))
         with writing(destination):
             home = stack.enter_context(Folder(destination.parent))

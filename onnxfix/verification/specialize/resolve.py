@@ -1,6 +1,6 @@
-"""What a user asks of a specialization, held against the model: names, sizes and values that fit it, or one clear line.
+"""The user's request for a specialization, checked against the model: names, sizes and values that fit it.
 
-The result is data (``graph.special.Special``). Here nothing is changed, so that every mistake shows before any work.
+The result is data (``ResolvedSpecialization``). Here nothing is changed, so that every mistake shows before any work.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from onnxfix.errors import UsageError
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.files import check_inputs, check_type, load_inputs
+from onnxfix.verification.feeds.profiles import given_profiles, symbols_of
 from onnxfix.verification.feeds.signature import Assignment, Input, Signature
 from onnxfix.verification.feeds.values import array_of
-from onnxfix.verification.rungs.shapes import given_profiles, symbols_of
-from onnxfix.verification.specialize.special import Special, shown
+from onnxfix.verification.specialize.specialization import ResolvedSpecialization, shown
 
 if TYPE_CHECKING:
-    from onnxfix.verification.specialize.asked import Asked
+    from onnxfix.options import Specialization
 
 LARGEST = 2**31 - 1
 """The largest size that a dimension may get: TensorRT's are no larger."""
@@ -32,47 +32,47 @@ LARGEST = 2**31 - 1
 
 def resolve(
     known: Signature,
-    asked: Asked,
+    request: Specialization,
     inputs: str | os.PathLike[str] | None = None,
     input_shapes: Sequence[str] = (),
-) -> tuple[Special, list[dict[str, Any]] | None, tuple[str, ...]]:
+) -> tuple[ResolvedSpecialization, list[dict[str, Any]] | None, tuple[str, ...]]:
     """The specialization, the user's feeds that have its sizes and values (None where there are none), and notes.
 
     Raises:
         UsageError: a name is not in the model, a size or a value does not fit it, or something is left open.
     """
     feeds = load_inputs(Path(inputs)) if inputs is not None else None
-    sizes = _named_sizes(known, asked.dims)
+    sizes = _named_sizes(known, request.dims)
     shapes = plan.bind_shapes(known, plan.parse_shapes(input_shapes, known.names)) if input_shapes else {}
-    if asked.static:
+    if request.static:
         for found, origin in (
             (_first_sizes(known, feeds), "the first of --inputs"),
             (shapes, "--input-shapes"),
         ):
             _merge(sizes, {name: found[name] for name in _open_names(known) if name in found}, origin)
-    values = _values(known, asked.inputs, sizes)
+    values = _values(known, request.inputs, sizes)
     for name, size in shapes.items():
         if sizes.get(name, size) != size:
             raise UsageError(f"--input-shapes gives {name} the size {size}, but it is fixed as {sizes[name]}")
     _ranked(known, sizes)
-    if asked.static:
+    if request.static:
         _whole(known, sizes, values)
     ordered = {name: sizes[name] for name in (*_open_names(known), *sizes) if name in sizes}
-    special = Special(ordered, values, asked.keep)
+    special = ResolvedSpecialization(ordered, values, request.keep)
     if feeds is None:
         return special, None, ()
     fitting, why = _fitting(known, special, feeds)
     if not fitting:
-        raise UsageError(f"none of the inputs given has the fixed sizes and values: {why}")
+        raise UsageError(f"none of the given inputs has the fixed sizes and values: {why}")
     left = len(feeds) - len(fitting)
     note = (
-        f"{left} of {len(feeds)} inputs given do not have the fixed sizes and values and were not used: {why}"
+        f"{left} of {len(feeds)} given inputs do not have the fixed sizes and values and were not used: {why}"
     )
     return special, fitting, (note,) if left else ()
 
 
-def fit_profile(known: Signature, special: Special, trt: TrtOptions) -> None:
-    """A profile that the user gave must not ask for what was fixed.
+def fit_profile(known: Signature, special: ResolvedSpecialization, trt: TrtOptions) -> None:
+    """The user's profile must not cover what was fixed.
 
     Raises:
         UsageError: it does.
@@ -206,10 +206,10 @@ def _inside(known: Signature, dim: str, sizes: Mapping[str, int]) -> list[str]:
 # ---- values
 
 
-def _values(known: Signature, asked: Mapping[str, Any], sizes: Assignment) -> dict[str, Any]:
+def _values(known: Signature, inputs: Mapping[str, Any], sizes: Assignment) -> dict[str, Any]:
     """The arrays that inputs become; symbols that an array's shape tells go to ``sizes``."""
     found: dict[str, Any] = {}
-    for name, value in asked.items():
+    for name, value in inputs.items():
         if name not in known.names:
             there = ", ".join(known.names) or "none"
             raise UsageError(f"--fix-input {name}: the model has no such input; its inputs are {there}")
@@ -244,7 +244,7 @@ def _from_file(where: str, path: Path) -> np.ndarray[Any, Any]:
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(f"{where}: {path} cannot be read as .npy: {error}") from None
     if not isinstance(loaded, np.ndarray):
-        raise UsageError(f"{where}: {path} holds no single array; name a .npy file")
+        raise UsageError(f"{where}: {path} does not contain a single array; name a .npy file")
     return loaded
 
 
@@ -300,7 +300,7 @@ def _fitted(
         )
         if unknown:
             raise UsageError(
-                f"--fix-input {one.name}: give --fix-dim for {', '.join(unknown)}, of which {dim} is made"
+                f"--fix-input {one.name}: give --fix-dim for {', '.join(unknown)}, on which {dim} depends"
             )
     from_value = {name: size for name, size in found.items() if name in known.symbols}
     _merge(sizes, from_value, f"the value of {one.name}", least=0)
@@ -311,7 +311,7 @@ def _fitted(
 
 
 def _fitting(
-    known: Signature, special: Special, feeds: Sequence[Mapping[str, Any]]
+    known: Signature, special: ResolvedSpecialization, feeds: Sequence[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], str]:
     """The feeds with these sizes and values, fixed inputs filled in; and why the first of the others is none."""
     found, why = [], ""
@@ -325,7 +325,7 @@ def _fitting(
     return found, why
 
 
-def _mismatch(known: Signature, special: Special, feed: Mapping[str, Any]) -> str:
+def _mismatch(known: Signature, special: ResolvedSpecialization, feed: Mapping[str, Any]) -> str:
     for name, value in special.values.items():
         given = np.asarray(feed[name])
         same = given.shape == value.shape and (

@@ -119,7 +119,7 @@ def _reference(node: Node, inputs: Sequence[Array | None]) -> list[Array]:
     proto.CopyFrom(node.proto)
     for attribute in proto.attribute:
         if attribute.HasField("t"):
-            attribute.t.CopyFrom(lazy.whole(attribute.t))
+            attribute.t.CopyFrom(lazy.with_payload(attribute.t))
     del proto.input[:]
     feed = {}
     for index, array in enumerate(inputs):

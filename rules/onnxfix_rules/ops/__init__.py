@@ -1,5 +1,5 @@
 """OPS: operators that the target does not import as ONNX defines them.
 
-``limits``: it refuses or restricts a form or type; ``misimports``: it computes something else; ``expansions``: it lacks
-the operator, which is decomposed. Modules that several of them use are here.
+``limits``: forms or types that it refuses or restricts; ``misimports``: operators that it computes incorrectly;
+``expansions``: operators that it lacks, which are decomposed. Shared modules are here.
 """

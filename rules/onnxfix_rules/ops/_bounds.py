@@ -1,8 +1,8 @@
-"""How TensorRT takes the bounds of a Clip of int8, which is for floats, int32 and int64 by its own word.
+"""How TensorRT imports the bounds of a Clip of int8; officially it supports floats, int32 and int64.
 
-Measured with TensorRT-RTX 1.7.1: without bounds it is read right. A lower bound that is a weight is taken for 0 without
-a word, and so is an upper one that is a weight too. All else is refused: an upper bound alone, bounds at run time, and
-a bound that is left out by an empty name.
+Measured with TensorRT-RTX 1.7.1: without bounds the import is correct. A lower bound that is a weight is silently
+replaced by 0, and so is an upper one that is a weight too. Everything else is refused: only an upper bound,
+non-constant bounds, and bounds omitted by an empty name.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from onnxfix.rule import Node, Value
 
 
 def are_none(node: Node) -> bool:
-    """Whether the Clip lists no bounds, not even by empty names."""
+    """Whether the Clip lists no bounds, not even empty names."""
     return len(node.proto.input) == 1
 
 
-def are_taken_for_zero(node: Node) -> bool:
-    """Whether the bounds of a Clip of int8 certainly count as 0."""
-    bounds = [node.input(place) for place in range(1, len(node.proto.input))]
-    return bool(bounds) and all(one is not None and _is_weight(one) for one in bounds)
+def are_replaced_by_zero(node: Node) -> bool:
+    """Whether TensorRT certainly replaces the bounds of a Clip of int8 by 0."""
+    bounds = [node.input(index) for index in range(1, len(node.proto.input))]
+    return bool(bounds) and all(bound is not None and _is_weight(bound) for bound in bounds)
 
 
 def _is_weight(value: Value) -> bool:
-    """Whether the parser certainly takes it for a weight, as it does defaults of graph inputs; no node's result."""
+    """Whether the parser certainly treats it as a weight, including defaults of graph inputs."""
     return value.is_constant or value.initializer is not None

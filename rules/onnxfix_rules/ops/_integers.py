@@ -1,8 +1,8 @@
-"""Integers of eight bits computed in int32, and what is provable of the range of integers.
+"""8-bit integer arithmetic in int32, and provable ranges of integers.
 
-TensorRT takes uint8 only where it comes in or goes out, and int8 for a quantized type. So arithmetic on them is done in
-int32 between Casts, and wrapped around by Mod where the result may leave the type: Mod is imported as
-``x - y * floor(x / y)``, as ONNX says, also for negative numbers (read from the network that TensorRT-RTX 1.7.1 makes).
+TensorRT supports uint8 only for network inputs and outputs, and int8 as a quantized type. So their arithmetic is done
+in int32 between Casts, and wrapped around by Mod if the result may leave the type. Mod is imported as ``x - y * floor(x
+/ y)``, as ONNX defines it, also for negative values (read from the network that TensorRT-RTX 1.7.1 makes).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from onnxfix.rule import INTEGERS, Draft, Model, Node, Value
 from onnxfix_rules.ops._result import put
 
 DEPTH = 6
-"""Nodes that are followed upwards along one path."""
+"""Maximum number of nodes that are followed upstream along one path."""
 SMALL = (TensorProto.UINT8, TensorProto.INT8)
-WORDS = (TensorProto.INT32, TensorProto.INT64)
+WIDE = (TensorProto.INT32, TensorProto.INT64)
 Range = tuple[int, int]
 
 _SAME = frozenset(
@@ -40,52 +40,52 @@ _SAME = frozenset(
 
 
 def wide_of(elem: int) -> int:
-    """The type that integers of this one are computed in."""
+    """The type in which integers of type ``elem`` are computed."""
     return TensorProto.INT32 if elem in SMALL else elem
 
 
 def bits_of(elem: int) -> int:
-    """How many bits the type has."""
+    """The width of the type in bits."""
     return (INTEGERS[elem].high - INTEGERS[elem].low).bit_length()
 
 
 def is_signed(elem: int) -> bool:
-    """Whether the type has negative numbers."""
+    """Whether the type is signed."""
     return INTEGERS[elem].low < 0
 
 
 def fits(value: Value, elem: int, model: Model) -> bool:
-    """Whether every element certainly is one of this type.
+    """Whether every element certainly fits the type ``elem``.
 
     Raises:
-        UnknownAttribute: it depends on an attribute of the surrounding function.
+        UnknownAttribute: the range depends on an attribute of the surrounding function.
     """
     low, high = range_of(value, model)
     return INTEGERS[elem].low <= low and high <= INTEGERS[elem].high
 
 
 def range_of(value: Value | None, model: Model, depth: int = DEPTH) -> Range:
-    """Between which integers a tensor lies: those of its type where no more is known.
+    """The minimum and maximum of an integer tensor: those of its type if nothing more is known.
 
     Raises:
-        UnknownAttribute: it depends on an attribute of the surrounding function.
+        UnknownAttribute: the range depends on an attribute of the surrounding function.
     """
     elem = None if value is None else model.shapes.elem_type(value)
     if value is None or elem not in INTEGERS:
         return INTEGERS[TensorProto.INT64].low, INTEGERS[TensorProto.UINT64].high
-    whole = INTEGERS[elem].low, INTEGERS[elem].high
+    full = INTEGERS[elem].low, INTEGERS[elem].high
     array = value.constant()
     if array is not None:
         return (int(array.min()), int(array.max())) if array.size else (0, 0)
     node = value.producer
     if node is None or not node.is_onnx or depth <= 0:
-        return whole
-    found = _found(node, lambda index: range_of(node.input(index), model, depth - 1))
-    return found if found is not None and whole[0] <= found[0] and found[1] <= whole[1] else whole
+        return full
+    found = _range_after(node, lambda index: range_of(node.input(index), model, depth - 1))
+    return found if found is not None and full[0] <= found[0] and found[1] <= full[1] else full
 
 
-def _found(node: Node, of: Callable[[int], Range]) -> Range | None:
-    """What the node makes of its inputs' ranges, before it wraps around."""
+def _range_after(node: Node, of: Callable[[int], Range]) -> Range | None:
+    """The range of the node's result before wraparound, from those of its inputs; None if unknown."""
     kind = node.op_type
     if kind == "Cast" or kind in _SAME:
         source = node.input(0)
@@ -103,8 +103,8 @@ def _found(node: Node, of: Callable[[int], Range]) -> Range | None:
     if kind == "Mod":
         return _mod(of(0), of(1), node.attr("fmod", 0))
     if kind == "Div":
-        (low, high), (least, _) = of(0), of(1)
-        return (0, high) if low >= 0 and least >= 1 else None
+        (low, high), (divisor, _) = of(0), of(1)
+        return (0, high) if low >= 0 and divisor >= 1 else None
     if kind in ("Min", "Max") and len(node.inputs) == 2:
         pick = min if kind == "Min" else max
         return pick(of(0)[0], of(1)[0]), pick(of(0)[1], of(1)[1])
@@ -115,17 +115,17 @@ def _both(first: Range, second: Range) -> Range:
     return min(first[0], second[0]), max(first[1], second[1])
 
 
-def _mod(data: Range, by: Range, fmod: int) -> Range | None:
-    if by[0] < 1:
+def _mod(data: Range, divisor: Range, fmod: int) -> Range | None:
+    if divisor[0] < 1:
         return None
-    top = min(data[1], by[1] - 1) if data[0] >= 0 else by[1] - 1
-    return (max(data[0], 1 - by[1]) if fmod and data[0] < 0 else 0), max(top, 0)
+    top = min(data[1], divisor[1] - 1) if data[0] >= 0 else divisor[1] - 1
+    return (max(data[0], 1 - divisor[1]) if fmod and data[0] < 0 else 0), max(top, 0)
 
 
 class Computer:
-    """Writes integer arithmetic for one node, of operands of type ``elem`` (TensorProto number).
+    """Builds integer arithmetic for the node ``draft.anchor``, whose operands have the TensorProto type ``elem``.
 
-    Every value is of the type ``wide``, which holds the operands; ``draft.anchor`` is the node.
+    All values have the type ``wide``, which can represent the operands.
     """
 
     def __init__(self, draft: Draft, model: Model, elem: int, wide: int | None = None) -> None:
@@ -137,11 +137,11 @@ class Computer:
 
     @cached_property
     def dtype(self) -> np.dtype[np.generic]:
-        """numpy's name for the wide type."""
+        """The NumPy dtype of the wide type."""
         return np.dtype(helper.tensor_dtype_to_np_dtype(self.wide))
 
     def number(self, value: int) -> str:
-        """A scalar, once for each value."""
+        """A scalar constant, shared by equal values."""
         if value not in self._numbers:
             self._numbers[value] = self.array(value, "number")
         return self._numbers[value]
@@ -155,7 +155,7 @@ class Computer:
         return self.draft.add(op_type, inputs)
 
     def widened(self, value: Value) -> str:
-        """The operand in the wide type. Where it was narrowed from it without loss, what it was before."""
+        """The operand in the wide type, or the value that it was losslessly narrowed from."""
         if self.wide == self.elem:
             return value.name
         if value not in self._widened:
@@ -172,7 +172,7 @@ class Computer:
         return self.draft.add("Cast", [value if before is None else before], hint="wide", to=self.wide)
 
     def wrapped(self, name: str) -> str:
-        """The result as two's complement of the operands' width: what is left of it in ``elem``."""
+        """The result wrapped around to the range of ``elem``."""
         if not self.signed:
             return self.add("Mod", name, self.number(1 << self.bits))
         half = 1 << (self.bits - 1)
@@ -180,18 +180,18 @@ class Computer:
         return self.add("Sub", shifted, self.number(half))
 
     def finish(self, name: str, output: Value) -> None:
-        """Let ``output`` be the result, which lies within ``elem``, in place of the node's own."""
+        """Replace the node's ``output`` by the result, which must fit ``elem``."""
         if self.wide != self.elem:
             name = self.draft.add("Cast", [name], to=self.elem)
         put(self.draft, name, output)
 
 
 def unnarrowed(value: Value, node: Node, model: Model) -> Value | None:
-    """The int32 or int64 that was cast to ``value`` without loss, where ``node`` can read it."""
+    """The int32 or int64 that was losslessly cast to ``value``, if it is visible to ``node``."""
     producer = value.producer
     if producer is None or not producer.is_onnx or producer.op_type != "Cast":
         return None
     before, elem = producer.input(0), model.shapes.elem_type(value)
     if before is None or elem not in SMALL or node.scope.lookup(before.name) is not before:
         return None
-    return before if model.shapes.elem_type(before) in WORDS and fits(before, elem, model) else None
+    return before if model.shapes.elem_type(before) in WIDE and fits(before, elem, model) else None

@@ -1,4 +1,4 @@
-"""What the rules about booleans share: which integer or float values are booleans in other clothes."""
+"""Integer and float values that are booleans: Casts of booleans, and constants of 0 and 1."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from onnxfix.rule import Draft, Model, Node, Value
 
 
 class Operand(NamedTuple):
-    """A boolean ``source`` that was cast, or a ``constant`` of 0 and 1."""
+    """A boolean ``source`` that was cast, or, if ``constant``, a constant of 0 and 1."""
 
     source: Value
     constant: bool
     reads: tuple[Node | Value, ...]
 
     def name(self, draft: Draft) -> str:
-        """The boolean's name, for which a constant is written again."""
+        """The name of the boolean; a constant is added as bool."""
         if not self.constant:
             return self.source.name
         array = self.source.constant()
@@ -27,13 +27,13 @@ class Operand(NamedTuple):
 
 
 def boolean(value: Value | None, node: Node, model: Model) -> Operand | None:
-    """What ``value`` was as a boolean; None where it may hold anything but 0 and 1, or that is not known."""
+    """The boolean that ``value`` represents; None if it may contain anything but 0 and 1."""
     if value is None:
         return None
     producer = value.producer
     if producer is not None and producer.is_onnx and producer.op_type in ("Cast", "CastLike"):
         source = producer.input(0)
-        # A subgraph may have another value of the source's name where the node stands.
+        # The source's name may be shadowed in the node's subgraph.
         if source is None or node.scope.lookup(source.name) is not source:
             return None
         if model.shapes.elem_type(source) != TensorProto.BOOL:

@@ -1,4 +1,4 @@
-"""Nodes as protobuf messages, with the graphs that they hold."""
+"""Protobuf nodes with their subgraphs."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from onnx import GraphProto, NodeProto
 
 
 def graphs(node: NodeProto) -> list[GraphProto]:
-    """The graphs in its attributes, in stored order."""
+    """The graphs in the node's attributes, in stored order."""
     return [graph for a in node.attribute for graph in ([a.g] if a.HasField("g") else a.graphs)]
 
 
 def flat(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """The nodes, and those of the graphs in a node in its place."""
+    """The nodes without subgraphs; a node with subgraphs is replaced by their nodes."""
     for node in nodes:
-        held = graphs(node)
-        for graph in held:
+        subgraphs = graphs(node)
+        for graph in subgraphs:
             yield from flat(graph.node)
-        if not held:
+        if not subgraphs:
             yield node
 
 
 def every(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """The nodes, and those of the graphs in them."""
+    """The nodes and, recursively, those of their subgraphs."""
     for node in nodes:
         yield node
         for graph in graphs(node):
@@ -31,7 +31,7 @@ def every(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def rename(node: NodeProto, names: Mapping[str, str]) -> None:
-    """Let a node, and the graphs in it, use other names, where none is given twice."""
+    """Rename values of a node and its subgraphs; the names must be unique."""
     for field in (node.input, node.output):
         field[:] = [names.get(name, name) for name in field]
     for graph in graphs(node):
@@ -39,7 +39,7 @@ def rename(node: NodeProto, names: Mapping[str, str]) -> None:
 
 
 def rename_graph(graph: GraphProto, names: Mapping[str, str]) -> None:
-    """Let a graph, and those in it, use other names."""
+    """Rename values of a graph and its subgraphs."""
     for info in (*graph.input, *graph.output, *graph.value_info):
         info.name = names.get(info.name, info.name)
     for tensor in graph.initializer:

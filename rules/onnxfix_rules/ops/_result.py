@@ -1,4 +1,4 @@
-"""The last steps of a rewrite: its result under the name of the node's output, and sums along an axis."""
+"""The last steps of a rewrite: replace the node's output by the result, and sum along an axis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onnxfix.rule import AddNode, Draft, RemoveNode, Value
 
 
 def put(draft: Draft, name: str, output: Value) -> None:
-    """Let ``output`` be what ``draft`` made under ``name``, in place of the node's own; the draft reads it no more."""
+    """Replace the node's ``output`` by the drafted value ``name``, which nothing else in the draft may read."""
     made = {edit.proto.output[0]: edit.proto for edit in draft.edits if isinstance(edit, AddNode)}
     draft.edits.insert(0, RemoveNode(draft.anchor))
     if name in made:
@@ -18,9 +18,9 @@ def put(draft: Draft, name: str, output: Value) -> None:
 
 
 def summed(draft: Draft, name: str, axis: int) -> str:
-    """The sum along an axis, which goes; ``axis`` counts from the first.
+    """Add a sum over ``axis`` without keepdims; ``axis`` must not be negative.
 
-    ONNX Runtime 1.31 leaves an axis of an empty tensor whole where it is counted from the end.
+    ONNX Runtime 1.31 does not reduce a negative axis of an empty tensor.
     """
     if draft.anchor.scope.opset() < 13:
         return draft.add("ReduceSum", [name], axes=[axis], keepdims=0)

@@ -1,4 +1,4 @@
-"""What rules need that put another node in the place of one: a changed copy, and axes added or taken away."""
+"""Replace a node by a changed copy, and add or remove axes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from onnxfix.rule import AddNode, Draft, Node, Value
 
 
 def copy_of(node: Node) -> NodeProto:
-    """The node's protobuf, to be changed and put in its place by ``replace``."""
+    """A copy of the node's protobuf, to be changed and passed to ``replace``."""
     proto = NodeProto()
     proto.CopyFrom(node.proto)
     return proto
 
 
 def set_attribute(proto: NodeProto, name: str, value: object) -> None:
-    """Set an attribute of a copied node; ``None`` drops it."""
+    """Set an attribute of a copied node; ``None`` removes it."""
     kept: list[AttributeProto] = [a for a in proto.attribute if a.name != name]
     if value is not None:
         kept.append(helper.make_attribute(name, value))
@@ -27,18 +27,18 @@ def set_attribute(proto: NodeProto, name: str, value: object) -> None:
 
 
 def replace(draft: Draft, node: Node, proto: NodeProto) -> None:
-    """Put ``proto`` where ``node`` is; names of outputs that both have stay."""
+    """Replace ``node`` by ``proto``; outputs with the same names keep their uses."""
     draft.remove(node)
     draft.edits.append(AddNode(node.scope, proto, node))
 
 
 def unsqueeze(draft: Draft, value: Value | str, axes: Sequence[int], *, output: str = "") -> str:
-    """Add axes of length 1, in the form that the opset has."""
+    """Add axes of length 1, in the opset's form."""
     return _with_axes(draft, "Unsqueeze", value, axes, output)
 
 
 def squeeze(draft: Draft, value: Value | str, axes: Sequence[int], *, output: str = "") -> str:
-    """Remove axes of length 1, in the form that the opset has."""
+    """Remove axes of length 1, in the opset's form."""
     return _with_axes(draft, "Squeeze", value, axes, output)
 
 

@@ -1,4 +1,4 @@
-"""Operators of ONNX Runtime's own domains: which of its tools writes them, and how to get a model without them."""
+"""Operators of ONNX Runtime's own domains: which of its tools writes them, and how to export without them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from onnxfix.rule import Node, Target
 
 MS = "com.microsoft"
 _LAYOUTS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
-"""Domains of layouts, which ONNX Runtime chooses for the processor that it runs on."""
+"""Layout domains; ONNX Runtime chooses the layout for the processor it runs on."""
 
 OPTIMIZER = "ONNX Runtime's graph optimizer"
 TRANSFORMERS = "ONNX Runtime's transformer optimizer"
@@ -19,15 +19,15 @@ SEARCH = "ONNX Runtime's converter for text generation"
 
 ADVICE = {
     OPTIMIZER: "save the model before ONNX Runtime optimizes it, or with ORT_ENABLE_BASIC",
-    TRANSFORMERS: "give TensorRT the model from before onnxruntime.transformers.optimizer",
+    TRANSFORMERS: "use the model from before onnxruntime.transformers.optimizer",
     BUILDER: "export the original model to ONNX without the builder",
     LAYOUT: "save the optimized model with ORT_ENABLE_BASIC: the layout fits one kind of processor only",
-    DYNAMIC: "give TensorRT the float model, or quantize it statically with QuantFormat.QDQ",
+    DYNAMIC: "use the float model, or quantize it statically with QuantFormat.QDQ",
     STATIC: "quantize with QuantFormat.QDQ, ActivationSymmetric and signed 8-bit types",
-    WEIGHTS: "give TensorRT the float model, or quantize its weights to DequantizeLinear (QuantFormat.QDQ)",
-    SEARCH: "export the model of one step, and search outside of it",
+    WEIGHTS: "use the float model, or quantize its weights to DequantizeLinear (QuantFormat.QDQ)",
+    SEARCH: "export the model of one step, and search outside it",
 }
-"""How to export without the operators, by the tool that writes them."""
+"""Tool -> how to export without its operators."""
 
 _BY_TOOL = {
     OPTIMIZER: """BiasGelu BiasSoftmax BiasDropout FastGelu FusedConv FusedGemm FusedMatMul FusedMatMulActivation Gelu
@@ -48,7 +48,7 @@ _BY_TOOL = {
 }
 
 TOOLS = {name: tool for tool, names in _BY_TOOL.items() for name in names.split()}
-"""The tool that writes an operator of ``com.microsoft``."""
+"""Operator of ``com.microsoft`` -> the tool that writes it."""
 
 _IMPORTED = frozenset(
     {
@@ -56,19 +56,19 @@ _IMPORTED = frozenset(
         "SkipSimplifiedLayerNormalization",
     }
 )  # fmt: skip
-"""Those for which TensorRT-RTX 1.7.1 has an importer of its own."""
+"""Operators for which TensorRT-RTX 1.7.1 has its own importer."""
 _BEFORE = {"trt8.4": False, "trt8.6": False}
-"""Targets older than all of these importers."""
+"""Targets that predate these importers."""
 
 
 def is_foreign(operator: tuple[str, str]) -> bool:
-    """Whether this is an operator of ONNX Runtime's, by its domain and name."""
+    """Whether (domain, name) is an operator of ONNX Runtime."""
     domain, name = operator
     return domain == MS or domain in _LAYOUTS or (domain == "" and name == "SimplifiedLayerNormalization")
 
 
 def is_imported(name: str, target: Target) -> bool | None:
-    """Whether the target imports ONNX Runtime's operator, or a standard one of that name; None: nobody knows."""
+    """Whether the target imports ONNX Runtime's operator, or a standard one of that name; None if unknown."""
     known = target.imports(name)
     if known is None and name in _IMPORTED:
         return True if target.package == "tensorrt-rtx" else _BEFORE.get(target.name)
@@ -76,7 +76,7 @@ def is_imported(name: str, target: Target) -> bool | None:
 
 
 def origin(node: Node) -> str:
-    """Which tool writes the operator, and how to export without it; "" where that is unknown."""
+    """Which tool writes the operator, and how to export without it; "" if unknown."""
     tool = LAYOUT if node.domain in _LAYOUTS else TOOLS.get(node.op_type)
     if tool is None or not is_foreign((node.domain, node.op_type)):
         return ""

@@ -96,7 +96,7 @@ def _misread(tensor: TensorProto) -> bool:
         or not lazy.stored_in(tensor, "int32_data")
     ):
         return False
-    tensor = lazy.whole(tensor)
+    tensor = lazy.with_payload(tensor)
     words = np.array(tensor.int32_data, dtype="<i4")
     if tensor.HasField("raw_data") or len(words) != tensors.element_count(tensor.dims):
         return False

@@ -360,7 +360,7 @@ def test_an_assertion_is_left_out_and_said_so(worker: Worker, tmp_path: Path) ->
         Step("unary", ("a", op("UnaryOperation", "NEG"))),
     )
     found = read(worker, Recipe({"a": ("INT32", (2,))}, steps), tmp_path)
-    assert (found.lifted, found.notes) == (True, ("an assertion is left out: sizes differ",))
+    assert (found.lifted, found.notes) == (True, ("an assertion is omitted: sizes differ",))
     assert [node.op_type for node in onnx.load(found.path).graph.node] == ["Neg"]
 
 

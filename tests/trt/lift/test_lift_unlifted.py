@@ -49,16 +49,16 @@ def test_a_plugin_of_the_third_generation(tmp_path: Path) -> None:
 @pytest.mark.parametrize("plugin", [None, object(), Third(None), Third(SimpleNamespace(plugin_name=""))])
 def test_a_plugin_without_a_name(plugin: Any, tmp_path: Path) -> None:
     told = reason("PLUGIN_V3", SimpleNamespace(plugin=plugin), tmp_path)
-    assert told == "a plugin that does not tell its name: compiled code, which cannot be read back"
+    assert told == "a plugin without a name: compiled code, which cannot be read back"
 
 
 def test_a_layer_of_no_class_that_has_plugins(tmp_path: Path) -> None:
-    assert "does not tell its name" in reason("PLUGIN", SimpleNamespace(), tmp_path)
+    assert "without a name" in reason("PLUGIN", SimpleNamespace(), tmp_path)
 
 
 def test_scales_of_run_time_name_their_types(tmp_path: Path) -> None:
     assert reason("DYNAMIC_QUANTIZE", None, tmp_path, "FP4", "FP8").startswith(
-        "FP4 with FP8 scales made at run time"
+        "FP4 with FP8 scales that are not constant"
     )
 
 

@@ -1,7 +1,7 @@
 """How each kind of layer reads as ONNX nodes: one small function a kind, in one table.
 
 A function takes the model being written and the layer, and returns the values of the layer's outputs, in order. What
-it writes is what TensorRT documents of the layer, not what the ONNX node meant: comments name the source. A form that
+it writes is what TensorRT documents for the layer, not what the ONNX node meant: comments name the source. A form that
 is not known raises ``Unliftable``; nothing is guessed.
 """
 

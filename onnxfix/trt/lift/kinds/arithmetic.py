@@ -1,7 +1,7 @@
 """Layers that compute each element from the elements at its place.
 
 What NvInfer.h and the operators' pages leave open was read off TensorRT-RTX 1.7.1 itself, which evaluates what a shape
-hangs on while a network is made, without a GPU ("folding" in comments): the tests do it again.
+depends on while a network is made, without a GPU ("folding" in comments): the tests do it again.
 """
 
 from __future__ import annotations

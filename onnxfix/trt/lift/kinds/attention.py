@@ -5,7 +5,7 @@ TensorRT's pages "Attention", "Fused Attention", "Rotary Position Embedding" and
 its parser. What they leave open is not lifted: a causal mask at the lower right over padded keys with lengths (is
 the right edge the padding's or the length's?), a mask over packed sequences, masks without a softmax.
 
-Two things they do not say, and how they are read here:
+Two things are not documented, and read as follows:
 
 * The type inside. Attention and rotary embedding of HALF and BF16 are computed in FLOAT and rounded once, at the
   end: the layer is meant to be one kernel, and what that does inside is not in the network.
@@ -81,7 +81,7 @@ def _form(layer: Layer, attribute: str) -> str:
 
 
 def _check(layer: Layer) -> None:
-    """Raise for what TensorRT's documentation does not say how to compute."""
+    """Raise for what TensorRT's documentation does not define."""
     native = layer.native.attention
     causal, query, key = _causal(layer), _form(layer, "query_form"), _form(layer, "key_value_form")
     _fits(layer)
@@ -100,7 +100,7 @@ def _check(layer: Layer) -> None:
         raise Unliftable(f"queries of form {query} with keys of form {key}")
     if mask is not None and mask.dtype not in ("BOOL", layer.need(_QUERY).dtype):
         raise Unliftable(
-            f"a mask of type {mask.dtype} on scores of {layer.need(_QUERY).dtype}: TensorRT builds no such"
+            f"a mask of type {mask.dtype} on scores of {layer.need(_QUERY).dtype}: TensorRT builds none"
         )
     if query == "PACKED_NHD" and mask is not None:
         raise Unliftable("a mask over packed sequences, where TensorRT does not say how they lie")
@@ -327,7 +327,7 @@ def _dim(tensor: Tensor, axis: int) -> int:
 def _wide(e: Emit, tensor: Tensor) -> str:
     """A tensor as FLOAT."""
     if tensor.dtype not in FLOATS:
-        raise Unliftable(f"{tensor.name} is of type {tensor.dtype}, where TensorRT takes floats")
+        raise Unliftable(f"{tensor.name} is of type {tensor.dtype}, where TensorRT accepts floats")
     return e.of(tensor) if tensor.dtype == "FLOAT" else e.cast(e.of(tensor), "FLOAT")
 
 

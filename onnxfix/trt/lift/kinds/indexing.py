@@ -95,7 +95,7 @@ def _surely_inside(e: Emit, layer: Layer, dims: Sequence[int]) -> bool:
     dynamic = sizes < 0
     if np.any(dynamic & (known < 0)):
         e.note(
-            "a negative index along a dynamic axis, of which TensorRT says nothing, counts from the end here"
+            "a negative index along a dynamic axis, which TensorRT does not document, counts from the end here"
         )
     last = np.where(dynamic, 1, sizes)  # a dynamic axis has an element, or nothing can be read from it
     return bool(np.all((known >= -last) & (known < last)))

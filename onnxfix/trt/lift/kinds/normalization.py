@@ -114,5 +114,5 @@ def _trailing(tensor: Tensor, data: Tensor, axis: int) -> bool:
 def _wide(e: Emit, tensor: Tensor) -> str:
     """A tensor as FLOAT."""
     if tensor.dtype not in FLOATS:
-        raise Unliftable(f"{tensor.name} is of type {tensor.dtype}, where TensorRT takes floats")
+        raise Unliftable(f"{tensor.name} is of type {tensor.dtype}, where TensorRT accepts floats")
     return e.of(tensor) if tensor.dtype == "FLOAT" else e.cast(e.of(tensor), "FLOAT")

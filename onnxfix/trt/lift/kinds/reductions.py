@@ -74,7 +74,7 @@ def _ragged_softmax(e: Emit, layer: Layer) -> str:
 
 @lifts("TOPK")
 def _topk(e: Emit, layer: Layer) -> tuple[str, str]:
-    """Sorted, the best first (NvInfer.h, addTopK); which of equal elements comes first is not said. Input 1 is k."""
+    """Sorted, the best first (NvInfer.h, addTopK); the order of equal elements is not documented. Input 1 is k."""
     tensor, given, kind = layer.need(0), layer.input(1), layer.word("op")
     if kind not in ("MAX", "MIN"):
         raise Unliftable(f"the operation {kind} is not known")
@@ -114,9 +114,9 @@ def _matrix_multiply(e: Emit, layer: Layer) -> str:
         for tensor, op, axis in zip((first, second), ops, (-2, -1), strict=True)
     ]
     made = e.op("MatMul", *sides)
-    gone = [axis for axis, op in zip((-2, -1), ops, strict=True) if op == "VECTOR"]
-    if gone:
-        made = e.op("Squeeze", made, e.ints(gone))
+    removed = [axis for axis, op in zip((-2, -1), ops, strict=True) if op == "VECTOR"]
+    if removed:
+        made = e.op("Squeeze", made, e.ints(removed))
     return turned(e, made, wide, first.dtype)
 
 

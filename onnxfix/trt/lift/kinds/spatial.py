@@ -27,7 +27,7 @@ _EXACT = ("FLOAT", "HALF", "BF16", "FP8")
 class _Window:
     """How windows lie on the spatial axes. ``before`` and ``after`` are what the layer pads, ``spare`` what has to be
     added at the end so that rounding down gives what rounding up does. ``same`` is SAME_UPPER or SAME_LOWER where the
-    padding hangs on lengths that are not known; the three are 0 then."""
+    padding depends on lengths that are not known; the three are 0 then."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -86,7 +86,7 @@ def _spare(length: int, size: int, stride: int, dilation: int, before: int, afte
 
 
 def _same(length: int, size: int, stride: int, dilation: int) -> int | None:
-    """All padding of one axis with SAME; None where it hangs on a length that is not known.
+    """All padding of one axis with SAME; None where it depends on a length that is not known.
 
     The formula has no lower limit, but a padding that is negative, where the stride exceeds the filter, would cut the
     image, which no framework's SAME does.
@@ -277,5 +277,5 @@ def _empty(e: Emit, window: _Window) -> None:
     if not window.same and not window.fits:
         e.note(
             "a pooling window that lies wholly in the padding has the least value as its maximum and 0/0 as its mean "
-            "here: TensorRT does not document what it makes of one"
+            "here: TensorRT does not document its result"
         )

@@ -15,18 +15,18 @@ _NAMES = ("plugin_name", "plugin_type")
 
 @lifts("PLUGIN", "PLUGIN_V2", "PLUGIN_V3")
 def _plugin(e: Emit, layer: Layer) -> str:
-    """The network holds a plugin's name and fields, not what it computes."""
+    """The network contains a plugin's name and fields, not what it computes."""
     plugin = getattr(layer.native, "plugin", None)
     named = next((one for one in (plugin, _core(plugin)) if _name(one)), None)
     if named is None:
-        raise Unliftable("a plugin that does not tell its name: compiled code, which cannot be read back")
+        raise Unliftable("a plugin without a name: compiled code, which cannot be read back")
     version, namespace = (
         str(getattr(named, "plugin_version", "")),
         str(getattr(named, "plugin_namespace", "")),
     )
     known = [f"version {version}" if version else "", f"namespace {namespace}" if namespace else ""]
-    told = ", ".join(filter(None, (_name(named), *known)))
-    raise Unliftable(f"the plugin {told}: compiled code, which cannot be read back")
+    named_plugin = ", ".join(filter(None, (_name(named), *known)))
+    raise Unliftable(f"the plugin {named_plugin}: compiled code, which cannot be read back")
 
 
 @lifts("DYNAMIC_QUANTIZE")
@@ -36,7 +36,7 @@ def _dynamic_quantize(e: Emit, layer: Layer) -> str:
     IDynamicQuantizeLayer), and ONNX has no operator of which it could be the reading."""
     data, scale = layer.outputs[0].dtype, layer.outputs[1].dtype
     raise Unliftable(
-        f"{data} with {scale} scales made at run time: TensorRT does not document how it rounds the scales"
+        f"{data} with {scale} scales that are not constant: TensorRT does not document how it rounds the scales"
     )
 
 

@@ -1,7 +1,7 @@
-"""AffineGrid in other operators.
+"""AffineGrid, decomposed.
 
-ONNX's own body decides by an If whether the grid has two or three dimensions, and squeezes away a batch of 1. Here the
-number of dimensions is known, and the same formulas give the same grid.
+ONNX's own body selects two or three dimensions by an If, and squeezes away a batch of 1. Here the number of dimensions
+is known, and the same formulas give the same grid.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _AXIS = """
     shape$a = Constant<value_ints = [$shape]>()  shaped$a = Reshape(line$a, shape$a)
     filled$a = Add(shaped$a, zeros)  column$a = Unsqueeze(filled$a, last)
 """
-_CENTRES = "step$a = Div(two_t, count$a)  half$a = Div(step$a, two_t)  start$a = Add(first, half$a)"
-# A size of 1 has no two corners, and 2 / (1 - 1) no value. There is one place then, and it lies at -1: so ONNX's body
-# has it for the depth, and ONNX's reference for all sizes. ONNX Runtime puts it at 0.
+_CENTERS = "step$a = Div(two_t, count$a)  half$a = Div(step$a, two_t)  start$a = Add(first, half$a)"
+# A size of 1 has no two corners, and 2 / (1 - 1) is undefined. The single point is put at -1, as in ONNX's body for the
+# depth and in ONNX's reference for all sizes. ONNX Runtime puts it at 0.
 _CORNERS = """gaps$a = Sub(count$a, one_t)  some$a = Max(gaps$a, one_t)  step$a = Div(two_t, some$a)
     start$a = Identity(first)"""
 _TAIL = """
@@ -43,7 +43,7 @@ _TAIL = """
 
 
 def function(call: NodeProto, types: tuple[bytes, ...], version: int) -> FunctionProto | None:
-    """A body for this call; None where nobody knows how many dimensions the grid has. Opset 20 will do for all."""
+    """A body for this call; None where the number of dimensions is unknown. Opset 20 is valid for all."""
     dims = _dimensions(types)
     if dims is None or len(call.input) != 2:
         return None
@@ -51,7 +51,7 @@ def function(call: NodeProto, types: tuple[bytes, ...], version: int) -> Functio
     axes = range(2, dims + 2)
     text = Template(_HEAD).substitute(rank=dims + 2)
     for axis in axes:
-        step = _CORNERS if align else _CENTRES
+        step = _CORNERS if align else _CENTERS
         text += Template(_AXIS).substitute(
             a=axis,
             step=Template(step).substitute(a=axis),
@@ -64,12 +64,12 @@ def function(call: NodeProto, types: tuple[bytes, ...], version: int) -> Functio
 
 
 def aligns(call: NodeProto) -> bool:
-    """Whether the grid's outermost places are the image's corners, and not the centres of the pixels there."""
+    """Whether the grid's outermost points are the image's corners, not the centers of its corner pixels."""
     return any(helper.get_attribute_value(a) for a in call.attribute if a.name == "align_corners")
 
 
 def _dimensions(types: tuple[bytes, ...]) -> int | None:
-    """2 or 3, by how many sizes there are or by theta's last dimension."""
+    """2 or 3, from the number of sizes or from theta's last dimension."""
     if len(types) != 2 or not all(types):
         return None
     theta, size = (TypeProto.FromString(kind).tensor_type.shape.dim for kind in types)

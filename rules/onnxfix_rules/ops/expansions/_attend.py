@@ -1,4 +1,4 @@
-"""Attention of several heads by its definition: what the rules about ONNX Runtime's kinds of it share."""
+"""Multi-head attention, decomposed: shared by the rules about ONNX Runtime's attention operators."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _HALF = 65504.0
 
 @dataclass(frozen=True)
 class Masking:
-    """What keeps keys from being seen. ``lengths`` or ``raw`` is a mask of the caller's (how many keys count, or a 0
-    for each that does not), which adds ``filtered``; ``bias`` is added; ``causal``: none behind the query's place."""
+    """What masks keys. ``lengths`` or ``raw`` is the caller's mask (the number of valid keys, or a 0 for each invalid
+    one), which adds ``filtered``; ``bias`` is added; ``causal``: no key after the query's position."""
 
     lengths: Value | None = None
     raw: Value | None = None
@@ -27,16 +27,16 @@ class Masking:
     bias: Value | None = None
     causal: bool = False
     past: Operand | None = None
-    """Keys [batch, heads, length, size] that come before those of the queries' own places."""
+    """Keys [batch, heads, length, size] that precede those at the queries' own positions."""
 
 
 def masking(node: Node, mask: Value | None, bias: Value | None, batch: Dim, elem: int) -> Masking | None:
-    """The masks of a node, by the forms that ONNX Runtime's kernels know; None for one that is not decomposed."""
+    """The masks of a node, in the forms that ONNX Runtime's kernels support; None for one that is not decomposed."""
     shapes, filtered = node.model.shapes, float(node.attr("mask_filter_value", -10000.0))
     causal = bool(node.attr("unidirectional", 0))
     if not math.isfinite(filtered) or (elem == TensorProto.FLOAT16 and abs(filtered) > _HALF):
         return None
-    if (mask is not None or causal) and node.scope.opset() < 11:  # there is no Range
+    if (mask is not None or causal) and node.scope.opset() < 11:  # no Range
         return None
     if bias is not None and (shapes.rank(bias) != 4 or shapes.elem_type(bias) != elem):
         return None
@@ -82,8 +82,8 @@ def attend(
 ) -> None:
     """Attention of queries, keys and values, each [batch, heads, length, size], as ``output`` of ``width``."""
     query, key, value = parts
-    turned = draft.add("Transpose", [key], perm=[0, 1, 3, 2])
-    scores = draft.add("MatMul", [query, turned])
+    transposed = draft.add("Transpose", [key], perm=[0, 1, 3, 2])
+    scores = draft.add("MatMul", [query, transposed])
     scores = draft.add("Mul", [scores, scalar(draft, scale, elem, "scale")])
     if masks.bias is not None:
         scores = draft.add("Add", [scores, masks.bias])
@@ -98,29 +98,29 @@ def attend(
 
 
 def _filtered(draft: Draft, key: Operand, masks: Masking, elem: int) -> str:
-    """What a caller's mask adds to the scores."""
+    """What the caller's mask adds to the scores."""
     if masks.lengths is not None:
         ends = unsqueeze(draft, masks.lengths, [1])
-        seen, axes = draft.add("Less", [_places(draft, key), ends]), [1, 2]
+        seen, axes = draft.add("Less", [_positions(draft, key), ends]), [1, 2]
     else:
         assert masks.raw is not None
         zero = draft.constant(np.array(0, np.int32), "zero")
         seen = draft.add("Greater", [masks.raw, zero])
         axes = [1, 2] if draft.anchor.model.shapes.rank(masks.raw) == 2 else [1]
-    numbers = [scalar(draft, number, elem, "masked") for number in (0.0, masks.filtered)]
-    return unsqueeze(draft, draft.add("Where", [seen, *numbers]), axes)
+    values = [scalar(draft, number, elem, "masked") for number in (0.0, masks.filtered)]
+    return unsqueeze(draft, draft.add("Where", [seen, *values]), axes)
 
 
 def _causal(draft: Draft, query: Operand, key: Operand, scores: str, elem: int, masks: Masking) -> str:
-    """The scores without those of keys behind the query's place."""
-    least = np.finfo(np.float16 if elem == TensorProto.FLOAT16 else np.float32).min
-    rows = unsqueeze(draft, _places(draft, query, masks.past), [1])
-    later = draft.add("Less", [rows, _places(draft, key)])
-    return draft.add("Where", [later, scalar(draft, float(least), elem, "least"), scores])
+    """The scores with keys after the query's position masked."""
+    lowest = np.finfo(np.float16 if elem == TensorProto.FLOAT16 else np.float32).min
+    rows = unsqueeze(draft, _positions(draft, query, masks.past), [1])
+    later = draft.add("Less", [rows, _positions(draft, key)])
+    return draft.add("Where", [later, scalar(draft, float(lowest), elem, "least"), scores])
 
 
-def _places(draft: Draft, data: Operand, after: Operand | None = None) -> str:
-    """0, 1, 2 and so on, as many as [batch, heads, length, size] is long; or from the length of ``after`` on."""
+def _positions(draft: Draft, data: Operand, after: Operand | None = None) -> str:
+    """0, 1, 2, ..., the length of [batch, heads, length, size]; or starting at the length of ``after``."""
     one = draft.constant(np.array(1, np.int64), "one")
     first = draft.constant(np.array(0, np.int64), "first") if after is None else _length(draft, after)
     length = _length(draft, data)

@@ -1,4 +1,4 @@
-"""The bits that two integers have in common, by arithmetic that does not overflow."""
+"""Bitwise And of two integers, by arithmetic that does not overflow."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from onnxfix_rules.ops._integers import Computer
 from onnxfix_rules.ops._result import summed
 
 _EXACT = 32
-"""Bits that are summed at once: ONNX Runtime 1.31 rounds sums of int64 to double."""
+"""Bits summed at once: ONNX Runtime 1.31 rounds sums of int64 to double."""
 LIMIT = 1 << 16
-"""Bytes of a mask that is taken apart in a constant."""
-_FEW = 3
-"""Runs of ones in a mask that are taken out one by one; a bit-by-bit product is fewer layers for more."""
+"""Maximum size of a mask that is decomposed in a constant, in bytes."""
+_MAX_RUNS = 3
+"""Maximum runs of ones that are extracted one by one; for more, a bit-by-bit product takes fewer layers."""
 Array = np.ndarray[Any, Any]
 
 
 def is_simple(computer: Computer, mask: int) -> bool:
     """Whether ``of_mask`` needs few nodes for it."""
-    whole = (1 << computer.bits) - 1
-    return min(len(_runs(mask & whole)), len(_runs(~mask & whole))) <= _FEW
+    all_ones = (1 << computer.bits) - 1
+    return min(len(_runs(mask & all_ones)), len(_runs(~mask & all_ones))) <= _MAX_RUNS
 
 
 def of_mask(computer: Computer, x: str, mask: int) -> str:
-    """``x & mask`` for a number that is known: for each run of ones what lies below its end, less what lies below its
-    start."""
-    whole = (1 << computer.bits) - 1
-    mask, rest = mask & whole, ~mask & whole
+    """``x & mask`` for a known mask: for each run of ones, the bits below its end minus the bits below its start."""
+    all_ones = (1 << computer.bits) - 1
+    mask, rest = mask & all_ones, ~mask & all_ones
     if len(_runs(rest)) < len(_runs(mask)) or not rest:
         return x if not rest else computer.add("Sub", x, of_mask(computer, x, rest))
     parts = [_below(computer, x, end, start) for start, end in _runs(mask)]
@@ -42,23 +41,23 @@ def of_mask(computer: Computer, x: str, mask: int) -> str:
 
 
 def _runs(mask: int) -> list[tuple[int, int]]:
-    """Where the ones of a mask begin and end, from the lowest."""
-    found, place = [], 0
-    while mask >> place:
-        if mask >> place & 1:
-            start = place
-            while mask >> place & 1:
-                place += 1
-            found.append((start, place))
-        place += 1
+    """The start and end of each run of ones in a mask, from the lowest."""
+    found, bit = [], 0
+    while mask >> bit:
+        if mask >> bit & 1:
+            start = bit
+            while mask >> bit & 1:
+                bit += 1
+            found.append((start, bit))
+        bit += 1
     return found
 
 
 def _below(computer: Computer, x: str, end: int, start: int) -> str:
-    """The bits from ``start`` to before ``end``, where the highest of a signed type counts as negative."""
+    """The bits from ``start`` up to, not including, ``end``; the highest bit of a signed type counts as negative."""
     sign = ""
     if computer.signed and end == computer.bits:
-        sign = _least(computer, computer.add("Less", x, computer.number(0)))
+        sign = _sign_weight(computer, computer.add("Less", x, computer.number(0)))
         end -= 1
     if end == start:
         return sign
@@ -68,23 +67,23 @@ def _below(computer: Computer, x: str, end: int, start: int) -> str:
 
 
 def _low(computer: Computer, x: str, end: int) -> str:
-    """The lowest bits, as a number that is not negative."""
+    """The lowest bits, as a nonnegative value."""
     if not computer.signed and end == computer.bits:
         return x
     if 1 << end <= INTEGERS[computer.wide].high:
         return computer.add("Mod", x, computer.number(1 << end))
-    return computer.add("Sub", x, _least(computer, computer.add("Less", x, computer.number(0))))
+    return computer.add("Sub", x, _sign_weight(computer, computer.add("Less", x, computer.number(0))))
 
 
-def _least(computer: Computer, negative: str) -> str:
-    """The weight of the sign's bit where it is set, else 0."""
+def _sign_weight(computer: Computer, negative: str) -> str:
+    """The weight of the sign bit where it is set, else 0."""
     return computer.add("Where", negative, computer.number(-(1 << (computer.bits - 1))), computer.number(0))
 
 
 def common(computer: Computer, x: str, y: str | Array, rank: int) -> str:
-    """``x & y``, bit by bit along an axis of their own; of signed ones the sign's bit apart.
+    """``x & y``, bit by bit along a new axis; for signed types the sign bit is handled separately.
 
-    ``y`` is an array where it is known. ``rank`` is that of the result.
+    ``y`` is an array where it is known. ``rank`` is the rank of the result.
     """
     bits = _Bits(computer, rank)
     if isinstance(y, str):
@@ -100,40 +99,40 @@ def common(computer: Computer, x: str, y: str | Array, rank: int) -> str:
     if not computer.signed:
         return total
     if isinstance(y, str):
-        sign = _least(computer, computer.add("And", *bits.signs))
+        sign = _sign_weight(computer, computer.add("And", *bits.signs))
     elif (y >= 0).all():
         return total
     else:
-        least = computer.array(np.where(y < 0, -(1 << (computer.bits - 1)), 0), "signs")
-        sign = computer.add("Where", bits.signs[0], least, computer.number(0))
+        sign_weight = computer.array(np.where(y < 0, -(1 << (computer.bits - 1)), 0), "signs")
+        sign = computer.add("Where", bits.signs[0], sign_weight, computer.number(0))
     return computer.add("Add", total, sign)
 
 
 class _Bits:
-    """The bits of operands, without the sign's, along a new last axis, which is number ``rank`` of the result."""
+    """The bits of operands, without the sign bit, along a new last axis (axis ``rank`` of the result)."""
 
     def __init__(self, computer: Computer, rank: int) -> None:
         self.computer, self.rank, self.count = computer, rank, computer.bits - computer.signed
         self.signs: list[str] = []
         self.axis = computer.draft.constant(np.array([-1], np.int64), "axis")
-        self.powers = computer.array([1 << place for place in range(self.count)], "powers")
+        self.powers = computer.array([1 << bit for bit in range(self.count)], "powers")
 
     def of(self, operand: str) -> str:
-        """1 and 0 for each bit."""
+        """1 or 0 for each bit."""
         low = operand
         if self.computer.signed:
             self.signs.append(self.computer.add("Less", operand, self.computer.number(0)))
-            low = self.computer.add("Sub", operand, _least(self.computer, self.signs[-1]))
+            low = self.computer.add("Sub", operand, _sign_weight(self.computer, self.signs[-1]))
         parts = self.computer.add("Div", self.computer.add("Unsqueeze", low, self.axis), self.powers)
         return self.computer.add("Mod", parts, self.computer.number(2))
 
     def weights(self, mask: Array) -> list[str]:
-        """What the bits of a mask weigh, those of others nothing: of the lower 32, and of those above them."""
+        """The weights of a mask's set bits, 0 for the others: of the lower 32 bits, and of those above them."""
         found = []
         for start in range(0, self.count, _EXACT):
-            places = range(self.count)
-            weights = [1 << place - start if start <= place < start + _EXACT else 0 for place in places]
-            ones = (mask[..., None].astype(object) >> np.array(places, dtype=object)) & 1
+            bits = range(self.count)
+            weights = [1 << bit - start if start <= bit < start + _EXACT else 0 for bit in bits]
+            ones = (mask[..., None].astype(object) >> np.array(bits, dtype=object)) & 1
             found.append(self.computer.array(ones * np.array(weights, dtype=object), "weights"))
         return found
 

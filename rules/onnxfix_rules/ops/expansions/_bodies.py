@@ -1,7 +1,7 @@
-"""ONNX's own function bodies: a node written out in other operators, with its types, ready to be added.
+"""ONNX's own function bodies: a node decomposed into other operators, with types, ready to be added.
 
-ONNX's C++ builds the bodies, some of them from the types of the inputs; it crashes on some nodes, so it is asked in
-a fork. Answers are kept: the engine asks again in every round.
+ONNX's C++ builds the bodies, some of them from the types of the inputs. It crashes on some nodes, so it runs in a fork.
+Results are cached, because the engine asks again in every round.
 """
 
 from __future__ import annotations
@@ -22,34 +22,33 @@ from onnx import (
     shape_inference,
 )
 
-from onnxfix.files import lazy, wire
+from onnxfix import walk
+from onnxfix.files import lazy
+from onnxfix.forks import forked
 from onnxfix.rule import Node, Value, defined, least_inputs
-from onnxfix.sandbox import forked
 from onnxfix_rules.ops import _nested
 from onnxfix_rules.ops.expansions import _own
 
 TIMEOUT_S = 20.0
 MEMORY_MB = 2048
 SIZE_LIMIT = 1 << 16
-"""Bytes: a node that is larger carries weights or graphs, and is none of ONNX's functions."""
+"""In bytes. A larger node carries weights or graphs and is not one of ONNX's functions."""
 NODE_LIMIT = 400
-"""Nodes of a body, those of loops in it counted."""
+"""Maximum nodes of a body, including those in its loops."""
 _GRAPHS = frozenset({"Scan"})
-"""Operators with graphs that bodies may hold. Of the others, ONNX's Range is a Loop of a number of steps that is
-computed from floats, which TensorRT refuses."""
+"""Operators with subgraphs that bodies may contain. ONNX's Range, for example, is a Loop whose trip count is computed
+from floats, which TensorRT rejects."""
 _NO_BODY = ("AffineGrid",)
-"""ONNX's body holds an If, and squeezes away a batch of 1."""
+"""ONNX's body contains an If, and squeezes away a batch of 1."""
 PREVIEW_OPSET = 18
-"""What bodies of the preview domain are written in: they say nothing of it, and their operators have kept their form
-since."""
+"""The opset of bodies of the preview domain: they do not declare one, and their operators have not changed since."""
 
 
 class Body(NamedTuple):
-    """What a node stands for. ``nodes`` read ``inputs`` (by position of the call's) and define ``outputs``. No name is
-    given twice, in the graphs of a Scan either.
-
-    ``types`` are the types of the values in between and of the inputs, as far as inference finds them: TypeProtos
-    as bytes. ``opset`` is what the operators mean.
+    """The decomposition of a node. ``nodes`` read ``inputs`` (by position of the call's) and define ``outputs``. No
+    name is defined twice, including in the graphs of a Scan.
+    ``types`` are the types of intermediate values and inputs, as far as inference finds them: TypeProtos as bytes.
+    ``opset`` defines the operators' semantics.
     """
 
     nodes: tuple[NodeProto, ...]
@@ -59,10 +58,10 @@ class Body(NamedTuple):
     opset: int
 
     def elem_type(self, name: str) -> int:
-        """The element type of a value; 0 where it is not known."""
+        """The element type of a value; 0 where unknown."""
         return int(TypeProto.FromString(self.types.get(name, b"")).tensor_type.elem_type)
 
-    def may_run_never(self, nodes: Iterable[NodeProto]) -> bool:
+    def may_have_no_steps(self, nodes: Iterable[NodeProto]) -> bool:
         """Whether a Scan among the nodes may have no step: ONNX's bodies fail there."""
         scanned = []
         for node in nodes:
@@ -93,10 +92,10 @@ class Body(NamedTuple):
         return _of_call(call, node, types, (self.opset, self.opset), False)
 
 
-def body_of(node: Node, *, itself: bool = False) -> Body | None:
-    """The body of an ONNX operator where ``node`` stands; None where there is none that means the same there.
+def body_of(node: Node, *, allow_self: bool = False) -> Body | None:
+    """The body of an ONNX operator where ``node`` stands; None where there is none with the same semantics there.
 
-    ``itself``: the operator may be in its own body, in a simpler form.
+    ``itself``: the operator may occur in its own body, in a simpler form.
 
     Raises:
         UnknownAttribute: an attribute refers to the surrounding function.
@@ -108,13 +107,13 @@ def body_of(node: Node, *, itself: bool = False) -> Body | None:
         a for a in map(node.attribute, [a.name for a in node.proto.attribute]) if a is not None
     )
     types = [_type_of(value) for value in node.inputs]
-    return _of_call(call, node.proto, types, (node.opset, node.scope.opset()), itself)
+    return _of_call(call, node.proto, types, (node.opset, node.scope.opset()), allow_self)
 
 
 def _of_call(
-    call: NodeProto, source: NodeProto, types: Sequence[bytes], opsets: tuple[int, int], itself: bool
+    call: NodeProto, source: NodeProto, types: Sequence[bytes], opsets: tuple[int, int], allow_self: bool
 ) -> Body | None:
-    """The body of ``call``, whose inputs and outputs get names that do not depend on where it stands.
+    """The body of ``call``, whose inputs and outputs get names that do not depend on its position.
 
     ``opsets``: the version of the node's own domain, and that of ONNX's.
     """
@@ -122,7 +121,7 @@ def _of_call(
         return None
     call.input.extend(f"in {index}" if name else "" for index, name in enumerate(source.input))
     call.output.extend(f"out {index}" if name else "" for index, name in enumerate(source.output))
-    for tensor in wire.node_tensors([call]):
+    for tensor in walk.node_tensors([call]):
         where = lazy.range_of(tensor)
         if where is not None and where.length > SIZE_LIMIT:
             return None
@@ -132,13 +131,13 @@ def _of_call(
     if len(data) > SIZE_LIMIT:
         return None
     try:
-        return _asked(data, tuple(types), opsets, itself)
+        return _cached(data, tuple(types), opsets, allow_self)
     except _NoAnswer:
         return None
 
 
 def _type_of(value: Value | None) -> bytes:
-    """The value's type as a TypeProto's bytes, with the dimensions that are static; empty where it is not known."""
+    """The value's type as a TypeProto's bytes, with its static dimensions; empty where unknown."""
     if value is None:
         return b""
     shapes = value.scope.model.shapes
@@ -158,12 +157,12 @@ def _type_of(value: Value | None) -> bytes:
 
 
 class _NoAnswer(Exception):
-    """The fork ran out of time or memory: that says nothing about the node, and is not remembered."""
+    """The fork ran out of time or memory: this says nothing about the node and is not cached."""
 
 
 @lru_cache(maxsize=512)
-def _asked(data: bytes, types: tuple[bytes, ...], opsets: tuple[int, int], itself: bool) -> Body | None:
-    outcome = forked(_made, data, types, opsets, itself, timeout=TIMEOUT_S, memory_mb=MEMORY_MB)
+def _cached(data: bytes, types: tuple[bytes, ...], opsets: tuple[int, int], allow_self: bool) -> Body | None:
+    outcome = forked(_build, data, types, opsets, allow_self, timeout=TIMEOUT_S, memory_mb=MEMORY_MB)
     if outcome.status in ("timeout", "memory"):
         raise _NoAnswer
     if outcome.status != "ok" or outcome.value is None:
@@ -175,21 +174,21 @@ def _asked(data: bytes, types: tuple[bytes, ...], opsets: tuple[int, int], itsel
 # ------------------------------------------------------------------------------------------ in the fork
 
 
-def _made(
-    data: bytes, types: tuple[bytes, ...], opsets: tuple[int, int], itself: bool
+def _build(
+    data: bytes, types: tuple[bytes, ...], opsets: tuple[int, int], allow_self: bool
 ) -> tuple[list[bytes], tuple[str, ...], tuple[str, ...], dict[str, bytes]] | None:
-    """The body's nodes, its inputs and outputs, and its types; None where no body means the same."""
+    """The body's nodes, its inputs and outputs, and its types; None where no body has the same semantics."""
     call = NodeProto.FromString(data)
     version, opset = opsets
     schema = defs.get_schema(call.op_type, version, call.domain)
     if any(attribute.name not in schema.attributes for attribute in call.attribute):
-        return None  # it may mean something to somebody
-    own = _own.function(call, types, version, itself=itself)
+        return None  # an unknown attribute may have a meaning
+    own = _own.function(call, types, version, allow_self=allow_self)
     function, written = (own, version) if own is not None else _function(call, schema, types, version)
     if function is None:
         return None
     _bind(function, call, schema)
-    if not _same_meaning(function, written, opset):
+    if not _has_same_meaning(function, written, opset):
         return None
     inputs = {name: kind for name, kind in zip(function.input, types, strict=False) if kind}
     nodes = list(function.node)
@@ -209,7 +208,7 @@ def _made(
 def _function(
     call: NodeProto, schema: Any, types: tuple[bytes, ...], version: int
 ) -> tuple[FunctionProto | None, int]:
-    """The function, and the version of ONNX's operators that it is written in."""
+    """The function, and the opset that it is written in."""
     if call.op_type in _NO_BODY:
         return None, 0
     fixed, made = schema.function_opset_versions, schema.context_dependent_function_opset_versions
@@ -228,7 +227,7 @@ def _function(
 
 
 def _bind(function: FunctionProto, call: NodeProto, schema: Any) -> None:
-    """Put the call's attributes, or their defaults, where the body refers to them."""
+    """Substitute the call's attributes, or their defaults, for the references in the body."""
     given = {a.name: a for a in getattr(function, "attribute_proto", ())}
     for name, attribute in schema.attributes.items():
         if attribute.default_value.type:
@@ -247,7 +246,7 @@ def _bind(function: FunctionProto, call: NodeProto, schema: Any) -> None:
         kept = [AttributeProto.FromString(a.SerializeToString()) for a in bound]
         del node.attribute[:]
         node.attribute.extend(kept)
-    # An operator whose optional inputs were left out reads "" instead.
+    # An operator reads "" for an omitted optional input.
     present = {name for name, read in zip(function.input, call.input, strict=False) if read}
     missing = set(function.input) - present
     for node in _nested.every(function.node):
@@ -258,16 +257,16 @@ def _bind(function: FunctionProto, call: NodeProto, schema: Any) -> None:
             del node.input[-1]
 
 
-def _same_meaning(function: FunctionProto, written: int, opset: int) -> bool:
-    """Whether the body's operators mean in ``opset`` what they mean in the version that it is written in."""
+def _has_same_meaning(function: FunctionProto, written: int, opset: int) -> bool:
+    """Whether the body's operators have the same semantics in ``opset`` as in the version they are written in."""
     return written <= opset and all(
-        node.domain in ("", "ai.onnx") and _kept(node, written, opset)
+        node.domain in ("", "ai.onnx") and _is_compatible(node, written, opset)
         for node in _nested.every(function.node)
     )
 
 
-def _kept(node: NodeProto, old: int, new: int) -> bool:
-    """Whether an operator only got more types, and optional inputs and attributes, and lost none that it uses here."""
+def _is_compatible(node: NodeProto, old: int, new: int) -> bool:
+    """Whether an operator only gained types, optional inputs and attributes, and lost none that it uses here."""
     try:
         before, after = defs.get_schema(node.op_type, old, ""), defs.get_schema(node.op_type, new, "")
     except defs.SchemaError:
@@ -279,18 +278,18 @@ def _kept(node: NodeProto, old: int, new: int) -> bool:
     if second[: len(first)] != first or any(option != optional for _, option in second[len(first) :]):
         return False
     used = {attribute.name for attribute in node.attribute}
-    lost = [a for name, a in before.attributes.items() if name not in after.attributes]
+    removed = [a for name, a in before.attributes.items() if name not in after.attributes]
     both = [(a, after.attributes[name]) for name, a in before.attributes.items() if name in after.attributes]
     return (
         [o.name for o in before.outputs] == [o.name for o in after.outputs]
-        and not any(a.required or a.default_value.type or a.name in used for a in lost)
+        and not any(a.required or a.default_value.type or a.name in used for a in removed)
         and all(a.type == b.type and a.default_value == b.default_value for a, b in both)
         and not any(a.required for name, a in after.attributes.items() if name not in before.attributes)
     )
 
 
 def _well_typed(nodes: Sequence[NodeProto], types: Mapping[str, bytes], opset: int) -> bool:
-    """Whether inputs that must have one type have it: ONNX's MeanVarianceNormalization adds a float32 to a float16."""
+    """Whether inputs that must share a type do: ONNX's MeanVarianceNormalization adds float32 to float16."""
     for node in nodes:
         bound: dict[str, int] = {}
         formal = defs.get_schema(node.op_type, opset, "").inputs

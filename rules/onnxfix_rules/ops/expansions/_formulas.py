@@ -1,4 +1,4 @@
-"""Formulas of fused operators in ONNX's own: what the rules about ONNX Runtime's operators share."""
+"""Formulas of fused operators in ONNX operators, shared by the rules about ONNX Runtime's operators."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Operand = Value | str
 
 
 def scalar(draft: Draft, value: float, elem: int, hint: str = "const") -> str:
-    """A constant of one number in an element type."""
+    """A scalar constant of an element type."""
     return draft.constant(np.array(value, helper.tensor_dtype_to_np_dtype(elem)), hint)
 
 
 def gelu(draft: Draft, data: Operand, elem: int, target: Target, output: str) -> bool:
-    """The exact Gelu of ``data`` as ``output``; False where the opset cannot say it."""
+    """The exact Gelu of ``data`` as ``output``; False where the opset cannot express it."""
     opset = draft.anchor.scope.opset()
     if opset >= 20 and target.imports("Gelu"):
         draft.add("Gelu", [data], output=output)
@@ -32,7 +32,7 @@ def gelu(draft: Draft, data: Operand, elem: int, target: Target, output: str) ->
 
 
 def tanh_gelu(draft: Draft, data: Operand, elem: int, target: Target, output: str) -> None:
-    """Gelu by its approximation with Tanh as ``output``."""
+    """Gelu's Tanh approximation as ``output``."""
     if draft.anchor.scope.opset() >= 20 and target.imports("Gelu"):
         draft.add("Gelu", [data], output=output, approximate="tanh")
         return
@@ -40,8 +40,8 @@ def tanh_gelu(draft: Draft, data: Operand, elem: int, target: Target, output: st
     square = draft.add("Mul", [data, data])
     inner = draft.add("Mul", [square, scalar(draft, 0.044715 * slope, elem)])
     factor = draft.add("Add", [inner, scalar(draft, slope, elem)])
-    bent = draft.add("Tanh", [draft.add("Mul", [data, factor])])
-    shifted = draft.add("Add", [bent, scalar(draft, 1.0, elem)])
+    tanh = draft.add("Tanh", [draft.add("Mul", [data, factor])])
+    shifted = draft.add("Add", [tanh, scalar(draft, 1.0, elem)])
     half = draft.add("Mul", [data, scalar(draft, 0.5, elem)])
     draft.add("Mul", [half, shifted], output=output)
 
@@ -56,7 +56,7 @@ def layer_normalization(
     target: Target,
     output: str,
 ) -> None:
-    """The norm of the last axis as ``output``: LayerNormalization, or its definition in float32."""
+    """Layer normalization over the last axis as ``output``: LayerNormalization, or its definition in float32."""
     if draft.anchor.scope.opset() >= 17 and target.imports("LayerNormalization"):
         inputs = [data, scale] if bias is None else [data, scale, bias]
         draft.add("LayerNormalization", inputs, output=output, axis=-1, epsilon=epsilon)
@@ -80,7 +80,7 @@ def rms_normalization(
 
 
 def mean(draft: Draft, data: Operand, output: str = "") -> str:
-    """The mean along the last axis, which stays as 1."""
+    """The mean along the last axis, which is kept with length 1."""
     if draft.anchor.scope.opset() < 18:
         return draft.add("ReduceMean", [data], output=output, axes=[-1], keepdims=1)
     axes = draft.constant(np.array([-1], np.int64), "axes")
@@ -88,13 +88,13 @@ def mean(draft: Draft, data: Operand, output: str = "") -> str:
 
 
 def deviation(draft: Draft, data: Operand, epsilon: float, elem: int) -> str:
-    """The root of the mean square, with epsilon added to the square."""
+    """The root of the mean square, with epsilon added to the mean square."""
     square = mean(draft, draft.add("Mul", [data, data]))
     return draft.add("Sqrt", [draft.add("Add", [square, scalar(draft, epsilon, elem, "epsilon")])])
 
 
 def widened(draft: Draft, data: Operand, elem: int) -> tuple[Operand, int]:
-    """``data`` in float32 at least, and its type then: squares of float16 overflow."""
+    """``data`` in at least float32, and its type then: squares of float16 overflow."""
     if elem != TensorProto.FLOAT16:
         return data, elem
     return draft.add("Cast", [data], to=TensorProto.FLOAT), TensorProto.FLOAT
@@ -103,22 +103,22 @@ def widened(draft: Draft, data: Operand, elem: int) -> tuple[Operand, int]:
 def _scaled(
     draft: Draft, data: str, scale: Operand, bias: Operand | None, kinds: tuple[int, int], output: str
 ) -> None:
-    """Scale, bias and the way back to the type of the data; both are of that type."""
+    """Multiply by the scale, add the bias, and cast back to the type of the data, which both have."""
     elem, kind = kinds
-    back = elem != kind
+    narrow = elem != kind
 
     def wide(value: Operand) -> Operand:
-        return draft.add("Cast", [value], to=kind) if back else value
+        return draft.add("Cast", [value], to=kind) if narrow else value
 
-    last = draft.add("Mul", [data, wide(scale)], output="" if back or bias is not None else output)
+    last = draft.add("Mul", [data, wide(scale)], output="" if narrow or bias is not None else output)
     if bias is not None:
-        last = draft.add("Add", [last, wide(bias)], output="" if back else output)
-    if back:
+        last = draft.add("Add", [last, wide(bias)], output="" if narrow else output)
+    if narrow:
         draft.add("Cast", [last], output=output, to=elem)
 
 
 def known_float(node: Node, *values: Value) -> int | None:
-    """The one float type of all the values; None where it is another, unknown, or they differ."""
+    """The common float type of all values; None where it is another type, unknown, or they differ."""
     elems = {node.model.shapes.elem_type(value) for value in values}
     elem = elems.pop() if len(elems) == 1 else None
     return elem if elem in FLOATS else None

@@ -1,7 +1,7 @@
-"""Bodies that are better than ONNX's own: the same formulas in fewer operators, and right for empty tensors too.
+"""Bodies that are better than ONNX's own: the same formulas in fewer operators, correct for empty tensors too.
 
-ONNX's LayerNormalization writes out the norm that TensorRT has; its SoftmaxCrossEntropyLoss reshapes by [0, 0, -1],
-which fails on empty tensors; its AffineGrid decides by an If (``_affine``).
+ONNX's LayerNormalization decomposes the norm that TensorRT has; its SoftmaxCrossEntropyLoss reshapes by [0, 0, -1],
+which fails on empty tensors; its AffineGrid selects by an If (``_affine``).
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from onnxfix_rules.ops.expansions import _affine
 
 
 def function(
-    call: NodeProto, types: tuple[bytes, ...], version: int, *, itself: bool
+    call: NodeProto, types: tuple[bytes, ...], version: int, *, allow_self: bool
 ) -> FunctionProto | None:
-    """A body for this call, in operators of opset ``version``; None where ONNX's own has to do.
+    """A body for this call, in operators of opset ``version``; None where ONNX's own is used.
 
-    ``itself``: the operator may be in its own body, in a simpler form.
+    ``itself``: the operator may occur in its own body, in a simpler form.
     """
     if (
         call.domain
-        or (call.op_type == "LayerNormalization" and not itself)
+        or (call.op_type == "LayerNormalization" and not allow_self)
         or not all(kind or not name for kind, name in zip(types, call.input, strict=True))
     ):
         return None
-    make = {
+    builder = {
         "AffineGrid": _affine.function,
         "LayerNormalization": _layer_normalization,
         "SoftmaxCrossEntropyLoss": _cross_entropy,
     }.get(call.op_type)
-    return None if make is None else make(call, types, version)
+    return None if builder is None else builder(call, types, version)
 
 
 def attributes(call: NodeProto) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _function(
 
 
 def _layer_normalization(call: NodeProto, types: tuple[bytes, ...], version: int) -> FunctionProto | None:
-    """The norm itself, and mean and inverse deviation computed beside it."""
+    """The norm itself, with mean and inverse deviation computed separately."""
     given = attributes(call)
     axis, stash = given.get("axis", -1), given.get("stash_type", 1)
     kind = TypeProto.FromString(types[0]).tensor_type
@@ -77,21 +77,21 @@ def _layer_normalization(call: NodeProto, types: tuple[bytes, ...], version: int
 
 
 def _means(source: str, target: str, axes: list[int], version: int, rank: int | None) -> list[NodeProto]:
-    """Means along ``axes``, which stay as 1; ``rank`` where the tensor may be empty.
+    """Means along ``axes``, which are kept with length 1; ``rank`` where the tensor may be empty.
 
-    ONNX Runtime 1.31 leaves the axes of an empty tensor whole: a Reshape gives the shape that ONNX says.
+    ONNX Runtime 1.31 does not reduce the axes of an empty tensor: a Reshape gives the shape that ONNX defines.
     """
-    named, whole = f"{target} axes", target if rank is None else f"{target} whole"
+    named, unreshaped = f"{target} axes", target if rank is None else f"{target} whole"
     nodes = [_constant(named, np.array(axes, np.int64))] if version >= 18 else []
     if version < 18:
-        nodes.append(helper.make_node("ReduceMean", [source], [whole], axes=axes, keepdims=1))
+        nodes.append(helper.make_node("ReduceMean", [source], [unreshaped], axes=axes, keepdims=1))
     else:
-        nodes.append(helper.make_node("ReduceMean", [source, named], [whole], keepdims=1))
+        nodes.append(helper.make_node("ReduceMean", [source, named], [unreshaped], keepdims=1))
     if rank is not None:
-        shape = np.zeros(rank, np.int64)  # 0: as it is
+        shape = np.zeros(rank, np.int64)  # 0: unchanged
         shape[axes] = 1
         nodes.append(_constant(f"{target} shape", shape))
-        nodes.append(helper.make_node("Reshape", [whole, f"{target} shape"], [target]))
+        nodes.append(helper.make_node("Reshape", [unreshaped, f"{target} shape"], [target]))
     return nodes
 
 
@@ -102,7 +102,7 @@ def _constant(name: str, array: np.ndarray[Any, Any]) -> NodeProto:
 def _cross_entropy(call: NodeProto, types: tuple[bytes, ...], version: int) -> FunctionProto | None:
     """The logarithms of the probabilities, and their loss."""
     if version < 13:
-        return None  # LogSoftmax took the dimensions from axis on as one
+        return None  # LogSoftmax flattened the dimensions from axis on
     inputs = ["scores", "labels", "weights"][: len(call.input)]
     loss = helper.make_node("NegativeLogLikelihoodLoss", ["log_prob", *inputs[1:]], ["loss"])
     loss.attribute.extend(call.attribute)

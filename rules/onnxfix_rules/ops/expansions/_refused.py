@@ -1,7 +1,7 @@
-"""Why a target refuses a node of an operator that it may import: by its type, or by how the node is configured.
+"""Why a target rejects a node of an operator that it may import: by its type or its configuration.
 
-The configurations were measured with TensorRT-RTX 1.7.1, one model each: its parser speaks for TensorRT 11 too, its
-builder only for itself.
+The configurations were measured with TensorRT-RTX 1.7.1, one model each: its parser is representative of TensorRT 11
+too, its builder only of itself.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from onnxfix.rule import Model, Node, Target, Value, is_read, name_of
 _HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _WINDOWS = frozenset({"BlackmanWindow", "HammingWindow", "HannWindow"})
 HEADS = range(9, 257)
-"""Sizes of an attention head that fused attention takes; 8 and 264 were refused, 12 and 256 taken."""
+"""Head sizes that fused attention supports; 8 and 264 were rejected, 12 and 256 accepted."""
 
 
 def data_of(node: Node) -> Value | None:
-    """The value whose type a target's list speaks of."""
+    """The value whose type determines a target's support."""
     return node.output(0) if node.op_type in _WINDOWS else node.input(0)
 
 
 def reason(node: Node, model: Model, target: Target) -> str:
-    """Why the target refuses this node; "" where it does not, or nobody knows.
+    """Why the target rejects this node; "" where it does not, or where unknown.
 
     Raises:
         UnknownAttribute: it depends on an attribute of the surrounding function.
     """
     if node.domain:
         return "no TensorRT has an importer for it" if node.domain.startswith("ai.onnx.preview") else ""
-    why = _reason(node, model, target)
-    if why and node.attr("reduction", "mean") not in ("none", "mean", "sum"):
-        return ""  # no node of ONNX's: its body would take it for a sum
-    return why
+    rejection = _reason(node, model, target)
+    if rejection and node.attr("reduction", "mean") not in ("none", "mean", "sum"):
+        return ""  # invalid in ONNX: its body would treat it as a sum
+    return rejection
 
 
 def _reason(node: Node, model: Model, target: Target) -> str:
@@ -41,9 +41,9 @@ def _reason(node: Node, model: Model, target: Target) -> str:
     data = data_of(node)
     elem = None if data is None else model.shapes.elem_type(data)
     if elem and target.types_measured and target.accepts(node.op_type, elem) is False:
-        return f"it takes no {name_of(elem)} there"
+        return f"it does not support {name_of(elem)} there"
     if target.types_measured and node.op_type == "Celu" and elem in _HALF:
-        return f"it takes no {name_of(elem)} there"
+        return f"it does not support {name_of(elem)} there"
     if target.types_measured and node.op_type == "LayerNormalization":
         return _layer_normalization(node)
     if target.types_measured and node.op_type == "Attention":
@@ -52,33 +52,33 @@ def _reason(node: Node, model: Model, target: Target) -> str:
 
 
 def _layer_normalization(node: Node) -> str:
-    return "it takes one output only" if any(is_read(value) for value in node.outputs[1:]) else ""
+    return "it supports only one output" if any(is_read(value) for value in node.outputs[1:]) else ""
 
 
 def _attention(node: Node) -> str:
-    """What the parser says of attributes, optional inputs and outputs. What it ignores without a word is OPS015's."""
+    """What the parser rejects in attributes, optional inputs and outputs. OPS015 reports what it silently ignores."""
     if any(is_read(value) for value in node.outputs[1:]):
-        return "it takes one output only"
+        return "it supports only one output"
     if node.input(4) is not None or node.input(5) is not None:
-        return "it takes no past keys and values"
+        return "it does not support past keys and values"
     if node.attr("softcap", 0.0) != 0:
-        return "it takes no softcap"
+        return "it does not support softcap"
     if node.attribute("softmax_precision") is not None:
-        return "it takes no softmax_precision"
+        return "it does not support softmax_precision"
     if node.input(3) is not None and node.attr("is_causal", 0):
-        return "it takes a mask or is_causal, not both"
+        return "it supports a mask or is_causal, not both"
     return ""
 
 
 def _shapes_of_attention(node: Node, model: Model, target: Target) -> str:
-    """What the parser and, of TensorRT-RTX, the builder say of head sizes and types."""
+    """Which head sizes and types the parser and, for TensorRT-RTX, the builder reject."""
     query, key, value = (node.input(index) for index in range(3))
     if query is None or key is None or value is None:
         return ""
     heads = node.attr("q_num_heads", 0), node.attr("kv_num_heads", 0)
-    size, other = _head_size(key, heads[1], model), _head_size(value, heads[1], model)
-    if size is not None and other is not None and size != other:
-        return "it takes values only of the size of the keys"
+    size, value_size = _head_size(key, heads[1], model), _head_size(value, heads[1], model)
+    if size is not None and value_size is not None and size != value_size:
+        return "it requires values of the same size as the keys"
     elem, rank = model.shapes.elem_type(query), model.shapes.rank(query)
     if target.package != "tensorrt-rtx" or elem is None or rank is None:
         return ""
@@ -87,9 +87,9 @@ def _shapes_of_attention(node: Node, model: Model, target: Target) -> str:
     if plain and static:
         return ""
     if elem not in _HALF:
-        return f"its builder has no attention in {name_of(elem)}"
+        return f"its builder does not support attention in {name_of(elem)}"
     if size is not None and size not in HEADS:
-        return f"its builder has no attention with heads of {size}"
+        return f"its builder does not support attention with heads of {size}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""OPS026: bitwise operators on what was boolean before."""
+"""OPS026: bitwise operators on booleans that were cast to integers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bitwise_logic(node: Node, model: Model) -> Iterator[Match]:
 
     ## Fix
     The logical operator on the booleans themselves, and a Cast of the result; where the result was cast back, CST003
-    takes both Casts away. A constant of 0 and 1 counts as boolean. Exact.
+    removes both Casts. A constant of 0 and 1 counts as boolean. Exact.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__BitwiseAnd.html
@@ -44,9 +44,9 @@ def bitwise_logic(node: Node, model: Model) -> Iterator[Match]:
     logic = draft.add(_LOGIC[node.op_type], [first.name(draft), second.name(draft)])
     draft.add("Cast", [logic], output=output.name, to=elem)
     yield Match(
-        f"TensorRT has no {node.op_type}; its operands are 0 and 1 only",
+        f"TensorRT has no {node.op_type}; all operands here are 0 or 1",
         node=node,
-        fix=Fix(f"write {_LOGIC[node.op_type]} of the booleans", draft.edits),
+        fix=Fix(f"replace by {_LOGIC[node.op_type]} of the booleans", draft.edits),
         reads=(*first.reads, *second.reads),
     )
 
@@ -69,14 +69,14 @@ bitwise_logic.examples = [
         after="g (bool[N] p, bool[N] q) => (int64[N] y) { l = Or(p, q)  y = Cast<to = 7>(l) }",
     ),
     Fixed(
-        "of three, one behind the other, the last a constant of 0 and 1",
+        "a chain of three, the last a constant of 0 and 1",
         before="""g (bool[2] p, bool[2] q) => (int32[2] y) <int32[2] k = {1, 0}> {
             a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  c = BitwiseOr(a, b)  y = BitwiseAnd(k, c) }""",
         after="""g (bool[2] p, bool[2] q) => (int32[2] y) <bool[2] k = {1, 0}> {
             l = Or(p, q)  m = And(k, l)  y = Cast<to = 6>(m) }""",
     ),
     Fixed(
-        "inside a branch, of captured Casts that others read",
+        "in a branch, with captured Casts that other nodes read",
         before="""g (bool[2] p, bool[2] q, bool c) => (int32[2] y, int32[2] a) {
             a = Cast<to = 6>(p)  b = Cast<to = 6>(q)
             y = If(c)<then_branch = t () => (int32[2] u) { u = BitwiseXor(a, b) },
@@ -87,12 +87,12 @@ bitwise_logic.examples = [
                       else_branch = e () => (int32[2] v) { v = Neg(b) }> }""",
     ),
     Silent(
-        "a constant that has another bit",
+        "a constant with another bit set",
         """g (bool[2] p) => (int32[2] y) <int32[2] k = {1, 2}> {
             a = Cast<to = 6>(p)  y = BitwiseAnd(a, k) }""",
     ),
     Silent(
-        "any integers",
+        "arbitrary integers",
         "g (int32[2] p, bool[2] q) => (int32[2] y) { b = Cast<to = 6>(q)  y = BitwiseAnd(p, b) }",
     ),
     Silent(
@@ -101,11 +101,12 @@ bitwise_logic.examples = [
             a = Cast<to = 7>(p)  b = Cast<to = 7>(q)  y = BitwiseAnd(a, b) }""",
     ),
     Silent(
-        "a constant that the caller may replace",
+        "a default of a graph input",
         """g (bool[2] p, int32[2] k) => (int32[2] y) <int32[2] k = {1, 0}> {
             a = Cast<to = 6>(p)  y = BitwiseAnd(a, k) }""",
     ),
     Silent(
-        "BitwiseNot makes -1 of 0", "g (bool[2] p) => (int32[2] y) { a = Cast<to = 6>(p)  y = BitwiseNot(a) }"
+        "BitwiseNot, which turns 0 into -1",
+        "g (bool[2] p) => (int32[2] y) { a = Cast<to = 6>(p)  y = BitwiseNot(a) }",
     ),
 ]

@@ -1,4 +1,4 @@
-"""OPS050: operators that the target refuses and ONNX defines by others."""
+"""OPS050: operators that the target rejects and that ONNX defines by other operators."""
 
 from __future__ import annotations
 
@@ -41,48 +41,48 @@ FUNCTIONS = names(
     "ReduceSumSquare Relu RotaryEmbedding Selu Shrink Softmax SoftmaxCrossEntropyLoss Softplus Softsign SpaceToDepth "
     "SwiGLU Swish ThresholdedRelu ai.onnx.preview::FlexAttention"
 )
-"""ONNX's operators with a function body, but SequenceMap (sequences, which TensorRT has not) and Bernoulli (random)."""
+"""ONNX's operators with a function body, except SequenceMap (TensorRT has no sequences) and Bernoulli (random)."""
 
 
 @rule("OPS050", per="model", safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13, 22, 39])
 def operator_with_function_body(model: Model) -> Iterator[Match]:
-    """An operator that the target refuses, as it stands there, and that ONNX defines by others that it takes.
+    """An operator that the target rejects in this form, and that ONNX defines by operators that the target supports.
 
     ## Why it matters
-    TensorRT has no importer for many of ONNX's newer operators, and takes others only in part. ONNX defines most of
-    them by a function: a few operators that TensorRT has had for long. Refused, measured with TensorRT-RTX 1.7.1:
+    TensorRT has no importer for many of ONNX's newer operators, and supports others only in part. ONNX defines most of
+    them by a function body: a few operators that TensorRT has long supported. Rejected, measured with TensorRT-RTX
+    1.7.1:
 
     - no importer (`UNSUPPORTED_NODE`, `Plugin not found, are the plugin name, version, and namespace correct?`):
       NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss, CenterCropPad, AffineGrid, SwiGLU, FlexAttention; imported as
-      a plugin that is not there: CausalConvWithState, LinearAttention.
+      a plugin that does not exist: CausalConvWithState, LinearAttention.
     - LayerNormalization whose mean or deviation is read (`This version of TensorRT doesn't support mode than 1 outputs
       for LayerNormalization nodes!`).
     - Attention with a cache (`Setting past_key for the Attention node is not supported`), a softcap, softmax_precision,
       a mask beside is_causal, more than one output, or values of another size than the keys. TensorRT-RTX parses other
-      attention and builds it in half precision and bfloat16 with heads of 9 to 256 only (`decompose`, in Myelin's
+      attention and builds it only in half precision and bfloat16 with heads of 9 to 256 (`decompose`, in Myelin's
       words, for float32 and other heads), or with three dimensions, all static, and neither mask nor causality.
     - types: Celu in half precision, Mish and HardSwish in bfloat16, PRelu of int32, DepthToSpace of bool, ...
 
-    A target's list of operators says the same for older ones, such as LayerNormalization for TensorRT 8.4. Silent where
-    it says nothing, and where the target would refuse the body.
+    A target's list of operators gives the same for older ones, such as LayerNormalization for TensorRT 8.4. Silent
+    where the list says nothing, and where the target would reject the body.
 
     ## Fix
-    The body takes the operator's place, with its attributes and their defaults put in; bodies in it follow in the next
-    round. Of ONNX's 1,884 node models 246 build thereby that did not, each with the outputs that ONNX expects. Exact
+    The body replaces the operator, with its attributes and their defaults substituted; bodies inside it follow in the
+    next round. Of ONNX's 1,884 node models 246 build only with this fix, each with the outputs that ONNX expects. Exact
     where the body only moves data and computes with integers (CenterCropPad, DepthToSpace, a loss without reduction and
-    weights); else within tolerance, by `--numeric-fixes`: sums come in another order. A fused operator becomes a dozen
-    layers (attention: 100).
+    weights); otherwise within tolerance, by `--numeric-fixes`: sums are computed in another order. A fused operator
+    becomes a dozen layers (attention: 100).
 
-    Three bodies are not ONNX's own. LayerNormalization stays, and mean and deviation are computed beside it;
-    SoftmaxCrossEntropyLoss from opset 13 is LogSoftmax and NegativeLogLikelihoodLoss, as ONNX's reshapes fail on empty
-    tensors; AffineGrid's has an If by the number of dimensions, which is known. LinearAttention's is a Scan, which
-    TensorRT takes for any number of steps; where there may be none, the fix is unsafe. No fix where a body's operator
-    has changed its meaning between the opset that the body is written in and the model's, and for nodes in local
-    functions.
+    Three bodies are not ONNX's own. LayerNormalization stays, and mean and deviation are computed separately;
+    SoftmaxCrossEntropyLoss from opset 13 is LogSoftmax and NegativeLogLikelihoodLoss, since ONNX's reshapes fail on
+    empty tensors; ONNX's AffineGrid body has an If by the number of dimensions, which is known. LinearAttention's is a
+    Scan, which TensorRT supports for any number of steps; where there may be none, the fix is unsafe. No fix where the
+    semantics of a body's operator changed between the body's opset and the model's, and for nodes in local functions.
 
-    A grid with aligned corners has no step along an axis of size 1. ONNX's body divides by zero there, but for the
-    depth, which it puts at -1; ONNX's reference puts all of them at -1, ONNX Runtime and PyTorch at 0. Here they lie at
-    -1, and where a size is 1 or may be, the fix is unsafe.
+    A grid with aligned corners has no step along an axis of size 1. ONNX's body divides by zero there, except for the
+    depth, which it puts at -1; ONNX's reference puts all of them at -1, ONNX Runtime and PyTorch at 0. The fix uses -1,
+    and where a size is 1 or may be, it is unsafe.
 
     ## References
     - https://github.com/onnx/onnx/blob/main/docs/Operators.md: "Function" marks them
@@ -105,33 +105,33 @@ def _has_body(operator: Operator, model: Model) -> bool:
 
 
 def _match(node: Node, model: Model, target: Target) -> Match | None:
-    why = reason(node, model, target)
-    if not why or data_of(node) is None:
+    rejection = reason(node, model, target)
+    if not rejection or data_of(node) is None:
         return None
     from onnxfix_rules.ops.expansions import _replacement  # lazy: start-up
     from onnxfix_rules.ops.expansions._bodies import body_of  # lazy: start-up
 
-    body = body_of(node, itself=target.imports(node.op_type) is True)
+    body = body_of(node, allow_self=target.imports(node.op_type) is True)
     if body is None or len(body.outputs) < len(node.outputs):
         return None
     wanted = [is_read(value) for value in node.outputs]
     nodes = body.live(wanted)
     if not any(wanted) or not _accepted(body, nodes, target):
         return None
-    unsafe = body.may_run_never(nodes) or _may_have_one_corner(node, model)
+    unsafe = body.may_have_no_steps(nodes) or _may_have_one_corner(node, model)
     safety = Safety.UNSAFE if unsafe else _replacement.safety_of(body, nodes)
     count = sum(inner.op_type != "Constant" for inner in flat(nodes))
     return Match(
-        f"{target.title} refuses this {node.op_type} ({why}), which ONNX defines by {count} operators that it takes",
+        f"{target.title} rejects this {node.op_type} ({rejection}); ONNX defines it by {count} supported operators",
         node=node,
         fix=Fix(
-            f"write it out in {count} operators", _replacement.edits_for(node, body, nodes, wanted), safety
+            f"decompose into {count} operators", _replacement.edits_for(node, body, nodes, wanted), safety
         ),
     )
 
 
 def _may_have_one_corner(node: Node, model: Model) -> bool:
-    """Whether this is a grid with aligned corners of which some size may be 1: backends disagree on where that lies."""
+    """Whether this is a grid with aligned corners and a size that may be 1: backends disagree on its position."""
     if node.op_type != "AffineGrid" or node.attr("align_corners", 0) == 0:
         return False
     size = node.input(1)
@@ -140,7 +140,7 @@ def _may_have_one_corner(node: Node, model: Model) -> bool:
 
 
 def _accepted(body: Body, nodes: list[NodeProto], target: Target) -> bool:
-    """Whether the target takes every operator, or a body of it, with the type that it has there."""
+    """Whether the target supports every operator, or its body, with the type that it has there."""
     if target.imports("Scan") is not True and any(node.op_type == "Scan" for node in nodes):
         return False
     for node in flat(nodes):
@@ -197,7 +197,7 @@ operator_with_function_body.examples = [
         after=f"{_NLL} {{ {_GATHERED.replace('SOURCE', 'x')} }}",
     ),
     Fixed(
-        "crops and pads are exact",
+        "CenterCropPad: exact",
         before="g (float[N,9,3] x) => (float[N,6,3] y) <int64[1] s = {6}> { y = CenterCropPad<axes = [1]>(x, s) }",
         after="""g (float[N,9,3] x) => (float[N,6,3] y) <int64[1] s = {6}> {
             two = Constant<value = int64[1] {2}>()  a = Constant<value_ints = [1]>()
@@ -207,7 +207,7 @@ operator_with_function_body.examples = [
             y = Slice(w, b, e, a) }""",
     ),
     Fixed(
-        "booleans, which only move",
+        "DepthToSpace of booleans: exact",
         before="g (bool[1,4,2,2] x) => (bool[1,1,4,4] y) { y = DepthToSpace<blocksize = 2>(x) }",
         after="""g (bool[1,4,2,2] x) => (bool[1,1,4,4] y) {
             b = Constant<value = int64[1] {2}>()  bb = Constant<value = int64[1] {4}>()
@@ -223,7 +223,7 @@ operator_with_function_body.examples = [
         ir_version=13,
     ),
     Fixed(
-        "a body that has a body: the logarithm of Softmax, and its loss",
+        "a body whose operator has a body: SoftmaxCrossEntropyLoss",
         before="""g (float[N,C] x, int64[N] t) => (float[N] y, float[N,C] l) {
             y, l = SoftmaxCrossEntropyLoss<reduction = "none">(x, t) }""",
         after=f"""g (float[N,C] x, int64[N] t) => (float[N] y, float[N,C] l) {{
@@ -233,7 +233,7 @@ operator_with_function_body.examples = [
         ir_version=8,
     ),
     Fixed(
-        "the mean beside a norm, which stays one; the batch may be empty",
+        "LayerNormalization whose mean is read; the batch may be empty",
         before=f"{_NORM} {{ y, m = LayerNormalization(x, s) }}",
         after=f"""{_NORM} {{ y = LayerNormalization(x, s)  w = Cast<to = 1>(x)
             a = ReduceMean<axes = [-1], keepdims = 1>(w)  r = Constant<value = int64[3] {{0, 0, 1}}>()
@@ -242,7 +242,7 @@ operator_with_function_body.examples = [
         opset=17,
     ),
     Fixed(
-        "the inverse deviation of a norm over two axes, in a branch",
+        "the inverse deviation of a LayerNormalization over two axes, in a branch",
         before="""g (float[2,3,4] x, float[3,4] s, bool c) => (float[2,1,1] z) {
             z = If(c)<then_branch = p () => (float[2,1,1] i) {
                           y, , i = LayerNormalization<axis = 1, epsilon = 0.5>(x, s) },
@@ -266,7 +266,7 @@ operator_with_function_body.examples = [
         ir_version=13,
     ),
     Fixed(
-        "half precision that the importer's own constant does not fit",
+        "half precision, which TensorRT's importer does not support",
         before="g (float16[2,3] x) => (float16[2,3] y) { y = Celu<alpha = 2.0>(x) }",
         after="""g (float16[2,3] x) => (float16[2,3] y) {
             a = Constant<value_float = 2.0>()  b = CastLike(a, x)  c = Div(x, b)  d = Elu<alpha = 1.0>(c)
@@ -276,7 +276,7 @@ operator_with_function_body.examples = [
         ir_version=13,
     ),
     Flagged(
-        "attention with a softcap; not by default, for it computes anew",
+        "attention with a softcap: not by default, since it changes the computation",
         f"{_QKV} {{ y = Attention<softcap = 30.0>(q, k, v) }}".replace("TYPE", "float16"),
         opset=23,
         ir_version=11,
@@ -289,26 +289,26 @@ operator_with_function_body.examples = [
         ir_version=11,
     ),
     Flagged(
-        "a norm that TensorRT 8.4 lacks",
+        "LayerNormalization, which TensorRT 8.4 lacks",
         "g (float[2,8] x, float[8] s) => (float[2,8] y) { y = LayerNormalization(x, s) }",
         target="trt8.4",
         opset=17,
     ),
     Silent(
-        "attention that TensorRT takes",
+        "attention that TensorRT supports",
         f"{_QKV} {{ y = Attention<is_causal = 1>(q, k, v) }}".replace("TYPE", "float16"),
         target="rtx",
         opset=23,
         ir_version=11,
     ),
     Silent(
-        "of the builder of TensorRT 11 nothing is known",
+        "TensorRT 11, about whose builder nothing is known",
         f"{_QKV} {{ y = Attention(q, k, v) }}".replace("TYPE", "float"),
         opset=23,
         ir_version=11,
     ),
     Silent(
-        "three dimensions of known sizes are no fused attention",
+        "three static dimensions: not fused attention",
         """g (float[1,16,128] q, float[1,16,128] k, float[1,16,128] v) => (float[1,16,128] y) {
             y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v) }""",
         target="rtx",
@@ -316,17 +316,17 @@ operator_with_function_body.examples = [
         ir_version=11,
     ),
     Silent(
-        "a norm of one output; a mean that nobody reads is OPS021's",
+        "LayerNormalization with one output; an unused mean is OPS021's",
         """g (float[2,8] x, float[8] s) => (float[2,8] y) {
             h = LayerNormalization(x, s)  y, m = LayerNormalization(h, s) }""",
         opset=17,
     ),
     Silent(
-        "a body that the target does not take either: integers that are quantized",
+        "a body that the target rejects too: DynamicQuantizeLinear",
         """g (float[2,3] x) => (uint8[2,3] y, float s, uint8 z) { y, s, z = DynamicQuantizeLinear(x) }""",
     ),
     Silent(
-        "a body that has a loop",
+        "a body with a loop",
         "g (float16 a, float16 b, float16 c) => (float16[N] y) { y = Range(a, b, c) }",
         opset=27,
         ir_version=13,
@@ -338,28 +338,28 @@ operator_with_function_body.examples = [
         runs=False,
     ),
     Silent(
-        "random numbers", "g (float[2,3] x) => (float[2,3] y) { y = Bernoulli<seed = 1.0>(x) }", runs=False
+        "random values", "g (float[2,3] x) => (float[2,3] y) { y = Bernoulli<seed = 1.0>(x) }", runs=False
     ),
     Silent(
-        "in a function: nobody knows its types",
+        "in a local function, where types are unknown",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[3,5] x, int64[3] t) => (float y) { y = my.Loss(x, t) }
             <domain: "my", opset_import: ["" : 18]> Loss (a, b) => (c) { c = NegativeLogLikelihoodLoss(a, b) }""",
     ),
     Silent(
-        "another domain's operator, and a local function, of that name",
+        "another domain's operator and a local function of that name",
         """<ir_version: 13, opset_import: ["" : 28, "my" : 1, "its" : 1]>
             g (float[B,8] x, float[B,8] z) => (float[B,8] y) { u = my.SwiGLU(x, z)  y = its.SwiGLU(u, z) }
             <domain: "my", opset_import: ["" : 28]> SwiGLU (a, b) => (c) { c = Mul(a, b) }""",
         runs=False,
     ),
     Flagged(
-        "a grid for a rotated image: AffineGrid",
+        "AffineGrid for a rotated image",
         """g (float[1,2,3] t) => (float[1,4,5,2] y) <int64[4] s = {1,1,4,5}> { y = AffineGrid(t, s) }""",
         opset=20,
     ),
     Fixed(
-        "aligned corners of sizes that are not 1",
+        "aligned corners; no size is 1",
         before="""g (float[1,2,3] t) => (float[1,4,5,2] y) <int64[4] s = {1,1,4,5}> {
             y = AffineGrid<align_corners = 1>(t, s) }""",
         after=f"g (float[1,2,3] t) => (float[1,4,5,2] y) <int64[4] s = {{1,1,4,5}}> {{ {_CORNERS} }}",
@@ -367,7 +367,7 @@ operator_with_function_body.examples = [
         opset=20,
     ),
     Flagged(
-        "aligned corners of a size of 1, of which ONNX Runtime and ONNX's reference make different things",
+        "aligned corners of a size of 1, where ONNX Runtime and ONNX's reference disagree",
         """g (float[1,2,3] t) => (float[1,4,1,2] y) <int64[4] s = {1,1,4,1}> {
             y = AffineGrid<align_corners = 1>(t, s) }""",
         safety=Safety.NUMERIC,
@@ -375,7 +375,7 @@ operator_with_function_body.examples = [
         runs=False,
     ),
     Flagged(
-        "aligned corners of sizes that are not known",
+        "aligned corners of dynamic sizes",
         """g (float[B,2,3] t, int64[4] s) => (float[B,H,W,2] y) { y = AffineGrid<align_corners = 1>(t, s) }""",
         safety=Safety.NUMERIC,
         opset=20,

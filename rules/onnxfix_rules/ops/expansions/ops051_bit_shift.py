@@ -1,4 +1,4 @@
-"""OPS051: shifts of bits."""
+"""OPS051: BitShift."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops._integers import SMALL, WORDS, Computer, wide_of
+from onnxfix_rules.ops._integers import SMALL, WIDE, Computer, wide_of
 
 
 @rule("OPS051", ops=["BitShift"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13])
 def bit_shift(node: Node, model: Model) -> Iterator[Match]:
-    """A BitShift.
+    """A BitShift, which TensorRT does not import.
 
     ## Why it matters
-    TensorRT does not import it: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1. It unpacks quantized weights.
+    TensorRT does not import it: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1. It is used to unpack quantized
+    weights.
 
     ## Fix
-    To the left a product with a power of two, wrapped around by Mod; to the right a quotient, of signed types rounded
-    towards minus infinity. Where the amounts come at run time the powers are taken from a table. Amounts that are
-    negative or not less than the width give 0, or -1 for a negative number that is shifted to the right, as opset 28
-    says; before that ONNX did not say, and backends differ. Exact: uint8 and int8 are computed in int32, int32 in
-    int64, and nothing overflows.
+    A left shift becomes a product with a power of two, wrapped around by Mod; a right shift a quotient, for signed
+    types rounded toward minus infinity. Where the amounts are not constant, the powers are gathered from a table.
+    Amounts that are negative or not less than the width give 0, or -1 for a negative value shifted right, as defined
+    since opset 28; before that ONNX did not define it, and backends differ. Exact: uint8 and int8 are computed in
+    int32, int32 in int64, and nothing overflows.
 
-    TensorRT layers: 5 to 10 for bytes by a constant; by amounts that come at run time 9 to 19, of int64 up to 31.
+    TensorRT layers: 5 to 10 for bytes by a constant; by non-constant amounts 9 to 19, for int64 up to 31.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__BitShift.html
@@ -50,7 +51,7 @@ def bit_shift(node: Node, model: Model) -> Iterator[Match]:
     elem = None if data is None else model.shapes.elem_type(data)
     if data is None or amounts is None or output is None or target.imports("BitShift") is not False:
         return
-    if elem not in (*SMALL, *WORDS) or not target.has_type(elem) or target.imports("Mod") is not True:
+    if elem not in (*SMALL, *WIDE) or not target.has_type(elem) or target.imports("Mod") is not True:
         return
     wide = wide_of(elem) if elem in SMALL else TensorProto.INT64
     if wide == TensorProto.INT64 and not target.int64:
@@ -60,7 +61,7 @@ def bit_shift(node: Node, model: Model) -> Iterator[Match]:
     shift = Shift(computer, amounts)
     x = computer.widened(data)
     if elem == TensorProto.INT64:
-        result = _left_of_words(shift, x) if left else _right_of_words(shift, x)
+        result = _left_int64(shift, x) if left else _right_int64(shift, x)
     elif left:
         result = computer.wrapped(computer.add("Mul", x, shift.table("powers", lambda k: 1 << k)))
     else:
@@ -69,13 +70,13 @@ def bit_shift(node: Node, model: Model) -> Iterator[Match]:
     yield Match(
         "TensorRT has no BitShift",
         node=node,
-        fix=Fix("compute it by integer arithmetic", computer.draft.edits),
+        fix=Fix("decompose into integer arithmetic", computer.draft.edits),
         reads=(data, amounts),
     )
 
 
 class Shift:
-    """The amounts of a shift, and tables of what belongs to each: 0 to the width, which stands for all others."""
+    """The amounts of a shift, and lookup tables by amount: 0 to the width, which stands for all out-of-range ones."""
 
     def __init__(self, computer: Computer, amounts: Value) -> None:
         self.computer, self.width = computer, computer.bits
@@ -97,14 +98,14 @@ class Shift:
         return self.computer.add("Where", beyond, last, amounts)
 
     def table(self, hint: str, entry: Callable[[int], int]) -> str:
-        """What ``entry`` says for each amount, in the wide type."""
+        """The value of ``entry`` for each amount, in the wide type."""
         entries = [entry(amount) for amount in range(self.width + 1)]
         if self.known is None:
             return self.computer.add("Gather", self.computer.array(entries, hint), self.index)
         return self.computer.array(np.array(entries, dtype=object)[self.known], hint)
 
     def where(self, chosen: Callable[[int], bool], then: str, other: str) -> str:
-        """``then`` for the amounts that are chosen, one or all from one on, ``other`` for the rest."""
+        """``then`` for the chosen amounts (a single one, or all from one on), ``other`` for the rest."""
         picked = [amount for amount in range(self.width + 1) if chosen(amount)]
         if self.known is not None:
             mask = np.isin(self.known, picked)
@@ -118,15 +119,15 @@ class Shift:
 
 
 def _quotient(computer: Computer, x: str, by: str) -> str:
-    """x / by, rounded towards minus infinity; ``by`` is positive. TensorRT's and ONNX's own Div need not agree on
-    how they round negative numbers, so what is divided has no rest."""
+    """x / by, rounded toward minus infinity; ``by`` is positive. TensorRT's and ONNX's Div may round negative values
+    differently, so the dividend is made divisible first."""
     if not computer.signed:
         return computer.add("Div", x, by)
     return computer.add("Div", computer.add("Sub", x, computer.add("Mod", x, by)), by)
 
 
-def _right_of_words(shift: Shift, x: str) -> str:
-    """The powers up to 2**62; beyond that only the sign is left."""
+def _right_int64(shift: Shift, x: str) -> str:
+    """int64 to the right. Powers up to 2**62; beyond that only the sign is left."""
     computer = shift.computer
     near = _quotient(computer, x, shift.table("powers", lambda k: 1 << min(k, 62)))
     negative = computer.add("Less", x, computer.number(0))
@@ -134,8 +135,8 @@ def _right_of_words(shift: Shift, x: str) -> str:
     return shift.where(lambda k: k >= 63, sign, near)
 
 
-def _left_of_words(shift: Shift, x: str) -> str:
-    """The bits that stay below the sign's, as a product, and apart from them the one that becomes the sign's."""
+def _left_int64(shift: Shift, x: str) -> str:
+    """int64 to the left: a product of the bits below the sign bit, plus the bit that becomes the sign."""
     computer = shift.computer
     moved = range(1, 64)
     limit = shift.table("limits", lambda k: 1 << (63 - k) if k in moved else 1)
@@ -159,19 +160,19 @@ bit_shift.examples = [
             w = Cast<to = 6>(x)  r = Div(w, f)  y = Cast<to = 2>(r) }""",
     ),
     Fixed(
-        "to the left, by several amounts, the last beyond the type",
+        "to the left by several amounts, the last one out of range",
         before="""g (uint8[N,3] x) => (uint8[N,3] y) <uint8[3] s = {1, 7, 8}> {
             y = BitShift<direction = "LEFT">(x, s) }""",
         after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32[3] f = {2, 128, 256}, int32 m = {256}> {
             w = Cast<to = 6>(x)  p = Mul(w, f)  r = Mod(p, m)  y = Cast<to = 2>(r) }""",
     ),
     Fixed(
-        "by amounts that come at run time: a table of powers",
+        "non-constant amounts: a table of powers",
         before='g (uint8[N] x, uint8[N] s) => (uint8[N] y) { y = BitShift<direction = "RIGHT">(x, s) }',
         after=f"""g (uint8[N] x, uint8[N] s) => (uint8[N] y) <{_TABLE}> {{
             v = Cast<to = 6>(s)  b = Greater(v, k)  i = Where(b, k, v)  f = Gather(t, i)
             w = Cast<to = 6>(x)  r = Div(w, f)  y = Cast<to = 2>(r) }}""",
-        runs=False,  # ONNX Runtime's machine shift takes amounts beyond 31 for smaller ones
+        runs=False,  # ONNX Runtime's machine shift wraps amounts beyond 31
     ),
     Fixed(
         "powers of two",
@@ -182,7 +183,7 @@ bit_shift.examples = [
         runs=False,
     ),
     Fixed(
-        "a negative number to the right: towards minus infinity",
+        "a negative value to the right: toward minus infinity",
         before='g (int32[N] x) => (int32[N] y) <int32 s = {3}> { y = BitShift<direction = "RIGHT">(x, s) }',
         after="""g (int32[N] x) => (int32[N] y) <int64 f = {8}> {
             w = Cast<to = 7>(x)  m = Mod(w, f)  d = Sub(w, m)  r = Div(d, f)  y = Cast<to = 6>(r) }""",
@@ -190,11 +191,11 @@ bit_shift.examples = [
         ir_version=14,
     ),
     Silent(
-        "a type that TensorRT has not at all",
+        "a type that TensorRT does not support",
         'g (uint32[N] x) => (uint32[N] y) <uint32 s = {1}> { y = BitShift<direction = "LEFT">(x, s) }',
     ),
     Silent(
-        "int32 is computed in int64, which TensorRT 8 has not",
+        "int32 is computed in int64, which TensorRT 8 does not support",
         'g (int32[N] x) => (int32[N] y) <int32 s = {1}> { y = BitShift<direction = "LEFT">(x, s) }',
         opset=28,
         ir_version=14,

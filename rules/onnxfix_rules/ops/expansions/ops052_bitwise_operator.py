@@ -35,19 +35,19 @@ _TYPES = (*SMALL, TensorProto.INT32, TensorProto.INT64)
     hazards=[13, 36],
 )
 def bitwise_operator(node: Node, model: Model) -> Iterator[Match]:
-    """A bitwise operator on integers.
+    """A bitwise operator on integers, which TensorRT does not import.
 
     ## Why it matters
     TensorRT imports none: `UNSUPPORTED_NODE at onnxOpCheckers.cpp:1090 checkBitwiseAnd`, measured with TensorRT-RTX
     1.7.1. They unpack quantized weights, and compute flags and hashes.
 
     ## Fix
-    Integer arithmetic, exact. `x & 15` is `Mod(x, 16)`, and any other constant mask is a difference or sum of such,
-    `~x` is `-1 - x`, `x | m` is `x + (m - (x & m))`; none of it overflows. Of two tensors that both come at run time,
-    And multiplies the bits one by one along an axis of their own: that takes as many times the memory as the type has
-    bits. uint8 and int8 are computed in int32.
+    Integer arithmetic, exact. `x & 15` is `Mod(x, 16)`, and any other constant mask is a difference or sum of such
+    terms, `~x` is `-1 - x`, `x | m` is `x + (m - (x & m))`; none of it overflows. For two non-constant tensors, And
+    multiplies the bits one by one along a new axis: this multiplies the memory by the number of bits of the type. uint8
+    and int8 are computed in int32.
 
-    TensorRT layers: 2 to 4 for Not, 7 for a mask of low bits; 22 to 32 where both come at run time, of int64 53.
+    TensorRT layers: 2 to 4 for Not, 7 for a mask of low bits; 22 to 32 for two non-constant tensors, for int64 53.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__BitwiseAnd.html
@@ -55,7 +55,7 @@ def bitwise_operator(node: Node, model: Model) -> Iterator[Match]:
     output, first = node.output(), node.input(0)
     elem = None if first is None else model.shapes.elem_type(first)
     target = target_of(model)
-    if output is None or first is None or elem not in _TYPES or not _computes(model, elem):
+    if output is None or first is None or elem not in _TYPES or not _is_supported(model, elem):
         return
     if target.imports(node.op_type) is not False:
         return
@@ -74,13 +74,13 @@ def bitwise_operator(node: Node, model: Model) -> Iterator[Match]:
     yield Match(
         f"TensorRT has no {node.op_type}",
         node=node,
-        fix=Fix("compute it by integer arithmetic", computer.draft.edits),
+        fix=Fix("decompose into integer arithmetic", computer.draft.edits),
         reads=tuple(value for value in node.inputs if value is not None),
     )
 
 
-def _computes(model: Model, elem: int) -> bool:
-    """Whether the target computes in the type that this one is computed in."""
+def _is_supported(model: Model, elem: int) -> bool:
+    """Whether the target supports the type that this one is computed in."""
     target = target_of(model)
     return (
         target.has_type(elem)
@@ -90,7 +90,7 @@ def _computes(model: Model, elem: int) -> bool:
 
 
 def _result(computer: Computer, op_type: str, first: Value, second: Value) -> str:
-    """And, Or or Xor as the name of a value; "" where the rank is not known, or too high for an axis of bits."""
+    """And, Or or Xor as the name of a value; "" where the rank is unknown, or too high for an axis of bits."""
     known = [value.constant(_bits.LIMIT) for value in (first, second)]
     if known[0] is not None and known[1] is None:
         first, second, known = second, first, known[::-1]
@@ -110,7 +110,7 @@ def _result(computer: Computer, op_type: str, first: Value, second: Value) -> st
 
 
 def _combined(computer: Computer, op_type: str, x: str, y: str, both: str) -> str:
-    """x & y where that is asked for, else x | y or x ^ y from it: sums of numbers without a common bit."""
+    """x & y, or x | y or x ^ y computed from it: sums of values without a common bit."""
     if op_type == "BitwiseAnd":
         return both
     rest = computer.add("Sub", y, both)
@@ -127,7 +127,7 @@ bitwise_operator.examples = [
             w = Cast<to = 6>(x)  r = Mod(w, m)  y = Cast<to = 2>(r) }""",
     ),
     Fixed(
-        "the high half: less what lies below",
+        "the high half: minus the bits below",
         before="g (uint8[N,3] x) => (uint8[N,3] y) <uint8 m = {240}> { y = BitwiseAnd(m, x) }",
         after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32 m = {16}> {
             w = Cast<to = 6>(x)  l = Mod(w, m)  r = Sub(w, l)  y = Cast<to = 2>(r) }""",
@@ -141,18 +141,18 @@ bitwise_operator.examples = [
             s = Less(x, zero)  d = Where(s, n, zero)  y = Add(c, d) }""",
     ),
     Fixed(
-        "a bit set",
+        "setting a bit",
         before="g (int64[N] x) => (int64[N] y) <int64 m = {8}> { y = BitwiseOr(x, m) }",
         after="""g (int64[N] x) => (int64[N] y) <int64 a = {16}, int64 b = {8}> {
             p = Mod(x, a)  q = Mod(x, b)  r = Sub(p, q)  s = Sub(b, r)  y = Add(x, s) }""",
     ),
     Fixed(
-        "all bits the other way round",
+        "inverting all bits",
         before="g (int32[N] x) => (int32[N] y) { y = BitwiseNot(x) }",
         after="g (int32[N] x) => (int32[N] y) <int32 k = {-1}> { y = Sub(k, x) }",
     ),
     Fixed(
-        "the same of bytes",
+        "inverting the bits of bytes",
         before="g (uint8[N] x) => (uint8[N] y) { y = BitwiseNot(x) }",
         after="""g (uint8[N] x) => (uint8[N] y) <int32 k = {255}> {
             w = Cast<to = 6>(x)  r = Sub(k, w)  y = Cast<to = 2>(r) }""",
@@ -169,7 +169,7 @@ bitwise_operator.examples = [
             i = Mul(d, h)  j = Mul(i, ws)  k = ReduceSum<keepdims = 0>(j, s)  y = Cast<to = 2>(k) }""",
     ),
     Fixed(
-        "of nothing: ONNX Runtime keeps an empty axis that is counted from the end",
+        "empty tensors",
         before="g (uint8[0,3] x, uint8[3] z) => (uint8[0,3] y) { y = BitwiseAnd(x, z) }",
         after="""g (uint8[0,3] x, uint8[3] z) => (uint8[0,3] y)
             <int32[8] p = {1, 2, 4, 8, 16, 32, 64, 128}, int32[8] ws = {1, 2, 4, 8, 16, 32, 64, 128}, int32 two = {2},
@@ -180,7 +180,7 @@ bitwise_operator.examples = [
             i = Mul(d, h)  j = Mul(i, ws)  k = ReduceSum<keepdims = 0>(j, s)  y = Cast<to = 2>(k) }""",
     ),
     Fixed(
-        "signed: the sign apart from the other bits",
+        "signed: the sign bit apart from the others",
         before="g (int8[3] x, int8[3] z) => (int8[3] y) { y = BitwiseXor(x, z) }",
         after="""g (int8[3] x, int8[3] z) => (int8[3] y)
             <int32[7] p = {1, 2, 4, 8, 16, 32, 64}, int32[7] ws = {1, 2, 4, 8, 16, 32, 64}, int32 two = {2},
@@ -204,18 +204,18 @@ bitwise_operator.examples = [
             j = Mul(d, w)  k = ReduceSum<keepdims = 0>(j, e)  y = Cast<to = 2>(k) }""",
     ),
     Silent(
-        "a mask that the caller may replace, and nobody knows the rank",
+        "a mask that is a graph input's default, and an unknown rank",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (int32[2] x, int32 m) => (int32[2] y) <int32 m = {15}> { u = my.Unknown(x)  c = Cast<to = 6>(u)
             y = BitwiseAnd(c, m) }""",
         runs=False,
     ),
     Silent(
-        "booleans in other clothes: OPS026 has something simpler",
+        "booleans cast to integers (OPS026)",
         """g (bool[N] p, bool[N] q) => (int32[N] y) {
             a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  y = BitwiseOr(a, b) }""",
     ),
-    Silent("a type that TensorRT has not at all", "g (uint16[N] x) => (uint16[N] y) { y = BitwiseNot(x) }"),
+    Silent("a type that TensorRT does not support", "g (uint16[N] x) => (uint16[N] y) { y = BitwiseNot(x) }"),
     Silent(
         "int64 where TensorRT computes in int32",
         "g (int64[N] x) => (int64[N] y) { y = BitwiseNot(x) }",

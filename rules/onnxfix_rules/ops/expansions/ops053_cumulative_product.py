@@ -28,25 +28,26 @@ from onnxfix_rules.ops._result import put
 
 _LAYERS = 200
 _STEP_LAYERS = 8
-"""TensorRT layers of a Gather, a Where and a Mul, constants included."""
+"""TensorRT layers of a Gather, a Where and a Mul, including constants."""
 
 
 @rule("OPS053", ops=["CumProd"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13])
 def cumulative_product(node: Node, model: Model) -> Iterator[Match]:
-    """A CumProd.
+    """A CumProd, which TensorRT does not import.
 
     ## Why it matters
-    TensorRT has CumSum, and does not know CumProd: `Plugin not found, are the plugin name, version, and namespace
-    correct?`, measured with TensorRT-RTX 1.7.1.
+    TensorRT has CumSum but not CumProd: `Plugin not found, are the plugin name, version, and namespace correct?`,
+    measured with TensorRT-RTX 1.7.1.
 
     ## Fix
-    Each element is multiplied by the one before it, then by the one two before it, four, and so on: a Gather that moves
-    the tensor, a Where and a Mul for each doubling, where the axis has a static length. Where the axis itself comes at
-    run time, along all of them, and the result is chosen: all lengths must be static. Exact for integers; for floats
-    another order of the products, and so `--numeric-fixes`. No fix where that would be more than 200 layers.
+    Each element is multiplied by the one before it, then by the one two before it, four, and so on: a Gather that
+    shifts the tensor, a Where and a Mul for each doubling, where the axis has a static length. Where the axis itself is
+    not constant, the product is computed along all of them and selected: all lengths must be static. Exact for
+    integers; for floats the order of the products changes, which requires `--numeric-fixes`. No fix where that would be
+    more than 200 layers.
 
-    TensorRT layers: up to 8 for each doubling, 47 for an axis of 64; 18 to 27 for ONNX's own test models, whose axis
-    comes at run time.
+    TensorRT layers: up to 8 for each doubling, 47 for an axis of 64; 18 to 27 for ONNX's own test models, whose axis is
+    not constant.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__CumProd.html
@@ -59,8 +60,7 @@ def cumulative_product(node: Node, model: Model) -> Iterator[Match]:
     if elem and target_of(model).has_type(elem):
         fix = _fix(node, data, axis, output)
     yield Match(
-        "TensorRT has no CumProd"
-        + ("" if fix else ", and the length of the axis is not known, or too large"),
+        "TensorRT has no CumProd" + ("" if fix else ", and the length of the axis is dynamic or too large"),
         node=node,
         fix=fix,
         reads=(axis,),
@@ -88,12 +88,12 @@ def _fix(node: Node, data: Value, axis: Value, output: Value) -> Fix | None:
         index: scan.along(data, index, length) for index, length in lengths.items() if length is not None
     }
     if chosen is None and len(products) > 1:
-        result = _chosen(draft, axis, products, model)
+        result = _selected(draft, axis, products, model)
     else:
         result = next(iter(products.values()))
     put(draft, result, output)
     safety = Safety.EXACT if dtypes.is_integer(elem) else Safety.NUMERIC
-    return Fix("multiply by what was moved by 1, 2, 4 and so on", draft.edits, safety)
+    return Fix("multiply by copies shifted by 1, 2, 4, ...", draft.edits, safety)
 
 
 class _Scan:
@@ -101,7 +101,7 @@ class _Scan:
 
     def __init__(self, draft: Draft, node: Node, elem: int, rank: int) -> None:
         self.draft, self.rank = draft, rank
-        self.back, self.exclusive = bool(node.attr("reverse", 0)), bool(node.attr("exclusive", 0))
+        self.reverse, self.exclusive = bool(node.attr("reverse", 0)), bool(node.attr("exclusive", 0))
         self.one = draft.constant(np.array(1, helper.tensor_dtype_to_np_dtype(elem)), "one")
         self._constants: dict[tuple[tuple[int, ...], bytes], str] = {}
 
@@ -111,18 +111,18 @@ class _Scan:
         if not length:
             return name
         if self.exclusive:
-            name = self._moved(name, axis, 1, length)
+            name = self._shifted(name, axis, 1, length)
         step = 1
         while step < length:
-            name = self.draft.add("Mul", [name, self._moved(name, axis, step, length)])
+            name = self.draft.add("Mul", [name, self._shifted(name, axis, step, length)])
             step *= 2
         return name
 
-    def _moved(self, name: str, axis: int, by: int, length: int) -> str:
-        """What lies ``by`` places before, or behind where it goes back; 1 where nothing does."""
-        places = np.arange(length) + (by if self.back else -by)
-        taken = self.draft.add("Gather", [name, self._constant(np.clip(places, 0, length - 1))], axis=axis)
-        outside = (places < 0) | (places >= length)
+    def _shifted(self, name: str, axis: int, by: int, length: int) -> str:
+        """The elements ``by`` positions before, or after in reverse; 1 outside of the axis."""
+        positions = np.arange(length) + (by if self.reverse else -by)
+        taken = self.draft.add("Gather", [name, self._constant(np.clip(positions, 0, length - 1))], axis=axis)
+        outside = (positions < 0) | (positions >= length)
         mask = self._constant(outside.reshape([-1 if other == axis else 1 for other in range(self.rank)]))
         return self.draft.add("Where", [mask, self.one, taken])
 
@@ -135,8 +135,8 @@ class _Scan:
         return self._constants[key]
 
 
-def _chosen(draft: Draft, axis: Value, products: dict[int, str], model: Model) -> str:
-    """The product along the axis that comes at run time, counted from the front or from the back."""
+def _selected(draft: Draft, axis: Value, products: dict[int, str], model: Model) -> str:
+    """The product along a non-constant axis, which may be negative."""
     dtype = np.int32 if model.shapes.elem_type(axis) == TensorProto.INT32 else np.int64
     counted = draft.add("Mod", [axis, draft.constant(np.array(len(products), dtype), "rank")])
     *first, last = products
@@ -149,7 +149,7 @@ def _chosen(draft: Draft, axis: Value, products: dict[int, str], model: Model) -
 
 cumulative_product.examples = [
     Fixed(
-        "of four: the products of two neighbors, and of two such",
+        "four elements: two doublings",
         before="g (float[N,4] x) => (float[N,4] y) <int64 a = {1}> { y = CumProd(x, a) }",
         after="""g (float[N,4] x) => (float[N,4] y)
             <float one = {1}, int64[4] i = {0, 0, 1, 2}, int64[4] j = {0, 0, 0, 1},
@@ -161,7 +161,7 @@ cumulative_product.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "of integers, from the end and without the element itself: exact",
+        "integers, reverse and exclusive: exact",
         before="g (int32[3] x) => (int32[3] y) <int64 a = {-1}> { y = CumProd<reverse = 1, exclusive = 1>(x, a) }",
         after="""g (int32[3] x) => (int32[3] y) <int32 one = {1}, int64[3] i = {1, 2, 2}, int64[3] j = {2, 2, 2},
             bool[3] m = {0, 0, 1}, bool[3] n = {0, 1, 1}> {
@@ -171,7 +171,7 @@ cumulative_product.examples = [
         ir_version=13,
     ),
     Fixed(
-        "the axis comes at run time: along each, and one is chosen",
+        "a non-constant axis: computed along each, and one is selected",
         before="g (int32[2,2] x, int32 a) => (int32[2,2] y) { y = CumProd(x, a) }",
         after="""g (int32[2,2] x, int32 a) => (int32[2,2] y)
             <int32 one = {1}, int64[2] i = {0, 0}, bool[2,1] m = {1, 0}, bool[1,2] n = {1, 0}, int32 two = {2},
@@ -181,10 +181,10 @@ cumulative_product.examples = [
             r = Mod(a, two)  f = Equal(r, z)  y = Where(f, c, e) }""",
         opset=26,
         ir_version=13,
-        runs=False,  # ONNX's reference takes an axis that is out of range for none
+        runs=False,  # ONNX's reference treats an axis out of range as none
     ),
     Flagged(
-        "along a dynamic axis: nobody knows how many steps",
+        "along a dynamic axis: unknown number of steps",
         "g (float[N,4] x) => (float[N,4] y) <int64 a = {0}> { y = CumProd(x, a) }",
         safety=Safety.NUMERIC,
         opset=26,

@@ -32,15 +32,15 @@ _ROWS = range(2, 5)
 
 @rule("OPS056", ops=["Det"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13])
 def determinant(node: Node, model: Model) -> Iterator[Match]:
-    """A Det.
+    """A Det, which TensorRT does not import.
 
     ## Why it matters
-    TensorRT does not import it: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1. Rotations and boxes have small
-    ones.
+    TensorRT does not import it: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1. Models of rotations and boxes use
+    small ones.
 
     ## Fix
-    Matrices of two to four rows: the products of the formula, by the minors of the last two rows. Other products than
-    ONNX Runtime's elimination, and so `--numeric-fixes`. Larger ones have no fix.
+    Matrices of two to four rows: the products of the formula, by the minors of the last two rows. The products differ
+    from ONNX Runtime's elimination, so the fix requires `--numeric-fixes`. No fix for larger matrices.
 
     TensorRT layers: 21, 28 and 44 for two, three and four rows.
 
@@ -55,15 +55,15 @@ def determinant(node: Node, model: Model) -> Iterator[Match]:
     if shape is not None and len(shape) >= 2 and elem in _FLOATS:
         size = shape[-1].value
         if size is not None and size in _ROWS and shape[-2].value == size:
-            fix = _written(node, data, output, size, elem, len(shape))
+            fix = _decomposed(node, data, output, size, elem, len(shape))
     yield Match(
-        "TensorRT has no Det" + ("" if fix else ", and the matrix is not known to have two to four rows"),
+        "TensorRT has no Det" + ("" if fix else ", and the fix needs a static matrix of two to four rows"),
         node=node,
         fix=fix,
     )
 
 
-def _written(node: Node, data: Value, output: Value, size: int, elem: int, rank: int) -> Fix:
+def _decomposed(node: Node, data: Value, output: Value, size: int, elem: int, rank: int) -> Fix:
     draft = Draft(node)
     rows = [
         draft.add("Gather", [data, draft.constant(np.array(row, np.int64), "row")], axis=-2)
@@ -73,7 +73,7 @@ def _written(node: Node, data: Value, output: Value, size: int, elem: int, rank:
     if size == 2:
         put(draft, rw.squeeze(draft, _minors(draft, rows[0], rows[1], pairs), [-1]), output)
     else:
-        # Each row, or pair of rows, with the minor of the columns that it leaves.
+        # Each column, or pair of columns, with the minor of the remaining columns.
         own = [(column,) for column in range(3)] if size == 3 else pairs
         left = [tuple(column for column in range(size) if column not in columns) for columns in own]
         signs = [_sign((*columns, *rest)) for columns, rest in zip(own, left, strict=True)]
@@ -82,18 +82,18 @@ def _written(node: Node, data: Value, output: Value, size: int, elem: int, rank:
         weights = draft.constant(np.array(signs, helper.tensor_dtype_to_np_dtype(elem)), "signs")
         weighed = draft.add("Mul", [product, weights])
         put(draft, summed(draft, weighed, rank - 2), output)
-    return Fix("write out the determinant", draft.edits, Safety.NUMERIC)
+    return Fix("decompose the determinant", draft.edits, Safety.NUMERIC)
 
 
 def _sign(order: tuple[int, ...]) -> int:
-    """Of a permutation."""
+    """The sign of a permutation."""
     return -1 if sum(a > b for a, b in itertools.combinations(order, 2)) % 2 else 1
 
 
 def _minors(draft: Draft, above: str, below: str, pairs: list[tuple[int, ...]]) -> str:
     """The determinants of two rows for pairs of columns."""
     first, second = (
-        draft.constant(np.array([pair[place] for pair in pairs], np.int64), "columns") for place in range(2)
+        draft.constant(np.array([pair[index] for pair in pairs], np.int64), "columns") for index in range(2)
     )
 
     def product(columns: str, others: str) -> str:
@@ -119,7 +119,7 @@ determinant.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "three, of a single matrix",
+        "three rows, a single matrix",
         before="g (float[3,3] x) => (float y) { y = Det(x) }",
         after="""g (float[3,3] x) => (float y)
             <int64 i = {0}, int64 j = {1}, int64 k = {2}, int64[3] p = {1, 0, 0}, int64[3] q = {2, 2, 1},
@@ -131,7 +131,7 @@ determinant.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "four",
+        "four rows",
         before="g (float[N,4,4] x) => (float[N] y) { y = Det(x) }",
         after="""g (float[N,4,4] x) => (float[N] y)
             <int64 i = {0}, int64 j = {1}, int64 k = {2}, int64 l = {3},
@@ -148,11 +148,11 @@ determinant.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "five take a decomposition",
+        "five rows",
         "g (float[N,5,5] x) => (float[N] y) { y = Det(x) }",
         safety=Safety.NUMERIC,
     ),
-    Flagged("of unknown size", "g (float[N,M,M] x) => (float[N] y) { y = Det(x) }", safety=Safety.NUMERIC),
+    Flagged("unknown size", "g (float[N,M,M] x) => (float[N] y) { y = Det(x) }", safety=Safety.NUMERIC),
     Silent(
         "a local function of that name",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>

@@ -30,20 +30,20 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
 
 @rule("OPS057", ops=["DFT"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13])
 def fourier_transform(node: Node, model: Model) -> Iterator[Match]:
-    """A DFT.
+    """A DFT, which TensorRT-RTX does not import.
 
     ## Why it matters
-    TensorRT-RTX has STFT, and does not know DFT: `Plugin not found, are the plugin name, version, and namespace
-    correct?`, measured with 1.7.1.
+    TensorRT-RTX has STFT but not DFT: `Plugin not found, are the plugin name, version, and namespace correct?`,
+    measured with 1.7.1.
 
     ## Fix
-    A product with a constant matrix of cosines and sines, where the axis has a static length: along another axis than
-    the last but one between two Transposes. Where the axis itself comes at run time, along all of them, and the result
-    is chosen and cut to its size; all dimensions must be static for that. It is as much work as the matrix has
-    elements, 4 million at most, so for long signals far more than a fast transform; rounding differs, and so it takes
-    `--numeric-fixes`.
+    A product with a constant matrix of cosines and sines, where the axis has a static length; between two Transposes
+    for any axis but the second-to-last. Where the axis itself is not constant, the transform is computed along all of
+    them, and the result is selected and cut to its size; all dimensions must be static for that. The cost is the number
+    of the matrix's elements, at most 4 million, so long signals take far more work than a fast transform. Rounding
+    differs, so the fix requires `--numeric-fixes`.
 
-    TensorRT layers: 4 to 7; with the axis at run time 31 to 59.
+    TensorRT layers: 4 to 7; with a non-constant axis 31 to 59.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__DFT.html
@@ -53,7 +53,7 @@ def fourier_transform(node: Node, model: Model) -> Iterator[Match]:
         return
     fix = _fix(node, model, data, output)
     yield Match(
-        "TensorRT has no DFT" + ("" if fix else ", and its length is not known, or too large for a matrix"),
+        "TensorRT has no DFT" + ("" if fix else ", and its length is dynamic or too large for a matrix"),
         node=node,
         fix=fix,
         reads=tuple(value for value in node.inputs[1:] if value is not None),
@@ -77,16 +77,16 @@ def _fix(node: Node, model: Model, data: Value, output: Value) -> Fix | None:
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem))
     if axis is not None:
         put(draft, _along(draft, data, axis, len(sizes), found[axis], dtype), output)
-        return Fix("multiply by the matrix of the transform", draft.edits, Safety.NUMERIC)
+        return Fix("multiply by the transform's matrix", draft.edits, Safety.NUMERIC)
     static = [size for size in sizes if size is not None]
     if len(static) < len(sizes) or 0 in static:
         return None
-    put(draft, _chosen(draft, node, static, found, dtype), output)
-    return Fix("multiply by the matrices of the transforms, and choose one", draft.edits, Safety.NUMERIC)
+    put(draft, _selected(draft, node, static, found, dtype), output)
+    return Fix("multiply by the transforms' matrices and select one", draft.edits, Safety.NUMERIC)
 
 
 def _axis(node: Node, rank: int) -> int | None:
-    """Which axis; None where it comes at run time."""
+    """The axis; None where it is not constant."""
     if node.opset < 20:
         return int(node.attr("axis", 1)) % rank
     value = node.input(2)
@@ -97,7 +97,7 @@ def _axis(node: Node, rank: int) -> int | None:
 
 
 def _transform(node: Node, length: int | None, parts: int | None) -> Transform | None:
-    """The transform along an axis of this length; None where it is not known, or none."""
+    """The transform along an axis of this length; None where unknown or invalid."""
     inverse, onesided = bool(node.attr("inverse", 0)), bool(node.attr("onesided", 0))
     if not length or parts not in (1, 2) or (onesided and (parts == 1) == inverse):
         return None
@@ -120,7 +120,7 @@ def _along(
     dtype: np.dtype[np.generic],
     results: int | None = None,
 ) -> str:
-    """The transform along one axis, as the name of a value; with zeros up to ``results`` elements."""
+    """The transform along one axis, as the name of a value; padded with zeros to ``results`` elements."""
     order = [*(other for other in range(rank - 1) if other != axis), axis, rank - 1]
     name = data.name if axis == rank - 2 else draft.add("Transpose", [data], perm=order)
     matrix = draft.constant(transform.matrix(dtype, results), "matrix")
@@ -131,32 +131,32 @@ def _along(
     name = draft.add("Reshape", [product, draft.constant(np.array([*others, *last], np.int64), "shape")])
     if axis == rank - 2:
         return name
-    return draft.add("Transpose", [name], perm=[order.index(place) for place in range(rank)])
+    return draft.add("Transpose", [name], perm=[order.index(index) for index in range(rank)])
 
 
-def _chosen(
+def _selected(
     draft: Draft, node: Node, sizes: list[int], found: dict[int, Transform], dtype: np.dtype[np.generic]
 ) -> str:
-    """The transform along the axis that comes at run time: all have the largest size of any, until one is cut."""
+    """The transform along a non-constant axis: all are padded to the largest size, then one is selected and cut."""
     data, axis, rank = node.input(0), node.input(2), len(sizes)
     assert data is not None
     assert axis is not None
     parts = next(iter(found.values())).result_parts
     table = [[*sizes[:-1], parts] for _ in range(rank - 1)]
-    for place, transform in found.items():
-        table[place][place] = transform.results
+    for index, transform in found.items():
+        table[index][index] = transform.results
     largest = [max(column) for column in zip(*table, strict=True)]
     counted = draft.add("Mod", [axis, draft.constant(np.array(rank, np.int64), "rank")])
     result = ""
-    for place, transform in found.items():
-        name = _along(draft, data, place, rank, transform, dtype, largest[place])
+    for index, transform in found.items():
+        name = _along(draft, data, index, rank, transform, dtype, largest[index])
         missing = [big - size for big, size in zip(largest, sizes, strict=True)]
-        missing[place] = missing[-1] = 0
+        missing[index] = missing[-1] = 0
         if any(missing):
             amounts = draft.constant(np.array([0] * rank + missing, np.int64), "pads")
             name = draft.add("Pad", [name, amounts])
         if result:
-            same = draft.add("Equal", [counted, draft.constant(np.array(place, np.int64), "place")])
+            same = draft.add("Equal", [counted, draft.constant(np.array(index, np.int64), "place")])
             name = draft.add("Where", [same, name, result])
         result = name
     if all(row == largest for row in table):
@@ -167,7 +167,7 @@ def _chosen(
 
 fourier_transform.examples = [
     Fixed(
-        "of two real numbers: their sum and difference",
+        "two real values: their sum and difference",
         before="g (float[N,2,1] x) => (float[N,2,2] y) { y = DFT(x) }",
         after="""g (float[N,2,1] x) => (float[N,2,2] y)
             <int64[2] r = {0, 2}, float[2,4] w = {1, 0, 1, 0, 1, 0, -1, 0}, int64[3] s = {0, 2, 2}> {
@@ -177,7 +177,7 @@ fourier_transform.examples = [
         target="rtx",
     ),
     Fixed(
-        "one-sided, along an axis that is an attribute, of four",
+        "four real values, one-sided; the axis is an attribute",
         before="g (float[1,4,N,1] x) => (float[1,3,N,2] y) { y = DFT<axis = 1, onesided = 1>(x) }",
         after="""g (float[1,4,N,1] x) => (float[1,3,N,2] y)
             <int64[3] r = {0, 0, 4}, int64[4] s = {0, 0, 3, 2},
@@ -189,7 +189,7 @@ fourier_transform.examples = [
         target="rtx",
     ),
     Fixed(
-        "back, of one complex number that is padded with another",
+        "inverse, one complex value padded to two",
         before="g (float[1,2] x) => (float[2,2] y) <int64 n = {2}> { y = DFT<inverse = 1>(x, n) }",
         after="""g (float[1,2] x) => (float[2,2] y)
             <int64[2] r = {1, 2}, float[2,4] w = {0.5, 0, 0.5, 0, 0, 0.5, 0, 0.5}, int64[2] s = {2, 2}> {
@@ -199,7 +199,7 @@ fourier_transform.examples = [
         target="rtx",
     ),
     Fixed(
-        "the axis comes at run time: along each, one is chosen",
+        "a non-constant axis: computed along each, and one is selected",
         before="g (float[1,2,2] x, int64 a) => (float[1,2,2] y) { y = DFT(x, , a) }",
         after="""g (float[1,2,2] x, int64 a) => (float[1,2,2] y)
             <int64[2] r = {0, 2}, float[2,2] v = {1, 0, 0, 1}, int64[3] s = {0, 1, 2},
@@ -210,7 +210,7 @@ fourier_transform.examples = [
             h = Reshape(x, q)  i = MatMul(h, w)  j = Reshape(i, t)
             k = Mod(a, three)  l = Equal(k, one)  y = Where(l, j, f) }""",
         safety=Safety.NUMERIC,
-        runs=False,  # an axis out of range is taken for the last, or for an error
+        runs=False,  # an axis out of range means the last one, or an error
         opset=20,
         target="rtx",
     ),
@@ -222,7 +222,7 @@ fourier_transform.examples = [
         target="rtx",
     ),
     Flagged(
-        "of a length that comes at run time",
+        "a non-constant length",
         "g (float[2,4,1] x, int64 n) => (float[2,N,2] y) { y = DFT(x, n) }",
         safety=Safety.NUMERIC,
         opset=20,
@@ -235,7 +235,7 @@ fourier_transform.examples = [
         opset=20,
     ),
     Silent(
-        "a spectrum of windows, which TensorRT has",
+        "STFT, which TensorRT has",
         "g (float[1,16,1] x) => (float[1,3,5,2] y) <int64 s = {4}, int64 n = {8}> { y = STFT(x, s, , n) }",
         opset=20,
         target="rtx",

@@ -1,4 +1,4 @@
-"""OPS061: the bits of one integer type read as another."""
+"""OPS061: the bits of one integer type interpreted as another."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def bit_cast_of_bytes(node: Node, model: Model) -> Iterator[Match]:
     """A BitCast between int8 and uint8, or from bool.
 
     ## Why it matters
-    TensorRT does not know it: `Plugin not found, are the plugin name, version, and namespace correct?`, measured with
+    TensorRT does not import it: `Plugin not found, are the plugin name, version, and namespace correct?`, measured with
     TensorRT-RTX 1.7.1.
 
     ## Fix
-    int32 modulo 256, and from bool a Cast: exact. The bits of floats cannot be had by other operators at reasonable
-    cost, and so there is no fix for those.
+    int32 modulo 256, and from bool a Cast: exact. The bits of floats cannot be computed by other operators at
+    reasonable cost, so there is no fix for those.
 
     TensorRT layers: 1 to 12.
 
@@ -60,9 +60,9 @@ def bit_cast_of_bytes(node: Node, model: Model) -> Iterator[Match]:
     else:
         return
     yield Match(
-        f"TensorRT has no BitCast; this one is arithmetic, from {dtypes.name_of(elem)} to {dtypes.name_of(to)}",
+        f"TensorRT has no BitCast; this one, {dtypes.name_of(elem)} to {dtypes.name_of(to)}, can be arithmetic",
         node=node,
-        fix=Fix("compute it in int32" if elem in _BYTES else "cast", draft.edits),
+        fix=Fix("compute it in int32" if elem in _BYTES else "replace by Cast", draft.edits),
     )
 
 
@@ -91,7 +91,7 @@ bit_cast_of_bytes.examples = [
         ir_version=13,
     ),
     Silent(
-        "the bits of a float are no arithmetic",
+        "the bits of a float",
         "g (float[N] x) => (int32[N] y) { y = BitCast<to = 6>(x) }",
         opset=26,
         ir_version=13,

@@ -1,4 +1,4 @@
-"""OPS063: whether an optional value is there, where the graph says so."""
+"""OPS063: optional values that are known to be present or absent."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from onnxfix.rule import (
     hazards=[29],
 )
 def known_optional(node: Node, model: Model) -> Iterator[Match]:
-    """An OptionalHasElement or OptionalGetElement of a tensor, or of nothing.
+    """An OptionalHasElement or OptionalGetElement of a tensor, or of no input.
 
     ## Why it matters
-    TensorRT imports neither: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1. Scripted models ask whether an
-    optional argument was given, and exporters write down the answer.
+    TensorRT imports neither: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1. Scripted models test whether an
+    optional argument was given, and exporters store the answer.
 
     ## Fix
     The constant true or false, or the tensor itself. Exact.
@@ -54,18 +54,18 @@ def known_optional(node: Node, model: Model) -> Iterator[Match]:
     if node.op_type == "OptionalHasElement":
         draft.remove(node)
         draft.add("Identity", [draft.constant(np.array(tensor is not None), "there")], output=output.name)
-        title = f"write {'true' if tensor is not None else 'false'}"
+        title = f"replace by {'true' if tensor is not None else 'false'}"
     elif tensor is None:
         return
     else:
-        title = "read the tensor itself"
+        title = "use the tensor itself"
         draft.remove(node)
         if output.replaceable:
             draft.replace_uses(output, tensor)
         else:
             draft.add("Identity", [tensor], output=output.name)
     yield Match(
-        f"TensorRT has no {node.op_type}; here it is known what it gives",
+        f"TensorRT has no {node.op_type}; its result is known here",
         node=node,
         fix=Fix(title, draft.edits),
         reads=() if value is None else (value,),
@@ -85,44 +85,44 @@ def _tensor(value: Value, node: Node, model: Model) -> Value | None:
 
 known_optional.examples = [
     Fixed(
-        "nothing is given",
+        "no input",
         before="g (float[N] x) => (bool y, float[N] z) { y = OptionalHasElement()  z = Neg(x) }",
         after="g (float[N] x) => (bool y, float[N] z) <bool n = {0}> { y = Identity(n)  z = Neg(x) }",
     ),
     Fixed(
-        "a tensor is there",
+        "a tensor input",
         before="g (float[N] x) => (bool y) { y = OptionalHasElement(x) }",
         after="g (float[N] x) => (bool y) <bool n = {1}> { y = Identity(n) }",
     ),
     Fixed(
-        "a tensor is its own element",
+        "the element of a tensor",
         before="g (float[N] x) => (float[N] y) { e = OptionalGetElement(x)  y = Neg(e) }",
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
     Fixed(
-        "one that goes out",
+        "the element of a tensor, as a graph output",
         before="g (float[N] x) => (float[N] y) { y = OptionalGetElement(x) }",
         after="g (float[N] x) => (float[N] y) { y = Identity(x) }",
     ),
     Fixed(
-        "made of a tensor, and read",
+        "an Optional of a tensor, and its element",
         before="""g (float[N] x) => (bool y, float[N] z) {
             o = Optional(x)  y = OptionalHasElement(o)  z = OptionalGetElement(o) }""",
         after="g (float[N] x) => (bool y, float[N] z) <bool n = {1}> { y = Identity(n)  z = Identity(x) }",
-        runs=False,  # ONNX's reference makes a list of an optional
+        runs=False,  # ONNX's reference turns an optional into a list
     ),
     Silent(
-        "an optional that comes at run time",
+        "an optional that is a graph input",
         "g (optional(float[N]) x) => (bool y) { y = OptionalHasElement(x) }",
         runs=False,
     ),
     Silent(
-        "a sequence, which is no tensor",
+        "a sequence",
         "g (seq(float[N]) x) => (seq(float[N]) y) { y = OptionalGetElement(x) }",
         runs=False,
     ),
     Silent(
-        "the element of one that comes at run time",
+        "the element of an optional that is a graph input",
         "g (optional(float[N]) x) => (float[N] y) { y = OptionalGetElement(x) }",
         runs=False,
     ),

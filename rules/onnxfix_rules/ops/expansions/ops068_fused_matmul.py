@@ -31,7 +31,7 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
     "OPS068", ops=["com.microsoft::FusedMatMul"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13]
 )
 def fused_matmul(node: Node, model: Model) -> Iterator[Match]:
-    """FusedMatMul, which ONNX Runtime's optimizer writes into a model that it saves.
+    """A FusedMatMul, which ONNX Runtime's optimizer writes into models that it saves.
 
     ## Why it matters
     It is an operator of ONNX Runtime, a MatMul with transposed factors and a scale. TensorRT looks for a plugin of that
@@ -40,12 +40,12 @@ def fused_matmul(node: Node, model: Model) -> Iterator[Match]:
 
     ## Fix
     Transpose, MatMul and Mul, measured to be accepted. Exact where nothing is transposed or scaled: then it is MatMul
-    by another name. Else NUMERIC, as ONNX Runtime scales and turns inside the product (differences of 2.4e-7 on
-    probes). `transBatchA` and `transBatchB`, which put the first dimension behind the batch, are honored. None where
-    something is to be turned whose rank is not known, or scaled whose type is not, or where ONNX Runtime refuses it
-    itself (`transBatchA` of a matrix, or of factors of different ranks), nor for a turned matrix by a vector: ONNX
-    Runtime 1.31.1 was measured to compute another product there. Better still: export again, without
-    ONNX Runtime's optimizer.
+    by another name. Otherwise NUMERIC, because ONNX Runtime scales and transposes inside the product (differences of
+    2.4e-7 on probes). `transBatchA` and `transBatchB`, which move the first dimension after the batch, are supported.
+    No fix where a factor of unknown rank would be transposed, or one of unknown type scaled; where ONNX Runtime itself
+    rejects it (`transBatchA` of a matrix, or of factors of different ranks); and for a transposed matrix times a
+    vector: ONNX Runtime 1.31.1 was measured to compute another product there. Better: export again, without ONNX
+    Runtime's optimizer.
 
     ## References
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.FusedMatMul
@@ -53,40 +53,40 @@ def fused_matmul(node: Node, model: Model) -> Iterator[Match]:
     left, right, output = node.input(0), node.input(1), node.output()
     if node.function is not None or left is None or right is None or output is None or len(node.inputs) != 2:
         return
-    written = _written(node, left, right, output, model)
+    fix = _decomposed(node, left, right, output, model)
     yield Match(
-        "TensorRT has no FusedMatMul, and no plugin of that name comes with it",
+        "TensorRT has no FusedMatMul, neither as an importer nor as a plugin",
         node=node,
-        fix=written,
+        fix=fix,
     )
 
 
-def _written(node: Node, left: Value, right: Value, output: Value, model: Model) -> Fix | None:
+def _decomposed(node: Node, left: Value, right: Value, output: Value, model: Model) -> Fix | None:
     alpha = node.attr("alpha", 1.0)
     elem = model.shapes.elem_type(left)
     if node.scope.opset() < 7 or not math.isfinite(alpha):
         return None
     if elem is not None and not all(takes(op, node.scope.opset(), elem) for op in ("MatMul", "Transpose")):
-        return None  # bfloat16 came with opset 13
+        return None  # bfloat16 requires opset 13
     draft = Draft(node)
     draft.remove(node)
     factors: list[Value | str] = []
     ranks = model.shapes.rank(left), model.shapes.rank(right)
-    moved = bool(node.attr("transBatchA", 0) or node.attr("transBatchB", 0))
-    if moved and (ranks[0] is None or ranks[0] < 3 or ranks[0] != ranks[1]):
-        return None  # ONNX Runtime refuses that
+    moves_batch = bool(node.attr("transBatchA", 0) or node.attr("transBatchB", 0))
+    if moves_batch and (ranks[0] is None or ranks[0] < 3 or ranks[0] != ranks[1]):
+        return None  # ONNX Runtime rejects that
     if node.attr("transA", 0) and ranks[0] != 1 and (ranks[1] is None or ranks[1] < 2):
-        return None  # ONNX Runtime multiplies a vector by another matrix than the transposed one
+        return None  # ONNX Runtime multiplies the vector by another matrix
     exact = alpha == 1.0
     for value, side, rank in ((left, "A", ranks[0]), (right, "B", ranks[1])):
-        turn, batch = bool(node.attr(f"trans{side}", 0)), bool(node.attr(f"transBatch{side}", 0))
-        if not (turn or batch):
+        transpose, batch = bool(node.attr(f"trans{side}", 0)), bool(node.attr(f"transBatch{side}", 0))
+        if not (transpose or batch):
             factors.append(value)
             continue
         exact = False
         if rank is None:
             return None
-        perm = _order(rank, turn, batch)
+        perm = _order(rank, transpose, batch)
         factors.append(value if perm == sorted(perm) else draft.add("Transpose", [value], perm=perm))
     if alpha == 1.0:
         draft.add("MatMul", factors, output=output.name)
@@ -99,18 +99,18 @@ def _written(node: Node, left: Value, right: Value, output: Value, model: Model)
         product = draft.add("MatMul", factors)
         draft.add("Mul", [product, draft.constant(scale, "scale")], output=output.name)
     return Fix(
-        "write MatMul" if exact else "write Transpose, MatMul and Mul",
+        "replace by MatMul" if exact else "decompose into Transpose, MatMul and Mul",
         draft.edits,
         Safety.EXACT if exact else Safety.NUMERIC,
     )
 
 
-def _order(rank: int, turn: bool, batch: bool) -> list[int]:
-    """Which dimension comes where; ONNX Runtime moves the batch first, and turns matrices, not vectors."""
+def _order(rank: int, transpose: bool, batch: bool) -> list[int]:
+    """The permutation of the dimensions; ONNX Runtime moves the batch first, and transposes matrices, not vectors."""
     order = list(range(rank))
     if batch:
         order = [*order[1:-1], 0, order[-1]]
-    if turn and rank > 1:
+    if transpose and rank > 1:
         order[-2:] = reversed(order[-2:])
     return order
 
@@ -121,12 +121,12 @@ _PRODUCT = f"{_HEAD} g (float[N,3] x, float[3,4] w) => (float[N,4] y)"
 
 fused_matmul.examples = [
     Fixed(
-        "nothing but a product",
+        "a plain product",
         before=f"{_PRODUCT} {{ y = com.microsoft.FusedMatMul(x, w) }}",
         after=f"{_PRODUCT} {{ y = MatMul(x, w) }}",
     ),
     Fixed(
-        "the second factor is turned, and the product scaled",
+        "the second factor transposed, and the product scaled",
         before=f"""{_HEAD} g (float[2,N,3] q, float[2,M,3] k) => (float[2,N,M] y) {{
             y = com.microsoft.FusedMatMul<transB = 1, alpha = 0.125>(q, k) }}""",
         after=f"""{_HEAD} g (float[2,N,3] q, float[2,M,3] k) => (float[2,N,M] y) <float s = {{0.125}}> {{
@@ -134,12 +134,12 @@ fused_matmul.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "and without leave",
+        "without --numeric-fixes: reported only",
         f"""{_HEAD} g (float[2,N,3] q, float[2,M,3] k) => (float[2,N,M] y) {{
             y = com.microsoft.FusedMatMul<transB = 1, alpha = 0.125>(q, k) }}""",
     ),
     Fixed(
-        "the first factor is turned, and its batch stands behind its rows",
+        "the first factor transposed, with its batch after its rows",
         before=f"""{_HEAD} g (float[3,2,5,4] x, float[2,5,3,6] w) => (float[2,5,4,6] y) {{
             y = com.microsoft.FusedMatMul<transA = 1, transBatchA = 1>(x, w) }}""",
         after=f"""{_HEAD} g (float[3,2,5,4] x, float[2,5,3,6] w) => (float[2,5,4,6] y) {{
@@ -147,7 +147,7 @@ fused_matmul.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "a vector is not turned",
+        "a vector is not transposed",
         before=f"""{_HEAD} g (float[3] x, float[3,4] w) => (float[4] y) {{
             y = com.microsoft.FusedMatMul<transA = 1>(x, w) }}""",
         after=f"{_HEAD} g (float[3] x, float[3,4] w) => (float[4] y) {{ y = MatMul(x, w) }}",
@@ -163,20 +163,20 @@ fused_matmul.examples = [
                       else_branch = q () => (float[2,2] v) {{ v = Neg(x) }}> }}""",
     ),
     Flagged(
-        "how many dimensions are to be turned is not known",
+        "a factor of unknown rank, transposed",
         f"""{_HEAD} g (float x, float[4,3] w) => (float[N,4] y) {{
             u = com.microsoft.Unheard(x)  y = com.microsoft.FusedMatMul<transA = 1>(u, w) }}""",
         runs=False,
     ),
     Silent("ONNX's MatMul", f"{_PRODUCT} {{ y = MatMul(x, w) }}"),
     Flagged(
-        "a turned matrix by a vector, of which ONNX Runtime makes something else",
+        "a transposed matrix times a vector, where ONNX Runtime differs",
         f"""{_HEAD} g (float[3,4] x, float[3] w) => (float[4] y) {{
             y = com.microsoft.FusedMatMul<transA = 1>(x, w) }}""",
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "a vector by a turned matrix",
+        "a vector times a transposed matrix",
         before=f"""{_HEAD} g (float[3] x, float[4,3] w) => (float[4] y) {{
             y = com.microsoft.FusedMatMul<transA = 1, transB = 1>(x, w) }}""",
         after=f"""{_HEAD} g (float[3] x, float[4,3] w) => (float[4] y) {{
@@ -189,12 +189,12 @@ fused_matmul.examples = [
             <domain: "com.microsoft", opset_import: ["" : 17]> FusedMatMul (a, b) => (c) {{ c = MatMul(a, b) }}""",
     ),
     Silent(
-        "another fused product, of which there may be a plugin",
+        "another fused product, for which a plugin may exist",
         f"{_PRODUCT} {{ y = com.microsoft.FusedGemm<transB = 0>(x, w) }}",
         runs=False,
     ),
     Flagged(
-        "bfloat16, before MatMul had it",
+        "bfloat16, in an opset where MatMul does not support it",
         """<ir_version: 8, opset_import: ["" : 12, "com.microsoft" : 1]>
             g (bfloat16[2,3] x, bfloat16[3,4] w) => (bfloat16[2,4] y) { y = com.microsoft.FusedMatMul(x, w) }""",
         runs=False,

@@ -34,12 +34,12 @@ from onnxfix_rules.ops.expansions._formulas import gelu, known_float, scalar, ta
     hazards=[13],
 )
 def gelu_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
-    """Gelu, BiasGelu, FastGelu or QuickGelu of ONNX Runtime.
+    """A Gelu, BiasGelu, FastGelu or QuickGelu of ONNX Runtime.
 
     ## Why it matters
     ONNX Runtime's graph optimizer writes them into the models that it saves. TensorRT finds no importer: `Plugin not
     found, are the plugin name, version, and namespace correct?`, measured with TensorRT-RTX 1.7.1 for BiasGelu,
-    FastGelu and QuickGelu. It reads Gelu as ONNX's, which is the same; older targets that have no Gelu refuse it.
+    FastGelu and QuickGelu. It imports Gelu as ONNX's, which is the same; older targets without Gelu reject it.
 
     ## Fix
     The definition in ONNX's operators, which TensorRT-RTX was measured to accept. NUMERIC: ONNX Runtime computes each
@@ -49,8 +49,8 @@ def gelu_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
     - FastGelu: Gelu with `approximate = "tanh"`, else its formula; an optional bias is added first.
     - QuickGelu: `x Sigmoid(alpha x)`, alpha 1.702 by default.
 
-    Better still: save the model before ONNX Runtime optimizes it, or with `ORT_ENABLE_BASIC`. None for bfloat16, and
-    for the exact Gelu before opset 9.
+    Better: save the model before ONNX Runtime optimizes it, or with `ORT_ENABLE_BASIC`. No fix for bfloat16, and for
+    the exact Gelu before opset 9.
 
     ## References
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.BiasGelu
@@ -88,7 +88,7 @@ def _fix(node: Node, data: Value, output: Value, model: Model) -> Fix | None:
 
 
 def _quick(draft: Draft, data: Value, elem: int, alpha: float, output: str) -> bool:
-    """``data * Sigmoid(alpha * data)``; False where alpha is beyond the type."""
+    """``data * Sigmoid(alpha * data)``; False where the type cannot represent alpha."""
     largest = 65504.0 if elem == TensorProto.FLOAT16 else math.inf
     if not abs(alpha) < largest or helper.tensor_dtype_to_np_dtype(elem).type(alpha) == 0 != alpha:
         return False
@@ -114,7 +114,7 @@ gelu_of_onnx_runtime.examples = [
         after=f"{_HEAD} {_B} {_ERF.replace('SUM', 's = Add(x, b)').replace('DATA', 's')}",
         safety=Safety.NUMERIC,
     ),
-    Flagged("it has to be asked for", f"{_HEAD} {_B} {{ y = com.microsoft.BiasGelu(x, b) }}"),
+    Flagged("without --numeric-fixes: reported only", f"{_HEAD} {_B} {{ y = com.microsoft.BiasGelu(x, b) }}"),
     Fixed(
         "opset 20 has Gelu",
         before=f"{_NEW} {_B} {{ y = com.microsoft.BiasGelu(x, b) }}",
@@ -122,7 +122,7 @@ gelu_of_onnx_runtime.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "which TensorRT 8.6 does not import",
+        "TensorRT 8.6 does not import Gelu",
         before=f"{_NEW} {_G} {{ y = com.microsoft.Gelu(x) }}",
         after=f"{_NEW} {_G} {_ERF.replace('SUM', '').replace('DATA', 'x')}",
         safety=Safety.NUMERIC,
@@ -137,7 +137,7 @@ gelu_of_onnx_runtime.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "and with one",
+        "the approximation by Tanh, with a bias",
         before=f"{_NEW} {_B} {{ y = com.microsoft.FastGelu(x, b) }}",
         after=f'{_NEW} {_B} {{ s = Add(x, b)  y = Gelu<approximate = "tanh">(s) }}',
         safety=Safety.NUMERIC,
@@ -149,7 +149,7 @@ gelu_of_onnx_runtime.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "with alpha 1, which is SiLU",
+        "QuickGelu with alpha 1, which is SiLU",
         before=f"{_HEAD} {_G} {{ y = com.microsoft.QuickGelu<alpha = 1.0>(x) }}",
         after=f"{_HEAD} {_G} {{ s = Sigmoid(x)  y = Mul(x, s) }}",
         safety=Safety.NUMERIC,
@@ -179,7 +179,7 @@ gelu_of_onnx_runtime.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "an alpha that float16 cannot hold",
+        "an alpha that float16 cannot represent",
         f"{_HEAD} g (float16[2] x) => (float16[2] y) {{ y = com.microsoft.QuickGelu<alpha = 100000.0>(x) }}",
         safety=Safety.NUMERIC,
         runs=False,
@@ -191,7 +191,7 @@ gelu_of_onnx_runtime.examples = [
         runs=False,
     ),
     Silent(
-        "a Gelu that TensorRT-RTX reads as ONNX's",
+        "a Gelu that TensorRT-RTX imports as ONNX's",
         f"{_NEW} {_G} {{ y = com.microsoft.Gelu(x) }}",
         target="rtx",
     ),

@@ -48,7 +48,7 @@ _OWN = ("activation", "activation_params", "activation_alpha", "activation_beta"
     hazards=[13],
 )
 def fused_activation(node: Node, model: Model) -> Iterator[Match]:
-    """A FusedConv or FusedGemm of ONNX Runtime: Conv or Gemm with an activation in it.
+    """A FusedConv or FusedGemm of ONNX Runtime: Conv or Gemm with a fused activation.
 
     ## Why it matters
     ONNX Runtime's graph optimizer writes them into the models that it saves. TensorRT finds no importer: `Plugin not
@@ -57,12 +57,11 @@ def fused_activation(node: Node, model: Model) -> Iterator[Match]:
     ## Fix
     Conv or Gemm, Add for the addend Z, and the activation as an operator: Relu, Sigmoid, Tanh, LeakyRelu, Clip or
     HardSigmoid, measured to be accepted. Exact for a FusedConv in float32 without an addend: ONNX Runtime 1.32 gives
-    the same bits, NaN and infinities included; exact as well where only the name differs. Else NUMERIC: ONNX Runtime
-    adds in another order, and a kernel of half precision may round after the activation alone.
+    the same bits, including NaN and infinities; exact too where only the name differs. Otherwise NUMERIC: ONNX Runtime
+    adds in another order, and a kernel of half precision may round only after the activation.
 
-    None where the activation is another one, where its parameters are missing or not finite, or where the lower bound
-    of a Clip is above the upper one. Better still: save the model before ONNX Runtime optimizes it, or with
-    `ORT_ENABLE_BASIC`.
+    No fix for any other activation, where its parameters are missing or not finite, or where the lower bound of a Clip
+    is above the upper one. Better: save the model before ONNX Runtime optimizes it, or with `ORT_ENABLE_BASIC`.
 
     ## References
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.FusedConv
@@ -91,18 +90,18 @@ def _fix(node: Node, output: Value) -> Fix | None:
     addend = node.input(3) if plain == "Conv" else None
     draft = Draft(node)
     draft.remove(node)
-    last = _bare(draft, node, plain, "" if name or addend is not None else output.name)
+    last = _without_activation(draft, node, plain, "" if name or addend is not None else output.name)
     if addend is not None:
         last = draft.add("Add", [last, addend], output="" if name else output.name)
     if name:
         _activate(draft, last, name, values, elem, output.name)
-    same = not name or (plain == "Conv" and elem == TensorProto.FLOAT)
-    safety = Safety.EXACT if same and addend is None else Safety.NUMERIC
-    return Fix(f"write {plain}" + (f" and {name}" if name else ""), draft.edits, safety)
+    is_same = not name or (plain == "Conv" and elem == TensorProto.FLOAT)
+    safety = Safety.EXACT if is_same and addend is None else Safety.NUMERIC
+    return Fix(f"replace by {plain}" + (f" and {name}" if name else ""), draft.edits, safety)
 
 
 def _activation(node: Node) -> tuple[str, dict[str, float]] | None:
-    """The activation, "" for none, with its parameters; None where they make no sense."""
+    """The activation, "" for none, with its parameters; None where they are invalid."""
     name = _text(node.attribute("activation"))
     if not name:
         return "", {}
@@ -115,7 +114,7 @@ def _activation(node: Node) -> tuple[str, dict[str, float]] | None:
             return None
     else:
         if name == "Clip":
-            return None  # it is none of those of a Gemm
+            return None  # FusedGemm does not have it
         given = [node.attr(f"activation_{key}", math.nan) for key in wanted]
     values = dict(zip(wanted, map(float, given), strict=False))
     if not all(map(math.isfinite, values.values())) or values.get("min", 0.0) > values.get("max", math.inf):
@@ -127,8 +126,8 @@ def _text(attribute: AttributeProto | None) -> str:
     return "" if attribute is None else attribute.s.decode("utf-8", "replace")
 
 
-def _bare(draft: Draft, node: Node, plain: str, output: str) -> str:
-    """Conv or Gemm with the node's own attributes but for those of the activation."""
+def _without_activation(draft: Draft, node: Node, plain: str, output: str) -> str:
+    """Conv or Gemm with the node's attributes, except those of the activation."""
     names = ["" if value is None else value.name for value in node.inputs[:3]]
     while not names[-1]:
         names.pop()
@@ -165,18 +164,18 @@ fused_activation.examples = [
         after=f"{_HEAD} {_G} {{ c = Conv<{_P}>(x, w)  y = Relu(c) }}",
     ),
     Flagged(
-        "an addend: it has to be asked for",
+        "an addend, without --numeric-fixes: reported only",
         f'{_HEAD} {_Z} {{ y = com.microsoft.FusedConv<{_P}, activation = "Relu">(x, w, b, z) }}',
     ),
     Fixed(
-        "half precision, for which ONNX Runtime has no such kernel on the CPU",
+        "half precision, for which ONNX Runtime has no CPU kernel",
         before=_conv('activation = "Relu"').replace("float[", "float16["),
         after=f"{_HEAD} {_G} {{ c = Conv<{_P}>(x, w)  y = Relu(c) }}".replace("float[", "float16["),
         safety=Safety.NUMERIC,
         runs=False,
     ),
     Fixed(
-        "without an activation it is a Conv",
+        "no activation: a Conv",
         before=f"{_HEAD} {_G} {{ y = com.microsoft.FusedConv<{_P}>(x, w) }}",
         after=f"{_HEAD} {_G} {{ y = Conv<{_P}>(x, w) }}",
     ),
@@ -213,7 +212,7 @@ fused_activation.examples = [
         after=f"{_HEAD} {_G} {{ c = Conv<{_P}>(x, w)  y = HardSigmoid<alpha = 0.25, beta = 0.5>(c) }}",
     ),
     Fixed(
-        "a product of matrices and LeakyRelu",
+        "a FusedGemm with LeakyRelu",
         before=f"""{_HEAD} {_M} {{
             y = com.microsoft.FusedGemm<alpha = 0.5, activation = "LeakyRelu", activation_alpha = 0.25>(x, w, c) }}""",
         after=f"{_HEAD} {_M} {{ g = Gemm<alpha = 0.5>(x, w, c)  y = LeakyRelu<alpha = 0.25>(g) }}",
@@ -228,7 +227,7 @@ fused_activation.examples = [
             y = If(c)<then_branch = p () => (float[1,1,2] u) {{ u = Conv(x, w) }},
                       else_branch = q () => (float[1,1,2] v) {{ v = Neg(x) }}> }}""",
     ),
-    Flagged("a slope is missing", _conv('activation = "LeakyRelu"'), safety=Safety.NUMERIC, runs=False),
+    Flagged("a missing slope", _conv('activation = "LeakyRelu"'), safety=Safety.NUMERIC, runs=False),
     Flagged(
         "an activation that ONNX Runtime does not fuse",
         _conv('activation = "Mish"'),
@@ -236,7 +235,7 @@ fused_activation.examples = [
         runs=False,
     ),
     Flagged(
-        "the bounds of a Clip are crossed, which TensorRT and ONNX read otherwise",
+        "crossed bounds of a Clip, where TensorRT and ONNX differ",
         _conv('activation = "Clip", activation_params = [6.0, 0.0]'),
         safety=Safety.NUMERIC,
         runs=False,

@@ -1,4 +1,4 @@
-"""OPS091: ONNX Runtime's norms: SkipLayerNormalization, and those that leave out the mean."""
+"""OPS091: ONNX Runtime's SkipLayerNormalization and its variants without the mean."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def fused_normalization(node: Node, model: Model) -> Iterator[Match]:
     output tensors than TRT expected`. TensorRT 8 has neither.
 
     ## Fix
-    Add for the sum with the skipped tensor and the bias, then LayerNormalization, or without the mean RMSNormalization,
-    where opset and target have it; else their definition by ReduceMean, in float32 where the data is in half precision.
-    Mean, inverse deviation and the sum are written where they are read. NUMERIC: ONNX Runtime sums in another order,
+    Add for the sum with the skip tensor and the bias, then LayerNormalization, or without the mean RMSNormalization,
+    where opset and target have it; otherwise their definition by ReduceMean, in float32 for data in half precision.
+    Mean, inverse deviation and the sum are computed where they are read. NUMERIC: ONNX Runtime sums in another order,
     and in half precision does not round the sum. Measured to be accepted.
 
-    None for another axis than the last, bfloat16, an epsilon that is not positive, and for the mean of a norm that does
-    not compute it. Better still: save the model before ONNX Runtime optimizes it, or with `ORT_ENABLE_BASIC`.
+    No fix for another axis than the last, bfloat16, an epsilon that is not positive, and for the mean of a norm that
+    does not compute it. Better: save the model before ONNX Runtime optimizes it, or with `ORT_ENABLE_BASIC`.
 
     ## References
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.SkipLayerNormalization
@@ -76,28 +76,28 @@ def fused_normalization(node: Node, model: Model) -> Iterator[Match]:
         return
     target = target_of(model)
     imported = is_imported(node.op_type, target)
-    beside = not node.domain and any(is_read(value) for value in node.outputs[1:])
-    if imported is None or (imported and not beside):
+    has_extra_outputs = not node.domain and any(is_read(value) for value in node.outputs[1:])
+    if imported is None or (imported and not has_extra_outputs):
         return
     name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-    lacks = f"takes one output of {name} only" if imported else f"has no importer for {name}"
-    yield Match(f"{target.title} {lacks}; {origin(node)}", node=node, fix=_fix(node, data, output, model))
+    problem = f"supports only one output of {name}" if imported else f"has no importer for {name}"
+    yield Match(f"{target.title} {problem}; {origin(node)}", node=node, fix=_fix(node, data, output, model))
 
 
 def _fix(node: Node, data: Value, output: Value, model: Model) -> Fix | None:
     skips, root = node.op_type.startswith("Skip"), node.op_type in _ROOTS
     inputs = list(node.inputs) + [None] * (5 - len(node.inputs))
-    added = [inputs[1], inputs[3 if root else 4]] if skips else []
+    addends = [inputs[1], inputs[3 if root else 4]] if skips else []
     scale, beta = (inputs[2], None if root else inputs[3]) if skips else (inputs[1], None)
-    if scale is None or (skips and added[0] is None):
+    if scale is None or (skips and addends[0] is None):
         return None
-    elem = known_float(node, data, scale, *(one for one in (*added, beta) if one is not None))
+    elem = known_float(node, data, scale, *(one for one in (*addends, beta) if one is not None))
     epsilon = float(node.attr("epsilon", 1e-12 if skips else 1e-5))
-    if elem is None or not (0 < epsilon < math.inf) or not _sayable(node, data, elem, model):
+    if elem is None or not (0 < epsilon < math.inf) or not _is_expressible(node, data, elem, model):
         return None
     draft, target = Draft(node), target_of(model)
     draft.remove(node)
-    total = _sum(draft, node, data, added)
+    total = _sum(draft, node, data, addends)
     if root:
         rms_normalization(draft, total, scale, epsilon, elem, target, output.name)
     else:
@@ -107,18 +107,18 @@ def _fix(node: Node, data: Value, output: Value, model: Model) -> Fix | None:
     return Fix(f"decompose {node.op_type}", draft.edits, Safety.NUMERIC)
 
 
-def _sayable(node: Node, data: Value, elem: int, model: Model) -> bool:
-    """Whether opset, axis and outputs allow for the fix."""
+def _is_expressible(node: Node, data: Value, elem: int, model: Model) -> bool:
+    """Whether opset, axis and outputs allow the fix."""
     axis, rank = node.attr("axis", -1), model.shapes.rank(data)
     last = axis == -1 or (rank is not None and axis == rank - 1)
     known = node.op_type != "SimplifiedLayerNormalization" or node.attr("stash_type", 1) == TensorProto.FLOAT
     return last and known and node.scope.opset() >= 7 and takes("ReduceMean", node.scope.opset(), elem)
 
 
-def _sum(draft: Draft, node: Node, data: Value, added: list[Value | None]) -> Operand:
-    """The sum of what is normed; under its own name where it is an output that is read."""
+def _sum(draft: Draft, node: Node, data: Value, addends: list[Value | None]) -> Operand:
+    """The normalized sum, under its own name where it is an output that is read."""
     own = node.output(3)
-    terms = [one for one in added if one is not None]
+    terms = [one for one in addends if one is not None]
     total: Operand = data
     for number, term in enumerate(terms, 1):
         last = number == len(terms) and own is not None and is_read(own)
@@ -133,8 +133,8 @@ def _statistics(draft: Draft, node: Node, total: Operand, elem: int, epsilon: fl
     average, inverse = (value if is_read(value) else None for value in (average, inverse))
     if average is None and inverse is None:
         return True
-    told = [value.declared for value in (average, inverse) if value is not None]
-    if any(one is not None and one.tensor_type.elem_type != TensorProto.FLOAT for one in told):
+    declared = [value.declared for value in (average, inverse) if value is not None]
+    if any(one is not None and one.tensor_type.elem_type != TensorProto.FLOAT for one in declared):
         return False
     if (root and average is not None) or elem == TensorProto.DOUBLE:
         return False
@@ -163,9 +163,9 @@ fused_normalization.examples = [
         after=f"{_HEAD} {_S} {{ a = Add(x, k)  y = LayerNormalization<axis = -1, epsilon = 0.001>(a, s) }}",
         safety=Safety.NUMERIC,
     ),
-    Flagged("it has to be asked for", f"{_HEAD} {_S} {{ {_SKIP}(x, k, s) }}"),
+    Flagged("without --numeric-fixes: reported only", f"{_HEAD} {_S} {{ {_SKIP}(x, k, s) }}"),
     Fixed(
-        "beta, bias, and the sum itself is read; the skipped one has no batch",
+        "beta and bias; the sum is read; the skip tensor has no batch",
         before=f"""{_HEAD} g (float[B,S,8] x, float[S,8] k, float[8] s, {_A}) => (float[B,S,8] y, float[B,S,8] z) {{
             y, , , z = com.microsoft.SkipLayerNormalization(x, k, s, b, c) }}""",
         after=f"""{_HEAD} g (float[B,S,8] x, float[S,8] k, float[8] s, {_A}) => (float[B,S,8] y, float[B,S,8] z) {{
@@ -192,7 +192,7 @@ fused_normalization.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "in half precision squares overflow: float32 in between",
+        "half precision: computed in float32, since squares overflow",
         before=f"{_OLD} {_S} {{ {_SKIP}(x, k, s) }}".replace("float[", "float16["),
         after=f"""{_OLD} {_S} <float e = {{0.001}}> {{ a = Add(x, k)  w = Cast<to = 1>(a)
             m = ReduceMean<axes = [-1], keepdims = 1>(w)  d = Sub(w, m)  q = Mul(d, d)
@@ -201,7 +201,7 @@ fused_normalization.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "without the mean, for a target that has no importer",
+        "without the mean, for a target without an importer",
         before=f"{_HEAD} {_S} {{ y = com.microsoft.SkipSimplifiedLayerNormalization<epsilon = 0.001>(x, k, s) }}",
         after=f"""{_HEAD} {_S} <float e = {{0.001}}> {{ a = Add(x, k)  q = Mul(a, a)
             v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)  n = Div(a, r)
@@ -210,7 +210,7 @@ fused_normalization.examples = [
         target="trt8.6",
     ),
     Fixed(
-        "opset 23 has RMSNormalization, and TensorRT-RTX does not import the second output",
+        "opset 23 has RMSNormalization; TensorRT-RTX does not import the second output",
         before=f"""{_NEW} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i) {{
             y, i = SimplifiedLayerNormalization<epsilon = 0.001>(x, s) }}""",
         after=f"""{_NEW} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i)
@@ -221,7 +221,7 @@ fused_normalization.examples = [
         target="rtx",
     ),
     Fixed(
-        "TensorRT-RTX imports it, but not with its second output",
+        "a second output, which TensorRT-RTX does not import",
         before=f"""{_HEAD} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i) {{
             y, i = SimplifiedLayerNormalization(x, s) }}""",
         after=f"""{_HEAD} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i)
@@ -248,7 +248,7 @@ fused_normalization.examples = [
         runs=False,
     ),
     Flagged(
-        "statistics that are said to be of half precision, which they never are",
+        "statistics declared in half precision, which they never have",
         f"""{_HEAD} g (float16[2,8] x, float16[8] s) => (float16[2,8] y, float16[2,1] m) {{
             y, m = com.microsoft.SkipLayerNormalization(x, x, s) }}""",
         safety=Safety.NUMERIC,

@@ -38,19 +38,19 @@ from onnxfix_rules.ops.expansions._formulas import known_float, layer_normalizat
     hazards=[13],
 )
 def embedding_normalization(node: Node, model: Model) -> Iterator[Match]:
-    """An EmbedLayerNormalization of ONNX Runtime: embeddings of words, positions and segments, and a norm of the sum.
+    """An EmbedLayerNormalization of ONNX Runtime: embeddings of words, positions and segments, and a norm of their sum.
 
     ## Why it matters
     `onnxruntime.transformers.optimizer` writes it into BERT and its relatives. TensorRT finds no importer: `Plugin not
     found, are the plugin name, version, and namespace correct?`, measured with TensorRT-RTX 1.7.1.
 
     ## Fix
-    A Gather for each table, Add, and the norm as in OPS091. Without ids of positions these are counted: the first rows
-    of their table. The lengths, where they are read, count the ones in the mask; the sum is written where it is read.
+    A Gather for each table, Add, and the norm as in OPS091. Without position ids, the first rows of the position table
+    are used. The lengths, where they are read, count the ones in the mask; the sum is computed where it is read.
     NUMERIC: ONNX Runtime sums in another order.
 
-    None where the lengths are read and there is no mask, and where either of segment ids and their table is missing.
-    Better still: give TensorRT the model from before the optimizer.
+    No fix where the lengths are read and there is no mask, and where only one of segment ids and their table is given.
+    Better: give TensorRT the model from before the optimizer.
 
     ## References
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.EmbedLayerNormalization
@@ -65,7 +65,7 @@ def embedding_normalization(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _fix(node: Node, model: Model) -> Fix | None:
-    ids, segments, words, positions, table, scale, bias, mask, places = (
+    ids, segments, words, positions, table, scale, bias, mask, position_ids = (
         node.input(index) for index in range(9)
     )
     output, lengths, total = (node.output(index) for index in range(3))
@@ -76,7 +76,7 @@ def _fix(node: Node, model: Model) -> Fix | None:
     elem = known_float(node, words, positions, scale, bias, *([] if table is None else [table]))
     if any(
         model.shapes.elem_type(one) != TensorProto.INT32
-        for one in (ids, segments, mask, places)
+        for one in (ids, segments, mask, position_ids)
         if one is not None
     ):
         return None
@@ -86,14 +86,14 @@ def _fix(node: Node, model: Model) -> Fix | None:
         return None
     draft = Draft(node)
     draft.remove(node)
-    word = draft.add("Gather", [words, ids], axis=0)
-    place = (
-        _counted(draft, positions, ids, model)
-        if places is None
-        else draft.add("Gather", [positions, places], axis=0)
+    word_embedding = draft.add("Gather", [words, ids], axis=0)
+    position_embedding = (
+        _first_positions(draft, positions, ids, model)
+        if position_ids is None
+        else draft.add("Gather", [positions, position_ids], axis=0)
     )
     own = total.name if total is not None and is_read(total) else ""
-    last = draft.add("Add", [word, place], output=own if table is None else "")
+    last = draft.add("Add", [word_embedding, position_embedding], output=own if table is None else "")
     if table is not None:
         last = draft.add("Add", [last, draft.add("Gather", [table, segments], axis=0)], output=own)
     layer_normalization(draft, last, scale, bias, epsilon, elem, target_of(model), output.name)
@@ -104,8 +104,8 @@ def _fix(node: Node, model: Model) -> Fix | None:
     return Fix("decompose EmbedLayerNormalization", draft.edits, Safety.NUMERIC)
 
 
-def _counted(draft: Draft, positions: Value, ids: Value, model: Model) -> str:
-    """The first rows of the table of positions, as many as there are ids in a sequence."""
+def _first_positions(draft: Draft, positions: Value, ids: Value, model: Model) -> str:
+    """The first rows of the position table, as many as there are ids in a sequence."""
     shape = model.shapes.shape(ids)
     length = None if shape is None or len(shape) != 2 else shape[1].value
     start, axes = (draft.constant(np.array([0], np.int64), hint) for hint in ("start", "axes"))
@@ -128,7 +128,7 @@ _NORM = "LayerNormalization<axis = -1, epsilon = 0.001>"
 
 embedding_normalization.examples = [
     Fixed(
-        "ids of words, and of positions",
+        "word and position ids",
         before=f"""{_HEAD} g (int32[N,3] i, int32[N,3] o) => (float[N,3,4] y) {_TABLES}> {{
             y = {_CALL}<epsilon = 0.001, mask_index_type = 0>(i, , w, p, , s, b, , o) }}""",
         after=f"""{_HEAD} g (int32[N,3] i, int32[N,3] o) => (float[N,3,4] y) {_TABLES}> {{
@@ -137,7 +137,7 @@ embedding_normalization.examples = [
         runs=False,
     ),
     Fixed(
-        "and of segments; positions are counted, and the sum is read",
+        "word and segment ids, without position ids; the sum is read",
         before=f"""{_HEAD} g (int32[N,3] i, int32[N,3] t) => (float[N,3,4] y, float[N,3,4] z) {_TABLES}> {{
             y, , z = {_CALL}<epsilon = 0.001>(i, t, w, p, e, s, b) }}""",
         after=f"""{_HEAD} g (int32[N,3] i, int32[N,3] t) => (float[N,3,4] y, float[N,3,4] z) {_TABLES},
@@ -148,7 +148,7 @@ embedding_normalization.examples = [
         runs=False,
     ),
     Flagged(
-        "it has to be asked for",
+        "without --numeric-fixes: reported only",
         f"""{_HEAD} g (int32[N,3] i, int32[N,3] o) => (float[N,3,4] y) {_TABLES}> {{
             y = {_CALL}<epsilon = 0.001, mask_index_type = 0>(i, , w, p, , s, b, , o) }}""",
         runs=False,
@@ -161,14 +161,14 @@ embedding_normalization.examples = [
         runs=False,
     ),
     Flagged(
-        "a table of segments without their ids",
+        "a segment table without ids",
         f"""{_HEAD} g (int32[N,3] i) => (float[N,3,4] y) {_TABLES}> {{
             y = {_CALL}<mask_index_type = 0>(i, , w, p, e, s, b) }}""",
         safety=Safety.NUMERIC,
         runs=False,
     ),
     Silent(
-        "what it was fused from",
+        "the operators that it was fused from",
         f"""{_HEAD} g (int32[N,3] i) => (float[N,3,4] y) {_TABLES}> {{
             c = Gather(w, i)  d = Add(c, p)  y = {_NORM}(d, s, b) }}""",
     ),

@@ -1,4 +1,4 @@
-"""OPS093: the Attention of ONNX Runtime, which multiplies by the weights of queries, keys and values itself."""
+"""OPS093: ONNX Runtime's Attention, which includes the products with the query, key and value weights."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def attention_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
     """An Attention of ONNX Runtime: the products with the weights, the heads and the masks in one operator.
 
     ## Why it matters
-    `onnxruntime.transformers.optimizer` writes it into BERT, GPT-2 and their relatives. TensorRT takes it for ONNX's
-    Attention, whose inputs are queries, keys and values: TensorRT-RTX 1.7.1 was measured to refuse it (`Q, K, and V
+    `onnxruntime.transformers.optimizer` writes it into BERT, GPT-2 and their relatives. TensorRT imports it as ONNX's
+    Attention, whose inputs are queries, keys and values: TensorRT-RTX 1.7.1 was measured to reject it (`Q, K, and V
     inputs must have the same number of dimensions`).
 
     ## Fix
-    MatMul and Add for the weights, Split into queries, keys and values, and attention by its definition, head by head.
-    Masks of lengths and of zeros and ones add `mask_filter_value`; `unidirectional` leaves out what comes later; the
-    bias of scores is added. Keys and values of the past come first, and those of the present are written where they are
-    read. NUMERIC: ONNX Runtime sums in another order. Measured to be accepted.
+    MatMul and Add for the weights, Split into queries, keys and values, and multi-head attention by its definition.
+    Length masks and masks of zeros and ones add `mask_filter_value`; `unidirectional` masks later keys; the attention
+    bias is added. Past keys and values come first, and the present ones are computed where they are read. NUMERIC: ONNX
+    Runtime sums in another order. Measured to be accepted.
 
-    None where room for the present is shared with the past, for rotary embeddings inside, for masks of starts and ends
-    or of a form that is not known, and for types other than float32 and float16. Better still: give TensorRT the model
-    from before the optimizer.
+    No fix for a buffer that past and present share, for rotary embeddings inside, for masks of starts and ends or of an
+    unknown form, and for types other than float32 and float16. Better: give TensorRT the model from before the
+    optimizer.
 
     ## References
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.Attention
@@ -57,9 +57,9 @@ def attention_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
     if node.function is not None or node.input(0) is None or node.output() is None:
         return
     target = target_of(model)
-    lacks = "reads it as ONNX's Attention" if target.imports("Attention") else "has no importer for it"
+    problem = "imports it as ONNX's Attention" if target.imports("Attention") else "has no importer for it"
     yield Match(
-        f"com.microsoft.Attention: {target.title} {lacks}; {origin(node)}", node=node, fix=_fix(node, model)
+        f"com.microsoft.Attention: {target.title} {problem}; {origin(node)}", node=node, fix=_fix(node, model)
     )
 
 
@@ -102,20 +102,20 @@ def _fix(node: Node, model: Model) -> Fix | None:
 
 
 def _state(draft: Draft, past: Value, number: int) -> str:
-    """The keys (0) or the values (1) of the past."""
+    """The past keys (0) or values (1)."""
     return draft.add("Gather", [past, draft.constant(np.array(number, np.int64), "state")], axis=0)
 
 
 def _sizes(node: Node, weight: Value, model: Model) -> tuple[int, int, int] | None:
-    """The widths of queries, keys and values; None where they are not known."""
+    """The widths of queries, keys and values; None where unknown."""
     shape = model.shapes.shape(weight)
-    whole = shape[1].value if shape is not None and len(shape) == 2 else None
+    width = shape[1].value if shape is not None and len(shape) == 2 else None
     given = node.attr("qkv_hidden_sizes")
-    if whole is None or (given is not None and (len(given) != 3 or sum(given) != whole or min(given) < 1)):
+    if width is None or (given is not None and (len(given) != 3 or sum(given) != width or min(given) < 1)):
         return None
     if given is not None:
         return int(given[0]), int(given[1]), int(given[2])
-    return (whole // 3,) * 3 if whole % 3 == 0 else None
+    return (width // 3,) * 3 if width % 3 == 0 else None
 
 
 _HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
@@ -140,14 +140,14 @@ def _before(
 
 attention_of_onnx_runtime.examples = [
     Fixed(
-        "two heads of two",
+        "two heads of size 2",
         before=_before(),
         after=f"{_HEAD} {_G.format(more='')} <{_SHAPES}> {{ {_SPLIT} {_END.format(scores='s2')}",
         safety=Safety.NUMERIC,
     ),
-    Flagged("it has to be asked for", _before()),
+    Flagged("without --numeric-fixes: reported only", _before()),
     Fixed(
-        "a mask with a 0 for each key that does not count",
+        "a mask with a 0 for each masked key",
         before=_before("x, w, c, m", more=", int32[B,S] m"),
         after=f"""{_HEAD} {_G.format(more=", int32[B,S] m")} <{_SHAPES}, int32 z = {{0}}, float n = {{0}},
             float d = {{-10000}}, int64[2] e = {{1,2}}> {{ {_SPLIT}
@@ -157,7 +157,7 @@ attention_of_onnx_runtime.examples = [
         runs=False,
     ),
     Fixed(
-        "keys that come later are not seen",
+        "unidirectional: later keys are masked",
         before=_before(attributes="num_heads = 2, unidirectional = 1"),
         after=f"""{_HEAD} {_G.format(more="")} <{_SHAPES}, int64 n0 = {{0}}, int64 n1 = {{1}}, int64 n2 = {{2}},
             int64[1] e = {{1}}, int64 m0 = {{0}}, int64 m1 = {{1}}, int64 m2 = {{2}}, float b = {{-3.4028235e38}}> {{
@@ -167,7 +167,7 @@ attention_of_onnx_runtime.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "states of the past in which the present is to be written",
+        "past states in a buffer shared with the present",
         _before(
             "x, w, c, , p, , l",
             "num_heads = 2, past_present_share_buffer = 1",
@@ -177,24 +177,24 @@ attention_of_onnx_runtime.examples = [
         runs=False,
     ),
     Flagged(
-        "a mask whose form is not known",
+        "a mask of unknown form",
         _before("x, w, c, m", more=", int32[M] m"),
         safety=Safety.NUMERIC,
         runs=False,
     ),
     Flagged(
-        "rotated queries and keys",
+        "rotary embeddings inside",
         _before(attributes="num_heads = 2, do_rotary = 1"),
         safety=Safety.NUMERIC,
         runs=False,
     ),
     Silent(
-        "the standard operator",
+        "ONNX's Attention",
         """<ir_version: 10, opset_import: ["" : 23]> g (float[1,2,S,4] q, float[1,2,S,4] k, float[1,2,S,4] v) =>
             (float[1,2,S,4] y) { y = Attention(q, k, v) }""",
     ),
     Silent(
-        "a local function of that name, which OPS060 is about",
+        "a local function of that name (OPS060)",
         f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = com.microsoft.Attention(x) }}
             <domain: "com.microsoft", opset_import: ["" : 17]> Attention (a) => (b) {{ b = Neg(a) }}""",
     ),

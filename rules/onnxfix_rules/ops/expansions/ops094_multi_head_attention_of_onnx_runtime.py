@@ -1,4 +1,4 @@
-"""OPS094: the MultiHeadAttention of ONNX Runtime, in forms that TensorRT does not take."""
+"""OPS094: ONNX Runtime's MultiHeadAttention in forms that TensorRT does not support."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ from onnxfix_rules.ops.expansions._formulas import Operand, known_float
     hazards=[13],
 )
 def multi_head_attention_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
-    """A MultiHeadAttention of ONNX Runtime in a form that the target does not take, or takes for another one.
+    """A MultiHeadAttention of ONNX Runtime in a form that the target does not support or imports as another one.
 
     ## Why it matters
-    `onnxruntime.transformers.optimizer` writes it into models of diffusion, translation and speech. TensorRT-RTX 1.7.1
-    has an importer for it, which was measured to refuse a bias (`MultiHeadAttention bias input is not supported by
+    `onnxruntime.transformers.optimizer` writes it into diffusion, translation and speech models. TensorRT-RTX 1.7.1 has
+    an importer for it, which was measured to reject a bias (`MultiHeadAttention bias input is not supported by
     TensorRT-RTX`), a mask of keys (`key_padding_mask input is not supported`), outputs beyond the first (`only supports
-    MultiHeadAttention with a single context output`), and a bias of scores together with `unidirectional` (`Option mask
-    cannot be used together with CausalMaskKind`). Each of these two alone, and a scale, it was measured to read as they
-    are meant, and the rule is silent about them. TensorRT 8 has no importer.
+    MultiHeadAttention with a single context output`), and an attention bias together with `unidirectional` (`Option
+    mask cannot be used together with CausalMaskKind`). Each of these two alone, and a scale, was measured to be
+    imported correctly, and the rule is silent about them. TensorRT 8 has no importer.
 
     ## Fix
-    Attention by its definition, head by head, as in OPS093. NUMERIC: ONNX Runtime sums in another order. Measured to be
+    Multi-head attention by its definition, as in OPS093. NUMERIC: ONNX Runtime sums in another order. Measured to be
     accepted.
 
-    None where states of the past come in, for packed inputs, for `unidirectional` with another number of keys than of
-    queries (the last query of ONNX Runtime's sees all of them), for a mask of a form that is not known, and for types
-    other than float32 and float16. Better still: give TensorRT the model from before the optimizer.
+    No fix with past states, for packed inputs, for `unidirectional` where the numbers of keys and queries differ (ONNX
+    Runtime's last query attends to all keys), for a mask of an unknown form, and for types other than float32 and
+    float16. Better: give TensorRT the model from before the optimizer.
 
     ## References
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MultiHeadAttention
@@ -60,29 +60,29 @@ def multi_head_attention_of_onnx_runtime(node: Node, model: Model) -> Iterator[M
     if node.function is not None or node.input(0) is None or node.output() is None:
         return
     target = target_of(model)
-    lacks = _lacks(node, target)
-    if lacks:
+    problem = _unsupported(node, target)
+    if problem:
         yield Match(
-            f"com.microsoft.MultiHeadAttention: {target.title} {lacks}; {origin(node)}",
+            f"com.microsoft.MultiHeadAttention: {target.title} {problem}; {origin(node)}",
             node=node,
             fix=_fix(node, model),
         )
 
 
-def _lacks(node: Node, target: Target) -> str:
-    """What the target does not do; "" where it takes the node, and where that is not known."""
+def _unsupported(node: Node, target: Target) -> str:
+    """What the target does not support; "" where it supports the node, and where unknown."""
     imported = is_imported(node.op_type, target)
     if imported is None:
         return ""
     if not imported:
         return "has no importer for it"
     if any(is_read(one) for one in node.outputs[1:]):
-        return "takes one output only"
+        return "supports only one output"
     if node.attr("unidirectional", 0) and node.input(5) is not None:
-        return "takes no bias of scores where it is unidirectional"
-    names = {3: "a bias", 4: "a mask of keys", 6: "keys of the past"}
+        return "does not support an attention bias with unidirectional"
+    names = {3: "a bias", 4: "a mask of keys", 6: "past keys"}
     return next(
-        (f"does not take {name}" for index, name in names.items() if node.input(index) is not None), ""
+        (f"does not support {name}" for index, name in names.items() if node.input(index) is not None), ""
     )
 
 
@@ -105,7 +105,7 @@ def _fix(node: Node, model: Model) -> Fix | None:
         return None
     keys = model.shapes.shape(key)
     if masks.causal and (keys is None or not symbols.equal(shape[1], keys[-2]).yes):
-        return None  # ONNX Runtime's last query sees all keys
+        return None  # ONNX Runtime's last query attends to all keys
     draft = Draft(node)
     draft.remove(node)
     parts: list[Operand] = [query, key, value]
@@ -113,9 +113,9 @@ def _fix(node: Node, model: Model) -> Fix | None:
         biases = _attend.split(draft, bias, widths, 0)
         parts = [draft.add("Add", [part, one]) for part, one in zip(parts, biases, strict=True)]
     names = ["", *(_name(node.output(index)) for index in (1, 2))]
-    made = [_headed(draft, *one, heads, model) for one in zip(parts, widths, names, strict=True)]
+    headed = [_headed(draft, *one, heads, model) for one in zip(parts, widths, names, strict=True)]
     scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(widths[0] // heads)
-    _attend.attend(draft, (made[0], made[1], made[2]), scale, masks, elem, widths[2], output.name)
+    _attend.attend(draft, (headed[0], headed[1], headed[2]), scale, masks, elem, widths[2], output.name)
     return Fix("decompose MultiHeadAttention", draft.edits, Safety.NUMERIC)
 
 
@@ -124,18 +124,19 @@ def _name(value: Value | None) -> str:
 
 
 def _headed(draft: Draft, data: Operand, width: int, name: str, heads: int, model: Model) -> Operand:
-    """[batch, heads, length, size], under a name where that is an output that is read; itself if it is so already."""
+    """As [batch, heads, length, size], under its own name where it is an output that is read; unchanged if it has that
+    shape."""
     if isinstance(data, Value) and model.shapes.rank(data) == 4:
         return draft.add("Identity", [data], output=name) if name else data
     return _attend.headed(draft, data, heads, width // heads, name)
 
 
 def _widths(node: Node, model: Model) -> tuple[int, int, int] | None:
-    """How wide queries, keys and values are over all heads; None where that is not known, and for other forms."""
+    """The widths of queries, keys and values over all heads; None where unknown, and for other forms."""
     shapes = [model.shapes.shape(one) if one is not None else None for one in node.inputs[:3]]
     heads, found = int(node.attr("num_heads", 0)), []
-    for place, shape in enumerate(shapes):
-        if shape is None or len(shape) not in ((3, 4) if place else (3,)) or shape[-1].value is None:
+    for index, shape in enumerate(shapes):
+        if shape is None or len(shape) not in ((3, 4) if index else (3,)) or shape[-1].value is None:
             return None
         found.append(shape[-1].value * (heads if len(shape) == 4 else 1))
     same_form = shapes[1] is not None and shapes[2] is not None and len(shapes[1]) == len(shapes[2])
@@ -173,13 +174,15 @@ _PLAIN = _HEADED.format(q="q2 = Reshape(x, h)", k="k", v="v", n="n", u="u")
 
 multi_head_attention_of_onnx_runtime.examples = [
     Fixed(
-        "keys and values that are also outputs, of which TensorRT-RTX takes none",
+        "keys and values as outputs, which TensorRT-RTX does not support",
         before=_before(result=", float[B,2,L,2] n, float[B,2,L,2] u", names=", n, u"),
         after=_after(_PLAIN, result=", float[B,2,L,2] n, float[B,2,L,2] u", names="nu"),
         safety=Safety.NUMERIC,
         target="rtx",
     ),
-    Flagged("it has to be asked for", _before("x, k, v, b", more=", float[12] b"), target="rtx"),
+    Flagged(
+        "without --numeric-fixes: reported only", _before("x, k, v, b", more=", float[12] b"), target="rtx"
+    ),
     Fixed(
         "a bias",
         before=_before("x, k, v, b", more=", float[12] b"),
@@ -215,27 +218,35 @@ multi_head_attention_of_onnx_runtime.examples = [
         target="trt8.6",
     ),
     Flagged(
-        "one way, with as many keys as queries or not",
+        "unidirectional, with an unknown number of keys",
         _before(attributes=", unidirectional = 1"),
         safety=Safety.NUMERIC,
         target="trt8.6",
     ),
-    Silent("TensorRT-RTX has", _before(attributes=", scale = 0.5, unidirectional = 1"), target="rtx"),
-    Silent("and takes a bias of scores", _before("x, k, v, , , a", more=", float[1,1,S,L] a"), target="rtx"),
+    Silent(
+        "a form that TensorRT-RTX supports",
+        _before(attributes=", scale = 0.5, unidirectional = 1"),
+        target="rtx",
+    ),
+    Silent(
+        "an attention bias, which TensorRT-RTX supports",
+        _before("x, k, v, , , a", more=", float[1,1,S,L] a"),
+        target="rtx",
+    ),
     Flagged(
-        "which it does not take together with one way",
+        "an attention bias with unidirectional, which TensorRT-RTX rejects",
         _before("x, k, v, , , a", ", unidirectional = 1", ", float[1,1,S,L] a"),
         target="rtx",
     ),
     Flagged(
-        "states of the past",
+        "past states",
         _before("x, k, v, , , , p, p", more=", float[B,2,P,2] p"),
         safety=Safety.NUMERIC,
         runs=False,
         target="rtx",
     ),
     Flagged(
-        "all three in one tensor",
+        "packed inputs",
         f"""{_HEAD} g (float[1,3,2,3,2] x, int32[1,3] m) => (float[1,3,4] y) {{
             y = com.microsoft.MultiHeadAttention<num_heads = 2>(x, , , , m) }}""",
         safety=Safety.NUMERIC,

@@ -1,4 +1,4 @@
-"""Axes that come at run time, and what is chosen by them: sizes and places, looked up in tables."""
+"""Axes that are not constant: sizes and positions that depend on them, looked up in tables."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from onnx import TensorProto
 from onnxfix.rule import Draft, Model, Node, Value, dtypes
 
 Axes = tuple[int, ...]
-#: A dimension of a result: the number of the dimension that it is, or one of these.
+#: Special dimensions of a result, besides the index of a dimension of the data: a size of 1, and of 0.
 ONE, NONE = -1, -2
-#: How many nodes are looked at for where axes come from.
-_FAR = 100
+#: Maximum number of values that are visited upstream of the axes.
+_MOST_VISITED = 100
 
 
-def at_run_time(node: Node, model: Model, index: int = 1) -> Value | None:
-    """The input, if it has to be known when TensorRT builds and is not. None in functions: their caller may know it."""
+def non_constant(node: Node, model: Model, index: int = 1) -> Value | None:
+    """The input, if TensorRT cannot know it at build time. None in functions, whose caller may pass a constant."""
     value = node.input(index)
     if value is None or not _of_main_graph(node) or value.initializer is not None or value.is_constant:
         return None
     known = model.shapes.value(value)
-    settled = known is not None and known.static is not None
-    return None if settled or _from_weights(node, value) else value
+    is_static = known is not None and known.static is not None
+    return None if is_static or _from_weights(node, value) else value
 
 
 def _from_weights(node: Node, value: Value) -> bool:
-    """Whether TensorRT computes it from weights when it builds, defaults that a caller may override among them.
+    """Whether TensorRT computes it from weights at build time, including defaults that the caller may override.
 
     Measured with TensorRT-RTX 1.7.1: the axes of a reduction through Cast and Identity only, others through arithmetic.
     """
@@ -39,7 +39,7 @@ def _from_weights(node: Node, value: Value) -> bool:
         if one.initializer is not None or one.is_constant:
             continue
         made = one.producer
-        if made is None or not made.is_onnx or made.subgraphs or len(seen) > _FAR:
+        if made is None or not made.is_onnx or made.subgraphs or len(seen) > _MOST_VISITED:
             return False
         if node.op_type.startswith("Reduce") and made.op_type not in ("Cast", "Identity"):
             return False
@@ -59,10 +59,10 @@ def _of_main_graph(node: Node) -> bool:
 
 
 def is_shape_tensor(value: Value, model: Model) -> bool:
-    """Whether TensorRT may compute the value where it computes shapes: from shapes, constants, integers of the caller.
+    """Whether the value can be a shape tensor: computed from shapes, constants and integer graph inputs.
 
-    Measured with TensorRT-RTX 1.7.1: behind a Cast, or anything else, of floats `Network input b is a shape tensor and
-    must have type Int32 or Int64`.
+    Measured with TensorRT-RTX 1.7.1: after a Cast or any other operator of floats `Network input b is a shape tensor
+    and must have type Int32 or Int64`.
     """
     seen = {value}
     stack = [value]
@@ -81,13 +81,13 @@ def is_shape_tensor(value: Value, model: Model) -> bool:
         new = {read for read in node.inputs if read is not None} - seen
         seen |= new
         stack += new
-        if len(seen) > _FAR:
+        if len(seen) > _MOST_VISITED:
             return False
     return True
 
 
 def count_of(axes: Value, model: Model) -> int | None:
-    """How many axes there are, where that is certain, and that they are int64."""
+    """The number of axes; None if it is unknown, or they are not int64."""
     if model.shapes.elem_type(axes) != TensorProto.INT64:
         return None
     shape = model.shapes.static_shape(axes)
@@ -95,10 +95,10 @@ def count_of(axes: Value, model: Model) -> int | None:
 
 
 class Choice:
-    """What depends on which ``count`` of ``rank`` axes are named at run time, each from either end, in any order.
+    """Values that depend on ``count`` non-constant axes of ``rank``, which may be negative and in any order.
 
-    The axes become a number: the axis itself, or the sum of 2 to their powers, and rows of tables are gathered by it.
-    No two sets of axes have the same number. Axes that repeat or do not exist have one of a row of zeros, or none.
+    A code computed from the axes, the axis itself or the sum of 2 to their powers, selects the rows of tables. It is
+    unique for each set of axes. Duplicate or invalid axes have the code of a row of zeros, or one out of range.
     """
 
     def __init__(self, draft: Draft, data: Value, axes: Value, *, rank: int, count: int) -> None:
@@ -106,16 +106,16 @@ class Choice:
         self._draft, self._data, self._rank, self._count = draft, data, rank, count
         self._shape = draft.anchor.model.shapes.shape(data) or ()
         self._sizes = ""
-        places = draft.add("Add", [axes, self._const([rank], "rank")], hint="places")
+        indices = draft.add("Add", [axes, self._const([rank], "rank")], hint="places")
         if count == 1:
-            self._code = draft.add("Squeeze", [places, self._const([0], "first")], hint="place")
+            self._code = draft.add("Squeeze", [indices, self._const([0], "first")], hint="place")
         else:
             powers = self._const([1 << axis for axis in range(rank)] * 2, "powers")
-            bits = draft.add("Gather", [powers, places], hint="bits")
+            bits = draft.add("Gather", [powers, indices], hint="bits")
             self._code = draft.add("ReduceSum", [bits, self._const([0], "all")], hint="code", keepdims=0)
 
     def row(self, rows: Mapping[Axes, Sequence[int]], other: int = 0, hint: str = "row") -> str:
-        """The row that belongs to the axes; ``other`` fills those of axes that repeat."""
+        """The row for the axes; ``other`` fills the rows for duplicate axes."""
         width = len(next(iter(rows.values())))
         length = 2 * self._rank if self._count == 1 else self._count * (1 << self._rank - 1) + 1
         table = np.full((length, width), other, np.int64)
@@ -129,38 +129,40 @@ class Choice:
         )
 
     def shape(self, rows: Mapping[Axes, Sequence[int]]) -> str:
-        """The shape that belongs to the axes: rows of the data's dimensions by number, ``ONE`` and ``NONE``."""
+        """The shape for the axes: rows of indices of the data's dimensions, ``ONE`` and ``NONE``."""
         if self.is_static:
             sizes = [dim.value or 0 for dim in self._shape]
             known = {axes: [1 if one == ONE else sizes[one] for one in row] for axes, row in rows.items()}
             return self.row(known, hint="shape")
-        places = {axes: [self.place(one) for one in row] for axes, row in rows.items()}
-        picked = self.row(places, other=self.place(NONE), hint="dims")
+        indices = {axes: [self.index(one) for one in row] for axes, row in rows.items()}
+        picked = self.row(indices, other=self.index(NONE), hint="dims")
         return self._draft.add("Gather", [self.sizes, picked], hint="shape")
 
-    def places(self) -> tuple[str, str]:
-        """Where the flat result of a reduction begins and ends, if those for all ``sets`` are behind each other."""
+    def span(self) -> tuple[str, str]:
+        """Start and end of the axes' result among the flattened, concatenated results for all ``sets``."""
         if not self.is_static:
-            return self._computed_places()
+            return self._computed_span()
         starts, ends, end = {}, {}, 0
-        for gone in self.sets:
-            starts[gone] = [end]
-            end += math.prod(dim.value or 0 for axis, dim in enumerate(self._shape) if axis not in gone)
-            ends[gone] = [end]
+        for reduced in self.sets:
+            starts[reduced] = [end]
+            end += math.prod(dim.value or 0 for axis, dim in enumerate(self._shape) if axis not in reduced)
+            ends[reduced] = [end]
         return self.row(starts, hint="start"), self.row(ends, hint="end")
 
-    def _computed_places(self) -> tuple[str, str]:
-        """The same, of sizes that are known at run time. A last set is of nothing, for axes that repeat."""
+    def _computed_span(self) -> tuple[str, str]:
+        """``span`` for dynamic sizes. An empty last set is for duplicate axes."""
         count = len(self.sets)
-        rows = [[ONE if axis in gone else axis for axis in range(self._rank)] for gone in self.sets]
+        rows = [[ONE if axis in reduced else axis for axis in range(self._rank)] for reduced in self.sets]
         rows.append([NONE] * self._rank)
         dims = self._draft.constant(
-            np.array([[self.place(dim) for dim in row] for row in rows], np.int64), "dims"
+            np.array([[self.index(dim) for dim in row] for row in rows], np.int64), "dims"
         )
         lengths = self._along_rows("ReduceProd", self._draft.add("Gather", [self.sizes, dims], hint="dims"))
         before = self._draft.constant(np.tril(np.ones((count + 1, count + 1), np.int64), -1), "before")
         starts = self._along_rows("ReduceSum", self._draft.add("Mul", [before, lengths]))
-        which = self.row({gone: [number] for number, gone in enumerate(self.sets)}, other=count, hint="which")
+        which = self.row(
+            {reduced: [index] for index, reduced in enumerate(self.sets)}, other=count, hint="which"
+        )
         start = self._draft.add("Gather", [starts, which], hint="start")
         length = self._draft.add("Gather", [lengths, which], hint="length")
         return start, self._draft.add("Add", [start, length], hint="end")
@@ -172,12 +174,12 @@ class Choice:
 
     @property
     def is_static(self) -> bool:
-        """Whether the data's dimensions are known."""
+        """Whether all dimensions of the data are known."""
         return all(dim.value is not None for dim in self._shape)
 
     @property
     def sizes(self) -> str:
-        """The data's dimensions with a 1 and a 0 after them, computed; ``place`` says where."""
+        """The computed dimensions of the data, then 1 and 0; ``index`` gives the index of each."""
         if not self._sizes:
             shape = self._draft.add("Shape", [self._data], hint="sizes")
             self._sizes = self._draft.add(
@@ -185,8 +187,8 @@ class Choice:
             )
         return self._sizes
 
-    def place(self, dim: int) -> int:
-        """Where in ``sizes`` a dimension is, or ``ONE``, or ``NONE``."""
+    def index(self, dim: int) -> int:
+        """The index in ``sizes`` of a dimension, ``ONE`` or ``NONE``."""
         return {ONE: len(self._shape), NONE: len(self._shape) + 1}.get(dim, dim)
 
     def _const(self, values: list[int], hint: str) -> str:
@@ -194,7 +196,7 @@ class Choice:
 
 
 def reshaped(draft: Draft, data: Value | str, shape: str, *, empty: bool) -> str | None:
-    """A Reshape; None where the data may be ``empty`` and the opset cannot say that 0 means 0."""
+    """Add a Reshape; None if the data may be ``empty`` and the opset has no `allowzero`."""
     if not empty:
         return draft.add("Reshape", [data, shape])
     return draft.add("Reshape", [data, shape], allowzero=1) if draft.anchor.scope.opset() >= 14 else None

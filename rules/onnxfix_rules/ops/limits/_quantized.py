@@ -1,9 +1,9 @@
-"""Bytes that a QuantizeLinear makes, and what moves or combines them: TensorRT has no uint8 there, but its int8.
+"""uint8 tensors that come from a QuantizeLinear, which TensorRT imports as int8.
 
-Its parser imports a QuantizeLinear to uint8 as a QUANTIZE layer whose output is INT8, or refuses the zero point; what
-reads the result reads INT8, which it moves, pools and adds (measured with TensorRT-RTX 1.7.1). What is wrong with such
-numbers is the matter of the rules about quantization, whose remedies replace the nodes in between as well. A Cast back
-to uint8 among them is refused: ``TensorRT does not support UINT8 types for intermediate tensors``.
+Its parser imports a QuantizeLinear to uint8 as a QUANTIZE layer whose output is INT8, or refuses the zero point; the
+nodes that follow get INT8, which they move, pool and add (measured with TensorRT-RTX 1.7.1). The rules about
+quantization cover what is wrong with such values, and their fixes also replace the nodes in between. A Cast back to
+uint8 among them is refused: ``TensorRT does not support UINT8 types for intermediate tensors``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _ENDS = frozenset({("", "Cast"), ("", "DequantizeLinear"), ("com.microsoft", "De
 
 
 def is_quantized(value: Value, model: Model) -> bool:
-    """Whether a uint8 tensor is, or may be, one that the graph quantizes."""
+    """Whether a uint8 tensor comes, or may come, from a QuantizeLinear in the graph."""
     return value in shared(model, _quantized)
 
 
 def _quantized(model: Model) -> frozenset[Value]:
-    """The uint8 tensors that come from a QuantizeLinear through nodes that keep the type, at any depth."""
+    """All uint8 tensors downstream of a QuantizeLinear through nodes that keep the type, at any depth."""
     makers = every_node(model).of(lambda operator: operator in _MAKERS - model.function_names)
     if not makers:
         return frozenset()
@@ -44,7 +44,7 @@ def _quantized(model: Model) -> frozenset[Value]:
 
 
 def _next(value: Value, callers: dict[object, list[Node]]) -> Iterator[Value]:
-    """What ``value`` goes into, and what may be made of it."""
+    """Values that ``value`` is passed to as, and values that may be computed from it."""
     for use in value.uses:
         node = use.node
         called = node.function

@@ -1,4 +1,4 @@
-"""Scatter with a reduction by comparison: each element against the index of each update, then one reduction."""
+"""Scatter with a reduction, decomposed: compare each element's index with that of each update, then reduce."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._integers import SMALL
 
 LIMIT = 1 << 22
-"""Elements that are compared."""
-_PLACES = 1 << 18
-"""Places that are numbered in a constant."""
+"""Maximum number of comparisons."""
+_MOST_INDICES = 1 << 18
+"""Maximum number of indices in a constant."""
 _REDUCTIONS = {"Add": "ReduceSum", "Max": "ReduceMax", "Min": "ReduceMin", "Mul": "ReduceProd"}
 
 
 def reduced(draft: Draft, node: Node, model: Model, op: str) -> str:
-    """What all updates of each element come to, in the shape of the data, as the name of a value.
+    """Add the reduction of all updates of each element, in the shape of the data; return the name of the value.
 
-    Elements without an update get the number that changes nothing. "" where a shape is not static, is empty, or there
-    are too many to compare.
+    Elements without an update get the neutral value. "" if a shape is dynamic or empty, or there are too many
+    comparisons.
     """
     data, indices, updates = node.inputs[:3]
     if data is None or indices is None or updates is None:
@@ -35,18 +35,20 @@ def reduced(draft: Draft, node: Node, model: Model, op: str) -> str:
         return ""
     neutral = _neutral(op, elem)
     if neutral is None or (op in ("Add", "Mul") and elem in SMALL):
-        return ""  # nor does ONNX add or multiply eight bits along an axis
+        return ""  # ONNX has no sum or product of 8-bit integers along an axis
     kind = model.shapes.elem_type(indices)
     if not kind:
         return ""
-    work = _Comparison(draft, op, neutral, np.dtype(helper.tensor_dtype_to_np_dtype(kind)))
+    comparison = _Comparison(draft, op, neutral, np.dtype(helper.tensor_dtype_to_np_dtype(kind)))
     if node.op_type == "ScatterND":
-        return work.rows(shapes[0], shapes[1], indices, updates)
-    return work.elements(shapes[0], shapes[1], indices, updates, int(node.attr("axis", 0)) % len(shapes[0]))
+        return comparison.rows(shapes[0], shapes[1], indices, updates)
+    return comparison.elements(
+        shapes[0], shapes[1], indices, updates, int(node.attr("axis", 0)) % len(shapes[0])
+    )
 
 
 def _neutral(op: str, elem: int) -> np.ndarray[tuple[()], np.dtype[np.generic]] | None:
-    """The number that changes nothing, in the data's type."""
+    """The neutral value of the reduction, in the data's type."""
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem))
     if elem in dtypes.INTEGERS:
         ends = dtypes.INTEGERS[elem]
@@ -67,33 +69,37 @@ class _Comparison:
         self.draft, self.op, self.kind = draft, op, kind
         self.neutral = draft.constant(neutral, "neutral")
 
-    def rows(self, shape: tuple[int, ...], places: tuple[int, ...], indices: Value, updates: Value) -> str:
-        """Of ScatterND: the indexed axes as one, the updates as one, the other axes as one."""
-        depth, count = places[-1], math.prod(places[:-1])
+    def rows(
+        self, shape: tuple[int, ...], index_shape: tuple[int, ...], indices: Value, updates: Value
+    ) -> str:
+        """For ScatterND: flatten the indexed axes, the updates, and the other axes."""
+        depth, count = index_shape[-1], math.prod(index_shape[:-1])
         slots, width = math.prod(shape[:depth]), math.prod(shape[depth:])
-        if depth == 0 or slots > _PLACES or slots * count * width > LIMIT:
+        if depth == 0 or slots > _MOST_INDICES or slots * count * width > LIMIT:
             return ""
-        strides = [math.prod(shape[place + 1 : depth]) for place in range(depth)]
+        strides = [math.prod(shape[axis + 1 : depth]) for axis in range(depth)]
         flat = self._shaped(indices, count, depth)
-        counted = self.draft.add("Mod", [flat, self._indices(shape[:depth])])  # from the end, where negative
+        counted = self.draft.add(
+            "Mod", [flat, self._indices(shape[:depth])]
+        )  # negative indices count from the end
         if depth > 1:
             weighed = self.draft.add("Mul", [counted, self._indices(strides)])
             counted = self._reduce("ReduceSum", weighed, 1)
-        here = self.draft.add(
+        matches = self.draft.add(
             "Equal", [self._shaped(counted, 1, count, 1), self._range(slots, (slots, 1, 1))]
         )
-        total = self._chosen(here, self._shaped(updates, 1, count, width), 1)
+        total = self._reduced_updates(matches, self._shaped(updates, 1, count, width), 1)
         return self._shaped(total, *shape)
 
     def elements(
-        self, shape: tuple[int, ...], places: tuple[int, ...], indices: Value, updates: Value, axis: int
+        self, shape: tuple[int, ...], index_shape: tuple[int, ...], indices: Value, updates: Value, axis: int
     ) -> str:
-        """Of ScatterElements: the axis last, and the updates along another one behind it."""
+        """For ScatterElements: move the axis last, and compare with the updates along a new last axis."""
         rank = len(shape)
-        others = [place for place in range(rank) if place != axis]
-        if rank >= 8 or any(shape[place] != places[place] for place in others):
+        others = [other for other in range(rank) if other != axis]
+        if rank >= 8 or any(shape[other] != index_shape[other] for other in others):
             return ""
-        if math.prod(shape) * places[axis] > LIMIT:
+        if math.prod(shape) * index_shape[axis] > LIMIT:
             return ""
         order = [*others, axis]
         moved = [
@@ -102,14 +108,14 @@ class _Comparison:
         ]
         counted = self.draft.add("Mod", [moved[0], self._indices(shape[axis])])
         column = rw.unsqueeze(self.draft, counted, [rank - 1])
-        here = self.draft.add("Equal", [column, self._range(shape[axis], (shape[axis], 1))])
-        total = self._chosen(here, rw.unsqueeze(self.draft, moved[1], [rank - 1]), rank)
+        matches = self.draft.add("Equal", [column, self._range(shape[axis], (shape[axis], 1))])
+        total = self._reduced_updates(matches, rw.unsqueeze(self.draft, moved[1], [rank - 1]), rank)
         if axis == rank - 1:
             return total
-        return self.draft.add("Transpose", [total], perm=[order.index(place) for place in range(rank)])
+        return self.draft.add("Transpose", [total], perm=[order.index(other) for other in range(rank)])
 
-    def _chosen(self, here: str, updates: str, axis: int) -> str:
-        masked = self.draft.add("Where", [here, updates, self.neutral])
+    def _reduced_updates(self, matches: str, updates: str, axis: int) -> str:
+        masked = self.draft.add("Where", [matches, updates, self.neutral])
         return self._reduce(_REDUCTIONS[self.op], masked, axis)
 
     def _reduce(self, op_type: str, name: str, axis: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onnxfix.rule import Flagged, Match, Model, Severity, Silent, imported, rule, target_of
 
 _DOMAINS = ("ai.onnx.ml", "ai.onnx.preview.training")
-"""ONNX's own other domains: TensorRT-RTX's parser answers that it has no importer for any operator of them."""
+"""ONNX's other domains: TensorRT-RTX's parser has no importer for any of their operators."""
 
 
 @rule(
@@ -21,22 +21,21 @@ def unsupported_operator(model: Model) -> Iterator[Match]:
     """A standard operator that the target's parser does not import.
 
     ## Why it matters
-    The parser stops at the first such node, read or not: `UNSUPPORTED_NODE`, or `Plugin not found, are the plugin name,
-    version, and namespace correct?` for operators that are newer than it, measured with TensorRT-RTX 1.7.1. Some are
-    imported as plugins that are not in every package: TensorRT-RTX brings none for NonZero, RoiAlign, LinearAttention
-    and CausalConvWithState (`NonZero plugin creator version 1 was not found in plugin registry`).
+    The parser stops at the first such node, used or not: `UNSUPPORTED_NODE`, or `Plugin not found, are the plugin name,
+    version, and namespace correct?` for operators newer than the parser, measured with TensorRT-RTX 1.7.1. Some
+    operators are imported as plugins that not every package contains: TensorRT-RTX has none for NonZero, RoiAlign,
+    LinearAttention and CausalConvWithState (`NonZero plugin creator version 1 was not found in plugin registry`).
 
-    What a target imports is data with a source, which the message names: NVIDIA's list of operators for TensorRT, the
-    parser's own answer for TensorRT-RTX. A list that is silent about an operator says nothing, and neither does this
-    rule. It speaks of ONNX's domains: of `ai.onnx.ml` and `ai.onnx.preview.training` no operator is imported
-    (measured: `Plugin not found` for Scaler, Binarizer, TreeEnsemble, Adam, ...). Operators of other domains may be
-    plugins of yours; so may a standard one that the parser has no importer for
-    and does not refuse outright. The parser does not look at functions that nobody calls, or at the branch that an If
-    with a constant condition does not take.
+    Which operators a target imports is data with a source, which the message names: NVIDIA's operator list for
+    TensorRT, the parser's own answer for TensorRT-RTX. The rule reports nothing for operators that the source does not
+    mention. It covers ONNX's domains: no operator of `ai.onnx.ml` and `ai.onnx.preview.training` is imported (measured:
+    `Plugin not found` for Scaler, Binarizer, TreeEnsemble, Adam, ...). Operators of other domains may be your own
+    plugins. So may a standard operator that the parser has no importer for and does not refuse outright. The parser
+    ignores functions that are never called, and the untaken branch of an If with a constant condition.
 
     ## Fix
-    None here. A dead node goes by GRA001. Where ONNX defines the operator by other operators, write those; where the
-    result is a constant, fold it; else it takes a plugin, or another model.
+    None. GRA001 removes dead nodes. If ONNX defines the operator by other operators, decompose it. If the result is
+    constant, fold it. Otherwise the model requires a plugin or a change.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
@@ -44,15 +43,15 @@ def unsupported_operator(model: Model) -> Iterator[Match]:
     - NVIDIA/TensorRT-RTX issue 32: NonZero
     """
     target = target_of(model)
-    taken = {scope.proto.name for scope in model.functions}
+    functions = {scope.proto.name for scope in model.functions}
     for node in imported(model).of(lambda operator: operator[0] in _DOMAINS or operator[1] in target.missing):
-        if node.domain in _DOMAINS and node.op_type not in taken and target.imports(node.op_type) is None:
+        if node.domain in _DOMAINS and node.op_type not in functions and target.imports(node.op_type) is None:
             yield Match(
                 f"{target.title} has no importer for {node.domain}.{node.op_type} (source: {target.source})",
                 node=node,
             )
         reason = target.missing.get(node.op_type)
-        if reason is None or not node.is_onnx or node.op_type in taken:
+        if reason is None or not node.is_onnx or node.op_type in functions:
             continue
         yield Match(
             f"{target.title} does not import {node.op_type}"
@@ -67,8 +66,10 @@ _BRANCHES = """<then_branch = p () => (float[2] u) { u = Det(x) },
 
 
 unsupported_operator.examples = [
-    Flagged("no TensorRT imports it", "g (float[2,3,3] x) => (float[2] y) { d = Det(x)  y = Neg(d) }"),
-    Flagged("a dead node too", "g (float[2,3] x) => (float[2,3] y) { y = Relu(x)  u, i, v, c = Unique(x) }"),
+    Flagged(
+        "no TensorRT version imports it", "g (float[2,3,3] x) => (float[2] y) { d = Det(x)  y = Neg(d) }"
+    ),
+    Flagged("a dead node", "g (float[2,3] x) => (float[2,3] y) { y = Relu(x)  u, i, v, c = Unique(x) }"),
     Flagged(
         "inside a loop",
         """g (float[2,3,3] x, int64 n) => (float[2,3,3] y) {
@@ -76,20 +77,20 @@ unsupported_operator.examples = [
                 { d = Identity(c)  e = Det(v)  w = Neg(v) }> }""",
     ),
     Flagged(
-        "in a branch that is taken at run time",
+        "in a branch with a non-constant condition",
         f"g (float[2,3,3] x, bool c) => (float[2] y) {{ y = If(c){_BRANCHES} }}",
     ),
     Flagged(
-        "in the branch that a constant takes",
+        "in the branch that a constant condition takes",
         f"g (float[2,3,3] x) => (float[2] y) <bool c = {{1}}> {{ y = If(c){_BRANCHES} }}",
     ),
     Flagged(
-        "in a function that is called",
+        "in a called function",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2,3,3] x) => (float[2] y) { y = my.F(x) }
             <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Det(a) }""",
     ),
     Flagged(
-        "ONNX's domain by its other name",
+        "ONNX's domain under its other name, ai.onnx",
         """<ir_version: 9, opset_import: ["ai.onnx" : 18]>
             g (float[2,3,3] x) => (float[2] y) { y = ai.onnx.Det(x) }""",
     ),
@@ -99,12 +100,12 @@ unsupported_operator.examples = [
         target="trt8.4",
     ),
     Silent(
-        "TensorRT 8.6 has",
+        "TensorRT 8.6 has LayerNormalization",
         "g (float[2,3] x, float[3] s) => (float[2,3] y) { y = LayerNormalization(x, s) }",
         target="trt8.6",
     ),
     Flagged(
-        "the plugin for it is not in TensorRT-RTX",
+        "TensorRT-RTX lacks the plugin",
         "g (float[2,3] x) => (int64[2,K] y) { y = NonZero(x) }",
         target="rtx",
     ),
@@ -112,38 +113,38 @@ unsupported_operator.examples = [
         "TensorRT has the plugin", "g (float[2,3] x) => (int64[2,K] y) { y = NonZero(x) }", target="trt11"
     ),
     Silent(
-        "in the branch that a constant does not take",
+        "in the branch that a constant condition does not take",
         f"g (float[2,3,3] x) => (float[2] y) <bool c = {{0}}> {{ y = If(c){_BRANCHES} }}",
     ),
     Silent(
-        "in the branch that a Constant does not take",
+        "in the branch that a Constant node does not take",
         f"""g (float[2,3,3] x) => (float[2] y) {{
             c = Constant<value = bool {{0}}>()  y = If(c){_BRANCHES} }}""",
     ),
     Silent(
-        "in a branch for whose condition there is a default",
+        "in a branch whose condition has a default",
         f"g (float[2,3,3] x, bool c) => (float[2] y) <bool c = {{0}}> {{ y = If(c){_BRANCHES} }}",
     ),
     Silent(
-        "in a function that nobody calls",
+        "in a function that is never called",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,3,3] x) => (float[2,3,3] y) { y = Neg(x) }
             <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Det(a) }""",
     ),
     Silent(
-        "another domain's operator, for which there may be a plugin",
+        "another domain's operator, which may be a plugin",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,3,3] x) => (float[2] y) { y = my.Det(x) }""",
         runs=False,
     ),
     Silent(
-        "the call of a local function of that name",
+        "the call of a local function with that name",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,3,3] x) => (float[2,3,3] y) { y = my.Det(x) }
             <domain: "my", opset_import: ["" : 18]> Det (a) => (b) { b = Neg(a) }""",
     ),
     Silent(
-        "TensorRT takes a local function of that name, whatever its domain",
+        "TensorRT calls a local function with that name, whatever its domain",
         """<ir_version: 9, opset_import: ["" : 19, "my" : 1]>
             g (float[1,1,3,3] x, float[1,1,2,2] w, float[1,8,2,2] o) => (float[1,1,2,2] y, float[1,1,3,3] z) {
             y = DeformConv(x, w, o)  z = my.DeformConv(x, w, o) }
@@ -151,18 +152,18 @@ unsupported_operator.examples = [
         target="rtx",
     ),
     Flagged(
-        "ONNX's operators of classical machine learning",
+        "an operator of ai.onnx.ml",
         """<ir_version: 9, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
             g (float[2,3] x) => (float[2,3] y) { y = ai.onnx.ml.Scaler<scale = [1.0], offset = [0.0]>(x) }""",
     ),
     Flagged(
-        "ONNX's operators of training",
+        "an operator of ai.onnx.preview.training",
         """<ir_version: 9, opset_import: ["" : 18, "ai.onnx.preview.training" : 1]>
             g (float r, int64 t, float[2] x, float[2] d, float[2] h) => (float[2] y, float[2] z) {
             y, z = ai.onnx.preview.training.Adagrad(r, t, x, d, h) }""",
     ),
     Silent(
-        "a local function of the name and domain of such an operator",
+        "a local function with the name and domain of such an operator",
         """<ir_version: 9, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
             g (float[2,3] x) => (float[2,3] y) { y = ai.onnx.ml.Scaler(x) }
             <domain: "ai.onnx.ml", opset_import: ["" : 18]> Scaler (a) => (b) { b = Neg(a) }""",
@@ -172,7 +173,7 @@ unsupported_operator.examples = [
         "g (float[2,3] x) => (float[2,3] y) { a = Relu(x)  y = Sigmoid(a) }",
     ),
     Silent(
-        "newer ones: Swish and RMSNormalization",
+        "newer operators: Swish and RMSNormalization",
         "g (float[2,8] x, float[8] s) => (float[2,8] y) { a = Swish(x)  y = RMSNormalization(a, s) }",
         opset=24,
         target="rtx",
@@ -187,7 +188,7 @@ unsupported_operator.examples = [
         target="rtx",
     ),
     Silent(
-        "Scatter of opset 9, which TensorRT-RTX takes",
+        "Scatter of opset 9, which TensorRT-RTX imports",
         """g (float[3,3] x, int64[1,3] i, float[1,3] u) => (float[3,3] y) { y = Scatter<axis=0>(x, i, u) }""",
         opset=9,
     ),

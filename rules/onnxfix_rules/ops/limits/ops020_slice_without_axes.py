@@ -1,4 +1,4 @@
-"""OPS020: a Slice that leaves the axes to the length of its starts."""
+"""OPS020: a Slice without axes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _INDICES: dict[int, type[np.signedinteger[Any]]] = {TensorProto.INT32: np.int32,
 
 @rule("OPS020", ops=["Slice"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[15])
 def slice_without_axes(node: Node, model: Model) -> Iterator[Match]:
-    """A Slice without `axes` that has fewer starts than its data has axes.
+    """A Slice without `axes` whose data has more axes than it has starts.
 
     ## Why it matters
-    Without `axes` ONNX Runtime and the ONNX reference take the first axes, as many as there are starts. TensorRT
-    takes all axes of the data and stops: `The shape of input starts misaligns with the shape of input axes. Shape of
-    input starts = 1, shape of input axes = 2.`, measured with TensorRT-RTX 1.7.1 for opsets 10 to 20; the parser of
-    TensorRT 10.1 has the same line. In opset 9, where starts are an attribute, it does not mind.
+    Without `axes`, ONNX Runtime and the ONNX reference slice the first axes, one per start. TensorRT assumes all axes
+    of the data and stops: `The shape of input starts misaligns with the shape of input axes. Shape of input starts = 1,
+    shape of input axes = 2.`, measured with TensorRT-RTX 1.7.1 for opsets 10 to 20; the parser of TensorRT 10.1 has the
+    same line. In opset 9, where starts are an attribute, it accepts the node.
 
-    Where the rank of the data is not known it is a warning: it is refused if the rank is larger than the number of
-    starts. Where the number of starts is not known there is no fix.
+    If the rank of the data is unknown, the finding is a warning: TensorRT refuses the node if the rank exceeds the
+    number of starts. If the number of starts is unknown, there is no fix.
 
     ## Fix
-    Write the axes 0, 1, … in the type of the starts. Exact. A Slice without any start is a copy and goes.
+    Add the axes 0, 1, … in the type of the starts. Exact. A Slice with zero starts is a copy and is removed.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Slice.html
@@ -53,7 +53,7 @@ def slice_without_axes(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _length(model: Model, *values: Value | None) -> int | None:
-    """How many starts there are: as many as ends."""
+    """The number of starts, from the shape of the starts or the ends."""
     for value in values:
         shape = None if value is None else model.shapes.static_shape(value)
         if shape is not None and len(shape) == 1:
@@ -68,12 +68,12 @@ def _fix(node: Node, count: int | None, model: Model) -> Fix | None:
     draft = Draft(node)
     if count == 0:
         draft.bypass(node, data)
-        return Fix("remove the Slice, which takes everything", draft.edits)
+        return Fix("remove the Slice, which copies its input", draft.edits)
     dtype = _INDICES.get(model.shapes.elem_type(starts) or 0)
     if count is None or dtype is None:
         return None
     draft.set_input(node, 3, draft.constant(np.arange(count, dtype=dtype), "axes"))
-    return Fix(f"write axes {list(range(count))}", draft.edits)
+    return Fix(f"add axes {list(range(count))}", draft.edits)
 
 
 _IN = "<int64[1] s = {1}, int64[1] e = {3}>"
@@ -81,13 +81,13 @@ _IN = "<int64[1] s = {1}, int64[1] e = {3}>"
 
 slice_without_axes.examples = [
     Fixed(
-        "one start for two axes",
+        "one start, data of rank 2",
         before=f"g (float[4,N] x) => (float[2,N] y) {_IN} {{ y = Slice(x, s, e) }}",
         after="""g (float[4,N] x) => (float[2,N] y) <int64[1] s = {1}, int64[1] e = {3}, int64[1] a = {0}> {
             y = Slice(x, s, e, a) }""",
     ),
     Fixed(
-        "the steps keep their place, and axes have the type of the starts",
+        "with steps; axes get the type of the starts",
         before="""g (float[6,3,2] x) => (float[2,1,2] y)
             <int32[2] s = {5, 0}, int32[2] e = {-6, 1}, int32[2] t = {-3, 1}> {
             y = Slice(x, s, e, , t) }""",
@@ -96,21 +96,21 @@ slice_without_axes.examples = [
             y = Slice(x, s, e, a, t) }""",
     ),
     Fixed(
-        "starts and ends come at run time, their number is known",
+        "starts and ends are not constant, but their count is known",
         before="g (float[4,5] x, int64[1] s, int64[1] e) => (float[A,5] y) { y = Slice(x, s, e) }",
         after="""g (float[4,5] x, int64[1] s, int64[1] e) => (float[A,5] y) <int64[1] a = {0}> {
             y = Slice(x, s, e, a) }""",
         opset=11,
     ),
     Fixed(
-        "the opset that made them inputs",
+        "opset 10, the first with starts as an input",
         before=f"g (float[4,5] x) => (float[2,5] y) {_IN} {{ y = Slice(x, s, e) }}",
         after="""g (float[4,5] x) => (float[2,5] y) <int64[1] s = {1}, int64[1] e = {3}, int64[1] a = {0}> {
             y = Slice(x, s, e, a) }""",
         opset=10,
     ),
     Fixed(
-        "no starts at all: a copy",
+        "zero starts: a copy",
         before="g (float[4,5] x) => (float[4,5] y) <int64[0] s = {}> { t = Slice(x, s, s)  y = Neg(t) }",
         after="g (float[4,5] x) => (float[4,5] y) { y = Neg(x) }",
     ),
@@ -124,7 +124,7 @@ slice_without_axes.examples = [
                       else_branch = q () => (float[2,5] v) { v = Slice(x, s, e, a) }> }""",
     ),
     Fixed(
-        "the rank is not known, so that it may be refused",
+        "unknown rank: TensorRT may refuse it",
         before=f"""g (float[A,B] x, int64[K] h) => (float[C,D] y) {_IN} {{
             r = Reshape(x, h)  t = Slice(r, s, e)  y = Reshape(t, h) }}""",
         after="""g (float[A,B] x, int64[K] h) => (float[C,D] y)
@@ -133,7 +133,7 @@ slice_without_axes.examples = [
         runs=False,
     ),
     Flagged(
-        "nobody knows how many starts there are",
+        "unknown number of starts",
         "g (float[4,5] x, int64[K] s, int64[K] e) => (float[A,B] y) { y = Slice(x, s, e) }",
     ),
     Silent(
@@ -141,22 +141,22 @@ slice_without_axes.examples = [
         """g (float[4,5] x) => (float[2,1] y) <int64[2] s = {1, 2}, int64[2] e = {3, 3}> {
             y = Slice(x, s, e) }""",
     ),
-    Silent("a vector has one axis", f"g (float[4] x) => (float[2] y) {_IN} {{ y = Slice(x, s, e) }}"),
+    Silent("data of rank 1", f"g (float[4] x) => (float[2] y) {_IN} {{ y = Slice(x, s, e) }}"),
     Silent(
-        "a vector has one axis, however many starts nobody knows",
+        "data of rank 1, unknown number of starts",
         "g (float[4] x, int64[K] s, int64[K] e) => (float[A] y) { y = Slice(x, s, e) }",
     ),
     Silent(
-        "the axes are given",
+        "axes are given",
         f"g (float[5,4] x) => (float[5,2] y) {_IN[:-1]}, int64[1] a = {{1}}> {{ y = Slice(x, s, e, a) }}",
     ),
     Silent(
-        "before opset 10 they are attributes, and the parser counts the starts",
+        "before opset 10 starts are attributes, which the parser counts",
         "g (float[4,5] x) => (float[2,5] y) { y = Slice<starts = [1], ends = [3]>(x) }",
         opset=9,
     ),
     Silent(
-        "a local function that is called Slice",
+        "a local function named Slice",
         f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[4,5] x) => (float[4,5] y) {_IN} {{ y = my.Slice(x, s, e) }}
             <domain: "my", opset_import: ["" : 18]> Slice (a, b, c) => (d) {{ d = Neg(a) }}""",

@@ -1,4 +1,4 @@
-"""OPS021: outputs beside the first that nothing reads, where TensorRT takes one output only."""
+"""OPS021: unused outputs after the first, where TensorRT supports only one output."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from onnxfix_rules.ops import _rewrite as rw
     hazards=[22],
 )
 def unused_extra_output(node: Node, model: Model) -> Iterator[Match]:
-    """A LayerNormalization, MaxPool or Attention with more outputs than the first, which TensorRT does not make.
+    """A LayerNormalization, MaxPool or Attention with more than one output, which TensorRT does not support.
 
     ## Why it matters
-    The parser stops, read or not: `This version of TensorRT doesn't support mode than 1 outputs for
+    The parser stops, even if the outputs are unused: `This version of TensorRT doesn't support mode than 1 outputs for
     LayerNormalization nodes!`, the same for MaxPool, and `TensorRT only supports Attention nodes with one output.`,
-    measured with TensorRT-RTX 1.7.1. Exporters and training scripts leave such outputs behind. It has no objection to
-    an output that is left out by an empty name, to the mask of a Dropout, or to the states of LSTM, GRU and RNN.
+    measured with TensorRT-RTX 1.7.1. Exporters and training scripts leave such outputs behind. The parser accepts
+    outputs omitted by an empty name, the mask of a Dropout, and the states of LSTM, GRU and RNN.
 
     ## Fix
-    Drop the outputs that nothing reads. Exact, but for a MaxPool of floats: ONNX Runtime has another kernel for a
-    MaxPool with indices, and where a window's maximum is zero the two differ in its sign, which ONNX leaves open. That
-    one takes `--numeric-fixes`. Where such an output is read there is no fix: ONNX defines LayerNormalization and
-    Attention by other operators, which may be written instead. An Attention with a past keeps its outputs too: ONNX
-    wants the present along with it.
+    Drop the unused outputs. Exact, except for a MaxPool of floats: ONNX Runtime uses another kernel for a MaxPool with
+    indices, and where the maximum of a window is zero the two differ in its sign, which ONNX leaves open. That fix
+    requires `--numeric-fixes`. If such an output is used, there is no fix: ONNX defines LayerNormalization and
+    Attention by other operators, into which they can be decomposed. An Attention with a past also keeps its outputs:
+    ONNX requires the present with it.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__LayerNormalization.html, onnx__MaxPool.html, onnx__Attention.html
@@ -55,22 +55,22 @@ def unused_extra_output(node: Node, model: Model) -> Iterator[Match]:
     read = [value.name for value in extra if is_read(value)]
     if node.outputs[0] is None or read or (node.op_type == "Attention" and _has_past(node)):
         why = (
-            f"{', '.join(read)} is read"
+            f"{', '.join(read)} is used"
             if read
             else "it has a past"
             if node.outputs[0]
-            else "the first is not read"
+            else "the first is unused"
         )
-        yield Match(f"TensorRT takes {node.op_type} with one output only, and {why}", node=node)
+        yield Match(f"TensorRT supports only one output of {node.op_type}, and {why}", node=node)
         return
     draft = Draft(node)
     proto = rw.copy_of(node)
     del proto.output[1:]
     rw.replace(draft, node, proto)
     yield Match(
-        f"TensorRT takes {node.op_type} with one output only; nothing reads {', '.join(v.name for v in extra)}",
+        f"TensorRT supports only one output of {node.op_type}; unused: {', '.join(v.name for v in extra)}",
         node=node,
-        fix=Fix("drop the outputs that nothing reads", draft.edits, _safety(node, model)),
+        fix=Fix("drop the unused outputs", draft.edits, _safety(node, model)),
     )
 
 
@@ -97,7 +97,7 @@ unused_extra_output.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "by default not: ONNX Runtime then gives a maximum of 0.0 where it gave -0.0",
+        "not by default: in ONNX Runtime a maximum of -0.0 becomes 0.0",
         f"g (float[N,1,4,4] x) => (float[N,1,2,2] y) {{ y, i = {_POOL}(x) }}",
     ),
     Fixed(
@@ -113,12 +113,12 @@ unused_extra_output.examples = [
             y = LayerNormalization<epsilon = 0.001>(x, s)  z = Neg(y) }""",
     ),
     Fixed(
-        "one left out, one not",
+        "one omitted, one named",
         before="g (float[N,4] x, float[4] s) => (float[N,4] y) { y, , d = LayerNormalization(x, s) }",
         after="g (float[N,4] x, float[4] s) => (float[N,4] y) { y = LayerNormalization(x, s) }",
     ),
     Fixed(
-        "keys, values and products of an Attention without a past",
+        "present key, present value and QK product of an Attention without a past",
         before=f"""g ({_QKV}) => (float[1,2,N,8] y) {{
             y, a, b, c = Attention<qk_matmul_output_mode = 1>(q, k, v) }}""",
         after=f"g ({_QKV}) => (float[1,2,N,8] y) {{ y = Attention<qk_matmul_output_mode = 1>(q, k, v) }}",
@@ -135,7 +135,7 @@ unused_extra_output.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "in a local function, whose caller gives the axis",
+        "in a local function with the axis from its caller",
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,4] x, float[4] s) => (float[2,4] y) { y = my.F<axis = 1>(x, s) }
             <domain: "my", opset_import: ["" : 18]> F <axis> (a, s) => (b) {
@@ -150,29 +150,29 @@ unused_extra_output.examples = [
         f"g (float[1,1,4,4] x) => (float[1,1,2,2] y, int64[1,1,2,2] i) {{ y, i = {_POOL}(x) }}",
     ),
     Flagged(
-        "a branch reads the deviation, nobody the mean",
+        "a branch reads the deviation, the mean is unused",
         """g (float[2,4] x, float[4] s, bool c) => (float[2,4] y, float[2,1] z) {
             y, m, d = LayerNormalization(x, s)
             z = If(c)<then_branch = p () => (float[2,1] u) { u = Neg(d) },
                       else_branch = q () => (float[2,1] v) { v = Abs(d) }> }""",
     ),
     Flagged(
-        "keys and values of an Attention with a past go together",
+        "an Attention with a past needs its present outputs",
         f"""g ({_QKV}, float[1,2,P,8] a, float[1,2,P,8] b) => (float[1,2,N,8] y) {{
             y, c, d = Attention(q, k, v, , a, b) }}""",
         opset=23,
     ),
-    Silent("the one output", f"g (float[1,1,4,4] x) => (float[1,1,2,2] y) {{ y = {_POOL}(x) }}"),
+    Silent("a single output", f"g (float[1,1,4,4] x) => (float[1,1,2,2] y) {{ y = {_POOL}(x) }}"),
     Silent(
-        "the others are left out",
+        "the others are omitted",
         "g (float[N,4] x, float[4] s) => (float[N,4] y) { y, , = LayerNormalization(x, s) }",
     ),
     Silent(
-        "the mask of a Dropout, which TensorRT knows",
+        "the mask of a Dropout, which TensorRT supports",
         "g (float[2,3] x) => (float[2,3] y) { y, m = Dropout(x) }",
     ),
     Silent(
-        "the last states of an LSTM, which TensorRT knows",
+        "the last states of an LSTM, which TensorRT supports",
         """g (float[T,B,2] x, float[1,16,2] w, float[1,16,4] r) => (float[T,1,B,4] y) {
             y, h, c = LSTM<hidden_size = 4>(x, w, r) }""",
     ),

@@ -1,4 +1,4 @@
-"""OPS022: a Split one of whose parts has no name."""
+"""OPS022: a Split with an unnamed output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnxfix_rules.ops import _rewrite as rw
 
 @rule("OPS022", ops=["Split"], safety=Safety.EXACT, severity=Severity.ERROR)
 def split_with_unnamed_output(node: Node, model: Model) -> Iterator[Match]:
-    """A Split that leaves the name of one of its parts empty, since nothing reads it.
+    """A Split that omits the name of an unused output.
 
     ## Why it matters
     ONNX's checker accepts it, and the reference runs it; ONNX Runtime 1.31.1 loads it and crashes when it runs.
@@ -19,7 +19,7 @@ def split_with_unnamed_output(node: Node, model: Model) -> Iterator[Match]:
     1.7.1 for opsets 13 and 20.
 
     ## Fix
-    Give the part a name. Exact.
+    Name the output. Exact.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Split.html
@@ -33,26 +33,26 @@ def split_with_unnamed_output(node: Node, model: Model) -> Iterator[Match]:
             proto.output[index] = draft.name(f"part_{index}")
     rw.replace(draft, node, proto)
     yield Match(
-        "Split leaves the name of a part empty, and TensorRT wants one for each",
+        "Split has an unnamed output; TensorRT requires a name for each",
         node=node,
-        fix=Fix("name every part", draft.edits),
+        fix=Fix("name every output", draft.edits),
     )
 
 
 split_with_unnamed_output.examples = [
     Fixed(
-        "the second half",
+        "only the second output is named",
         before="g (float[N,4] x) => (float[N,2] y) { , y = Split<axis = 1>(x) }",
         after="g (float[N,4] x) => (float[N,2] y) { u, y = Split<axis = 1>(x) }",
         opset=13,
     ),
     Fixed(
-        "one of three, with the sizes",
+        "one of three outputs, with given sizes",
         before="g (float[6] x) => (float[3] y, float[1] z) <int64[3] s = {1, 2, 3}> { z, , y = Split(x, s) }",
         after="g (float[6] x) => (float[3] y, float[1] z) <int64[3] s = {1, 2, 3}> { z, m, y = Split(x, s) }",
     ),
     Fixed(
-        "inside a branch, in the opset whose sizes are an attribute",
+        "inside a branch, in an opset with the sizes as an attribute",
         before="""g (float[3] x, bool c) => (float[K] y) {
             y = If(c)<then_branch = p () => (float[K] u) { , u = Split<split = [1,2]>(x) },
                       else_branch = q () => (float[K] v) { v = Neg(x) }> }""",
@@ -61,9 +61,9 @@ split_with_unnamed_output.examples = [
                       else_branch = q () => (float[K] v) { v = Neg(x) }> }""",
         opset=11,
     ),
-    Silent("every part has a name", "g (float[4] x) => (float[2] y) { u, y = Split<num_outputs = 2>(x) }"),
+    Silent("every output has a name", "g (float[4] x) => (float[2] y) { u, y = Split<num_outputs = 2>(x) }"),
     Silent(
-        "an LSTM's first output, which may be left out",
+        "an LSTM's first output, which may be omitted",
         """g (float[T,B,2] x, float[1,16,2] w, float[1,16,4] r) => (float[1,B,4] h) {
             , h = LSTM<hidden_size = 4>(x, w, r) }""",
     ),

@@ -1,4 +1,4 @@
-"""OPS023: operators along the only axis of a vector."""
+"""OPS023: Softmax, ArgMax and similar operators on a vector."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _ARG = ("ArgMax", "ArgMin")
     hazards=[14],
 )
 def softmax_of_vector(node: Node, model: Model) -> Iterator[Match]:
-    """A Softmax, LogSoftmax, Hardmax, ArgMax or ArgMin of a vector: TensorRT wants rank 2 at least.
+    """A Softmax, LogSoftmax, Hardmax, ArgMax or ArgMin of a vector: TensorRT requires rank 2 or more.
 
     ## Why it matters
     The parser stops: `ITensor::getDimensions: Error Code 3: API Usage Error (…: at least 2 dimensions are required for
     input.`, measured with TensorRT-RTX 1.7.1. Softmax, LogSoftmax and Hardmax before opset 13 are flattened to a matrix
-    and pass; TopK passes always.
+    and are accepted; TopK is always accepted.
 
     ## Fix
-    Add an axis in front, count the given axis on, and take the added one away again. Exact: the same elements are
-    looked at in the same order.
+    Unsqueeze a leading axis, shift the axis attribute, and squeeze the result. Exact: the same elements are processed
+    in the same order.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Softmax.html
@@ -51,9 +51,9 @@ def softmax_of_vector(node: Node, model: Model) -> Iterator[Match]:
     rw.replace(draft, node, proto)
     rw.squeeze(draft, proto.output[0], [0], output=output.name)
     yield Match(
-        f"{node.op_type} of a vector: TensorRT wants rank 2 at least",
+        f"{node.op_type} of a vector: TensorRT requires rank 2 or more",
         node=node,
-        fix=Fix("add an axis in front, and take it away again", draft.edits),
+        fix=Fix("unsqueeze a leading axis, and squeeze the result", draft.edits),
     )
 
 
@@ -81,13 +81,13 @@ softmax_of_vector.examples = [
             u = Unsqueeze(x, a)  s = Hardmax<axis = -1>(u)  y = Squeeze(s, b) }}""",
     ),
     Fixed(
-        "an ArgMax that keeps its axis: only the new one goes",
+        "an ArgMax with keepdims: only the new axis is removed",
         before="g (float[8] x) => (int64[1] y) { y = ArgMax(x) }",
         after=f"""g (float[8] x) => (int64[1] y) <{_AXES}> {{
             u = Unsqueeze(x, a)  s = ArgMax<axis = 1>(u)  y = Squeeze(s, b) }}""",
     ),
     Fixed(
-        "an ArgMin that does not keep it",
+        "an ArgMin without keepdims",
         before="g (float[8] x) => (int64 y) { y = ArgMin<axis = -1, keepdims = 0, select_last_index = 1>(x) }",
         after=f"""g (float[8] x) => (int64 y) <{_AXES}> {{
             u = Unsqueeze(x, a)  s = ArgMin<axis = -1, keepdims = 0, select_last_index = 1>(u)  y = Squeeze(s, b) }}""",
@@ -114,7 +114,7 @@ softmax_of_vector.examples = [
     ),
     Silent("of rank 2", "g (float[1,8] x) => (float[1,8] y) { y = Softmax(x) }"),
     Silent(
-        "before opset 13 TensorRT makes a matrix of it",
+        "before opset 13 TensorRT flattens it to a matrix",
         "g (float[8] x) => (float[8] y) { y = Softmax<axis = 0>(x) }",
         opset=12,
     ),
@@ -125,11 +125,11 @@ softmax_of_vector.examples = [
         runs=False,
     ),
     Silent(
-        "a TopK of a vector, which TensorRT takes",
+        "a TopK of a vector, which TensorRT supports",
         "g (float[8] x) => (float[2] y, int64[2] i) <int64[1] k = {2}> { y, i = TopK(x, k) }",
     ),
     Silent(
-        "a local function that is called Softmax",
+        "a local function named Softmax",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[8] x) => (float[8] y) { y = my.Softmax(x) }
             <domain: "my", opset_import: ["" : 18]> Softmax (a) => (b) { b = Neg(a) }""",

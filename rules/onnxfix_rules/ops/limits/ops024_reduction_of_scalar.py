@@ -1,4 +1,4 @@
-"""OPS024: reductions of what has no axes."""
+"""OPS024: reductions of scalars."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def reduction_of_scalar(node: Node, model: Model) -> Iterator[Match]:
     """A reduction of a scalar, which has no axis to reduce.
 
     ## Why it matters
-    ONNX allows it: the result is a scalar. TensorRT stops: `ITensor::getDimensions: Error Code 3: API Usage Error
-    (…: at least 1 dimensions are required for input.`, measured with TensorRT-RTX 1.7.1 for all ten reductions, with
-    `keepdims` and without. With `noop_with_empty_axes` set it imports an Identity.
+    ONNX allows it: the result is a scalar. TensorRT stops: `ITensor::getDimensions: Error Code 3: API Usage Error (…:
+    at least 1 dimensions are required for input.`, measured with TensorRT-RTX 1.7.1 for all ten reductions, with and
+    without `keepdims`. With `noop_with_empty_axes` set it imports an Identity.
 
     ## Fix
-    Product, maximum and minimum of one element are that element; so are sum and mean of an integer. ReduceL1 is Abs,
-    ReduceSumSquare is `Mul(x, x)`, ReduceLogSum is Log. The sum of a single -0.0 is 0.0, for ONNX Runtime and the
-    reference alike, so sum and mean of a float are `Add(x, 0)`. ReduceL2 and ReduceLogSumExp may overflow on the way to
-    their result; they stay and get an axis of length 1. All exact.
+    Product, maximum and minimum of one element are that element; so are sum and mean of an integer. ReduceL1 becomes
+    Abs, ReduceSumSquare `Mul(x, x)`, ReduceLogSum Log. The sum of a single -0.0 is 0.0 in ONNX Runtime and the
+    reference, so sum and mean of a float become `Add(x, 0)`. ReduceL2 and ReduceLogSumExp may overflow in an
+    intermediate result; they stay and get an axis of length 1. All exact.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__ReduceSum.html
@@ -54,7 +54,7 @@ def reduction_of_scalar(node: Node, model: Model) -> Iterator[Match]:
     if node.attr("noop_with_empty_axes", 0) != 0:
         return
     yield Match(
-        f"{node.op_type} of a scalar: TensorRT wants an axis to reduce",
+        f"{node.op_type} of a scalar: TensorRT requires an axis to reduce",
         node=node,
         fix=_fix(node, data, output, model),
     )
@@ -65,7 +65,7 @@ def _fix(node: Node, data: Value, output: Value, model: Model) -> Fix | None:
     elem = model.shapes.elem_type(data)
     if node.op_type in _COPIES or (node.op_type in _SUMS and elem is not None and dtypes.is_integer(elem)):
         draft.bypass(node, data)
-        return Fix("read the scalar itself", draft.edits)
+        return Fix("use the scalar itself", draft.edits)
     if elem is None or not (dtypes.is_float(elem) or node.op_type in ("ReduceL1", "ReduceSumSquare")):
         return None
     if node.op_type in ("ReduceL2", "ReduceLogSumExp"):
@@ -94,7 +94,7 @@ def _with_axis(node: Node, data: Value, draft: Draft) -> Fix:
         rw.set_attribute(proto, "axes", [0])
     rw.set_attribute(proto, "keepdims", 0)
     rw.replace(draft, node, proto)
-    return Fix("give the scalar an axis to reduce", draft.edits)
+    return Fix("unsqueeze the scalar before the reduction", draft.edits)
 
 
 reduction_of_scalar.examples = [
@@ -108,7 +108,7 @@ reduction_of_scalar.examples = [
     ),
     *(
         Fixed(
-            f"{op} in opset {opset}: a copy, but that the sum of a single -0.0 is 0.0",
+            f"{op} in opset {opset}: a copy, except that -0.0 becomes 0.0",
             before=f"g (float x) => (float y) {{ y = {op}(x) }}",
             after="g (float x) => (float y) <float z = {0}> { y = Add(x, z) }",
             opset=opset,
@@ -121,7 +121,7 @@ reduction_of_scalar.examples = [
         after="g (float x) => (float y) { y = Identity(x) }",
     ),
     Fixed(
-        "of integers, with an empty list of axes",
+        "of integers, with empty axes",
         before="g (int64 x) => (int64 y) <int64[0] a = {}> { r = ReduceSum(x, a)  y = Neg(r) }",
         after="g (int64 x) => (int64 y) { y = Neg(x) }",
         opset=13,
@@ -133,23 +133,23 @@ reduction_of_scalar.examples = [
         opset=11,
     ),
     Fixed(
-        "the sum of absolute values",
+        "ReduceL1: Abs",
         before="g (float x) => (float y) { y = ReduceL1(x) }",
         after="g (float x) => (float y) { y = Abs(x) }",
     ),
     Fixed(
-        "the sum of squares",
+        "ReduceSumSquare: a product",
         before="g (int64 x) => (int64 y) { y = ReduceSumSquare<keepdims = 0>(x) }",
         after="g (int64 x) => (int64 y) { y = Mul(x, x) }",
         opset=11,
     ),
     Fixed(
-        "the logarithm of the sum",
+        "ReduceLogSum: Log",
         before="g (float x) => (float y) { y = ReduceLogSum(x) }",
         after="g (float x) => (float y) { y = Log(x) }",
     ),
     Fixed(
-        "what overflows on the way stays as it is, with an axis",
+        "reductions whose intermediate result may overflow get an axis",
         before="g (float x) => (float y, float z) { y = ReduceL2(x)  z = ReduceLogSumExp<keepdims = 0>(x) }",
         after="""g (float x) => (float y, float z)
             <int64[1] a = {0}, int64[1] b = {0}, int64[1] c = {0}, int64[1] d = {0}> {
@@ -157,7 +157,7 @@ reduction_of_scalar.examples = [
             v = Unsqueeze(x, c)  z = ReduceLogSumExp<keepdims = 0>(v, d) }""",
     ),
     Fixed(
-        "the same where the axes are an attribute",
+        "the same with axes as an attribute",
         before="g (float x) => (float y) { y = ReduceL2(x) }",
         after="""g (float x) => (float y) <int64[1] a = {0}> {
             u = Unsqueeze(x, a)  y = ReduceL2<keepdims = 0, axes = [0]>(u) }""",
@@ -173,12 +173,12 @@ reduction_of_scalar.examples = [
                       else_branch = q () => (float v) { v = Identity(x) }> }""",
     ),
     Flagged(
-        "the logarithm of integers has no kernel either",
+        "no kernel for the logarithm of integers either",
         "g (int32 x) => (int32 y) { y = ReduceLogSum(x) }",
         runs=False,
     ),
     Silent(
-        "told to do nothing, and TensorRT does nothing",
+        "noop_with_empty_axes, which TensorRT supports",
         "g (float x) => (float y) { y = ReduceSum<noop_with_empty_axes = 1>(x) }",
     ),
     Silent("of a vector", "g (float[1] x) => (float[1] y) { y = ReduceSum(x) }"),

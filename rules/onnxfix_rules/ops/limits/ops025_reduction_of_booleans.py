@@ -1,4 +1,4 @@
-"""OPS025: the maximum or minimum of booleans along axes."""
+"""OPS025: ReduceMax and ReduceMin of booleans."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def reduction_of_booleans(node: Node, model: Model) -> Iterator[Match]:
 
     ## Why it matters
     ONNX has it since opset 20. TensorRT does not: `Found unsupported input type of BOOL`, measured with TensorRT-RTX
-    1.7.1. And, Or, Xor, Not, Equal, Where, Concat, Slice, Gather and Scatter of booleans are fine.
+    1.7.1. And, Or, Xor, Not, Equal, Where, Concat, Slice, Gather and Scatter of booleans are supported.
 
     ## Fix
-    Reduce int32 instead, and come back: by a Cast from the minimum, and by `Greater(…, 0)` from the maximum, since
-    that of no element at all is the smallest int32, which a Cast would make true. Exact.
+    Cast to int32, reduce, and convert back: ReduceMin by a Cast, ReduceMax by `Greater(…, 0)`, because the maximum of
+    an empty tensor is the smallest int32, which a Cast would make true. Exact.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__ReduceMax.html
@@ -30,7 +30,7 @@ def reduction_of_booleans(node: Node, model: Model) -> Iterator[Match]:
     if data is None or output is None or model.shapes.elem_type(data) != TensorProto.BOOL:
         return
     if model.shapes.rank(data) == 0 and node.attr("noop_with_empty_axes", 0) == 0:
-        return  # OPS024 has something simpler
+        return  # OPS024 has a simpler fix
     draft = Draft(node)
     proto = rw.copy_of(node)
     proto.input[0] = draft.add("Cast", [data], hint="int32", to=TensorProto.INT32)
@@ -44,20 +44,20 @@ def reduction_of_booleans(node: Node, model: Model) -> Iterator[Match]:
     yield Match(
         f"TensorRT has no {node.op_type} of booleans",
         node=node,
-        fix=Fix("reduce int32 instead", draft.edits),
+        fix=Fix("reduce in int32", draft.edits),
     )
 
 
 reduction_of_booleans.examples = [
     Fixed(
-        "whether any of them is true",
+        "ReduceMax: whether any is true",
         before="g (bool[N,3] x) => (bool[N,1] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }",
         after="""g (bool[N,3] x) => (bool[N,1] y) <int64[1] a = {1}, int32[1,1] z = {0}> {
             i = Cast<to = 6>(x)  m = ReduceMax(i, a)  y = Greater(m, z) }""",
         opset=20,
     ),
     Fixed(
-        "whether all of them are",
+        "ReduceMin: whether all are true",
         before="""g (bool[N,3] x) => (bool[3] z) <int64[1] a = {0}> {
             y = ReduceMin<keepdims = 0>(x, a)  z = Not(y) }""",
         after="""g (bool[N,3] x) => (bool[3] z) <int64[1] a = {0}> {
@@ -65,7 +65,7 @@ reduction_of_booleans.examples = [
         opset=20,
     ),
     Fixed(
-        "no element at all: the maximum is false",
+        "an empty tensor: the maximum is false",
         before="g (bool[0,3] x) => (bool[1,3] y) <int64[1] a = {0}> { y = ReduceMax(x, a) }",
         after="""g (bool[0,3] x) => (bool[1,3] y) <int64[1] a = {0}, int32[1,1] z = {0}> {
             i = Cast<to = 6>(x)  m = ReduceMax(i, a)  y = Greater(m, z) }""",
@@ -88,7 +88,7 @@ reduction_of_booleans.examples = [
         "integers", "g (int32[N,3] x) => (int32[N,1] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }", opset=20
     ),
     Silent(
-        "booleans that are cast before",
+        "booleans already cast to integers",
         """g (bool[N,3] x) => (bool[N,1] y) <int64[1] a = {1}> {
             i = Cast<to = 6>(x)  m = ReduceMax(i, a)  y = Cast<to = 9>(m) }""",
         opset=20,

@@ -1,4 +1,4 @@
-"""OPS027: booleans added or multiplied, and made booleans again."""
+"""OPS027: boolean logic computed by arithmetic."""
 
 from __future__ import annotations
 
@@ -37,39 +37,45 @@ def arithmetic_logic(node: Node, model: Model) -> Iterator[Match]:
     """Booleans cast to numbers, added or multiplied, and cast back to booleans: an Or, or an And.
 
     ## Why it matters
-    Older exporters write logic so. TensorRT imports four layers where one does it: measured with TensorRT-RTX 1.7.1,
-    three CAST and one ELEMENTWISE against one ELEMENTWISE. By way of int32 or a float it builds. By way of a type that
-    it does not have between nodes it is an **error**: `TensorRT does not support UINT8 types for intermediate tensors`.
+    Older exporters write logic this way. TensorRT imports four layers where one suffices: measured with TensorRT-RTX
+    1.7.1, three CAST and one ELEMENTWISE instead of one ELEMENTWISE. With int32 or a float as the intermediate type it
+    builds. With a type that TensorRT does not have between nodes it is an **error**: `TensorRT does not support UINT8
+    types for intermediate tensors`.
 
     ## Fix
-    Or in place of Add and Max, And in place of Mul and Min, on the booleans themselves. Exact: of 0 and 1 a sum is 0
-    only where both are, and a product only where one is; in no numeric type does 2 become 0.
+    Replace Add and Max by Or, Mul and Min by And, on the booleans themselves. Exact: for 0 and 1, a sum is 0 only if
+    both are 0, and a product only if one is; in no numeric type does 2 become 0.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Or.html
     """
-    number, output = node.input(0), node.output()
-    made = None if number is None else number.producer
-    if made is None or not made.is_onnx or made.op_type not in _LOGIC or len(made.inputs) != 2:
+    value, output = node.input(0), node.output()
+    arithmetic = None if value is None else value.producer
+    if (
+        arithmetic is None
+        or not arithmetic.is_onnx
+        or arithmetic.op_type not in _LOGIC
+        or len(arithmetic.inputs) != 2
+    ):
         return
-    if node.opset < 7 or number is None or output is None or node.attr("to") != TensorProto.BOOL:
+    if node.opset < 7 or value is None or output is None or node.attr("to") != TensorProto.BOOL:
         return
-    first, second = (_logic.boolean(value, node, model) for value in made.inputs)
+    first, second = (_logic.boolean(operand, node, model) for operand in arithmetic.inputs)
     if first is None or second is None or (first.constant and second.constant):
         return
-    elem = model.shapes.elem_type(number)
+    elem = model.shapes.elem_type(value)
     if elem is None:
         return
-    logic = _LOGIC[made.op_type]
+    logic = _LOGIC[arithmetic.op_type]
     draft = Draft(node)
     draft.remove(node)
     draft.add(logic, [first.name(draft), second.name(draft)], output=output.name)
     yield Match(
-        f"{made.op_type} of booleans in {name_of(elem)}, made boolean again: {logic}",
+        f"{arithmetic.op_type} of booleans as {name_of(elem)}, cast back to bool: {logic}",
         node=node,
-        fix=Fix(f"write {logic}", draft.edits),
+        fix=Fix(f"use {logic}", draft.edits),
         severity=Severity.INFO if target_of(model).between(elem) else Severity.ERROR,
-        reads=(made, *first.reads, *second.reads),
+        reads=(arithmetic, *first.reads, *second.reads),
     )
 
 
@@ -84,14 +90,14 @@ arithmetic_logic.examples = [
         for arithmetic, logic in _LOGIC.items()
     ),
     Fixed(
-        "by way of uint8, which TensorRT has not between nodes; the result is the graph's output",
+        "as uint8, which TensorRT lacks between nodes; the result is a graph output",
         before="""g (bool[N] p, bool[N] q) => (bool[N] y) {
             a = Cast<to = 2>(p)  b = Cast<to = 2>(q)  c = Mul(a, b)  y = Cast<to = 9>(c) }""",
         after="g (bool[N] p, bool[N] q) => (bool[N] y) { y = And(p, q) }",
         opset=14,
     ),
     Fixed(
-        "the sum is read elsewhere too, and stays for that",
+        "the sum has another use, and stays",
         before="""g (bool[N] p, bool[N] q) => (bool[N] y, float[N] s) {
             a = Cast<to = 1>(p)  b = Cast<to = 1>(q)  s = Add(a, b)  y = Cast<to = 9>(s) }""",
         after="""g (bool[N] p, bool[N] q) => (bool[N] y, float[N] s) {
@@ -107,7 +113,7 @@ arithmetic_logic.examples = [
                       else_branch = e () => (bool[2] v) { v = Not(p) }> }""",
     ),
     Silent(
-        "numbers that were no booleans: -1 and 1 add up to 0",
+        "integers that were not booleans: -1 and 1 sum to 0",
         "g (int32[N] p, bool[N] q) => (bool[N] y) { b = Cast<to = 6>(q)  c = Add(p, b)  y = Cast<to = 9>(c) }",
     ),
     Silent(
@@ -116,7 +122,7 @@ arithmetic_logic.examples = [
             a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  c = Sub(a, b)  y = Cast<to = 9>(c) }""",
     ),
     Silent(
-        "the sum is what is wanted",
+        "the sum itself is the output",
         """g (bool[N] p, bool[N] q) => (int32[N] y) {
             a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  y = Add(a, b) }""",
     ),

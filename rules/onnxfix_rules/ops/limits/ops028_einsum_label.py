@@ -1,4 +1,4 @@
-"""OPS028: Einsum with labels that TensorRT does not read."""
+"""OPS028: Einsum equations that TensorRT does not support."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from onnxfix.rule import (
 
 @rule("OPS028", ops=["Einsum"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[33])
 def einsum_label(node: Node, model: Model) -> Iterator[Match]:
-    """An Einsum whose equation has other labels than small letters.
+    """An Einsum whose equation has labels other than lowercase letters.
 
     ## Why it matters
-    ONNX allows capitals, which mean other axes than small letters. TensorRT stops: `Invalid character(s) in Einsum
-    equation: A,B,B,C,A,C`, measured with TensorRT-RTX 1.7.1. Diagonals, dots and three operands build there.
-    NVIDIA's list for TensorRT 8.5 rules out dots and diagonals, whatever the letters: a warning for TensorRT 8.
+    ONNX allows uppercase letters, which label other axes than lowercase ones. TensorRT stops: `Invalid character(s) in
+    Einsum equation: A,B,B,C,A,C`, measured with TensorRT-RTX 1.7.1. Diagonals, ellipses and three operands build there.
+    NVIDIA's list for TensorRT 8.5 excludes ellipses and diagonals, whatever the letters: a warning for TensorRT 8.
 
     ## Fix
-    Write other letters, the first free ones. Exact: the letters are names. An equation without `->` has its result's
-    axes in alphabetical order, so that the result is written too. There is no fix for more than 26 different labels,
-    nor for an equation without `->` in both cases: NumPy and the ONNX reference have capitals before small letters,
-    ONNX Runtime 1.31 refuses capitals there at all.
+    Relabel with the first unused lowercase letters. Exact: labels are only names. An equation without `->` orders the
+    axes of its result alphabetically, so the result is written explicitly. There is no fix for more than 26 different
+    labels, or for an equation without `->` in mixed case: NumPy and the ONNX reference sort uppercase before lowercase,
+    ONNX Runtime 1.31 refuses uppercase there.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Einsum.html
@@ -45,40 +45,40 @@ def einsum_label(node: Node, model: Model) -> Iterator[Match]:
     equation = node.attr("equation")
     if not isinstance(equation, str):
         return
-    strange = sorted(set(equation) - set(string.ascii_lowercase + " .,->"))
-    if not strange:
+    invalid = sorted(set(equation) - set(string.ascii_lowercase + " .,->"))
+    if not invalid:
         target = target_of(model)
-        unusual = "" if target.int64 else _unusual(equation)
-        if unusual:
+        unlisted = "" if target.int64 else _unlisted(equation)
+        if unlisted:
             yield Match(
-                f"{unusual} in the equation {equation}, which {target.title} may not take",
+                f"{unlisted} in the equation {equation}, which {target.title} may not support",
                 node=node,
                 severity=Severity.WARNING,
             )
         return
-    written = _rewritten(equation)
+    relabeled = _relabeled(equation)
     fix = None
-    if written is not None:
+    if relabeled is not None:
         draft = Draft(node)
-        draft.set_attr(node, "equation", written)
-        fix = Fix(f"write {written}", draft.edits)
+        draft.set_attr(node, "equation", relabeled)
+        fix = Fix(f"relabel as {relabeled}", draft.edits)
     yield Match(
-        f"TensorRT reads small letters only in an equation, and {equation} has {', '.join(strange)}",
+        f"TensorRT supports only lowercase letters in an equation, and {equation} has {', '.join(invalid)}",
         node=node,
         fix=fix,
     )
 
 
-def _unusual(equation: str) -> str:
-    """What NVIDIA's list of TensorRT 8.5 says that it does not take."""
+def _unlisted(equation: str) -> str:
+    """What NVIDIA's list for TensorRT 8.5 excludes, "" if nothing."""
     if "..." in equation:
         return "an ellipsis"
     operands = equation.replace(" ", "").partition("->")[0].split(",")
     return "a diagonal" if any(len(set(operand)) < len(operand) for operand in operands) else ""
 
 
-def _rewritten(equation: str) -> str | None:
-    """The equation with small letters; None where it has too many, or other characters."""
+def _relabeled(equation: str) -> str | None:
+    """The equation with lowercase labels; None if it has too many labels, or other characters."""
     labels = [c for c in equation if c not in " .,->"]
     used = sorted(set(labels))
     if len(used) > 26 or not set(used) <= set(string.ascii_letters):
@@ -112,33 +112,33 @@ def _long() -> ModelProto:
 
 einsum_label.examples = [
     Fixed(
-        "upper case",
+        "uppercase",
         before=f'{_XY} {{ y = Einsum<equation = "BI,IO->BO">(x, z) }}',
         after=f'{_XY} {{ y = Einsum<equation = "ab,bc->ac">(x, z) }}',
     ),
     Fixed(
-        "upper and lower case mean different axes, and lower case stays",
+        "uppercase and lowercase label different axes; lowercase labels stay",
         before=f'{_XY} {{ y = Einsum<equation = "Aa,ab->Ab">(x, z) }}',
         after=f'{_XY} {{ y = Einsum<equation = "ca,ab->cb">(x, z) }}',
     ),
     Fixed(
-        "with spaces and dots",
+        "with spaces and an ellipsis",
         before="""g (float[M,N,3] x, float[3,4] z) => (float[M,N,4] y) {
             y = Einsum<equation = "...K, K l -> ...l">(x, z) }""",
         after="""g (float[M,N,3] x, float[3,4] z) => (float[M,N,4] y) {
             y = Einsum<equation = "...a, a l -> ...l">(x, z) }""",
     ),
     Fixed(
-        "without an arrow the result's axes are in alphabetical order, which is written down",
+        "without an arrow the result's axes are alphabetical, which becomes explicit",
         before='g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "KH">(x) }',
         after='g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "ab->ba">(x) }',
     ),
     Flagged(
-        "where capitals are in the alphabet is not agreed on",
+        "mixed case without an arrow: backends disagree on the order",
         'g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "aB">(x) }',
     ),
     Fixed(
-        "without an arrow, a label that occurs twice is summed, and dots come first",
+        "without an arrow, a repeated label is summed, and the ellipsis comes first",
         before='g (float[2,3,4] x, float[3,5] z) => (float[A,B,C] y) { y = Einsum<equation = "...KL,KM">(x, z) }',
         after='g (float[2,3,4] x, float[3,5] z) => (float[A,B,C] y) { y = Einsum<equation = "...ab,ac->...bc">(x, z) }',
     ),
@@ -153,25 +153,25 @@ einsum_label.examples = [
     ),
     Flagged("more than 26 different labels", lambda: _long(), runs=False),
     Flagged(
-        "labels that ONNX does not have",
+        "a label that ONNX does not allow",
         'g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "a1->1a">(x) }',
         runs=False,
     ),
-    Silent("lower case", f'{_XY} {{ y = Einsum<equation = "ab , bc -> ac">(x, z) }}'),
+    Silent("lowercase", f'{_XY} {{ y = Einsum<equation = "ab , bc -> ac">(x, z) }}'),
     Silent(
-        "a local function that is called Einsum",
+        "a local function named Einsum",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2] x) => (float[2] y) { y = my.Einsum<equation = "AB">(x) }
             <domain: "my", opset_import: ["" : 18]> Einsum <equation> (a) => (b) { b = Neg(a) }""",
     ),
     Silent(
-        "every call of the function says it",
+        "the equation is an attribute of the surrounding function",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,3] x) => (float[3,2] y) { y = my.F<e = "AB->BA">(x) }
             <domain: "my", opset_import: ["" : 18]> F <e> (a) => (b) { b = Einsum<equation : string = @e>(a) }""",
     ),
     Silent(
-        "a diagonal, dots and three operands in lower case, which TensorRT takes",
+        "a diagonal, an ellipsis and three operands in lowercase, which TensorRT supports",
         """g (float[3,3] x, float[2,3,3] z) => (float[3] u, float[2,3] v, float[2,3] w) {
             u = Einsum<equation = "ii->i">(x)  v = Einsum<equation = "...ii->...i">(z)
             w = Einsum<equation = "ij,bjk,kk->bi">(x, z, x) }""",

@@ -1,4 +1,4 @@
-"""OPS029: Resize to constant sizes of some axes, beside axes of unknown size."""
+"""OPS029: Resize to constant sizes of some axes while others are dynamic."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ def resize_with_axes(node: Node, model: Model) -> Iterator[Match]:
     """A Resize to constant sizes of some `axes`, where another axis is dynamic.
 
     ## Why it matters
-    The parser fills the sizes of the other axes from the network's dimensions, and takes the -1 of a dynamic one for
-    its size: `Tensor … has axis 0 with inherently negative length. Proven upper bound is -1. Network must have an
-    instance where axis has non-negative length.`, measured with TensorRT-RTX 1.7.1. PyTorch writes an interpolation
-    with a fixed size so. It is right with `scales`, with sizes that are computed, and where only axes that are
-    resized are dynamic.
+    The parser takes the sizes of the other axes from the network's dimensions, and uses the -1 of a dynamic axis as its
+    size: `Tensor … has axis 0 with inherently negative length. Proven upper bound is -1. Network must have an instance
+    where axis has non-negative length.`, measured with TensorRT-RTX 1.7.1. PyTorch exports an interpolation to a fixed
+    size this way. `scales`, computed sizes, and models where only resized axes are dynamic are imported correctly.
 
     ## Fix
-    Give the sizes of all axes, the others by Shape, and no `axes`. Exact: their scale is 1 in both. A region of
-    interest, which only the mode `tf_crop_and_resize` reads, goes.
+    Give the sizes of all axes, the others by Shape, and drop `axes`. Exact: the scale of the other axes is 1 in both. A
+    region of interest, which only the mode `tf_crop_and_resize` uses, is dropped.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Resize.html, since opset 18
@@ -32,7 +31,7 @@ def resize_with_axes(node: Node, model: Model) -> Iterator[Match]:
         return
     shape = model.shapes.shape(data)
     wanted = sizes.constant()
-    if shape is None or wanted is None or not _ordinary(node):
+    if shape is None or wanted is None or not _sizes_of_result(node):
         return
     axes = [axis + len(shape) if axis < 0 else axis for axis in node.attr("axes")]
     if wanted.shape != (len(axes),) or len(set(axes)) != len(axes) or not set(axes) <= set(range(len(shape))):
@@ -46,15 +45,15 @@ def resize_with_axes(node: Node, model: Model) -> Iterator[Match]:
     draft.set_attr(node, "axes", None)
     some = ", ".join(str(d) for axis, d in enumerate(shape) if axis not in given and d.value is None)
     yield Match(
-        f"Resize to the sizes {wanted.tolist()} of the axes {sorted(axes)}: TensorRT then takes {some} for -1",
+        f"Resize to the sizes {wanted.tolist()} of the axes {sorted(axes)}: TensorRT uses -1 as the size of {some}",
         node=node,
         fix=Fix("give the sizes of all axes", draft.edits),
         reads=(data, sizes),
     )
 
 
-def _ordinary(node: Node) -> bool:
-    """Whether the sizes are those of the result, and nobody reads the region."""
+def _sizes_of_result(node: Node) -> bool:
+    """Whether the sizes are those of the result, and the region of interest is unused."""
     return bool(
         node.attr("keep_aspect_ratio_policy", "stretch") == "stretch"
         and node.attr("coordinate_transformation_mode", "half_pixel") != "tf_crop_and_resize"
@@ -62,7 +61,7 @@ def _ordinary(node: Node) -> bool:
 
 
 def _all_sizes(draft: Draft, data: Value, shape: Sequence[Dim], given: dict[int, int]) -> str:
-    """One value with a size for each axis: known ones as constants, runs of others by Shape."""
+    """The sizes of all axes as one value: known ones as constants, runs of dynamic ones by Shape."""
     parts: list[str] = []
     known: list[int] = []
     axis = 0
@@ -96,7 +95,7 @@ resize_with_axes.examples = [
             b = Shape<start = 0, end = 1>(x)  f = Concat<axis = 0>(b, s)  y = Resize(x, , , f) }""",
     ),
     Fixed(
-        "axes counted from the end, in another order, linear, and a region that is not read",
+        "negative axes in another order, linear, with an unused region of interest",
         before=f"""g (float[N,M,4,4] x) => (float[N,M,6,8] y) <{_SIZES}, float[4] r = {{0, 0, 1, 1}}> {{
             y = Resize<axes = [-1,-2], mode = "linear">(x, r, , s) }}""",
         after="""g (float[N,M,4,4] x) => (float[N,M,6,8] y) <int64[2] s = {6, 8}> {
@@ -104,7 +103,7 @@ resize_with_axes.examples = [
             y = Resize<mode = "linear">(x, , , f) }""",
     ),
     Fixed(
-        "one axis, dynamic ones on both sides, the sizes a Constant",
+        "one axis between dynamic ones, sizes from a Constant node",
         before="""g (float[N,3,H,W] x) => (float[N,3,5,W] y) {
             s = Constant<value_ints = [5]>()  y = Resize<axes = [2]>(x, , , s) }""",
         after="""g (float[N,3,H,W] x) => (float[N,3,5,W] y) <int64[2] s = {3, 5}> {
@@ -133,7 +132,7 @@ resize_with_axes.examples = [
         f"g (float[2,3,H,W] x) => (float[2,3,8,6] y) <{_SIZES}> {{ y = Resize<axes = [2,3]>(x, , , s) }}",
     ),
     Silent(
-        "scales in place of sizes",
+        "scales instead of sizes",
         """g (float[N,3,4,4] x) => (float[N,3,8,8] y) <float[2] s = {2, 2}> {
             y = Resize<axes = [2,3]>(x, , s) }""",
     ),
@@ -142,12 +141,12 @@ resize_with_axes.examples = [
         "g (float[N,4] x) => (float[2,8] y) <int64[2] s = {2, 8}> { y = Resize(x, , , s) }",
     ),
     Silent(
-        "sizes that are computed",
+        "computed sizes",
         """g (float[N,3,4,4] x, float[H,W] z) => (float[N,3,H,W] y) {
             s = Shape(z)  y = Resize<axes = [2,3]>(x, , , s) }""",
     ),
     Silent(
-        "the aspect ratio is kept, so the sizes are not those of the result: OPS031",
+        "keep_aspect_ratio_policy changes the sizes of the result: OPS031",
         f"""g (float[N,3,4,4] x) => (float[N,3,H,W] y) <{_SIZES}> {{
             y = Resize<axes = [2,3], keep_aspect_ratio_policy = "not_larger">(x, , , s) }}""",
     ),

@@ -1,4 +1,4 @@
-"""OPS030: inputs of Resize that are there and empty."""
+"""OPS030: empty optional inputs of Resize."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity
 
 @rule("OPS030", ops=["Resize"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[25])
 def empty_resize_input(node: Node, model: Model) -> Iterator[Match]:
-    """A Resize whose region of interest or scales are an initializer without elements.
+    """A Resize whose region of interest or scales are an empty initializer.
 
     ## Why it matters
-    Exporters fill the places of opset 11 so. TensorRT-RTX 1.7.1 warns (measured): `Empty initializer r was provided
-    with non-empty data. Overriding data to nullptr`, and imports the Resize as it should. A warning that says nothing
-    hides others.
+    Exporters fill the inputs that opset 11 requires this way. TensorRT-RTX 1.7.1 warns (measured): `Empty initializer r
+    was provided with non-empty data. Overriding data to nullptr`, and imports the Resize correctly. A warning without
+    consequence hides others.
 
     ## Fix
-    Leave the input out, from opset 13 on, where it may be. Exact: it means the same. The region stays in the mode that
-    reads it.
+    Omit the input, which is allowed from opset 13 on. Exact: the meaning is the same. The region stays in the mode that
+    uses it.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Resize.html
@@ -35,9 +35,9 @@ def empty_resize_input(node: Node, model: Model) -> Iterator[Match]:
         draft.set_input(node, index, None)
     what = " and ".join(("region of interest", "scales")[i - 1] for i in empty)
     yield Match(
-        f"the {what} of this Resize: an initializer without elements, about which TensorRT warns",
+        f"the {what} of this Resize: an empty initializer, for which TensorRT logs a warning",
         node=node,
-        fix=Fix(f"leave out {what}", draft.edits),
+        fix=Fix(f"omit {what}", draft.edits),
     )
 
 
@@ -52,14 +52,14 @@ def _is_empty(node: Node, index: int) -> bool:
 
 empty_resize_input.examples = [
     Fixed(
-        "a region of interest without elements",
+        "an empty region of interest",
         before="""g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[0] r = {}, float[4] s = {1, 1, 2, 2}> {
             y = Resize(x, r, s) }""",
         after="g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1, 1, 2, 2}> { y = Resize(x, , s) }",
         opset=13,
     ),
     Fixed(
-        "region and scales are the same empty initializer, which another Resize reads",
+        "region and scales share an empty initializer, which another Resize uses too",
         before="""g (float[1,1,N,4] x) => (float[1,1,8,8] y, float[1,1,A,8] z)
             <float[0] r = {}, int64[4] s = {1, 1, 8, 8}, float[4] t = {1, 1, 2, 2}> {
             y = Resize(x, r, r, s)  z = Resize(x, r, t) }""",
@@ -77,17 +77,17 @@ empty_resize_input.examples = [
                       else_branch = q () => (float[1,8] v) { v = Concat<axis = 1>(x, x) }> }""",
     ),
     Silent(
-        "left out",
+        "omitted",
         "g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1, 1, 2, 2}> { y = Resize(x, , s) }",
     ),
     Silent(
-        "in opset 11 the region has to be there",
+        "opset 11 requires the region",
         """g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[0] r = {}, float[4] s = {1, 1, 2, 2}> {
             y = Resize(x, r, s) }""",
         opset=11,
     ),
     Silent(
-        "a Constant, of which TensorRT says nothing",
+        "a Constant node, for which TensorRT logs no warning",
         """g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1, 1, 2, 2}> {
             r = Constant<value = float[0] {}>()  y = Resize(x, r, s) }""",
     ),
@@ -98,7 +98,7 @@ empty_resize_input.examples = [
         runs=False,
     ),
     Silent(
-        "the mode that reads the region",
+        "the mode that uses the region",
         """g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[0] r = {}, float[4] s = {1, 1, 2, 2}> {
             y = Resize<coordinate_transformation_mode = "tf_crop_and_resize">(x, r, s) }""",
         runs=False,

@@ -1,4 +1,4 @@
-"""OPS037: pooling with gaps between the elements of a window."""
+"""OPS037: pooling with dilations."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from onnx import TensorProto, helper
 
 from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
 from onnxfix_rules.ops._result import put
-from onnxfix_rules.ops.limits import _gaps
+from onnxfix_rules.ops.limits import _dilated_windows
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 _LAYERS = 200
-"""Layers that a fix may cost: measured, an element costs 4 where it is a Gather and up to 36 where it is a Slice."""
+"""Maximum number of TensorRT layers of a fix: measured, a Gather costs 4 and a Slice up to 36."""
 _END = np.iinfo(np.int64).max
 
 
@@ -33,25 +33,25 @@ def dilated_pool(node: Node, model: Model) -> Iterator[Match]:
     1.7.1 for all three.
 
     ## Fix
-    A MaxPool goes along one axis after the other: the Max of as many Gathers as the window is wide there, or of Slices
-    where the size is dynamic, after a Pad with minus infinity where there is padding. Without `auto_pad`, with
-    `ceil_mode` where the size is known, and where nothing reads the indices. Equal for finite numbers, and so only with
-    `--numeric-fixes`: ONNX Runtime's MaxPool gives the lowest finite number for a window of minus infinities, and
-    ignores NaN. OPS066 and OPS067 write the other two as convolutions.
+    A MaxPool is decomposed axis by axis: the Max of one Gather per window element, or one Slice if the size is dynamic,
+    after a Pad with minus infinity if there is padding. It requires no `auto_pad`, a known size with `ceil_mode`, and
+    unused indices. Equal for finite values, so it requires `--numeric-fixes`: ONNX Runtime's MaxPool returns the lowest
+    finite value for a window of minus infinities, and ignores NaN. OPS066 and OPS067 replace the other two by
+    convolutions.
 
-    TensorRT layers: 4 for each element of a window's width, up to 36 where the size is dynamic; none for over 200.
+    TensorRT layers: 4 per element of the window along an axis, up to 36 if the size is dynamic; no fix above 200.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__MaxPool.html
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    gaps = node.attr("dilations")
-    if not gaps or all(gap == 1 for gap in gaps):
+    dilations = node.attr("dilations")
+    if not dilations or all(dilation == 1 for dilation in dilations):
         return
     if node.op_type == "MaxPool" and node.opset < 10:
-        return  # it has no such attribute yet, and TensorRT takes it
+        return  # the attribute does not exist yet, and TensorRT accepts it
     yield Match(
-        f"TensorRT has no {node.op_type} with dilations, such as {gaps}",
+        f"TensorRT has no {node.op_type} with dilations {dilations}",
         node=node,
         fix=_slices(node, model) if node.op_type == "MaxPool" else None,
     )
@@ -63,7 +63,7 @@ def _slices(node: Node, model: Model) -> Fix | None:
     shape = None if data is None else model.shapes.shape(data)
     if data is None or shape is None or output is None or node.output(1) is not None or elem not in _FLOATS:
         return None
-    windows = _gaps.windows_of(node, [dim.value for dim in shape[2:]])
+    windows = _dilated_windows.windows_of(node, [dim.value for dim in shape[2:]])
     if windows is None or any(window.ceil and window.size is None for window in windows):
         return None
     pads = [*(window.begin for window in windows), *(window.padding for window in windows)]
@@ -76,20 +76,20 @@ def _slices(node: Node, model: Model) -> Fix | None:
         found = _along(draft, found, axis, window)
     put(draft, found, output)
     total = sum(window.kernel for window in windows)
-    return Fix(f"take the maximum along each axis, {total} elements in all", draft.edits, Safety.NUMERIC)
+    return Fix(f"compute the maximum axis by axis, {total} elements in total", draft.edits, Safety.NUMERIC)
 
 
-def _along(draft: Draft, data: str, axis: int, window: _gaps.Window) -> str:
+def _along(draft: Draft, data: str, axis: int, window: _dilated_windows.Window) -> str:
     """The maxima along one axis."""
-    if window.kernel == window.step == 1:
+    if window.kernel == window.stride == 1:
         return data
-    firsts = [place * window.gap for place in range(window.kernel)]
+    firsts = [index * window.dilation for index in range(window.kernel)]
     if window.size is not None:
-        starts = np.arange(window.results(window.size), dtype=np.int64) * window.step
-        places = [draft.constant(starts + first, "places") for first in firsts]
-        parts = [draft.add("Gather", [data, one], axis=axis) for one in places]
+        starts = np.arange(window.count(window.size), dtype=np.int64) * window.stride
+        indices = [draft.constant(starts + first, "places") for first in firsts]
+        parts = [draft.add("Gather", [data, one], axis=axis) for one in indices]
     else:
-        last = [_one(draft, axis, "axis"), _one(draft, window.step, "step")]
+        last = [_one(draft, axis, "axis"), _one(draft, window.stride, "step")]
         begins = [_one(draft, first, "start") for first in firsts]
         ends = [_one(draft, first - firsts[-1] or _END, "end") for first in firsts]
         parts = [draft.add("Slice", [data, a, b, *last]) for a, b in zip(begins, ends, strict=True)]
@@ -109,7 +109,7 @@ def _padded(draft: Draft, data: Value, pads: list[int], elem: int) -> str:
 
 dilated_pool.examples = [
     Fixed(
-        "two elements, one between them left out",
+        "one axis of dynamic size",
         before="g (float[N,2,L] x) => (float[N,2,M] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
         after="""g (float[N,2,L] x) => (float[N,2,M] y) <int64[1] s = {0}, int64[1] e = {-2}, int64[1] a = {2},
             int64[1] t = {1}, int64[1] u = {2}, int64[1] v = {9223372036854775807}> {
@@ -118,7 +118,7 @@ dilated_pool.examples = [
         runs=False,
     ),
     Fixed(
-        "in two dimensions, with steps and padding",
+        "two axes, with strides and padding",
         before="""g (float[1,2,8,7] x) => (float[1,2,A,B] z) {
             y = MaxPool<kernel_shape = [1,2], dilations = [1,3], strides = [2,3], pads = [0,1,0,0]>(x)  z = Neg(y) }""",
         after="""g (float[1,2,8,7] x) => (float[1,2,A,B] z) <int64[8] p = {0,0,0,1,0,0,0,0}, float l = {-inf},
@@ -128,7 +128,7 @@ dilated_pool.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "one axis after the other",
+        "both axes dilated",
         before="""g (float[N,2,8,8] x) => (float[N,2,6,6] y) {
             y = MaxPool<kernel_shape = [2,2], dilations = [2,2]>(x) }""",
         after="""g (float[N,2,8,8] x) => (float[N,2,6,6] y) <int64[6] a = {0,1,2,3,4,5}, int64[6] b = {2,3,4,5,6,7},
@@ -138,17 +138,17 @@ dilated_pool.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "by default it is only reported",
+        "not fixed by default",
         "g (float[1,2,9] x) => (float[1,2,7] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
     ),
     Flagged(
-        "a wide window of dynamic size: too many layers",
+        "a large window over dynamic sizes: too many layers",
         """g (float[1,1,H,W] x) => (float[1,1,A,B] y) {
             y = MaxPool<kernel_shape = [5,5], dilations = [2,2]>(x) }""",
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "the size rounded up",
+        "ceil_mode with a known size",
         before="""g (float[1,1,10] x) => (float[1,1,4] y) {
             y = MaxPool<kernel_shape = [2], dilations = [2], strides = [3], ceil_mode = 1>(x) }""",
         after="""g (float[1,1,10] x) => (float[1,1,4] y) <int64[6] p = {0,0,0,0,0,2}, float l = {-inf},
@@ -157,39 +157,39 @@ dilated_pool.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "a size that is not known, rounded up",
+        "ceil_mode with a dynamic size",
         """g (float[1,1,L] x) => (float[1,1,A] y) {
             y = MaxPool<kernel_shape = [2], dilations = [2], strides = [3], ceil_mode = 1>(x) }""",
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "the indices are read",
+        "the indices are used",
         """g (float[1,1,9] x) => (float[1,1,7] y, int64[1,1,7] i) {
             y, i = MaxPool<kernel_shape = [2], dilations = [2]>(x) }""",
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "a mean",
+        "an AveragePool",
         "g (float[1,1,9] x) => (float[1,1,7] y) { y = AveragePool<kernel_shape = [2], dilations = [2]>(x) }",
         opset=19,
     ),
     Flagged(
-        "a norm",
+        "an LpPool",
         "g (float[1,1,9] x) => (float[1,1,7] y) { y = LpPool<kernel_shape = [2], dilations = [2]>(x) }",
     ),
     Silent(
-        "no gaps",
+        "dilations of 1",
         "g (float[1,1,9] x) => (float[1,1,8] y) { y = MaxPool<kernel_shape = [2], dilations = [1]>(x) }",
     ),
-    Silent("no attribute", "g (float[1,1,9] x) => (float[1,1,8] y) { y = MaxPool<kernel_shape = [2]>(x) }"),
+    Silent("no dilations", "g (float[1,1,9] x) => (float[1,1,8] y) { y = MaxPool<kernel_shape = [2]>(x) }"),
     Silent(
-        "an attribute that MaxPool did not have before opset 10",
+        "before opset 10 MaxPool has no dilations",
         "g (float[1,1,9] x) => (float[1,1,7] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
         opset=9,
         runs=False,
     ),
     Silent(
-        "a Conv, which may have gaps",
+        "a Conv, which supports dilations",
         """g (float[1,1,9] x, float[1,1,2] w) => (float[1,1,7] y) { y = Conv<dilations = [2]>(x, w) }""",
     ),
 ]

@@ -1,4 +1,4 @@
-"""OPS038: convolutions and recurrent layers outside of what TensorRT's layers do."""
+"""OPS038: forms of convolutions, pooling and LSTM that TensorRT's layers do not support."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ def layer_limit(node: Node, model: Model) -> Iterator[Match]:
 
     - ConvTranspose with a stride and a dilation, along the same axis or not: the build fails, `Strided & Dilated Deconv
       are currently not supported`. Either alone builds.
-    - Conv and pooling of more than three dimensions beside batch and channels: `condition: (kernelSize).nbDims == 2 ||
+    - Conv and pooling with more than three spatial dimensions: `condition: (kernelSize).nbDims == 2 ||
       (kernelSize).nbDims == 3`, `The attribute kernel_shape misaligns with the shape of the input tensor.`
     - LSTM with `input_forget`: `Coupled input/forget is unsupported in the LSTM converter`
 
-    One dimension, groups, asymmetric padding, `auto_pad`, `clip` and GRU with `linear_before_reset` are all fine.
+    One spatial dimension, groups, asymmetric padding, `auto_pad`, `clip` and GRU with `linear_before_reset` are
+    supported.
 
     ## Fix
-    None here. The kernel of a dilated ConvTranspose may be written with zeros in its gaps. Dilated pooling is OPS037's.
+    None. The kernel of a dilated ConvTranspose can be expanded with zeros. OPS037 covers dilated pooling.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
@@ -39,10 +40,10 @@ def layer_limit(node: Node, model: Model) -> Iterator[Match]:
     rank = None if data is None else model.shapes.rank(data)
     if rank is not None and rank > 5:
         yield Match(
-            f"TensorRT's {node.op_type} has three dimensions at most, and here are {rank - 2}", node=node
+            f"TensorRT's {node.op_type} supports at most three spatial dimensions, not {rank - 2}", node=node
         )
     elif node.op_type == "ConvTranspose" and _above_one(node, "strides") and _above_one(node, "dilations"):
-        yield Match("TensorRT has no ConvTranspose with strides and dilations at once", node=node)
+        yield Match("TensorRT has no ConvTranspose with strides and dilations combined", node=node)
 
 
 def _above_one(node: Node, name: str) -> bool:
@@ -59,47 +60,47 @@ layer_limit.examples = [
         f"{_UP} {{ y = ConvTranspose<strides = [2,2], dilations = [2,2]>(x, w) }}",
     ),
     Flagged(
-        "steps along one axis, gaps along the other",
+        "strides along one axis, dilations along the other",
         f"{_UP} {{ y = ConvTranspose<strides = [2,1], dilations = [1,2]>(x, w) }}",
     ),
     Flagged(
-        "four dimensions beside batch and channels",
+        "a Conv with four spatial dimensions",
         """g (float[1,1,4,4,4,4] x, float[1,1,2,2,2,2] w) => (float[1,1,3,3,3,3] y) { y = Conv(x, w) }""",
     ),
     Flagged(
-        "four dimensions of pooling",
+        "pooling with four spatial dimensions",
         """g (float[1,1,4,4,4,4] x) => (float[1,1,3,3,3,3] y) {
             y = AveragePool<kernel_shape = [2,2,2,2]>(x) }""",
         runs=False,
     ),
     Flagged(
-        "an LSTM whose forget gate is one minus its input gate",
+        "an LSTM with input_forget",
         f"{_LSTM} {{ y = LSTM<hidden_size = 4, input_forget = 1>(x, w, r) }}",
     ),
-    Silent("steps alone", f"{_UP} {{ y = ConvTranspose<strides = [2,2], dilations = [1,1]>(x, w) }}"),
-    Silent("gaps alone", f"{_UP} {{ y = ConvTranspose<dilations = [2,2]>(x, w) }}"),
+    Silent("strides alone", f"{_UP} {{ y = ConvTranspose<strides = [2,2], dilations = [1,1]>(x, w) }}"),
+    Silent("dilations alone", f"{_UP} {{ y = ConvTranspose<dilations = [2,2]>(x, w) }}"),
     Silent(
-        "both, but in a Conv",
+        "strides and dilations of a Conv",
         """g (float[1,1,6,6] x, float[1,1,2,2] w) => (float[1,1,A,B] y) {
             y = Conv<strides = [2,2], dilations = [2,2]>(x, w) }""",
     ),
     Silent(
-        "three dimensions",
+        "three spatial dimensions",
         "g (float[1,1,4,4,4] x, float[1,1,2,2,2] w) => (float[1,1,3,3,3] y) { y = Conv(x, w) }",
     ),
-    Silent("one dimension", "g (float[1,1,4] x, float[1,1,2] w) => (float[1,1,3] y) { y = Conv(x, w) }"),
     Silent(
-        "an LSTM with a limit for its gates", f"{_LSTM} {{ y = LSTM<hidden_size = 4, clip = 1.0>(x, w, r) }}"
+        "one spatial dimension", "g (float[1,1,4] x, float[1,1,2] w) => (float[1,1,3] y) { y = Conv(x, w) }"
     ),
+    Silent("an LSTM with clip", f"{_LSTM} {{ y = LSTM<hidden_size = 4, clip = 1.0>(x, w, r) }}"),
     Silent(
-        "padding at one end, groups and auto_pad",
+        "asymmetric padding, groups and auto_pad",
         """g (float[1,1,9] x, float[1,4,4,4] u, float[4,1,2,2] w, float[4,4,2,2] v)
             => (float[1,1,9] y, float[1,2,5,5] z, float[1,4,4,4] t) {
             y = MaxPool<kernel_shape = [2], pads = [0,1]>(x)  z = ConvTranspose<group = 2>(u, w)
             t = Conv<auto_pad = "SAME_UPPER">(u, v) }""",
     ),
     Silent(
-        "a GRU that applies its reset gate after the product",
+        "a GRU with linear_before_reset",
         """g (float[T,B,2] x, float[1,12,2] w, float[1,12,4] r) => (float[T,1,B,4] y) {
             y = GRU<hidden_size = 4, linear_before_reset = 1>(x, w, r) }""",
     ),

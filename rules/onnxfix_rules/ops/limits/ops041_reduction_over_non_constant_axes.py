@@ -1,4 +1,4 @@
-"""OPS041: reductions whose axes come at run time."""
+"""OPS041: reductions whose axes are not constant."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REDUCTIONS = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
     "ReduceSum", "ReduceSumSquare",
 )  # fmt: skip
-#: Layers of one of them in TensorRT-RTX 1.7.1, where it is more than one.
+#: TensorRT-RTX 1.7.1 layers of reductions that need more than one.
 _LAYERS = {"ReduceL1": 2, "ReduceL2": 3, "ReduceLogSum": 2, "ReduceLogSumExp": 12, "ReduceSumSquare": 2}
 _MOST_LAYERS = 200
 _COPIES = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
@@ -39,41 +39,41 @@ _COPIES = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
 
 @rule("OPS041", ops=_REDUCTIONS, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[26])
 def reduction_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
-    """A reduction whose axes come at run time, but of which it is known how many they are.
+    """A reduction whose axes are not constant, but whose number of axes is known.
 
     ## Why it matters
-    TensorRT wants to know the axes when it builds: `Axis input must resolve to a build-time constant (an initializer or
-    a constant-foldable subgraph)!`, measured with TensorRT-RTX 1.7.1 for all ten reductions. NVIDIA's lists for
-    TensorRT 10 say the same: "axes must be an initializer".
+    TensorRT must know the axes at build time: `Axis input must resolve to a build-time constant (an initializer or a
+    constant-foldable subgraph)!`, measured with TensorRT-RTX 1.7.1 for all ten reductions. NVIDIA's lists for TensorRT
+    10 agree: "axes must be an initializer".
 
     ## Fix
-    Where as many axes come as the tensor has, they are all of them. Where none come, the input is left out, which means
-    the same; with `noop_with_empty_axes` TensorRT copies then, and so does ONNX for sum, product, mean and extremes.
-    Neither costs a layer.
+    If the number of axes equals the rank, all axes are reduced. If it is zero, the input is omitted, which means the
+    same; with `noop_with_empty_axes` TensorRT then copies, as does ONNX for sum, product, mean and extremes. Neither
+    costs a layer.
 
-    Else the reduction is computed for every set of axes that may come, the flat results are put behind each other, and
-    the one asked for is cut out and given its shape; where it lies and which shape it has is looked up in tables by a
-    number that is computed from the axes, which are a shape tensor to TensorRT. Exact, sums of floats too: the result
-    is that of the same reduction over the same axes. Axes may count from the end and come in any order. Axes that
-    repeat, which ONNX leaves open and its reference refuses, are an error or give an empty result.
+    Otherwise the reduction is computed for every possible set of axes, the flattened results are concatenated, and the
+    selected one is sliced and reshaped. Its offset and shape are looked up in tables by a code computed from the axes,
+    which are a shape tensor in TensorRT. Exact, even for sums of floats: the result is that of the same reduction over
+    the same axes. Axes may be negative and in any order. Duplicate axes, which ONNX leaves open and its reference
+    refuses, are an error or give an empty result.
 
     Layers of TensorRT-RTX 1.7.1 for one of 2, 3, 4 or 8 axes: 39, 43, 45, 53; for two of 3, 4 or 6: 41, 50, 68; for
-    three of 6: 78; for four of 8, the most there are: 178. A dynamic dimension costs 16 more. That is for the sum,
-    mean, product and extremes; of the others each reduction is two or three layers, of ReduceLogSumExp twelve (one of
-    three axes: 76). No fix where it would be more than 200. A reduction that is not asked for is computed all the same:
-    one of n axes costs n reductions, four of eight 70.
+    three of 6: 78; for four of 8, the maximum: 178. A dynamic dimension costs 16 more. This is for sum, mean, product
+    and extremes; of the others each reduction is two or three layers, of ReduceLogSumExp twelve (one of three axes:
+    76). No fix above 200. Reductions that are not selected are computed too: one of n axes costs n reductions, four of
+    eight 70.
 
-    None where the rank or the number of axes is not known, where the axes are computed from floats, which TensorRT
-    takes for no shape, and before opset 14, whose Reshape cannot say 0, with dynamic dimensions, which may be 0. The
-    optimization profile of such a model has to name axes: the least and the greatest that may come. ONNX Runtime 1.31
-    leaves an axis of an empty tensor whole if it is counted from the end; the result of the rewrite has ONNX's shape.
+    No fix if the rank or the number of axes is unknown, if the axes are computed from floats, which TensorRT does not
+    accept as a shape, or before opset 14, whose Reshape cannot express 0, with dynamic dimensions, which may be 0. The
+    optimization profile of such a model must give the values of the axes: the minimum and the maximum. ONNX Runtime
+    1.31 does not reduce a negative axis of an empty tensor; the result of the rewrite has ONNX's shape.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     - https://onnx.ai/onnx/operators/onnx__ReduceSum.html
     """
     data, output = node.input(0), node.output()
-    axes = _axes.at_run_time(node, model)
+    axes = _axes.non_constant(node, model)
     if (
         data is None
         or output is None
@@ -87,7 +87,7 @@ def reduction_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match
     fix = _fix(node, data, output, axes, target.max_rank)
     if fix is not None:
         yield Match(
-            f"the axes of this {node.op_type} come at run time, and TensorRT wants a constant",
+            f"the axes of this {node.op_type} are not constant; TensorRT requires a constant",
             node=node,
             fix=fix,
             reads=(axes, data),
@@ -97,7 +97,7 @@ def reduction_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match
 def _fix(node: Node, data: Value, output: Value, axes: Value, max_rank: int) -> Fix | None:
     count, rank = _axes.count_of(axes, node.model), node.model.shapes.rank(data)
     if count == 0:
-        return _of_none(node, rank)
+        return _without_axes(node, rank)
     if count is None or rank is None or not count <= rank <= max_rank:
         return None
     if count == rank:
@@ -106,22 +106,22 @@ def _fix(node: Node, data: Value, output: Value, axes: Value, max_rank: int) -> 
         return Fix("reduce all axes", draft.edits)
     if not _axes.is_shape_tensor(axes, node.model):
         return None
-    return _of_some(node, data, output, axes, rank, count)
+    return _over_subset(node, data, output, axes, rank, count)
 
 
-def _of_none(node: Node, rank: int | None) -> Fix | None:
-    """Leave the axes out, which ONNX says is the same."""
-    idle = node.attr("noop_with_empty_axes", 0) != 0
-    if (node.op_type not in _COPIES) if idle else (rank == 0):
+def _without_axes(node: Node, rank: int | None) -> Fix | None:
+    """Omit empty axes, which ONNX defines to be the same."""
+    noop = node.attr("noop_with_empty_axes", 0) != 0
+    if (node.op_type not in _COPIES) if noop else (rank == 0):
         return None
     draft = Draft(node)
     proto = _rewrite.copy_of(node)
     del proto.input[1:]
     _rewrite.replace(draft, node, proto)
-    return Fix("leave out the axes, for there are none", draft.edits)
+    return Fix("omit the empty axes", draft.edits)
 
 
-def _of_some(node: Node, data: Value, output: Value, axes: Value, rank: int, count: int) -> Fix | None:
+def _over_subset(node: Node, data: Value, output: Value, axes: Value, rank: int, count: int) -> Fix | None:
     if (
         _layers(node.op_type, rank, count, dynamic=node.model.shapes.static_shape(data) is None)
         > _MOST_LAYERS
@@ -133,8 +133,8 @@ def _of_some(node: Node, data: Value, output: Value, axes: Value, rank: int, cou
     if keep not in (0, 1):
         return None
     rows = {
-        gone: [ONE if axis in gone else axis for axis in range(rank) if keep or axis not in gone]
-        for gone in choice.sets
+        reduced: [ONE if axis in reduced else axis for axis in range(rank) if keep or axis not in reduced]
+        for reduced in choice.sets
     }
     shape = node.model.shapes.static_shape(data)
     empty = shape is None or 0 in shape
@@ -144,29 +144,29 @@ def _of_some(node: Node, data: Value, output: Value, axes: Value, rank: int, cou
             return None
         zero = draft.constant(np.zeros((), helper.tensor_dtype_to_np_dtype(elem)), "zero")
         put(draft, draft.add("Expand", [zero, choice.shape(rows)]), output)
-        return Fix("write the sums of nothing, in the shape that the axes give", draft.edits)
+        return Fix("fill the shape that the axes give with zeros", draft.edits)
     flat = _candidates(draft, node, data, choice, rank - count)
-    start, end = choice.places()
+    start, end = choice.span()
     first = draft.constant(np.zeros(1, np.int64), "axis")
-    taken = draft.add("Slice", [flat, start, end, first], hint="taken")
-    made = _axes.reshaped(draft, taken, choice.shape(rows), empty=empty)
+    selected = draft.add("Slice", [flat, start, end, first], hint="taken")
+    made = _axes.reshaped(draft, selected, choice.shape(rows), empty=empty)
     if made is None:
         return None
     put(draft, made, output)
-    return Fix(f"reduce along each of the {len(choice.sets)} sets of axes, and take one", draft.edits)
+    return Fix(f"reduce along each of the {len(choice.sets)} sets of axes, and select one", draft.edits)
 
 
 def _layers(op_type: str, rank: int, count: int, *, dynamic: bool) -> int:
-    """How many layers TensorRT-RTX 1.7.1 makes of the rewrite, within two or three."""
+    """The number of TensorRT-RTX 1.7.1 layers of the rewrite, within two or three."""
     each = _LAYERS.get(op_type, 1) + (rank - count > 1)
     return 38 + 16 * dynamic + math.comb(rank, count) * each
 
 
 def _candidates(draft: Draft, node: Node, data: Value, choice: Choice, left: int) -> str:
-    """All results behind each other, flat; ``left`` axes are not reduced."""
+    """All results, flattened and concatenated; ``left`` is the number of axes that are not reduced."""
     flat = []
-    for gone in choice.sets:
-        axes = draft.constant(np.array(gone, np.int64), "axes")
+    for reduced_axes in choice.sets:
+        axes = draft.constant(np.array(reduced_axes, np.int64), "axes")
         reduced = draft.add(node.op_type, [data, axes], hint="reduced", keepdims=0)
         if left > 1:
             line = draft.constant(np.array([-1], np.int64), "line")
@@ -183,7 +183,7 @@ _PICK = "f = Gather<axis = 0>(from, c)  t = Gather<axis = 0>(to, c)  u = Slice(a
 
 reduction_over_non_constant_axes.examples = [
     Fixed(
-        "one of two axes: both are reduced, and one result is taken",
+        "one of two axes: both are reduced, and one result is selected",
         before="g (float[2,3] x, int64[1] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
         after=f"""g (float[2,3] x, int64[1] a) => (float[A,B] y)
             <{_TABLES}, int64[4,2] shapes = {{1, 3, 2, 1, 1, 3, 2, 1}}> {{
@@ -193,7 +193,7 @@ reduction_over_non_constant_axes.examples = [
         opset=13,
     ),
     Fixed(
-        "in a branch, without the axis, and the mean is exact too: the same reduction computes it",
+        "in a branch, without keepdims; a mean is exact too, computed by the same reduction",
         before="""g (float[2,3] x, int64[1] a, bool b) => (float[A] y) <int64[1] one = {1}> {
             y = If(b)<then_branch = p () => (float[A] m) { m = ReduceMean<keepdims = 0>(x, a) },
                       else_branch = q () => (float[2] v) { v = ReduceMean<keepdims = 0>(x, one) }> }""",
@@ -206,7 +206,7 @@ reduction_over_non_constant_axes.examples = [
                       else_branch = q () => (float[2] v) {{ v = ReduceMean<keepdims = 0>(x, one) }}> }}""",
     ),
     Fixed(
-        "two of three axes, of which one is dynamic and may be empty",
+        "two of three axes, one of them dynamic and possibly 0",
         before="g (int32[N,2,3] x, int64[2] a) => (int32[A,B,C] y) { y = ReduceMax(x, a) }",
         after="""g (int32[N,2,3] x, int64[2] a) => (int32[A,B,C] y)
             <int64[1] rank = {3}, int64[6] powers = {1, 2, 4, 1, 2, 4}, int64[1] zero = {0}, int64[2] more = {1, 0},
@@ -226,7 +226,7 @@ reduction_over_non_constant_axes.examples = [
             j = Gather<axis = 0>(kept, c)  s = Gather(e, j)  y = Reshape<allowzero = 1>(u, s) }""",
     ),
     Fixed(
-        "an empty tensor, before opset 14: a Reshape cannot say 0, but what comes out are zeros",
+        "an empty tensor before opset 14, whose Reshape cannot express 0: the result is zeros",
         before="g (float[2,0] x, int64[1] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
         after="""g (float[2,0] x, int64[1] a) => (float[A,B] y)
             <int64[1] rank = {2}, int64[1] zero = {0}, float o = {0}, int64[4,2] shapes = {1, 0, 2, 1, 1, 0, 2, 1}> {
@@ -234,12 +234,12 @@ reduction_over_non_constant_axes.examples = [
         opset=13,
     ),
     Fixed(
-        "as many axes as there are: all of them",
+        "as many axes as the rank: all of them",
         before="g (float[N,3] x, int64[2] a) => (float y) { y = ReduceL2<keepdims = 0>(x, a) }",
         after="g (float[N,3] x, int64[2] a) => (float y) <int64[2] b = {0, 1}> { y = ReduceL2<keepdims = 0>(x, b) }",
     ),
     Fixed(
-        "no axes, which means all of them; the rank does not matter",
+        "empty axes, which mean all axes; unknown rank",
         before="""g (float[A,B] x, int64[K] h, int64[0] a) => (float y) {
             r = Reshape(x, h)  y = ReduceLogSum<keepdims = 0>(r, a) }""",
         after="""g (float[A,B] x, int64[K] h, int64[0] a) => (float y) {
@@ -247,18 +247,18 @@ reduction_over_non_constant_axes.examples = [
         runs=False,
     ),
     Fixed(
-        "no axes, and told to do nothing then: TensorRT copies",
+        "empty axes with noop_with_empty_axes: a copy",
         before="g (float[N,3] x, int64[0] a) => (float[N,3] y) { y = ReduceSum<noop_with_empty_axes = 1>(x, a) }",
         after="g (float[N,3] x, int64[0] a) => (float[N,3] y) { y = ReduceSum<noop_with_empty_axes = 1>(x) }",
         opset=13,
     ),
     Silent(
-        "of no axes the sum of squares is still the square, and TensorRT would copy",
+        "a sum of squares with noop_with_empty_axes still squares, but TensorRT would copy",
         """g (float[N,3] x, int64[0] a) => (float[N,3] y) {
             y = ReduceSumSquare<noop_with_empty_axes = 1>(x, a) }""",
     ),
     Silent(
-        "keepdims that is neither 0 nor 1, which is 1 for ONNX's reference and 0 for ONNX Runtime",
+        "keepdims other than 0 and 1, which is 1 for ONNX's reference and 0 for ONNX Runtime",
         "g (float[2,3] x, int64[1] a) => (float[A,B] y) { y = ReduceSum<keepdims = 2>(x, a) }",
     ),
     Silent(
@@ -272,18 +272,18 @@ reduction_over_non_constant_axes.examples = [
         runs=False,
     ),
     Silent(
-        "a dynamic axis before opset 14: a Reshape cannot say that it is empty",
+        "a dynamic axis before opset 14, whose Reshape cannot express 0",
         "g (float[N,3] x, int64[1] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
         opset=13,
         runs=False,
     ),
     Silent(
-        "axes that are computed from floats, which TensorRT takes for no shape",
+        "axes computed from floats, which TensorRT does not accept as a shape",
         """g (float[2,3] x, float[1] f) => (float[A,B] y) { a = Cast<to = 7>(f)  y = ReduceSum(x, a) }""",
         runs=False,
     ),
     Silent(
-        "axes that depend on the step of a loop",
+        "axes that depend on the iteration of a loop",
         """g (float[2,3] x, int64 n) => (float[2,3] y) <int64[1] s = {1}> {
             y = Loop(n, , x)<body = b (int64 i, bool c, float[2,3] v) => (bool d, float[2,3] w) {
                 d = Identity(c)  a = Reshape(i, s)  r = ReduceMax(v, a)  w = Add(v, r) }> }""",
@@ -296,31 +296,31 @@ reduction_over_non_constant_axes.examples = [
         runs=False,
     ),
     Silent(
-        "more axes than there are",
+        "more axes than the rank",
         "g (float[3] x, int64[2] a) => (float[A] y) { y = ReduceSum(x, a) }",
         runs=False,
     ),
-    Silent("a scalar, which OPS024 takes", "g (float x, int64[0] a) => (float y) { y = ReduceSum(x, a) }"),
+    Silent("a scalar: OPS024", "g (float x, int64[0] a) => (float y) { y = ReduceSum(x, a) }"),
     Silent(
-        "a type that TensorRT does not reduce either",
+        "a type whose reduction TensorRT does not support either",
         "g (int32[2,3] x, int64[1] a) => (int32[A,B] y) { y = ReduceLogSum(x, a) }",
         runs=False,
     ),
     Silent(
-        "booleans, which are made integers first, by OPS025",
+        "booleans, which OPS025 casts to integers first",
         "g (bool[2,3] x, int64[1] a) => (bool[A,B] y) { y = ReduceMax(x, a) }",
         opset=20,
         runs=False,
     ),
     Silent("constant axes", "g (float[2,3] x) => (float[2,1] y) <int64[1] a = {1}> { y = ReduceSum(x, a) }"),
-    Silent("no axes at all", "g (float[2,3] x) => (float[1,1] y) { y = ReduceSum(x) }"),
+    Silent("no axes input", "g (float[2,3] x) => (float[1,1] y) { y = ReduceSum(x) }"),
     Silent(
-        "axes that can be computed beforehand, which INT001 does",
+        "axes computed from constants, which INT001 folds",
         """g (float[2,3] x) => (float[2] y) <int64[1] o = {1}, int64[1] z = {0}> {
             a = Add(o, z)  y = ReduceSum<keepdims = 0>(x, a) }""",
     ),
     Silent(
-        "in a function, whose caller may give a constant",
+        "in a function, whose caller may pass a constant",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,3] x) => (float[A] y) <int64[1] a = {1}> { y = my.F(x, a) }
             <domain: "my", opset_import: ["" : 18]> F (x, a) => (y) { y = ReduceSum<keepdims = 0>(x, a) }""",
@@ -331,7 +331,7 @@ reduction_over_non_constant_axes.examples = [
         opset=17,
     ),
     Silent(
-        "a default that a caller may override is a weight to TensorRT, which follows Cast and Identity to it",
+        "a default that the caller may override, which TensorRT treats as a weight, also through Cast and Identity",
         """g (float[2,3] x, int64[1] a = {1}) => (float[A,B] y) {
             b = Identity(a)  c = Cast<to = 6>(b)  d = Cast<to = 7>(c)  y = ReduceSum(x, d) }""",
     ),

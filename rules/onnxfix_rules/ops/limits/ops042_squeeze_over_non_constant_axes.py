@@ -1,4 +1,4 @@
-"""OPS042: Unsqueeze and Squeeze whose axes come at run time."""
+"""OPS042: Unsqueeze and Squeeze whose axes are not constant."""
 
 from __future__ import annotations
 
@@ -29,30 +29,29 @@ from onnxfix_rules.ops.limits._axes import ONE, Axes, Choice
 
 @rule("OPS042", ops=["Squeeze", "Unsqueeze"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[26])
 def squeeze_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
-    """An Unsqueeze or Squeeze whose axes come at run time, but of which it is known how many they are.
+    """An Unsqueeze or Squeeze whose axes are not constant, but whose number of axes is known.
 
     ## Why it matters
-    TensorRT wants to know the axes when it builds: `unsqueeze axis is not a constant` and `squeeze axis is not a
-    constant`, measured with TensorRT-RTX 1.7.1. NVIDIA's list for TensorRT 10 says "axes must fold to a constant".
+    TensorRT must know the axes at build time: `unsqueeze axis is not a constant` and `squeeze axis is not a constant`,
+    measured with TensorRT-RTX 1.7.1. NVIDIA's list for TensorRT 10 says "axes must fold to a constant".
 
     ## Fix
-    A Reshape. The shape is looked up in a table by a number that is computed from the axes, which are a shape tensor to
-    TensorRT; they may count from the end and come in any order. Axes that ONNX forbids, as they repeat or are not of
-    length 1, have no shape there. 7 layers of TensorRT-RTX 1.7.1 for one axis, 8 for more, and 5 more with a dynamic
-    dimension. Where only one choice is possible, or all have the same result, the axes are written as a constant.
-    Exact.
+    A Reshape. The shape is looked up in a table by a code computed from the axes, which are a shape tensor in TensorRT;
+    they may be negative and in any order. Axes that ONNX forbids, duplicates or dimensions other than 1, have no shape
+    there. 7 layers of TensorRT-RTX 1.7.1 for one axis, 8 for more, and 5 more with a dynamic dimension. If only one
+    choice is possible, or all have the same result, the axes become a constant. Exact.
 
-    None where the rank or the number of axes is not known, where the axes are computed from floats, which TensorRT
-    takes for no shape, and before opset 14, whose Reshape cannot say 0, with dimensions that may be 0. An empty list of
-    axes means nothing to Unsqueeze; to Squeeze it means all axes of length 1 for ONNX Runtime, and none for ONNX's
-    reference. The optimization profile of such a model has to name axes: the least and the greatest that may come.
+    No fix if the rank or the number of axes is unknown, if the axes are computed from floats, which TensorRT does not
+    accept as a shape, or before opset 14, whose Reshape cannot express 0, with dimensions that may be 0. Empty axes
+    have no effect in Unsqueeze; in Squeeze they mean all axes of length 1 to ONNX Runtime, and none to ONNX's
+    reference. The optimization profile of such a model must give the values of the axes: the minimum and the maximum.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     - https://onnx.ai/onnx/operators/onnx__Unsqueeze.html
     """
     data, output = node.input(0), node.output()
-    axes = _axes.at_run_time(node, model)
+    axes = _axes.non_constant(node, model)
     if data is None or output is None or axes is None or node.opset < 13:
         return
     target, elem = target_of(model), model.shapes.elem_type(data)
@@ -60,14 +59,14 @@ def squeeze_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
     if count is None or (elem and target.accepts("Reshape", elem) is False):
         return
     if count == 0:
-        fix = _none(node, data)
+        fix = _without_axes(node, data)
     elif shape is None or not max(len(shape), count, _rank(node, shape, count)) <= target.max_rank:
         fix = None
     else:
-        fix = _some(node, data, output, axes, shape, count)
+        fix = _with_axes(node, data, output, axes, shape, count)
     if fix is not None:
         yield Match(
-            f"the axes of this {node.op_type} come at run time, and TensorRT wants a constant",
+            f"the axes of this {node.op_type} are not constant; TensorRT requires a constant",
             node=node,
             fix=fix,
             reads=(axes, data),
@@ -75,19 +74,19 @@ def squeeze_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _rank(node: Node, shape: tuple[Dim, ...], count: int) -> int:
-    """The rank that the axes count in."""
+    """The rank that the axes refer to."""
     return len(shape) + count if node.op_type == "Unsqueeze" else len(shape)
 
 
-def _none(node: Node, data: Value) -> Fix | None:
+def _without_axes(node: Node, data: Value) -> Fix | None:
     if node.op_type == "Squeeze":
         return None
     draft = Draft(node)
     draft.bypass(node, data)
-    return Fix("read the data itself", draft.edits)
+    return Fix("use the data itself", draft.edits)
 
 
-def _some(
+def _with_axes(
     node: Node, data: Value, output: Value, axes: Value, shape: tuple[Dim, ...], count: int
 ) -> Fix | None:
     draft = Draft(node)
@@ -98,7 +97,7 @@ def _some(
     sizes = {tuple(_size(shape, dim) for dim in row) for row in rows.values()}
     if len(sizes) == 1:
         draft.set_input(node, 1, draft.constant(np.array(next(iter(rows)), np.int64), "axes"))
-        return Fix("write the axes, of which only one choice is possible", draft.edits)
+        return Fix("make the axes constant: all choices have the same result", draft.edits)
     if not _axes.is_shape_tensor(axes, node.model):
         return None
     choice = Choice(draft, data, axes, rank=rank, count=count)
@@ -111,7 +110,7 @@ def _some(
 
 
 def _added(rank: int, count: int) -> dict[Axes, list[int]]:
-    """The dimensions of the result, by the axes that are new."""
+    """The dimensions of the result for each set of added axes."""
     rows = {}
     for new in itertools.combinations(range(rank), count):
         old = iter(range(rank - count))
@@ -120,16 +119,16 @@ def _added(rank: int, count: int) -> dict[Axes, list[int]]:
 
 
 def _removed(shape: tuple[Dim, ...], count: int) -> dict[Axes, list[int]]:
-    """The dimensions of the result, by the axes that go: those that are of length 1, or may be."""
-    may_go = [axis for axis, dim in enumerate(shape) if dim.value in (None, 1)]
+    """The dimensions of the result for each set of removed axes, which have length 1 or may have."""
+    removable = [axis for axis, dim in enumerate(shape) if dim.value in (None, 1)]
     return {
-        gone: [axis for axis in range(len(shape)) if axis not in gone]
-        for gone in itertools.combinations(may_go, count)
+        removed: [axis for axis in range(len(shape)) if axis not in removed]
+        for removed in itertools.combinations(removable, count)
     }
 
 
 def _size(shape: tuple[Dim, ...], dim: int) -> tuple[str, int]:
-    """What a dimension is: a number, or one of the data's."""
+    """A dimension of the result: a known size, or the index of a dimension of the data."""
     if dim == ONE:
         return "size", 1
     known = shape[dim].value
@@ -141,7 +140,7 @@ _ADD = "g (float[2,3] x, int64[1] a) => (float[A,B,C] y)"
 
 squeeze_over_non_constant_axes.examples = [
     Fixed(
-        "where the axis is added",
+        "one added axis",
         before=f"{_ADD} {{ y = Unsqueeze(x, a) }}",
         after=f"""{_ADD} <int64[1] rank = {{3}}, int64[1] zero = {{0}},
             int64[6,3] shapes = {{1, 2, 3, 2, 1, 3, 2, 3, 1, 1, 2, 3, 2, 1, 3, 2, 3, 1}}> {{
@@ -149,7 +148,7 @@ squeeze_over_non_constant_axes.examples = [
         opset=13,
     ),
     Fixed(
-        "two axes; the data have one, which is dynamic and may be empty",
+        "two added axes; the one dimension is dynamic and may be 0",
         before="g (int32[N] x, int64[2] a) => (int32[A,B,C] y) { y = Unsqueeze(x, a) }",
         after="""g (int32[N] x, int64[2] a) => (int32[A,B,C] y)
             <int64[1] rank = {3}, int64[6] powers = {1, 2, 4, 1, 2, 4}, int64[1] zero = {0}, int64[2] more = {1, 0},
@@ -159,46 +158,46 @@ squeeze_over_non_constant_axes.examples = [
             s = Gather(e, j)  y = Reshape<allowzero = 1>(x, s) }""",
     ),
     Fixed(
-        "which of two axes goes",
+        "one of two removable axes",
         before="g (float[1,3,1] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
         after="""g (float[1,3,1] x, int64[1] a) => (float[A,B] y) <int64[1] rank = {3}, int64[1] zero = {0},
             int64[6,2] shapes = {3, 1, 0, 0, 1, 3, 3, 1, 0, 0, 1, 3}> {
             p = Add(a, rank)  c = Squeeze(p, zero)  s = Gather<axis = 0>(shapes, c)  y = Reshape(x, s) }""",
         opset=13,
-        runs=False,  # axes that are made up do not fit
+        runs=False,  # generated axes are invalid
     ),
     Fixed(
-        "only one axis can go",
+        "only one removable axis",
         before="g (float[1,3,4] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
         after="g (float[1,3,4] x, int64[1] a) => (float[A,B] y) <int64[1] b = {0}> { y = Squeeze(x, b) }",
     ),
     Fixed(
-        "whichever goes, the result is the same",
+        "the same result for all removable axes",
         before="g (float[1,1,3] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
         after="g (float[1,1,3] x, int64[1] a) => (float[A,B] y) <int64[1] b = {0}> { y = Squeeze(x, b) }",
     ),
     Fixed(
-        "a scalar gets two axes",
+        "two axes added to a scalar",
         before="g (float x, int64[2] a) => (float[A,B] y) { y = Unsqueeze(x, a) }",
         after="g (float x, int64[2] a) => (float[A,B] y) <int64[2] b = {0, 1}> { y = Unsqueeze(x, b) }",
     ),
     Fixed(
-        "no axis is added",
+        "no axes to add",
         before="g (float[N] x, int64[0] a) => (float[N] y) { u = Unsqueeze(x, a)  y = Neg(u) }",
         after="g (float[N] x, int64[0] a) => (float[N] y) { y = Neg(x) }",
     ),
     Silent(
-        "an empty list of axes to remove: all of length 1 for ONNX Runtime, none for ONNX's reference",
+        "Squeeze with empty axes: all of length 1 to ONNX Runtime, none to ONNX's reference",
         "g (float[1,3] x, int64[0] a) => (float[A] y) { y = Squeeze(x, a) }",
         runs=False,
     ),
     Silent(
-        "nothing can go: the model is broken",
+        "no removable axis: the model is invalid",
         "g (float[2,3] x, int64[1] a) => (float[A] y) { y = Squeeze(x, a) }",
         runs=False,
     ),
     Silent(
-        "axes that are computed from floats, which TensorRT takes for no shape",
+        "axes computed from floats, which TensorRT does not accept as a shape",
         """g (float[2,3] x, float[1] f) => (float[A,B,C] y) { a = Cast<to = 7>(f)  y = Unsqueeze(x, a) }""",
         runs=False,
     ),
@@ -208,27 +207,27 @@ squeeze_over_non_constant_axes.examples = [
         runs=False,
     ),
     Silent(
-        "a dynamic axis before opset 14: a Reshape cannot say that it is empty",
+        "a dynamic axis before opset 14, whose Reshape cannot express 0",
         "g (float[N,3] x, int64[1] a) => (float[A,B,C] y) { y = Unsqueeze(x, a) }",
         opset=13,
         runs=False,
     ),
     Silent(
-        "more than eight dimensions, which TensorRT has not",
+        "more than eight dimensions, which TensorRT does not support",
         "g (float[1,1,1,2,1,1,1,2] x, int64[1] a) => (float[A,B,C,D,E,F,G,H,I] y) { y = Unsqueeze(x, a) }",
         runs=False,
     ),
     Silent(
         "constant axes", "g (float[2,3] x) => (float[2,1,3] y) <int64[1] a = {1}> { y = Unsqueeze(x, a) }"
     ),
-    Silent("no axes: all of length 1", "g (float[1,3] x) => (float[3] y) { y = Squeeze(x) }"),
+    Silent("no axes input: all of length 1", "g (float[1,3] x) => (float[3] y) { y = Squeeze(x) }"),
     Silent(
         "before opset 13 axes are an attribute",
         "g (float[2,3] x) => (float[2,1,3] y) { y = Unsqueeze<axes = [1]>(x) }",
         opset=12,
     ),
     Silent(
-        "computed from a default that a caller may override, which is a weight to TensorRT",
+        "computed from a default that the caller may override, which TensorRT treats as a weight",
         """g (float[2,1] x, int64[1] a = {1}) => (float[A] y) <int64[1] z = {0}> {
             b = Add(a, z)  y = Squeeze(x, b) }""",
     ),

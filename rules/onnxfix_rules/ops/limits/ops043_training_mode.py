@@ -1,4 +1,4 @@
-"""OPS043: operators left in training mode."""
+"""OPS043: operators in training mode."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def training_mode(node: Node, model: Model) -> Iterator[Match]:
     """A BatchNormalization or Dropout in training mode.
 
     ## Why it matters
-    Exported without `model.eval()`. The parser stops: `This version of TensorRT does not support training_mode == 1 in
-    BatchNormalization.`, `doesn't support mode than 1 outputs for BatchNormalization nodes!`, `does not support the
-    Dropout operator in training mode`, measured with TensorRT-RTX 1.7.1.
+    The model was exported without `model.eval()`. The parser stops: `This version of TensorRT does not support
+    training_mode == 1 in BatchNormalization.`, `doesn't support mode than 1 outputs for BatchNormalization nodes!`,
+    `does not support the Dropout operator in training mode`, measured with TensorRT-RTX 1.7.1.
 
     ## Fix
-    The same in inference: BatchNormalization with the given mean and variance instead of those of the batch, Dropout as
-    a copy. That is what was meant, and it computes something else: `--unsafe-fixes`. Only a Dropout whose ratio is the
-    constant 0 drops nothing in training either, and its fix is exact.
+    Switch to inference mode: BatchNormalization uses the given mean and variance instead of those of the batch, Dropout
+    becomes a copy. This is what was intended, but it computes something else: `--unsafe-fixes`. Only a Dropout with the
+    constant ratio 0 is a copy in training mode too, and its fix is exact.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
@@ -66,7 +66,7 @@ def _batch_normalization(node: Node) -> Iterator[Match]:
         del proto.output[1:]
         rw.set_attribute(proto, "training_mode", None)
         rw.replace(draft, node, proto)
-        fix = Fix("normalize by the given mean and variance, as in inference", draft.edits, Safety.UNSAFE)
+        fix = Fix("use the given mean and variance, as in inference", draft.edits, Safety.UNSAFE)
     yield Match("BatchNormalization in training mode, which TensorRT does not have", node=node, fix=fix)
 
 
@@ -93,7 +93,7 @@ def _dropout(node: Node) -> Iterator[Match]:
         + (", with the ratio 0" if ratio == 0 else ""),
         node=node,
         fix=Fix(
-            "pass the data on, as in inference",
+            "copy the data, as in inference",
             draft.edits,
             Safety.EXACT if ratio == 0 else Safety.UNSAFE,
         ),
@@ -111,24 +111,24 @@ _DO = "g (float[N,4] x) => (float[N,4] y)"
 
 training_mode.examples = [
     Fixed(
-        "BatchNormalization, its running mean and variance unread",
+        "BatchNormalization with unused running mean and variance",
         before=f"{_BN} {{ y, p, q = BatchNormalization<training_mode = 1, epsilon = 0.01>(x, s, b, m, v) }}",
         after=f"{_BN} {{ y = BatchNormalization<epsilon = 0.01>(x, s, b, m, v) }}",
         safety=Safety.UNSAFE,
         runs=False,
     ),
     Flagged(
-        "by default it is only reported",
+        "not fixed by default",
         f"{_BN} {{ y, p, q = BatchNormalization<training_mode = 1>(x, s, b, m, v) }}",
     ),
     Flagged(
-        "its running mean is the graph's output",
+        "the running mean is a graph output",
         """g (float[3,2] x, float[2] s, float[2] b, float[2] m, float[2] v) => (float[3,2] y, float[2] p) {
             y, p, q = BatchNormalization<training_mode = 1>(x, s, b, m, v) }""",
         safety=Safety.UNSAFE,
     ),
     Fixed(
-        "before opset 14 more outputs mean training",
+        "before opset 14 more outputs mean training mode",
         before=f"{_BN} {{ y, p, q, r, t = BatchNormalization(x, s, b, m, v) }}",
         after=f"{_BN} {{ y = BatchNormalization(x, s, b, m, v) }}",
         opset=9,
@@ -136,38 +136,38 @@ training_mode.examples = [
         runs=False,
     ),
     Fixed(
-        "Dropout that drops half of it",
+        "Dropout with ratio 0.5",
         before=f"{_DO} <float r = {{0.5}}, bool t = {{1}}> {{ d, k = Dropout<seed = 3>(x, r, t)  y = Neg(d) }}",
         after=f"{_DO} {{ y = Neg(x) }}",
         safety=Safety.UNSAFE,
         runs=False,
     ),
     Flagged(
-        "Dropout with the ratio that ONNX takes for granted",
+        "Dropout with the default ratio",
         f"{_DO} <bool t = {{1}}> {{ y = Dropout(x, , t) }}",
         runs=False,
     ),
     Fixed(
-        "Dropout that drops nothing: exact",
+        "Dropout with ratio 0: exact",
         before=f"{_DO} <float r = {{0}}, bool t = {{1}}> {{ d = Dropout(x, r, t)  y = Neg(d) }}",
         after=f"{_DO} {{ y = Neg(x) }}",
     ),
     Fixed(
-        "its mask is read, so it only leaves training",
+        "the mask is used: only training mode is removed",
         before="""g (float[N,4] x) => (float[N,4] y, bool[N,4] k) <float r = {0}, bool t = {1}> {
             y, k = Dropout(x, r, t) }""",
         after="g (float[N,4] x) => (float[N,4] y, bool[N,4] k) <float r = {0}> { y, k = Dropout(x, r) }",
     ),
     Flagged(
-        "the caller says whether it trains",
+        "training mode is a graph input",
         "g (float[N,4] x, bool t) => (float[N,4] y) <float r = {0.5}> { y = Dropout(x, r, t) }",
         runs=False,
     ),
-    Silent("a Dropout of inference", f"{_DO} <float r = {{0.5}}> {{ y = Dropout(x, r) }}"),
-    Silent("training is off", f"{_DO} <float r = {{0.5}}, bool t = {{0}}> {{ y = Dropout(x, r, t) }}"),
-    Silent("a BatchNormalization of inference", f"{_BN} {{ y = BatchNormalization(x, s, b, m, v) }}"),
+    Silent("a Dropout in inference mode", f"{_DO} <float r = {{0.5}}> {{ y = Dropout(x, r) }}"),
+    Silent("training mode off", f"{_DO} <float r = {{0.5}}, bool t = {{0}}> {{ y = Dropout(x, r, t) }}"),
+    Silent("a BatchNormalization in inference mode", f"{_BN} {{ y = BatchNormalization(x, s, b, m, v) }}"),
     Silent(
-        "the opset of BatchNormalization without a mode",
+        "opset 9, whose BatchNormalization has no training_mode",
         f"{_BN} {{ y = BatchNormalization(x, s, b, m, v) }}",
         opset=9,
     ),

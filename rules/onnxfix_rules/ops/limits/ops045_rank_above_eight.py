@@ -29,23 +29,23 @@ from onnxfix.rule import (
 
 @rule("OPS045", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[37])
 def rank_above_eight(model: Model) -> Iterator[Match]:
-    """A tensor of more than eight dimensions, which TensorRT has not.
+    """A tensor of more than eight dimensions, which TensorRT does not support.
 
     ## Why it matters
     The parser stops: `Failed to convert ONNX dimensions to TensorRT dimensions.` for an input, `Number of dimensions
-    (9) is not in the valid range` for the result of a Reshape, measured with TensorRT-RTX 1.7.1. Windows and pixel
-    shuffles in three dimensions are written with nine and more.
+    (9) is not in the valid range` for the result of a Reshape, measured with TensorRT-RTX 1.7.1. Window partitions and
+    pixel shuffles in three dimensions use nine and more.
 
     ## Fix
-    Where such a tensor is only transposed, between two Reshapes and of static sizes, axes of length 1 are left out, and
-    axes that stay neighbors become one, which is enough in most cases. Exact. Otherwise there is none.
+    If such a tensor is only transposed between two Reshapes and its shape is static, axes of length 1 are dropped and
+    axes that stay adjacent are merged, which is enough in most cases. Exact. Otherwise there is no fix.
 
     ## References
     - tensorrt.Dims.MAX_DIMS, which is 8
     """
     limit = target_of(model).max_rank
     if all(info.shape is None or len(info.shape) <= limit for info in model.shapes.kinds):
-        return  # nearly always
+        return  # the usual case, fast
     for node in every_node(model):
         with contextlib.suppress(UnknownAttribute):  # of a Transpose in a local function
             yield from list(_matches(node, model, limit))
@@ -56,18 +56,18 @@ def _matches(node: Node, model: Model, limit: int) -> Iterator[Match]:
         rank = None if value is None else model.shapes.rank(value)
         if value is None or rank is None or rank <= limit:
             continue
-        if _wide_source(node, model, limit):
+        if _has_wide_input(node, model, limit):
             continue
         yield Match(
-            f"{value.name} has {rank} dimensions, and {target_of(model).title} {limit} at most",
+            f"{value.name} has {rank} dimensions; {target_of(model).title} supports at most {limit}",
             node=node,
             fix=_narrowed(node, value, model, limit),
             reads=tuple(use.node for use in value.uses[:1]),
         )
 
 
-def _wide_source(node: Node, model: Model, limit: int) -> bool:
-    """Whether what it reads is as wide, so that the finding is at what made it so."""
+def _has_wide_input(node: Node, model: Model, limit: int) -> bool:
+    """Whether an input is above the limit too, so that the finding belongs to its producer."""
     ranks = (None if v is None or v.scope is not node.scope else model.shapes.rank(v) for v in node.inputs)
     wide = any(rank is not None and rank > limit for rank in ranks)
     from_graph = any(
@@ -77,7 +77,7 @@ def _wide_source(node: Node, model: Model, limit: int) -> bool:
 
 
 def _narrowed(node: Node, value: Value, model: Model, limit: int) -> Fix | None:
-    """The Reshape, Transpose and Reshape at ``node`` with fewer axes."""
+    """Merge axes of the Reshape, Transpose and Reshape that begin at ``node``."""
     sizes = model.shapes.static_shape(value)
     uses = value.uses
     if (
@@ -88,13 +88,18 @@ def _narrowed(node: Node, value: Value, model: Model, limit: int) -> Fix | None:
         or not value.replaceable
     ):
         return None
-    turn = uses[0].node
-    turned = turn.output()
-    if turn.op_type != "Transpose" or not turn.is_onnx or turn.scope is not node.scope or turned is None:
+    transpose = uses[0].node
+    transposed = transpose.output()
+    if (
+        transpose.op_type != "Transpose"
+        or not transpose.is_onnx
+        or transpose.scope is not node.scope
+        or transposed is None
+    ):
         return None
-    if not turned.replaceable or not all(_takes_any(use.node, use.index) for use in turned.uses):
+    if not transposed.replaceable or not all(_keeps_result(use.node, use.index) for use in transposed.uses):
         return None
-    order = turn.attr("perm", list(reversed(range(len(sizes)))))
+    order = transpose.attr("perm", list(reversed(range(len(sizes)))))
     if 0 in sizes or sorted(order) != list(range(len(sizes))):
         return None
     shape, perm = _merged(sizes, order)
@@ -103,12 +108,12 @@ def _narrowed(node: Node, value: Value, model: Model, limit: int) -> Fix | None:
     draft = Draft(node)
     draft.set_input(node, 1, draft.constant(np.array(shape, np.int64), "fewer_axes"))
     draft.set_attr(node, "allowzero", None)
-    draft.set_attr(turn, "perm", perm)
-    return Fix(f"transpose {len(shape)} axes instead", draft.edits)
+    draft.set_attr(transpose, "perm", perm)
+    return Fix(f"transpose {len(shape)} merged axes", draft.edits)
 
 
-def _takes_any(node: Node, index: int) -> bool:
-    """Whether a node gives the same for every shape of as many elements: a Reshape to constant, full sizes."""
+def _keeps_result(node: Node, index: int) -> bool:
+    """Whether a node is a Reshape to a constant shape without 0: its result depends only on the elements."""
     if node.op_type != "Reshape" or not node.is_onnx or index != 0:
         return False
     shape = node.input(1)
@@ -117,7 +122,7 @@ def _takes_any(node: Node, index: int) -> bool:
 
 
 def _merged(sizes: tuple[int, ...], order: list[int]) -> tuple[list[int], list[int]]:
-    """Sizes and permutation without axes of length 1, and with neighbors that stay neighbors as one."""
+    """Sizes and permutation without axes of length 1, and with axes that stay adjacent merged."""
     order = [axis for axis in order if sizes[axis] != 1]
     kept = sorted(order)
     rank = {axis: i for i, axis in enumerate(kept)}
@@ -128,9 +133,9 @@ def _merged(sizes: tuple[int, ...], order: list[int]) -> tuple[list[int], list[i
         else:
             groups.append([axis])
     first = sorted(groups)
-    place = {group[0]: i for i, group in enumerate(first)}
+    position = {group[0]: i for i, group in enumerate(first)}
     shape = [math.prod(sizes[axis] for axis in group) for group in first]
-    return (shape, [place[group[0]] for group in groups]) if shape else ([1], [0])
+    return (shape, [position[group[0]] for group in groups]) if shape else ([1], [0])
 
 
 _WIDE = "int64[9] s = {2,1,1,3,1,1,1,2,2}"
@@ -138,26 +143,26 @@ _WIDE = "int64[9] s = {2,1,1,3,1,1,1,2,2}"
 
 rank_above_eight.examples = [
     Fixed(
-        "reshaped to nine dimensions, transposed and reshaped back",
+        "a Transpose of nine dimensions between two Reshapes",
         before=f"""g (float[2,3,4] x) => (float[4,6] y) <{_WIDE}, int64[2] t = {{4,6}}> {{
             r = Reshape(x, s)  p = Transpose<perm = [8,7,1,2,0,4,5,6,3]>(r)  y = Reshape(p, t) }}""",
         after="""g (float[2,3,4] x) => (float[4,6] y) <int64[3] s = {6,2,2}, int64[2] t = {4,6}> {
             r = Reshape(x, s)  p = Transpose<perm = [2,1,0]>(r)  y = Reshape(p, t) }""",
     ),
     Fixed(
-        "axes that stay together count as one",
+        "axes that stay adjacent are merged",
         before="""g (float[512] x) => (float[512] y) <int64[9] s = {2,2,2,2,2,2,2,2,2}, int64[1] t = {512}> {
             r = Reshape(x, s)  p = Transpose<perm = [4,5,6,7,8,0,1,2,3]>(r)  y = Reshape(p, t) }""",
         after="""g (float[512] x) => (float[512] y) <int64[2] s = {16,32}, int64[1] t = {512}> {
             r = Reshape(x, s)  p = Transpose<perm = [1,0]>(r)  y = Reshape(p, t) }""",
     ),
     Flagged(
-        "nine axes that are all moved",
+        "nine axes that are all permuted",
         """g (float[512] x) => (float[512] y) <int64[9] s = {2,2,2,2,2,2,2,2,2}, int64[1] t = {512}> {
             r = Reshape(x, s)  p = Transpose<perm = [8,7,6,5,4,3,2,1,0]>(r)  y = Reshape(p, t) }""",
     ),
     Flagged(
-        "something else reads the nine dimensions",
+        "another use of the nine dimensions",
         f"""g (float[2,3,4] x) => (float[4,6] y, float[A,B,C,D,E,F,G,H,I] z) <{_WIDE}, int64[2] t = {{4,6}}> {{
             r = Reshape(x, s)  p = Transpose<perm = [8,7,1,2,0,4,5,6,3]>(r)  y = Reshape(p, t)  z = Neg(r) }}""",
     ),
@@ -171,7 +176,7 @@ rank_above_eight.examples = [
         runs=False,
     ),
     Flagged(
-        "nine dimensions of which one is dynamic",
+        "nine dimensions, one of them dynamic",
         """g (float[N,4] x) => (float[A,4] y) <int64[9] s = {-1,1,1,1,1,1,1,2,2}, int64[2] t = {-1,4}> {
             r = Reshape(x, s)  p = Transpose<perm = [0,1,2,3,4,5,6,8,7]>(r)  y = Reshape(p, t) }""",
     ),

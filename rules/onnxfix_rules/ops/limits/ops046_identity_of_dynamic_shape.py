@@ -1,4 +1,4 @@
-"""OPS046: EyeLike of a shape that is only known at run time."""
+"""OPS046: EyeLike of a dynamic shape."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def identity_of_dynamic_shape(node: Node, model: Model) -> Iterator[Match]:
     """An EyeLike of a dynamic shape.
 
     ## Why it matters
-    The parser stops: `Eyelike does not work for dynamically shaped tensors.`, measured with TensorRT-RTX 1.7.1. Of a
+    The parser stops: `Eyelike does not work for dynamically shaped tensors.`, measured with TensorRT-RTX 1.7.1. With a
     static shape it is a constant.
 
     ## Fix
-    Compare the numbers of rows and columns, which come from Shape and Range, and cast the result. Exact.
+    Compare row and column indices, computed by Shape and Range, and cast the result. Exact.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__EyeLike.html
@@ -37,7 +37,7 @@ def identity_of_dynamic_shape(node: Node, model: Model) -> Iterator[Match]:
         draft = Draft(node)
         draft.remove(node)
         _compare(draft, data, output, int(kind), int(node.attr("k", 0)))
-        fix = Fix("compare the numbers of rows and columns", draft.edits)
+        fix = Fix("compare row and column indices", draft.edits)
     yield Match("EyeLike of a dynamic shape, which TensorRT does not have", node=node, fix=fix)
 
 
@@ -62,21 +62,21 @@ _SCALARS = "int64 zero = {0}, int64 one = {1}, int64[1] v = {1}, int64[1] w = {0
 
 identity_of_dynamic_shape.examples = [
     Fixed(
-        "of the type of its input",
+        "the type of its input",
         before="g (float[A,B] x) => (float[A,B] y) { y = EyeLike(x) }",
         after=f"""g (float[A,B] x) => (float[A,B] y) <{_SCALARS}> {{
             {_RANGES}  i = Unsqueeze(r, v)  j = Unsqueeze(c, w)  e = Equal(i, j)  y = Cast<to = 1>(e) }}""",
         opset=13,
     ),
     Fixed(
-        "another diagonal, another type",
+        "another diagonal and type",
         before="g (float[3,N] x) => (int64[3,N] y) { y = EyeLike<k = -1, dtype = 7>(x) }",
         after=f"""g (float[3,N] x) => (int64[3,N] y) <{_SCALARS}, int64[1,1] k = {{-1}}> {{
             {_RANGES}  i = Unsqueeze(r, v)  m = Add(i, k)  j = Unsqueeze(c, w)  e = Equal(m, j)
             y = Cast<to = 7>(e) }}""",
     ),
     Fixed(
-        "of booleans, before opset 13",
+        "booleans, before opset 13",
         before="g (float[A,B] x) => (bool[A,B] z) { y = EyeLike<dtype = 9>(x)  z = Not(y) }",
         after="""g (float[A,B] x) => (bool[A,B] z) <int64 zero = {0}, int64 one = {1}> {
             s = Shape(x)  a = Gather(s, zero)  b = Gather(s, one)  r = Range(zero, a, one)  c = Range(zero, b, one)
@@ -86,9 +86,9 @@ identity_of_dynamic_shape.examples = [
     Flagged(
         "before opset 11 there is no Range", "g (float[A,B] x) => (float[A,B] y) { y = EyeLike(x) }", opset=9
     ),
-    Silent("of a static shape", "g (float[3,4] x) => (float[3,4] y) { y = EyeLike<k = 1>(x) }"),
+    Silent("a static shape", "g (float[3,4] x) => (float[3,4] y) { y = EyeLike<k = 1>(x) }"),
     Silent(
-        "of a static shape, by way of a dynamic one",
+        "a static shape, inferred from a constant",
         "g (float[N] x) => (float[2,2] y) { s = ConstantOfShape(k)  k = Constant<value_ints = [2,2]>()"
         "  y = EyeLike(s) }",
     ),

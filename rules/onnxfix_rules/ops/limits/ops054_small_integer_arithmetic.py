@@ -1,4 +1,4 @@
-"""OPS054: arithmetic and comparisons of integers of eight bits."""
+"""OPS054: arithmetic and comparisons of 8-bit integers."""
 
 from __future__ import annotations
 
@@ -42,18 +42,19 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     """Arithmetic or a comparison of uint8, or a Clip or Mod of int8.
 
     ## Why it matters
-    uint8 may come in and be cast, and be cast to and go out. Anything else is refused: `ElementWiseOperation SUM
-    requires inputs with type kFLOAT, kHALF, kBF16, kFP8, or kINT8, kINT32, or kINT64. But type is UInt8.`, `Found
-    unsupported input type of UINT8`, measured with TensorRT-RTX 1.7.1. int8 counts as quantized, and Clip and Mod do
-    not take it: `This version of TensorRT only supports floating-point, INT32, or INT64 inputs for Clip!`.
+    uint8 is supported only as a network input that is cast, and as a network output after a Cast. Everything else is
+    refused: `ElementWiseOperation SUM requires inputs with type kFLOAT, kHALF, kBF16, kFP8, or kINT8, kINT32, or
+    kINT64. But type is UInt8.`, `Found unsupported input type of UINT8`, measured with TensorRT-RTX 1.7.1. int8 counts
+    as quantized, and Clip and Mod do not support it: `This version of TensorRT only supports floating-point, INT32, or
+    INT64 inputs for Clip!`.
 
-    What a QuantizeLinear in the graph makes of uint8 counts as int8, which most of these operators take (QDQ004 and
-    QDQ001 say what is wrong with it). Then a Cast back to uint8 would be the only thing that is refused.
+    uint8 from a QuantizeLinear in the graph counts as int8, which most of these operators support (QDQ004 and QDQ001
+    cover what is wrong with it). A Cast back to uint8 would then be the only thing that is refused.
 
     ## Fix
     The same in int32 between Casts; a MaxPool in float. A sum, difference or product that may leave the type is wrapped
-    around by Mod, as ONNX's own types are. Where one such operator reads another, it reads the int32. Exact. None for
-    quantized numbers that another node reads as uint8 afterwards.
+    around by Mod, as ONNX's integer types are. If one such operator reads another's result, it reads the int32. Exact.
+    No fix for quantized values that another node reads as uint8 afterwards.
 
     TensorRT layers: 3 to 5 for a comparison, 3 to 7 for others, 8 for what wraps around.
 
@@ -66,12 +67,12 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     if output is None or elem is None or elem not in SMALL or not _refused(node, model, elem):
         return
     quantized = any(value is not None and is_quantized(value, model) for value in node.inputs)
-    taken = quantized and not _refused(node, model, TensorProto.INT8)
-    lost = quantized and node.op_type not in _OTHER_RESULT and not _goes_out(output, model)
-    if taken and lost:
+    computed_in_int8 = quantized and not _refused(node, model, TensorProto.INT8)
+    unfixable = quantized and node.op_type not in _OTHER_RESULT and not _is_graph_output(output, model)
+    if computed_in_int8 and unfixable:
         return
     pooled = node.op_type == "MaxPool"
-    if pooled and not _pools(node):
+    if pooled and not _is_equal_in_float(node):
         return
     computer = Computer(Draft(node), model, elem, TensorProto.FLOAT if pooled else TensorProto.INT32)
     proto = rw.copy_of(node)
@@ -85,27 +86,27 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
         proto.output[0] = output.name
         computer.draft.edits.insert(0, RemoveNode(node))
     else:
-        wraps = node.op_type in _ARITHMETIC and not _stays(node, model, elem)
+        wraps = node.op_type in _ARITHMETIC and not _fits(node, model, elem)
         computer.finish(computer.wrapped(proto.output[0]) if wraps else proto.output[0], output)
     title = f"compute it in {'float' if pooled else 'int32'}"
     yield Match(
         f"TensorRT computes this {node.op_type} of quantized uint8 in int8"
-        if taken
-        else f"TensorRT takes no {dtypes.name_of(elem)} in {node.op_type}",
+        if computed_in_int8
+        else f"TensorRT does not support {dtypes.name_of(elem)} in {node.op_type}",
         node=node,
-        fix=None if lost else Fix(title, computer.draft.edits),
-        severity=Severity.WARNING if taken else None,
+        fix=None if unfixable else Fix(title, computer.draft.edits),
+        severity=Severity.WARNING if computed_in_int8 else None,
         reads=tuple(value for value in node.inputs if value is not None),
     )
 
 
-def _goes_out(output: Value, model: Model) -> bool:
-    """Whether no node reads the result, so that a Cast to its type is the last thing that is done with it."""
+def _is_graph_output(output: Value, model: Model) -> bool:
+    """Whether the result is only a graph output, so that nothing follows a Cast back to its type."""
     return output.use_count == 0 and output.scope is model.main
 
 
-def _pools(node: Node) -> bool:
-    """Whether a MaxPool is one in float: each window has an element, which need not be so in the padding."""
+def _is_equal_in_float(node: Node) -> bool:
+    """Whether a MaxPool in float is equal: every window must have an element outside the padding."""
     kernel, pads = node.attr("kernel_shape", []), node.attr("pads", [0])
     return not (
         is_read(node.output(1))
@@ -116,7 +117,7 @@ def _pools(node: Node) -> bool:
 
 
 def _refused(node: Node, model: Model, elem: int) -> bool:
-    """Whether the target refuses the node for its type, although its network may have inputs of that type."""
+    """Whether the target refuses the node for its type, although it supports network inputs of that type."""
     target = target_of(model)
     if not target.has_type(elem) or target.imports(node.op_type) is not True:
         return False
@@ -124,31 +125,31 @@ def _refused(node: Node, model: Model, elem: int) -> bool:
         return False
     if target.accepts(node.op_type, elem) is False:
         return True
-    # What lies between two nodes is refused by all of them.
+    # A type that is unsupported between nodes is refused by all of them.
     return not target.between(elem) and any(
         value is not None and unnarrowed(value, node, model) is not None for value in node.inputs
     )
 
 
 def _clip_refused(node: Node) -> bool:
-    """Whether bounds of int8 are refused, and not read, right or wrong (OPS074)."""
-    return not (_bounds.are_none(node) or _bounds.are_taken_for_zero(node))
+    """Whether the parser refuses int8 bounds, instead of importing them, right or wrong (OPS074)."""
+    return not (_bounds.are_none(node) or _bounds.are_replaced_by_zero(node))
 
 
-def _stays(node: Node, model: Model, elem: int) -> bool:
-    """Whether the result cannot leave the type."""
-    (low, high), (least, most) = (range_of(node.input(index), model) for index in range(2))
+def _fits(node: Node, model: Model, elem: int) -> bool:
+    """Whether the result certainly fits the type."""
+    (low, high), (other_low, other_high) = (range_of(node.input(index), model) for index in range(2))
     ends = {
-        "Add": (low + least, high + most),
-        "Sub": (low - most, high - least),
-        "Mul": (low * least, high * most),  # of uint8: no int8 comes here
+        "Add": (low + other_low, high + other_high),
+        "Sub": (low - other_high, high - other_low),
+        "Mul": (low * other_low, high * other_high),  # uint8 only: int8 does not get here
     }[node.op_type]
     return INTEGERS[elem].low <= ends[0] and ends[1] <= INTEGERS[elem].high
 
 
 small_integer_arithmetic.examples = [
     Fixed(
-        "compared",
+        "a comparison",
         before="g (uint8[N,3] x, uint8[3] z) => (bool[N,3] y) { y = Greater(x, z) }",
         after="""g (uint8[N,3] x, uint8[3] z) => (bool[N,3] y) {
             v = Cast<to = 6>(x)  w = Cast<to = 6>(z)  y = Greater(v, w) }""",
@@ -165,49 +166,49 @@ small_integer_arithmetic.examples = [
             v = Cast<to = 6>(x)  w = Cast<to = 6>(z)  s = Add(v, w)  r = Mod(s, m)  y = Cast<to = 2>(r) }""",
     ),
     Fixed(
-        "a difference that cannot leave the type",
+        "a difference that fits the type",
         before="g (uint8[N] x) => (uint8[N] y) <uint8 k = {255}> { y = Sub(k, x) }",
         after="""g (uint8[N] x) => (uint8[N] y) <int32 k = {255}> {
             v = Cast<to = 6>(x)  s = Sub(k, v)  y = Cast<to = 2>(s) }""",
     ),
     Fixed(
-        "one behind the other: what was narrowed without loss is read as it was",
+        "two in sequence: the second reads the int32 of the first",
         before="g (uint8[N] x, uint8[N] z) => (uint8[N] y) { a = Max(x, z)  y = Min(a, z) }",
         after="""g (uint8[N] x, uint8[N] z) => (uint8[N] y) {
             u = Cast<to = 6>(x)  v = Cast<to = 6>(z)  a = Max(u, v)
             w = Cast<to = 6>(z)  b = Min(a, w)  y = Cast<to = 2>(b) }""",
     ),
     Fixed(
-        "int8 within bounds, one of which comes at run time",
+        "Clip of int8 with a non-constant bound",
         before="g (int8[N] x, int8 m) => (int8[N] y) { y = Clip(x, m) }",
         after="""g (int8[N] x, int8 m) => (int8[N] y) {
             v = Cast<to = 6>(x)  n = Cast<to = 6>(m)  c = Clip(v, n)  y = Cast<to = 3>(c) }""",
     ),
     Fixed(
-        "uint8 within bounds that are constants",
+        "Clip of uint8 with constant bounds",
         before="g (uint8[N] x) => (uint8[N] y) <uint8 a = {1}, uint8 b = {200}> { y = Clip(x, a, b) }",
         after="""g (uint8[N] x) => (uint8[N] y) <int32 a = {1}, int32 b = {200}> {
             v = Cast<to = 6>(x)  c = Clip(v, a, b)  y = Cast<to = 2>(c) }""",
     ),
     Fixed(
-        "int8 within an upper bound",
+        "Clip of int8 with only an upper bound",
         before="g (int8[N] x) => (int8[N] y) <int8 b = {20}> { y = Clip(x, , b) }",
         after="""g (int8[N] x) => (int8[N] y) <int32 b = {20}> {
             v = Cast<to = 6>(x)  c = Clip(v, , b)  y = Cast<to = 3>(c) }""",
     ),
     Fixed(
-        "pooled, in float, which holds all of them",
+        "MaxPool, in float, which represents all values exactly",
         before="g (uint8[1,1,4,4] x) => (uint8[1,1,2,2] y) { y = MaxPool<kernel_shape = [3, 3]>(x) }",
         after="""g (uint8[1,1,4,4] x) => (uint8[1,1,2,2] y) {
             v = Cast<to = 1>(x)  p = MaxPool<kernel_shape = [3, 3]>(v)  y = Cast<to = 2>(p) }""",
     ),
     Silent(
-        "pooled, with a window that has nothing but padding",
+        "MaxPool with a window inside the padding",
         "g (uint8[1,1,4,4] x) => (uint8[1,1,4,5] y) { y = MaxPool<kernel_shape = [3, 2], pads = [1,2,1,0]>(x) }",
         runs=False,
     ),
     Fixed(
-        "the place of the largest",
+        "ArgMax",
         before="g (uint8[2,5] x) => (int64[2,1] y) { y = ArgMax<axis = 1>(x) }",
         after="g (uint8[2,5] x) => (int64[2,1] y) { v = Cast<to = 6>(x)  y = ArgMax<axis = 1>(v) }",
     ),
@@ -221,41 +222,43 @@ small_integer_arithmetic.examples = [
                       else_branch = q () => (bool[2] v) { v = Equal(x, t) }> }""",
     ),
     Silent(
-        "two graph inputs compared for equality, which TensorRT takes",
+        "Equal of two graph inputs, which TensorRT supports",
         "g (uint8[N] x, uint8[N] z) => (bool[N] y) { y = Equal(x, z) }",
     ),
-    Silent("int8, which TensorRT adds", "g (int8[N] x, int8[N] z) => (int8[N] y) { y = Add(x, z) }"),
     Silent(
-        "int8 within bounds that are constants, which TensorRT takes and misreads (OPS074)",
+        "Add of int8, which TensorRT supports", "g (int8[N] x, int8[N] z) => (int8[N] y) { y = Add(x, z) }"
+    ),
+    Silent(
+        "Clip of int8 with constant bounds, which TensorRT imports incorrectly (OPS074)",
         "g (int8[N] x) => (int8[N] y) <int8 a = {-10}, int8 b = {20}> { y = Clip(x, a, b) }",
     ),
     Fixed(
-        "int8 whose bounds are left out by empty names",
+        "Clip of int8 with bounds omitted by empty names",
         before="g (int8[N] x) => (int8[N] y) { y = Clip(x, , ) }",
         after="""g (int8[N] x) => (int8[N] y) { v = Cast<to = 6>(x)  c = Clip(v, , )  y = Cast<to = 3>(c) }""",
     ),
-    Silent("int8 without bounds", "g (int8[N] x) => (int8[N] y) { y = Clip(x) }"),
+    Silent("Clip of int8 without bounds", "g (int8[N] x) => (int8[N] y) { y = Clip(x) }"),
     Silent(
-        "quantized by the graph, which TensorRT reads as int8 and pools; a Cast back to uint8 it would refuse",
+        "from a QuantizeLinear: TensorRT pools it as int8, but would refuse a Cast back to uint8",
         """g (float[1,2,8,8] x, float[1,2,8,8] w) => (float[1,4,4,4] y) <float s = {0.1}, uint8 z = {0}> {
             a = QuantizeLinear(x, s, z)  b = QuantizeLinear(w, s, z)  c = Concat<axis = 1>(a, b)
             p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(c)  t = Transpose<perm = [0, 2, 3, 1]>(p)
             y = DequantizeLinear(t, s, z) }""",
     ),
     Flagged(
-        "quantized by the graph, where TensorRT refuses int8 as well; a Cast back to uint8 would be no better",
+        "from a QuantizeLinear, where TensorRT refuses int8 too, and would refuse a Cast back to uint8",
         """g (float[4] x) => (float[4] y) <float s = {0.1}, uint8 z = {0}, uint8 m = {7}> {
             q = QuantizeLinear(x, s, z)  r = Mod(q, m)  y = DequantizeLinear(r, s, z) }""",
     ),
     Fixed(
-        "quantized by the graph and returned as uint8",
+        "from a QuantizeLinear and returned as uint8",
         before="""g (float[4] x) => (uint8[4] y) <float s = {0.1}, uint8 z = {0}, uint8 m = {7}> {
             q = QuantizeLinear(x, s, z)  y = Mod(q, m) }""",
         after="""g (float[4] x) => (uint8[4] y) <float s = {0.1}, uint8 z = {0}, int32 m = {7}> {
             q = QuantizeLinear(x, s, z)  w = Cast<to = 6>(q)  n = Mod(w, m)  y = Cast<to = 2>(n) }""",
     ),
     Fixed(
-        "quantized outside of the loop that compares it",
+        "quantized outside the loop that compares it",
         before="""g (float[2] x, int64 n) => (bool[2] y) <float s = {0.1}, bool k = {1}, bool[2] f = {0, 0}> {
             q = QuantizeLinear(x, s)
             e, y = Loop(n, k, q, f)<body = b (int64 i, bool c, uint8[2] v, bool[2] u)
@@ -267,9 +270,12 @@ small_integer_arithmetic.examples = [
                 j = Cast<to = 6>(v)  l = Cast<to = 6>(w)  r = Greater(j, l) }> }""",
     ),
     Silent("int32", "g (int32[N] x, int32[N] z) => (bool[N] y) { y = Greater(x, z) }"),
-    Silent("uint16, which TensorRT has not at all", "g (uint16[N] x) => (bool[N] y) { y = Greater(x, x) }"),
     Silent(
-        "TensorRT 8.4 has no uint8 at all",
+        "uint16, which TensorRT does not support at all",
+        "g (uint16[N] x) => (bool[N] y) { y = Greater(x, x) }",
+    ),
+    Silent(
+        "TensorRT 8.4 does not support uint8 at all",
         "g (uint8[N] x, uint8[N] z) => (bool[N] y) { y = Greater(x, z) }",
         target="trt8.4",
     ),

@@ -1,4 +1,4 @@
-"""OPS055: the remainder of floats that has the divisor's sign."""
+"""OPS055: Mod of floats with the divisor's sign."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 @rule("OPS055", ops=["Mod"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13])
 def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
-    """A Mod of floats whose result has the divisor's sign, which is Python's `%`.
+    """A Mod of floats whose result has the divisor's sign, like Python's `%`.
 
     ## Why it matters
     The parser stops: `The fmod attribute is set to 0. Inputs cannot be of floating point types.`, measured with
     TensorRT-RTX 1.7.1. Opset 28 allows it.
 
     ## Fix
-    The remainder that has the dividend's sign, by `fmod=1`, and the divisor added to it where the signs differ. Equal
-    up to rounding, and so it takes `--numeric-fixes`: also for `fmod=1` TensorRT computes `x - d * trunc(x / d)` (read
-    from the network that TensorRT-RTX 1.7.1 makes), which is less exact than ONNX Runtime where the quotient is large,
-    and NaN where the divisor is infinite.
+    The remainder with the dividend's sign, by `fmod=1`, plus the divisor where the signs differ. Equal up to rounding,
+    so it requires `--numeric-fixes`: for `fmod=1` too TensorRT computes `x - d * trunc(x / d)` (read from the network
+    that TensorRT-RTX 1.7.1 makes), which is less precise than ONNX Runtime if the quotient is large, and NaN if the
+    divisor is infinite.
 
     TensorRT layers: 27.
 
@@ -59,20 +59,20 @@ def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
     positive = draft.add("Greater", [divisor, zero])
     differ = draft.add("Xor", [draft.add("Greater", [rest, zero]), positive])
     moved = draft.add("Where", [differ, draft.add("Add", [rest, divisor]), rest])
-    # Zeros are the last operand of each Where: of the other one ONNX Runtime loses the sign.
+    # Zeros are the last operand of each Where: ONNX Runtime loses the sign of the other operand.
     signed = draft.add("Where", [positive, zero, minus])
     left = draft.add("Not", [draft.add("Equal", [rest, zero])])
     draft.add("Where", [left, moved, signed], output=output.name)
     yield Match(
-        "TensorRT has no Mod of floats but with fmod=1",
+        "TensorRT supports Mod of floats only with fmod=1",
         node=node,
-        fix=Fix("compute it from that with fmod=1", draft.edits, Safety.NUMERIC),
+        fix=Fix("compute it from Mod with fmod=1", draft.edits, Safety.NUMERIC),
     )
 
 
 mod_of_floats.examples = [
     Fixed(
-        "the divisor's sign is the default, for floats since opset 28",
+        "the divisor's sign, the default, allowed for floats since opset 28",
         before="g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod(x, d) }",
         after="""g (float[N,3] x, float[3] d) => (float[N,3] y) <float zero = {0}, float minus = {-0.0}> {
             r = Mod<fmod = 1>(x, d)  rp = Greater(r, zero)  dp = Greater(d, zero)  o = Xor(rp, dp)  m = Add(r, d)
@@ -83,12 +83,12 @@ mod_of_floats.examples = [
         safety=Safety.NUMERIC,
     ),
     Silent(
-        "the dividend's sign, which TensorRT has",
+        "the dividend's sign, which TensorRT supports",
         "g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod<fmod = 1>(x, d) }",
     ),
     Silent("integers", "g (int32[N,3] x, int32[3] d) => (int32[N,3] y) { y = Mod(x, d) }"),
     Silent(
-        "opset 10, whose Equal takes no floats",
+        "opset 10, whose Equal does not support floats",
         "g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod(x, d) }",
         opset=10,
         runs=False,

@@ -1,4 +1,4 @@
-"""OPS062: a Cast to eight bits and on, of what fits into them."""
+"""OPS062: a lossless Cast to an 8-bit integer, followed by another Cast."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from onnxfix_rules.ops._integers import SMALL, unnarrowed
     types=tuple(SMALL),
 )
 def cast_through_small_integer(node: Node, model: Model) -> Iterator[Match]:
-    """A Cast of int32 or int64 to uint8, all of which fit into it, and from there to something else.
+    """A Cast of int32 or int64 to uint8 that loses nothing, followed by a Cast to another type.
 
     ## Why it matters
     uint8 between two nodes is refused: `TensorRT does not support UINT8 types for intermediate tensors`, measured with
-    TensorRT-RTX 1.7.1. So is the middle of such a chain, which arithmetic on bytes leaves behind; information where
-    the small integers are a graph output, which another node may read beside.
+    TensorRT-RTX 1.7.1. That includes the middle of such a chain, which rewritten uint8 arithmetic leaves behind. The
+    severity is info if the uint8 is a graph output, which another node may also read.
 
     ## Fix
-    Cast from the wide integer. Exact: the range of the integers is proven from the operators that they come from.
+    Cast from the wide integer. Exact: the range of the integers is proven from the operators that produce them.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
@@ -53,33 +53,34 @@ def cast_through_small_integer(node: Node, model: Model) -> Iterator[Match]:
     draft = Draft(node)
     draft.set_input(node, 0, before)
     yield Match(
-        f"{dtypes.name_of(elem)} between two Casts, which TensorRT does not have there",
+        f"{dtypes.name_of(elem)} between two Casts, where TensorRT does not support it",
         node=node,
         fix=Fix("cast from the wide integer", draft.edits),
-        severity=Severity.INFO if value.is_output else None,  # what goes out may be read beside
+        severity=Severity.INFO if value.is_output else None,  # other nodes may also read a graph output
         reads=(value, before),
     )
 
 
 cast_through_small_integer.examples = [
     Fixed(
-        "wrapped around before",
+        "wrapped around by Mod before the Cast",
         before="""g (int32[N] x) => (float[N] y) <int32 m = {256}> {
             r = Mod(x, m)  s = Cast<to = 2>(r)  y = Cast<to = 1>(s) }""",
         after="g (int32[N] x) => (float[N] y) <int32 m = {256}> { r = Mod(x, m)  y = Cast<to = 1>(r) }",
     ),
     Fixed(
-        "a sum of two that are small enough; the small one goes out too",
+        "a small sum; the uint8 is a graph output too",
         before="""g (bool[N] x, bool[N] z) => (float[N] y, uint8[N] s) {
             a = Cast<to = 6>(x)  b = Cast<to = 6>(z)  r = Add(a, b)  s = Cast<to = 2>(r)  y = Cast<to = 1>(s) }""",
         after="""g (bool[N] x, bool[N] z) => (float[N] y, uint8[N] s) {
             a = Cast<to = 6>(x)  b = Cast<to = 6>(z)  r = Add(a, b)  s = Cast<to = 2>(r)  y = Cast<to = 1>(r) }""",
     ),
     Silent(
-        "what may be larger", "g (int32[N] x) => (float[N] y) { s = Cast<to = 2>(x)  y = Cast<to = 1>(s) }"
+        "values that may be too large",
+        "g (int32[N] x) => (float[N] y) { s = Cast<to = 2>(x)  y = Cast<to = 1>(s) }",
     ),
     Silent(
-        "what may be negative",
+        "values that may be negative",
         """g (int32[N] x) => (float[N] y) <int32 m = {256}> {
             r = Mod<fmod = 1>(x, m)  s = Cast<to = 2>(r)  y = Cast<to = 1>(s) }""",
     ),

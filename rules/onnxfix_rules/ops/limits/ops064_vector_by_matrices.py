@@ -1,4 +1,4 @@
-"""OPS064: a vector times a stack of matrices."""
+"""OPS064: MatMul of a vector and a batch of matrices."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from onnxfix_rules.ops._result import put
 
 @rule("OPS064", ops=["MatMul"], safety=Safety.NUMERIC, severity=Severity.ERROR)
 def vector_by_matrices(node: Node, model: Model) -> Iterator[Match]:
-    """A MatMul of a vector with a stack of matrices.
+    """A MatMul of a vector and a batch of matrices.
 
     ## Why it matters
-    The parser makes a matrix of one row of the vector, and takes the first axis of the product away instead of the last
-    but one: `reshape changes volume to multiple of original non-zero volume. Reshaping [2,1,3] to [1,3].`, measured
-    with TensorRT-RTX 1.7.1. With a dynamic first axis it parses, and fails for any size but 1. By a single matrix, and
-    the other way round, it works.
+    The parser turns the vector into a one-row matrix, and then removes the first axis of the product instead of the
+    second to last: `reshape changes volume to multiple of original non-zero volume. Reshaping [2,1,3] to [1,3].`,
+    measured with TensorRT-RTX 1.7.1. With a dynamic first axis it parses, and fails for any size but 1. A single
+    matrix, or the vector as second operand, works.
 
     ## Fix
-    A matrix of one row, by an Unsqueeze and a Squeeze of that axis. The same products and sums; backends may take
-    another kernel for it, and so it takes `--numeric-fixes`.
+    Unsqueeze the vector to a one-row matrix, and squeeze that axis of the product. Products and sums are the same, but
+    backends may choose another kernel, so it requires `--numeric-fixes`.
 
     TensorRT layers: 6.
 
@@ -40,22 +40,22 @@ def vector_by_matrices(node: Node, model: Model) -> Iterator[Match]:
     row = rw.unsqueeze(draft, first, [0])
     put(draft, rw.squeeze(draft, draft.add("MatMul", [row, second]), [len(shape) - 2]), output)
     yield Match(
-        "TensorRT multiplies no vector by a stack of matrices",
+        "TensorRT does not support MatMul of a vector and a batch of matrices",
         node=node,
-        fix=Fix("make a matrix of one row of the vector", draft.edits, Safety.NUMERIC),
+        fix=Fix("unsqueeze the vector to a one-row matrix", draft.edits, Safety.NUMERIC),
     )
 
 
 vector_by_matrices.examples = [
     Fixed(
-        "by two matrices",
+        "two matrices",
         before="g (float[4] x, float[2,4,3] w) => (float[2,3] y) { y = MatMul(x, w) }",
         after="""g (float[4] x, float[2,4,3] w) => (float[2,3] y) <int64[1] a = {0}, int64[1] b = {1}> {
             r = Unsqueeze(x, a)  m = MatMul(r, w)  y = Squeeze(m, b) }""",
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "as many as there are, each with one column; opset 11",
+        "a dynamic number of one-column matrices; opset 11",
         before="g (float[4] x, float[N,M,4,1] w) => (float[N,M,1] y) { y = MatMul(x, w) }",
         after="""g (float[4] x, float[N,M,4,1] w) => (float[N,M,1] y) {
             r = Unsqueeze<axes = [0]>(x)  m = MatMul(r, w)  y = Squeeze<axes = [2]>(m) }""",
@@ -63,7 +63,7 @@ vector_by_matrices.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "before opset 11 no axis counts from the end",
+        "before opset 11, which has no negative axes",
         before="g (float[4] x, float[N,4,3] w) => (float[N,3] y) { y = MatMul(x, w) }",
         after="""g (float[4] x, float[N,4,3] w) => (float[N,3] y) {
             r = Unsqueeze<axes = [0]>(x)  m = MatMul(r, w)  y = Squeeze<axes = [1]>(m) }""",
@@ -71,15 +71,18 @@ vector_by_matrices.examples = [
         safety=Safety.NUMERIC,
     ),
     Silent(
-        "a stack of one: its axis is taken away instead of the row's, and nobody can tell",
+        "a batch of one: removing the wrong axis gives the same result",
         "g (float[4] x, float[1,4,3] w) => (float[1,3] y) { y = MatMul(x, w) }",
     ),
     Silent(
-        "nobody has measured what TensorRT 10 does",
+        "TensorRT 10 was not measured",
         "g (float[4] x, float[2,4,3] w) => (float[2,3] y) { y = MatMul(x, w) }",
         target="trt10",
     ),
-    Silent("by one matrix", "g (float[4] x, float[4,3] w) => (float[3] y) { y = MatMul(x, w) }"),
-    Silent("matrices by a vector", "g (float[2,3,4] w, float[4] x) => (float[2,3] y) { y = MatMul(w, x) }"),
+    Silent("one matrix", "g (float[4] x, float[4,3] w) => (float[3] y) { y = MatMul(x, w) }"),
+    Silent(
+        "a batch of matrices and a vector",
+        "g (float[2,3,4] w, float[4] x) => (float[2,3] y) { y = MatMul(w, x) }",
+    ),
     Silent("two vectors", "g (float[4] x, float[4] w) => (float y) { y = MatMul(x, w) }"),
 ]

@@ -1,4 +1,4 @@
-"""OPS065: updates of a cache that TensorRT's own layer does not make."""
+"""OPS065: TensorScatter forms that TensorRT's own layer does not support."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from onnxfix_rules.ops._result import put
 
 @rule("OPS065", ops=["TensorScatter"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13])
 def cache_update(node: Node, model: Model) -> Iterator[Match]:
-    """A TensorScatter that is circular, or of a cache that has not four dimensions.
+    """A TensorScatter that is circular, or whose cache does not have four dimensions.
 
     ## Why it matters
     The parser stops: `Only linear mode is supported for now, got circular`, `The past_cache tensor is required to be
     4D, got 3D.`, measured with TensorRT-RTX 1.7.1.
 
     ## Fix
-    A ScatterElements, whose indices are counted from the first that is written. Exact. It writes another tensor, as
-    ONNX says; TensorRT's own layer writes in place.
+    A ScatterElements, whose indices count from the write index. Exact. It writes a new tensor, as ONNX defines;
+    TensorRT's own layer writes in place.
 
     TensorRT layers: 5 to 11, with a dynamic batch 20.
 
@@ -50,7 +50,7 @@ def cache_update(node: Node, model: Model) -> Iterator[Match]:
         return
     fix = _fix(node, model, cache, output, circular)
     yield Match(
-        "TensorRT has a TensorScatter for linear caches of four dimensions only",
+        "TensorRT supports TensorScatter only in linear mode with a four-dimensional cache",
         node=node,
         fix=fix,
     )
@@ -68,20 +68,20 @@ def _fix(node: Node, model: Model, cache: Value, output: Value, circular: bool) 
     if axis == 0 or count is None or (circular and not size):
         return None
     draft = Draft(node)
-    places = ""
+    indices = ""
     if write is not None:
-        places = draft.add(
+        indices = draft.add(
             "Reshape", [write, draft.constant(np.array([-1] + [1] * (rank - 1), np.int64), "shape")]
         )
-    if count != 1 or not places:
+    if count != 1 or not indices:
         steps = np.arange(count, dtype=np.int64).reshape([count] + [1] * (rank - 1 - axis))
-        numbers = draft.constant(steps, "numbers")
-        places = draft.add("Add", [places, numbers]) if places else numbers
+        offsets = draft.constant(steps, "numbers")
+        indices = draft.add("Add", [indices, offsets]) if indices else offsets
     if circular and write is not None:
-        places = draft.add("Mod", [places, draft.constant(np.array(size, np.int64), "size")])
-    whole = draft.add("Expand", [places, draft.add("Shape", [update])])
-    put(draft, draft.add("ScatterElements", [cache, whole, update], axis=axis), output)
-    return Fix("write the rows by ScatterElements", draft.edits)
+        indices = draft.add("Mod", [indices, draft.constant(np.array(size, np.int64), "size")])
+    expanded = draft.add("Expand", [indices, draft.add("Shape", [update])])
+    put(draft, draft.add("ScatterElements", [cache, expanded, update], axis=axis), output)
+    return Fix("use ScatterElements", draft.edits)
 
 
 _CACHE = "g (float[2,5,3] p, float[2,1,3] u, int64[2] w) => (float[2,5,3] y)"
@@ -89,7 +89,7 @@ _CACHE = "g (float[2,5,3] p, float[2,1,3] u, int64[2] w) => (float[2,5,3] y)"
 
 cache_update.examples = [
     Fixed(
-        "of three dimensions, one row",
+        "three dimensions, one row",
         before=f"{_CACHE} {{ y = TensorScatter(p, u, w) }}",
         after=f"""{_CACHE} <int64[3] s = {{-1, 1, 1}}> {{
             f = Reshape(w, s)  d = Shape(u)  i = Expand(f, d)  y = ScatterElements<axis = 1>(p, i, u) }}""",
@@ -97,7 +97,7 @@ cache_update.examples = [
         ir_version=12,
     ),
     Fixed(
-        "several rows, of a cache that wraps around",
+        "several rows of a circular cache",
         before="""g (int32[B,4,5,3] p, int32[B,4,2,3] u, int64[B] w) => (int32[B,4,5,3] y) {
             y = TensorScatter<mode = "circular">(p, u, w) }""",
         after="""g (int32[B,4,5,3] p, int32[B,4,2,3] u, int64[B] w) => (int32[B,4,5,3] y)
@@ -108,7 +108,7 @@ cache_update.examples = [
         ir_version=12,
     ),
     Fixed(
-        "from the beginning",
+        "no write indices: from the start",
         before="g (float[2,5,3] p, float[2,2,3] u) => (float[2,5,3] y) { y = TensorScatter(p, u) }",
         after="""g (float[2,5,3] p, float[2,2,3] u) => (float[2,5,3] y) <int64[2,1] n = {0, 1}> {
             d = Shape(u)  i = Expand(n, d)  y = ScatterElements<axis = 1>(p, i, u) }""",
@@ -116,14 +116,14 @@ cache_update.examples = [
         ir_version=12,
     ),
     Silent(
-        "of four dimensions, as TensorRT has it",
+        "four dimensions, which TensorRT supports",
         """g (float[2,1,5,3] p, float[2,1,1,3] u, int64[2] w) => (float[2,1,5,3] y) {
             y = TensorScatter(p, u, w) }""",
         opset=24,
         ir_version=12,
     ),
     Flagged(
-        "of a length that nobody knows",
+        "a circular cache of unknown length",
         """g (float[2,N,3] p, float[2,1,3] u, int64[2] w) => (float[2,N,3] y) {
             y = TensorScatter<mode = "circular">(p, u, w) }""",
         opset=24,
@@ -131,7 +131,7 @@ cache_update.examples = [
         runs=False,
     ),
     Flagged(
-        "of rows that nobody counted",
+        "an unknown number of rows",
         "g (float[2,5,3] p, float[2,N,3] u, int64[2] w) => (float[2,5,3] y) { y = TensorScatter(p, u, w) }",
         opset=24,
         ir_version=12,

@@ -1,4 +1,4 @@
-"""OPS067: averages over windows with gaps."""
+"""OPS067: AveragePool with dilations."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from onnx import TensorProto, helper
 
 from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, rule
 from onnxfix_rules.ops._result import put
-from onnxfix_rules.ops.limits import _gaps
+from onnxfix_rules.ops.limits import _dilated_windows
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
 @rule("OPS067", ops=["AveragePool"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[44])
 def dilated_average(node: Node, model: Model) -> Iterator[Match]:
-    """An AveragePool with gaps in its window, over a known number of channels.
+    """An AveragePool with dilations, over a known number of channels.
 
     ## Why it matters
     The parser stops: `This version of TensorRT does not support dilations other than 1.`, measured with TensorRT-RTX
-    1.7.1. Convolutions have gaps.
+    1.7.1. Convolutions support dilations.
 
     ## Fix
-    A Conv of each channel with ones, and a division by the number of elements: a constant, of the output's size where
-    padding does not count or windows reach over the edge, for which the input's size must be known. Rounding differs:
+    A Conv of each channel with ones, divided by the number of elements. The divisor is a constant; if padding does not
+    count or windows reach past the edge it has the output's size, and the input's size must be known. Rounding differs:
     `--numeric-fixes`.
 
     TensorRT layers: 3 or 4.
@@ -33,33 +33,40 @@ def dilated_average(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__AveragePool.html
     """
     data, output = node.input(0), node.output()
-    gaps, kernel = node.attr("dilations"), node.attr("kernel_shape")
+    dilations, kernel = node.attr("dilations"), node.attr("kernel_shape")
     shape = None if data is None else model.shapes.shape(data)
     elem = None if data is None else model.shapes.elem_type(data)
-    if data is None or output is None or shape is None or elem not in _FLOATS or not gaps or max(gaps) == 1:
+    if (
+        data is None
+        or output is None
+        or shape is None
+        or elem not in _FLOATS
+        or not dilations
+        or max(dilations) == 1
+    ):
         return
-    windows = _gaps.windows_of(node, [dim.value for dim in shape[2:]])
+    windows = _dilated_windows.windows_of(node, [dim.value for dim in shape[2:]])
     channels = shape[1].value if len(shape) > 2 else None
-    if not windows or not channels or channels * math.prod(kernel) > _gaps.LIMIT:
+    if not windows or not channels or channels * math.prod(kernel) > _dilated_windows.LIMIT:
         return
     padding = bool(node.attr("count_include_pad", 0))
     dtype = helper.tensor_dtype_to_np_dtype(elem)
-    counts = _gaps.counts_of(windows, padding)
+    counts = _dilated_windows.counts_of(windows, padding)
     if counts is None:
         return
     draft = Draft(node)
-    total = _gaps.summed(draft, data, windows, channels, dtype)
+    total = _dilated_windows.summed(draft, data, windows, channels, dtype)
     put(draft, draft.add("Div", [total, draft.constant(counts.astype(dtype), "counts")]), output)
     yield Match(
-        f"TensorRT has no AveragePool with dilations, such as {gaps}",
+        f"TensorRT has no AveragePool with dilations {dilations}",
         node=node,
-        fix=Fix("add up by a Conv of ones, and divide", draft.edits, Safety.NUMERIC),
+        fix=Fix("sum by a Conv of ones, and divide", draft.edits, Safety.NUMERIC),
     )
 
 
 dilated_average.examples = [
     Fixed(
-        "one dimension, two channels",
+        "one spatial dimension, two channels",
         before="g (float[N,2,9] x) => (float[N,2,7] y) { y = AveragePool<kernel_shape = [2], dilations = [2]>(x) }",
         after="""g (float[N,2,9] x) => (float[N,2,7] y) <float[2,1,2] w = {1, 1, 1, 1}, float n = {2}> {
             s = Conv<kernel_shape = [2], dilations = [2], strides = [1], pads = [0, 0], group = 2>(x, w)
@@ -99,7 +106,7 @@ dilated_average.examples = [
         runs=False,
     ),
     Silent(
-        "no gaps",
+        "dilations of 1",
         "g (float[N,2,9] x) => (float[N,2,8] y) { y = AveragePool<kernel_shape = [2], dilations = [1]>(x) }",
         opset=19,
     ),

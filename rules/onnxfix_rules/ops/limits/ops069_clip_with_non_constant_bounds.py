@@ -1,4 +1,4 @@
-"""OPS069: Clip whose bounds come at run time, for parsers that want weights."""
+"""OPS069: Clip with non-constant bounds, for parsers that require weights."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 @rule("OPS069", ops=["Clip"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[44])
 def clip_with_non_constant_bounds(node: Node, model: Model) -> Iterator[Match]:
-    """A Clip of floats whose minimum or maximum is no weight.
+    """A Clip of floats whose minimum or maximum is not a weight.
 
     ## Why it matters
-    TensorRT makes an activation layer of it, which holds both bounds. Its parser up to TensorRT 10.1 therefore stops:
-    `Clip min value must be an initializer!` (onnxOpImporters.cpp of TensorRT 10.1, which was read, not run). An error
-    for TensorRT 8, and a warning for TensorRT 10, of which only the first releases do so. TensorRT-RTX 1.7.1 was
+    TensorRT imports Clip as an activation layer, which stores both bounds. The parser up to TensorRT 10.1 therefore
+    stops: `Clip min value must be an initializer!` (onnxOpImporters.cpp of TensorRT 10.1, which was read, not run). An
+    error for TensorRT 8, and a warning for TensorRT 10, of which only the first releases do so. TensorRT-RTX 1.7.1 was
     measured to accept it, and TensorRT 11's parser is of the same generation.
 
     ## Fix
-    `Min(Max(x, min), max)`: first the minimum, then the maximum, which wins where they cross. So ONNX defines Clip, and
-    the numbers are the same. NUMERIC for the sake of two values that a bound may have at run time: with -0.0 the sign
-    of a zero differs, even between the vectorized and the last elements of ONNX Runtime's Clip, and a NaN, which ONNX
-    leaves open, is passed over by ONNX Runtime's Clip and not by its Max. A NaN in the data stays in both. Where a
-    bound is missing, an infinity on that side stays, of which ONNX Runtime's Clip makes the largest finite number.
+    `Min(Max(x, min), max)`: first the minimum, then the maximum, which wins if they cross. This is ONNX's definition of
+    Clip, and the values are the same. NUMERIC because of two special values of a bound: with -0.0 the sign of a zero
+    differs, even between the vectorized and the last elements of ONNX Runtime's Clip, and a NaN, which ONNX leaves
+    open, is ignored by ONNX Runtime's Clip but not by its Max. A NaN in the data stays in both. On the side of a
+    missing bound an infinity stays, which ONNX Runtime's Clip changes to the largest finite value.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Clip.html
@@ -51,20 +51,20 @@ def clip_with_non_constant_bounds(node: Node, model: Model) -> Iterator[Match]:
     if target.types_measured or node.opset < 11 or data is None or output is None:
         return
     bounds = node.input(1), node.input(2)
-    if model.shapes.elem_type(data) not in _FLOATS or not any(map(_comes_late, bounds)):
+    if model.shapes.elem_type(data) not in _FLOATS or not any(map(_is_not_weight, bounds)):
         return
     yield Match(
-        "the bounds of this Clip come at run time: "
-        + ("TensorRT 10.0 and 10.1 want" if target.int64 else f"{target.title} wants")
+        "the bounds of this Clip are not constant: "
+        + ("TensorRT 10.0 and 10.1 require" if target.int64 else f"{target.title} requires")
         + " weights",
         node=node,
-        fix=_written(node, data, output, bounds, model),
+        fix=_decomposed(node, data, output, bounds, model),
         severity=Severity.WARNING if target.int64 else Severity.ERROR,
     )
 
 
-def _comes_late(value: Value | None) -> bool:
-    """Whether the parser finds a tensor and no weight there; what a function gets may be either."""
+def _is_not_weight(value: Value | None) -> bool:
+    """Whether the parser finds a tensor instead of a weight. False in functions, whose inputs may be either."""
     if value is None or value.initializer is not None or value.is_constant:
         return False
     scope = value.scope
@@ -73,7 +73,7 @@ def _comes_late(value: Value | None) -> bool:
     return scope.kind != "function"
 
 
-def _written(
+def _decomposed(
     node: Node, data: Value, output: Value, bounds: tuple[Value | None, Value | None], model: Model
 ) -> Fix | None:
     if any(bound is not None and model.shapes.rank(bound) != 0 for bound in bounds):
@@ -82,9 +82,9 @@ def _written(
     draft.remove(node)
     value: Value | str = data
     steps = [(op, bound) for op, bound in zip(("Max", "Min"), bounds, strict=True) if bound is not None]
-    for number, (op_type, bound) in enumerate(steps, 1):
-        value = draft.add(op_type, [value, bound], output=output.name if number == len(steps) else "")
-    return Fix("write Max and Min", draft.edits, Safety.NUMERIC)
+    for index, (op_type, bound) in enumerate(steps, 1):
+        value = draft.add(op_type, [value, bound], output=output.name if index == len(steps) else "")
+    return Fix("decompose into Max and Min", draft.edits, Safety.NUMERIC)
 
 
 _BOTH = "g (float[N] x, float a, float b) => (float[N] y)"
@@ -93,7 +93,7 @@ _BELOW = "g (float[N] x, float a) => (float[N] y)"
 
 clip_with_non_constant_bounds.examples = [
     Fixed(
-        "both bounds come from the caller",
+        "both bounds are graph inputs",
         before=f"{_BOTH} {{ y = Clip(x, a, b) }}",
         after=f"""{_BOTH} {{ u = Max(x, a)  y = Min(u, b) }}""",
         opset=13,
@@ -101,7 +101,7 @@ clip_with_non_constant_bounds.examples = [
         target="trt8.6",
     ),
     Fixed(
-        "only a minimum, which the model computes",
+        "only a minimum, computed by the model",
         before=f"{_BELOW} {{ m = Neg(a)  y = Clip(x, m) }}",
         after=f"{_BELOW} {{ m = Neg(a)  y = Max(x, m) }}",
         opset=11,
@@ -109,7 +109,7 @@ clip_with_non_constant_bounds.examples = [
         target="trt8.4",
     ),
     Fixed(
-        "only a maximum; the minimum is a weight",
+        "a non-constant maximum; the minimum is a weight",
         before=f"{_BELOW} <float z = {{0}}> {{ y = Clip(x, z, a) }}",
         after=f"""{_BELOW} <float z = {{0}}> {{
             u = Max(x, z)  y = Min(u, a) }}""",
@@ -117,7 +117,7 @@ clip_with_non_constant_bounds.examples = [
         target="trt8.6",
     ),
     Fixed(
-        "half precision in a branch",
+        "half precision, in a branch",
         before="""g (float16[2] x, float16 a, bool c) => (float16[2] y) {
             y = If(c)<then_branch = p () => (float16[2] u) { u = Clip(x, , a) },
                       else_branch = q () => (float16[2] v) { v = Neg(x) }> }""",
@@ -128,37 +128,37 @@ clip_with_non_constant_bounds.examples = [
         target="trt8.6",
     ),
     Fixed(
-        "TensorRT 10 takes it since 10.2",
+        "TensorRT 10 accepts it only since 10.2",
         before=f"{_BOTH} {{ y = Clip(x, a, b) }}",
         after=f"""{_BOTH} {{ u = Max(x, a)  y = Min(u, b) }}""",
         safety=Safety.NUMERIC,
         target="trt10",
     ),
-    Flagged("without leave", f"{_BOTH} {{ y = Clip(x, a, b) }}", target="trt8.6"),
-    Silent("TensorRT 11 takes it", f"{_BOTH} {{ y = Clip(x, a, b) }}", target="trt11"),
+    Flagged("not fixed by default", f"{_BOTH} {{ y = Clip(x, a, b) }}", target="trt8.6"),
+    Silent("TensorRT 11 accepts it", f"{_BOTH} {{ y = Clip(x, a, b) }}", target="trt11"),
     Silent(
         "weights",
         "g (float[N] x) => (float[N] y) <float a = {0}, float b = {6}> { y = Clip(x, a, b) }",
         target="trt8.6",
     ),
     Silent(
-        "a default that a caller may override is a weight to TensorRT",
+        "a default that the caller may override, which TensorRT treats as a weight",
         "g (float[N] x, float a = {0}) => (float[N] y) { y = Clip(x, a) }",
         target="trt8.6",
     ),
     Silent(
-        "attributes",
+        "bounds as attributes",
         "g (float[N] x) => (float[N] y) { y = Clip<min = 0.0, max = 6.0>(x) }",
         opset=6,
         target="trt8.6",
     ),
     Silent(
-        "integers are clipped by a minimum and a maximum",
+        "integers, which TensorRT clips by Min and Max layers",
         "g (int32[N] x, int32 a) => (int32[N] y) { y = Clip(x, a) }",
         target="trt8.6",
     ),
     Silent(
-        "in a function, whose caller may give weights",
+        "in a function, whose caller may pass weights",
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float a = {0}> {
             y = d.f(x, a) }
             <domain: "d", opset_import: ["" : 18]> f (u, l) => (w) { w = Clip(u, l) }""",

@@ -20,8 +20,9 @@ def operator_of_onnx_runtime(model: Model) -> Iterator[Match]:
 
     ## Why it matters
     ONNX Runtime writes operators of `com.microsoft` and of its layout domains into models that it optimizes or
-    quantizes. TensorRT looks for a plugin of that name: `Plugin not found, are the plugin name, version, and namespace
-    correct?`, measured with TensorRT-RTX 1.7.1. The finding names the tool and how to export without the operator:
+    quantizes. TensorRT looks for a plugin with that name: `Plugin not found, are the plugin name, version, and
+    namespace correct?`, measured with TensorRT-RTX 1.7.1. The finding names the tool and how to export without the
+    operator:
 
     - the graph optimizer (`optimized_model_filepath`): BiasGelu, FastGelu, FusedConv, FusedGemm, FusedMatMul, Gelu,
       QuickGelu, SkipLayerNormalization, SimplifiedLayerNormalization. Save the model before it, or with
@@ -39,13 +40,12 @@ def operator_of_onnx_runtime(model: Model) -> Iterator[Match]:
     - the converter for text generation: BeamSearch, GreedySearch, Sampling.
 
     TensorRT-RTX 1.7.1 has importers for GroupQueryAttention, MatMulNBits, MultiHeadAttention, QMoE,
-    SimplifiedLayerNormalization and SkipSimplifiedLayerNormalization, and reads Gelu as ONNX's. The rule is silent
-    about them there, and where nobody knows what a target does. OPS060 is about operators that have a standard
-    operator's name and mean something else. Ignore the finding where you have a plugin of that name.
+    SimplifiedLayerNormalization and SkipSimplifiedLayerNormalization, and imports Gelu as ONNX's. The rule does not
+    report them there, or operators whose support by the target is unknown. OPS060 covers operators that share the name
+    of a standard operator and mean something else. Ignore the finding if you have a plugin with that name.
 
     ## Fix
-    None here. Where other rules can decompose the operator (OPS068, OPS089 to OPS095, QDQ020, QDQ021), their finding
-    stands instead.
+    None. If other rules can decompose the operator (OPS068, OPS089 to OPS095, QDQ020, QDQ021), they report it instead.
 
     ## References
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
@@ -57,8 +57,8 @@ def operator_of_onnx_runtime(model: Model) -> Iterator[Match]:
         if node.function is not None or is_imported(node.op_type, target) is not False:
             continue
         name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-        where = origin(node) or "it is an operator of ONNX Runtime"
-        yield Match(f"{target.title} has no importer for {name}; {where}", node=node)
+        advice = origin(node) or "it is an operator of ONNX Runtime"
+        yield Match(f"{target.title} has no importer for {name}; {advice}", node=node)
 
 
 _HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "com.microsoft.nchwc" : 1]>'
@@ -67,7 +67,7 @@ _CHAIN = f"{_HEAD} g (float[2,3] x, float[2,3] w) => (float[2,3] y)"
 
 operator_of_onnx_runtime.examples = [
     Silent(
-        "a norm that TensorRT-RTX imports",
+        "a normalization that TensorRT-RTX imports",
         f"""{_HEAD} g (float[2,3] x, float[3] s) => (float[2,3] y) {{
             y = SimplifiedLayerNormalization(x, s) }}""",
         runs=False,
@@ -78,10 +78,10 @@ operator_of_onnx_runtime.examples = [
         runs=False,
     ),
     Flagged(
-        "an operator that no table knows", f"{_CHAIN} {{ y = com.microsoft.NotHeardOf(x, w) }}", runs=False
+        "an operator that no table lists", f"{_CHAIN} {{ y = com.microsoft.NotHeardOf(x, w) }}", runs=False
     ),
     Flagged(
-        "a layout of ONNX Runtime",
+        "an operator of a layout domain",
         f"{_CHAIN} {{ y = com.microsoft.nchwc.ReorderOutput<channels = 3>(x) }}",
         runs=False,
     ),
@@ -97,7 +97,7 @@ operator_of_onnx_runtime.examples = [
         target="trt8.6",
     ),
     Silent(
-        "TensorRT-RTX has",
+        "TensorRT-RTX has Gelu",
         f"{_HEAD} g (float[2,3] x) => (float[2,3] y) {{ y = com.microsoft.Gelu(x) }}",
         target="rtx",
     ),
@@ -108,23 +108,23 @@ operator_of_onnx_runtime.examples = [
         target="rtx",
     ),
     Silent(
-        "a local function of that name",
+        "a local function with that name",
         f"""{_CHAIN} {{ y = com.microsoft.Inverse(x) }}
             <domain: "com.microsoft", opset_import: ["" : 17]> Inverse (a) => (b) {{ b = Neg(a) }}""",
     ),
     Silent(
-        "an operator of a domain of yours",
+        "an operator of another domain",
         """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
             g (float[2,3] x) => (float[2,3] y) { y = my.FusedNorm(x) }""",
         runs=False,
     ),
     Silent(
-        "the standard operator of that name, which OPS060 is about",
+        "an operator with a standard name: OPS060",
         f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = com.microsoft.Relu(x) }}",
         runs=False,
     ),
     Silent(
-        "in a function that nobody calls",
+        "in a function that is never called",
         """<ir_version: 8, opset_import: ["" : 17, "my" : 1, "com.microsoft" : 1]>
             g (float[2,3,3] x) => (float[2,3,3] y) { y = Neg(x) }
             <domain: "my", opset_import: ["" : 17, "com.microsoft" : 1]> F (a) => (b) {

@@ -1,4 +1,4 @@
-"""OPS096: a small GRU of one sequence, which TensorRT-RTX compiles for a minute or longer."""
+"""OPS096: a small GRU of batch 1, which TensorRT-RTX compiles for a minute or longer."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from onnxfix.rule import (
 from onnxfix_rules.ops import _rewrite
 
 MOST_HIDDEN = 16
-"""The largest hidden size that is changed: 6 was seen to be slow and 64 to be fast, nothing between was measured."""
+"""The largest hidden size that is reported: 6 was slow and 64 fast, nothing in between was measured."""
 
 _BATCH_AXES = {0: 1, 4: 0, 5: 1}
-"""Inputs that have the batch, and its axis: X, sequence_lens and initial_h."""
-_ROWS = (2, 1)
-"""The axis of the batch in Y and in Y_h."""
+"""Batch axes of the inputs X, sequence_lens and initial_h."""
+_OUTPUT_BATCH_AXES = (2, 1)
+"""Batch axes of Y and Y_h."""
 
 
 @rule("OPS096", ops=["GRU"], safety=Safety.NUMERIC, severity=Severity.WARNING)
@@ -38,26 +38,25 @@ def small_gru_of_one_sequence(node: Node, model: Model) -> Iterator[Match]:
     """A GRU of batch 1 with a static length and a small hidden size: TensorRT-RTX compiles it for a minute or longer.
 
     ## Why it matters
-    TensorRT-RTX unrolls the loop into one large kernel and compiles it, while the engine is built or while it is
-    loaded. Seen on executed engines (TensorRT-RTX 1.6.1.120, NVIDIA H200, and an H100 before), with
-    `linear_before_reset=0`:
+    TensorRT-RTX unrolls the loop into one large kernel and compiles it when the engine is built or loaded. Observed on
+    executed engines (TensorRT-RTX 1.6.1.120, NVIDIA H200, and an H100 before), with `linear_before_reset=0`:
 
     - ONNX's test_gru_reverse and test_gru_bidirectional (length 3, hidden size 5) were not loaded after 60 s, and
-      neither was test_gru_batchwise (hidden size 6), whose batch of 3 TensorRT takes for the time (OPS011).
+      neither was test_gru_batchwise (hidden size 6), whose batch of 3 TensorRT interprets as the length (OPS011).
     - Hidden size 3 was not built after 30 s for length 8. For length 3 it took 3 s, in both directions 12 s.
     - Hidden sizes 64 and 128 took 2 s for lengths 8 and 16; hidden size 3 and length 8 took 1 s with
       `linear_before_reset=1`, and 0.5 s for batch 2 and 3. LSTM and RNN are not affected.
 
-    Between hidden sizes 6 and 64 nothing was measured: the rule goes up to 16, and above 6 that is a guess.
+    Between hidden sizes 6 and 64 nothing was measured: the rule covers up to 16, and above 6 that is a guess.
 
     ## Fix
-    The sequence twice, as a batch of 2: a Concat of X with itself, of `sequence_lens` and of `initial_h`, the GRU, and
-    a Slice of the first row of its outputs. NUMERIC: a kernel for two rows may sum in another order. Executed for
-    hidden size 3 and length 8, which then was built in 3.3 s, loaded in 4.2 s, and right to 1.5e-7, and in reverse and
+    Duplicate the sequence to a batch of 2: a Concat of X with itself, of `sequence_lens` and of `initial_h`, the GRU,
+    and a Slice of the first row of its outputs. NUMERIC: a kernel for two rows may sum in another order. Executed for
+    hidden size 3 and length 8, which was then built in 3.3 s, loaded in 4.2 s, and right to 1.5e-7, and in reverse and
     in both directions. Not executed for hidden sizes above 5. The recurrence is computed twice.
 
-    Only for TensorRT-RTX, from opset 7, and where batch and length are known, which they are not in local functions.
-    Where `layout=1` has the batch first, OPS011 changes that before.
+    Only for TensorRT-RTX, from opset 7, and if batch and length are known, which they are not in local functions. With
+    `layout=1` the batch comes first, which OPS011 changes before.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__GRU.html
@@ -74,15 +73,15 @@ def small_gru_of_one_sequence(node: Node, model: Model) -> Iterator[Match]:
     if batch != 1 or length is None or length < 2 or not any(is_read(value) for value in node.outputs):
         return
     yield Match(
-        f"GRU of one sequence of {length} steps with hidden size {hidden}: TensorRT-RTX may compile it for a minute "
+        f"GRU of batch 1, length {length} and hidden size {hidden}: TensorRT-RTX may compile it for a minute "
         "or longer",
         node=node,
-        fix=Fix("compute the sequence twice, as a batch of 2", _twice(node).edits, Safety.NUMERIC),
+        fix=Fix("duplicate the sequence to a batch of 2", _duplicated(node).edits, Safety.NUMERIC),
     )
 
 
 def _hidden_size(node: Node, model: Model) -> int | None:
-    """The attribute, else the last size of R."""
+    """The attribute, or the last dimension of R."""
     given = node.attr("hidden_size")
     if given is not None:
         return int(given)
@@ -91,7 +90,7 @@ def _hidden_size(node: Node, model: Model) -> int | None:
     return shape[2].value if shape is not None and len(shape) == 3 else None
 
 
-def _twice(node: Node) -> Draft:
+def _duplicated(node: Node) -> Draft:
     draft = Draft(node)
     proto = _rewrite.copy_of(node)
     for index, axis in _BATCH_AXES.items():
@@ -99,7 +98,7 @@ def _twice(node: Node) -> Draft:
         if value is not None:
             proto.input[index] = draft.add("Concat", [value, value], hint=f"twice_{index}", axis=axis)
     rows = []
-    for index, (output, axis) in enumerate(zip(node.outputs, _ROWS, strict=False)):
+    for index, (output, axis) in enumerate(zip(node.outputs, _OUTPUT_BATCH_AXES, strict=False)):
         proto.output[index] = ""
         if output is not None and is_read(output):
             proto.output[index] = draft.name(f"twice_{output.name}")
@@ -113,17 +112,17 @@ def _twice(node: Node) -> Draft:
 
 
 def _first(draft: Draft, source: str, axis: int, output: Value) -> None:
-    """The first row along ``axis``, in the form that the opset has."""
+    """Slice the first row along ``axis``, in the opset's form."""
     if draft.anchor.scope.opset() < 10:
         draft.add("Slice", [source], output=output.name, starts=[0], ends=[1], axes=[axis])
         return
-    numbers = {"starts": 0, "ends": 1, "axes": axis}
-    constants = [draft.constant(np.array([value], np.int64), name) for name, value in numbers.items()]
+    values = {"starts": 0, "ends": 1, "axes": axis}
+    constants = [draft.constant(np.array([value], np.int64), name) for name, value in values.items()]
     draft.add("Slice", [source, *constants], output=output.name)
 
 
 _WEIGHTS = "float[1,9,2] w, float[1,9,3] r"
-_TWO_WAYS = "float[2,9,2] w, float[2,9,3] r"
+_BOTH_DIRECTIONS = "float[2,9,2] w, float[2,9,3] r"
 _ENDS = "int64[1] s = {0}, int64[1] e = {1}, int64[1] a = {1}"
 _ENDS_OF_Y = "int64[1] s2 = {0}, int64[1] e2 = {1}, int64[1] a2 = {2}"
 _BEFORE = f"""g (float[8,1,2] x, {_WEIGHTS}) => (float[1,1,3] h) {{ , h = GRU<hidden_size = 3>(x, w, r) }}"""
@@ -131,16 +130,16 @@ _BEFORE = f"""g (float[8,1,2] x, {_WEIGHTS}) => (float[1,1,3] h) {{ , h = GRU<hi
 
 small_gru_of_one_sequence.examples = [
     Fixed(
-        "the last state of eight steps",
+        "the last state, length 8",
         before=_BEFORE,
         after=f"""g (float[8,1,2] x, {_WEIGHTS}) => (float[1,1,3] h) <{_ENDS}> {{ t = Concat<axis = 1>(x, x)
             , u = GRU<hidden_size = 3>(t, w, r)  h = Slice(u, s, e, a) }}""",
         safety=Safety.NUMERIC,
         target="rtx",
     ),
-    Flagged("it has to be asked for", _BEFORE, target="rtx"),
+    Flagged("not fixed by default", _BEFORE, target="rtx"),
     Fixed(
-        "backwards, with a length and an initial state; every state and the last one",
+        "reverse, with sequence_lens and initial_h; both outputs",
         before=f"""g (float[3,1,2] x, {_WEIGHTS}, float[1,18] b, int32[1] l, float[1,1,3] i) =>
             (float[3,1,1,3] y, float[1,1,3] h) {{
             y, h = GRU<hidden_size = 3, direction = "reverse">(x, w, r, b, l, i) }}""",
@@ -154,10 +153,10 @@ small_gru_of_one_sequence.examples = [
         target="rtx",
     ),
     Fixed(
-        "in both directions, in an opset whose Slice has attributes; nobody reads the last state",
-        before=f"""g (float[3,1,2] x, {_TWO_WAYS}) => (float[3,2,1,3] y) {{
+        "bidirectional, in an opset whose Slice has attributes; the last state is unused",
+        before=f"""g (float[3,1,2] x, {_BOTH_DIRECTIONS}) => (float[3,2,1,3] y) {{
             y, dead = GRU<hidden_size = 3, direction = "bidirectional">(x, w, r) }}""",
-        after=f"""g (float[3,1,2] x, {_TWO_WAYS}) => (float[3,2,1,3] y) {{ t = Concat<axis = 1>(x, x)
+        after=f"""g (float[3,1,2] x, {_BOTH_DIRECTIONS}) => (float[3,2,1,3] y) {{ t = Concat<axis = 1>(x, x)
             v = GRU<hidden_size = 3, direction = "bidirectional">(t, w, r)
             y = Slice<starts = [0], ends = [1], axes = [2]>(v) }}""",
         safety=Safety.NUMERIC,
@@ -176,32 +175,30 @@ small_gru_of_one_sequence.examples = [
         safety=Safety.NUMERIC,
         target="rtx",
     ),
-    Flagged("the hidden size as R has it", _BEFORE.replace("<hidden_size = 3>", ""), target="rtx"),
+    Flagged("the hidden size from R", _BEFORE.replace("<hidden_size = 3>", ""), target="rtx"),
     Silent("another target", _BEFORE),
     Silent(
-        "the new state by linear_before_reset=1",
+        "linear_before_reset=1",
         f"""g (float[8,1,2] x, {_WEIGHTS}) => (float[1,1,3] h) {{
             , h = GRU<hidden_size = 3, linear_before_reset = 1>(x, w, r) }}""",
         target="rtx",
     ),
+    Silent("batch 2", _BEFORE.replace("[8,1,2]", "[8,2,2]").replace("[1,1,3] h", "[1,2,3] h"), target="rtx"),
     Silent(
-        "two sequences", _BEFORE.replace("[8,1,2]", "[8,2,2]").replace("[1,1,3] h", "[1,2,3] h"), target="rtx"
-    ),
-    Silent(
-        "sequences whose number is not known",
+        "a dynamic batch",
         _BEFORE.replace("[8,1,2]", "[8,B,2]").replace("[1,1,3] h", "[1,B,3] h"),
         target="rtx",
     ),
-    Silent("one step", _BEFORE.replace("[8,1,2]", "[1,1,2]"), target="rtx"),
-    Silent("steps whose number is not known", _BEFORE.replace("[8,1,2]", "[T,1,2]"), target="rtx"),
+    Silent("length 1", _BEFORE.replace("[8,1,2]", "[1,1,2]"), target="rtx"),
+    Silent("a dynamic length", _BEFORE.replace("[8,1,2]", "[T,1,2]"), target="rtx"),
     Silent(
-        "a hidden size beyond 16",
+        "a hidden size above 16",
         """g (float[8,1,2] x, float[1,51,2] w, float[1,51,17] r) => (float[1,1,17] h) {
             , h = GRU<hidden_size = 17>(x, w, r) }""",
         target="rtx",
     ),
     Silent(
-        "the batch first: OPS011 puts the time first before",
+        "layout=1: OPS011 comes first",
         """g (float[1,8,2] x, float[1,9,2] w, float[1,9,3] r) => (float[1,1,3] h) {
             , h = GRU<hidden_size = 3, layout = 1>(x, w, r) }""",
         target="rtx",

@@ -1,4 +1,4 @@
-"""A call of a local function written out: the nodes of its body in the place of the call."""
+"""Inlining a call of a local function: the nodes of its body replace the call."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from onnxfix_rules.ctl import _inline
 from onnxfix_rules.ops import _nested
 
 NODE_LIMIT = 1000
-"""Nodes of a body, with those of the functions that it calls: a few functions can stand for billions."""
+"""Maximum nodes of a body, including the functions it calls: a few nested functions can expand to billions."""
 DEPTH_LIMIT = 100
-"""Functions that call one another, one inside the other."""
+"""Maximum nesting of function calls."""
 _SINGLE = defs.OpSchema.FormalParameterOption.Single
 
 
-def written_out(call: Node) -> list[Edit] | None:
-    """The edits that put a function's body in the place of a call; None where it would not mean the same there.
+def inlined(call: Node) -> list[Edit] | None:
+    """The edits that replace a call by the function's body; None where the body would compute something else there.
 
-    Inputs that the call leaves out are left out in the body; attributes are the call's, else the function's defaults.
-    None too where a node of the body cannot do without one of them: such a call does not run.
+    Inputs that the call omits are omitted in the body. Attributes come from the call, else from the function's
+    defaults. Also None where a node of the body requires an omitted input or attribute: such a call cannot run.
     """
     body = call.function
     attributes = None if body is None else _attributes(call, body)
@@ -31,7 +31,7 @@ def written_out(call: Node) -> list[Edit] | None:
         return None
     pairs = [(o, r) for o, r in zip(call.outputs, body.outputs, strict=False) if o is not None]
     nodes = _inline.needed(body, [result for _, result in pairs])
-    if nodes is None or not all(_means_the_same(inner, call) for n in nodes for inner in _inline.inside(n)):
+    if nodes is None or not all(_has_same_meaning(inner, call) for n in nodes for inner in _inline.inside(n)):
         return None
     names = [*call.proto.input, *[""] * len(body.inputs)]
     given = dict(zip(body.inputs, names, strict=False))
@@ -53,10 +53,10 @@ def written_out(call: Node) -> list[Edit] | None:
 
 
 def _attributes(call: Node, body: Scope) -> dict[str, AttributeProto] | None:
-    """What the function's attributes are in this call; None where that is not known.
+    """The values of the function's attributes in this call; None where they are unknown.
 
-    An attribute that the call hands through from a function around it may be missing there: the body's default would
-    apply, which a node of the body cannot say.
+    An attribute that the call forwards from an enclosing function may be missing there. The body's default would then
+    apply, which a node of the body cannot express.
     """
     assert isinstance(body.proto, FunctionProto)
     found = {a.name: a for a in getattr(body.proto, "attribute_proto", ())}
@@ -68,7 +68,7 @@ def _attributes(call: Node, body: Scope) -> dict[str, AttributeProto] | None:
 
 
 def _is_complete(node: NodeProto, scope: Scope) -> bool:
-    """Whether a node, and those in its graphs, have the inputs and attributes that ONNX asks for."""
+    """Whether a node, and the nodes in its subgraphs, have the inputs and attributes that ONNX requires."""
     for one in _nested.every([node]):
         domain = "" if one.domain == "ai.onnx" else one.domain
         try:
@@ -85,7 +85,7 @@ def _is_complete(node: NodeProto, scope: Scope) -> bool:
 
 
 def _returned(nodes: Iterable[Node], pairs: Iterable[tuple[Value, Value]]) -> Iterable[Value]:
-    """The values that the function returns, and those that subgraphs of its nodes return."""
+    """The values that the function returns and those that subgraphs of its nodes return."""
     yield from (result for _, result in pairs)
     for node in nodes:
         for sub in node.subgraphs:
@@ -93,8 +93,8 @@ def _returned(nodes: Iterable[Node], pairs: Iterable[tuple[Value, Value]]) -> It
                 yield from scope.outputs
 
 
-def _means_the_same(node: Node, call: Node) -> bool:
-    """Whether a node of a function means, where the call stands, what it means in the function."""
+def _has_same_meaning(node: Node, call: Node) -> bool:
+    """Whether a node of a function computes the same at the call site, under the caller's opset."""
     old, new = node.opset, call.scope.opset(node.domain)
     if old == new or node.function is not None:
         return new > 0
@@ -106,10 +106,10 @@ def _means_the_same(node: Node, call: Node) -> bool:
 
 
 def _size(body: Scope, known: dict[int, int], depth: int) -> int:
-    """Nodes of a function with all that it calls; more than the limit where it calls itself."""
+    """The number of nodes of a function, including its callees; more than the limit for a recursive function."""
     if id(body) in known or depth > DEPTH_LIMIT:
         return known.get(id(body), NODE_LIMIT + 1)
-    known[id(body)] = NODE_LIMIT + 1  # until it is counted: who finds it so is inside it
+    known[id(body)] = NODE_LIMIT + 1  # placeholder while counting: a lookup that finds it is recursive
     total = 0
     for scope in body.walk():
         for node in scope.nodes:

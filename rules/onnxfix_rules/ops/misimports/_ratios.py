@@ -1,4 +1,4 @@
-"""Floats that nodes make of sizes and constants, as fractions: what a model computes as the scales of a Resize."""
+"""Floats computed from sizes and constants, as fractions: how models compute the scales of a Resize."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from onnx import TensorProto
 from onnxfix.rule import Dim, Model, Node, Value, equal
 from onnxfix.shapes.symbols import Answer, as_dim, divide
 
-_DEEPEST = 24
-"""Nodes between the scales and what they are made of, at most."""
-_PASSED = ("Identity", "Reshape", "Squeeze", "Unsqueeze")
+_MAX_DEPTH = 24
+"""Maximum number of nodes between the scales and their sources."""
+_PASS_THROUGH = ("Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """``factor * top / bottom``. ``value`` is the float32 that comes out, where the sizes are known."""
+    """``factor * top / bottom``. ``value`` is the resulting float32, where the sizes are known."""
 
     top: Dim
     bottom: Dim
@@ -28,13 +28,13 @@ class Ratio:
 
     @property
     def constant(self) -> Fraction | None:
-        """The number where it is the same for all sizes."""
+        """The value, where it is the same for all sizes."""
         if self.top is self.bottom:
             return self.factor
         return None if self.value is None else Fraction(float(self.value))
 
-    def whole(self, size: Dim) -> Answer:
-        """Whether ``size`` times this is an integer: as float32 where it is known, proven for all sizes elsewhere."""
+    def is_whole(self, size: Dim) -> Answer:
+        """Whether ``size`` times this is an integer: in float32 where it is known, else proven for all sizes."""
         if self.value is not None and size.value is not None:
             product = np.float32(size.value) * self.value
             return equal(int(product == np.floor(product)), 1)
@@ -46,10 +46,12 @@ class Ratio:
 
 
 def ratios(value: Value, model: Model) -> tuple[Ratio, ...] | None:
-    """The elements of a vector or scalar of float32; None where something else makes them, or one is not finite."""
+    """The elements of a float32 vector or scalar; None where they are computed otherwise or one is not finite."""
     with np.errstate(all="ignore"):
         found = _of(value, model, 0)
-    if found is None or any(one.value is not None and not np.isfinite(one.value) for one in found):
+    if found is None or any(
+        element.value is not None and not np.isfinite(element.value) for element in found
+    ):
         return None
     return found
 
@@ -57,25 +59,25 @@ def ratios(value: Value, model: Model) -> tuple[Ratio, ...] | None:
 def _of(value: Value, model: Model, depth: int) -> tuple[Ratio, ...] | None:
     array = value.constant()
     if array is not None:
-        return _numbers(array.reshape(-1)) if array.dtype == np.float32 and array.size <= 64 else None
-    made = value.producer
-    if made is None or not made.is_onnx or depth > _DEEPEST:
+        return _constants(array.reshape(-1)) if array.dtype == np.float32 and array.size <= 64 else None
+    producer = value.producer
+    if producer is None or not producer.is_onnx or depth > _MAX_DEPTH:
         return None
-    if made.op_type == "Cast":
-        return _cast(made, model)
-    if made.op_type not in (*_PASSED, "Concat", "Div", "Mul"):
+    if producer.op_type == "Cast":
+        return _cast(producer, model)
+    if producer.op_type not in (*_PASS_THROUGH, "Concat", "Div", "Mul"):
         return None
-    read = made.inputs[:1] if made.op_type in _PASSED else made.inputs
-    parts = [None if one is None else _of(one, model, depth + 1) for one in read]
+    read = producer.inputs[:1] if producer.op_type in _PASS_THROUGH else producer.inputs
+    parts = [None if source is None else _of(source, model, depth + 1) for source in read]
     known = [part for part in parts if part is not None]
     if not known or len(known) < len(parts):
         return None
-    if made.op_type == "Concat":
-        return tuple(one for part in known for one in part)
-    return known[0] if made.op_type in _PASSED else _arithmetic(made.op_type, *known)
+    if producer.op_type == "Concat":
+        return tuple(element for part in known for element in part)
+    return known[0] if producer.op_type in _PASS_THROUGH else _arithmetic(producer.op_type, *known)
 
 
-def _numbers(array: np.ndarray[Any, Any]) -> tuple[Ratio, ...] | None:
+def _constants(array: np.ndarray[Any, Any]) -> tuple[Ratio, ...] | None:
     if not np.isfinite(array).all():
         return None
     one = as_dim(1)
@@ -83,13 +85,13 @@ def _numbers(array: np.ndarray[Any, Any]) -> tuple[Ratio, ...] | None:
 
 
 def _cast(node: Node, model: Model) -> tuple[Ratio, ...] | None:
-    """Sizes, or constants of double precision, as float32."""
+    """Sizes, or constants of double precision, cast to float32."""
     source = node.input(0)
     if source is None or node.attr("to") != TensorProto.FLOAT:
         return None
     array, found = source.constant(), model.shapes.value(source)
     if array is not None and array.dtype == np.float64 and array.size <= 64:
-        return _numbers(array.reshape(-1).astype(np.float32))
+        return _constants(array.reshape(-1).astype(np.float32))
     if found is None:
         return None
     one = as_dim(1)
@@ -105,7 +107,7 @@ def _arithmetic(op_type: str, left: tuple[Ratio, ...], right: tuple[Ratio, ...])
         return None
     left, right = (part * count if len(part) == 1 else part for part in (left, right))
     divided = op_type == "Div"
-    if divided and any(one.factor == 0 or one.top.value == 0 for one in right):
+    if divided and any(element.factor == 0 or element.top.value == 0 for element in right):
         return None
     return tuple(_combined(a, b, divided) for a, b in zip(left, right, strict=True))
 

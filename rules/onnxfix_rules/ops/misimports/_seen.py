@@ -1,4 +1,4 @@
-"""The keys that each query of an Attention may see, as a mask of booleans."""
+"""The keys that each query of an Attention may attend to, as a boolean mask."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from onnxfix.rule import Dim, Draft, Value
 
 _LIMIT = 1 << 16
-"""Elements of a mask that is written as a constant; larger ones are computed."""
+"""Maximum number of elements of a mask that is stored as a constant; larger ones are computed."""
 
 
 @dataclass(frozen=True)
 class Seen:
     """What may restrict the keys. ``queries`` and ``keys`` are the sequence lengths, None where even the rank is
-    unknown; ``limits`` names what TensorRT ignores and what does make a difference."""
+    unknown; ``limits`` names the restrictions that TensorRT ignores and that have an effect."""
 
     queries: Dim | None
     keys: Dim | None
@@ -31,14 +31,14 @@ class Seen:
 def mask(draft: Draft, found: Seen, query: Value, key: Value, rows: Dim | None) -> str:
     """The mask, as the name of a value: [queries, keys], with lengths [batch, 1, queries, keys].
 
-    ``rows`` is the last but one dimension of the mask that it will be joined with. ONNX Runtime wants a row for each
-    query, although ONNX lets masks broadcast.
+    ``rows`` is the second-to-last dimension of the mask that it will be combined with. ONNX Runtime requires a row for
+    each query, although ONNX lets masks broadcast.
     """
     return _constant(draft, found) or _computed(draft, found, query, key, rows)
 
 
 def _constant(draft: Draft, found: Seen) -> str:
-    """The mask as a constant, where it is known and small; "" elsewhere."""
+    """The mask as a constant, where it is known and small; else ""."""
     assert found.queries is not None
     assert found.keys is not None
     queries, keys = found.queries.value, found.keys.value
@@ -56,23 +56,23 @@ def _constant(draft: Draft, found: Seen) -> str:
 
 
 def _computed(draft: Draft, found: Seen, query: Value, key: Value, rows: Dim | None) -> str:
-    """The mask by nodes."""
+    """The mask, computed by nodes."""
     builder = _Builder(draft, found, query, key)
     keys = builder.keys()
     parts = []
     lengths = None if found.lengths is None else builder.lengths(found.lengths)
     bounded = found.causal or found.left >= 0 or found.right >= 0
-    places = builder.places(lengths) if bounded else ""
-    ends = found.causal or found.right == 0  # then no key that is padding is seen in any case
-    if lengths is not None and not ends:
+    positions = builder.positions(lengths) if bounded else ""
+    excludes_padding = found.causal or found.right == 0  # then no padding key is visible anyway
+    if lengths is not None and not excludes_padding:
         parts.append(draft.add("Less", [keys, lengths]))
     if found.causal:
-        parts.append(draft.add("LessOrEqual", [keys, places]))
+        parts.append(draft.add("LessOrEqual", [keys, positions]))
     if found.left >= 0:
-        first = builder.moved("Sub", places, found.left)
+        first = builder.shifted("Sub", positions, found.left)
         parts.append(draft.add("GreaterOrEqual", [keys, first]))
     if found.right >= 0 and not found.causal:
-        parts.append(draft.add("LessOrEqual", [keys, builder.moved("Add", places, found.right)]))
+        parts.append(draft.add("LessOrEqual", [keys, builder.shifted("Add", positions, found.right)]))
     if not bounded and rows is not found.queries:
         parts.append(builder.column())
     allowed = parts[0]
@@ -82,17 +82,17 @@ def _computed(draft: Draft, found: Seen, query: Value, key: Value, rows: Dim | N
 
 
 class _Builder:
-    """Makes the integer tensors that a mask is computed from."""
+    """Builds the integer tensors that a mask is computed from."""
 
     def __init__(self, draft: Draft, found: Seen, query: Value, key: Value) -> None:
         self.draft, self.found, self.query, self.key = draft, found, query, key
-        self._numbers: dict[int, str] = {}
+        self._scalars: dict[int, str] = {}
 
-    def number(self, value: int) -> str:
-        """A scalar, once for each value."""
-        if value not in self._numbers:
-            self._numbers[value] = self.draft.constant(np.array(value, dtype=np.int64), "number")
-        return self._numbers[value]
+    def scalar(self, value: int) -> str:
+        """A scalar, created once for each value."""
+        if value not in self._scalars:
+            self._scalars[value] = self.draft.constant(np.array(value, dtype=np.int64), "number")
+        return self._scalars[value]
 
     def ints(self, values: Any, hint: str) -> str:
         return self.draft.constant(np.asarray(values, dtype=np.int64), hint)
@@ -103,10 +103,10 @@ class _Builder:
         return self.draft.add("Squeeze", [length], hint="size")
 
     def run(self, size: str) -> str:
-        return self.draft.add("Range", [self.number(0), size, self.number(1)])
+        return self.draft.add("Range", [self.scalar(0), size, self.scalar(1)])
 
     def keys(self) -> str:
-        """The number of each key: [keys]."""
+        """The index of each key: [keys]."""
         known = self.found.keys
         assert known is not None
         if known.value is not None:
@@ -117,8 +117,8 @@ class _Builder:
         """[batch, 1, 1, 1]."""
         return self.draft.add("Unsqueeze", [lengths, self.ints([1, 2, 3], "axes")], hint="lengths")
 
-    def places(self, lengths: str | None) -> str:
-        """The place of each query among the keys: [queries, 1]; counted from the end of the lengths where there are."""
+    def positions(self, lengths: str | None) -> str:
+        """The position of each query among the keys: [queries, 1]; counted from the end of the lengths if given."""
         known = self.found.queries
         assert known is not None
         if known.value is not None:
@@ -126,13 +126,13 @@ class _Builder:
             column = self.ints(np.arange(known.value).reshape(-1, 1) + start, "queries")
             return column if lengths is None else self.draft.add("Add", [lengths, column])
         size = self.size(self.query)
-        column = self.numbers(size)
+        column = self.indices(size)
         if lengths is None:
             return column
         return self.draft.add("Add", [self.draft.add("Sub", [lengths, size]), column])
 
-    def numbers(self, size: str) -> str:
-        """0 to ``size``: [queries, 1]."""
+    def indices(self, size: str) -> str:
+        """0 to ``size`` - 1: [queries, 1]."""
         return self.draft.add("Unsqueeze", [self.run(size), self.ints([1], "column")], hint="queries")
 
     def column(self) -> str:
@@ -141,8 +141,8 @@ class _Builder:
         assert known is not None
         if known.value is not None:
             return self.draft.constant(np.ones((known.value, 1), dtype=np.bool_), "queries")
-        numbers = self.numbers(self.size(self.query))
-        return self.draft.add("Equal", [numbers, numbers])
+        indices = self.indices(self.size(self.query))
+        return self.draft.add("Equal", [indices, indices])
 
-    def moved(self, op_type: str, places: str, by: int) -> str:
-        return places if by == 0 else self.draft.add(op_type, [places, self.number(by)])
+    def shifted(self, op_type: str, positions: str, by: int) -> str:
+        return positions if by == 0 else self.draft.add(op_type, [positions, self.scalar(by)])

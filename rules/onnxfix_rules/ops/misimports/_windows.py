@@ -1,8 +1,8 @@
-"""Windows of a pooling that rounds up (``ceil_mode``): which of them ONNX has, and which TensorRT has.
+"""The windows of a pooling that rounds up (``ceil_mode``): which of them ONNX has and which TensorRT has.
 
 Letters as in NvInfer.h's PaddingMode: along an axis of I elements with B padded before and A after, windows of K
-elements start at every S-th place. Rounding up there are ceil((I + B + A - K) / S) + 1 of them, for TensorRT all; for
-ONNX a last one is none that starts in the padding at the end, at I + B or behind.
+elements start every S elements. Rounding up gives ceil((I + B + A - K) / S) + 1 windows. TensorRT keeps all of them;
+ONNX drops a last one that starts in the padding at the end, at I + B or after.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onnxfix.shapes.symbols import NO, Answer, at_least, mod, symbol
 
 @dataclass(frozen=True)
 class Axis:
-    """The windows along one spatial axis, of ``size`` elements."""
+    """The windows along one spatial axis of ``size`` elements."""
 
     size: Dim
     kernel: int
@@ -25,35 +25,35 @@ class Axis:
     end: int
 
     @property
-    def _rest(self) -> Dim:
-        """How far the last window of rounding up reaches beyond the padded input."""
+    def _overhang(self) -> Dim:
+        """How far the last window, when rounding up, reaches beyond the padded input."""
         return mod(self.kernel - self.end - self.size - self.begin, self.step)
 
     @property
     def in_padding(self) -> Answer:
-        """Whether the last window of rounding up starts in the padding at the end."""
-        return at_least(self._rest, self.kernel - self.end)
+        """Whether the last window, when rounding up, starts in the padding at the end."""
+        return at_least(self._overhang, self.kernel - self.end)
 
     @property
     def beyond(self) -> Answer:
-        """Whether a window that ONNX has reaches beyond the padded input: none does where the last one is dropped."""
+        """Whether a window that ONNX keeps reaches beyond the padded input: none does where the last one is dropped."""
         if self.kernel - self.end == 1:
-            return NO  # any that did would start in the padding
-        return at_least(self._rest, 1) & ~self.in_padding
+            return NO  # any such window would start in the padding
+        return at_least(self._overhang, 1) & ~self.in_padding
 
     @property
-    def some(self) -> Answer:
-        """Whether there is a window, or less than a stride is missing for one: ONNX Runtime cuts off the fraction of
-        a negative quotient, and has a window by rounding down where rounding up gives none."""
+    def has_windows(self) -> Answer:
+        """Whether there is a window, or less than a stride is missing for one. ONNX Runtime truncates a negative
+        quotient toward 0, so rounding down gives a window where rounding up gives none."""
         return at_least(self.size, self.kernel - self.begin - self.end - self.step + 1)
 
     @property
     def padding(self) -> int:
         """The padding at the end with which rounding down gives ONNX's windows. Always less than the window.
 
-        Where the size is not known: if K - A < S, ONNX has the windows that start before I + B, ceil((I + B) / S) of
-        them, which are floor((I + B + A' - K) / S) + 1 with A' = K - 1. Otherwise none is ever dropped, and
-        A' = A + S - 1 makes the quotient round up. The lesser of the two is the right one.
+        Where the size is dynamic: if K - A < S, ONNX has the windows that start before I + B, ceil((I + B) / S) of
+        them, which are floor((I + B + A' - K) / S) + 1 with A' = K - 1. Otherwise none is ever dropped, and A' = A + S
+        - 1 makes the quotient round up. The smaller of the two is correct.
         """
         size = self.size.value
         if size is None:
@@ -67,14 +67,15 @@ class Axis:
 
 @dataclass(frozen=True)
 class Pool:
-    """A pooling that rounds up. ``valid``: by ``auto_pad``, with which readers disagree about rounding up."""
+    """A pooling that rounds up. ``valid``: by ``auto_pad = VALID``, about which implementations disagree when rounding
+    up."""
 
     axes: tuple[Axis, ...]
     valid: bool
 
     @property
     def in_padding(self) -> Answer:
-        """Whether TensorRT has windows along some axis that ONNX has not."""
+        """Whether TensorRT has windows along some axis that ONNX does not have."""
         return _any(axis.in_padding for axis in self.axes)
 
     @property
@@ -83,12 +84,14 @@ class Pool:
         return _any(axis.beyond for axis in self.axes)
 
     @property
-    def some(self) -> bool:
-        """Whether there are certainly windows along every axis of an image that is not empty."""
-        return all(axis.kernel - axis.begin - axis.end <= axis.step or axis.some.yes for axis in self.axes)
+    def has_windows(self) -> bool:
+        """Whether there are certainly windows along every axis of a non-empty image."""
+        return all(
+            axis.kernel - axis.begin - axis.end <= axis.step or axis.has_windows.yes for axis in self.axes
+        )
 
     def draft(self, node: Node) -> Draft:
-        """The same windows by rounding down, with the padding written out."""
+        """The same windows with rounding down and explicit padding."""
         draft = Draft(node)
         draft.set_attr(node, "ceil_mode", None)
         if not self.valid:
@@ -108,30 +111,31 @@ class Pool:
 
 
 def rounded_up(node: Node, model: Model, first_opset: int) -> Pool | None:
-    """The windows of a pooling with ``ceil_mode``; None without it, where it is malformed or nothing is in it, with
-    SAME_*, which rounds in its own way, and with gaps, which TensorRT refuses.
+    """The windows of a pooling with ``ceil_mode``.
 
-    ``first_opset`` is the one that brought the attribute: before, TensorRT does not read it either.
+    None without ``ceil_mode``; where the node is malformed or the tensor empty; with SAME_*, which rounds in its own
+    way; and with dilations, which TensorRT rejects. ``first_opset`` is the one that introduced the attribute: before
+    it, TensorRT does not read it either.
     """
     data, auto = node.input(0), node.attr("auto_pad", "NOTSET")
     if node.opset < first_opset or not node.attr("ceil_mode", 0) or data is None or auto[:4] == "SAME":
         return None
     kernel = node.attr("kernel_shape", [])
-    # Inside of a local function shapes are not known, and the attribute says how many sizes there are.
+    # Inside a local function shapes are unknown; kernel_shape gives the number of spatial axes.
     shape = model.shapes.shape(data) or [symbol(f"{data.name}.{axis}") for axis in range(len(kernel) + 2)]
     count = len(shape) - 2
-    steps, gaps = node.attr("strides") or [1] * count, node.attr("dilations") or [1] * count
+    strides, dilations = node.attr("strides") or [1] * count, node.attr("dilations") or [1] * count
     pads = node.attr("pads") or [0] * 2 * count
-    if count < 1 or not len(kernel) == len(steps) == len(gaps) == count or len(pads) != 2 * count:
+    if count < 1 or not len(kernel) == len(strides) == len(dilations) == count or len(pads) != 2 * count:
         return None
-    axes = tuple(map(Axis, shape[2:], kernel, steps, pads[:count], pads[count:]))
-    if set(gaps) != {1} or (auto == "VALID" and any(pads)) or not all(map(_sound, axes)):
+    axes = tuple(map(Axis, shape[2:], kernel, strides, pads[:count], pads[count:]))
+    if set(dilations) != {1} or (auto == "VALID" and any(pads)) or not all(map(_is_valid, axes)):
         return None
     return Pool(axes, auto == "VALID")
 
 
-def _sound(axis: Axis) -> bool:
-    """Whether there are windows, and less padding than window, as ONNX Runtime and TensorRT want it."""
+def _is_valid(axis: Axis) -> bool:
+    """Whether there are windows, with less padding than kernel, as ONNX Runtime and TensorRT require."""
     if (
         min(axis.kernel, axis.step) < 1
         or not 0 <= min(axis.begin, axis.end) <= max(axis.begin, axis.end) < axis.kernel

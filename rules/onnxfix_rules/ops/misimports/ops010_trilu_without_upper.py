@@ -1,4 +1,4 @@
-"""OPS010: a triangle whose side is left to the default."""
+"""OPS010: a Trilu whose `upper` attribute is left to its default."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity
 
 @rule("OPS010", ops=["Trilu"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[46])
 def trilu_without_upper(node: Node, model: Model) -> Iterator[Match]:
-    """A Trilu without the attribute `upper`, which is 1 by default: TensorRT takes 0.
+    """A Trilu without the attribute `upper`: ONNX's default is 1, TensorRT uses 0.
 
     ## Why it matters
-    ONNX keeps the upper triangle, TensorRT the lower one. It parses and builds without a word, so a causal mask comes
-    out transposed. Measured with TensorRT-RTX 1.7.1 by reading the imported network: it compares row and column numbers
-    and selects where row ≥ column (`GREATER`, `EQUAL`, `OR`, `SELECT`), as it does for `upper = 0`; with `upper = 1` it
-    is `LESS`. It is so for opsets 14, 18 and 23, with and without a diagonal `k`, constant or not, and for
-    float, half, int32, int64 and bool. Eight of ONNX's own test models are of this form.
+    ONNX keeps the upper triangle, TensorRT the lower one. It parses and builds without a warning, so a causal mask
+    comes out transposed. Measured with TensorRT-RTX 1.7.1 by reading the imported network: it compares row and column
+    indices and selects where row ≥ column (`GREATER`, `EQUAL`, `OR`, `SELECT`), as it does for `upper = 0`; with `upper
+    = 1` it is `LESS`. This holds for opsets 14, 18 and 23, with and without a diagonal `k`, constant or not, and for
+    float, half, int32, int64 and bool. Eight of ONNX's own test models have this form.
 
     ## Fix
-    Write `upper = 1`. Exact: it is ONNX's default.
+    Add `upper = 1`. Exact: it is ONNX's default.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Trilu.html: "Default is true."
@@ -35,7 +35,7 @@ def trilu_without_upper(node: Node, model: Model) -> Iterator[Match]:
     yield Match(
         "Trilu without upper: ONNX keeps the upper triangle, TensorRT the lower one",
         node=node,
-        fix=Fix("write upper=1", draft.edits),
+        fix=Fix("add upper=1", draft.edits),
     )
 
 
@@ -46,13 +46,13 @@ trilu_without_upper.examples = [
         after="g (float[4,5] x) => (float[4,5] y) { y = Trilu<upper = 1>(x) }",
     ),
     Fixed(
-        "with a diagonal, of integers, in the opset that brought the operator",
+        "integers with a diagonal, in the first opset that has the operator",
         before="g (int64[N,4,5] x) => (int64[N,4,5] y) <int64 k = {-1}> { y = Trilu(x, k) }",
         after="g (int64[N,4,5] x) => (int64[N,4,5] y) <int64 k = {-1}> { y = Trilu<upper = 1>(x, k) }",
         opset=14,
     ),
     Fixed(
-        "a causal mask whose diagonal is a graph input, in a branch",
+        "a causal mask in a branch; its diagonal is a graph input",
         before="""g (float[A,B] x, int64 k, bool c) => (float[A,B] y) {
             y = If(c)<then_branch = p () => (float[A,B] u) { u = Trilu(x, k) },
                       else_branch = q () => (float[A,B] v) { v = Neg(x) }> }""",
@@ -67,30 +67,30 @@ trilu_without_upper.examples = [
         after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[3,3] x) => (float[3,3] y) { y = my.F(x) }
             <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Trilu<upper = 1>(a) }""",
     ),
-    Silent("the side is written: upper", "g (float[4,5] x) => (float[4,5] y) { y = Trilu<upper = 1>(x) }"),
+    Silent("explicit upper = 1", "g (float[4,5] x) => (float[4,5] y) { y = Trilu<upper = 1>(x) }"),
     Silent(
-        "the side is written: lower",
+        "explicit upper = 0",
         "g (float[4,5] x, int64 k) => (float[4,5] y) { y = Trilu<upper = 0>(x, k) }",
     ),
     Silent(
-        "any other number than 0 is upper, for TensorRT too",
+        "any nonzero value means upper, in TensorRT too",
         "g (float[4,5] x) => (float[4,5] y) { y = Trilu<upper = 2>(x) }",
     ),
-    Silent("nothing in it", "g (float[3,0] x) => (float[3,0] y) { y = Trilu(x) }"),
-    Silent("one number", "g (float[5,1,1] x) => (float[5,1,1] y) { y = Trilu(x) }"),
+    Silent("empty tensor", "g (float[3,0] x) => (float[3,0] y) { y = Trilu(x) }"),
+    Silent("a single element", "g (float[5,1,1] x) => (float[5,1,1] y) { y = Trilu(x) }"),
     Fixed(
-        "one number, and a diagonal beside it",
+        "a single element, with a diagonal",
         before="g (float[1,1] x, int64 k) => (float[1,1] y) { y = Trilu(x, k) }",
         after="g (float[1,1] x, int64 k) => (float[1,1] y) { y = Trilu<upper = 1>(x, k) }",
     ),
     Silent(
-        "every call of the function says it",
+        "every call of the function sets it",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[3,3] x) => (float[3,3] y) { y = my.F<side = 1>(x) }
             <domain: "my", opset_import: ["" : 18]> F <side> (a) => (b) { b = Trilu<upper : int = @side>(a) }""",
     ),
     Silent(
-        "a local function that is called Trilu",
+        "a local function named Trilu",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[3,3] x) => (float[3,3] y) { y = my.Trilu(x) }
             <domain: "my", opset_import: ["" : 18]> Trilu (a) => (b) { b = Neg(a) }""",

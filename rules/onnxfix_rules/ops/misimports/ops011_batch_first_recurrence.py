@@ -1,4 +1,4 @@
-"""OPS011: recurrent operators with the batch first."""
+"""OPS011: recurrent operators in batch-first layout."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from onnxfix.rule import (
 )
 
 _OUTPUTS = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
-"""How Y, Y_h and Y_c lie with the batch first, as permutations of how they lie with the time first."""
+"""Permutations that turn the time-first layout of Y, Y_h and Y_c into the batch-first one."""
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
 @rule("OPS011", ops=sorted(_GATES), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[47])
 def batch_first_recurrence(node: Node, model: Model) -> Iterator[Match]:
-    """A GRU, LSTM or RNN with `layout = 1`: the batch comes first, and TensorRT takes it for the time.
+    """A GRU, LSTM or RNN with `layout = 1` (batch first): TensorRT treats the batch axis as time.
 
     ## Why it matters
-    TensorRT does not read the attribute. Its loop walks along axis 0 of X, so the samples of a batch become the steps
-    of one sequence. Measured with TensorRT-RTX 1.7.1 by reading the imported network, for all three operators, forward,
-    reverse and in both directions, in opsets 14 and 22:
+    TensorRT does not read the attribute. Its loop runs along axis 0 of X, so the samples of a batch become the steps of
+    one sequence. Measured with TensorRT-RTX 1.7.1 by reading the imported network, for all three operators, forward,
+    reverse and bidirectional, in opsets 14 and 22:
 
-    - Without initial states it parses and builds without a word. For X of [2, 3, 5] it computes Y_h as [1, 3, 4], where
-      ONNX has [2, 1, 4], and Y as [2, 1, 3, 4] instead of [2, 3, 1, 4].
-    - With initial states the build fails where the sizes are known: `IRecurrenceLayer must have inputs with same
-      shape. First input h0 has shape [2,1,4] and second input … has shape [2,3,4]`. Where they are not, it builds.
-    - With sequence lengths the parser refuses sizes that do not happen to agree (`broadcast dimensions must be
+    - Without initial states it parses and builds without a warning. For X of [2, 3, 5] it computes Y_h as [1, 3, 4],
+      where ONNX has [2, 1, 4], and Y as [2, 1, 3, 4] instead of [2, 3, 1, 4].
+    - With initial states and static sizes the build fails: `IRecurrenceLayer must have inputs with same shape. First
+      input h0 has shape [2,1,4] and second input … has shape [2,3,4]`. With dynamic sizes it builds.
+    - With sequence lengths the parser rejects sizes that do not happen to match (`broadcast dimensions must be
       conformable`).
 
     ## Fix
-    Time first: a Transpose before X and the initial states and one behind each output, and no `layout`. Exact, since
-    only the order of the elements changes. ONNX Runtime does not run `layout = 1` (`Batchwise recurrent operations
-    (layout == 1) are not supported`), but it runs the result.
+    Time first: a Transpose before X and the initial states, one after each output, and no `layout`. Exact, since only
+    the order of the elements changes. ONNX Runtime does not run `layout = 1` (`Batchwise recurrent operations (layout
+    == 1) are not supported`), but it runs the result.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__LSTM.html, attribute layout, since opset 14
@@ -61,9 +61,9 @@ def batch_first_recurrence(node: Node, model: Model) -> Iterator[Match]:
     if not any(is_read(value) for value in node.outputs):
         return
     yield Match(
-        f"{node.op_type} with layout=1 has the batch first; TensorRT ignores it and takes the batch for the time",
+        f"{node.op_type} with layout=1 (batch first): TensorRT ignores it and treats the batch axis as time",
         node=node,
-        fix=Fix("put the time first, by Transposes around it", _time_first(node).edits),
+        fix=Fix("convert to time first with Transposes", _time_first(node).edits),
     )
 
 
@@ -95,7 +95,7 @@ def _time_first(node: Node) -> Draft:
 
 
 def _with_lengths(op_type: str, layout: int) -> ModelProto:
-    """A model with sequence lengths; its output is declared as the operator makes it."""
+    """A model with sequence lengths; its output is declared with the operator's own shape."""
     gates = _GATES[op_type] * 3
     shapes: dict[str, Any] = {"x": ["B", "T", 2], "w": [1, gates, 2], "r": [1, gates, 3]}
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
@@ -129,7 +129,7 @@ batch_first_recurrence.examples = [
         opset=22,
     ),
     Fixed(
-        "an RNN in both directions; an output that nothing reads",
+        "a bidirectional RNN; one output is unused",
         before="""g (float[B,T,2] x, float[2,3,2] w, float[2,3,3] r) => (float[B,T,2,3] y) {
             y, dead = RNN<hidden_size = 3, layout = 1, direction = "bidirectional">(x, w, r) }""",
         after="""g (float[B,T,2] x, float[2,3,2] w, float[2,3,3] r) => (float[B,T,2,3] y) {
@@ -139,7 +139,7 @@ batch_first_recurrence.examples = [
         opset=14,
     ),
     Fixed(
-        "inside a branch, of a captured sequence",
+        "in a branch, with a captured sequence",
         before="""g (float[2,3,2] x, float[1,3,2] w, float[1,3,3] r, bool k) => (float[2,1,3] y) {
             y = If(k)<then_branch = p () => (float[2,1,3] u) { , u = RNN<hidden_size = 3, layout = 1>(x, w, r) },
                       else_branch = q () => (float[2,1,3] v) { , m = RNN<hidden_size = 3, layout = 1>(x, w, r)
@@ -151,7 +151,7 @@ batch_first_recurrence.examples = [
                           , d = RNN<hidden_size = 3>(c, w, r)  m = Transpose<perm = [1,0,2]>(d)  v = Neg(m) }> }""",
     ),
     Fixed(
-        "in a local function, which has its size from the caller",
+        "in a local function that gets hidden_size from the call",
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,3,2] x, float[1,3,2] w, float[1,3,3] r) => (float[2,1,3] y) { y = my.F<size = 3>(x, w, r) }
             <domain: "my", opset_import: ["" : 18]> F <size> (a, w, r) => (b) {
@@ -179,17 +179,17 @@ batch_first_recurrence.examples = [
             h = Transpose<perm = [1,0,2]>(u) }""",
     ),
     Silent(
-        "time first, by default",
+        "time first by default",
         """g (float[T,B,2] x, float[1,12,2] w, float[1,12,4] r) => (float[1,B,4] h) {
             , h = GRU<hidden_size = 4>(x, w, r) }""",
     ),
     Silent(
-        "time first, written",
+        "explicit layout = 0",
         """g (float[T,B,2] x, float[1,16,2] w, float[1,16,4] r) => (float[T,1,B,4] y) {
             y = LSTM<hidden_size = 4, layout = 0>(x, w, r) }""",
     ),
     Silent(
-        "one step of one sequence: the axes are of the same length, and it does not matter which is first",
+        "one step of one sequence: both axes have length 1, so their order does not matter",
         """g (float[1,1,2] x, float[1,3,2] w, float[1,3,3] r) => (float[1,1,3] h) {
             , h = RNN<hidden_size = 3, layout = 1>(x, w, r) }""",
     ),

@@ -1,4 +1,4 @@
-"""OPS012: blocks of pixels to channels, in the newer of two orders."""
+"""OPS012: SpaceToDepth in the newer of its two channel orders."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from onnxfix.rule import (
 
 @rule("OPS012", ops=["SpaceToDepth"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[48])
 def space_to_depth_crd(node: Node, model: Model) -> Iterator[Match]:
-    """A SpaceToDepth with `mode = CRD`: TensorRT takes the channels in the order of DCR.
+    """A SpaceToDepth with `mode = CRD`: TensorRT orders the channels as in DCR.
 
     ## Why it matters
-    The attribute came with opset 28 and TensorRT does not read it: the shape is right, the channels are permuted. It
-    parses and builds without a word. Measured with TensorRT-RTX 1.7.1 by reading the imported network: the axes
-    [N, C, H, b, W, b] are transposed by (0, 3, 5, 1, 2, 4), whatever the mode; CRD is (0, 1, 3, 5, 2, 4). The mode of
-    DepthToSpace, the way back, is read right.
+    The attribute was introduced in opset 28 and TensorRT does not read it: the shape is right, the channels are
+    permuted. It parses and builds without a warning. Measured with TensorRT-RTX 1.7.1 by reading the imported network:
+    the axes [N, C, H, b, W, b] are transposed by (0, 3, 5, 1, 2, 4), whatever the mode; CRD is (0, 1, 3, 5, 2, 4). The
+    mode of DepthToSpace, the inverse, is imported correctly.
 
     ## Fix
-    Reshape, Transpose and Reshape, where channels, height and width are known (two layers, as many as the operator
-    has); else the default order and a Gather that picks the channels. Both are exact: elements only move. Nothing is
-    done where not even the number of channels is known.
+    Reshape, Transpose and Reshape, where channels, height and width are static (two layers, as many as the operator
+    has); otherwise the default order and a Gather that permutes the channels. Both are exact: elements only move. No
+    fix where even the number of channels is unknown.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__SpaceToDepth.html
@@ -49,7 +49,7 @@ def space_to_depth_crd(node: Node, model: Model) -> Iterator[Match]:
     if shape is not None and len(shape) == 4 and (block == 1 or shape[1].value == 1):
         return  # both orders are the same
     yield Match(
-        "SpaceToDepth with mode=CRD: TensorRT orders the channels as DCR does",
+        "SpaceToDepth with mode=CRD: TensorRT orders the channels as in DCR",
         node=node,
         fix=_fix(node, data, block, shape),
     )
@@ -71,11 +71,11 @@ def _fix(node: Node, data: Value, block: object, shape: Sequence[Dim] | None) ->
         split = draft.add("Reshape", [data, draft.constant(apart, "apart")], hint="blocks")
         moved = draft.add("Transpose", [split], perm=[0, 1, 3, 5, 2, 4])
         draft.add("Reshape", [moved, draft.constant(together, "together")], output=output.name)
-        return Fix("write Reshape, Transpose and Reshape", draft.edits)
+        return Fix("replace by Reshape, Transpose and Reshape", draft.edits)
     order = np.arange(block * block * channels).reshape(block * block, channels).T.reshape(-1)
     default = draft.add("SpaceToDepth", [data], hint="dcr", blocksize=block)
     draft.add("Gather", [default, draft.constant(order, "channels")], output=output.name, axis=1)
-    return Fix("take the default order and pick the channels", draft.edits)
+    return Fix("use the default order and permute the channels", draft.edits)
 
 
 space_to_depth_crd.examples = [
@@ -99,7 +99,7 @@ space_to_depth_crd.examples = [
         ir_version=10,
     ),
     Fixed(
-        "a dynamic image: the channels of the other order are picked",
+        "a dynamic image: a Gather permutes the channels",
         before="""g (float[N,2,H,W] x) => (float[N,8,P,Q] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
         after="""g (float[N,2,H,W] x) => (float[N,8,P,Q] y) <int64[8] i = {0, 2, 4, 6, 1, 3, 5, 7}> {
             a = SpaceToDepth<blocksize = 2>(x)  y = Gather<axis = 1>(a, i) }""",
@@ -107,31 +107,31 @@ space_to_depth_crd.examples = [
         ir_version=10,
     ),
     Flagged(
-        "how many channels there are is not known",
+        "the number of channels is dynamic",
         """g (float[N,C,H,W] x) => (float[N,K,P,Q] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
         opset=28,
         ir_version=10,
     ),
     Silent(
-        "one channel has but one order",
+        "one channel: both orders are the same",
         """g (float[N,1,H,W] x) => (float[N,4,P,Q] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
         opset=28,
         ir_version=10,
     ),
     Silent(
-        "the order that TensorRT reads, written",
+        "explicit DCR",
         """g (float[N,2,4,4] x) => (float[N,8,2,2] y) { y = SpaceToDepth<blocksize = 2, mode = "DCR">(x) }""",
         opset=28,
         ir_version=10,
     ),
     Silent(
-        "and by default",
+        "DCR by default",
         "g (float[N,2,4,4] x) => (float[N,8,2,2] y) { y = SpaceToDepth<blocksize = 2>(x) }",
         opset=28,
         ir_version=10,
     ),
     Silent(
-        "the way back is read right in both orders",
+        "DepthToSpace is imported correctly in both orders",
         """g (float[N,8,2,2] x) => (float[N,2,4,4] y) { y = DepthToSpace<blocksize = 2, mode = "CRD">(x) }""",
     ),
 ]

@@ -1,4 +1,4 @@
-"""OPS013: a transposed convolution that is given the shape of its result."""
+"""OPS013: a transposed convolution with an explicit output shape."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from onnxfix_rules.ops.misimports import _deconv as dc
 
 @rule("OPS013", ops=["ConvTranspose"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[49])
 def conv_transpose_output_shape(node: Node, model: Model) -> Iterator[Match]:
-    """A ConvTranspose with `output_shape` for which TensorRT works out another padding than ONNX.
+    """A ConvTranspose with `output_shape` for which TensorRT computes other padding than ONNX.
 
     ## Why it matters
-    ONNX cuts the full result down to `output_shape`; where the number to cut is odd, the odd one goes at the start
-    (since opset 11). TensorRT cuts it at the end: the shape is right, the picture is shifted by a pixel, and it parses
-    and builds without a word. Measured with TensorRT-RTX 1.7.1 in opsets 11, 18 and 22 by reading the imported
-    network: for an image and a kernel of 3x3, strides of 2 and `output_shape = [6, 6]` the deconvolution has
+    ONNX cuts the full result down to `output_shape`; where the number of elements to cut is odd, the odd one is cut at
+    the start (since opset 11). TensorRT cuts it at the end: the shape is right, the image is shifted by a pixel, and it
+    parses and builds without a warning. Measured with TensorRT-RTX 1.7.1 in opsets 11, 18 and 22 by reading the
+    imported network: for an image and a kernel of 3x3, strides of 2 and `output_shape = [6, 6]` the deconvolution has
     `pre_padding (0, 0), post_padding (1, 1)`. With the values 1 to 9 in both, its first row is 1, 2, 5, 4, 9, 6 instead
     of ONNX's 5, 14, 10, 24, 15, 18.
 
-    - **A dynamic image**: TensorRT works the padding out at import and takes -1 for the unknown size. It refuses
+    - **A dynamic image**: TensorRT computes the padding at import and uses -1 for the unknown size. It rejects the node
       (`TensorRT does not support negative pre-padding in the ConvTranspose operator!`) or, with a large kernel, pads by
-      a wrong number.
-    - **A signal** (one spatial axis): the same refusal, whatever the length.
+      a wrong amount.
+    - **A signal** (one spatial axis): the same error, whatever the length.
 
-    An even number to cut, and 0, are read right in two and three dimensions. tensorflow-onnx prefers `output_shape`
-    to `pads`.
+    With two and three spatial axes, an even number to cut, including 0, is imported correctly. tensorflow-onnx prefers
+    `output_shape` to `pads`.
 
     ## Fix
-    Write the padding out as `pads` and drop `output_shape`. Exact: ONNX gives the equations. Nothing is done where the
-    image is dynamic; where more is wanted than there is; before opset 11 where the number is odd (the specification and
-    ONNX Runtime differ); and where ONNX's reference evaluator, which takes `pads` as they stand, would differ from the
+    Replace `output_shape` by explicit `pads`. Exact: ONNX gives the equations. No fix where the image is dynamic; where
+    `output_shape` is larger than the full result; before opset 11 where the number to cut is odd (the specification and
+    ONNX Runtime differ); and where ONNX's reference evaluator, which uses `pads` as given, would differ from the
     specification.
 
     ## References
@@ -41,7 +41,7 @@ def conv_transpose_output_shape(node: Node, model: Model) -> Iterator[Match]:
     if node.attribute("output_shape") is None:
         return
     found = dc.deconv(node, model)
-    if found is None or found.wanted is None or found.auto_pad != "NOTSET":
+    if found is None or found.output_shape is None or found.auto_pad != "NOTSET":
         return
     problem = _problem(found)
     if not problem:
@@ -49,22 +49,24 @@ def conv_transpose_output_shape(node: Node, model: Model) -> Iterator[Match]:
     totals = found.totals
     draft = None if totals is None else dc.write_pads(node, found, totals)
     yield Match(
-        f"ConvTranspose with output_shape {list(found.wanted)}: {problem}",
+        f"ConvTranspose with output_shape {list(found.output_shape)}: {problem}",
         node=node,
-        fix=Fix("write the padding as pads", draft.edits) if draft is not None else None,
+        fix=Fix("replace output_shape by explicit pads", draft.edits) if draft is not None else None,
     )
 
 
 def _problem(found: dc.Deconv) -> str:
-    """What TensorRT does otherwise, or "" where it reads this right."""
+    """What TensorRT does differently, or "" where it imports the node correctly."""
     if None in found.sizes:
-        return "TensorRT works the padding out with -1 for a dynamic size, and refuses it or pads wrongly"
-    assert found.wanted is not None
-    if len(found.spans) == 1 and found.wanted[0] != 1:
-        return "TensorRT refuses it with one spatial axis"
+        return (
+            "TensorRT computes the padding with -1 for a dynamic size, and rejects the node or pads wrongly"
+        )
+    assert found.output_shape is not None
+    if len(found.spans) == 1 and found.output_shape[0] != 1:
+        return "TensorRT rejects it with one spatial axis"
     totals = [found.total(axis) or 0 for axis in found.axes]
     if found.opset >= 11 and any(total > 0 and total % 2 for total in totals):
-        return f"{totals} elements are to be cut; ONNX cuts the odd one at the start, TensorRT at the end"
+        return f"of the {totals} elements to cut, ONNX cuts the odd one at the start, TensorRT at the end"
     return ""
 
 
@@ -78,14 +80,14 @@ conv_transpose_output_shape.examples = [
         after=f"{_IMAGE} {{ y = ConvTranspose<strides = [2,2], pads = [1,1,0,0]>(x, w) }}",
     ),
     Fixed(
-        "auto_pad says that there is none; pads that ONNX ignores",
+        "explicit auto_pad = NOTSET; ONNX ignores the pads",
         before=f'{_IMAGE} {{ y = ConvTranspose<strides = [2,2], auto_pad = "NOTSET", pads = [1,1,0,0], '
         "output_shape = [6,6]>(x, w) }",
         after=f"{_IMAGE} {{ y = ConvTranspose<strides = [2,2], pads = [1,1,0,0]>(x, w) }}",
         opset=11,
     ),
     Fixed(
-        "an odd and an even axis, a kernel with holes, a bias",
+        "an odd and an even axis, a dilated kernel, a bias",
         before="""g (float[1,2,3,3] x, float[2,1,3,2] w, float[1] b) => (float[1,1,8,5] y) {
             y = ConvTranspose<strides = [2,2], dilations = [2,1], output_shape = [8,5]>(x, w, b) }""",
         after="""g (float[1,2,3,3] x, float[2,1,3,2] w, float[1] b) => (float[1,1,8,5] y) {
@@ -93,20 +95,20 @@ conv_transpose_output_shape.examples = [
         opset=22,
     ),
     Fixed(
-        "output_padding counts",
+        "with output_padding",
         before=f"{_IMAGE} {{ y = ConvTranspose<strides = [3,3], output_padding = [1,1], output_shape = [7,7]>(x, w) }}",
         after=f"{_IMAGE} {{ y = ConvTranspose<strides = [3,3], output_padding = [1,1], pads = [2,2,1,1]>(x, w) }}",
         opset=14,
     ),
     Fixed(
-        "a signal: TensorRT refuses any length",
+        "a signal: TensorRT rejects any length",
         before="""g (float[N,1,3] x, float[1,2,3] w) => (float[N,2,5] y) {
             y = ConvTranspose<strides = [2], output_shape = [5]>(x, w) }""",
         after="""g (float[N,1,3] x, float[1,2,3] w) => (float[N,2,5] y) {
             y = ConvTranspose<strides = [2], pads = [1,1]>(x, w) }""",
     ),
     Fixed(
-        "a volume, grouped, in a branch",
+        "a grouped 3-D convolution, in a branch",
         before="""g (float[1,2,2,2,2] x, float[2,1,3,3,3] w, bool c) => (float[1,2,4,4,4] y) {
             y = If(c)<then_branch = p () => (float[1,2,4,4,4] u) {
                           u = ConvTranspose<group = 2, strides = [2,2,2], output_shape = [4,4,4]>(x, w) },
@@ -119,22 +121,22 @@ conv_transpose_output_shape.examples = [
                           v = ConvTranspose<group = 2, strides = [2,2,2], pads = [1,1,1,0,0,0]>(x, w) }> }""",
     ),
     Flagged(
-        "the image is dynamic: what to cut depends on its size",
+        "a dynamic image: the padding depends on its size",
         """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,6,6] y) {
             y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }""",
     ),
     Flagged(
-        "the result reaches into output_padding; ONNX's reference evaluator reads it otherwise",
+        "the result includes output_padding; ONNX's reference evaluator differs",
         """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,7,7] y) {
             y = ConvTranspose<strides = [2,2], output_padding = [1,1], output_shape = [7,7]>(x, w) }""",
     ),
     Flagged(
-        "a longer signal than there is: the rules of ONNX do not say where it goes",
+        "longer than the full result: ONNX does not define where the extra elements go",
         """g (float[1,1,3] x, float[1,2,3] w) => (float[1,2,8] y) {
             y = ConvTranspose<strides = [2], output_shape = [8]>(x, w) }""",
     ),
     Silent(
-        "an even number to cut",
+        "an even number of elements to cut",
         """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,5,5] y) {
             y = ConvTranspose<strides = [2,2], output_shape = [5,5]>(x, w) }""",
     ),
@@ -144,12 +146,12 @@ conv_transpose_output_shape.examples = [
             y = ConvTranspose<strides = [2,2], output_shape = [7,7]>(x, w) }""",
     ),
     Silent(
-        "more than there is, at the end for TensorRT and for ONNX's test of it",
+        "larger than the full result: added at the end, by TensorRT and in ONNX's own test",
         """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,8,8] y) {
             y = ConvTranspose<strides = [2,2], output_shape = [8,8]>(x, w) }""",
     ),
     Silent(
-        "before opset 11 ONNX cut the odd one at the end, as TensorRT does",
+        "before opset 11 ONNX cut the odd element at the end, as TensorRT does",
         f"{_IMAGE} {{ y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }}",
         opset=10,
     ),
@@ -159,7 +161,7 @@ conv_transpose_output_shape.examples = [
             y = ConvTranspose<strides = [2,2], pads = [1,1,0,0]>(x, w) }""",
     ),
     Silent(
-        "the kernel is not known",
+        "a dynamic kernel",
         """g (float[1,1,3,3] x, float[1,2,A,B] w) => (float[1,2,6,6] y) {
             y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }""",
     ),

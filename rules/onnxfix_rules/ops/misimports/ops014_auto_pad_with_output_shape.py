@@ -1,4 +1,4 @@
-"""OPS014: a transposed convolution with auto_pad and more."""
+"""OPS014: a transposed convolution with auto_pad and output_shape or output_padding."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from onnxfix_rules.ops.misimports import _deconv as dc
 
 @rule("OPS014", ops=["ConvTranspose"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[50])
 def auto_pad_with_output_shape(node: Node, model: Model) -> Iterator[Match]:
-    """A ConvTranspose with `auto_pad` beside `output_shape` or `output_padding`: TensorRT ignores the latter two.
+    """A ConvTranspose with `auto_pad` and `output_shape` or `output_padding`: TensorRT ignores the latter two.
 
     ## Why it matters
-    TensorRT parses and builds without a word, and gives another shape, or the right one with the picture moved.
+    TensorRT parses and builds without a warning, and computes another shape, or the right shape with the image shifted.
     Measured with TensorRT-RTX 1.7.1 by reading the imported network, for an image and a kernel of 3x3 and strides of 2:
 
     - SAME_UPPER and SAME_LOWER give 6x6 for every `output_shape`, VALID 7x7, with `output_padding = [1, 1]` too, where
       VALID means 8x8.
-    - SAME_* with `output_padding` has the right shape. ONNX counts it among what there is to cut, and so cuts
-      elsewhere: one row at each side instead of one at the end.
+    - SAME_* with `output_padding` has the right shape. ONNX includes it in the total to cut, and so cuts elsewhere: one
+      row at each side instead of one at the end.
 
-    Read right are `auto_pad` alone, an `output_shape` that it stands for anyway, and an `output_padding` that does not
-    move the cut.
+    Imported correctly: `auto_pad` alone, an `output_shape` equal to the one that `auto_pad` implies, and an
+    `output_padding` that does not move the cut.
 
     ## Fix
-    Write the padding out as `pads`; `output_padding` stays. Exact by ONNX's equations, also for images of unknown size
-    where there is no `output_shape`. No fix where a fixed result is wanted from an image of unknown size, where
-    more is wanted than there is, and before opset 11 where the number to cut is odd (the specification of that time and
-    ONNX Runtime differ).
+    Write explicit `pads`; `output_padding` stays. Exact by ONNX's equations, also for dynamic images where there is no
+    `output_shape`. No fix for a fixed `output_shape` of a dynamic image, for an `output_shape` larger than the full
+    result, and before opset 11 where the number to cut is odd (the specification of that time and ONNX Runtime differ).
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__ConvTranspose.html
@@ -37,41 +36,45 @@ def auto_pad_with_output_shape(node: Node, model: Model) -> Iterator[Match]:
     if node.attr("auto_pad", "NOTSET") not in ("VALID", *dc.SAME):
         return
     found = dc.deconv(node, model)
-    if found is None or found.pads is not None or not (found.wanted or any(found.extra)):
+    if found is None or found.pads is not None or not (found.output_shape or any(found.output_padding)):
         return
     wrong = [_misread(found, axis) for axis in found.axes]
     if not any(answer is not False for answer in wrong):
         return
     totals = found.totals
     draft = None if totals is None else dc.write_pads(node, found, totals)
-    ignored = f"output_shape {list(found.wanted)}" if found.wanted else f"output_padding {list(found.extra)}"
+    ignored = (
+        f"output_shape {list(found.output_shape)}"
+        if found.output_shape
+        else f"output_padding {list(found.output_padding)}"
+    )
     yield Match(
         f"ConvTranspose with auto_pad={found.auto_pad} and {ignored}, which TensorRT ignores",
         node=node,
         severity=Severity.ERROR if any(wrong) else Severity.WARNING,
-        fix=Fix("write the padding as pads", draft.edits) if draft is not None else None,
+        fix=Fix("replace auto_pad by explicit pads", draft.edits) if draft is not None else None,
     )
 
 
 def _misread(found: dc.Deconv, axis: int) -> bool | None:
-    """Whether TensorRT keeps another part of the full result along this axis; None: it depends."""
-    full, extra = found.full(axis), found.extra[axis]
-    # What TensorRT cuts. Where the kernel is shorter than the stride, SAME_* cuts nothing and gives less than it says.
+    """Whether TensorRT keeps another part of the full result along this axis; None where it depends on the size."""
+    full, output_padding = found.full(axis), found.output_padding[axis]
+    # What TensorRT cuts. Where the kernel is shorter than the stride, SAME_* cuts nothing and the result is too small.
     cut = found.spans[axis] - found.strides[axis] if found.auto_pad in dc.SAME else 0
-    if found.wanted is None and (found.auto_pad == "VALID" or cut < 0):
-        return extra > 0
+    if found.output_shape is None and (found.auto_pad == "VALID" or cut < 0):
+        return output_padding > 0
     cut = max(0, cut)
-    if found.wanted is not None:
+    if found.output_shape is not None:
         if full is None:
             return None
-        if full - cut != found.wanted[axis]:
+        if full - cut != found.output_shape[axis]:
             return True
-    return found.begin(cut + extra) != found.begin(cut)  # the size is right; is the start?
+    return found.begin(cut + output_padding) != found.begin(cut)  # the size is right; is the start?
 
 
 auto_pad_with_output_shape.examples = [
     Fixed(
-        "SAME_UPPER and another size than the one that it stands for",
+        "SAME_UPPER and another size than it implies",
         before="""g (float[N,1,3,3] x, float[1,2,3,3] w) => (float[N,2,5,5] y) {
             y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_shape = [5,5]>(x, w) }""",
         after="""g (float[N,1,3,3] x, float[1,2,3,3] w) => (float[N,2,5,5] y) {
@@ -85,14 +88,14 @@ auto_pad_with_output_shape.examples = [
             y = ConvTranspose<strides = [2,2], pads = [1,1,0,1]>(x, w, b) }""",
     ),
     Fixed(
-        "SAME_UPPER and output_padding, which moves the cut: the size of the image does not matter",
+        "SAME_UPPER and output_padding, which moves the cut for every image size",
         before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
             y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_padding = [1,1]>(x, w) }""",
         after="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
             y = ConvTranspose<strides = [2,2], output_padding = [1,1], pads = [1,1,1,1]>(x, w) }""",
     ),
     Fixed(
-        "SAME_LOWER and output_padding, one axis of a signal",
+        "SAME_LOWER and output_padding, on a signal",
         before="""g (float[1,1,T] x, float[1,2,4] w) => (float[1,2,A] y) {
             y = ConvTranspose<strides = [2], auto_pad = "SAME_LOWER", output_padding = [1]>(x, w) }""",
         after="""g (float[1,1,T] x, float[1,2,4] w) => (float[1,2,A] y) {
@@ -108,17 +111,17 @@ auto_pad_with_output_shape.examples = [
         opset=22,
     ),
     Flagged(
-        "a fixed result from a dynamic image",
+        "a fixed output_shape of a dynamic image",
         """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,6,6] y) {
             y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_shape = [6,6]>(x, w) }""",
     ),
     Flagged(
-        "more than there is",
+        "larger than the full result",
         """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,8,8] y) {
             y = ConvTranspose<strides = [2,2], auto_pad = "SAME_LOWER", output_shape = [8,8]>(x, w) }""",
     ),
     Flagged(
-        "before opset 11 the specification had the odd one elsewhere",
+        "before opset 11 the specification cut the odd element at the other end",
         """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,6,6] y) {
             y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_shape = [6,6]>(x, w) }""",
         opset=10,
@@ -129,12 +132,12 @@ auto_pad_with_output_shape.examples = [
             y = ConvTranspose<strides = [2,2], auto_pad = "SAME_LOWER">(x, w) }""",
     ),
     Silent(
-        "the size that SAME_UPPER stands for",
+        "the size that SAME_UPPER implies",
         """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,6,6] y) {
             y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_shape = [6,6]>(x, w) }""",
     ),
     Silent(
-        "the size that VALID stands for",
+        "the size that VALID implies",
         """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,7,7] y) {
             y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_shape = [7,7]>(x, w) }""",
     ),

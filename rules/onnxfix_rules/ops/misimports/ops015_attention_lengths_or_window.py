@@ -1,4 +1,4 @@
-"""OPS015: attention that is not to see everything."""
+"""OPS015: attention restricted by sequence lengths or a window."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from onnxfix.rule import (
     rule,
     symbols,
 )
-from onnxfix_rules.ops.misimports import _seen as seen
+from onnxfix_rules.ops.misimports import _seen as visible_keys
 from onnxfix_rules.ops.misimports._seen import Seen
 
 
@@ -33,29 +33,29 @@ def attention_lengths_or_window(node: Node, model: Model) -> Iterator[Match]:
     """An Attention with `nonpad_kv_seqlen`, `left_window_size` or `right_window_size`: TensorRT ignores them.
 
     ## Why it matters
-    All keys are attended, padding and what lies outside of the window too. It parses, and builds where the operator
-    does at all. Measured with TensorRT-RTX 1.7.1 by reading the imported network:
+    All keys are attended to, including padding and keys outside the window. It parses, and builds where the operator
+    builds at all. Measured with TensorRT-RTX 1.7.1 by reading the imported network:
 
-    - `nonpad_kv_seqlen` (opset 24) is read by nothing (`Unused Input: n` is the only word about it), and with
-      `is_causal` the mask is `UPPER_LEFT`, where ONNX counts from the last key that is no padding.
+    - `nonpad_kv_seqlen` (opset 24) is unused (the log's only mention is `Unused Input: n`), and with `is_causal` the
+      mask is `UPPER_LEFT`, where ONNX counts from the last key that is not padding.
     - the window sizes (opset 25): the attention has neither a mask nor a causal kind.
 
-    A `right_window_size` beside `is_causal`, a window that holds everything, and lengths that are as long as the keys
-    change nothing.
+    A `right_window_size` beside `is_causal`, a window that includes every key, and lengths equal to the number of keys
+    have no effect and are not reported.
 
     ## Fix
-    Say the same by `attn_mask`, which TensorRT reads: the keys that each query may see, causality included (TensorRT
-    takes no mask beside `is_causal`), and the mask that was there. For windows it is exact: ONNX adds 0 and -inf for
-    each of these. Lengths have to be asked for: ONNX's function body adds -inf for them too, but ONNX Runtime skips
-    the padding, and so differs where padding holds infinities or NaN.
+    Express the same by `attn_mask`, which TensorRT reads: the keys that each query may attend to, including causality
+    (TensorRT supports no mask beside `is_causal`) and the existing mask. Exact for windows: ONNX adds 0 and -inf for
+    each of these. Lengths require `--numeric-fixes`: ONNX's function body adds -inf for them too, but ONNX Runtime
+    skips the padding, and so differs where padding holds infinities or NaN.
 
     For compute capability 8.9 an Attention with a mask builds in half precision and bfloat16 with heads of 64; in
-    float32 and with heads of 4 or 8 it does not, though a three-dimensional one builds there as long as nothing
-    restricts it. A model that was built and misread may so be refused after the fix: it wants ONNX's function body.
+    float32 and with heads of 4 or 8 it does not, though a three-dimensional one without restrictions builds there. A
+    model that built but computed something else may therefore be rejected after the fix: it needs ONNX's function body.
 
-    A query that may see no key at all is 0 in ONNX; what TensorRT's kernels make of such a row of a mask was not
-    measured. No fix where a cache comes in (`past_key`: TensorRT refuses it) or the mask may be shorter than the keys
-    by a number that is not known.
+    A query that may attend to no key gives 0 in ONNX; what TensorRT's kernels compute for such a mask row was not
+    measured. No fix with a cache (`past_key`: TensorRT rejects it) or where the mask may be shorter than the keys by an
+    unknown number.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Attention.html
@@ -83,7 +83,7 @@ def _attention(node: Node, model: Model) -> Seen | None:
         node.attr(f"{side}_window_size", -1) if node.opset >= 25 else -1 for side in ("left", "right")
     )
     limits = []
-    if lengths is not None and not _full(lengths, queries, keys, causal):
+    if lengths is not None and not _is_full(lengths, queries, keys, causal):
         limits.append("nonpad_kv_seqlen")
     plain = lengths is None and node.input(4) is None
     if left >= 0 and not (plain and queries is not None and symbols.less(queries, left + 2).yes):
@@ -93,7 +93,7 @@ def _attention(node: Node, model: Model) -> Seen | None:
     return Seen(queries, keys, axis, lengths, causal, left, right, tuple(limits))
 
 
-def _full(lengths: Value, queries: Dim | None, keys: Dim | None, causal: bool) -> bool:
+def _is_full(lengths: Value, queries: Dim | None, keys: Dim | None, causal: bool) -> bool:
     """Whether no key is padding and causality begins where it does without lengths."""
     array = lengths.constant()
     if array is None or keys is None or queries is None or keys.value is None:
@@ -111,11 +111,11 @@ def _fix(node: Node, found: Seen, model: Model) -> Fix | None:
     if mask is not None:
         missing = _missing(shape, found.keys)
         if elem is None or missing is None or not (elem == TensorProto.BOOL or dtypes.is_float(elem)):
-            return None  # integers, which ONNX takes too, have no -inf
+            return None  # integers, which ONNX allows too, have no -inf
         short = missing
     draft = Draft(node)
     rows = None if shape is None or len(shape) < 2 else shape[-2]
-    allowed = seen.mask(draft, found, query, key, rows)
+    allowed = visible_keys.mask(draft, found, query, key, rows)
     if mask is not None and elem is not None and shape is not None:
         allowed = _joined(draft, mask, elem, allowed, [0] * (2 * len(shape) - 1) + [short])
     if found.lengths is not None:
@@ -125,11 +125,11 @@ def _fix(node: Node, found: Seen, model: Model) -> Fix | None:
         if node.attribute(name) is not None:
             draft.set_attr(node, name, None)
     safety = Safety.EXACT if found.lengths is None else Safety.NUMERIC
-    return Fix("say by attn_mask which keys each query may see", draft.edits, safety)
+    return Fix("express the restriction by attn_mask", draft.edits, safety)
 
 
 def _missing(shape: tuple[Dim, ...] | None, keys: Dim) -> int | None:
-    """How many keys the mask leaves out at its end; None where that is not known."""
+    """How many keys the mask is short of at its end; None where unknown."""
     if not shape:
         return None
     if symbols.equal(shape[-1], keys).yes:
@@ -140,21 +140,21 @@ def _missing(shape: tuple[Dim, ...] | None, keys: Dim) -> int | None:
 
 
 def _joined(draft: Draft, mask: Value, elem: int, allowed: str, pads: list[int]) -> str:
-    """The mask that was there and the new one; keys that the former leaves out are not to be seen."""
+    """The existing mask combined with the new one; keys beyond the existing mask are excluded."""
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem))
     boolean = elem == TensorProto.BOOL
-    never = (
+    excluded = (
         draft.constant(np.array(not boolean and -np.inf, dtype=dtype), "never")
         if any(pads) or not boolean
         else ""
     )
     given: Value | str = mask
     if any(pads):
-        given = draft.add("Pad", [mask, draft.constant(np.array(pads, dtype=np.int64), "pads"), never])
+        given = draft.add("Pad", [mask, draft.constant(np.array(pads, dtype=np.int64), "pads"), excluded])
     if boolean:
         return draft.add("And", [given, allowed])
     zero = draft.constant(np.array(0, dtype=dtype), "score")
-    return draft.add("Add", [given, draft.add("Where", [allowed, zero, never])])
+    return draft.add("Add", [given, draft.add("Where", [allowed, zero, excluded])])
 
 
 _QKV = "float[2,2,2,8] q, float[2,2,3,8] k, float[2,2,3,8] v"
@@ -164,7 +164,7 @@ _DYNAMIC = "float[B,2,S,8] q, float[B,2,T,8] k, float[B,2,T,8] v"
 
 attention_lengths_or_window.examples = [
     Fixed(
-        "lengths: keys behind them are padding",
+        "lengths: keys beyond them are padding",
         before=f"g ({_QKV}, int64[2] n) {_OUT} {{ y = Attention(q, k, v, , , , n) }}",
         after=f"""g ({_QKV}, int64[2] n) {_OUT}
             <int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, bool[2,1] r = {{1, 1}}> {{
@@ -174,7 +174,7 @@ attention_lengths_or_window.examples = [
         ir_version=10,
     ),
     Fixed(
-        "lengths, and no key after the query's own place",
+        "lengths and causality",
         before=f"g ({_QKV}, int64[2] n) {_OUT} {{ y = Attention<is_causal = 1>(q, k, v, , , , n) }}",
         after=f"""g ({_QKV}, int64[2] n) {_OUT}
             <int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, int64[2,1] i = {{-2, -1}}> {{
@@ -195,7 +195,7 @@ attention_lengths_or_window.examples = [
         ir_version=10,
     ),
     Fixed(
-        "lengths, and sequences of unknown length",
+        "lengths, and sequences of dynamic length",
         before=f"g ({_DYNAMIC}, int64[B] n) => (float[B,2,S,8] y) {{ y = Attention(q, k, v, , , , n) }}",
         after=f"""g ({_DYNAMIC}, int64[B] n) => (float[B,2,S,8] y)
             <int64[3] a = {{1, 2, 3}}, int64 o = {{0}}, int64 u = {{1}}, int64[1] b = {{1}}> {{
@@ -208,7 +208,7 @@ attention_lengths_or_window.examples = [
         ir_version=10,
     ),
     Fixed(
-        "lengths and a mask that is added",
+        "lengths and an additive mask",
         before=f"g ({_QKV}, float[2,1,2,3] b, int64[2] n) {_OUT} {{ y = Attention(q, k, v, b, , , n) }}",
         after=f"""g ({_QKV}, float[2,1,2,3] b, int64[2] n) {_OUT}
             <int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, float o = {{0}}, float e = {{-inf}}> {{
@@ -218,7 +218,7 @@ attention_lengths_or_window.examples = [
         ir_version=10,
     ),
     Fixed(
-        "a window to the left, of known sizes: the mask is a constant",
+        "a left window with static sizes: the mask is a constant",
         before=f"g ({_QKV}) {_OUT} {{ y = Attention<left_window_size = 0>(q, k, v) }}",
         after=f"""g ({_QKV}) {_OUT} <bool[2,3] m = {{1, 1, 1, 0, 1, 1}}> {{ y = Attention(q, k, v, m) }}""",
         opset=25,
@@ -235,7 +235,7 @@ attention_lengths_or_window.examples = [
         ir_version=10,
     ),
     Fixed(
-        "a causal window of unknown sizes",
+        "a causal window with dynamic sizes",
         before=f"""g ({_DYNAMIC}) => (float[B,2,S,8] y) {{
             y = Attention<is_causal = 1, left_window_size = 2>(q, k, v) }}""",
         after=f"""g ({_DYNAMIC}) => (float[B,2,S,8] y)
@@ -248,13 +248,13 @@ attention_lengths_or_window.examples = [
         ir_version=10,
     ),
     Flagged(
-        "by default, lengths are only reported",
+        "without --numeric-fixes: reported only",
         f"g ({_QKV}, int64[2] n) {_OUT} {{ y = Attention(q, k, v, , , , n) }}",
         opset=24,
         ir_version=10,
     ),
     Fixed(
-        "lengths that are as long as the keys, but longer than the queries: causality begins elsewhere",
+        "lengths equal to the number of keys but longer than the queries: causality begins elsewhere",
         before=f"g ({_QKV}) {_OUT} <int64[2] n = {{3, 3}}> {{ y = Attention<is_causal = 1>(q, k, v, , , , n) }}",
         after=f"""g ({_QKV}) {_OUT}
             <int64[2] n = {{3, 3}}, int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, int64[2,1] i = {{-2, -1}}> {{
@@ -264,14 +264,14 @@ attention_lengths_or_window.examples = [
         ir_version=10,
     ),
     Flagged(
-        "a cache inside: TensorRT refuses that anyway",
+        "with a cache: TensorRT rejects it anyway",
         """g (float[1,1,2,8] q, float[1,1,2,8] k, float[1,1,2,8] v, float[1,1,3,8] pk, float[1,1,3,8] pv)
             => (float[1,1,2,8] y) { y = Attention<left_window_size = 1>(q, k, v, , pk, pv) }""",
         opset=25,
         ir_version=10,
     ),
     Fixed(
-        "a mask that is shorter than the keys",
+        "a mask shorter than the keys",
         before=f"g ({_QKV}, bool[2,2] b, int64[2] n) {_OUT} {{ y = Attention(q, k, v, b, , , n) }}",
         after=f"""g ({_QKV}, bool[2,2] b, int64[2] n) {_OUT}
             <int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, int64[4] e = {{0, 0, 0, 1}}, bool f = {{0}}> {{
@@ -289,40 +289,40 @@ attention_lengths_or_window.examples = [
         ir_version=10,
     ),
     Silent(
-        "no bounds, written",
+        "explicit -1: no window",
         f"g ({_QKV}) {_OUT} {{ y = Attention<left_window_size = -1, right_window_size = -1>(q, k, v) }}",
         opset=25,
         ir_version=10,
     ),
     Silent(
-        "a window that holds everything",
+        "a window that includes every key",
         f"""g ({_QKV}) {_OUT} {{
             y = Attention<left_window_size = 1, right_window_size = 2>(q, k, v) }}""",
         opset=25,
         ir_version=10,
     ),
     Silent(
-        "a window to the right, of which causality leaves nothing",
+        "a right window that causality makes irrelevant",
         f"""g ({_DYNAMIC}) => (float[B,2,S,8] y) {{
             y = Attention<is_causal = 1, right_window_size = 0>(q, k, v) }}""",
         opset=25,
         ir_version=10,
     ),
     Silent(
-        "lengths that are as long as the keys",
+        "lengths equal to the number of keys",
         f"g ({_QKV}) {_OUT} <int64[2] n = {{3, 3}}> {{ y = Attention(q, k, v, , , , n) }}",
         opset=24,
         ir_version=10,
     ),
     Silent(
-        "a mask, or causality, alone",
+        "a mask or causality alone",
         f"""g ({_QKV}, bool[2,3] b) {_OUT} {{
             h = Attention<is_causal = 1>(q, k, v)  y = Attention(h, k, v, b) }}""",
         opset=24,
         ir_version=10,
     ),
     Flagged(
-        "a mask of integers, which have no -inf",
+        "an integer mask: no -inf",
         f"g ({_QKV}, int64[2] n, int32[2,3] m) {_OUT} {{ y = Attention(q, k, v, m, , , n) }}",
         opset=24,
         ir_version=10,

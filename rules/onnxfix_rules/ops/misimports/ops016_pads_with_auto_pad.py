@@ -1,4 +1,4 @@
-"""OPS016: two attributes that exclude each other."""
+"""OPS016: auto_pad and pads, which exclude each other."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety,
     hazards=[54],
 )
 def pads_with_auto_pad(node: Node, model: Model) -> Iterator[Match]:
-    """Both `auto_pad` and `pads`, which ONNX forbids: readers disagree about which one counts.
+    """Both `auto_pad` and `pads`, which ONNX forbids: implementations disagree about which one counts.
 
     ## Why it matters
     Measured with TensorRT-RTX 1.7.1 (by reading the imported network) and ONNX Runtime 1.31:
 
     - **VALID and pads**: TensorRT uses the pads, for Conv, ConvTranspose, AveragePool, MaxPool and LpPool; it parses
-      and builds without a word. ONNX Runtime ignores them in the pools and refuses both convolutions; the reference
-      evaluator ignores them but in MaxPool and ConvTranspose, and ONNX's shape inference counts them. Pads of 0
-      are read alike by all that read them.
-    - **SAME_UPPER, SAME_LOWER and pads**, also of 0: TensorRT refuses it (`Pads attribute should not be specified with
+      and builds without a warning. ONNX Runtime ignores them in the pools and rejects both convolutions; the reference
+      evaluator ignores them except in MaxPool and ConvTranspose, and ONNX's shape inference counts them. Pads of 0 are
+      interpreted alike by all that accept them.
+    - **SAME_UPPER, SAME_LOWER and pads**, also of 0: TensorRT rejects it (`Pads attribute should not be specified with
       SAME_LOWER or SAME_UPPER auto padding!`).
 
     ## Fix
-    Drop `pads`, as ONNX Runtime does. A guess about a model that means nothing, so it has to be asked for; where the
-    pads are 0 they say nothing, and it is exact.
+    Drop `pads`, as ONNX Runtime does. This guesses the meaning of an invalid model and requires `--unsafe-fixes`; where
+    the pads are 0 it is exact.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__AveragePool.html: "This attribute cannot be used simultaneously with auto_pad
@@ -44,9 +44,9 @@ def pads_with_auto_pad(node: Node, model: Model) -> Iterator[Match]:
         return
     draft = Draft(node)
     draft.set_attr(node, "pads", None)
-    does = "TensorRT uses the pads" if auto == "VALID" else "TensorRT refuses it"
+    behavior = "TensorRT uses the pads" if auto == "VALID" else "TensorRT rejects it"
     yield Match(
-        f"{node.op_type} with both auto_pad={auto} and pads {pads}, which ONNX forbids: {does}",
+        f"{node.op_type} with both auto_pad={auto} and pads {pads}, which ONNX forbids: {behavior}",
         node=node,
         fix=Fix("drop pads", draft.edits, Safety.UNSAFE if any(pads) else Safety.EXACT),
     )
@@ -58,37 +58,37 @@ _CONV = "g (float[1,1,5,5] x, float[1,1,3,3] w) => (float[1,1,A,B] y)"
 
 pads_with_auto_pad.examples = [
     Fixed(
-        "a pool: ONNX Runtime ignores the pads, TensorRT the VALID",
+        "a pool: ONNX Runtime ignores the pads, TensorRT ignores VALID",
         before=f"""{_POOL} {{
             y = AveragePool<kernel_shape = [3,3], auto_pad = "VALID", pads = [1,1,1,1]>(x) }}""",
         after=f"""{_POOL} {{ y = AveragePool<kernel_shape = [3,3], auto_pad = "VALID">(x) }}""",
         safety=Safety.UNSAFE,
     ),
     Flagged(
-        "by default it is only reported",
+        "without --unsafe-fixes: reported only",
         f"""{_POOL} {{ y = MaxPool<kernel_shape = [3,3], auto_pad = "VALID", pads = [1,1,1,1]>(x) }}""",
     ),
     Fixed(
-        "a convolution, which ONNX Runtime refuses",
+        "a convolution, which ONNX Runtime rejects",
         before=f"""{_CONV} {{ y = Conv<auto_pad = "VALID", pads = [1,1,1,1]>(x, w) }}""",
         after=f"""{_CONV} {{ y = Conv<auto_pad = "VALID">(x, w) }}""",
         safety=Safety.UNSAFE,
     ),
     Fixed(
-        "a transposed convolution: TensorRT uses the pads; nobody agrees with anybody",
+        "a transposed convolution: TensorRT uses the pads; all implementations disagree",
         before=f"""{_CONV} {{ y = ConvTranspose<auto_pad = "VALID", pads = [1,1,1,1]>(x, w) }}""",
         after=f"""{_CONV} {{ y = ConvTranspose<auto_pad = "VALID">(x, w) }}""",
         safety=Safety.UNSAFE,
         runs=False,
     ),
     Fixed(
-        "SAME_UPPER with pads: TensorRT refuses it",
+        "SAME_UPPER with pads: TensorRT rejects it",
         before=f"""{_POOL} {{ y = LpPool<kernel_shape = [3,3], auto_pad = "SAME_UPPER", pads = [1,1,1,1]>(x) }}""",
         after=f"""{_POOL} {{ y = LpPool<kernel_shape = [3,3], auto_pad = "SAME_UPPER">(x) }}""",
         safety=Safety.UNSAFE,
     ),
     Fixed(
-        "and with pads of 0, the same as none",
+        "SAME_LOWER with pads of 0, the same as none",
         before=f"""{_POOL} {{ y = MaxPool<kernel_shape = [3,3], auto_pad = "SAME_LOWER", pads = [0,0,0,0]>(x) }}""",
         after=f"""{_POOL} {{ y = MaxPool<kernel_shape = [3,3], auto_pad = "SAME_LOWER">(x) }}""",
     ),
@@ -96,7 +96,7 @@ pads_with_auto_pad.examples = [
         "VALID with pads of 0",
         f"""{_POOL} {{ y = AveragePool<kernel_shape = [3,3], auto_pad = "VALID", pads = [0,0,0,0]>(x) }}""",
     ),
-    Silent("NOTSET, written", f"""{_CONV} {{ y = Conv<auto_pad = "NOTSET", pads = [1,1,1,1]>(x, w) }}"""),
+    Silent("explicit NOTSET", f"""{_CONV} {{ y = Conv<auto_pad = "NOTSET", pads = [1,1,1,1]>(x, w) }}"""),
     Silent("pads alone", f"""{_POOL} {{ y = MaxPool<kernel_shape = [3,3], pads = [1,1,1,1]>(x) }}"""),
     Silent("auto_pad alone", f"""{_CONV} {{ y = Conv<auto_pad = "SAME_UPPER">(x, w) }}"""),
 ]

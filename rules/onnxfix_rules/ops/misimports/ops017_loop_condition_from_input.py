@@ -1,4 +1,4 @@
-"""OPS017: a graph input that says whether a loop goes on."""
+"""OPS017: a graph input that is a loop's condition."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from onnxfix.rule import (
 
 @rule("OPS017", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[55])
 def loop_condition_from_input(model: Model) -> Iterator[Match]:
-    """A graph input that a Loop reads as its condition: TensorRT renames the network's input.
+    """A graph input that is the condition of a Loop: TensorRT renames the network's input.
 
     ## Why it matters
-    TensorRT gives the tensor the name that the loop's body has for its condition. A caller who binds the input by the
-    model's name finds none. Measured with TensorRT-RTX 1.7.1: the input `c` of a model becomes the network's input
-    `on`; where something is called `on` already, `on_1` and so on; the last of several loops wins. It does so
-    with and without a trip count, from inside a branch, another loop or a local function. There is no warning, and the
+    TensorRT gives the tensor the name of the condition inside the loop's body. A caller who binds the input by the
+    model's name does not find it. Measured with TensorRT-RTX 1.7.1: the input `c` of a model becomes the network's
+    input `on`; where the name `on` is taken, `on_1` and so on; with several loops, the last one wins. It happens with
+    and without a trip count, from inside a branch, another loop or a local function. There is no warning, and the
     engine builds.
 
     A trip count, loop-carried inputs, the condition of an If, and a condition of shape [1] keep their names.
 
     ## Fix
-    An Identity between the input and the loop, which takes the name then. Exact.
+    Insert an Identity between the input and the loop; it gets the new name instead. Exact.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html: "The input/output of subgraph … matching is based on order instead
@@ -55,19 +55,19 @@ def loop_condition_from_input(model: Model) -> Iterator[Match]:
         draft.set_input(node, 1, draft.add("Identity", [condition], hint="condition"))
         inner = [value.name for body in node.subgraphs[:1] for value in body.inputs[1:2]]
         yield Match(
-            f"the graph input {source.name!r} is this Loop's condition: TensorRT renames it{_to(inner)}",
+            f"the graph input {source.name!r} is this Loop's condition: TensorRT renames it{_new_name(inner)}",
             node=node,
-            fix=Fix("put an Identity between the input and the Loop", draft.edits),
+            fix=Fix("insert an Identity between the input and the Loop", draft.edits),
             reads=(source,),
         )
 
 
-def _to(names: list[str]) -> str:
+def _new_name(names: list[str]) -> str:
     return f" to {names[0]!r}" if names else ""
 
 
 def _calls(model: Model, nodes: Sequence[Node]) -> dict[int, list[Node]]:
-    """Which of the nodes call a local function, by the id of its scope."""
+    """The nodes that call each local function, by the id of the function's scope."""
     bodies = {_key(scope): scope for scope in model.functions}
     found: dict[int, list[Node]] = {}
     for node in nodes if bodies else ():
@@ -78,7 +78,7 @@ def _calls(model: Model, nodes: Sequence[Node]) -> dict[int, list[Node]]:
 
 
 def _key(scope: Scope) -> tuple[str, str, str]:
-    """What a node that calls this function says: domain, operator, overload."""
+    """The domain, operator and overload by which nodes call this function."""
     proto = scope.proto
     assert isinstance(proto, FunctionProto)
     domain = "" if proto.domain == "ai.onnx" else proto.domain
@@ -86,7 +86,7 @@ def _key(scope: Scope) -> tuple[str, str, str]:
 
 
 def _network_input(value: Value, model: Model, calls: Mapping[int, list[Node]]) -> Value | None:
-    """The input of the main graph that the value is, by name or as a function's argument; None where it is none."""
+    """The main graph's input that this value is, directly or as a function's argument; None if it is not one."""
     pending, seen = [value], set()
     while pending:
         value = pending.pop()
@@ -96,9 +96,9 @@ def _network_input(value: Value, model: Model, calls: Mapping[int, list[Node]]) 
         if value.scope is model.main:
             return value
         if value.scope.kind == "function":
-            place = value.scope.inputs.index(value)
+            index = value.scope.inputs.index(value)
             pending.extend(
-                v for v in (call.input(place) for call in calls.get(id(value.scope), ())) if v is not None
+                v for v in (call.input(index) for call in calls.get(id(value.scope), ())) if v is not None
             )
     return None
 
@@ -109,19 +109,19 @@ _START = "g (float[2] x, bool c, int64 n) => (float[2] y)"
 
 loop_condition_from_input.examples = [
     Fixed(
-        "beside a trip count",
+        "with a trip count",
         before=f"{_START} {{ y = Loop(n, c, x){_BODY} }}",
         after=f"{_START} {{ k = Identity(c)  y = Loop(n, k, x){_BODY} }}",
     ),
     Fixed(
-        "alone, and read by another node too",
+        "without a trip count; another node also reads the input",
         before="""g (float[2] x, bool c, float l) => (float[2] y, bool d) { d = Not(c)
             y = Loop(, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
                 m = ReduceMax<keepdims = 0>(v)  more = Less(m, l)  w = Add(v, v) }> }""",
         after="""g (float[2] x, bool c, float l) => (float[2] y, bool d) { d = Not(c)  k = Identity(c)
             y = Loop(, k, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
                 m = ReduceMax<keepdims = 0>(v)  more = Less(m, l)  w = Add(v, v) }> }""",
-        runs=False,  # for most inputs it does not end
+        runs=False,  # for most inputs it never terminates
     ),
     Fixed(
         "two loops",
@@ -138,7 +138,7 @@ loop_condition_from_input.examples = [
              else_branch = q () => (float[2] z) {{ z = Neg(x) }}> }}""",
     ),
     Fixed(
-        "handed to a local function",
+        "passed to a local function",
         before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_START} {{ y = my.F(x, c, n) }}
             <domain: "my", opset_import: ["" : 18]> F (a, k, m) => (r) {{ r = Loop(m, k, a){_BODY} }}""",
         after=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_START} {{ y = my.F(x, c, n) }}
@@ -146,11 +146,11 @@ loop_condition_from_input.examples = [
                 j = Identity(k)  r = Loop(m, j, a){_BODY} }}""",
     ),
     Silent(
-        "a condition that a node makes, of the input or not",
+        "a condition computed by a node",
         f"{_START} {{ d = Not(c)  y = Loop(n, d, x){_BODY} }}",
     ),
     Silent(
-        "no condition; the trip count keeps its name",
+        "no condition: the trip count keeps its name",
         f"""{_START} {{ y = Loop(n, , x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {{ more = Not(c)  w = Neg(v) }}> }}""",
     ),
@@ -159,7 +159,7 @@ loop_condition_from_input.examples = [
         f"g (float[2] x, bool[1] c, int64 n) => (float[2] y) {{ y = Loop(n, c, x){_BODY} }}",
     ),
     Silent(
-        "there is a default, which TensorRT takes for a constant",
+        "an input with a default, which TensorRT treats as a constant",
         f"{_START} <bool c = {{1}}> {{ y = Loop(n, c, x){_BODY} }}",
     ),
     Silent(
@@ -169,7 +169,7 @@ loop_condition_from_input.examples = [
                       else_branch = q () => (float[2] v) { v = Neg(x) }> }""",
     ),
     Silent(
-        "a function that nobody calls",
+        "a function that is never called",
         f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_START} {{ y = Neg(x) }}
             <domain: "my", opset_import: ["" : 18]> F (a, k, m) => (r) {{ r = Loop(m, k, a){_BODY} }}""",
     ),

@@ -1,4 +1,4 @@
-"""OPS018: a transposed convolution whose result is longer than what it computes, with a bias that is no weight."""
+"""OPS018: a transposed convolution that extends its result and has a computed bias."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from onnxfix_rules.ops.misimports import _deconv as dc
 
 @rule("OPS018", ops=["ConvTranspose"], safety=Safety.EXACT, severity=Severity.ERROR)
 def output_padding_with_bias(node: Node, model: Model) -> Iterator[Match]:
-    """A ConvTranspose whose bias is computed and that adds more at the end than it cuts: TensorRT leaves the bias out.
+    """A ConvTranspose with a non-constant bias that adds more at the end than it cuts: TensorRT omits the bias there.
 
     ## Why it matters
     `output_padding` beyond what `pads` cut at the end (and an `output_shape` beyond the full result) adds rows and
-    columns to which no input contributes: in ONNX they hold the bias, in TensorRT 0. It parses and builds without
-    a word. Measured with TensorRT-RTX 1.7.1 by reading the imported network: a deconvolution with the bias, and behind
-    it a slice in mode `FILL`, without a value to fill in, makes its 7x7 to 8x8. It does so where the bias is a graph
-    input or the result of any node, a Cast or an Identity of a weight too. A bias that is a weight is read right: a
-    sum behind the slice adds it.
+    columns to which no input contributes: in ONNX they hold the bias, in TensorRT 0. It parses and builds without a
+    warning. Measured with TensorRT-RTX 1.7.1 by reading the imported network: a deconvolution with the bias, followed
+    by a slice in mode `FILL`, without a fill value, turns its 7x7 into 8x8. It happens where the bias is a graph input
+    or the result of any node, including a Cast or an Identity of a weight. A bias that is a weight is imported
+    correctly: a sum after the slice adds it.
 
     ## Fix
-    Take the bias out and add it afterwards. Exact in float32 and float64, where the bias is the last that is added
-    anyway; in half precision the sum is rounded once more, so there it has to be asked for.
+    Remove the bias and add it afterwards. Exact in float32 and float64, where the bias is added last anyway. In half
+    precision the sum is rounded once more: it requires `--numeric-fixes`.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__ConvTranspose.html: "changing this attribute only adds or removes output
@@ -40,26 +40,26 @@ def output_padding_with_bias(node: Node, model: Model) -> Iterator[Match]:
     if found is None or found.auto_pad != "NOTSET" or not any(_filled(found, axis) for axis in found.axes):
         return
     yield Match(
-        "ConvTranspose adds more at the end than it cuts, with a bias that is no weight: TensorRT fills in 0 there",
+        "ConvTranspose with a non-constant bias adds more at the end than it cuts: TensorRT fills in 0 there",
         node=node,
         fix=_fix(node, bias, len(found.spans), model),
     )
 
 
 def _is_tensor(bias: Value) -> bool:
-    """Whether TensorRT certainly takes it for a tensor: not for a weight, as it does with defaults of inputs too."""
+    """Whether TensorRT certainly imports the bias as a tensor; inputs with defaults are imported as weights."""
     if bias.producer is not None:
         return bias.producer.is_onnx and bias.producer.op_type != "Constant"
     return bias.is_input and bias.initializer is None and bias.scope.kind != "function"
 
 
 def _filled(found: dc.Deconv, axis: int) -> bool:
-    """Whether elements are added behind the full result along this axis."""
-    if found.wanted is not None:
+    """Whether elements are added after the full result along this axis."""
+    if found.output_shape is not None:
         total = found.total(axis)
-        return total is not None and (total < 0 or found.extra[axis] > total - total // 2)
+        return total is not None and (total < 0 or found.output_padding[axis] > total - total // 2)
     cut = 0 if found.pads is None else found.pads[axis + len(found.spans)]
-    return found.extra[axis] > cut
+    return found.output_padding[axis] > cut
 
 
 def _fix(node: Node, bias: Value, spatial: int, model: Model) -> Fix | None:
@@ -80,8 +80,8 @@ def _fix(node: Node, bias: Value, spatial: int, model: Model) -> Fix | None:
         aligned = draft.add("Unsqueeze", [bias, axes_name], hint="bias")
     draft.edits.append(AddNode(node.scope, proto, node))
     draft.add("Add", [proto.output[0], aligned], output=output.name)
-    wide = elem in (TensorProto.FLOAT, TensorProto.DOUBLE)
-    return Fix("add the bias afterwards", draft.edits, Safety.EXACT if wide else Safety.NUMERIC)
+    is_wide = elem in (TensorProto.FLOAT, TensorProto.DOUBLE)
+    return Fix("add the bias afterwards", draft.edits, Safety.EXACT if is_wide else Safety.NUMERIC)
 
 
 output_padding_with_bias.examples = [
@@ -94,7 +94,7 @@ output_padding_with_bias.examples = [
             c = Unsqueeze(b, a)  y = Add(u, c) }""",
     ),
     Fixed(
-        "less is cut at the end of one axis than is added; the bias is cast",
+        "along one axis more is added than cut; the bias is cast",
         before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) <int32[2] h = {1, 2}> {
             b = Cast<to = 1>(h)
             y = ConvTranspose<strides = [3,3], output_padding = [2,1], pads = [1,1,1,1]>(x, w, b) }""",
@@ -104,7 +104,7 @@ output_padding_with_bias.examples = [
             c = Unsqueeze(b, a)  y = Add(u, c) }""",
     ),
     Fixed(
-        "a signal, when the axes of Unsqueeze were an attribute",
+        "a signal, in an opset where the axes of Unsqueeze are an attribute",
         before="""g (float[1,1,T] x, float[1,2,3] w, float[2] b) => (float[1,2,A] y) {
             y = ConvTranspose<strides = [2], output_padding = [1]>(x, w, b) }""",
         after="""g (float[1,1,T] x, float[1,2,3] w, float[2] b) => (float[1,2,A] y) {
@@ -113,7 +113,7 @@ output_padding_with_bias.examples = [
         opset=11,
     ),
     Fixed(
-        "an output_shape beyond the result",
+        "an output_shape beyond the full result",
         before="""g (float[1,1,3,3] x, float[1,2,3,3] w, float[2] b) => (float[1,2,8,7] y) {
             y = ConvTranspose<strides = [2,2], output_shape = [8,7]>(x, w, b) }""",
         after="""g (float[1,1,3,3] x, float[1,2,3,3] w, float[2] b) => (float[1,2,8,7] y) <int64[3] a = {0, 2, 3}> {
@@ -121,7 +121,7 @@ output_padding_with_bias.examples = [
             c = Unsqueeze(b, a)  y = Add(u, c) }""",
     ),
     Fixed(
-        "an output_shape that cuts less at the end than is added",
+        "an output_shape that cuts less at the end than output_padding adds",
         before="""g (float[1,1,3,3] x, float[1,2,7,7] w, float[2] b) => (float[1,2,13,13] y) {
             y = ConvTranspose<strides = [3,3], output_padding = [2,2], output_shape = [13,13]>(x, w, b) }""",
         after="""g (float[1,1,3,3] x, float[1,2,7,7] w, float[2] b) => (float[1,2,13,13] y)
@@ -130,7 +130,7 @@ output_padding_with_bias.examples = [
             c = Unsqueeze(b, a)  y = Add(u, c) }""",
     ),
     Fixed(
-        "other nodes read the bias as well",
+        "other nodes also read the bias",
         before="""g (float[1,1,2,2] x, float[1,2,3,3] w, float[2] c) => (float[1,2,6,6] y, float[2] z) { b = Abs(c)
             y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w, b)  z = Neg(b) }""",
         after="""g (float[1,1,2,2] x, float[1,2,3,3] w, float[2] c) => (float[1,2,6,6] y, float[2] z)
@@ -147,7 +147,7 @@ output_padding_with_bias.examples = [
         safety=Safety.NUMERIC,
     ),
     Silent(
-        "as much is cut at the end as is added, as PyTorch's upsampling does",
+        "as much is cut at the end as added, as in PyTorch's upsampling",
         """g (float[1,1,H,W] x, float[1,2,3,3] w, float[2] b) => (float[1,2,A,B] y) {
             y = ConvTranspose<strides = [2,2], output_padding = [1,1], pads = [1,1,1,1]>(x, w, b) }""",
     ),
@@ -157,7 +157,7 @@ output_padding_with_bias.examples = [
             y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w, b) }""",
     ),
     Silent(
-        "a bias with a default, which TensorRT takes for a constant",
+        "a bias with a default, which TensorRT treats as a constant",
         """g (float[1,1,H,W] x, float[1,2,3,3] w, float[2] b) => (float[1,2,A,B] y) <float[2] b = {1, 2}> {
             y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w, b) }""",
     ),
@@ -177,7 +177,7 @@ output_padding_with_bias.examples = [
             y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_padding = [1,1]>(x, w, b) }""",
     ),
     Silent(
-        "a function's input, which may be a constant where the function is called",
+        "a function's input, which may be a constant at the call site",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[1,1,2,2] x, float[1,2,3,3] w) => (float[1,2,6,6] y) <float[2] b = {1, 2}> { y = my.F(x, w, b) }
             <domain: "my", opset_import: ["" : 18]> F (a, k, c) => (r) {

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule
-from onnxfix_rules.ops import _places
+from onnxfix_rules.ops import _scatter_indices
 
 
 @rule("OPS033", ops=["ScatterElements", "ScatterND"], severity=Severity.WARNING, hazards=[32])
 def duplicate_scatter_indices(node: Node, model: Model) -> Iterator[Match]:
-    """A ScatterND or ScatterElements whose constant indices name one place twice.
+    """A ScatterND or ScatterElements with duplicate constant indices.
 
     ## Why it matters
-    Without a reduction ONNX leaves open which update stays. ONNX Runtime writes one after the other, a GPU all at once:
-    the result may differ from it and from run to run. TensorRT-RTX 1.7.1 parses and builds it without a word (measured;
-    no engine was executed).
+    Without a reduction ONNX leaves undefined which update wins. ONNX Runtime writes one after the other, a GPU all at
+    once: the result may differ from ONNX Runtime's and from run to run. TensorRT-RTX 1.7.1 parses and builds it without
+    a warning (measured; no engine was executed).
 
     ## Fix
-    None: the model does not say which update is meant.
+    None: the model does not define which update is meant.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__ScatterND.html: "`indices` should not have duplicate entries"
     """
-    if node.attr("reduction", "none") == "none" and _places.distinct(node, model) is False:
+    if node.attr("reduction", "none") == "none" and _scatter_indices.are_distinct(node, model) is False:
         yield Match(f"{node.op_type} has duplicate indices, and which update wins is undefined", node=node)
 
 
@@ -31,38 +31,38 @@ _G = "g (float[4,3] x, float[2,3] u) => (float[4,3] y)"
 
 
 duplicate_scatter_indices.examples = [
-    Flagged("a row twice", f"{_G} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND(x, i, u) }}", runs=False),
+    Flagged("duplicate rows", f"{_G} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND(x, i, u) }}", runs=False),
     Flagged(
-        "a row twice, once counted from the end",
+        "duplicate rows, one counted from the end",
         f"{_G} <int64[2,1] i = {{3, -1}}> {{ y = ScatterND(x, i, u) }}",
         runs=False,
     ),
     Flagged(
-        "an element twice",
+        "duplicate elements",
         f"{_G} <int64[2,3] i = {{0, 1, 2, 3, 1, 0}}> {{ y = ScatterElements(x, i, u) }}",
         runs=False,
     ),
-    Silent("rows that differ", f"{_G} <int64[2,1] i = {{0, -1}}> {{ y = ScatterND(x, i, u) }}"),
+    Silent("distinct rows", f"{_G} <int64[2,1] i = {{0, -1}}> {{ y = ScatterND(x, i, u) }}"),
     Silent(
-        "the same number in another column",
+        "the same index in another column",
         f"{_G} <int64[2,3] i = {{0, 1, 2, 1, 0, 0}}> {{ y = ScatterElements(x, i, u) }}",
     ),
     Silent(
-        "along the other axis",
+        "distinct along the other axis",
         f"{_G} <int64[2,3] i = {{0, 1, 2, 0, 1, 2}}> {{ y = ScatterElements<axis = -1>(x, i, u) }}",
     ),
     Silent(
-        "perhaps: the axis is dynamic",
+        "a dynamic axis: perhaps the same row",
         """g (float[N,3] x, float[2,3] u) => (float[N,3] y) <int64[2,1] i = {0, -1}> {
             y = ScatterND(x, i, u) }""",
         runs=False,
     ),
     Silent(
-        "added up, where the order does not matter: OPS039",
+        "reduction = add, where the order does not matter (OPS039)",
         f'{_G} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND<reduction = "add">(x, i, u) }}',
     ),
     Silent(
-        "indices at run time",
+        "indices that are not constant",
         "g (float[4,3] x, float[2,3] u, int64[2,1] i) => (float[4,3] y) { y = ScatterND(x, i, u) }",
         runs=False,
     ),

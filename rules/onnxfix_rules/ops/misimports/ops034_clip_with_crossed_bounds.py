@@ -1,4 +1,4 @@
-"""OPS034: Clip whose lower bound is above its upper one."""
+"""OPS034: Clip whose lower bound is above the upper one."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def clip_with_crossed_bounds(node: Node, model: Model) -> Iterator[Match]:
 
     ## Why it matters
     ONNX defines the result: the maximum, everywhere. TensorRT imports an activation layer, `ActivationType.CLIP` with
-    alpha = 5.0 and beta = 1.0 for a minimum of 5 and a maximum of 1, which its documentation defines as
-    `f(x) = max(alpha, min(beta, x))`: the minimum, everywhere. It builds without a word. Measured with TensorRT-RTX
-    1.7.1 by reading the imported network; no engine was executed. Integers it clips by a maximum and then a minimum, as
-    ONNX does.
+    alpha = 5.0 and beta = 1.0 for a minimum of 5 and a maximum of 1, which its documentation defines as `f(x) =
+    max(alpha, min(beta, x))`: the minimum, everywhere. It builds without a warning. Measured with TensorRT-RTX 1.7.1 by
+    reading the imported network; no engine was executed. It clips integers by a maximum and then a minimum, as ONNX
+    does.
 
     ## Fix
     `Min(Max(x, min), max)`, in this order. Exact. Before opset 11, where the bounds are attributes, there is no fix:
-    ONNX Runtime refuses such a model. In most cases the bounds were meant the other way round.
+    ONNX Runtime rejects such a model. In most cases the bounds were swapped by mistake.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Clip.html: "If 'min' is greater than 'max', the clip operator sets all the
@@ -46,7 +46,7 @@ def clip_with_crossed_bounds(node: Node, model: Model) -> Iterator[Match]:
         draft.remove(node)
         raised = draft.add("Max", [data, node.inputs[1]])
         draft.add("Min", [raised, node.inputs[2]], output=output.name)
-        fix = Fix("write Max and then Min", draft.edits)
+        fix = Fix("replace by Max and Min", draft.edits)
     yield Match(
         f"the minimum {low:g} is above the maximum {high:g}: ONNX gives {high:g} everywhere, TensorRT {low:g}",
         node=node,
@@ -70,7 +70,7 @@ clip_with_crossed_bounds.examples = [
         after=f"g (float[N,3] x) => (float[N,3] y) {_BOUNDS} {{ m = Max(x, a)  y = Min(m, b) }}",
     ),
     Fixed(
-        "bounds that another Clip reads the right way round",
+        "another Clip reads the same bounds in order",
         before=f"""g (float[N] x) => (float[N] y, float[N] z) {_BOUNDS} {{
             y = Clip(x, a, b)  z = Clip(x, b, a) }}""",
         after=f"""g (float[N] x) => (float[N] y, float[N] z) {_BOUNDS} {{
@@ -78,7 +78,7 @@ clip_with_crossed_bounds.examples = [
         opset=11,
     ),
     Fixed(
-        "inside a branch, of half precision",
+        "half precision, in a branch",
         before="""g (float16[3] x, bool c) => (float16[3] y) {
             y = If(c)<then_branch = p () => (float16[3] u) {
                           a = Constant<value = float16 {16896}>()  b = Constant<value = float16 {15360}>()
@@ -92,25 +92,25 @@ clip_with_crossed_bounds.examples = [
         opset=13,
     ),
     Flagged(
-        "as attributes, which ONNX Runtime refuses",
+        "bounds as attributes: ONNX Runtime rejects it",
         "g (float[3] x) => (float[3] y) { y = Clip<min = 5.0, max = 1.0>(x) }",
         opset=10,
         runs=False,
     ),
     Silent(
-        "the bounds are in order",
+        "bounds in order",
         "g (float[3] x) => (float[3] y) <float a = {1}, float b = {5}> { y = Clip(x, a, b) }",
     ),
     Silent(
-        "the bounds are equal",
+        "equal bounds",
         "g (float[3] x) => (float[3] y) <float a = {5}, float b = {5}> { y = Clip(x, a, b) }",
     ),
     Silent(
-        "integers, which TensorRT clips by maximum and minimum",
+        "integers, which TensorRT clips correctly",
         "g (int32[3] x) => (int32[3] y) <int32 a = {5}, int32 b = {1}> { y = Clip(x, a, b) }",
     ),
     Silent(
-        "a bound that the caller gives",
+        "a bound that is a graph input",
         "g (float[3] x, float a) => (float[3] y) <float b = {1}> { y = Clip(x, a, b) }",
     ),
     Silent("only one bound", "g (float[3] x) => (float[3] y) <float a = {5}> { y = Clip(x, a) }"),

@@ -1,4 +1,4 @@
-"""OPS035: constant indices that point outside."""
+"""OPS035: constant indices that are out of range."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule, ta
 
 _AXIS = ("Gather", "GatherElements", "Scatter", "ScatterElements")
 _LIMIT = 1 << 24
-"""Bytes of indices that are looked at."""
+"""Maximum size of indices that are checked, in bytes."""
 
 
 @rule("OPS035", ops=[*_AXIS, "GatherND", "ScatterND"], severity=Severity.ERROR, hazards=[43])
 def index_out_of_range(node: Node, model: Model) -> Iterator[Match]:
-    """Constant indices of a Gather or Scatter that point outside of the data.
+    """Constant indices of a Gather or Scatter that are out of range.
 
     ## Why it matters
-    ONNX says that it is an error, and ONNX Runtime fails: `indices element out of data bounds, idx=9 must be within
-    the inclusive range [-4,3]`. TensorRT-RTX 1.7.1 parses and builds it without a word (measured, for Gather,
-    GatherElements, GatherND, ScatterElements and ScatterND); what an engine then reads is not defined.
+    ONNX defines it as an error, and ONNX Runtime fails: `indices element out of data bounds, idx=9 must be within the
+    inclusive range [-4,3]`. TensorRT-RTX 1.7.1 parses and builds it without a warning (measured, for Gather,
+    GatherElements, GatherND, ScatterElements and ScatterND); what an engine then reads is undefined.
 
     ## Fix
-    None: the model is wrong, mostly because a vocabulary or a table of positions was cut. Negative indices within
-    range count from the end, and TensorRT reads them so; before 8.2 its parser did not, by onnx-tensorrt's history:
-    there a Gather at such indices is a warning (target trt8.4, which begins at 8.0).
+    None: the model is wrong, usually because a vocabulary or a table of positions was cut. Negative indices within
+    range count from the end, and TensorRT interprets them so; before 8.2 its parser did not, according to
+    onnx-tensorrt's history: there a Gather with such indices is a warning (target trt8.4, which starts at 8.0).
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Gather.html: "It is an error if any of the index values are out of bounds"
@@ -39,28 +39,32 @@ def index_out_of_range(node: Node, model: Model) -> Iterator[Match]:
         axis = node.attr("axis", 0)
         if not -len(shape) <= axis < len(shape):
             return
-        places = {axis % len(shape): array}
+        indices_by_axis = {axis % len(shape): array}
     else:
         first = node.attr("batch_dims", 0) if node.op_type == "GatherND" else 0
         if array.ndim == 0 or first + array.shape[-1] > len(shape):
             return
-        places = {first + i: array[..., i] for i in range(array.shape[-1])}
-    for axis, wanted in places.items():
+        indices_by_axis = {first + i: array[..., i] for i in range(array.shape[-1])}
+    for axis, wanted in indices_by_axis.items():
         size = shape[axis].value
         if size is None:
             continue
         wrong = wanted[(wanted < -size) | (wanted >= size)]
         if wrong.size:
             yield Match(
-                f"{node.op_type} at index {wrong.reshape(-1)[0]} of axis {axis}, which has {size} elements",
+                f"{node.op_type} with index {wrong.reshape(-1)[0]} on axis {axis}, which has {size} elements",
                 node=node,
             )
             return
     target = target_of(model)
-    early = target.oldest < (8, 2) and not target.int64
-    if early and node.op_type == "Gather" and any(bool((wanted < 0).any()) for wanted in places.values()):
+    before_8_2 = target.oldest < (8, 2) and not target.int64
+    if (
+        before_8_2
+        and node.op_type == "Gather"
+        and any(bool((wanted < 0).any()) for wanted in indices_by_axis.values())
+    ):
         yield Match(
-            "a Gather at negative indices, which TensorRT before 8.2 does not count from the end",
+            "Gather with negative indices: TensorRT before 8.2 does not count them from the end",
             node=node,
             severity=Severity.WARNING,
         )
@@ -69,7 +73,7 @@ def index_out_of_range(node: Node, model: Model) -> Iterator[Match]:
 index_out_of_range.examples = [
     Flagged("Gather", "g (float[4,N] x) => (float[2,N] y) <int64[2] i = {0, 9}> { y = Gather(x, i) }"),
     Flagged(
-        "Gather, below the first",
+        "Gather, a negative index below the range",
         "g (float[N,4] x) => (float[N] y) <int64 i = {-5}> { y = Gather<axis = -1>(x, i) }",
     ),
     Flagged(
@@ -82,7 +86,7 @@ index_out_of_range.examples = [
             y = ScatterElements(x, i, u) }""",
     ),
     Flagged(
-        "GatherND, in the second place",
+        "GatherND, the second component of the index",
         "g (float[4,3] x) => (float[1] y) <int64[1,2] i = {3, 3}> { y = GatherND(x, i) }",
     ),
     Flagged(
@@ -90,38 +94,38 @@ index_out_of_range.examples = [
         "g (float[4,3] x, float[1,3] u) => (float[4,3] y) <int64[1,1] i = {4}> { y = ScatterND(x, i, u) }",
     ),
     Flagged(
-        "GatherND with a batch, whose axis comes after it",
+        "GatherND with a batch dimension; the indexed axis comes after it",
         "g (float[2,3] x) => (float[2] y) <int64[2,1] i = {0, 3}> { y = GatherND<batch_dims = 1>(x, i) }",
     ),
     Silent(
-        "GatherND with a batch that is shorter than the axis after it",
+        "GatherND with a batch dimension that is shorter than the indexed axis",
         "g (float[2,3] x) => (float[2] y) <int64[2,1] i = {0, 2}> { y = GatherND<batch_dims = 1>(x, i) }",
     ),
     Silent(
-        "negative ones count from the end",
+        "negative indices within range",
         "g (float[4,3] x) => (float[2,3] y) <int64[2] i = {-4, -1}> { y = Gather(x, i) }",
     ),
+    Silent("a dynamic axis", "g (float[N,3] x) => (float[1,3] y) <int64[1] i = {9}> { y = Gather(x, i) }"),
     Silent(
-        "the axis is dynamic", "g (float[N,3] x) => (float[1,3] y) <int64[1] i = {9}> { y = Gather(x, i) }"
+        "indices that are not constant", "g (float[4,3] x, int64[1] i) => (float[1,3] y) { y = Gather(x, i) }"
     ),
-    Silent("the indices are", "g (float[4,3] x, int64[1] i) => (float[1,3] y) { y = Gather(x, i) }"),
-    Silent("no indices at all", "g (float[4,3] x) => (float[0,3] y) <int64[0] i = {}> { y = Gather(x, i) }"),
+    Silent("empty indices", "g (float[4,3] x) => (float[0,3] y) <int64[0] i = {}> { y = Gather(x, i) }"),
     Silent(
         "GatherND in range",
         "g (float[4,3] x) => (float[1] y) <int64[1,2] i = {3, -3}> { y = GatherND(x, i) }",
     ),
     Flagged(
-        "the last row, for TensorRT 8.0 and 8.1",
+        "a negative index, for TensorRT 8.0 and 8.1",
         "g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
         target="trt8.4",
     ),
     Silent(
-        "the last row, for TensorRT-RTX",
+        "a negative index, for TensorRT-RTX",
         "g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
         target="rtx",
     ),
     Silent(
-        "the last row, for TensorRT 8.6",
+        "a negative index, for TensorRT 8.6",
         "g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
         target="trt8.6",
     ),

@@ -1,4 +1,4 @@
-"""OPS036: reflections that are wider than what they reflect."""
+"""OPS036: reflection padding wider than the axis allows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def reflect_padding_too_wide(node: Node, model: Model) -> Iterator[Match]:
 
     ## Why it matters
     An axis of 3 elements has 2 to reflect, since the one at the edge is not repeated. ONNX Runtime fails: `Pad reflect:
-    pre-pad (4) exceeds maximum allowed (2) for axis 3`. TensorRT-RTX 1.7.1 parses and builds it without a word
-    (measured), as a Slice layer that reflects on and on.
+    pre-pad (4) exceeds maximum allowed (2) for axis 3`. TensorRT-RTX 1.7.1 parses and builds it without a warning
+    (measured), as a Slice layer that keeps reflecting.
 
     ## Fix
-    None: the model asks for what ONNX does not define.
+    None: ONNX does not define the result.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Pad.html
@@ -39,7 +39,9 @@ def reflect_padding_too_wide(node: Node, model: Model) -> Iterator[Match]:
         size = shape[axis].value
         widest = max(pads[index], pads[index + len(axes)])
         if size is not None and size > 0 and widest > size - 1:
-            yield Match(f"a reflection of {widest} elements of axis {axis}, which has {size}", node=node)
+            yield Match(
+                f"reflection padding of {widest} on axis {axis}, which has {size} elements", node=node
+            )
             return
 
 
@@ -58,36 +60,37 @@ reflect_padding_too_wide.examples = [
         runs=False,
     ),
     Flagged(
-        "of one axis, by number",
+        "one axis, by the axes input",
         """g (float[N,3] x) => (float[N,7] y) <int64[2] p = {4, 0}, int64[1] a = {-1}> {
             y = Pad<mode = "reflect">(x, p, , a) }""",
         runs=False,
     ),
     Flagged(
-        "as an attribute",
+        "pads as an attribute",
         'g (float[1,3] x) => (float[1,6] y) { y = Pad<mode = "reflect", pads = [0, 0, 0, 3]>(x) }',
         opset=10,
         runs=False,
     ),
     Silent(
-        "one less",
+        "one less than the axis",
         'g (float[1,3] x) => (float[1,7] y) <int64[4] p = {0, 2, 0, 2}> { y = Pad<mode = "reflect">(x, p) }',
     ),
     Silent(
-        "wrapping around may go on and on",
+        "mode = wrap may be wider than the axis",
         'g (float[1,3] x) => (float[1,12] y) <int64[4] p = {0, 4, 0, 5}> { y = Pad<mode = "wrap">(x, p) }',
         opset=19,
     ),
     Silent(
-        "with a value", "g (float[1,3] x) => (float[1,12] y) <int64[4] p = {0, 4, 0, 5}> { y = Pad(x, p) }"
+        "constant padding",
+        "g (float[1,3] x) => (float[1,12] y) <int64[4] p = {0, 4, 0, 5}> { y = Pad(x, p) }",
     ),
     Silent(
-        "the axis is dynamic",
+        "a dynamic axis",
         'g (float[1,N] x) => (float[1,M] y) <int64[4] p = {0, 4, 0, 5}> { y = Pad<mode = "reflect">(x, p) }',
         runs=False,
     ),
     Silent(
-        "the edge may be repeated as often as one likes, and less than nothing is cut off",
+        "edge padding of any width; negative pads",
         """g (float[1,3] x) => (float[1,12] y, float[1,1] z)
             <int64[4] p = {0, 4, 0, 5}, int64[4] q = {0, -1, 0, -1}> {
             y = Pad<mode = "edge">(x, p)  z = Pad<mode = "reflect">(x, q) }""",

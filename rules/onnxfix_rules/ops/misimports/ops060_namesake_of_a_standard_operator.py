@@ -1,4 +1,4 @@
-"""OPS060: operators and functions that have a standard operator's name and are none."""
+"""OPS060: custom operators and functions named like a standard operator."""
 
 from __future__ import annotations
 
@@ -26,34 +26,33 @@ from onnxfix.rule import (
 from onnxfix_rules.ops._runtimes import origin
 
 _SAME = frozenset(("com.microsoft", name) for name in ("Gelu", "QuantizeLinear", "DequantizeLinear"))
-"""Operators that mean what the standard one means."""
+"""Operators with the same semantics as the standard one."""
 _OWN_RULE = frozenset(("com.microsoft", name) for name in ("Attention", "RotaryEmbedding"))
-"""Operators that other rules are about."""
+"""Operators that other rules handle."""
 
 
 @rule("OPS060", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13])
 def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:
-    """An operator of another domain, or a local function, that has a standard operator's name.
+    """An operator of another domain, or a local function, that is named like a standard operator.
 
     ## Why it matters
-    TensorRT's parser looks at the operator's name and not at its domain, nor whether the model defines a function of
-    that name. Measured with TensorRT-RTX 1.7.1: `my.Relu`, an operator that exists nowhere, imports as an ACTIVATION
-    and builds, without a warning; so does a call of the local function `Relu` of the domain `my` whose body is a Neg,
-    from the graph and from another function, and of one in ONNX's own domain. `my.Constant` becomes a weight, and
-    `my.Neg(x, x)` a UNARY that forgets its second input. The engine computes the standard operator, with that one's
-    defaults, and nothing says that the model meant another.
+    TensorRT's parser dispatches by the operator's name and ignores its domain and any function of that name in the
+    model. Measured with TensorRT-RTX 1.7.1: `my.Relu`, an operator that exists nowhere, imports as an ACTIVATION and
+    builds without a warning; so does a call of the local function `Relu` of the domain `my` whose body is a Neg, from
+    the graph and from another function, and of one in ONNX's own domain. `my.Constant` becomes a weight, and `my.Neg(x,
+    x)` a UNARY that ignores its second input. The engine computes the standard operator with that operator's defaults,
+    and nothing indicates that the model meant another.
 
-    Silent where the name is none of a standard operator that the target imports: TensorRT looks for a plugin then, or
-    goes into the function. `com.microsoft`'s Gelu, QuantizeLinear and DequantizeLinear mean the same and are not
-    reported; its Attention and RotaryEmbedding are matters of OPS093 and
-    OPS095.
+    Silent where the name is not that of a standard operator that the target imports: TensorRT then looks for a plugin
+    or inlines the function. `com.microsoft`'s Gelu, QuantizeLinear and DequantizeLinear have the same semantics and are
+    not reported; OPS093 and OPS095 handle its Attention and RotaryEmbedding.
 
     ## Fix
-    The nodes of a local function are put where it is called, under new names, with the attributes of the call. Exact.
-    The definition stays. Not where the function calls itself, stands for more than 1,000 nodes, or is written
-    in another opset, in which an operator of its body means something else.
+    The nodes of a local function replace its calls, under new names, with the attributes of the call. Exact. The
+    definition stays. No fix where the function is recursive, expands to more than 1,000 nodes, or imports another opset
+    in which an operator of its body has other semantics.
 
-    An operator of another domain stays as it is: rename it, or, where it means the standard one
+    An operator of another domain stays as it is: rename it, or, where it has the semantics of the standard one
     (`com.microsoft.LayerNormalization`, in the cases that agree), give it ONNX's domain.
 
     ## References
@@ -70,20 +69,20 @@ def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:
             node.op_type
         ) is not True:
             continue
-        edits = _written_out(node) if local else None
+        edits = _inlined(node) if local else None
         body = node.function
         yield Match(
-            f"{_title(node, local)} is read as ONNX's {node.op_type}{_origin(node, local)}",
+            f"{_title(node, local)} is imported as ONNX's {node.op_type}{_origin(node, local)}",
             node=node,
-            fix=None if edits is None else Fix("put its body in the place of the call", edits),
+            fix=None if edits is None else Fix("inline the function", edits),
             reads=() if body is None else tuple(inner for scope in body.walk() for inner in scope.nodes),
         )
 
 
-def _written_out(call: Node) -> list[Edit] | None:
+def _inlined(call: Node) -> list[Edit] | None:
     from onnxfix_rules.ops.misimports import _calls  # lazy: start-up
 
-    return _calls.written_out(call)
+    return _calls.inlined(call)
 
 
 def _title(node: Node, local: bool) -> str:
@@ -92,7 +91,7 @@ def _title(node: Node, local: bool) -> str:
 
 
 def _origin(node: Node, local: bool) -> str:
-    """Which tool writes an operator of ONNX Runtime."""
+    """Which tool writes this ONNX Runtime operator."""
     where = "" if local else origin(node)
     return f"; {where}" if where else ""
 
@@ -114,13 +113,13 @@ namesake_of_a_standard_operator.examples = [
         runs=False,
     ),
     Flagged(
-        "of a known one",
+        "an operator of com.microsoft",
         f"""{_HEAD} g (float[2,3] x, float[3] s) => (float[2,3] y) {{
             y = com.microsoft.LayerNormalization(x, s) }}""",
         runs=False,
     ),
     Fixed(
-        "a local function: its body is not read",
+        "a local function: TensorRT ignores its body",
         before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.Relu(x) }}
             {_FUNCTION} Relu (a) => (b) {{ b = Neg(a) }}""",
         after=f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = Neg(x) }}",
@@ -130,23 +129,23 @@ namesake_of_a_standard_operator.examples = [
         before="""<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { y = Relu(x) }
             <domain: "", opset_import: ["" : 18]> Relu (a) => (b) { b = Neg(a) }""",
         after="""<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { y = Neg(x) }""",
-        runs=False,  # other tools say no to that
+        runs=False,  # other tools reject it
     ),
     Flagged(
-        "which calls itself, or the operator: who knows",
+        "a body that calls its own name",
         """<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { y = Relu(x) }
             <domain: "", opset_import: ["" : 18]> Relu (a) => (b) { c = Neg(a)  b = Relu(c) }""",
         runs=False,
     ),
     Fixed(
-        "called by a function, which is called twice",
+        "called by a function that is called twice",
         before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ z = my.F(x)  y = my.F(z) }}
             {_FUNCTION} F (a) => (b) {{ c = Exp(a)  b = my.Relu(c) }}
             {_FUNCTION} Relu (a) => (b) {{ c = Neg(a)  b = Abs(c) }}""",
-        after=f"{_HEAD} g (float[2] x) => (float[2] y) {{ z = my.F(x)  y = my.F(z) }}",  # F is another one
+        after=f"{_HEAD} g (float[2] x) => (float[2] y) {{ z = my.F(x)  y = my.F(z) }}",  # F changes too
     ),
     Fixed(
-        "one calls the other",
+        "two such functions, one calling the other",
         before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.Relu(x) }}
             {_FUNCTION} Relu (a) => (b) {{ c = my.Tanh(a)  b = my.F(c) }}
             {_FUNCTION} Tanh (a) => (b) {{ b = Neg(a) }}
@@ -154,7 +153,7 @@ namesake_of_a_standard_operator.examples = [
         after=f"{_HEAD} g (float[2] x) => (float[2] y) {{ c = Neg(x)  y = my.F(c) }}",
     ),
     Fixed(
-        "attributes of the call, by default and left out; an input that is left out, and an output",
+        "attributes from the call, by default and omitted; an omitted input and output",
         before=f"""{_HEAD} g (float[2] x) => (float[2] y, float[2] n) {{ y, , n = my.Elu<beta = 0.25>(x, , x) }}
             <domain: "my", opset_import: ["" : 18]>
             Elu <gamma, beta: float = 0.5, alpha: float = 2.0> (a, low, c) => (d, e, f) {{
@@ -164,29 +163,29 @@ namesake_of_a_standard_operator.examples = [
         after=f"""{_HEAD} g (float[2] x) => (float[2] y, float[2] n) {{
             h = Constant<value = float {{3.0}}>()  k = Clip(x, , h)  l = LeakyRelu<alpha = 2.0>(k)
             m = LeakyRelu<alpha = 0.25>(x)  y = Add(l, m)  n = Elu(x) }}""",
-        runs=False,  # ONNX Runtime wants every attribute and every output
+        runs=False,  # ONNX Runtime requires every attribute and every output
     ),
     Flagged(
-        "an input is left out that a node of the body cannot do without",
+        "an omitted input that a node of the body requires",
         f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.Sub(x) }}
             {_FUNCTION} Sub (a, c) => (b) {{ b = Add(a, c) }}""",
         runs=False,
     ),
     Flagged(
-        "so is an attribute",
+        "an omitted attribute that a node of the body requires",
         f"""{_HEAD} g (float[2] x) => (int32[2] y) {{ y = my.Cast(x) }}
             {_FUNCTION} Cast <to> (a) => (b) {{ b = Cast<to: int = @to>(a) }}""",
         runs=False,
     ),
     Fixed(
-        "outputs that are the same twice, and an input",
+        "two outputs with the same value, one of them an input",
         before=f"""{_HEAD} g (float[2] x) => (float[2] y, float[2] z, float[2] w) {{ y, z, w = my.Split(x) }}
             {_FUNCTION} Split (a) => (b, b2, a2) {{ b = Neg(a)  b2 = Identity(b)  a2 = Identity(a) }}""",
         after=f"""{_HEAD} g (float[2] x) => (float[2] y, float[2] z, float[2] w) {{
             y = Neg(x)  z = Identity(y)  w = Identity(x) }}""",
     ),
     Fixed(
-        "in a loop, and a branch in the function that reads what is around it",
+        "in a loop; a branch in the function captures outer values",
         before=f"""{_HEAD} g (float[2] x, int64 n, bool c) => (float[2] y) <bool t = {{1}}> {{ y = Loop(n, t, x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {{
                 more = Identity(on)  w = my.Where(c, v, x) }}> }}
@@ -199,14 +198,14 @@ namesake_of_a_standard_operator.examples = [
                           else_branch = e () => (float[2] o) {{ o = Sub(k, x) }}> }}> }}""",
     ),
     Fixed(
-        "written in another opset, in which its operators are the same",
+        "a function with another opset whose operators are the same",
         before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.Relu(x) }}
             <domain: "my", opset_import: ["" : 13]> Relu (a) => (b) {{ b = Neg(a) }}""",
         after=f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = Neg(x) }}",
-        runs=False,  # ONNX Runtime takes no two opsets
+        runs=False,  # ONNX Runtime does not support two opsets
     ),
     Flagged(
-        "or not",
+        "a function with another opset whose operators differ",
         f"""{_HEAD} g (float[2] x) => (float[K] y) {{ y = my.Relu(x) }}
             <domain: "my", opset_import: ["" : 13]> Relu (a) => (b) {{ b = ReduceMax(a) }}""",
         runs=False,
@@ -219,31 +218,36 @@ namesake_of_a_standard_operator.examples = [
         runs=False,
     ),
     Silent(
-        "a name of its own",
+        "a name that no standard operator has",
         f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.F(x) }}
             {_FUNCTION} F (a) => (b) {{ b = Neg(a) }}""",
     ),
     Silent(
-        "a name of another case", f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.relu(x) }}", runs=False
+        "a name that differs in case",
+        f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.relu(x) }}",
+        runs=False,
     ),
     Silent(
-        "a standard operator that TensorRT does not import is no trap",
+        "a standard operator that TensorRT does not import",
         f"{_HEAD} g (float[2,2] x) => (float y) {{ y = my.Det(x) }}",
         runs=False,
     ),
-    Silent("it means the same", f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = com.microsoft.Gelu(x) }}"),
     Silent(
-        "ONNX's domain by its other name",
+        "the same semantics as the standard operator",
+        f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = com.microsoft.Gelu(x) }}",
+    ),
+    Silent(
+        "ONNX's domain by its other name, ai.onnx",
         """<ir_version: 9, opset_import: ["ai.onnx" : 18]>
             g (float[2] x) => (float[2] y) { y = ai.onnx.Relu(x) }""",
     ),
     Silent(
-        "in a function that nobody calls",
+        "in a function that is never called",
         f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = Neg(x) }}
             {_FUNCTION} F (a) => (b) {{ b = my.Tanh(a) }}""",
     ),
     Flagged(
-        "a name that Microsoft's domain has not",
+        "a name that com.microsoft does not define",
         """<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
             g (float[2] x) => (float[2] y) { y = com.microsoft.Relu(x) }""",
     ),

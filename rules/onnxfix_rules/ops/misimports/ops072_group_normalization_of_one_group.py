@@ -24,24 +24,23 @@ from onnxfix_rules.ops import _rewrite as rw
 
 @rule("OPS072", ops=["GroupNormalization"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[56])
 def group_normalization_of_one_group(node: Node, model: Model) -> Iterator[Match]:
-    """A GroupNormalization with `num_groups = 1`: TensorRT normalizes each channel by itself.
+    """A GroupNormalization with `num_groups = 1`: TensorRT normalizes each channel separately.
 
     ## Why it matters
-    In ONNX all channels are one group: mean and variance are taken over channels and space together. TensorRT imports
-    its normalization layer over the spatial axes with one group, and one group is that layer's word for none: it is
-    the layer of an InstanceNormalization. It parses and builds without a word. Measured with TensorRT-RTX 1.7.1 by
-    reading the imported network, in opsets 18, 21 and 23, for three to five dimensions, static and dynamic. Since opset
-    21 the engine is byte for byte that of InstanceNormalization; before, the kernel in it sums 9 numbers for each of
-    the 8 channels of a [2, 4, 3, 3], not 36 for each of the 2 samples. Where each channel has one number, the builder
-    refuses it since opset 21 (`Total number of elements within given the first two dimensions must be > 1`). Two
-    groups and more are read right. No engine was executed.
+    In ONNX all channels form one group: mean and variance are computed over channels and space together. TensorRT
+    imports its normalization layer over the spatial axes with one group, and for that layer one group means no groups:
+    it is the layer of an InstanceNormalization. It parses and builds without a warning. Measured with TensorRT-RTX
+    1.7.1 by reading the imported network, in opsets 18, 21 and 23, for three to five dimensions, static and dynamic.
+    Since opset 21 the engine is byte for byte that of InstanceNormalization; before, its kernel sums 9 elements for
+    each of the 8 channels of a [2, 4, 3, 3], not 36 for each of the 2 samples. Where each channel has one element, the
+    builder rejects it since opset 21 (`Total number of elements within given the first two dimensions must be > 1`).
+    Two groups and more are imported correctly. No engine was executed.
 
     ## Fix
-    LayerNormalization with `axis = 1`, which ONNX calls the equivalent; scale and bias get axes of length 1, so that
-    they lie along the channels. TensorRT reads it right: its layer has the channels among its axes, and the kernel
-    sums 36 numbers. Rounding differs: `--numeric-fixes`. No fix where the rank is not known and scale and bias
-    are of the channels. ONNX Runtime takes a scale of that shape since 1.24, and no image
-    without pixels.
+    LayerNormalization with `axis = 1`, which ONNX defines as equivalent; scale and bias get trailing axes of length 1,
+    so that they align with the channels. TensorRT imports it correctly: its layer has the channels among its axes, and
+    the kernel sums 36 elements. Rounding differs: `--numeric-fixes`. No fix where the rank is unknown and scale and
+    bias are per channel. ONNX Runtime accepts a scale of that shape since 1.24, and rejects images without pixels.
 
     TensorRT layers: 1, and 2 for scale and bias.
 
@@ -59,18 +58,18 @@ def group_normalization_of_one_group(node: Node, model: Model) -> Iterator[Match
     shape = model.shapes.shape(data)
     if shape is not None and (len(shape) < 3 or shape[1].value == 1 or any(dim.value == 0 for dim in shape)):
         return
-    if node.opset < 21 and any(_is_of_channels(node.input(index), model) for index in (1, 2)):
+    if node.opset < 21 and any(_is_per_channel(node.input(index), model) for index in (1, 2)):
         return
     yield Match(
-        "GroupNormalization of one group is over all channels; TensorRT normalizes each channel by itself",
+        "GroupNormalization with one group covers all channels; TensorRT normalizes each channel separately",
         node=node,
         fix=_fix(node, data, None if shape is None else len(shape)),
         reads=(data,),
     )
 
 
-def _is_of_channels(value: Value | None, model: Model) -> bool:
-    """Whether it certainly is no scale or bias of one group, as up to opset 20 it has to be."""
+def _is_per_channel(value: Value | None, model: Model) -> bool:
+    """Whether it is certainly not a scale or bias of one group, as opsets up to 20 require."""
     shape = None if value is None else model.shapes.static_shape(value)
     return shape not in (None, (1,))
 
@@ -91,25 +90,25 @@ def _fix(node: Node, data: Value, rank: int | None) -> Fix | None:
     rw.set_attribute(proto, "num_groups", None)
     rw.set_attribute(proto, "axis", 1)
     rw.replace(draft, node, proto)
-    return Fix("write a LayerNormalization over channels and space", draft.edits, Safety.NUMERIC)
+    return Fix("replace by LayerNormalization over channels and space", draft.edits, Safety.NUMERIC)
 
 
-_EACH = "<float[4] s = {1, 2, 3, 4}, float[4] b = {0, 1, 0, 2}>"
+_PER_CHANNEL = "<float[4] s = {1, 2, 3, 4}, float[4] b = {0, 1, 0, 2}>"
 
 
 group_normalization_of_one_group.examples = [
     Fixed(
-        "a picture; scale and bias for each channel, since opset 21",
-        before=f"""g (float[2,4,3,3] x) => (float[2,4,3,3] y) {_EACH} {{
+        "an image; scale and bias per channel, since opset 21",
+        before=f"""g (float[2,4,3,3] x) => (float[2,4,3,3] y) {_PER_CHANNEL} {{
             y = GroupNormalization<num_groups = 1>(x, s, b) }}""",
-        after=f"""g (float[2,4,3,3] x) => (float[2,4,3,3] y) {_EACH} {{
+        after=f"""g (float[2,4,3,3] x) => (float[2,4,3,3] y) {_PER_CHANNEL} {{
             a = Constant<value_ints = [1, 2]>()  u = Unsqueeze(s, a)
             c = Constant<value_ints = [1, 2]>()  v = Unsqueeze(b, c)  y = LayerNormalization<axis = 1>(x, u, v) }}""",
         opset=21,
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "scale and bias for the group, before opset 21; a dynamic batch of pictures",
+        "scale and bias per group, before opset 21; a dynamic batch of images",
         before="""g (float[N,4,H,W] x) => (float[N,4,H,W] y) <float[1] s = {2}, float[1] b = {1}> {
             y = GroupNormalization<num_groups = 1>(x, s, b) }""",
         after="""g (float[N,4,H,W] x) => (float[N,4,H,W] y) <float[1] s = {2}, float[1] b = {1}> {
@@ -117,7 +116,7 @@ group_normalization_of_one_group.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "a signal in half precision, with all attributes, of any number of channels",
+        "a signal in half precision, with all attributes and a dynamic number of channels",
         before="""g (float16[N,C,L] x, float16[C] s, float16[C] b) => (float16[N,C,L] y) {
             y = GroupNormalization<num_groups = 1, epsilon = 0.01, stash_type = 1>(x, s, b) }""",
         after="""g (float16[N,C,L] x, float16[C] s, float16[C] b) => (float16[N,C,L] y)
@@ -127,7 +126,7 @@ group_normalization_of_one_group.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "a volume, whose scale is a graph input with a default",
+        "a volume; the scale is a graph input with a default",
         before="""g (float[2,4,2,2,2] x, float[4] s = {1, 2, 3, 4}, float[4] b) => (float[2,4,2,2,2] y) {
             y = GroupNormalization<num_groups = 1>(x, s, b) }""",
         after="""g (float[2,4,2,2,2] x, float[4] s = {1, 2, 3, 4}, float[4] b) => (float[2,4,2,2,2] y)
@@ -137,11 +136,11 @@ group_normalization_of_one_group.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "inside a branch, of captured values",
-        before=f"""g (float[2,4,3] x, bool k) => (float[2,4,3] y) {_EACH} {{
+        "in a branch, with captured values",
+        before=f"""g (float[2,4,3] x, bool k) => (float[2,4,3] y) {_PER_CHANNEL} {{
             y = If(k)<then_branch = p () => (float[2,4,3] u) {{ u = GroupNormalization<num_groups = 1>(x, s, b) }},
                       else_branch = q () => (float[2,4,3] v) {{ v = Neg(x) }}> }}""",
-        after=f"""g (float[2,4,3] x, bool k) => (float[2,4,3] y) {_EACH} {{
+        after=f"""g (float[2,4,3] x, bool k) => (float[2,4,3] y) {_PER_CHANNEL} {{
             y = If(k)<then_branch = p () => (float[2,4,3] u) <int64[1] a = {{1}}, int64[1] c = {{1}}> {{
                           d = Unsqueeze(s, a)  e = Unsqueeze(b, c)  u = LayerNormalization<axis = 1>(x, d, e) }},
                       else_branch = q () => (float[2,4,3] v) {{ v = Neg(x) }}> }}""",
@@ -149,7 +148,7 @@ group_normalization_of_one_group.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "in a local function, which has its epsilon from the caller",
+        "in a local function that gets epsilon from the call",
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) { y = my.F<e = 0.1>(x, s, b) }
             <domain: "my", opset_import: ["" : 18]> F <e> (x, s, b) => (y) {
@@ -161,68 +160,68 @@ group_normalization_of_one_group.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "one number for each channel, which the builder refuses since opset 21",
-        before=f"""g (float[2,4,1,1] x) => (float[2,4,1,1] y) {_EACH} {{
+        "one element per channel, which the builder rejects since opset 21",
+        before=f"""g (float[2,4,1,1] x) => (float[2,4,1,1] y) {_PER_CHANNEL} {{
             y = GroupNormalization<num_groups = 1>(x, s, b) }}""",
-        after=f"""g (float[2,4,1,1] x) => (float[2,4,1,1] y) {_EACH} {{
+        after=f"""g (float[2,4,1,1] x) => (float[2,4,1,1] y) {_PER_CHANNEL} {{
             a = Constant<value_ints = [1, 2]>()  u = Unsqueeze(s, a)
             c = Constant<value_ints = [1, 2]>()  v = Unsqueeze(b, c)  y = LayerNormalization<axis = 1>(x, u, v) }}""",
         opset=21,
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "of a rank that nobody knows, a scale for each channel cannot be laid along the channels",
+        "an unknown rank: a scale per channel cannot be aligned with the channels",
         """g (float[M] x, int64[K] h, float[C] s, float[C] b) => (float[A,B,D] y) {
             r = Reshape(x, h)  y = GroupNormalization<num_groups = 1>(r, s, b) }""",
         opset=21,
         safety=Safety.NUMERIC,
     ),
     Silent(
-        "a scale for each channel where one for the group belongs, which ONNX Runtime refuses",
+        "a scale per channel where opset 20 requires one per group: ONNX Runtime rejects it",
         """g (float[2,4,3,3] x, float[4] s, float[4] b) => (float[2,4,3,3] y) {
             y = GroupNormalization<num_groups = 1>(x, s, b) }""",
         opset=20,
     ),
     Flagged(
-        "without leave",
+        "without --numeric-fixes: reported only",
         """g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) {
             y = GroupNormalization<num_groups = 1>(x, s, b) }""",
     ),
     Silent(
         "two groups",
-        f"""g (float[N,4,H,W] x) => (float[N,4,H,W] y) {_EACH} {{
+        f"""g (float[N,4,H,W] x) => (float[N,4,H,W] y) {_PER_CHANNEL} {{
             y = GroupNormalization<num_groups = 2>(x, s, b) }}""",
         opset=21,
     ),
     Silent(
-        "two groups, with a scale for each group",
+        "two groups, with a scale per group",
         """g (float[2,4,3] x) => (float[2,4,3] y) <float[2] s = {1, 2}, float[2] b = {0, 1}> {
             y = GroupNormalization<num_groups = 2>(x, s, b) }""",
     ),
     Silent(
-        "a group for each channel: TensorRT is right to take it for an InstanceNormalization",
-        f"""g (float[N,4,H,W] x) => (float[N,4,H,W] y) {_EACH} {{
+        "a group per channel: the same as InstanceNormalization",
+        f"""g (float[N,4,H,W] x) => (float[N,4,H,W] y) {_PER_CHANNEL} {{
             y = GroupNormalization<num_groups = 4>(x, s, b) }}""",
         opset=21,
     ),
     Silent(
-        "one channel: the two are the same",
+        "one channel: both are the same",
         """g (float[N,1,H,W] x, float[1] s, float[1] b) => (float[N,1,H,W] y) {
             y = GroupNormalization<num_groups = 1>(x, s, b) }""",
     ),
     Silent(
-        "nothing in it",
+        "empty tensor",
         """g (float[2,4,0] x, float[1] s, float[1] b) => (float[2,4,0] y) {
             y = GroupNormalization<num_groups = 1>(x, s, b) }""",
     ),
     Silent(
-        'vectors, which the parser refuses: "Input to normalization should be at least 3D"',
-        f"""g (float[2,4] x) => (float[2,4] y) {_EACH} {{
+        'vectors, which the parser rejects: "Input to normalization should be at least 3D"',
+        f"""g (float[2,4] x) => (float[2,4] y) {_PER_CHANNEL} {{
             y = GroupNormalization<num_groups = 1>(x, s, b) }}""",
         opset=21,
     ),
     Silent(
-        "every call of the function says how many groups",
+        "every call of the function sets num_groups",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,4,3] x, float[2] s, float[2] b) => (float[2,4,3] y) { y = my.F<n = 2>(x, s, b) }
             <domain: "my", opset_import: ["" : 18]> F <n> (x, s, b) => (y) {

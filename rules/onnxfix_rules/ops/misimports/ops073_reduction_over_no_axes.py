@@ -1,4 +1,4 @@
-"""OPS073: norms, squares and logarithms of sums over no axes."""
+"""OPS073: norms, sums of squares and logarithms of sums over no axes."""
 
 from __future__ import annotations
 
@@ -22,35 +22,36 @@ from onnxfix.rule import (
     rule,
 )
 
-_MEANT = {
-    "ReduceL1": "the amount of each element",
-    "ReduceL2": "the amount of each element",
+_RESULTS = {
+    "ReduceL1": "the absolute value of each element",
+    "ReduceL2": "the absolute value of each element",
     "ReduceLogSum": "the logarithm of each element",
     "ReduceSumSquare": "the square of each element",
 }
 
 
-@rule("OPS073", ops=sorted(_MEANT), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[57])
+@rule("OPS073", ops=sorted(_RESULTS), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[57])
 def reduction_over_no_axes(node: Node, model: Model) -> Iterator[Match]:
     """A ReduceL1, ReduceL2, ReduceLogSum or ReduceSumSquare with `noop_with_empty_axes = 1` and without axes.
 
     ## Why it matters
-    Over no axes nothing is summed, but the rest of the operator is still done: "ReduceLogSum returns the Log of input
-    tensor, and ReduceSumSquare returns the Square of the input tensor", as ONNX says; its functions for these
-    operators have always computed that, its reference and ONNX Runtime (1.31) do too. TensorRT copies: of -2 and 3 the
-    sum of squares is -2 and 3, not 4 and 9. It parses and builds without a word. Measured with TensorRT-RTX 1.7.1 by
-    reading the imported network, which is one `IDENTITY` layer, for float, half, int32 and int64, of any rank, static
-    and dynamic. For ReduceSum, ReduceMean, ReduceProd, ReduceMax, ReduceMin and ReduceLogSumExp a copy is right.
+    Over no axes nothing is summed, but the rest of the operator still applies: "ReduceLogSum returns the Log of input
+    tensor, and ReduceSumSquare returns the Square of the input tensor", according to ONNX; its function bodies for
+    these operators have always computed that, as do its reference and ONNX Runtime (1.31). TensorRT copies: the sum of
+    squares of -2 and 3 is -2 and 3, not 4 and 9. It parses and builds without a warning. Measured with TensorRT-RTX
+    1.7.1 by reading the imported network, which is one `IDENTITY` layer, for float, half, int32 and int64, of any rank,
+    static and dynamic. For ReduceSum, ReduceMean, ReduceProd, ReduceMax, ReduceMin and ReduceLogSumExp a copy is
+    correct.
 
     ## Fix
-    Write the axes that are left out, as an empty list. Exact: ONNX says that both are the same. TensorRT reads it
-    right: its network takes the amount, the square or the logarithm. None for ReduceL2 of integers, which TensorRT
-    refuses then (`does not support the given operator SQRT with the given input data type INT32`).
+    Give the omitted axes explicitly, as an empty list. Exact: ONNX defines both as the same. TensorRT imports it
+    correctly: its network computes the absolute value, the square or the logarithm. No fix for ReduceL2 of integers,
+    which TensorRT would then reject (`does not support the given operator SQRT with the given input data type INT32`).
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__ReduceSumSquare.html, attribute noop_with_empty_axes: "composite-reduction
       operators will still perform the non-reduction steps as needed". Up to onnx 1.17 the text said that the output
-      "would be equivalent to input tensor"; the operator's function did not.
+      "would be equivalent to input tensor"; the operator's function body did not.
     """
     data = node.input(0)
     if (
@@ -63,16 +64,16 @@ def reduction_over_no_axes(node: Node, model: Model) -> Iterator[Match]:
     shape, elem = model.shapes.shape(data), model.shapes.elem_type(data)
     if shape is not None and any(dim.value == 0 for dim in shape):
         return
-    whole = elem is not None and dtypes.is_integer(elem)
-    if whole and node.op_type == "ReduceLogSum":
+    is_integer = elem is not None and dtypes.is_integer(elem)
+    if is_integer and node.op_type == "ReduceLogSum":
         return
     fix = None
-    if node.op_type != "ReduceL2" or (elem not in (None, TensorProto.UNDEFINED) and not whole):
+    if node.op_type != "ReduceL2" or (elem not in (None, TensorProto.UNDEFINED) and not is_integer):
         draft = Draft(node)
         draft.set_input(node, 1, draft.constant(np.array([], np.int64), "axes"))
-        fix = Fix("write the empty list of axes", draft.edits)
+        fix = Fix("give the axes as an empty list", draft.edits)
     yield Match(
-        f"{node.op_type} over no axes is {_MEANT[node.op_type]}; TensorRT copies",
+        f"{node.op_type} over no axes is {_RESULTS[node.op_type]}; TensorRT copies its input",
         node=node,
         fix=fix,
         reads=(data,),
@@ -87,19 +88,19 @@ reduction_over_no_axes.examples = [
             y = ReduceSumSquare<noop_with_empty_axes = 1>(x, a) }""",
     ),
     Fixed(
-        "the amount of each element, of dynamic shape, in half precision; the axes are written as left out",
+        "the absolute value of each element, with dynamic shape, in half precision; the axes have an empty name",
         before="g (float16[N,M] x) => (float16[N,M] y) { y = ReduceL1<noop_with_empty_axes = 1, keepdims = 0>(x, ) }",
         after="""g (float16[N,M] x) => (float16[N,M] y) <int64[0] a = {}> {
             y = ReduceL1<noop_with_empty_axes = 1, keepdims = 0>(x, a) }""",
         opset=23,
     ),
     Fixed(
-        "the root of each square, of a scalar",
+        "the root of the square, of a scalar",
         before="g (float x) => (float y) { y = ReduceL2<noop_with_empty_axes = 1>(x) }",
         after="g (float x) => (float y) <int64[0] a = {}> { y = ReduceL2<noop_with_empty_axes = 1>(x, a) }",
     ),
     Fixed(
-        "the logarithm of each element, inside a branch",
+        "the logarithm of each element, in a branch",
         before="""g (float[N] x, bool c) => (float[N] y) {
             y = If(c)<then_branch = p () => (float[N] u) { u = ReduceLogSum<noop_with_empty_axes = 1>(x) },
                       else_branch = q () => (float[N] v) { v = Neg(x) }> }""",
@@ -109,7 +110,7 @@ reduction_over_no_axes.examples = [
                       else_branch = q () => (float[N] v) { v = Neg(x) }> }""",
     ),
     Fixed(
-        "in a local function, which has keepdims from the caller",
+        "in a local function that gets keepdims from the call",
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (int64[3] x) => (int64[3] y) { y = my.F<k = 1>(x) }
             <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) {
@@ -120,21 +121,21 @@ reduction_over_no_axes.examples = [
                 b = ReduceSumSquare<noop_with_empty_axes = 1, keepdims : int = @k>(a, e) }""",
     ),
     Fixed(
-        "of integers",
+        "integers",
         before="g (int32[N] x) => (int32[N] y) { y = ReduceL1<noop_with_empty_axes = 1>(x) }",
         after="g (int32[N] x) => (int32[N] y) <int64[0] a = {}> { y = ReduceL1<noop_with_empty_axes = 1>(x, a) }",
     ),
     Flagged(
-        "the second norm of integers, of which TensorRT takes no root",
+        "ReduceL2 of integers: TensorRT has no square root of integers",
         "g (int32[N] x) => (int32[N] y) { y = ReduceL2<noop_with_empty_axes = 1>(x) }",
     ),
     Silent(
-        "no axes, written: TensorRT reads that right",
+        "an explicit empty list of axes: imported correctly",
         """g (float[2,3] x) => (float[2,3] y) <int64[0] a = {}> {
             y = ReduceSumSquare<noop_with_empty_axes = 1>(x, a) }""",
     ),
     Silent(
-        "no axes, as a default that a caller may override",
+        "an empty list of axes, as the default of a graph input",
         "g (float[2,3] x, int64[0] a = {}) => (float[2,3] y) { y = ReduceL1<noop_with_empty_axes = 1>(x, a) }",
     ),
     Silent(
@@ -144,36 +145,36 @@ reduction_over_no_axes.examples = [
     ),
     Silent("over all axes, by default", "g (float[2,3] x) => (float[1,1] y) { y = ReduceSumSquare(x) }"),
     Silent(
-        "over all axes, written",
+        "over all axes, explicitly",
         "g (float[2,3] x) => (float[1,1] y) { y = ReduceL1<noop_with_empty_axes = 0>(x) }",
     ),
     Silent(
-        "a number that is neither, about which ONNX's reference and ONNX Runtime disagree",
+        "a value other than 0 and 1: ONNX's reference and ONNX Runtime disagree",
         "g (float[2,3] x) => (float[A,B] y) { y = ReduceL1<noop_with_empty_axes = 2>(x) }",
     ),
     Silent(
-        "the sum of one element, which is the element",
+        "ReduceSum: the sum of one element is the element",
         "g (float[2,3] x) => (float[2,3] y) { y = ReduceSum<noop_with_empty_axes = 1>(x) }",
     ),
     Silent(
-        "the logarithm of the exponential",
+        "ReduceLogSumExp: the logarithm of the exponential",
         "g (float[2,3] x) => (float[2,3] y) { y = ReduceLogSumExp<noop_with_empty_axes = 1>(x) }",
     ),
     Silent(
-        "the logarithm of an integer, which nobody defines",
+        "the logarithm of integers, which is undefined",
         "g (int32[N] x) => (int32[N] y) { y = ReduceLogSum<noop_with_empty_axes = 1>(x) }",
     ),
     Silent(
-        "nothing in it",
+        "empty tensor",
         "g (float[0,3] x) => (float[0,3] y) { y = ReduceSumSquare<noop_with_empty_axes = 1>(x) }",
     ),
     Silent(
-        "before opset 18 they have no such attribute",
+        "before opset 18 there is no such attribute",
         "g (float[2,3] x) => (float[A,B] y) { y = ReduceL1<noop_with_empty_axes = 1>(x) }",
         opset=13,
     ),
     Silent(
-        "every call of the function says it",
+        "every call of the function sets it",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,3] x) => (float[1,1] y) { y = my.F<idle = 0>(x) }
             <domain: "my", opset_import: ["" : 18]> F <idle> (a) => (b) {

@@ -1,4 +1,4 @@
-"""OPS074: Clip of int8 whose bounds are constants."""
+"""OPS074: Clip of int8 with constant bounds."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from onnxfix_rules.ops._integers import Computer
     types=[TensorProto.INT8],
 )
 def clip_of_int8(node: Node, model: Model) -> Iterator[Match]:
-    """A Clip of int8 whose bounds are constants: TensorRT takes the bounds for 0.
+    """A Clip of int8 with constant bounds: TensorRT uses 0 for the bounds.
 
     ## Why it matters
     TensorRT imports an activation layer, `ActivationType.CLIP`, with alpha = 0.0 and beta = 0.0 whatever the bounds
     are, so that every element becomes 0; with a lower bound alone, negative ones do. It parses and builds without a
-    word. Measured with TensorRT-RTX 1.7.1 by reading the imported network, in opsets 12, 13 and 21, with initializers,
-    Constants and defaults of graph inputs; engines for other bounds are byte for byte the same. No engine was
-    executed. Floats, half precision, int32 and int64 are read right, and int8 without bounds is. An upper bound alone
-    and bounds that come at run time are refused (OPS054).
+    warning. Measured with TensorRT-RTX 1.7.1 by reading the imported network, in opsets 12, 13 and 21, with
+    initializers, Constants and defaults of graph inputs; engines for other bounds are byte for byte the same. No engine
+    was executed. Floats, half precision, int32 and int64 are imported correctly, and so is int8 without bounds. An
+    upper bound alone and bounds that are not constant are rejected (OPS054).
 
     ## Fix
-    Clip in int32, between Casts. Exact. TensorRT reads it right, between QuantizeLinear and DequantizeLinear too. None
-    for bounds that are defaults of graph inputs: TensorRT refuses a Cast of such an int8 (`Quantized constant (a) is
-    only allowed before DQ`); make them initializers.
+    Clip in int32, between Casts. Exact. TensorRT imports it correctly, between QuantizeLinear and DequantizeLinear too.
+    No fix for bounds that are defaults of graph inputs: TensorRT rejects a Cast of such an int8 (`Quantized constant
+    (a) is only allowed before DQ`); make them initializers.
 
     TensorRT layers: 4 to 7.
 
     ## References
-    - https://onnx.ai/onnx/operators/onnx__Clip.html, which has integers since opset 12
+    - https://onnx.ai/onnx/operators/onnx__Clip.html, which supports integers since opset 12
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
     data, output = node.input(0), node.output()
-    if data is None or output is None or node.opset < 12 or not _bounds.are_taken_for_zero(node):
+    if data is None or output is None or node.opset < 12 or not _bounds.are_replaced_by_zero(node):
         return
     types = {model.shapes.elem_type(value) for value in node.inputs if value is not None}
-    if TensorProto.INT8 not in types or _is_right(node, model, data):
+    if TensorProto.INT8 not in types or _is_harmless(node, model, data):
         return
-    low_alone = node.input(2) is None
+    only_low = node.input(2) is None
     yield Match(
-        "Clip of int8: TensorRT takes the lower bound for 0"
-        if low_alone
-        else "Clip of int8: TensorRT takes both bounds for 0, and gives 0 everywhere",
+        "Clip of int8: TensorRT uses 0 for the lower bound"
+        if only_low
+        else "Clip of int8: TensorRT uses 0 for both bounds and gives 0 everywhere",
         node=node,
         fix=_fix(node, model, output),
         reads=tuple(value for value in node.inputs if value is not None),
@@ -67,8 +67,8 @@ def _fix(node: Node, model: Model, output: Value) -> Fix | None:
     return Fix("clip in int32", computer.draft.edits)
 
 
-def _is_right(node: Node, model: Model, data: Value) -> bool:
-    """Whether bounds of 0 come to the same."""
+def _is_harmless(node: Node, model: Model, data: Value) -> bool:
+    """Whether bounds of 0 give the same result."""
     shape = model.shapes.shape(data)
     if shape is not None and any(dim.value == 0 for dim in shape):
         return True
@@ -95,20 +95,20 @@ clip_of_int8.examples = [
             v = Cast<to = 6>(x)  c = Clip(v, a, b)  y = Cast<to = 3>(c) }}""",
     ),
     Fixed(
-        "a lower bound alone, in the first opset that has Clip of integers",
+        "a lower bound alone, in the first opset with Clip of integers",
         before="g (int8[7] x) => (int8[7] y) <int8 a = {-10}> { y = Clip(x, a) }",
         after="""g (int8[7] x) => (int8[7] y) <int32 a = {-10}> {
             v = Cast<to = 6>(x)  c = Clip(v, a)  y = Cast<to = 3>(c) }""",
         opset=12,
     ),
     Fixed(
-        "a lower bound alone, with the upper one written as left out",
+        "a lower bound alone; the upper one has an empty name",
         before="g (int8[7] x) => (int8[7] y) <int8 a = {5}> { y = Clip(x, a, ) }",
         after="""g (int8[7] x) => (int8[7] y) <int32 a = {5}> {
             v = Cast<to = 6>(x)  c = Clip(v, a)  y = Cast<to = 3>(c) }""",
     ),
     Fixed(
-        "between quantization and back",
+        "between QuantizeLinear and DequantizeLinear",
         before="""g (float[7] x) => (float[7] y) <float s = {0.5}, int8 z = {0}, int8 a = {-10}, int8 b = {20}> {
             q = QuantizeLinear(x, s, z)  c = Clip(q, a, b)  y = DequantizeLinear(c, s, z) }""",
         after="""g (float[7] x) => (float[7] y) <float s = {0.5}, int8 z = {0}, int32 a = {-10}, int32 b = {20}> {
@@ -117,11 +117,11 @@ clip_of_int8.examples = [
         opset=21,
     ),
     Flagged(
-        "defaults that a caller may override, which TensorRT takes for weights",
+        "defaults of graph inputs, which TensorRT treats as weights",
         "g (int8[7] x, int8 a = {-10}, int8 b = {20}) => (int8[7] y) { y = Clip(x, a, b) }",
     ),
     Fixed(
-        "inside a branch, with bounds from outside of it and from a Constant",
+        "in a branch, with a captured bound and a Constant",
         before="""g (int8[7] x, bool k) => (int8[7] y) <int8 a = {-10}> {
             y = If(k)<then_branch = p () => (int8[7] u) { b = Constant<value = int8 {20}>()  u = Clip(x, a, b) },
                       else_branch = q () => (int8[7] v) { v = Identity(x) }> }""",
@@ -131,7 +131,7 @@ clip_of_int8.examples = [
                       else_branch = q () => (int8[7] v) { v = Identity(x) }> }""",
     ),
     Fixed(
-        "in a local function that has its bounds",
+        "in a local function that contains the bounds",
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (int8[7] x) => (int8[7] y) { y = my.F(x) }
             <domain: "my", opset_import: ["" : 18]> F (t) => (r) {
                 a = Constant<value = int8 {-10}>()  b = Constant<value = int8 {20}>()  r = Clip(t, a, b) }""",
@@ -141,48 +141,46 @@ clip_of_int8.examples = [
                 r = Cast<to = 3>(c) }""",
     ),
     Fixed(
-        "the whole type within its bounds",
+        "bounds that include every int8",
         before="g (int8[7] x) => (int8[7] y) <int8 a = {-128}, int8 b = {127}> { y = Clip(x, a, b) }",
         after="""g (int8[7] x) => (int8[7] y) <int32 a = {-128}, int32 b = {127}> {
             v = Cast<to = 6>(x)  c = Clip(v, a, b)  y = Cast<to = 3>(c) }""",
     ),
     Fixed(
-        "crossed bounds: ONNX gives the upper one everywhere",
+        "crossed bounds: ONNX gives the upper bound everywhere",
         before="g (int8[7] x) => (int8[7] y) <int8 a = {5}, int8 b = {-3}> { y = Clip(x, a, b) }",
         after="""g (int8[7] x) => (int8[7] y) <int32 a = {5}, int32 b = {-3}> {
             v = Cast<to = 6>(x)  c = Clip(v, a, b)  y = Cast<to = 3>(c) }""",
     ),
+    Silent("bounds of 0", "g (int8[7] x) => (int8[7] y) <int8 a = {0}, int8 b = {0}> { y = Clip(x, a, b) }"),
     Silent(
-        "bounds that are 0", "g (int8[7] x) => (int8[7] y) <int8 a = {0}, int8 b = {0}> { y = Clip(x, a, b) }"
-    ),
-    Silent(
-        "0 and more, which is what TensorRT takes it for",
+        "a lower bound of 0, which is what TensorRT uses",
         "g (int8[7] x) => (int8[7] y) <int8 a = {0}> { y = Clip(x, a) }",
     ),
     Silent(
-        "0 everywhere, by crossed bounds",
+        "crossed bounds that give 0 everywhere",
         "g (int8[7] x) => (int8[7] y) <int8 a = {5}, int8 b = {0}> { y = Clip(x, a, b) }",
     ),
     Silent("no bounds", "g (int8[7] x) => (int8[7] y) { y = Clip(x) }"),
     Silent(
-        "an upper bound alone, which is refused (OPS054)",
+        "an upper bound alone, which is rejected (OPS054)",
         "g (int8[7] x) => (int8[7] y) <int8 b = {20}> { y = Clip(x, , b) }",
     ),
     Silent(
-        "a bound that comes at run time, which is refused (OPS054)",
+        "a bound that is a graph input, which is rejected (OPS054)",
         "g (int8[7] x, int8 b) => (int8[7] y) <int8 a = {-10}> { y = Clip(x, a, b) }",
     ),
     Silent(
-        "a bound that a node makes, which is refused (OPS054)",
+        "a bound computed by a node, which is rejected (OPS054)",
         f"g (int8[7] x) => (int8[7] y) {_BOTH} {{ m = Identity(a)  y = Clip(x, m, b) }}",
     ),
     Silent(
-        "a function's input, which may be a weight where the function is called",
+        "a function's input, which may be a weight at the call site",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (int8[7] x) => (int8[7] y) <int8 a = {-10}> { y = my.F(x, a) }
             <domain: "my", opset_import: ["" : 18]> F (t, u) => (r) { r = Clip(t, u) }""",
     ),
-    Silent("nothing in it", f"g (int8[0] x) => (int8[0] y) {_BOTH} {{ y = Clip(x, a, b) }}"),
+    Silent("empty tensor", f"g (int8[0] x) => (int8[0] y) {_BOTH} {{ y = Clip(x, a, b) }}"),
     Silent(
         "opset 11 has no Clip of integers",
         f"g (int8[7] x) => (int8[7] y) {_BOTH} {{ y = Clip(x, a, b) }}",
@@ -190,7 +188,7 @@ clip_of_int8.examples = [
     ),
     Silent("int32", f"g (int32[7] x) => (int32[7] y) {_WIDE} {{ y = Clip(x, a, b) }}"),
     Silent(
-        "uint8, which is refused",
+        "uint8, which is rejected",
         "g (uint8[7] x) => (uint8[7] y) <uint8 a = {1}, uint8 b = {20}> { y = Clip(x, a, b) }",
     ),
     Silent(

@@ -1,4 +1,4 @@
-"""OPS076: pooling by a norm, with a window over the edge."""
+"""OPS076: LpPool with a window over the edge."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from onnxfix_rules.ops.misimports import _windows
 
 @rule("OPS076", ops=["LpPool"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[60])
 def lp_pool_window_over_edge(node: Node, model: Model) -> Iterator[Match]:
-    """A LpPool with `ceil_mode = 1` and a last window that reaches over the edge.
+    """An LpPool with `ceil_mode = 1` and a last window that reaches over the edge.
 
     ## Why it matters
     TensorRT imports the norm as a mean of powers times the size of the window. The mean of a window over the edge is
-    divided by fewer elements and multiplied by all of them, so that the last row and column come out too large. It
-    parses and builds without a word. Measured with TensorRT-RTX 1.7.1 by reading the imported network: an `AVERAGE`
+    divided by fewer elements than it is multiplied by, so that the last row and column come out too large. It parses
+    and builds without a warning. Measured with TensorRT-RTX 1.7.1 by reading the imported network: an `AVERAGE`
     pooling, `EXPLICIT_ROUND_UP`, whose `average_count_excludes_padding` is false, and a product with 4 for a kernel of
     2x2. NVIDIA documents that "the denominator is the overlap between the pooling window and the padded input", and
-    what rounding up adds is no padding. An image of 3x3 ones gives, with strides of 2, norms of 2, 2, 2 and 2 instead
+    what rounding up adds is not padding. An image of 3x3 ones gives, with strides of 2, norms of 2, 2, 2 and 2 instead
     of ONNX Runtime's 2, 1.41, 1.41 and 1.
 
-    ONNX's text is "the Lp norm on all values of a subset of the input", which is what ONNX Runtime computes. Its
+    ONNX defines "the Lp norm on all values of a subset of the input", which is what ONNX Runtime computes. Its
     reference evaluator multiplies as TensorRT does, and so does PyTorch's `lp_pool2d`.
 
-    A last window that would start in the padding is kept by TensorRT and dropped by all others, as in OPS075.
+    TensorRT keeps a last window that would start in the padding, and all others drop it, as in OPS075.
 
-    An error where it is so for all sizes; a warning where it depends on a dynamic one.
+    An error where it holds for all sizes; a warning where it depends on a dynamic one.
 
     ## Fix
     No `ceil_mode`, and explicit padding at the end, which TensorRT counts as zeros: what the last window needs, or for
-    a dynamic size the lesser of pad + stride - 1 and kernel - 1. It is what ONNX Runtime computes, bit for bit, and
-    then all readers agree; before, they did not, so it has to be asked for. Where windows would only start in the
-    padding and none reaches over the edge, it is exact.
+    a dynamic size the smaller of pad + stride - 1 and kernel - 1. It is what ONNX Runtime computes, bit for bit, and
+    all implementations agree on the result; they disagree about the original, so the fix requires `--unsafe-fixes`.
+    Where windows would only start in the padding and none reaches over the edge, it is exact.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__LpPool.html
@@ -48,15 +48,15 @@ def lp_pool_window_over_edge(node: Node, model: Model) -> Iterator[Match]:
     certain = any(answer.yes for answer in wrong)
     fix = None
     if pool.beyond.no or not pool.valid:
-        safety = Safety.EXACT if pool.beyond.no and pool.some else Safety.UNSAFE
+        safety = Safety.EXACT if pool.beyond.no and pool.has_windows else Safety.UNSAFE
         fix = Fix("round down, with padding at the end", pool.draft(node).edits, safety)
     if pool.beyond.no:
-        does, what = "starts" if certain else "may start", "in the padding; ONNX drops it, TensorRT keeps it"
+        how, what = "starts" if certain else "may start", "in the padding; ONNX drops it, TensorRT keeps it"
     else:
-        does = "reaches" if certain else "may reach"
-        what = "over the edge; TensorRT takes its mean times the size of a full one"
+        how = "reaches" if certain else "may reach"
+        what = "over the edge; TensorRT multiplies its mean by the size of a full window"
     yield Match(
-        f"LpPool with ceil_mode: along {pool.where(wrong)} the last window {does} {what}",
+        f"LpPool with ceil_mode: along {pool.where(wrong)} the last window {how} {what}",
         node=node,
         severity=Severity.ERROR if certain else Severity.WARNING,
         fix=fix,
@@ -70,26 +70,26 @@ _PAIRS = "kernel_shape = [2,2], strides = [2,2]"
 
 lp_pool_window_over_edge.examples = [
     Fixed(
-        "pairs of an odd number",
+        "windows of 2 over an odd size",
         before=f"{_ODD} {{ y = LpPool<{_PAIRS}, ceil_mode = 1>(x) }}",
         after=f"{_ODD} {{ y = LpPool<{_PAIRS}, pads = [0,0,1,1]>(x) }}",
         safety=Safety.UNSAFE,
-        runs=False,  # ONNX's reference evaluator reads the first as TensorRT does
+        runs=False,  # ONNX's reference evaluator agrees with TensorRT on the original
     ),
     Flagged(
-        "by default it is only reported",
+        "without --unsafe-fixes: reported only",
         f"{_ODD} {{ y = LpPool<{_PAIRS}, p = 1, ceil_mode = 1>(x) }}",
         opset=22,
     ),
     Fixed(
-        "sizes are dynamic: it depends on them, one padding does for all",
+        "dynamic sizes: one padding is correct for all",
         before=f"{_ANY} {{ y = LpPool<{_PAIRS}, pads = [0,0,1,1], ceil_mode = 1>(x) }}",
         after=f"{_ANY} {{ y = LpPool<{_PAIRS}, pads = [0,0,1,1]>(x) }}",
         safety=Safety.UNSAFE,
         runs=False,
     ),
     Fixed(
-        "a dynamic size that is odd in every run",
+        "a dynamic size that is always odd",
         before="""g (float[1,2,L,1] x, float[1,2,1,1] e) => (float[1,2,A,1] y) {
             d = Concat<axis = 2>(x, e, x)  y = LpPool<kernel_shape = [2,1], strides = [2,1], ceil_mode = 1>(d) }""",
         after="""g (float[1,2,L,1] x, float[1,2,1,1] e) => (float[1,2,A,1] y) {
@@ -99,7 +99,7 @@ lp_pool_window_over_edge.examples = [
         runs=False,
     ),
     Fixed(
-        "a last window that starts in the padding, which all readers but TensorRT drop",
+        "a last window that starts in the padding, which all but TensorRT drop",
         before="g (float[1,2,4,4] x) => (float[1,2,2,4] y) {"
         " y = LpPool<kernel_shape = [1,1], strides = [2,1], ceil_mode = 1>(x) }",
         after="g (float[1,2,4,4] x) => (float[1,2,2,4] y) { y = LpPool<kernel_shape = [1,1], strides = [2,1]>(x) }",
@@ -129,19 +129,17 @@ lp_pool_window_over_edge.examples = [
         runs=False,
     ),
     Flagged(
-        "auto_pad says that there is no padding; readers disagree about how many windows there are",
+        "auto_pad = VALID: implementations disagree about the number of windows",
         f'{_ODD} {{ y = LpPool<{_PAIRS}, auto_pad = "VALID", ceil_mode = 1>(x) }}',
         safety=Safety.UNSAFE,
     ),
     Silent(
-        "windows fill the size",
+        "windows that fill the size",
         f"g (float[1,2,4,6] x) => (float[1,2,2,3] y) {{ y = LpPool<{_PAIRS}, ceil_mode = 1>(x) }}",
     ),
+    Silent("strides of 1, for any size", f"{_ANY} {{ y = LpPool<kernel_shape = [2,2], ceil_mode = 1>(x) }}"),
     Silent(
-        "steps of one, whatever the size", f"{_ANY} {{ y = LpPool<kernel_shape = [2,2], ceil_mode = 1>(x) }}"
-    ),
-    Silent(
-        "rounded down, with padding at the end, which counts as zeros",
+        "rounding down, with padding at the end, which counts as zeros",
         f"{_ODD} {{ y = LpPool<{_PAIRS}, pads = [0,0,1,1], ceil_mode = 0>(x) }}",
     ),
     Silent(
@@ -149,16 +147,16 @@ lp_pool_window_over_edge.examples = [
         f'{_ODD} {{ y = LpPool<{_PAIRS}, auto_pad = "SAME_UPPER", ceil_mode = 1>(x) }}',
     ),
     Silent(
-        "another norm, which TensorRT refuses: OPS066",
+        "another norm, which TensorRT rejects (OPS066)",
         f"{_ODD} {{ y = LpPool<{_PAIRS}, p = 3, ceil_mode = 1>(x) }}",
     ),
     Silent(
-        "a signal, which TensorRT refuses",
+        "a signal, which TensorRT rejects",
         "g (float[1,2,5] x) => (float[1,2,3] y) {"
         " y = LpPool<kernel_shape = [2], strides = [2], ceil_mode = 1>(x) }",
     ),
     Silent(
-        "a mean, where windows over the edge are divided by what they hold",
+        "an AveragePool, which divides by the elements in the window",
         f"{_ODD} {{ y = AveragePool<{_PAIRS}, ceil_mode = 1>(x) }}",
     ),
 ]

@@ -1,4 +1,4 @@
-"""OPS078: boxes that are chosen whatever their score."""
+"""OPS078: NonMaxSuppression without a score threshold."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
 from onnxfix_rules.ops.misimports import _boxes
 
-_MOVES = (
+_PRESERVING = (
     "Concat", "Expand", "Gather", "Identity", "Mul", "ReduceMax", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
     "Unsqueeze",
 )  # fmt: skip
-_MOST = 32
-"""Nodes that are looked at between the scores and what made them."""
+_NODE_LIMIT = 32
+"""Maximum number of nodes to follow from the scores to their source."""
 
 
 @rule("OPS078", ops=["NonMaxSuppression"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[61])
@@ -22,21 +22,21 @@ def nms_without_score_threshold(node: Node, model: Model) -> Iterator[Match]:
     """A NonMaxSuppression without `score_threshold`: TensorRT drops boxes whose score is not above 0.
 
     ## Why it matters
-    ONNX has no default for the threshold and chooses among all boxes. TensorRT's layer has one: the threshold "is the
+    ONNX has no default for the threshold and selects among all boxes. TensorRT's layer has one: the threshold "is the
     value that a box score must exceed in order to be selected … an optional input with default 0.0" (INMSLayer). The
-    parser leaves the input out: measured with TensorRT-RTX 1.7.1 by reading the imported network. So boxes scored by
-    logits or logarithms are lost.
+    parser leaves the input unset: measured with TensorRT-RTX 1.7.1 by reading the imported network. So boxes whose
+    scores are logits or logarithms are lost.
 
-    A warning, for it depends on the data; information where the scores are made by Sigmoid or Softmax, of which only
-    those go that are exactly 0.
+    A warning, because it depends on the data; information where the scores come from Sigmoid or Softmax, of which only
+    those that are exactly 0 are dropped.
 
-    TensorRT-RTX itself has no kernel for the layer and refuses it; what is said here is documented for TensorRT from
-    8.5 on, and was never run.
+    TensorRT-RTX itself has no kernel for the layer and rejects it; the behavior described here is documented for
+    TensorRT from 8.5 on, and was never run.
 
     ## Fix
-    Write minus infinity as the threshold. The same boxes where scores are finite; minus infinity and NaN, which are
-    above nothing, would be chosen without a threshold, so that it takes `--numeric-fixes`. The parser takes it over as
-    it is (measured).
+    Use minus infinity as the threshold. The same boxes where scores are finite; minus infinity and NaN, which are above
+    nothing, would be selected without a threshold, so the fix requires `--numeric-fixes`. The parser imports the value
+    unchanged (measured).
 
     ## References
     - https://docs.nvidia.com/deeplearning/tensorrt/api/c_api/classnvinfer1_1_1_i_n_m_s_layer.html
@@ -49,29 +49,29 @@ def nms_without_score_threshold(node: Node, model: Model) -> Iterator[Match]:
     for index in range(len(node.inputs), 4):
         draft.set_input(node, index, None)
     draft.set_input(node, 4, draft.constant(np.array(-np.inf, np.float32), "threshold"))
-    likely = _probabilities(scores)
+    are_probabilities = _are_probabilities(scores)
     yield Match(
-        "NonMaxSuppression without a score_threshold: ONNX chooses among all boxes, TensorRT among those with a score "
-        f"above 0{'; of probabilities it drops only those that are exactly 0' if likely else ''}",
+        "NonMaxSuppression without a score_threshold: ONNX selects among all boxes, TensorRT among those with a score "
+        f"above 0{'; of probabilities it drops only those that are exactly 0' if are_probabilities else ''}",
         node=node,
-        severity=Severity.INFO if likely else Severity.WARNING,
-        fix=Fix("write a threshold below all scores", draft.edits, Safety.NUMERIC),
+        severity=Severity.INFO if are_probabilities else Severity.WARNING,
+        fix=Fix("set the threshold to minus infinity", draft.edits, Safety.NUMERIC),
     )
 
 
-def _probabilities(scores: Value) -> bool:
-    """Whether the scores are certainly products of what Sigmoid and Softmax give."""
+def _are_probabilities(scores: Value) -> bool:
+    """Whether the scores are certainly products of Sigmoid and Softmax outputs."""
     pending, seen = [scores], 0
     while pending:
-        made = pending.pop().producer
+        producer = pending.pop().producer
         seen += 1
-        if made is None or not made.is_onnx or seen > _MOST:
+        if producer is None or not producer.is_onnx or seen > _NODE_LIMIT:
             return False
-        if made.op_type in ("Sigmoid", "Softmax"):
+        if producer.op_type in ("Sigmoid", "Softmax"):
             continue
-        if made.op_type not in _MOVES:
+        if producer.op_type not in _PRESERVING:
             return False
-        read = made.inputs if made.op_type in ("Concat", "Mul") else made.inputs[:1]
+        read = producer.inputs if producer.op_type in ("Concat", "Mul") else producer.inputs[:1]
         pending.extend(value for value in read if value is not None)
     return True
 
@@ -81,13 +81,13 @@ _M, _I = "int64 m = {3}", "float i = {0.5}"
 
 nms_without_score_threshold.examples = [
     Fixed(
-        "an overlap is given",
+        "with iou_threshold",
         before=f"{_boxes.ALONE} <{_M}, {_I}> {{ y = NonMaxSuppression(b, s, m, i) }}",
         after=f"{_boxes.ALONE} <{_M}, {_I}, float t = {{-inf}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}",
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "no overlap is given either, and boxes are centres and sizes",
+        "without iou_threshold; boxes are centers and sizes",
         before=f"{_boxes.START} <{_M}> {{ y = NonMaxSuppression<center_point_box = 1>(b, s, m) }}",
         after=f"""{_boxes.START} <{_M}, float t = {{-inf}}> {{
             y = NonMaxSuppression<center_point_box = 1>(b, s, m, , t) }}""",
@@ -95,13 +95,16 @@ nms_without_score_threshold.examples = [
         opset=11,
     ),
     Fixed(
-        "an empty name in the threshold's place",
+        "an empty name for the threshold",
         before=f"{_boxes.ALONE} <{_M}, {_I}> {{ y = NonMaxSuppression(b, s, m, i, ) }}",
         after=f"{_boxes.ALONE} <{_M}, {_I}, float t = {{-inf}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}",
         safety=Safety.NUMERIC,
         runs=False,
     ),
-    Flagged("by default it is only reported", f"{_boxes.ALONE} <{_M}> {{ y = NonMaxSuppression(b, s, m) }}"),
+    Flagged(
+        "without --numeric-fixes: reported only",
+        f"{_boxes.ALONE} <{_M}> {{ y = NonMaxSuppression(b, s, m) }}",
+    ),
     Fixed(
         "in a branch",
         before=f"""g (float[1,6,4] b, float[1,3,6] s, bool c) => (int64[R,3] y) <{_M}, {_I}> {{
@@ -115,7 +118,7 @@ nms_without_score_threshold.examples = [
         runs=False,
     ),
     Fixed(
-        "in a local function, with a number of boxes that comes at run time",
+        "in a local function, with a dynamic number of boxes",
         before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[N,6,4] b, float[N,1,6] s, int64 m) => (int64[R,3] y) <{_I}> {{ y = my.F(b, s, m, i) }}
             <domain: "my", opset_import: ["" : 18]> F (b, s, m, i) => (y) {{ y = NonMaxSuppression(b, s, m, i) }}""",
@@ -126,19 +129,19 @@ nms_without_score_threshold.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "scores that are probabilities, moved and multiplied: only those of 0 are dropped",
+        "scores that are products of probabilities: only those of 0 are dropped",
         f"""g (float[N,6,4] b, float[N,6,2] a, float[N,6,1] o) => (int64[R,3] y) <{_M}> {{
             p = Sigmoid(a)  q = Softmax<axis = 1>(o)  r = Mul(p, q)  s = Transpose<perm = [0,2,1]>(r)
             y = NonMaxSuppression(b, s, m) }}""",
     ),
     Silent(
-        "a threshold, of whatever value",
+        "a threshold of any value",
         f"""{_boxes.ALONE} <{_M}, {_I}, float t = {{-1}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}""",
     ),
     Silent(
-        "a threshold that comes at run time",
+        "a threshold that is not constant",
         f"""g (float[N,6,4] b, float[N,1,6] s, float t) => (int64[R,3] y) <{_M}, {_I}> {{
             y = NonMaxSuppression(b, s, m, i, t) }}""",
     ),
-    *_boxes.left_alone("y = NonMaxSuppression(b, s, m)"),
+    *_boxes.silent_examples("y = NonMaxSuppression(b, s, m)"),
 ]

@@ -1,4 +1,4 @@
-"""OPS080: interpolation between half pixels as TensorFlow had it for neighbors."""
+"""OPS080: linear or cubic Resize in TensorFlow's half-pixel mode for nearest neighbors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from onnxfix_rules.ops._result import put
 
 _MODE = "coordinate_transformation_mode"
 
-_END = np.iinfo(np.int64).max
+_INT64_MAX = np.iinfo(np.int64).max
 
 
 @rule("OPS080", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[62])
@@ -36,22 +36,24 @@ def half_pixel_for_nn(node: Node, model: Model) -> Iterator[Match]:
     """A Resize in linear or cubic mode with `coordinate_transformation_mode = tf_half_pixel_for_nn`.
 
     ## Why it matters
-    ONNX takes the pixel at (x + 0.5) / scale, TensorRT at (x + 0.5) / scale - 0.5: the picture is moved by half a pixel
-    of the input. It parses and builds without a word. Measured with TensorRT-RTX 1.7.1 by reading the imported network,
-    in opsets 11 to 18: the layer has `HALF_PIXEL`. Of four pixels 0, 1, 2, 3 resized by 2, the first ones are 0, 0.25,
-    0.75, 1.25 instead of ONNX's 0.25, 0.75, 1.25, 1.75.
+    ONNX samples the pixel at (x + 0.5) / scale, TensorRT at (x + 0.5) / scale - 0.5: the image is shifted by half an
+    input pixel. It parses and builds without a warning. Measured with TensorRT-RTX 1.7.1 by reading the imported
+    network, in opsets 11 to 18: the layer has `HALF_PIXEL`. Of four pixels 0, 1, 2, 3 resized by 2, the first ones are
+    0, 0.25, 0.75, 1.25 instead of ONNX's 0.25, 0.75, 1.25, 1.75.
 
-    With the nearest neighbor it is read right: `HALF_PIXEL` and rounding up come to the same. By sizes instead of
-    scales TensorRT refuses it. ONNX has the mode in opsets 11 and 12; TensorRT and ONNX Runtime take it later too.
+    Nearest-neighbor mode is imported correctly: `HALF_PIXEL` and rounding up give the same. With sizes instead of
+    scales TensorRT rejects it. ONNX has the mode in opsets 11 and 12; TensorRT and ONNX Runtime accept it in later ones
+    too.
 
     ## Fix
-    (x + 0.5) / scale is (2x + 1) / (2 scale): a Resize by twice the scales in the mode `asymmetric`, of which every
-    second pixel is taken, from the second on. Exact: all of it is doubled, which floats do without rounding. What lies
-    in between is twice as large along each axis that is resized. Nothing is done where the scales are computed.
+    (x + 0.5) / scale is (2x + 1) / (2 scale): a Resize by twice the scales in the mode `asymmetric`, followed by a
+    Slice of every second pixel, starting at the second. Exact: everything is doubled, which floats do without rounding.
+    The intermediate image is twice as large along each axis that is resized. No fix where the scales are computed.
 
-    ONNX Runtime copies an image that is resized to its own size, by whatever factor. Where the size is not known and a
-    factor such as 1.1 or 0.6 may come to that in one of the two forms, it takes `--unsafe-fixes`. Where every factor is
-    0.5, twice of which is a copy, roundings differ, and infinities that had a weight of 0: `--numeric-fixes`.
+    ONNX Runtime copies an image that is resized to its own size, by whatever factor. Where the size is unknown and a
+    factor such as 1.1 or 0.6 may give that in one of the two forms, the fix requires `--unsafe-fixes`. Where every
+    factor is 0.5, twice of which is a copy, rounding differs, and so do infinities that had a weight of 0:
+    `--numeric-fixes`.
 
     TensorRT layers: one more.
 
@@ -61,7 +63,7 @@ def half_pixel_for_nn(node: Node, model: Model) -> Iterator[Match]:
     if node.opset < 11 or node.attr("mode", "nearest") not in ("linear", "cubic"):
         return
     if node.opset >= 18 and node.attr("antialias", 0):
-        return  # refused, and twice the scales would take another filter: OPS031
+        return  # rejected, and twice the scales would use another filter: OPS031
     scales = node.input(2)
     if (
         node.attr(_MODE, "half_pixel") != "tf_half_pixel_for_nn"
@@ -73,7 +75,7 @@ def half_pixel_for_nn(node: Node, model: Model) -> Iterator[Match]:
     if found is not None and not found.axes:
         return
     yield Match(
-        f"Resize in {node.attr('mode')} mode with tf_half_pixel_for_nn: TensorRT takes half_pixel, half a pixel aside",
+        f"Resize in {node.attr('mode')} mode with tf_half_pixel_for_nn: TensorRT uses half_pixel, half a pixel off",
         node=node,
         fix=None if found is None else _fix(node, found),
         reads=(scales,),
@@ -82,8 +84,7 @@ def half_pixel_for_nn(node: Node, model: Model) -> Iterator[Match]:
 
 @dataclass(frozen=True)
 class _Resized:
-    """``axes`` along which it matters, each with its factor and, where it is known, its size; ``scales`` are the
-    node's."""
+    """The axes that are resized, each with its factor and, if static, its size; ``scales`` are the node's."""
 
     axes: list[int]
     factors: list[np.float32]
@@ -91,16 +92,16 @@ class _Resized:
     scales: np.ndarray[Any, Any]
 
     @property
-    def copied(self) -> bool:
-        """Whether the image may keep its size in one of the two forms, in which ONNX Runtime copies it then."""
+    def may_be_copied(self) -> bool:
+        """Whether the image may keep its size in one of the two forms; ONNX Runtime then copies it."""
         twice = [factor * 2 for factor in self.factors]
         return any(
-            any(factor != 1 for factor in factors) and all(map(_stays, self.sizes, factors))
+            any(factor != 1 for factor in factors) and all(map(_may_keep_size, self.sizes, factors))
             for factors in (self.factors, twice)
         )
 
 
-def _stays(size: int | None, factor: np.float32) -> bool:
+def _may_keep_size(size: int | None, factor: np.float32) -> bool:
     """Whether an axis may keep its size."""
     if size is not None:
         return int(np.float32(size) * factor) == size
@@ -108,7 +109,7 @@ def _stays(size: int | None, factor: np.float32) -> bool:
 
 
 def _resized(node: Node, model: Model, scales: Value) -> _Resized | None:
-    """What the node resizes; None where the scales are not known."""
+    """What the node resizes; None where the scales are unknown."""
     data, values = node.input(0), scales.constant()
     if (
         data is None
@@ -147,13 +148,18 @@ def _fix(node: Node, found: _Resized) -> Fix:
     proto.output[0] = draft.name("doubled")
     draft.edits.append(AddNode(node.scope, proto, node))
     count = len(found.axes)
-    numbers = {"start": [1] * count, "end": [_END] * count, "axes": found.axes, "step": [2] * count}
-    read = [draft.constant(np.array(value, np.int64), name) for name, value in numbers.items()]
+    slice_inputs = {
+        "start": [1] * count,
+        "end": [_INT64_MAX] * count,
+        "axes": found.axes,
+        "step": [2] * count,
+    }
+    read = [draft.constant(np.array(value, np.int64), name) for name, value in slice_inputs.items()]
     put(draft, draft.add("Slice", [proto.output[0], *read]), output)
-    safety = Safety.UNSAFE if found.copied else Safety.EXACT
+    safety = Safety.UNSAFE if found.may_be_copied else Safety.EXACT
     if all(factor == 0.5 for factor in found.factors):
-        safety = Safety.NUMERIC  # the doubled image is a copy, where the original is sums with weights of 0
-    return Fix("resize by twice the scales, and take every second pixel", draft.edits, safety)
+        safety = Safety.NUMERIC  # the doubled image is a copy; the original computes sums with weights of 0
+    return Fix("resize by twice the scales and slice every second pixel", draft.edits, safety)
 
 
 _TF = f'{_MODE} = "tf_half_pixel_for_nn"'
@@ -166,14 +172,14 @@ _LAST = f"{_ODD}, int64[2] a = {{2, 3}}"
 
 half_pixel_for_nn.examples = [
     Fixed(
-        "linear, twice as high and half as wide again",
+        "linear, scales of 2 and 1.5",
         before=f'{_G} <{_ROI}, float[4] s = {{1, 1, 2, 1.5}}> {{ y = Resize<{_TF}, mode = "linear">(x, r, s) }}',
         after=f"""{_G} <{_ROI}, float[4] s = {{1, 1, 4, 3}}, {_LAST}> {{
             d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
         opset=11,
     ),
     Fixed(
-        "cubic, of dynamic size, smaller along an axis",
+        "cubic, of dynamic size, shrinking one axis",
         before=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] z) <{_ROI}, float[4] s = {{1, 1, 2.3, 0.5}}> {{
             y = Resize<{_TF}, mode = "cubic", cubic_coeff_a = -0.5, exclude_outside = 1>(x, r, s)  z = Neg(y) }}""",
         after=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] z) <{_ROI}, float[4] s = {{1, 1, 4.6, 1}}, {_LAST}> {{
@@ -182,7 +188,7 @@ half_pixel_for_nn.examples = [
         opset=11,
     ),
     Fixed(
-        "how neighbors are rounded is nothing to a linear one, of which one axis is resized",
+        "linear, one axis; nearest_mode has no effect",
         before=f"""g (float[1,1,4] x) => (float[1,1,8] y) <{_ROI}, float[3] s = {{1, 1, 2}}> {{
             y = Resize<{_TF}, mode = "linear", nearest_mode = "round_prefer_floor">(x, r, s) }}""",
         after=f"""g (float[1,1,4] x) => (float[1,1,8] y) <{_ROI}, float[3] s = {{1, 1, 4}}, int64[1] b = {{1}},
@@ -192,7 +198,7 @@ half_pixel_for_nn.examples = [
         runs=False,
     ),
     Fixed(
-        "ONNX Runtime copies an image whose size stays, whatever the factor: the sizes are not known here",
+        "an image of dynamic size that may keep its size: ONNX Runtime copies it",
         before=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[4] s = {{1, 1, 0.6, 0.6}}> {{
             y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
         after=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[4] s = {{1, 1, 1.2, 1.2}}, {_LAST}> {{
@@ -202,13 +208,13 @@ half_pixel_for_nn.examples = [
         runs=False,
     ),
     Flagged(
-        "and by default it is only reported there",
+        "the same without --unsafe-fixes: reported only",
         f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[4] s = {{1, 1, 0.6, 0.6}}> {{
             y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
         opset=11,
     ),
     Fixed(
-        "here they are",
+        "the same factors with static sizes",
         before=f"""g (float[N,2,8,8] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 0.6, 0.6}}> {{
             y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
         after=f"""g (float[N,2,8,8] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 1.2, 1.2}}, {_LAST}> {{
@@ -216,7 +222,7 @@ half_pixel_for_nn.examples = [
         opset=11,
     ),
     Fixed(
-        "in a branch, with the scales of the graph around it",
+        "in a branch, with captured scales",
         before=f"""g (float[1,2,4,4] x, bool c) => (float[1,2,8,8] y) <{_ROI}, float[4] s = {{1, 1, 2, 2}}> {{
             y = If(c)<then_branch = p () => (float[1,2,8,8] u) {{ u = Resize<{_TF}, mode = "linear">(x, r, s) }},
                       else_branch = q () => (float[1,2,8,8] v) {{ v = Resize(x, r, s) }}> }}""",
@@ -227,7 +233,7 @@ half_pixel_for_nn.examples = [
         opset=11,
     ),
     Fixed(
-        "in a local function, with scales of its own",
+        "in a local function that contains the scales",
         before=f"""<ir_version: 9, opset_import: ["" : 11, "my" : 1]> {_G} {{ y = my.F(x) }}
             <domain: "my", opset_import: ["" : 11]> F (x) => (y) {{ r = Constant<value = float[0] {{}}>()
                 s = Constant<value = float[4] {{1, 1, 2, 1.5}}>()  y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
@@ -239,18 +245,18 @@ half_pixel_for_nn.examples = [
                 d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
     ),
     Flagged(
-        "scales that nodes compute",
+        "computed scales",
         f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[2] o = {{1, 1}}, float[2] k = {{2, 2}}> {{
             s = Concat<axis = 0>(o, k)  y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
         opset=11,
     ),
     Silent(
-        "the nearest neighbor, which is what it is for",
+        "nearest mode, for which it is intended",
         f"{_G} <{_ROI}, float[4] s = {{1, 1, 2, 1.5}}> {{ y = Resize<{_TF}>(x, r, s) }}",
         opset=11,
     ),
     Silent(
-        "half pixels",
+        "half_pixel mode",
         f'{_G} <{_ROI}, float[4] s = {{1, 1, 2, 1.5}}> {{ y = Resize<mode = "linear">(x, r, s) }}',
         opset=11,
     ),
@@ -261,13 +267,13 @@ half_pixel_for_nn.examples = [
         opset=11,
     ),
     Silent(
-        "one pixel has no other to mix with",
+        "one pixel has no neighbor",
         f"""g (float[N,2,1,1] x) => (float[N,2,3,2] y) <{_ROI}, float[4] s = {{1, 1, 3, 2}}> {{
             y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
         opset=11,
     ),
     Fixed(
-        "half of each size: the copy is without the roundings of a sum",
+        "half of each size: the copy has no rounding of a sum",
         before=f"""g (float[1,2,8] x) => (float[1,2,4] y) <{_ROI}, float[3] s = {{1, 1, 0.5}}> {{
             y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
         after=f"""g (float[1,2,8] x) => (float[1,2,4] y) <{_ROI}, float[3] s = {{1, 1, 1}}, int64[1] b = {{1}},
@@ -278,14 +284,14 @@ half_pixel_for_nn.examples = [
         runs=False,
     ),
     Silent(
-        "antialiasing, which TensorRT refuses (OPS031), and whose filter depends on the scales",
+        "antialiasing, which TensorRT rejects (OPS031)",
         f"""{_G} <{_ROI}, float[4] s = {{1, 1, 0.5, 1.5}}> {{
             y = Resize<{_TF}, mode = "linear", antialias = 1>(x, r, s) }}""",
         opset=18,
         runs=False,
     ),
     Silent(
-        "by sizes, for which TensorRT refuses it",
+        "sizes instead of scales, which TensorRT rejects",
         f"""{_G} <{_ROI}, float[0] s = {{}}, int64[4] z = {{1, 2, 8, 6}}> {{
             y = Resize<{_TF}, mode = "linear">(x, r, s, z) }}""",
         opset=11,

@@ -1,4 +1,4 @@
-"""OPS081: resizing by scales that nodes compute."""
+"""OPS081: Resize by computed scales."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HAS = {
     Severity.INFO: "may have a fraction",
 }
 _TOLERANCE = 1e-4
-"""Pixels: a shift that makes no difference."""
+"""Negligible shift, in pixels."""
 _ROUNDED: dict[str, Callable[[Any], Any]] = {
     "round_prefer_floor": lambda at: np.ceil(at - 0.5),
     "round_prefer_ceil": lambda at: np.floor(at + 0.5),
@@ -41,55 +41,56 @@ _ROUNDED: dict[str, Callable[[Any], Any]] = {
 
 @rule("OPS081", ops=["Resize", "Upsample"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[63])
 def resize_by_computed_scales(node: Node, model: Model) -> Iterator[Match]:
-    """A Resize or Upsample by scales that nodes compute, where a scale times a length has a fraction.
+    """A Resize or Upsample by computed scales, where a scale times a length has a fraction.
 
     ## Why it matters
-    Scales that are an initializer or a Constant are kept. Of all others, a Concat of constants too, TensorRT makes the
-    lengths of the result, rounded down, and resizes by their ratio: by 8/5 instead of 1.7 for a width of 5, so that the
-    last pixels lie a third of a pixel aside. It parses and builds without a word. Measured with TensorRT-RTX 1.7.1 by
-    reading the imported network, in opsets 9 to 18: the layer has no `scales`, and an input that is made by `SHAPE`,
-    `PROD`, `FLOOR` and `CAST`.
+    TensorRT keeps scales that are an initializer or a Constant. From all others, including a Concat of constants, it
+    computes the lengths of the result, rounded down, and resizes by their ratio: by 8/5 instead of 1.7 for a width of
+    5, so that the last pixels are off by a third of a pixel. It parses and builds without a warning. Measured with
+    TensorRT-RTX 1.7.1 by reading the imported network, in opsets 9 to 18: the layer has no `scales`, and an input
+    computed by `SHAPE`, `PROD`, `FLOOR` and `CAST`.
 
-    Computed scales that are for some `axes` are refused, whatever they are: `` Currently, `axes` attribute is supported
-    with `scales` tensor only when it's trivial ``.
+    Computed scales for some `axes` are rejected, whatever they are: `` Currently, `axes` attribute is supported with
+    `scales` tensor only when it's trivial ``.
 
-    It makes no difference where scale times length is whole, as it is for a size divided by a size; where the
-    transformation is align_corners; and where the nearest neighbors are the same ones.
+    It makes no difference where scale times length is whole, as for a size divided by a size; where the transformation
+    is align_corners; and where the nearest neighbors are the same.
 
-    An error where the sizes are known; a warning where the scale is known and not whole, and the sizes are dynamic;
+    An error where the sizes are static; a warning where the scale is known and not whole, and the sizes are dynamic;
     information where the scale depends on sizes and nothing is proven about it.
 
     ## Fix
-    The scales as a constant, where they are. Exact: casts, products and quotients of one rounding.
+    Make the scales a constant, where their values are known. Exact: the casts, products and quotients are evaluated
+    with the same rounding.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Resize.html
     - NVIDIA/TensorRT issue 823: other results by scales than by sizes
     """
-    place = 2 if node.op_type == "Resize" and node.opset >= 11 else 1
-    data, scales = node.input(0), node.input(place)
+    index = 2 if node.op_type == "Resize" and node.opset >= 11 else 1
+    data, scales = node.input(0), node.input(index)
     if node.opset < 9 or scales is None or data is None or node.input(3) is not None:
         return
     if scales.producer is None or scales.is_constant:
         return
     found = ratios(scales, model)
-    some = _some_axes(node, data, model)
-    severity = Severity.ERROR if some else _severity(node, found, _sizes(node, data, model, found))
+    for_some_axes = _some_axes(node, data, model)
+    severity = Severity.ERROR if for_some_axes else _severity(node, found, _sizes(node, data, model, found))
     if severity is None:
         return
     fix = None
     if found is not None and all(one.value is not None for one in found):
         draft = Draft(node)
         values = np.array([one.value for one in found], np.float32)
-        draft.set_input(node, place, draft.constant(values, "scales"))
+        draft.set_input(node, index, draft.constant(values, "scales"))
         fix = Fix("make the scales a constant", draft.edits)
-    does = (
-        "refuses them for some of the axes"
-        if some
-        else f"goes by lengths, and scale times length {_HAS[severity]}"
+    how = (
+        "rejects them for some of the axes"
+        if for_some_axes
+        else f"uses lengths, and scale times length {_HAS[severity]}"
     )
     yield Match(
-        f"{node.op_type} by scales that nodes compute: TensorRT {does}",
+        f"{node.op_type} by computed scales: TensorRT {how}",
         node=node,
         severity=severity,
         fix=fix,
@@ -103,7 +104,7 @@ def _some_axes(node: Node, data: Value, model: Model) -> bool:
     if axes is None:
         return False
     if rank is None:
-        return any(axis not in (place, place - len(axes)) for place, axis in enumerate(axes))
+        return any(axis not in (index, index - len(axes)) for index, axis in enumerate(axes))
     return [axis + rank if axis < 0 else axis for axis in axes] != list(range(rank))
 
 
@@ -120,7 +121,7 @@ def _sizes(node: Node, data: Value, model: Model, found: tuple[Ratio, ...] | Non
 
 
 def _severity(node: Node, found: tuple[Ratio, ...] | None, sizes: list[Dim] | None) -> Severity | None:
-    """How certain it is that TensorRT takes other coordinates; None where it does not."""
+    """How certain it is that TensorRT uses other coordinates; None where it does not."""
     where = node.attr("coordinate_transformation_mode", "half_pixel") if node.opset >= 11 else "asymmetric"
     if where not in _COORDINATES:
         return None
@@ -132,8 +133,8 @@ def _severity(node: Node, found: tuple[Ratio, ...] | None, sizes: list[Dim] | No
         if constant is not None and constant.denominator == 1:
             continue
         size = None if sizes is None else sizes[index]
-        whole = None if size is None else one.whole(size)
-        if whole is not None and whole.yes:
+        is_whole = None if size is None else one.is_whole(size)
+        if is_whole is not None and is_whole.yes:
             continue
         if size is not None and size.value is not None and one.value is not None:
             severity = Severity.ERROR if _differs(node, where, size.value, one.value) else None
@@ -144,24 +145,24 @@ def _severity(node: Node, found: tuple[Ratio, ...] | None, sizes: list[Dim] | No
     return worst
 
 
-def _half_pixel(places: Any, scale: float) -> Any:
-    return (places + 0.5) / scale - 0.5
+def _half_pixel(positions: Any, scale: float) -> Any:
+    return (positions + 0.5) / scale - 0.5
 
 
 _COORDINATES: dict[str, Callable[[Any, float], Any]] = {
     "half_pixel": _half_pixel,
-    "pytorch_half_pixel": lambda places, scale: _half_pixel(places, scale) * (len(places) > 1),
-    "asymmetric": lambda places, scale: places / scale,
+    "pytorch_half_pixel": lambda positions, scale: _half_pixel(positions, scale) * (len(positions) > 1),
+    "asymmetric": lambda positions, scale: positions / scale,
 }
 
 
 def _differs(node: Node, where: str, size: int, scale: np.float32) -> bool:
-    """Whether some pixel is taken elsewhere by the ratio of the lengths than by the scale."""
+    """Whether the ratio of the lengths samples some pixel elsewhere than the scale."""
     length = int(np.float32(size) * scale)
-    if length < 1 or size == 1:  # of one pixel nothing else can be taken
+    if length < 1 or size == 1:  # a single pixel is always the same
         return False
-    places = np.arange(min(length, 1 << 16), dtype=np.float64)
-    at = [_COORDINATES[where](places, factor) for factor in (float(scale), length / size)]
+    positions = np.arange(min(length, 1 << 16), dtype=np.float64)
+    at = [_COORDINATES[where](positions, factor) for factor in (float(scale), length / size)]
     if node.attr("mode", "nearest") == "nearest":
         rounding = node.attr("nearest_mode", "round_prefer_floor") if node.opset >= 11 else "floor"
         at = [np.clip(_ROUNDED.get(rounding, np.floor)(one), 0, size - 1) for one in at]
@@ -185,7 +186,7 @@ resize_by_computed_scales.examples = [
         after=f'{_G} <{_S}> {{ y = Resize<mode = "linear">(x, , s) }}',
     ),
     Fixed(
-        "a Cast of a constant of double precision; cubic",
+        "a Cast of a double-precision constant; cubic",
         before=f"""{_G} {{ d = Constant<value = double[4] {{1, 1, 1.7, 1.7}}>()  s = Cast<to = 1>(d)
             y = Resize<mode = "cubic", coordinate_transformation_mode = "pytorch_half_pixel">(x, , s) }}""",
         after=f"""{_G} <{_S}> {{
@@ -193,29 +194,29 @@ resize_by_computed_scales.examples = [
         opset=13,
     ),
     Fixed(
-        "a number divided by a known size, and axes that are all there are",
+        "a constant divided by a static size, with all axes listed",
         before=f"""{_G} <float[2] o = {{1, 1}}, float[2] n = {{6.8, 8.5}}> {{ {_OF_SHAPE}
             q = Div(n, f)  s = Concat<axis = 0>(o, q)  y = Resize<mode = "linear", axes = [0,1,2,-1]>(x, , s) }}""",
         after=f"""{_G} <{_S}> {{ y = Resize<mode = "linear", axes = [0,1,2,-1]>(x, , s) }}""",
     ),
     Fixed(
-        "scales of some axes, which TensorRT refuses unless they are a constant",
+        "scales of some axes, which TensorRT rejects unless they are constant",
         before=f"""{_G} <float[1] k = {{1.7}}> {{ s = Concat<axis = 0>(k, k)  y = Resize<axes = [2,3]>(x, , s) }}""",
         after=f"""{_G} <float[2] s = {{1.7, 1.7}}> {{ y = Resize<axes = [2,3]>(x, , s) }}""",
     ),
     Flagged(
-        "scales of some axes that depend on sizes",
+        "scales of some axes, computed from sizes",
         """g (float[1,1,H,W] x, float[1,1,P,Q] z) => (float[1,1,P,Q] y) {
             l = Shape<start = 2>(x)  f = Cast<to = 1>(l)  m = Shape<start = 2>(z)  n = Cast<to = 1>(m)
             s = Div(n, f)  y = Resize<mode = "linear", axes = [2,3]>(x, , s) }""",
     ),
     Fixed(
-        "the sizes are dynamic, the factor is the same for all: there it depends on them",
+        "dynamic sizes and a constant factor",
         before=f'{_DYNAMIC} <{_PARTS}> {{ {_JOIN}  y = Resize<mode = "linear">(x, , s) }}',
         after=f'{_DYNAMIC} <{_S}> {{ y = Resize<mode = "linear">(x, , s) }}',
     ),
     Flagged(
-        "the same, and nodes compute the factor of sizes that cancel",
+        "dynamic sizes that cancel in the factor",
         f"""{_DYNAMIC} <float[2] o = {{1, 1}}, float k = {{1.7}}> {{ {_OF_SHAPE}
             q = Div(f, f)  m = Mul(q, k)  s = Concat<axis = 0>(o, m)  y = Resize<mode = "linear">(x, , s) }}""",
     ),
@@ -225,17 +226,17 @@ resize_by_computed_scales.examples = [
             q = Mul(k, f)  s = Concat<axis = 0>(o, q)  y = Resize<mode = "linear">(x, , s) }}""",
     ),
     Flagged(
-        "arithmetic that is not followed: nothing is proven",
+        "arithmetic that the rule does not follow: nothing is proven",
         f"""{_DYNAMIC} <float[2] o = {{1, 1}}> {{ {_OF_SHAPE}
             q = Sqrt(f)  s = Concat<axis = 0>(o, q)  y = Resize<mode = "linear">(x, , s) }}""",
     ),
     Fixed(
-        "the nearest neighbor, of which it is another one",
+        "nearest mode with another neighbor",
         before=f'{_G} <{_PARTS}> {{ {_JOIN}  y = Resize<nearest_mode = "floor">(x, , s) }}',
         after=f'{_G} <{_S}> {{ y = Resize<nearest_mode = "floor">(x, , s) }}',
     ),
     Fixed(
-        "before operator set 11",
+        "before opset 11",
         before=f'{_G} <{_PARTS}> {{ {_JOIN}  y = Resize<mode = "linear">(x, s) }}',
         after=f'{_G} <{_S}> {{ y = Resize<mode = "linear">(x, s) }}',
         opset=10,
@@ -247,7 +248,7 @@ resize_by_computed_scales.examples = [
         opset=9,
     ),
     Fixed(
-        "in a branch, captured",
+        "in a branch, with captured scales",
         before=f"""g (float[1,1,4,5] x, bool c) => (float[1,1,6,8] y) <{_PARTS}> {{ {_JOIN}
             y = If(c)<then_branch = p () => (float[1,1,6,8] u) {{ u = Resize<mode = "linear">(x, , s) }},
                       else_branch = q () => (float[1,1,6,8] v) <{_S}> {{ v = Resize<mode = "linear">(x, , s) }}> }}""",
@@ -266,13 +267,13 @@ resize_by_computed_scales.examples = [
                 s = Constant<value = float[4] {{1, 1, 1.7, 1.7}}>()  y = Resize<mode = "linear">(x, , s) }}""",
     ),
     Silent(
-        "a size by a size, which gives whole lengths: what exporters write",
+        "a size divided by a size, as exporters write it: whole lengths",
         f"""g (float[1,1,H,W] x, float[1,1,P,Q] z) => (float[1,1,P,Q] y) <float[2] o = {{1, 1}}> {{ {_OF_SHAPE}
             m = Shape<start = 2>(z)  n = Cast<to = 1>(m)  q = Div(n, f)  s = Concat<axis = 0>(o, q)
             y = Resize<mode = "linear">(x, , s) }}""",
     ),
     Silent(
-        "a constant size by a size",
+        "a constant divided by a size",
         f"""{_DYNAMIC} <float[2] o = {{1, 1}}, float[2] n = {{64, 48}}> {{ {_OF_SHAPE}
             q = Div(n, f)  s = Concat<axis = 0>(o, q)  y = Resize<mode = "linear">(x, , s) }}""",
     ),
@@ -294,7 +295,7 @@ resize_by_computed_scales.examples = [
                 k = Constant<value = float[2] {{2, 2}}>()  {_JOIN}  y = Resize<mode = "linear">(x, , s) }}""",
     ),
     Silent(
-        "a whole factor, and axes that are all there are",
+        "a whole factor, with all axes listed",
         f"""{_DYNAMIC} <float[2] o = {{1, 1}}, float[2] k = {{2, 3}}> {{ {_JOIN}
             y = Resize<mode = "linear", axes = [0,1,2,-1]>(x, , s) }}""",
     ),
@@ -303,24 +304,24 @@ resize_by_computed_scales.examples = [
         """g (float[1,1,H,W] x) => (float[1,1,A,B] y) <float[2] o = {1, 1}, float[2] k = {0.5, 1}> {
             d = Concat<axis = 2>(x, x)  s = Concat<axis = 0>(o, k)  y = Resize<mode = "linear">(d, , s) }""",
     ),
-    Silent("a constant, which TensorRT keeps", f'{_G} <{_S}> {{ y = Resize<mode = "linear">(x, , s) }}'),
+    Silent("constant scales, which TensorRT keeps", f'{_G} <{_S}> {{ y = Resize<mode = "linear">(x, , s) }}'),
     Silent(
-        "a default, which TensorRT takes for a constant",
+        "a default of a graph input, which TensorRT treats as a constant",
         f"""g (float[1,1,4,5] x, float[4] s) => (float[1,1,6,8] y) <{_S}> {{
             y = Resize<mode = "linear">(x, , s) }}""",
     ),
     Silent(
-        "sizes in place of scales",
+        "sizes instead of scales",
         f"""{_DYNAMIC} <int64[2] o = {{1, 1}}, int64[2] k = {{7, 9}}> {{
             {_JOIN}  y = Resize<mode = "linear">(x, , , s) }}""",
     ),
     Silent(
-        "corners are aligned, where the lengths count for ONNX Runtime as well",
+        "align_corners, where ONNX Runtime uses the lengths too",
         f"""{_G} <{_PARTS}> {{ {_JOIN}
             y = Resize<mode = "linear", coordinate_transformation_mode = "align_corners">(x, , s) }}""",
     ),
     Silent(
-        "the same neighbors by both",
+        "nearest mode with the same neighbors",
         """g (float[1,1,4,4] x) => (float[1,1,9,9] y) <float[2] o = {1, 1}, float[2] k = {2.3, 2.3}> {
             s = Concat<axis = 0>(o, k)  y = Resize<coordinate_transformation_mode = "asymmetric",
             nearest_mode = "floor">(x, , s) }""",

@@ -1,4 +1,4 @@
-"""OPS082: recurrent operators whose gates are a Softplus."""
+"""OPS082: recurrent operators with Softplus gates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, is_read, rule
 
 _ACTIVATIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
-"""How many activations each direction has."""
+"""The number of activations per direction."""
 
 
 @rule("OPS082", ops=sorted(_ACTIVATIONS), severity=Severity.ERROR, hazards=[69])
@@ -15,19 +15,19 @@ def recurrence_with_softplus(node: Node, model: Model) -> Iterator[Match]:
     """A GRU, LSTM or RNN with the activation `Softplus`: TensorRT computes 0 for it.
 
     ## Why it matters
-    TensorRT's activation is alpha * log(exp(beta * x) + 1), and the parser makes the layer with both of them 0,
-    whatever `activation_alpha` and `activation_beta` say: the gate is 0 for every input. An RNN gives zeros then. It
-    parses and builds without a word. Measured with TensorRT-RTX 1.7.1 by reading the imported network, for all three
-    operators and for every place in `activations`, forward, reverse and in both directions, in opsets 7 to 22.
+    TensorRT's activation is alpha * log(exp(beta * x) + 1), and the parser sets both of them to 0, whatever
+    `activation_alpha` and `activation_beta` are: the gate is 0 for every input. The output of an RNN is then all zeros.
+    It parses and builds without a warning. Measured with TensorRT-RTX 1.7.1 by reading the imported network, for all
+    three operators and for every position in `activations`, forward, reverse and bidirectional, in opsets 7 to 22.
 
-    Read right, with and without an alpha and a beta, are LeakyRelu, HardSigmoid and Elu, and so are Relu, Tanh, Sigmoid
-    and Softsign. ONNX gives no default for ScaledTanh, where TensorRT takes 1 and ONNX Runtime 0, and for
-    ThresholdedRelu ONNX Runtime takes another one than the operator's 1, which TensorRT takes; with their attributes
-    both are right. Affine is refused, and so are directions whose activations differ.
+    Imported correctly, with and without an alpha and a beta, are LeakyRelu, HardSigmoid and Elu, and so are Relu, Tanh,
+    Sigmoid and Softsign. ONNX gives no default for ScaledTanh, where TensorRT uses 1 and ONNX Runtime 0; for
+    ThresholdedRelu ONNX Runtime uses another default than the operator's 1, which TensorRT uses. With explicit
+    attributes both are correct. Affine is rejected, and so are directions whose activations differ.
 
     ## Fix
-    None: the recurrence would have to be written out step by step. Where the model may still be changed, write the
-    cell with the operator Softplus in a Scan or Loop, or take another activation.
+    None: the recurrence would have to be decomposed step by step. If you can change the model, write the cell with the
+    operator Softplus in a Scan or Loop, or use another activation.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__RNN.html, attribute activations
@@ -37,10 +37,10 @@ def recurrence_with_softplus(node: Node, model: Model) -> Iterator[Match]:
         return
     directions = 2 if node.attr("direction", "forward") == "bidirectional" else 1
     names = [_text(name) for name in node.attr("activations", ())][: directions * _ACTIVATIONS[node.op_type]]
-    places = [number for number, name in enumerate(names) if name == "Softplus"]
-    if places:
+    positions = [number for number, name in enumerate(names) if name == "Softplus"]
+    if positions:
         yield Match(
-            f"{node.op_type} with Softplus among its activations ({', '.join(names)}): for TensorRT it is 0",
+            f"{node.op_type} with the activation Softplus ({', '.join(names)}): TensorRT computes 0 for it",
             node=node,
         )
 
@@ -59,7 +59,7 @@ recurrence_with_softplus.examples = [
             , h = RNN<hidden_size = 4, activations = ["Softplus"]>(x, w, r) }}""",
     ),
     Flagged(
-        "alpha and beta, which change nothing for TensorRT; backwards",
+        "alpha and beta, which TensorRT ignores; reverse",
         f"""g ({_RNN}) => (float[3,1,2,4] y) {{
             y = RNN<hidden_size = 4, direction = "reverse", activations = ["Softplus"], activation_alpha = [1.0],
                     activation_beta = [1.0]>(x, w, r) }}""",
@@ -77,13 +77,13 @@ recurrence_with_softplus.examples = [
             , h = LSTM<hidden_size = 4, activations = ["Sigmoid", "Softplus", "Tanh"]>(x, w, r) }""",
     ),
     Flagged(
-        "in both directions",
+        "bidirectional",
         """g (float[3,2,2] x, float[2,4,2] w, float[2,4,4] r) => (float[2,2,4] h) {
             , h = RNN<hidden_size = 4, direction = "bidirectional", activations = ["Softplus", "Softplus"]>(x, w, r)
             }""",
     ),
     Flagged(
-        "in the second direction alone: TensorRT refuses directions that differ",
+        "in the second direction alone: TensorRT rejects directions that differ",
         """g (float[3,2,2] x, float[2,4,2] w, float[2,4,4] r) => (float[2,2,4] h) {
             , h = RNN<hidden_size = 4, direction = "bidirectional", activations = ["Tanh", "Softplus"]>(x, w, r) }""",
     ),
@@ -103,16 +103,16 @@ recurrence_with_softplus.examples = [
     ),
     *(
         Silent(
-            f"{name}, by its own alpha and beta",
+            f"{name}, with its own alpha and beta",
             f"""g ({_RNN}) => (float[1,2,4] h) {{
                 , h = RNN<hidden_size = 4, activations = ["{name}"]>(x, w, r) }}""",
         )
         for name in ("Relu", "Sigmoid", "Softsign", "LeakyRelu", "HardSigmoid", "Elu")
     ),
     Silent(
-        "by default there is none",
+        "default activations",
         """g (float[3,2,2] x, float[1,16,2] w, float[1,16,4] r) => (float[1,2,4] h) {
             , h = LSTM<hidden_size = 4>(x, w, r) }""",
     ),
-    Silent("the operator itself", "g (float[3,2] x) => (float[3,2] y) { y = Softplus(x) }"),
+    Silent("the operator Softplus", "g (float[3,2] x) => (float[3,2] y) { y = Softplus(x) }"),
 ]

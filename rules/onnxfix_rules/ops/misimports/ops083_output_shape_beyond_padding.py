@@ -1,4 +1,4 @@
-"""OPS083: a transposed convolution whose result is to be longer than `output_padding` makes it."""
+"""OPS083: a transposed convolution whose `output_shape` exceeds what `output_padding` gives."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ def output_shape_beyond_padding(node: Node, model: Model) -> Iterator[Match]:
     """A ConvTranspose whose `output_shape` is larger than the full result with `output_padding`.
 
     ## Why it matters
-    One element more than `output_padding` says is not added: TensorRT gives the full result and one element, whatever
-    `output_padding` is. It parses and builds without a word. Measured with TensorRT-RTX 1.7.1 in opsets 10, 18 and 22
-    by reading the imported network: for an image and a kernel of 3x3, strides of 3, `output_padding = [1, 1]` and
-    `output_shape = [11, 11]` the result is 10x10. With two elements and more it is refused (`TensorRT does not support
+    TensorRT does not add one element beyond `output_padding`: it gives the full result and one element, whatever
+    `output_padding` is. It parses and builds without a warning. Measured with TensorRT-RTX 1.7.1 in opsets 10, 18 and
+    22 by reading the imported network: for an image and a kernel of 3x3, strides of 3, `output_padding = [1, 1]` and
+    `output_shape = [11, 11]` the result is 10x10. Two or more elements are rejected (`TensorRT does not support
     negative pre-padding in the ConvTranspose operator!`), with and without `output_padding`.
 
-    Read right is an `output_shape` of one more than the full result without `output_padding` along that axis.
+    An `output_shape` of one more than the full result, without `output_padding` along that axis, is imported correctly.
 
     ## Fix
-    One element more of `output_padding`, the padding of the other axes as `pads`, and no `output_shape`. Exact: a
-    single element lies at the end by ONNX's equations, in its test of them, in its evaluator and in ONNX Runtime.
-    No fix for two and more, of which half lie at the start, and where what is added is a stride or more, which ONNX
-    does not allow and nothing runs.
+    Increase `output_padding` by one element, give the padding of the other axes as `pads`, and drop `output_shape`.
+    Exact: a single element is added at the end by ONNX's equations, in its own test, in its reference evaluator and in
+    ONNX Runtime. No fix for two or more, half of which are added at the start, and where a stride or more is added,
+    which ONNX does not allow and nothing runs.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__ConvTranspose.html: "changing this attribute only adds or removes output
@@ -34,38 +34,39 @@ def output_shape_beyond_padding(node: Node, model: Model) -> Iterator[Match]:
     if node.attribute("output_shape") is None:
         return
     found = dc.deconv(node, model)
-    if found is None or found.wanted is None or found.auto_pad != "NOTSET" or len(found.spans) < 2:
+    if found is None or found.output_shape is None or found.auto_pad != "NOTSET" or len(found.spans) < 2:
         return
     totals = [total for total in (found.total(axis) for axis in found.axes) if total is not None]
     if len(totals) < len(found.spans):
         return
-    beyond = [axis for axis in found.axes if totals[axis] < (0 if found.extra[axis] else -1)]
+    beyond = [axis for axis in found.axes if totals[axis] < (0 if found.output_padding[axis] else -1)]
     if not beyond:
         return
     draft = _fix(node, found, totals)
-    full = [found.wanted[axis] + totals[axis] for axis in found.axes]
+    full = [found.output_shape[axis] + totals[axis] for axis in found.axes]
     yield Match(
-        f"ConvTranspose with output_shape {list(found.wanted)} and output_padding {list(found.extra)}, which make "
-        f"{full}: TensorRT does not add what is missing",
+        f"ConvTranspose with output_shape {list(found.output_shape)} and output_padding "
+        f"{list(found.output_padding)}, which give {full}: TensorRT does not add what is missing",
         node=node,
-        fix=None if draft is None else Fix("write what is added as output_padding", draft.edits),
+        fix=None if draft is None else Fix("replace output_shape by output_padding", draft.edits),
     )
 
 
 def _fix(node: Node, found: dc.Deconv, totals: Sequence[int]) -> Draft | None:
-    """``output_padding`` that reaches as far as wanted; None where not all of it lies at the end, or readers differ."""
+    """``output_padding`` for the whole ``output_shape``; None where ONNX adds some at the start, or implementations
+    differ."""
     if min(totals) < -1:
         return None
-    extra = [found.extra[axis] - min(0, totals[axis]) for axis in found.axes]
+    output_padding = [found.output_padding[axis] - min(0, totals[axis]) for axis in found.axes]
     cuts = [max(0, total) for total in totals]
     added = (axis for axis in found.axes if totals[axis] < 0)
-    if any(extra[axis] >= found.strides[axis] for axis in added):
+    if any(output_padding[axis] >= found.strides[axis] for axis in added):
         return None
     if found.opset < 11 and any(cut % 2 for cut in cuts):
         return None
     draft = dc.write_pads(node, found, cuts)
     if draft is not None:
-        draft.set_attr(node, "output_padding", extra)
+        draft.set_attr(node, "output_padding", output_padding)
     return draft
 
 
@@ -81,7 +82,7 @@ output_shape_beyond_padding.examples = [
             y = ConvTranspose<strides = [3,3], output_padding = [2,2]>(x, w) }}""",
     ),
     Fixed(
-        "along one axis; none on the other; a bias",
+        "one more along one axis; no output_padding on the other; a bias",
         before=f"""g ({_IMAGE}) => (float[N,2,11,9] y) <float[2] b = {{1, 2}}> {{
             y = ConvTranspose<strides = [3,3], output_padding = [1,0], output_shape = [11,9]>(x, w, b) }}""",
         after=f"""g ({_IMAGE}) => (float[N,2,11,9] y) <float[2] b = {{1, 2}}> {{
@@ -89,7 +90,7 @@ output_shape_beyond_padding.examples = [
         opset=11,
     ),
     Fixed(
-        "along one axis, and less than there is along the other; pads that ONNX ignores",
+        "one more along one axis, a cut along the other; ONNX ignores the pads",
         before=f"""g ({_IMAGE}) => (float[N,2,11,7] y) {{
             y = ConvTranspose<strides = [3,3], pads = [1,1,0,0], output_padding = [1,0], output_shape = [11,7]>(x, w)
             }}""",
@@ -98,7 +99,7 @@ output_shape_beyond_padding.examples = [
         opset=22,
     ),
     Fixed(
-        "the text before opset 11, and nothing to cut along the other axis",
+        "before opset 11, with nothing to cut along the other axis",
         before=f"""g ({_IMAGE}) => (float[N,2,11,10] y) {{
             y = ConvTranspose<strides = [3,3], output_padding = [1,1], output_shape = [11,10]>(x, w) }}""",
         after=f"""g ({_IMAGE}) => (float[N,2,11,10] y) {{
@@ -119,7 +120,7 @@ output_shape_beyond_padding.examples = [
                 v = ConvTranspose<strides = [3,3,3], output_padding = [2,2,2]>(x, w) }> }""",
     ),
     Flagged(
-        "two more, of which one lies at the start: TensorRT refuses it",
+        "two more, one of them at the start: TensorRT rejects it",
         f"""g ({_IMAGE}) => (float[N,2,11,11] y) {{
             y = ConvTranspose<strides = [3,3], output_shape = [11,11]>(x, w) }}""",
     ),
@@ -130,18 +131,18 @@ output_shape_beyond_padding.examples = [
         runs=False,
     ),
     Flagged(
-        "an odd number to cut along the other axis, which before opset 11 lies elsewhere",
+        "an odd number to cut along the other axis, ambiguous before opset 11",
         f"""g ({_IMAGE}) => (float[N,2,11,8] y) {{
             y = ConvTranspose<strides = [3,3], output_padding = [1,0], output_shape = [11,8]>(x, w) }}""",
         opset=10,
     ),
     Silent(
-        "as much as output_padding",
+        "exactly what output_padding gives",
         f"""g ({_IMAGE}) => (float[N,2,10,11] y) {{
             y = ConvTranspose<strides = [3,3], output_padding = [1,2], output_shape = [10,11]>(x, w) }}""",
     ),
     Silent(
-        "one more, and no output_padding",
+        "one more, without output_padding",
         f"""g ({_IMAGE}) => (float[N,2,10,10] y) {{
             y = ConvTranspose<strides = [3,3], output_shape = [10,10]>(x, w) }}""",
     ),
@@ -151,12 +152,12 @@ output_shape_beyond_padding.examples = [
             y = ConvTranspose<strides = [3,3], output_padding = [2,2]>(x, w) }""",
     ),
     Silent(
-        "an image of unknown size, which TensorRT reads otherwise whatever is wanted (OPS013)",
+        "a dynamic image, which TensorRT misimports for any output_shape (OPS013)",
         """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,11,11] y) {
             y = ConvTranspose<strides = [3,3], output_padding = [1,1], output_shape = [11,11]>(x, w) }""",
     ),
     Silent(
-        "a signal, which TensorRT refuses whatever is wanted (OPS013)",
+        "a signal, which TensorRT rejects for any output_shape (OPS013)",
         """g (float[1,1,3] x, float[1,2,3] w) => (float[1,2,11] y) {
             y = ConvTranspose<strides = [3], output_padding = [1], output_shape = [11]>(x, w) }""",
     ),
@@ -168,7 +169,7 @@ output_shape_beyond_padding.examples = [
         runs=False,
     ),
     Silent(
-        "a local function, which has its image from the caller",
+        "a local function, where the image size is unknown",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,11,11] y) { y = my.F(x, w) }
             <domain: "my", opset_import: ["" : 18]> F (a, k) => (r) {

@@ -1,4 +1,4 @@
-"""OPS085: a graph input that is an output too."""
+"""OPS085: a graph input that is also a graph output."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from onnxfix.rule import Flagged, Match, Model, Severity, Silent, rule
 
 @rule("OPS085", per="model", severity=Severity.ERROR, hazards=[72])
 def input_that_is_an_output(model: Model) -> Iterator[Match]:
-    """A graph input that is an output of the graph too: TensorRT renames the network's input.
+    """A graph input that is also an output of the graph: TensorRT renames the network's input.
 
     ## Why it matters
-    Two tensors of a network cannot have one name, and the output keeps it: the input `x` becomes `__x`. A caller who
+    Two tensors of a network cannot share a name, and the output keeps it: the input `x` becomes `__x`. A caller who
     binds the input by the model's name finds an output there. Measured with TensorRT-RTX 1.7.1, for every type, for
-    inputs that something reads and inputs that nothing does. There is no warning, and the engine builds. Where
-    something is called `__x` already, the input keeps its name and the output gets another one
-    (`ONNXTRT_identity_output`).
+    used and unused inputs. There is no warning, and the engine builds. Where the name `__x` is taken, the input keeps
+    its name and the output gets another one (`ONNXTRT_identity_output`).
 
     ## Fix
-    None: in ONNX the two are one value, and either name is part of the model's interface. Drop the output, which is
-    what the caller put in; give it a name of its own behind an Identity; or bind the input as `__x`.
+    None: in ONNX the two are one value, and either name is part of the model's interface. Drop the output, since the
+    caller already has its value; give it its own name after an Identity; or bind the input as `__x`.
 
     ## References
-    - onnx/onnx-tensorrt: `ONNXTRT_identity`, the layer that the parser puts between such an input and its output
+    - onnx/onnx-tensorrt: `ONNXTRT_identity`, the layer that the parser inserts between such an input and its output
     """
     inputs = {value.name for value in model.main.inputs}
     for value in model.main.inputs:
@@ -32,16 +31,16 @@ def input_that_is_an_output(model: Model) -> Iterator[Match]:
         other = f"__{value.name}"
         renamed = "its output" if other in inputs else f"the network's input, to {other!r}"
         yield Match(
-            f"the graph input {value.name!r} is an output too: TensorRT renames {renamed}", value=value
+            f"the graph input {value.name!r} is also an output: TensorRT renames {renamed}", value=value
         )
 
 
 input_that_is_an_output.examples = [
     Flagged(
-        "handed through beside a result",
+        "passed through, next to another output",
         "g (float[2] x, float[2] z) => (float[2] y, float[2] x) { y = Add(x, z) }",
     ),
-    Flagged("nothing reads it", "g (float[N] x, int64[2] n) => (float[N] y, int64[2] n) { y = Neg(x) }"),
+    Flagged("no node reads it", "g (float[N] x, int64[2] n) => (float[N] y, int64[2] n) { y = Neg(x) }"),
     Flagged(
         "the condition of an If",
         """g (float[2] x, bool c) => (float[2] y, bool c) {
@@ -63,15 +62,15 @@ input_that_is_an_output.examples = [
         "g (float[2] x) => (float[2] y, float[2] k) { k = Identity(x)  y = Neg(x) }",
     ),
     Silent(
-        "a weight that is an output",
+        "an initializer that is an output",
         "g (float[2] x) => (float[2] y, float[2] w) <float[2] w = {1, 2}> { y = Add(x, w) }",
     ),
     Silent(
-        "there is a default, which TensorRT takes for a constant: it is no input then",
+        "an input with a default, which TensorRT treats as a constant",
         "g (float[2] x, float[2] w) => (float[2] y, float[2] w) <float[2] w = {1, 2}> { y = Add(x, w) }",
     ),
     Silent(
-        "a branch that returns an input, and a body that hands one through",
+        "a branch that returns an input, and a body that passes one through",
         """g (float[2] x, bool c, int64 n) => (float[2] y) {
             a = If(c)<then_branch = p () => (float[2] u) { u = Identity(x) },
                       else_branch = q () => (float[2] v) { v = Neg(x) }>

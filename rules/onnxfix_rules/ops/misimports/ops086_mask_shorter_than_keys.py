@@ -1,4 +1,4 @@
-"""OPS086: attention with a mask that does not reach to the last key."""
+"""OPS086: attention with a mask that is shorter than the keys."""
 
 from __future__ import annotations
 
@@ -29,26 +29,27 @@ from onnxfix.rule import (
 
 @rule("OPS086", ops=["Attention"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[73])
 def mask_shorter_than_keys(node: Node, model: Model) -> Iterator[Match]:
-    """An Attention whose mask has fewer columns than there are keys: TensorRT does not continue it.
+    """An Attention whose mask has fewer columns than there are keys: TensorRT does not pad it.
 
     ## Why it matters
-    Since opset 24 the keys that the mask does not reach are not seen: ONNX continues it by -inf. Measured with
-    TensorRT-RTX 1.7.1 by reading the imported network:
+    Since opset 24 keys beyond the mask are excluded: ONNX pads it with -inf. Measured with TensorRT-RTX 1.7.1 by
+    reading the imported network:
 
-    - **one column**: TensorRT repeats it for every key, where ONNX shows the first key alone. It parses, and builds
-      where the operator does at all (half precision, heads of 64).
-    - **more, of known sizes**: refused (`Received mask with shape [1,1,2,2]`).
-    - **more, of dynamic sizes**: it builds, and the mask is used as it is, which fits no scores at run time.
+    - **one column**: TensorRT broadcasts it to every key, where ONNX attends to the first key alone. It parses, and
+      builds where the operator builds at all (half precision, heads of 64).
+    - **more, with static sizes**: rejected (`Received mask with shape [1,1,2,2]`).
+    - **more, with dynamic sizes**: it builds, and the mask is used unchanged, which does not match the scores at run
+      time.
 
-    Information where the mask and the keys have lengths that nothing relates: one of the same length is right.
-    ONNX Runtime 1.31 refuses shorter masks.
+    Information where nothing relates the lengths of the mask and the keys: a mask of the same length is correct. ONNX
+    Runtime 1.31 rejects shorter masks.
 
     ## Fix
-    Pad the mask by -inf, or by False, to the number of keys. Exact: it is what ONNX says, and what its function body
-    for the operator does. No fix where the number of columns that are missing is not known, and where
-    `nonpad_kv_seqlen` or a window asks for another mask anyway (OPS015).
+    Pad the mask with -inf, or with False, to the number of keys. Exact: it is what ONNX defines, and what its function
+    body for the operator does. No fix where the number of missing columns is unknown, and where `nonpad_kv_seqlen` or a
+    window requires another mask anyway (OPS015).
 
-    A query that may see no key at all is 0 in ONNX; what TensorRT's kernels make of such a row of a mask was not
+    A query that may attend to no key gives 0 in ONNX; what TensorRT's kernels compute for such a mask row was not
     measured.
 
     ## References
@@ -64,10 +65,10 @@ def mask_shorter_than_keys(node: Node, model: Model) -> Iterator[Match]:
     shorter = less.yes
     missing = (found.keys - found.columns).value
     yield Match(
-        f"Attention with a mask for {found.columns} keys out of {found.keys}: TensorRT does not continue it by -inf"
+        f"Attention with a mask for {found.columns} of {found.keys} keys: TensorRT does not pad it with -inf"
         if shorter
         else f"Attention with a mask for {found.columns} keys, of which there are {found.keys}: TensorRT does not "
-        "continue a mask that is shorter",
+        "pad a shorter mask",
         node=node,
         severity=Severity.ERROR if shorter else Severity.INFO,
         fix=_fix(node, found, missing) if shorter and missing is not None else None,
@@ -77,7 +78,7 @@ def mask_shorter_than_keys(node: Node, model: Model) -> Iterator[Match]:
 
 @dataclass(frozen=True)
 class _Lengths:
-    """A mask of a known rank and element type, how many keys it is for, and how many there are."""
+    """A mask of known rank and element type, the number of its columns, and the number of keys."""
 
     mask: Value
     rank: int
@@ -88,7 +89,7 @@ class _Lengths:
 
 def _lengths(node: Node, model: Model) -> _Lengths | None:
     mask, key = node.input(3), node.input(1)
-    if node.opset < 24 or mask is None or key is None or any(node.input(place) for place in (4, 5, 6)):
+    if node.opset < 24 or mask is None or key is None or any(node.input(index) for index in (4, 5, 6)):
         return None
     if node.opset >= 25 and any(node.attr(f"{side}_window_size", -1) >= 0 for side in ("left", "right")):
         return None
@@ -100,14 +101,14 @@ def _lengths(node: Node, model: Model) -> _Lengths | None:
 
 def _fix(node: Node, found: _Lengths, missing: int) -> Fix | None:
     if found.elem != TensorProto.BOOL and not dtypes.is_float(found.elem):
-        return None  # integers, which ONNX takes too, have no -inf
+        return None  # integers, which ONNX allows too, have no -inf
     draft = Draft(node)
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(found.elem))
-    never = np.array(False if found.elem == TensorProto.BOOL else -np.inf, dtype=dtype)
+    excluded = np.array(False if found.elem == TensorProto.BOOL else -np.inf, dtype=dtype)
     pads = np.array([0] * (2 * found.rank - 1) + [missing], dtype=np.int64)
-    padded = draft.add("Pad", [found.mask, draft.constant(pads, "pads"), draft.constant(never, "never")])
+    padded = draft.add("Pad", [found.mask, draft.constant(pads, "pads"), draft.constant(excluded, "never")])
     draft.set_input(node, 3, padded)
-    return Fix("continue the mask to the last key", draft.edits)
+    return Fix("pad the mask to the last key", draft.edits)
 
 
 _KEYS = "float[2,2,2,8] q, float[2,2,3,8] k, float[2,2,3,8] v"
@@ -119,7 +120,7 @@ _CALL = "y = Attention(q, k, v, m)"
 
 mask_shorter_than_keys.examples = [
     Fixed(
-        "a mask that says which keys are seen",
+        "a boolean mask",
         before=f"g ({_KEYS}, bool[2,2] m) {_OUT} {{ {_CALL} }}",
         after=f"""g ({_KEYS}, bool[2,2] m) {_OUT} <int64[4] e = {{0, 0, 0, 1}}, bool f = {{0}}> {{
             w = Pad(m, e, f)  y = Attention(q, k, v, w) }}""",
@@ -127,7 +128,7 @@ mask_shorter_than_keys.examples = [
         ir_version=10,
     ),
     Fixed(
-        "a mask that is added, of four dimensions",
+        "a four-dimensional additive mask",
         before=f"g ({_KEYS}, float[2,1,2,2] m) {_OUT} {{ {_CALL} }}",
         after=f"""g ({_KEYS}, float[2,1,2,2] m) {_OUT} <int64[8] e = {{0,0,0,0,0,0,0,1}}, float f = {{-inf}}> {{
             w = Pad(m, e, f)  y = Attention(q, k, v, w) }}""",
@@ -135,7 +136,7 @@ mask_shorter_than_keys.examples = [
         ir_version=10,
     ),
     Fixed(
-        "a mask of one key, which TensorRT takes for all of them",
+        "a mask of one key, which TensorRT broadcasts to all keys",
         before=f"g ({_KEYS}, float[2,1] m) {_OUT} {{ {_CALL} }}",
         after=f"""g ({_KEYS}, float[2,1] m) {_OUT} <int64[4] e = {{0, 0, 0, 2}}, float f = {{-inf}}> {{
             w = Pad(m, e, f)  y = Attention(q, k, v, w) }}""",
@@ -143,7 +144,7 @@ mask_shorter_than_keys.examples = [
         ir_version=10,
     ),
     Fixed(
-        "a key put before the others, of dynamic number",
+        "a key prepended to a dynamic number of keys",
         before=f"""g ({_LONG}, float16[B,2,1,64] a, float16[B,2,1,64] b, bool[S,T] m) {_WIDE} {{
             c = Concat<axis = 2>(a, k)  d = Concat<axis = 2>(b, v)  y = Attention(q, c, d, m) }}""",
         after=f"""g ({_LONG}, float16[B,2,1,64] a, float16[B,2,1,64] b, bool[S,T] m) {_WIDE}
@@ -167,7 +168,7 @@ mask_shorter_than_keys.examples = [
         ir_version=10,
     ),
     Fixed(
-        "one dimension, in the opset of the windows",
+        "a one-dimensional mask, in opset 25",
         before=f"g ({_KEYS}, bool[2] m) {_OUT} {{ {_CALL} }}",
         after=f"""g ({_KEYS}, bool[2] m) {_OUT} <int64[2] e = {{0, 1}}, bool f = {{0}}> {{
             w = Pad(m, e, f)  y = Attention(q, k, v, w) }}""",
@@ -175,21 +176,21 @@ mask_shorter_than_keys.examples = [
         ir_version=10,
     ),
     Flagged(
-        "shorter by a number that is not known",
+        "shorter by an unknown number",
         f"""g ({_LONG}, float16[B,2,R,64] a, float16[B,2,R,64] b, float16[B,2,1,64] h, float16[S,T] m) {_WIDE} {{
             c = Concat<axis = 2>(a, h, k)  d = Concat<axis = 2>(b, h, v)  y = Attention(q, c, d, m) }}""",
         opset=24,
         ir_version=10,
     ),
     Flagged(
-        "lengths of different names: information",
+        "dimensions with different names: information",
         f"g ({_LONG}, float16[S,M] m) {_WIDE} {{ {_CALL} }}",
         runs=False,
         opset=24,
         ir_version=10,
     ),
     Flagged(
-        "two keys where there may be more: information",
+        "a mask of two keys where there may be more: information",
         f"g ({_LONG}, bool[S,2] m) {_WIDE} {{ {_CALL} }}",
         runs=False,
         opset=24,
@@ -202,7 +203,7 @@ mask_shorter_than_keys.examples = [
         ir_version=10,
     ),
     Silent(
-        "as long as the keys, by number",
+        "as long as the keys, by static size",
         f"g ({_KEYS}, float[2,3] m) {_OUT} {{ {_CALL} }}",
         opset=24,
         ir_version=10,
@@ -215,7 +216,7 @@ mask_shorter_than_keys.examples = [
         ir_version=10,
     ),
     Silent(
-        "opset 23 does not allow it: there a mask of one is repeated",
+        "opset 23 does not allow it: a mask of one key is broadcast",
         f"g ({_KEYS}, float[2,1] m) {_OUT} {{ {_CALL} }}",
         opset=23,
         ir_version=10,
@@ -223,32 +224,32 @@ mask_shorter_than_keys.examples = [
     ),
     Silent("no mask", f"g ({_KEYS}) {_OUT} {{ y = Attention(q, k, v) }}", opset=24, ir_version=10),
     Silent(
-        "keys whose number nothing tells, in a local function",
+        "in a local function, where the number of keys is unknown",
         f"""<ir_version: 10, opset_import: ["" : 24, "my" : 1]>
             g ({_KEYS}, bool[2,2] m) {_OUT} {{ y = my.F(q, k, v, m) }}
             <domain: "my", opset_import: ["" : 24]> F (q, k, v, m) => (y) {{ {_CALL} }}""",
     ),
     Silent(
-        "lengths, whose rule says the whole mask anew (OPS015)",
+        "lengths, where OPS015 replaces the whole mask",
         f"g ({_KEYS}, bool[2,2] m, int64[2] n) {_OUT} {{ y = Attention(q, k, v, m, , , n) }}",
         opset=24,
         ir_version=10,
     ),
     Silent(
-        "a window, whose rule says the whole mask anew (OPS015)",
+        "a window, where OPS015 replaces the whole mask",
         f"g ({_KEYS}, bool[2,2] m) {_OUT} {{ y = Attention<left_window_size = 0>(q, k, v, m) }}",
         opset=25,
         ir_version=10,
     ),
     Silent(
-        "a cache, which TensorRT refuses",
+        "a cache, which TensorRT rejects",
         """g (float[1,1,2,8] q, float[1,1,2,8] k, float[1,1,2,8] v, bool[2,1] m, float[1,1,3,8] a,
             float[1,1,3,8] b) => (float[1,1,2,8] y) { y = Attention(q, k, v, m, a, b) }""",
         opset=24,
         ir_version=10,
     ),
     Flagged(
-        "a mask of integers, which have no -inf",
+        "an integer mask: no -inf",
         f"g ({_KEYS}, int32[2,2] m) {_OUT} {{ {_CALL} }}",
         opset=24,
         ir_version=10,

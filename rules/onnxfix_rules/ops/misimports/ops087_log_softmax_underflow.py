@@ -1,4 +1,4 @@
-"""OPS087: the logarithm of a softmax, taken in one operator so that nothing is lost, and taken apart by TensorRT."""
+"""OPS087: LogSoftmax, which TensorRT decomposes in a way that underflows."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ from onnxfix.rule import (
 _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _FAR: dict[int, str] = {
     TensorProto.FLOAT: "104 below the largest score in float32",
-    TensorProto.DOUBLE: "104 below the largest score in float32, as which float64 is read",
+    TensorProto.DOUBLE: "104 below the largest score in float32, as which float64 is imported",
     TensorProto.FLOAT16: "17 below the largest score in half precision",
     TensorProto.BFLOAT16: "93 below the largest score in bfloat16",
 }
-"""Where exp(-distance) rounds to 0: half of the smallest number of the type is e to this power."""
+"""Where exp(-distance) rounds to 0: half of the type's smallest value is e to this power."""
 
 
 @rule("OPS087", ops=["LogSoftmax"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[74])
 def log_softmax_underflow(node: Node, model: Model) -> Iterator[Match]:
-    """A LogSoftmax: TensorRT takes the softmax first, and -inf for the logarithm of what underflows to 0.
+    """A LogSoftmax: TensorRT computes the softmax first, so probabilities that underflow to 0 become -inf.
 
     ## Why it matters
-    ONNX gives 0 and -200 for the scores 0 and -200. TensorRT has no such layer: it takes the probabilities, of which
+    ONNX gives 0 and -200 for the scores 0 and -200. TensorRT has no such layer: it computes the probabilities, of which
     the second is 0, and then their logarithms, 0 and -inf. A probability rounds to 0 where its score is 104 below the
     row's largest in float32, 93 in bfloat16 and 17.3 in half precision (less by the logarithm of the row's sum; sooner
     where a device flushes subnormal numbers: 87 and 9.7). In half precision that is common with the scores of a
     vocabulary, in float32 with scores that are masked by -1e4 or -1e9. From 9.7 on half precision has few bits left:
-    what is not -inf may be wrong by 0.7. Infinity times 0, as in a loss, a beam's sum or a distance of
-    distributions, is NaN.
+    finite results may be wrong by 0.7. Infinity times 0, as in a loss, a beam's sum or a distance of distributions, is
+    NaN.
 
     Measured with TensorRT-RTX 1.7.1 by reading the imported network: `SOFTMAX`, `UNARY` with `LOG`, both in the input's
-    type, in opsets 7 to 18, for float, half and bfloat16, and for double, which is read as float32. The builder does
-    not mend it: its log names the kernel `MoveMaxrSubExpSumDivLog` for rows of 64 scores, and `SubExpSum` and
+    type, in opsets 7 to 18, for float, half and bfloat16, and for double, which is imported as float32. The builder
+    does not correct it: its log names the kernel `MoveMaxrSubExpSumDivLog` for rows of 64 scores, and `SubExpSum` and
     `DivLog` for 50000. After the rewrite below the last one is `LogSubCast`. It builds without a warning. No engine was
-    executed, and other versions were not asked; full TensorRT fuses layers in its own way.
+    executed, and other versions were not measured; full TensorRT fuses layers in its own way.
 
     ## Fix
     Subtract the largest score, and then the logarithm of the sum of exponentials, which is between 0 and the logarithm
-    of the number of scores, by ReduceMax, Sub, Exp, ReduceSum, Log and Sub: the function that ONNX gives for the
-    operator since opset 13. Before that LogSoftmax takes all axes from `axis` on together, and so do the reductions.
-    half and bfloat16 are computed in float32 between two Casts: a sum of more than 65504 exponentials may be infinite
-    in half, and a sum in bfloat16 may stop at 256. Where the type is not known, as in a local function, it stays.
+    of the number of scores, by ReduceMax, Sub, Exp, ReduceSum, Log and Sub: ONNX's function body for the operator since
+    opset 13. Before that LogSoftmax normalizes over all axes from `axis` on together, and so do the reductions. half
+    and bfloat16 are computed in float32 between two Casts: a sum of more than 65504 exponentials may be infinite in
+    half, and a sum in bfloat16 may stop at 256. Where the type is unknown, as in a local function, it stays.
 
-    NUMERIC: ONNX Runtime computes it in this way, up to roundings. -inf, inf and NaN among the scores give what they
-    gave; beside an inf, which makes NaN of its row, ONNX Runtime gives -inf in float64. No fix where the rank is not
-    known before opset 13, and before opset 7.
+    NUMERIC: ONNX Runtime computes it in this way, up to rounding. -inf, inf and NaN among the scores give the same as
+    before; next to an inf, which turns its row into NaN, ONNX Runtime gives -inf in float64. No fix where the rank is
+    unknown before opset 13, and before opset 7.
 
-    Nothing is reported where the axis holds one score, and where only an ArgMax along the axis reads it: the largest
-    probability of n is 1/n at least.
+    Nothing is reported where the axis has one score, and where only an ArgMax along the axis reads the result: the
+    largest probability of n is at least 1/n.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__LogSoftmax.html: the text says Log(Softmax(input)), and `onnx.reference`
@@ -76,13 +76,13 @@ def log_softmax_underflow(node: Node, model: Model) -> Iterator[Match]:
         return
     shape, elem = model.shapes.shape(data), model.shapes.elem_type(data)
     axes = _axes(node, shape)
-    if shape is not None and axes is not None and _harmless(node.opset, shape, axes):
+    if shape is not None and axes is not None and _is_harmless(node.opset, shape, axes):
         return
-    if output.replaceable and all(_best(use.node, axes, shape) for use in output.uses):
+    if output.replaceable and all(_is_argmax(use.node, axes, shape) for use in output.uses):
         return
     far = "far below the largest score" if elem is None else _FAR.get(elem, "far below the largest score")
     yield Match(
-        f"LogSoftmax: TensorRT takes the logarithm of probabilities, -inf from {far} on",
+        f"LogSoftmax: TensorRT computes the logarithm of probabilities, which is -inf from {far} on",
         node=node,
         fix=_fix(node, data, output, axes, elem),
         reads=(data,),
@@ -90,7 +90,7 @@ def log_softmax_underflow(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _axes(node: Node, shape: tuple[Dim, ...] | None) -> tuple[int, ...] | None:
-    """What is normalized together; None where that is not known, nothing where there is no such axis."""
+    """The axes that are normalized together; None where unknown, empty where the axis does not exist."""
     new = node.opset >= 13
     axis = node.attr("axis", -1 if new else 1)
     if shape is None:
@@ -101,14 +101,14 @@ def _axes(node: Node, shape: tuple[Dim, ...] | None) -> tuple[int, ...] | None:
     return (axis,) if new else tuple(range(axis % rank, rank))
 
 
-def _harmless(opset: int, shape: tuple[Dim, ...], axes: tuple[int, ...]) -> bool:
-    """Whether no probability is below 1, or TensorRT refuses it anyway, as without such an axis."""
+def _is_harmless(opset: int, shape: tuple[Dim, ...], axes: tuple[int, ...]) -> bool:
+    """Whether every probability is 1, or TensorRT rejects the node anyway, as without such an axis."""
     single = all(shape[axis].value == 1 for axis in axes)
     return single or any(dim.value == 0 for dim in shape) or (len(shape) == 1 and opset >= 13)
 
 
-def _best(node: Node, axes: tuple[int, ...] | None, shape: tuple[Dim, ...] | None) -> bool:
-    """Whether a node asks for nothing but the place of the largest along the axis: its probability is 1/n at least."""
+def _is_argmax(node: Node, axes: tuple[int, ...] | None, shape: tuple[Dim, ...] | None) -> bool:
+    """Whether the node is an ArgMax along the axis, which uses only the largest: its probability is at least 1/n."""
     if axes is None or len(axes) != 1 or not node.is_onnx or node.op_type != "ArgMax":
         return False
     axis = node.attr("axis", 0)
@@ -122,28 +122,28 @@ def _fix(
         return None
     draft = Draft(node)
     draft.remove(node)
-    narrow = elem in _NARROW
+    is_narrow = elem in _NARROW
     scores: Value | str = (
-        draft.add("Cast", [data], hint="wide", to=int(TensorProto.FLOAT)) if narrow else data
+        draft.add("Cast", [data], hint="wide", to=int(TensorProto.FLOAT)) if is_narrow else data
     )
-    most = _reduce(draft, "ReduceMax", scores, axes, 18)
-    below = draft.add("Sub", [scores, most], hint="below")
-    total = _reduce(draft, "ReduceSum", draft.add("Exp", [below]), axes, 13)
-    result = draft.add("Sub", [below, draft.add("Log", [total])], output="" if narrow else output.name)
-    if narrow:
+    largest = _reduce(draft, "ReduceMax", scores, axes, 18)
+    shifted = draft.add("Sub", [scores, largest], hint="below")
+    total = _reduce(draft, "ReduceSum", draft.add("Exp", [shifted]), axes, 13)
+    result = draft.add("Sub", [shifted, draft.add("Log", [total])], output="" if is_narrow else output.name)
+    if is_narrow:
         draft.add("Cast", [result], output=output.name, to=elem)
     return Fix("subtract the logarithm of the sum of exponentials", draft.edits, Safety.NUMERIC)
 
 
 def _reduce(draft: Draft, op_type: str, data: Value | str, axes: tuple[int, ...], since: int) -> str:
-    """A reduction that keeps its axes; they are an input from opset ``since`` on."""
+    """A reduction with keepdims; its axes are an input from opset ``since`` on."""
     if draft.anchor.opset < since:
         return draft.add(op_type, [data], axes=list(axes))
     return draft.add(op_type, [data, draft.constant(np.array(axes, np.int64), "axes")])
 
 
 def _after(io: str, axes: str, source: str = "x", target: str = "y", more: str = "", rest: str = "") -> str:
-    """The example's result since opset 18: both reductions read the axes."""
+    """The example's result since opset 18: both reductions have their axes as an input."""
     return f"""{io} <int64[1] a = {{{axes}}}, int64[1] b = {{{axes}}}> {{ {more}
         m = ReduceMax({source}, a)  d = Sub({source}, m)  e = Exp(d)  s = ReduceSum(e, b)
         l = Log(s)  {target} = Sub(d, l)  {rest} }}"""
@@ -187,7 +187,7 @@ log_softmax_underflow.examples = [
         runs=False,
     ),
     Fixed(
-        "float64, which TensorRT reads as float32",
+        "float64, which TensorRT imports as float32",
         before="g (double[2,8] x) => (double[2,8] y) { y = LogSoftmax(x) }",
         after=_after("g (double[2,8] x) => (double[2,8] y)", "-1"),
         safety=Safety.NUMERIC,
@@ -201,7 +201,7 @@ log_softmax_underflow.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "before opset 13 all axes from the given one on count together, and both take attributes",
+        "before opset 13 all axes from the given one on count together; both reductions have attributes",
         before="g (float[2,3,4] x) => (float[2,3,4] y) { y = LogSoftmax(x) }",
         after="""g (float[2,3,4] x) => (float[2,3,4] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
             e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
@@ -209,7 +209,7 @@ log_softmax_underflow.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "counted from the end, before opset 13; of unknown sizes",
+        "a negative axis before opset 13; an unknown shape",
         before="g (float[A,B,C] x) => (float[A,B,C] y) { y = LogSoftmax<axis = -2>(x) }",
         after="""g (float[A,B,C] x) => (float[A,B,C] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
             e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
@@ -217,7 +217,7 @@ log_softmax_underflow.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "a vector before opset 13, which TensorRT takes as a matrix",
+        "a vector before opset 13, which TensorRT treats as a matrix",
         before="g (float[8] x) => (float[8] y) { y = LogSoftmax<axis = 0>(x) }",
         after="""g (float[8] x) => (float[8] y) { m = ReduceMax<axes = [0]>(x)  d = Sub(x, m)
             e = Exp(d)  s = ReduceSum<axes = [0]>(e)  l = Log(s)  y = Sub(d, l) }""",
@@ -225,7 +225,7 @@ log_softmax_underflow.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "in a branch, of a captured value; IR version 3 has no plain initializers",
+        "in a branch, with a captured value; IR version 3 requires initializers to be inputs",
         before="""g (float[2,3] x, bool c) => (float[2,3] y) {
             y = If(c)<then_branch = p () => (float[2,3] u) { u = LogSoftmax(x) },
                       else_branch = q () => (float[2,3] v) { v = Neg(x) }> }""",
@@ -239,7 +239,7 @@ log_softmax_underflow.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "in a local function, where its type is not known: in the type that it has",
+        "in a local function, where the type is unknown: computed in its own type",
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2,3] x) => (float[2,3] y) { y = my.F(x) }
             <domain: "my", opset_import: ["" : 18]> F (i) => (o) { o = LogSoftmax<axis = 1>(i) }""",
         after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2,3] x) => (float[2,3] y) { y = my.F(x) }
@@ -249,13 +249,13 @@ log_softmax_underflow.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "the best one is asked for along another axis, where the rows are compared",
+        "an ArgMax along another axis, which compares rows",
         before="g (float[4,8] x) => (int64[1,8] y) { z = LogSoftmax(x)  y = ArgMax(z) }",
         after=_after("g (float[4,8] x) => (int64[1,8] y)", "-1", "x", "z", rest="y = ArgMax(z)"),
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "the best one is asked for, and the logarithms are read too",
+        "an ArgMax, and another node that reads the logarithms",
         before="g (float[N,8] x) => (float[N,8] y, int64[N,1] i) { y = LogSoftmax(x)  i = ArgMax<axis = -1>(y) }",
         after=_after(
             "g (float[N,8] x) => (float[N,8] y, int64[N,1] i)", "-1", rest="i = ArgMax<axis = -1>(y)"
@@ -263,7 +263,7 @@ log_softmax_underflow.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "several of the best: all but the first of them may be far below it",
+        "a TopK: all but the first may be far below it",
         before="""g (float[N,8] x) => (float[N,3] y, int64[N,3] i) <int64[1] k = {3}> {
             z = LogSoftmax<axis = 1>(x)  y, i = TopK<axis = 1>(z, k) }""",
         after="""g (float[N,8] x) => (float[N,3] y, int64[N,3] i)
@@ -273,7 +273,7 @@ log_softmax_underflow.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "which axes those are is not known: no rank, before opset 13",
+        "an unknown rank before opset 13: unknown axes",
         """g (float[A,B] x, int64[K] h) => (float[C,D] y) {
             r = Reshape(x, h)  s = LogSoftmax<axis = 1>(r)  y = Reshape(s, h) }""",
         opset=12,
@@ -281,13 +281,13 @@ log_softmax_underflow.examples = [
         runs=False,
     ),
     Flagged(
-        "before opset 7 a difference is not spread over an axis",
+        "before opset 7 Sub does not broadcast",
         f"{_N8} {{ y = LogSoftmax(x) }}",
         opset=6,
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "the best one along the first of two axes that count together",
+        "an ArgMax along the first of two axes that are normalized together",
         before="""g (float[2,3,4] x) => (int64[2,1,4] y) { z = LogSoftmax<axis = 1>(x)  y = ArgMax<axis = 1>(z) }""",
         after="""g (float[2,3,4] x) => (int64[2,1,4] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
             e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  z = Sub(d, l)  y = ArgMax<axis = 1>(z) }""",
@@ -295,7 +295,7 @@ log_softmax_underflow.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "one of two axes that count together has one element",
+        "two axes that are normalized together, one of them of length 1",
         before="g (float[2,1,4] x) => (float[2,1,4] y) { y = LogSoftmax(x) }",
         after="""g (float[2,1,4] x) => (float[2,1,4] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
             e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
@@ -303,41 +303,45 @@ log_softmax_underflow.examples = [
         safety=Safety.NUMERIC,
     ),
     Silent(
-        "one score, whose logarithm is 0",
+        "one score: the result is 0",
         "g (float[N,1,4] x) => (float[N,1,4] y) { y = LogSoftmax<axis = 1>(x) }",
     ),
     Silent(
-        "one score, in two axes of one, before opset 13",
+        "one score in two axes of length 1, before opset 13",
         "g (float[N,1,1] x) => (float[N,1,1] y) { y = LogSoftmax<axis = 1>(x) }",
         opset=11,
     ),
-    Silent("nothing in it", "g (float[2,0] x) => (float[2,0] y) { y = LogSoftmax(x) }"),
+    Silent("empty tensor", "g (float[2,0] x) => (float[2,0] y) { y = LogSoftmax(x) }"),
     Silent(
-        "only the best one is asked for",
+        "only an ArgMax reads it",
         "g (float[N,8] x) => (int64[N,1] y) { z = LogSoftmax<axis = 1>(x)  y = ArgMax<axis = -1>(z) }",
     ),
-    Silent("nobody reads it", "g (float[N,8] x) => (float[N,8] y) { z = LogSoftmax(x)  y = Neg(x) }"),
+    Silent("unused result", "g (float[N,8] x) => (float[N,8] y) { z = LogSoftmax(x)  y = Neg(x) }"),
     Silent(
-        "a vector since opset 13, which TensorRT refuses: OPS023 makes a matrix of it first",
+        "a vector since opset 13, which TensorRT rejects: OPS023 makes it a matrix first",
         "g (float[8] x) => (float[8] y) { y = LogSoftmax(x) }",
     ),
     Silent("a scalar, which has no axis", "g (float x) => (float y) { y = LogSoftmax(x) }", runs=False),
-    Silent("no such axis", "g (float[2,3] x) => (float[2,3] y) { y = LogSoftmax<axis = 2>(x) }", runs=False),
     Silent(
-        "before opset 11 no axis is counted from the end",
+        "a nonexistent axis",
+        "g (float[2,3] x) => (float[2,3] y) { y = LogSoftmax<axis = 2>(x) }",
+        runs=False,
+    ),
+    Silent(
+        "a negative axis before opset 11",
         "g (float[2,3] x) => (float[2,3] y) { y = LogSoftmax<axis = -1>(x) }",
         opset=9,
         runs=False,
     ),
-    Silent("a Softmax and a Log, which ONNX computes so too", f"{_N8} {{ s = Softmax(x)  y = Log(s) }}"),
+    Silent("a Softmax and a Log, which underflow in ONNX too", f"{_N8} {{ s = Softmax(x)  y = Log(s) }}"),
     Silent(
-        "every call of the function says the axis",
+        "every call of the function sets the axis",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[3,3] x) => (float[3,3] y) { y = my.F<k = 1>(x) }
             <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) { b = LogSoftmax<axis : int = @k>(a) }""",
     ),
     Silent(
-        "a local function that is called LogSoftmax",
+        "a local function named LogSoftmax",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[3,3] x) => (float[3,3] y) { y = my.LogSoftmax(x) }
             <domain: "my", opset_import: ["" : 18]> LogSoftmax (a) => (b) { b = Neg(a) }""",

@@ -1,0 +1,67 @@
+"""Order and removal of messages in the repeated fields of a protobuf.
+
+Messages do not hash, so they are told apart by their identity: a wrapper keeps it as long as something refers to it.
+Sorting and deleting move pointers, so that references to the messages that stay remain valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from onnxfix.graph.overlay import Node, Scope
+
+MARK = "onnxfix"
+"""Key of the node metadata that names the rules whose fixes touched the node."""
+
+
+def order_nodes(scope: Scope) -> None:
+    """Give the protobuf's node list the order of ``scope.nodes``; nodes that are not in it are deleted."""
+    position = {id(node.proto): i for i, node in enumerate(scope.nodes)}
+    last = len(position)
+    container = scope.proto.node
+    container.sort(key=lambda proto: position.get(id(proto), last))
+    del container[last:]
+
+
+def remove(container: Any, messages: Iterable[Any]) -> None:
+    """Delete messages from a repeated field."""
+    dead = {id(message) for message in messages}
+    if dead:
+        remove_where(container, lambda message: id(message) in dead)
+
+
+def remove_where(container: Any, condition: Callable[[Any], bool]) -> None:
+    """Delete the matching messages of a repeated field."""
+    items = list(container)  # keeps the wrappers alive, and with them their identity
+    dead = {id(item) for item in items if condition(item)}
+    if dead:
+        container.sort(key=lambda item: id(item) in dead)
+        del container[len(items) - len(dead) :]
+
+
+def take_back(container: Any, added: Any) -> None:
+    """Delete a message that was added. It mostly is the last one, which costs nothing to find."""
+    if container[-1] is added:
+        container.pop()
+    else:
+        remove(container, [added])
+
+
+def copied(message: Any) -> Any:
+    """A copy of a message."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
+def mark(node: Node, code: str) -> None:
+    """Name the rule in the node's metadata, beside those that touched it before."""
+    if not hasattr(node.proto, "metadata_props"):
+        return  # onnx before 1.16 does not know the field
+    for entry in node.proto.metadata_props:
+        if entry.key == MARK:
+            entry.value = ",".join(sorted({*entry.value.split(","), code}))
+            return
+    entry = node.proto.metadata_props.add()
+    entry.key, entry.value = MARK, code

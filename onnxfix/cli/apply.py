@@ -1,0 +1,215 @@
+"""``onnxfix apply``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnxfix.cli.guard import guarded, refuse_unknown
+from onnxfix.cli.options import (
+    Benchmark,
+    Capability,
+    Fail,
+    FailOn,
+    Format,
+    FormatOption,
+    Ignore,
+    Inputs,
+    InputShapes,
+    Jobs,
+    JournalFile,
+    MaxAlias,
+    MaxShapes,
+    MemoryLimit,
+    MinAlias,
+    MinShapes,
+    Models,
+    OptAlias,
+    OptShapes,
+    Package,
+    Quiet,
+    RayAddress,
+    ReportFile,
+    Require,
+    Resume,
+    Rungs,
+    SaveEngine,
+    Seed,
+    Select,
+    ShapesAlias,
+    TargetName,
+    Tf32,
+    TimingAlias,
+    TimingCache,
+    TrtPackage,
+    Verbose,
+    listed,
+    merged,
+    pairs_of,
+    sizes_of,
+    trt_options,
+)
+from onnxfix.cli.outcomes import Printing, queued, run
+from onnxfix.errors import UsageError
+from onnxfix.options import Fixes, Output, Rules, RunOptions, Specialization, Verification
+
+
+# Long because: typer reads the options of a command from the parameters of its function.
+def apply(
+    models: Models,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="File to write (one model).", show_default=False)
+    ] = None,
+    output_dir: Annotated[
+        str | None,
+        typer.Option(
+            "--output-dir",
+            help="Output folder; file names are kept, and for a glob the folders below its root.",
+            show_default=False,
+        ),
+    ] = None,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Overwrite the models.")] = False,
+    select: Select = None,
+    ignore: Ignore = None,
+    target: TargetName = None,
+    numeric_fixes: Annotated[
+        bool,
+        typer.Option("--numeric-fixes", help="Also apply fixes that preserve outputs within tolerance only."),
+    ] = False,
+    unsafe_fixes: Annotated[
+        bool,
+        typer.Option("--unsafe-fixes", help="Also apply fixes that may change behavior or the interface."),
+    ] = False,
+    simplify: Annotated[
+        bool,
+        typer.Option(
+            "--simplify",
+            help="Run onnxsim first; its result is dropped unless the interface is unchanged and the outputs agree "
+            "within tolerance (it fuses, so bits may change).",
+        ),
+    ] = False,
+    graphsurgeon: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--graphsurgeon",
+            help="Then run a GraphSurgeon script that defines fix(graph), under the same condition; with "
+            "--unsafe-fixes changes are reported instead. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    fix_dim: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fix-dim",
+            metavar="NAME=SIZE",
+            help="Fix a symbolic input dimension: batch=1, or INPUT.AXIS=1 for an unnamed one. The result is verified "
+            "for that size only.",
+            show_default=False,
+        ),
+    ] = None,
+    fix_input: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fix-input",
+            metavar="NAME=VALUE",
+            help="Replace an input by a constant: a number (fills a tensor), true, false, [1,2,3], or @file.npy. The "
+            "result is verified for that value only.",
+            show_default=False,
+        ),
+    ] = None,
+    static: Annotated[
+        bool,
+        typer.Option(
+            "--static", help="Fix all dimensions to the sizes of the first of --inputs, or of --input-shapes."
+        ),
+    ] = False,
+    keep_inputs: Annotated[
+        bool, typer.Option("--keep-inputs", help="Keep the inputs that --fix-input replaced, unused.")
+    ] = False,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Check the interface contract only.")
+    ] = False,
+    model_check: Annotated[bool, typer.Option("--model-check", hidden=True)] = False,
+    require: Require = None,
+    inputs: Inputs = None,
+    input_shapes: InputShapes = None,
+    shapes_alias: ShapesAlias = None,
+    seed: Seed = 0,
+    rungs: Rungs = None,
+    trt_package: TrtPackage = Package.auto,
+    compute_capability: Capability = None,
+    min_shapes: MinShapes = None,
+    opt_shapes: OptShapes = None,
+    max_shapes: MaxShapes = None,
+    min_alias: MinAlias = None,
+    opt_alias: OptAlias = None,
+    max_alias: MaxAlias = None,
+    tf32: Tf32 = False,
+    benchmark: Benchmark = False,
+    save_engine: SaveEngine = None,
+    timing_cache: TimingCache = None,
+    timing_alias: TimingAlias = None,
+    memory_limit: MemoryLimit = None,
+    jobs: Jobs = "1",
+    ray: RayAddress = None,
+    resume: Resume = False,
+    journal: JournalFile = None,
+    fail_on: Fail = FailOn.warning,
+    format: FormatOption = Format.text,
+    report: ReportFile = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Fix models, prove the results, and write them (default: to MODEL.fixed.onnx)."""
+    with guarded(format):
+        from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
+        from onnxfix.pipeline.whole.steps import steps_of  # lazy: start-up
+
+        refuse_unknown(select, ignore, target)
+        if no_verify and (model_check or require or rungs or save_engine or benchmark):
+            raise UsageError(
+                "--no-verify contradicts --require, --rungs, --save-engine, --benchmark and --model-check"
+            )
+        if no_verify and not static and (inputs or input_shapes or shapes_alias):
+            raise UsageError("--inputs and --input-shapes have no effect with --no-verify")
+        profile = (
+            merged(min_shapes, min_alias),
+            merged(opt_shapes, opt_alias),
+            merged(max_shapes, max_alias),
+        )
+        fixed_inputs = pairs_of("--fix-input", fix_input or ())
+        options = RunOptions(
+            rules=Rules(listed(select), listed(ignore), target),
+            fixes=Fixes(numeric_fixes, unsafe_fixes, simplify, tuple(map(str, graphsurgeon or ()))),
+            specialization=Specialization(sizes_of(fix_dim or ()), fixed_inputs, static, keep_inputs),
+            verification=Verification(
+                enabled=not no_verify,
+                require=listed(require) or (),
+                inputs=str(inputs) if inputs is not None else None,
+                input_shapes=merged(input_shapes, shapes_alias),
+                seed=seed,
+                rungs=listed(rungs),
+            ),
+            trt=trt_options(
+                trt_package,
+                compute_capability,
+                profile,
+                tf32=tf32,
+                save_engine=save_engine,
+                timing_cache=timing_cache or timing_alias,
+                benchmark=benchmark,
+            ),
+            output=Output(in_place=in_place),
+            memory_mb=memory_limit,
+        )
+        steps_of(simplify, graphsurgeon or ())  # steps that cannot run are refused before any work
+        queue = queued(
+            models, "apply", options, output=output, output_dir=output_dir, resume=resume, journal=journal
+        )
+        if save_engine is not None and len(queue.tasks) > 1:
+            raise UsageError("--save-engine works with one model only")
+        refuse_conflicts(queue.tasks, options, report, queue.journal)
+        printing = Printing(fail_on, format, report, quiet, verbose)
+        run(queue.driven(jobs, ray), len(queue.tasks), printing)

@@ -1,0 +1,85 @@
+"""Files that the command line names for writing, held against all others of the run before any work.
+
+The external data of a model is known once the model is read: the pipeline looks at that, but it knows neither the
+report nor the models that are still to come. A file that does not exist yet replaces nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnxfix.errors import UsageError
+from onnxfix.files.apart import File, data_named, files_named, inputs_of, replaceable, separate
+from onnxfix.fleet.paths import remote
+
+if TYPE_CHECKING:
+    from onnxfix.fleet.work import Task
+    from onnxfix.options import RunOptions
+
+
+def refuse_conflicts(
+    tasks: Sequence[Task], options: RunOptions, report: Path | None, journal: Path | None = None
+) -> None:
+    """Refuse files to write that would replace another file of this run, or that cannot be written anyway.
+
+    Raises:
+        UsageError: there is one.
+    """
+    of_trt = []
+    if options.trt is not None:
+        from onnxfix.trt import files  # lazy: start-up, seldom used
+
+        files.check_files(options.trt)
+        of_trt = files.files(options.trt)
+    reports = [File("--report", report)] if report is not None else []
+    targets = {task.source: Path(task.target) for task in tasks if task.target and not remote(task.target)}
+    models = [task.source for task in tasks if not remote(task.source)]
+    known = [File("a model of this run", Path(model)) for model in models]
+    if report is not None:
+        _refuse_unwritable(report)
+    # With one model, the pipeline looks at the files of TensorRT.
+    unseen = [*reports, *of_trt] if len(tasks) > 1 else reports
+    if any(one.path.is_file() for one in unseen):
+        folders = {source: target.parent for source, target in targets.items()}
+        known = [one for model in models for one in files_named(Path(model), folders.get(model))]
+    # An existing file that is not a journal is refused when it is opened.
+    journals = [File("--journal", journal)] if journal is not None else []
+    outputs = [File("the output", target) for target in targets.values()]
+    known += [File("a value of --fix-input", Path(value)) for value in options.specialization.files]
+    inputs = options.verification.inputs
+    given = inputs if isinstance(inputs, (str, os.PathLike)) else None
+    separate([*journals, *reports, *of_trt], [*known, *outputs, *inputs_of(given)])
+    if len(tasks) > 1:
+        _keep_data(tasks)
+
+
+def _keep_data(tasks: Sequence[Task]) -> None:
+    """Refuse results that would replace another model's external data, where it is read or where it is copied to."""
+    local = [task for task in tasks if task.command == "apply" and not remote(task.source)]
+    targets = [Path(task.target) for task in tasks if task.target and not remote(task.target)]
+    replaced = [Path(task.source) for task in local if task.options.output.in_place]
+    if not targets and not replaced:
+        return
+    data = [
+        one
+        for task in local
+        for one in data_named(
+            Path(task.source),
+            Path(task.target).parent if task.target and not remote(task.target) else None,
+        )
+    ]
+    if data:
+        separate([File("the output", target) for target in targets], data)
+        for path in replaced:
+            replaceable(path, data)
+
+
+def _refuse_unwritable(report: Path) -> None:
+    """Refuse a report that cannot be written. Pipes and terminals can: they are written to, not replaced."""
+    if report.is_dir() or not report.parent.is_dir():
+        raise UsageError(f"--report {report}: is a directory, or in a directory that does not exist")
+    if report.is_block_device() or report.is_socket():
+        raise UsageError(f"--report {report}: is no regular file; name another one")

@@ -1,0 +1,78 @@
+"""What surrounds every command: errors become one line and an exit code, and garbage is collected late."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from onnxfix.cli.options import Format, Texts, listed
+from onnxfix.errors import UsageError, explained
+from onnxfix.interrupts import finish, listen
+from onnxfix.report.render.stream import complain
+from onnxfix.report.render.stream import output as standard_output
+
+if TYPE_CHECKING:
+    from onnxfix.trt.records import TrtOptions
+
+
+@contextlib.contextmanager
+def guarded(format: Format = Format.text) -> Iterator[None]:
+    """Print one line and exit with 2 for whatever ends a command early; with ``--format json``, a document too."""
+    try:
+        listen()
+        yield
+    except KeyboardInterrupt:
+        finish()
+        complain("interrupted; nothing half-written was left behind")
+    except typer.Exit:
+        raise
+    except Exception as error:
+        message = explained(error)
+        complain(message)
+        if format is Format.json and isinstance(error, UsageError):
+            from onnxfix.report.render.json import render_json  # lazy: start-up
+
+            standard_output().write(render_json((), [("", message)]) + "\n")
+    else:
+        return
+    raise typer.Exit(2) from None
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Print warnings to standard error."""
+    for warning in warnings:
+        complain(f"warning: {warning}")
+
+
+def refuse_unknown(select: Texts, ignore: Texts, target: str | None) -> None:
+    """Refuse selectors and targets that do not exist, once and before any work.
+
+    Raises:
+        UsageError: one does not.
+    """
+    from onnxfix.registry import registry  # lazy: start-up
+    from onnxfix.targets import target_named  # lazy: start-up
+
+    registry().choose(listed(select), listed(ignore))
+    target_named(target)
+
+
+def collect_garbage() -> None:
+    """Collect garbage from here on, but do not look at the objects that start-up made; see ``app.main``."""
+    gc.freeze()
+    gc.enable()
+
+
+def refuse_missing(trt: TrtOptions) -> None:
+    """Refuse to ask a TensorRT that is not there, once and before any work.
+
+    Raises:
+        UsageError: it is not.
+    """
+    from onnxfix.verification.asking import require_tensorrt  # lazy: start-up
+
+    require_tensorrt(trt).close()

@@ -1,0 +1,42 @@
+"""``onnxfix lift``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnxfix.cli.guard import collect_garbage, guarded, refuse_missing
+from onnxfix.cli.options import Format, FormatOption, Package, TrtPackage, trt_options
+from onnxfix.report.render.stream import output as standard_output
+
+
+def lift(
+    model: Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="File to write (default: MODEL.lifted.onnx).", show_default=False
+        ),
+    ] = None,
+    trt_package: TrtPackage = Package.auto,
+    format: FormatOption = Format.text,
+) -> None:
+    """Write TensorRT's imported network as an ONNX model that can be opened and run."""
+    with guarded(format):
+        from onnxfix.pipeline.lifting import lift  # lazy: start-up
+        from onnxfix.report.render.lift import lifted_json, show_lifted  # lazy: start-up
+        from onnxfix.report.render.progress import Steps  # lazy: start-up
+
+        trt = trt_options(trt_package)
+        refuse_missing(trt)
+        collect_garbage()
+        with Steps(1) as steps:
+            target = output if output is not None else model.with_name(f"{model.stem}.lifted.onnx")
+            found = lift(model, target, trt=trt, progress=steps.of(str(model)))
+        if format is Format.json:
+            standard_output().write(lifted_json(model, found) + "\n")
+        else:
+            show_lifted(model, found)
+        raise typer.Exit(found.exit_code)

@@ -1,0 +1,148 @@
+"""``onnxfix verify``."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from onnxfix.cli.guard import collect_garbage, guarded
+from onnxfix.cli.options import (
+    Benchmark,
+    Capability,
+    FailOn,
+    Format,
+    FormatOption,
+    Inputs,
+    InputShapes,
+    MaxAlias,
+    MaxShapes,
+    MemoryLimit,
+    MinAlias,
+    MinShapes,
+    OptAlias,
+    OptShapes,
+    Package,
+    Quiet,
+    ReportFile,
+    Require,
+    Rungs,
+    SaveEngine,
+    Seed,
+    ShapesAlias,
+    Tf32,
+    TimingAlias,
+    TimingCache,
+    TrtPackage,
+    Verbose,
+    listed,
+    merged,
+    trt_options,
+)
+from onnxfix.cli.outcomes import Printing, run
+from onnxfix.errors import UsageError
+from onnxfix.options import RunOptions, Verification
+
+if TYPE_CHECKING:
+    from onnxfix.cli.outcomes import Say
+    from onnxfix.fleet.work import Outcome
+
+
+# Long because: typer reads the options of a command from the parameters of its function.
+def verify(
+    original: Annotated[Path, typer.Argument(help="The model to compare with.", show_default=False)],
+    fixed: Annotated[
+        Path | None,
+        typer.Argument(help="The model to verify (default: ORIGINAL itself).", show_default=False),
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Require bit-identical outputs.")] = False,
+    require: Require = None,
+    inputs: Inputs = None,
+    input_shapes: InputShapes = None,
+    shapes_alias: ShapesAlias = None,
+    seed: Seed = 0,
+    rungs: Rungs = None,
+    trt_package: TrtPackage = Package.auto,
+    compute_capability: Capability = None,
+    min_shapes: MinShapes = None,
+    opt_shapes: OptShapes = None,
+    max_shapes: MaxShapes = None,
+    min_alias: MinAlias = None,
+    opt_alias: OptAlias = None,
+    max_alias: MaxAlias = None,
+    tf32: Tf32 = False,
+    benchmark: Benchmark = False,
+    save_engine: SaveEngine = None,
+    timing_cache: TimingCache = None,
+    timing_alias: TimingAlias = None,
+    memory_limit: MemoryLimit = None,
+    batch_sweep: Annotated[
+        bool,
+        typer.Option(
+            "--batch-sweep",
+            help="Also compare TensorRT's builds for batch 1 alone and for a profile of batch sizes.",
+        ),
+    ] = False,
+    max_batch: Annotated[
+        int | None,
+        typer.Option(
+            "--max-batch",
+            help="Greatest batch of that profile; 2 without it.",
+            min=2,
+            max=2**31 - 1,
+            show_default=False,
+        ),
+    ] = None,
+    format: FormatOption = Format.text,
+    report: ReportFile = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compare two models on the verification ladder: same interface, same outputs."""
+    with guarded(format):
+        from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
+        from onnxfix.fleet.work import Task, attempt  # lazy: start-up
+
+        if max_batch is not None and not batch_sweep:
+            raise UsageError("--max-batch has no effect without --batch-sweep")
+        profile = (
+            merged(min_shapes, min_alias),
+            merged(opt_shapes, opt_alias),
+            merged(max_shapes, max_alias),
+        )
+        options = RunOptions(
+            verification=Verification(
+                exact=exact,
+                require=listed(require) or (),
+                inputs=inputs,
+                input_shapes=merged(input_shapes, shapes_alias),
+                seed=seed,
+                rungs=listed(rungs),
+            ),
+            trt=trt_options(
+                trt_package,
+                compute_capability,
+                profile,
+                tf32=tf32,
+                save_engine=save_engine,
+                timing_cache=timing_cache or timing_alias,
+                benchmark=benchmark,
+                batch_sweep=(max_batch or 2) if batch_sweep else 0,
+            ),
+            memory_mb=memory_limit,
+        )
+        models = [path for path in (original, fixed) if path is not None]
+        tasks = [Task(number, str(path)) for number, path in enumerate(models)]
+        refuse_conflicts(tasks, options, report)
+
+        def compared(say: Say) -> Generator[Outcome, None, None]:
+            from onnxfix.pipeline import verifying  # lazy: start-up
+
+            collect_garbage()
+            progress = partial(say, tasks[0])
+            yield attempt(tasks[0], lambda: verifying.verify(original, fixed, options, progress))
+
+        run(compared, 1, Printing(FailOn.never, format, report, quiet, verbose))

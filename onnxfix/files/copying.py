@@ -1,0 +1,149 @@
+"""Bytes into a file: as they are, or copied from an open file in the kernel,
+without passing weights through us."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from onnxfix.errors import OnnxfixError
+from onnxfix.files.lazy import Range, Source
+from onnxfix.files.scan import Piece
+from onnxfix.files.temporary import Temporary
+
+Target = Path | Temporary
+"""Where bytes are written: a file that will be installed, or one in a temporary folder of ours."""
+
+_STEP = 1 << 28
+"""Bytes that are copied between two checks whether the copy was canceled: about a second on a slow disk."""
+_WORTH_IT = 1 << 16
+"""Bytes from which on a system call for a copy is cheaper than reading and writing."""
+_FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+"""Errors of ``copy_file_range`` that another way to copy would meet as well."""
+
+
+def write(data: bytes, path: Target) -> None:
+    """Write ``data`` to a file.
+
+    Raises:
+        OnnxfixError: the disk is full or the file cannot be written.
+    """
+    with _opened(path) as file:
+        file.write(data)
+
+
+def copy_file(source: Path, destination: Target, wanted: Callable[[], bool] = lambda: True) -> None:
+    """Copy a file, by reflink or ``copy_file_range`` where the system has them.
+
+    ``wanted`` is called now and then, from this thread; the copy is canceled when it returns False.
+
+    Raises:
+        ModelError: the file is changed meanwhile.
+        OnnxfixError: the disk is full, a file cannot be read or written, or the copy was canceled.
+    """
+
+    def pieces(size: int) -> Iterator[tuple[int, int]]:
+        for start in range(0, max(size, 1), _STEP):
+            if not wanted():
+                raise OnnxfixError(f"{source}: copy canceled")
+            yield start, min(start + _STEP, size)
+
+    try:
+        origin = Source(source)
+    except OSError as error:
+        raise OnnxfixError(f"{source}: cannot be read: {error.strerror or error}") from None
+    write_pieces(pieces(origin.size), destination, origin)
+
+
+def write_pieces(pieces: Iterable[Piece], path: Target, data: bytes | Source) -> None:
+    """Write pieces of ``data`` and payloads to a file.
+
+    Raises:
+        ModelError: a file that holds a payload has changed.
+        OnnxfixError: the disk is full or the file cannot be written.
+    """
+    used: dict[int, Source] = {}
+    with _opened(path) as file:
+        for piece in pieces:
+            if isinstance(piece, bytes):
+                file.write(piece)
+            elif isinstance(piece, tuple) and isinstance(data, bytes):
+                file.write(memoryview(data)[piece[0] : piece[1]])
+            else:
+                origin, start, length = _range(piece, data)
+                used[origin.number] = origin
+                if length < _WORTH_IT:
+                    file.write(origin.read(start, length))
+                else:
+                    file.flush()
+                    _copy_range(origin.fd, start, length, file.fileno())
+                    file.seek(0, os.SEEK_END)
+    for origin in used.values():
+        origin.check()
+
+
+@contextlib.contextmanager
+def _opened(target: Target) -> Iterator[BinaryIO]:
+    """The file, emptied; a temporary one is sealed at the end.
+
+    Raises:
+        OnnxfixError: the disk is full or the file cannot be written.
+    """
+    folder = target.path.parent if isinstance(target, Temporary) else target.parent
+    try:
+        if isinstance(target, Temporary):
+            with open(target.emptied(), "wb", buffering=1 << 20, closefd=False) as file:
+                yield file
+            target.seal()
+        else:
+            with open(target, "wb", buffering=1 << 20, opener=_open_emptied) as file:
+                yield file
+    except OSError as error:
+        raise OnnxfixError(f"{folder}: cannot be written: {error.strerror or error}") from None
+
+
+def _open_emptied(path: str, flags: int) -> int:
+    """Open a file for writing, and truncate it only if it is not empty, as ``Temporary.emptied`` does."""
+    handle = os.open(path, flags & ~os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    try:
+        if os.fstat(handle).st_size:
+            os.ftruncate(handle, 0)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _range(piece: Piece, data: bytes | Source) -> tuple[Source, int, int]:
+    if isinstance(piece, Range):
+        return piece.source, piece.offset, piece.length
+    assert isinstance(piece, tuple)
+    assert isinstance(data, Source)
+    return data, piece[0], piece[1] - piece[0]
+
+
+def _copy_range(source: int, start: int, length: int, destination: int) -> None:
+    """Append ``length`` bytes of one open file to another: by reference where the file system can, else in the kernel,
+    else through us."""
+    offset, end = start, start + length
+    while offset < end:
+        try:
+            done = os.copy_file_range(source, destination, min(end - offset, 1 << 30), offset)
+        except (AttributeError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in _FATAL:
+                raise
+            break
+        if done == 0:
+            break
+        offset += done
+    while offset < end:
+        part = os.pread(source, min(end - offset, 1 << 20), offset)
+        if not part:
+            break  # the file was truncated meanwhile; the check of its source reports it
+        offset += len(part)
+        while part:
+            part = part[os.write(destination, part) :]

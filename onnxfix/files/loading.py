@@ -1,0 +1,267 @@
+"""Files to models: a file is read without its large weights, which stay where they are.
+
+Stand-ins take the place of the weights in the ``ModelProto`` (:mod:`onnxfix.files.lazy`). A model that was not changed
+is written by copying its file. External data is never parsed: loading checks that it is there.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
+from functools import cached_property
+from pathlib import Path
+
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import ModelProto, TensorProto
+
+from onnxfix.errors import MissingFile, ModelError
+from onnxfix.files import copying, lazy, scan, tensors, wire
+from onnxfix.files.lazy import LARGE, Source
+from onnxfix.files.temporary import PLAIN
+from onnxfix.walk import model_tensors
+
+SMALL = 1 << 18
+"""Bytes up to which a file is simply read: leaving parts of it in the file gains nothing."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model as it was read. ``proto`` is a private copy, free to be edited.
+
+    ``skeleton`` is what it was parsed from: all bytes of the model, or those without the weights that stay in
+    ``source``, which is open as long as this object lives.
+    """
+
+    proto: ModelProto
+    skeleton: bytes = field(repr=False)
+    path: Path | None = None
+    source: Source | None = None
+    beside: tuple[tuple[Path, tuple[int, ...]], ...] = ()
+    """Files of the model that are not held open (its external data, or its own file), each with its stamp."""
+
+    @property
+    def base_dir(self) -> Path | None:
+        """Folder that relative external data starts from."""
+        return self.path.parent if self.path is not None else None
+
+    @cached_property
+    def outside(self) -> tuple[TensorProto, ...]:
+        """The tensors that are stored as external data."""
+        return tuple(tensor for tensor in model_tensors(self.proto) if tensors.is_external(tensor))
+
+    @property
+    def external(self) -> list[str]:
+        """Relative locations of the external data files, sorted."""
+        return tensors.locations(self.outside)
+
+    @property
+    def size(self) -> int:
+        """Size of the model in bytes, without external data."""
+        return self.source.size if self.source is not None else len(self.skeleton)
+
+    @property
+    def stamp(self) -> tuple[int, ...]:
+        """The stamp of the model's file, as ``lazy.stamp`` makes it; empty for a model from memory."""
+        if self.source is not None:
+            return self.source.stamp
+        return dict(self.beside).get(self.path, ()) if self.path is not None else ()
+
+    @property
+    def mode(self) -> int:
+        """The permissions that all its files grant: those that files made from it may have at most.
+
+        Raises:
+            ModelError: one of the files is missing.
+        """
+        mode = PLAIN
+        for path in {*([self.path] if self.path is not None else []), *(path for path, _ in self.beside)}:
+            mode &= mode_of(path)
+        return mode
+
+    @property
+    def oversize(self) -> bool:
+        """Whether the model is larger than one protobuf may be: nothing but onnxfix reads it."""
+        return self.size > wire.PROTOBUF_LIMIT
+
+    def fresh(self) -> ModelProto:
+        """The model parsed again, as it was read."""
+        return parse(self.skeleton, str(self.path or "the model"))
+
+    def check(self) -> None:
+        """Make sure that the files are still those that were read.
+
+        Raises:
+            ModelError: a file was changed or replaced.
+        """
+        if self.source is not None:
+            self.source.check()
+        for path, stamp in self.beside:
+            if lazy.stamp(path) != stamp:
+                raise lazy.changed(path)
+
+    def copy_to(self, path: copying.Target) -> None:
+        """Write the model to a file byte for byte.
+
+        Raises:
+            OnnxfixError: the disk is full or the file cannot be written, or the model has changed.
+        """
+        if self.source is None:
+            copying.write(self.skeleton, path)
+        else:
+            copying.write_pieces([(0, self.source.size)], path, self.source)
+
+
+def load(source: str | os.PathLike[str] | ModelProto | bytes, *, large: int = LARGE) -> Loaded:
+    """Read a model from a path, bytes, or a ``ModelProto`` (which is copied, never changed).
+
+    Weights of a file stay in it from ``large`` bytes on.
+
+    Raises:
+        ModelError: the file is missing, unreadable, not ONNX, or its external data is not where it should be.
+    """
+    if isinstance(source, ModelProto):
+        try:
+            data = source.SerializeToString()
+        except EncodeError:
+            raise ModelError(
+                "the model is larger than 2 GB, or nested more deeply than protobuf can write; save it with external "
+                "data and pass its path"
+            ) from None
+        return Loaded(parse(data, "the model"), data)
+    if isinstance(source, bytes):
+        return Loaded(parse(source, "the model"), source)
+    loaded = open_model(Path(source), large=large)
+    if loaded.outside:
+        return replace_fields(loaded, beside=(*loaded.beside, *_external(loaded)))
+    return loaded
+
+
+def mode_of(path: Path) -> int:
+    """The permissions that a file grants.
+
+    Raises:
+        ModelError: it is missing.
+    """
+    try:
+        return path.stat().st_mode & PLAIN
+    except OSError:
+        raise lazy.changed(path) from None
+
+
+def load_whole(path: str | os.PathLike[str]) -> Loaded:
+    """``load`` with all weights in memory, for tools that do not know stand-ins.
+
+    Raises:
+        ModelError: as for ``load``, or the file is larger than one protobuf may be.
+    """
+    path = Path(path)
+    stamp = lazy.stamp(path)
+    data = read(path)
+    loaded = Loaded(parse(data, str(path)), data, path)
+    return replace_fields(loaded, beside=((path, stamp), *_external(loaded)))
+
+
+def open_model(path: Path, *, large: int = LARGE) -> Loaded:
+    """``load`` for a file, whether or not its external data is there.
+
+    Raises:
+        ModelError: the file is missing, unreadable, or not ONNX.
+    """
+    _check_readable(path)
+    try:
+        source = Source(path)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if source.size == 0:
+        raise ModelError(f"{path}: is empty")
+    if source.size <= SMALL and large >= LARGE:
+        data = source.read(0, source.size)
+        return Loaded(parse(data, str(path)), data, path, beside=((path, source.stamp),))
+    try:
+        skeleton = scan.assemble(source, scan.cut(source, large))
+    except wire.Unusual:
+        data = read(path)
+        source.check()
+        return Loaded(parse(data, str(path)), data, path, beside=((path, source.stamp),))
+    except wire.Malformed as found:
+        raise _not_a_model(str(path), found) from None
+    if len(skeleton) > wire.PROTOBUF_LIMIT:
+        raise ModelError(f"{path}: takes more than 2 GB even without its weights, the limit of protobuf")
+    return Loaded(parse(skeleton, str(path), source), skeleton, path, source)
+
+
+def _external(loaded: Loaded) -> tuple[tuple[Path, tuple[int, ...]], ...]:
+    """The external data files of a model, with their stamps.
+
+    Raises:
+        ModelError: one is missing or too short for its tensors, or outside the model's folder.
+    """
+    if loaded.path is None:
+        return ()
+    found: dict[Path, tuple[int, ...]] = {}
+    places: dict[str, Path] = {}
+    for tensor in loaded.outside:
+        path = tensors.external_range(tensor, loaded.path.parent, places)[0]
+        if path not in found:
+            found[path] = lazy.stamp(path)
+    return tuple(found.items())
+
+
+def _check_readable(path: Path) -> None:
+    """Refuse what is not a regular file before it is opened: opening a pipe would wait for a writer."""
+    try:
+        if path.is_dir():
+            raise ModelError(f"{path}: is a directory; name the .onnx file in it")
+        if path.exists() and not path.is_file():
+            raise ModelError(f"{path}: is not a regular file")
+        path.stat()
+    except FileNotFoundError:
+        raise MissingFile(f"{path}: no such file") from None
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # a null byte in the path
+        raise ModelError(f"{str(path)!r}: cannot be read: {error}") from None
+
+
+def read(path: Path) -> bytes:
+    """The file's bytes.
+
+    Raises:
+        ModelError: it is missing, a directory, unreadable, empty, or too large for one protobuf.
+    """
+    _check_readable(path)
+    try:
+        if path.stat().st_size > wire.PROTOBUF_LIMIT:
+            raise ModelError(f"{path}: larger than 2 GB, the limit of protobuf; save it with external data")
+        data = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if not data:
+        raise ModelError(f"{path}: is empty")
+    return data
+
+
+def parse(data: bytes, name: str, source: Source | None = None) -> ModelProto:
+    """Bytes to ``ModelProto``. ``source`` is the file that ``data`` was read from, if ``data`` is not all of it.
+
+    Raises:
+        ModelError: the bytes are not an ONNX model.
+    """
+    proto = ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError:
+        if source is None:
+            found = wire.fault(lambda start, length: data[start : start + length], len(data))
+        else:
+            found = wire.fault(source.read, source.size)
+        raise _not_a_model(name, found) from None
+    if not proto.HasField("graph"):
+        raise ModelError(f"{name}: not an ONNX model: it has no graph")
+    return proto
+
+
+def _not_a_model(name: str, found: wire.Malformed | None) -> ModelError:
+    where = f" (at byte {found.at}: {found.why})" if found is not None else ""
+    return ModelError(f"{name}: not an ONNX model, or truncated: its bytes are no ModelProto{where}")

@@ -1,0 +1,133 @@
+"""``ModelProto`` to bytes and files: weights are copied by byte range from where they are, and moved to another file
+where the model does not fit into one protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from google.protobuf.message import EncodeError
+from onnx import ModelProto, TensorProto
+
+from onnxfix.errors import ModelError
+from onnxfix.files import copying, lazy, scan, wire
+from onnxfix.files.copying import Target
+from onnxfix.files.lazy import Range
+from onnxfix.files.temporary import Temporary
+
+ALIGNMENT = 4096
+"""Offsets of weights that are moved to another file are multiples of this, so that readers can map them (ONNX,
+external data)."""
+_PLAIN = {4: (TensorProto.FLOAT, TensorProto.COMPLEX64), 10: (TensorProto.DOUBLE, TensorProto.COMPLEX128)}
+"""Fields whose packed numbers are stored as raw data is, for these element types."""
+
+
+def serialize(proto: ModelProto) -> bytes:
+    """``ModelProto`` to bytes, weights included; the same bytes for the same model.
+
+    Raises:
+        ModelError: the model does not fit into one protobuf, or a file that holds its weights has changed.
+    """
+    data = _serialized(proto)
+    pieces, length = scan.splice(data)
+    if length > wire.PROTOBUF_LIMIT:
+        raise _too_large()
+    return b"".join(_in_memory(data, pieces))
+
+
+def _serialized(proto: ModelProto) -> bytes:
+    """The model without the weights that stay in files."""
+    try:
+        return bytes(proto.SerializeToString(deterministic=True))
+    except (EncodeError, ValueError):
+        raise _too_large() from None
+
+
+def _too_large() -> ModelError:
+    return ModelError("the fixed model does not fit into one protobuf (2 GB); keep its weights external")
+
+
+def _in_memory(data: bytes, pieces: Sequence[scan.Piece]) -> Iterator[bytes]:
+    for piece in pieces:
+        if isinstance(piece, tuple):
+            yield data[piece[0] : piece[1]]
+        else:
+            yield piece if isinstance(piece, bytes) else piece.read()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The content of a model's file, and in ``moved`` that of a second one for what does not fit into one protobuf."""
+
+    pieces: Sequence[scan.Piece]
+    moved: Sequence[Range | bytes]
+    _data: bytes = field(repr=False)
+
+    def write(self, path: Target, weights: Target | None = None) -> None:
+        """Write the files, weights first.
+
+        Raises:
+            ModelError: the file that holds the weights has changed.
+            OnnxfixError: the disk is full or a file cannot be written.
+        """
+        if self.moved:
+            assert weights is not None
+            copying.write_pieces(self.moved, weights, self._data)
+        copying.write_pieces(self.pieces, path, self._data)
+
+
+def laid_out(proto: ModelProto, location: str | None) -> Layout:
+    """How a model is written, its weights by copying byte ranges; the same bytes for the same model.
+
+    If the model takes more than ``wire.PROTOBUF_LIMIT`` bytes, the weights that stayed in their file go to a second
+    one, as external data with this ``location``.
+
+    Raises:
+        ModelError: it does not fit into one protobuf, and not enough can be moved or there is no ``location``.
+    """
+    data = _serialized(proto)
+    pieces, length = scan.splice(data)
+    if length <= wire.PROTOBUF_LIMIT:
+        return Layout(pieces, (), data)
+    moved: list[Range | bytes] = []
+    if location is not None:
+        pieces, length = scan.splice(data, _Mover(location, moved))
+    if length > wire.PROTOBUF_LIMIT:
+        raise _too_large()
+    return Layout(pieces, moved, data)
+
+
+def save(proto: ModelProto, path: Target, weights: Target | None = None) -> bool:
+    """Write a model, and its weights to the file ``weights`` beside it if both do not fit into one protobuf; returns
+    whether ``weights`` was written.
+
+    Raises:
+        ModelError: it does not fit into one protobuf and not enough can be moved, or its file has changed.
+        OnnxfixError: the disk is full or a file cannot be written.
+    """
+    name = weights.path.name if isinstance(weights, Temporary) else weights.name if weights else None
+    layout = laid_out(proto, name)
+    layout.write(path, weights)
+    return bool(layout.moved)
+
+
+class _Mover:
+    """Assigns payloads their offsets in an external data file; ``moved`` collects the content of that file."""
+
+    def __init__(self, location: str, moved: list[Range | bytes]) -> None:
+        self.location, self.moved, self.end = location, moved, 0
+
+    def __call__(self, where: Range, elem: int) -> bytes | None:
+        if where.field != lazy.RAW and elem not in _PLAIN.get(where.field, ()):
+            return None  # numbers that the wire format does not store as external data would
+        gap = -self.end % ALIGNMENT
+        if gap:
+            self.moved.append(bytes(gap))
+        self.moved.append(where)
+        start = self.end + gap
+        self.end = start + where.length
+        reference = TensorProto(data_location=TensorProto.EXTERNAL)
+        entries = (("location", self.location), ("offset", str(start)), ("length", str(where.length)))
+        for key, value in entries:
+            reference.external_data.add(key=key, value=value)
+        return bytes(reference.SerializeToString(deterministic=True))

@@ -1,0 +1,130 @@
+"""Which models the command line names, by local path, glob or URL, and where their results go."""
+
+from __future__ import annotations
+
+import glob
+import os
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
+
+from onnxfix.errors import UsageError
+from onnxfix.fleet.paths import Named, beside, glob_root, is_glob, joined, local, name_of, remote
+
+
+def expand(patterns: Sequence[str]) -> list[Named]:
+    """The models that paths, globs and URLs name, each once: in the order of the patterns, those of a glob by name.
+
+    A path without wildcards is taken as it is, whether or not the file exists; so is one with wildcards that is the
+    name of an existing file. ``**`` matches any number of folders. Folders are never matched. Two links to one file
+    are two models; a file reached through ``..`` or through linked folders twice is one.
+
+    Raises:
+        UsageError: a glob matches no file, or a URL's protocol is unknown or its package is missing.
+        OnnxfixError: the store cannot be listed.
+    """
+    found: dict[str, Named] = {}
+    for pattern in patterns:
+        for model in _remote_matches(pattern) if remote(pattern) else _local_matches(local(pattern)):
+            key = _canonical(model.source) if remote(model.source) else _folder_entry(model.source)
+            found.setdefault(key, model)
+    return list(found.values())
+
+
+def _folder_entry(path: str) -> str:
+    """The path with links in its folders resolved, but not a link that is the file itself."""
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name)
+
+
+def _local_matches(pattern: str) -> Iterator[Named]:
+    if not is_glob(pattern) or os.path.lexists(pattern):
+        yield Named(pattern, os.path.basename(pattern))
+        return
+    names = [name for name in glob.glob(pattern, recursive=True) if os.path.isfile(name)]
+    if not names:
+        raise UsageError(f"{pattern}: no file matches")
+    root = glob_root(pattern, os.sep)
+    for name in sorted(names):
+        yield Named(name, os.path.relpath(name, root or os.curdir).replace(os.sep, "/"))
+
+
+def _remote_matches(pattern: str) -> Iterable[Named]:
+    from onnxfix.fleet.remote import store  # lazy: URLs only
+
+    return store.matches(pattern)
+
+
+def _canonical(url: str) -> str:
+    from onnxfix.fleet.remote import store  # lazy: URLs only
+
+    return store.canonical(url)
+
+
+def targets(
+    models: Sequence[Named], output: str | None, output_dir: str | None, in_place: bool
+) -> dict[str, str]:
+    """Where each model's result goes, by source; empty for ``in_place``. Makes no folder.
+
+    Raises:
+        UsageError: options exclude each other, two results would go to one file, or one to a model of this run.
+    """
+    if sum((output is not None, output_dir is not None, in_place)) > 1:
+        raise UsageError("choose one of --output, --output-dir and --in-place")
+    if output is not None and len(models) > 1:
+        raise UsageError("--output takes one model; use --output-dir for several")
+    if in_place:
+        for model in models:
+            if remote(model.source):
+                raise UsageError(
+                    f"{model.source}: --in-place takes local files; use --output or --output-dir"
+                )
+        return {}
+    sources = {_file(model.source): model.source for model in models}
+    found: dict[str, str] = {}
+    used: set[str] = set()
+    for model in models:
+        target = _target(model, output, output_dir)
+        file = _file(target)
+        if file in used:
+            raise UsageError(f"two models would be written to {target}")
+        other = sources.get(file)
+        if other is not None and other != model.source:
+            raise UsageError(
+                f"the result of {model.source} would replace {other}, another model of this run; write elsewhere by "
+                "--output-dir, or leave earlier results out of the glob"
+            )
+        used.add(file)
+        found[model.source] = target
+    return found
+
+
+def _target(model: Named, output: str | None, output_dir: str | None) -> str:
+    if output is not None:
+        return output if remote(output) else local(output)
+    if output_dir is not None:
+        if ".." in model.inside.split("/"):
+            raise UsageError(
+                f"{model.source}: '..' after a wildcard or at the end of the path leads out of {output_dir}; "
+                "name the model by another path"
+            )
+        return joined(output_dir, model.inside)
+    stem = posixpath.splitext(name_of(model.source))[0]
+    return beside(model.source, f"{stem}.fixed.onnx")
+
+
+def _file(path: str) -> str:
+    """Equal for two paths that name one file, with links followed."""
+    return _canonical(path) if remote(path) else os.path.realpath(path)
+
+
+def make_folders(paths: Sequence[str]) -> None:
+    """Make the folders of local files that will be written. Stores make theirs on upload.
+
+    Raises:
+        UsageError: a folder cannot be made.
+    """
+    for folder in dict.fromkeys(os.path.dirname(path) for path in paths if not remote(path)):
+        try:
+            os.makedirs(folder or os.curdir, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{folder}: cannot be made: {error.strerror or error}") from None

@@ -1,0 +1,1 @@
+"""Running on a Ray cluster. Imported only with ``--ray``."""

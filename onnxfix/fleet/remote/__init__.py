@@ -1,0 +1,1 @@
+"""Models in object stores. Imported only where a path is a URL of something other than a local file."""

@@ -1,0 +1,217 @@
+"""Models in object stores: copied to a temporary folder, processed there as local files, results uploaded.
+
+A model is copied with its external data. A result is uploaded after it was written locally, and so after it verified:
+external data first and the model last, so that nobody sees a model without its data. Local files are never copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import posixpath
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from onnxfix.errors import OnnxfixError
+from onnxfix.files import apart
+from onnxfix.fleet import paths
+from onnxfix.fleet.remote import store
+from onnxfix.fleet.task_files import Record, TaskFiles
+
+ATOMIC_UPLOADS = frozenset(
+    ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "tos", "hf", "memory")
+)
+"""Protocols of stores in which an object becomes visible once its upload is complete, so that it needs no temporary
+name."""
+
+_CHUNK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Staged(TaskFiles):
+    """Local copies of a remote source, and a local file for a remote target.
+
+    ``url`` is the task's target. ``folders`` are pairs of a local folder and the folder of the store that it stands
+    for.
+    """
+
+    url: str = ""
+    folders: tuple[tuple[str, str], ...] = ()
+
+    def as_named(self, record: Record) -> Record:
+        named: Record = _mapped(record, self._named)
+        return named
+
+    def _named(self, text: str) -> str:
+        for here, there in self.folders:
+            text = text.replace(here, there)
+        return text
+
+    def publish(self) -> None:
+        """Upload the result and its external data; a local target needs nothing.
+
+        If the upload fails halfway, external data that was uploaded stays: another model of the run may already use it.
+
+        Raises:
+            OnnxfixError: the store cannot be written, or another file has the name of the external data.
+        """
+        if paths.remote(self.url):
+            for location, path in _external(Path(self.target)):
+                _put_data(path, paths.beside(self.url, location))
+            _put(Path(self.target), self.url)
+
+
+@contextlib.contextmanager
+def staged(source: str, target: str, progress: Callable[[str], None] | None = None) -> Iterator[Staged]:
+    """Local stand-ins for ``source`` and ``target`` while the context lasts; a local path stands for itself.
+
+    An ``OnnxfixError`` that leaves the context names URLs instead of the copies.
+
+    Raises:
+        ModelError: the model does not exist.
+        OnnxfixError: the store cannot be read, or the temporary folder is full.
+    """
+    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+        files = _stand_ins(source, target, os.path.realpath(folder))
+        try:
+            if paths.remote(source):
+                if progress is not None:
+                    progress("fetching")
+                fetched = _fetch(source, Path(files.source))
+                files = replace(files, fetched=fetched)
+            yield files
+        except OnnxfixError as error:
+            raise type(error)(files.as_named(str(error))) from None
+
+
+def _stand_ins(source: str, target: str, folder: str) -> Staged:
+    here = {"source": source, "target": target}
+    folders = []
+    for role, path in (("source", source), ("target", target)):
+        if paths.remote(path):
+            Path(folder, role).mkdir()
+            here[role] = os.path.join(folder, role, paths.name_of(path))
+            folders.append((os.path.join(folder, role), path.rpartition("/")[0]))
+    return Staged(here["source"], here["target"], url=target, folders=tuple(folders))
+
+
+def _fetch(url: str, path: Path) -> dict[str, str]:
+    """Copy the model and its external data here; returns the fingerprint of each URL before it was copied.
+
+    External data that is missing, or whose name leads out of the folder, is left out: reading the model then reports
+    it as for local files.
+    """
+    before = {url: store.fingerprint(url)}
+    _get(url, path)
+    for location, place in _external(path):
+        data = paths.beside(url, location)
+        system, inner = store.filesystem(data)
+        with store.one_line_errors(data, store.READ):
+            exists = system.isfile(inner)
+        if exists:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            before[data] = store.fingerprint(data)
+            _get(data, place)
+    return before
+
+
+def _external(model: Path) -> Iterator[tuple[str, Path]]:
+    """(location with slashes, file) of each external data file in the model's folder, sorted."""
+    files = {one.path for one in apart.files_named(model)} - {model}
+    for path in sorted(files):
+        location = os.path.relpath(path, model.parent) if path.is_relative_to(model.parent) else os.pardir
+        if ".." not in Path(location).parts and location != os.curdir:
+            yield location.replace(os.sep, "/"), path
+
+
+def _get(url: str, path: Path) -> None:
+    system, inner = store.filesystem(url)
+    with store.one_line_errors(url, store.READ):
+        try:
+            system.get_file(inner, str(path))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            full = f"{url}: no room for it in {tempfile.gettempdir()}; set TMPDIR to another folder"
+            raise OnnxfixError(full) from None
+
+
+def _put_data(path: Path, url: str) -> None:
+    """Upload a file of external data, unless the same bytes are there already.
+
+    Raises:
+        OnnxfixError: other bytes are there, which may belong to another model.
+    """
+    system, inner = store.filesystem(url)
+    with store.one_line_errors(url, store.READ):
+        system.invalidate_cache()  # listings from before this run
+        exists = system.exists(inner)
+        same = exists and _same_bytes(path, system, inner)
+    if exists and not same:
+        raise OnnxfixError(f"{url}: another file has the name of the model's external data; move it")
+    if not exists:
+        _put(path, url)
+
+
+def _same_bytes(path: Path, system: Any, inner: str) -> bool:
+    if system.size(inner) != path.stat().st_size:
+        return False
+    with path.open("rb") as ours, system.open(inner, "rb") as theirs:
+        while True:
+            chunk = ours.read(_CHUNK)
+            if chunk != theirs.read(len(chunk) or 1):
+                return False
+            if not chunk:
+                return True
+
+
+def _put(path: Path, url: str) -> None:
+    """Upload a file so that readers see all of it or nothing, as far as the store allows."""
+    system, inner = store.filesystem(url)
+    protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
+    with store.one_line_errors(url, "cannot be written"):
+        if protocols & ATOMIC_UPLOADS:
+            system.put_file(str(path), inner)
+            return
+        folder, name = posixpath.split(inner)
+        system.makedirs(folder, exist_ok=True)
+        temporary = posixpath.join(folder, f".{name[:40]}.{secrets.token_hex(4)}.tmp")
+        try:
+            system.put_file(str(path), temporary)
+            _rename(system, temporary, inner)
+        except BaseException:
+            with contextlib.suppress(Exception):  # report the first error, not this one
+                system.rm_file(temporary)
+            raise
+
+
+def _rename(system: Any, old: str, new: str) -> None:
+    """Move a complete file over whatever has its name; some file systems need the old one deleted first."""
+    try:
+        system.mv(old, new)
+    except Exception:
+        if not system.exists(new) or not system.exists(old):
+            raise
+        system.rm_file(new)
+        system.mv(old, new)
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """``value`` with ``change`` applied to each string in it, through dataclasses, tuples, lists and dicts."""
+    if isinstance(value, str):
+        return change(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value,
+            **{one.name: _mapped(getattr(value, one.name), change) for one in fields(value) if one.init},
+        )
+    if isinstance(value, dict):
+        return {key: _mapped(item, change) for key, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_mapped(item, change) for item in value)
+    return value

@@ -1,0 +1,112 @@
+"""How a run is to be done: one frozen record, built once from keywords or from the command line, handed on whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from onnxfix.errors import UsageError
+
+if TYPE_CHECKING:
+    from onnxfix.trt.records import TrtOptions
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which rules run (``select``, ``ignore``: codes, code prefixes, names, or ``ALL``; None: the defaults), and the
+    name of the target that they judge for (None: the default)."""
+
+    select: Sequence[str] | None = None
+    ignore: Sequence[str] | None = None
+    target: str | None = None
+
+
+@dataclass(frozen=True)
+class Fixes:
+    """What may be changed besides exact fixes, and which whole-model steps run first. ``unsafe`` implies ``numeric``;
+    ``graphsurgeon`` are paths of scripts."""
+
+    numeric: bool = False
+    unsafe: bool = False
+    simplify: bool = False
+    graphsurgeon: Sequence[str | os.PathLike[str]] = ()
+
+
+@dataclass(frozen=True)
+class Specialization:
+    """What becomes constant: ``dims`` by symbol (or ``INPUT.AXIS``), ``inputs`` by name.
+
+    A value of ``inputs`` is a number, a list, an array, or text (a number, ``true``, ``[1,2]``, ``@file.npy``).
+    ``static``: all symbols, with the sizes of the first of the inputs given. ``keep``: the inputs stay, unread.
+
+    Raises:
+        UsageError: ``keep`` without an input.
+    """
+
+    dims: Mapping[str, int] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    static: bool = False
+    keep: bool = False
+
+    def __post_init__(self) -> None:
+        if self.keep and not self.inputs:
+            raise UsageError("--keep-inputs has no effect without --fix-input")
+
+    def __bool__(self) -> bool:
+        return bool(self.dims or self.inputs or self.static)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that values name as ``@file.npy``."""
+        values = self.inputs.values()
+        return tuple(one[1:] for one in values if isinstance(one, str) and one.startswith("@"))
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How two models are compared. ``enabled`` False: by the interface contract only.
+
+    ``exact`` requires bit-identical outputs of ``verify``; for ``apply`` the fixes decide. ``rungs`` are the rungs to
+    run (None: all available), ``require`` those that must pass. ``inputs`` is a path, or the feeds themselves.
+    """
+
+    enabled: bool = True
+    exact: bool = False
+    require: Sequence[str] = ()
+    inputs: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None = None
+    input_shapes: Sequence[str] = ()
+    seed: int = 0
+    rungs: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where the result goes: to ``path``, over the source (``in_place``), or nowhere.
+
+    ``leave_data``: external data that was copied beside the output stays there even if the output is not written.
+    """
+
+    path: str | os.PathLike[str] | None = None
+    in_place: bool = False
+    leave_data: bool = False
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Everything that ``check``, ``apply`` and ``verify`` need to know besides the models.
+
+    ``trt`` None: TensorRT is not used (``check``), or with its defaults (``apply``, ``verify``).
+    ``memory_mb`` limits ONNX Runtime and TensorRT, each in a process of its own, in MiB (None: three quarters of what
+    is available). ``inputs_help`` is for ``check``: also work out which inputs the model accepts.
+    """
+
+    rules: Rules = Rules()
+    fixes: Fixes = Fixes()
+    specialization: Specialization = field(default_factory=Specialization)
+    verification: Verification = Verification()
+    trt: TrtOptions | None = None
+    output: Output = Output()
+    memory_mb: int | None = None
+    inputs_help: bool = False

@@ -1,0 +1,75 @@
+"""``apply``, as a straight line of stages: each takes the record of the one before it and returns its own.
+
+ARCHITECTURE.md draws the line, and ``tests/test_apply_path.py`` holds a run to the drawing.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+
+from onnxfix.files.lazy import Pending
+from onnxfix.garbage import paused_collection
+from onnxfix.options import RunOptions
+from onnxfix.pipeline.job import Job, resolved
+from onnxfix.pipeline.opening import Source, name_of, opened
+from onnxfix.pipeline.output import unmeasured, written
+from onnxfix.pipeline.plan import Progress, planned
+from onnxfix.pipeline.prove import Proven, prove
+from onnxfix.report import confirm
+from onnxfix.report.report import Report, applied_of, finding_of
+from onnxfix.sandbox import memory_limit
+
+
+def apply(source: Source, options: RunOptions, progress: Progress | None = None) -> Report:
+    """Fix a model, prove the result, and write it; see :func:`onnxfix.apply`.
+
+    Raises:
+        ModelError, UsageError, OnnxfixError: as there.
+    """
+    began = time.perf_counter()
+    job = resolved(opened(source, planned(options, progress)))
+    with ExitStack() as resources:
+        resources.enter_context(paused_collection())
+        resources.enter_context(memory_limit(options.memory_mb))
+        proven = prove(job, resources)
+        report = written(job, proven, reported(job, proven))
+    return replace(report, seconds=time.perf_counter() - began)
+
+
+def reported(job: Job, proven: Proven) -> Report:
+    """What was found, fixed and proven, as a report; nothing is written yet.
+
+    Raises:
+        ModelError, OnnxfixError: the input or the candidate is not what was judged.
+    """
+    job.loaded.check()
+    proven.candidate.check()
+    pending = Pending(proven.proto, job.loaded)
+    notes = (*job.notes, *proven.notes, *unmeasured(job.comparison.trt, proven.verdict))
+    run, by_code = proven.run, {rule.code: rule for rule in job.plan.rules}
+    report = Report(
+        path=name_of(job.loaded),
+        command="apply",
+        target=job.plan.target.name,
+        findings=tuple(finding_of(item) for item in run.remaining),
+        applied=tuple(applied_of(item, by_code[item.key.code]) for item in run.applied),
+        withdrawn=proven.withdrawn,
+        steps=proven.steps,
+        verdict=proven.verdict,
+        changed=proven.changed,
+        nodes_before=proven.steps[0].nodes_before if proven.steps else run.nodes_before,
+        nodes_after=run.nodes_after,
+        rounds=run.rounds,
+        problems=run.problems,
+        notes=notes,
+        pending=pending,
+    )
+    report = confirm.with_judgments(report, job.plan.rules, job.plan.known)
+    if proven.verdict.passed:
+        return report
+    from onnxfix.pipeline.stopped import stopped  # lazy: start-up, seldom used
+
+    where = stopped(proven.original, job.loaded.proto, proven.verdict, job.fixed_inputs)
+    return replace(report, stopped=where)

@@ -1,0 +1,123 @@
+"""``check``: the hazards in one model, by the rules, and with ``trt`` by TensorRT."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from onnxfix import engine
+from onnxfix.causes import Problem
+from onnxfix.errors import UsageError
+from onnxfix.files import loading
+from onnxfix.files.lazy import Pending
+from onnxfix.garbage import paused_collection
+from onnxfix.model import Model
+from onnxfix.options import RunOptions
+from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
+from onnxfix.pipeline.plan import Plan, Progress, planned
+from onnxfix.report import confirm
+from onnxfix.report.render.headline import build_problems, headline, import_notes, import_problems
+from onnxfix.report.report import Report, finding_of
+from onnxfix.sandbox import memory_limit
+
+if TYPE_CHECKING:
+    from onnxfix.pipeline.intake import Intake
+    from onnxfix.trt.reading import Reading
+    from onnxfix.trt.records import TrtBuild, TrtOptions
+
+
+def check(source: Source, options: RunOptions, progress: Progress | None = None) -> Report:
+    """List the hazards in a model; see :func:`onnxfix.check`.
+
+    Raises:
+        ModelError, UsageError: as there.
+    """
+    began = time.perf_counter()
+    plan = planned(options, progress)
+    trt = _trt(plan)
+    plan.say("reading")
+    loaded = loading.load(source)
+    refuse_conflicts([loaded], options)
+    problems: list[Problem] = []
+    with paused_collection():
+        model = Model(loaded.proto, loaded.base_dir)
+        model.target = plan.target
+        plan.say("checking")
+        own = [finding_of(item) for item in engine.check(model, plan.rules, problems)]
+    with memory_limit(options.memory_mb):
+        build, reading, notes = _built(trt, loaded, plan)
+        accepted = _intake(loaded, plan) if options.inputs_help else None
+    loaded.check()  # TensorRT has read it again
+    problems.extend((*build_problems(build), *import_problems(reading)))
+    if loaded.oversize:
+        notes += (
+            f"a protobuf of {loaded.size / 1e9:.1f} GB is more than ONNX Runtime, TensorRT and onnx read (2 GB); "
+            "apply puts its weights beside it",
+        )
+    networks = [reading] if reading is not None else []
+    return Report(
+        path=name_of(loaded),
+        command="check",
+        target=plan.target.name,
+        headline=headline([build], networks, always=True) if build is not None else "",
+        findings=confirm.merged(own, build, plan.rules, plan.known, problems, reading),
+        build=build,
+        network=reading,
+        intake=accepted,
+        nodes_before=model.node_count,
+        nodes_after=model.node_count,
+        seconds=time.perf_counter() - began,
+        problems=tuple(dict.fromkeys(problems)),
+        notes=notes,
+        pending=Pending(loaded.proto, loaded),
+    )
+
+
+def _trt(plan: Plan) -> TrtOptions | None:
+    """TensorRT's options; None where it is not used.
+
+    Raises:
+        UsageError: it is not available, which the user should learn before any work.
+    """
+    if plan.options.trt is None:
+        return None
+    trt = replace(plan.options.trt, target=plan.target.name)
+    if trt.save_engine:
+        raise UsageError("check writes no engine; use apply or verify")
+    from onnxfix.verification.asking import require_tensorrt  # lazy: start-up, seldom used
+
+    require_tensorrt(trt).close()
+    return trt
+
+
+def _built(
+    trt: TrtOptions | None, loaded: loading.Loaded, plan: Plan
+) -> tuple[TrtBuild | None, Reading | None, tuple[str, ...]]:
+    """TensorRT's build of the model, its reading of it where a rule about that is selected, and notes on which
+    TensorRT it was."""
+    if trt is None:
+        return None, None, ()
+    from onnxfix.pipeline.proof import on_disk  # lazy: start-up, seldom used
+    from onnxfix.verification import asking  # lazy: start-up, seldom used
+
+    plan.say("asking TensorRT")
+    with ExitStack() as resources, closing(asking.require_tensorrt(trt)) as builder:
+        path = on_disk(loaded, resources)
+        build, reading = asking.build_model(builder, path, loaded.proto), None
+        wanted = any(rule.per == "network" for rule in plan.rules)
+        if wanted and (build.accepted or build.stage in ("profile", "build")):
+            plan.say("reading TensorRT's network")
+            reading = asking.read_network(builder, path, loaded.proto)
+        return build, reading, (*builder.notes(), *import_notes(reading))
+
+
+def _intake(loaded: loading.Loaded, plan: Plan) -> Intake:
+    """The inputs that the model accepts."""
+    from onnxfix.pipeline.intake import intake  # lazy: start-up, seldom used
+    from onnxfix.pipeline.proof import on_disk  # lazy: start-up, seldom used
+
+    plan.say("trying sizes")
+    with ExitStack() as resources:
+        return intake(on_disk(loaded, resources))

@@ -1,0 +1,46 @@
+"""The first stage of a run, before a model is read: its options with the rules and the target that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from onnxfix.options import RunOptions
+from onnxfix.registry import registry
+from onnxfix.rule import Rule, Safety
+from onnxfix.targets import Target, target_named
+
+Progress = Callable[[str], None]
+"""Called with a short text before each step of a run."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run's options, the ``rules`` that it selects among all that are ``known``, its target, and its progress."""
+
+    options: RunOptions
+    rules: tuple[Rule, ...]
+    known: tuple[Rule, ...]
+    target: Target
+    say: Progress
+
+    @property
+    def safety(self) -> Safety:
+        """The least safe kind of fix that may be applied."""
+        fixes = self.options.fixes
+        return Safety.UNSAFE if fixes.unsafe else Safety.NUMERIC if fixes.numeric else Safety.EXACT
+
+
+def planned(options: RunOptions, progress: Progress | None) -> Plan:
+    """The plan of a run.
+
+    Raises:
+        UsageError: a selector or the target does not exist.
+    """
+    chosen = registry().choose(options.rules.select, options.rules.ignore)
+    target = target_named(options.rules.target)
+    return Plan(options, tuple(chosen), registry().rules, target, progress or _silent)
+
+
+def _silent(text: str) -> None:
+    """Progress of a run that nobody watches."""

@@ -1,0 +1,62 @@
+"""``verify``: two models on the verification ladder, or one with itself."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+
+from onnxfix.files import loading
+from onnxfix.model import Model
+from onnxfix.options import RunOptions
+from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
+from onnxfix.pipeline.output import engine_of, unmeasured
+from onnxfix.pipeline.plan import Progress
+from onnxfix.pipeline.proof import climb, comparison_of, on_disk
+from onnxfix.pipeline.stopped import stopped
+from onnxfix.report.report import Report
+from onnxfix.sandbox import memory_limit
+from onnxfix.trt.records import TrtOptions
+
+
+def verify(
+    original: Source, fixed: Source | None, options: RunOptions, progress: Progress | None = None
+) -> Report:
+    """Compare two models, or with ``fixed`` None one with itself; see :func:`onnxfix.verify`.
+
+    Raises:
+        ModelError, UsageError: as there.
+    """
+    began = time.perf_counter()
+    say = progress or (lambda text: None)
+    say("reading")
+    first = loading.load(original)
+    second = first if fixed is None else loading.load(fixed)
+    refuse_conflicts([first, second], options)
+    comparison = comparison_of(options.verification, options.trt or TrtOptions())
+    engine = ""
+    with ExitStack() as resources:
+        resources.enter_context(memory_limit(options.memory_mb))
+        a = on_disk(first, resources)
+        b = a if fixed is None else on_disk(second, resources)
+        say("verifying")
+        exact = options.verification.exact
+        verdict = climb(a, b, first.proto, second.proto, comparison, exact=exact, inherit=False)
+        where = stopped(a, first.proto, verdict) if not verdict.passed else None
+        first.check()
+        second.check()
+        if comparison.trt.save_engine and verdict.passed:
+            say("building the engine")
+            engine = engine_of(b, comparison.trt, verdict, second)
+    return Report(
+        path=name_of(first),
+        command="verify",
+        target="",
+        output="" if fixed is None else name_of(second),
+        engine=engine,
+        verdict=verdict,
+        stopped=where,
+        nodes_before=Model(first.proto, first.base_dir).node_count,
+        nodes_after=Model(second.proto, second.base_dir).node_count,
+        seconds=time.perf_counter() - began,
+        notes=unmeasured(comparison.trt, verdict),
+    )

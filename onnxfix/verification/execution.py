@@ -1,0 +1,375 @@
+"""A rung that executes ONNX models: load both in the sandbox, run them on feeds, and compare the outputs."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from onnxfix import backends, walk
+from onnxfix.backends import reference
+from onnxfix.causes import Cause
+from onnxfix.errors import UsageError
+from onnxfix.verification import cuda, extents
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.inputs import Kind
+from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.feeds.signature import Assignment, Signature
+from onnxfix.verification.pair import Pair
+from onnxfix.verification.progress import Progress, difference, different, judged
+from onnxfix.verification.remote import Ran
+from onnxfix.verification.request import Request
+from onnxfix.verification.verdict import FeedResult, FeedStatus, RungResult, Side, Status
+
+#: Kinds of data to try, one after the other, when the original refuses the one that was planned.
+_MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
+_DEATHS = 3
+_BEYOND = (
+    "on values chosen to overflow half precision the original overflows, and the fixed model does not agree with it in "
+    "higher precision"
+)
+_PRODUCTS = frozenset(
+    (
+        "MatMulInteger",
+        "ConvInteger",
+        "QLinearMatMul",
+        "QLinearConv",
+        "DynamicQuantizeMatMul",
+        "MatMulIntegerToFloat",
+    )
+)
+_HALF = "within half precision's tolerance"
+_CUT_OFF = (
+    "they differ where ONNX Runtime multiplies uint8 by int8, whose sums saturate at 16 bits on this processor; "
+    "another check has compared them"
+)
+_SEARCH = 60.0  # seconds to look for inputs that the original takes
+_ENOUGH = 3  # assignments at which a model of dynamic shape should have been compared
+
+
+def climb(request: Request, name: str) -> RungResult:
+    """Climb the rung ``name``: "reference", "ort-cpu" or "ort-cuda".
+
+    On ort-cuda ``request.exact`` only adds the feeds that test a claim of identical bits: CUDA chooses its kernels by
+    shape, so that an exact rewrite may change the last bits there.
+    """
+    reason = backends.missing(name)
+    if reason is None and name == "reference":
+        reason = _too_large(request)
+    if reason is None and name == "ort-cuda":
+        absent = cuda.unavailable(request.worker, request.step)
+        if absent is not None:
+            return RungResult(name, "skipped", absent.reason, cause=absent.cause)
+    if reason is not None:
+        return RungResult(name, "skipped", reason)
+    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+        result = _Climber(request, name, folder).climb()
+    return cuda.informed(request, result) if name == "ort-cuda" else result
+
+
+def _too_large(request: Request) -> str | None:
+    sizes = [elements(request.known, sweep) for sweep in plan.assignments(request.known, request.shapes)[:2]]
+    if request.given is not None:
+        sizes = [sum(map(plan.size, feed.values())) for feed in request.given]
+    return reference.infeasible(request.known.model, min(sizes))
+
+
+def elements(known: Signature, assignment: Assignment) -> int:
+    """How many elements all inputs have under an assignment."""
+    sizes = ([known.size(dim, assignment) or 2 for dim in one.dims or ()] for one in known.inputs)
+    return sum(math.prod(shape) for shape in sizes)
+
+
+class _Climber:
+    def __init__(self, request: Request, name: str, folder: str) -> None:
+        self.request, self.name, self.gpu, self.folder = request, name, name == "ort-cuda", folder
+        self.seen = Progress()
+        self.deadline = time.monotonic() + request.total
+        self.pair = Pair(request, name, self.seen)
+        self.given = 0  # which of the user's inputs are tried, from 1
+
+    def climb(self) -> RungResult:
+        self._load()
+        if self.seen.verdict is None:
+            try:
+                self._run_given() if self.request.given is not None else self._run_made()
+            except UsageError as error:  # no input can be made for this model
+                self.seen.notes.append(str(error))
+        if self.seen.verdict is not None:
+            return self.seen.verdict
+        how = {"within": _HALF} if self.request.forgiven else {}
+        return self.seen.conclude(self.name, time.monotonic() > self.deadline, **how)
+
+    # -- loading
+
+    def _load(self) -> None:
+        outcome, ran = self.pair.load()
+        if ran.starved and self.pair.spare():
+            self._load()
+        elif ran.stage == "original":
+            reason = f"the original cannot be loaded: {ran.error}"
+            self._decide("skipped", reason, ran.cause, stopped="original", said=ran.said)
+        elif ran.stage == "fixed" and outcome.status == "timeout" and self.name == "reference":
+            self._decide("skipped", f"the fixed model takes too long to load: {ran.error}", "timeout")
+        elif ran.stage and ran.unsupported:
+            self._decide("skipped", f"the fixed model cannot be loaded here: {ran.error}", ran.cause)
+        elif self._lacks_kernel(ran):
+            self._decide("skipped", self._no_kernel(ran))
+        elif ran.starved:
+            found = self.pair.starved(ran, None)
+            self._decide(found.status, found.reason, "memory")
+        elif ran.stage and (why := self.pair.unfit()):
+            self._decide("skipped", f"the original does not run on the fixed sizes and values either: {why}")
+        elif ran.stage:
+            self._decide("failed", f"the original loads, the fixed model does not: {ran.error}", ran.cause)
+        elif self.gpu and cuda.on_cpu_alone(ran.places):
+            self._decide("skipped", cuda.placed(ran.places))
+        elif self.gpu:
+            self.seen.placed = (cuda.placed(ran.places),)
+
+    def _lacks_kernel(self, ran: Ran) -> bool:
+        """Whether this backend lacks an operator of the fixed model, which another rung has shown to compute the same.
+        Where no rung has, that is a failure: the fix is withdrawn, and the others can be proven."""
+        return ran.stage == "fixed" and ran.no_kernel and bool(self.request.shown)
+
+    def _no_kernel(self, ran: Ran) -> str:
+        return f"the fixed model, which {self.request.shown} has compared, has no kernel here: {ran.error}"
+
+    def _decide(
+        self, status: Status, reason: str, cause: Cause = "", *, stopped: Side = "", said: str = ""
+    ) -> None:
+        self.seen.decide(self.name, status, reason, cause, stopped=stopped, said=said)
+
+    # -- feeds
+
+    def _run_given(self) -> None:
+        for number, values in enumerate(self.request.given or ()):
+            self.given = number + 1
+            self._try(f"inputs {number + 1} of {len(self.request.given or ())}", None, values)
+            if self._over():
+                return
+
+    def _run_made(self) -> None:
+        known, fixed = self.request.known, self.request.shapes
+        sweep = plan.assignments(known, fixed)
+        # ONNX Runtime's CPU provider cannot judge overflow in half precision, and CUDA's kernels have accumulators of
+        # their own: only the evaluator runs on magnitudes that the model may never meet.
+        large = bool(self.request.half) and self.name == "reference"
+        feeds = plan.feeds(known, sweep, self.request.seed, self.request.exact, large=large)
+        self._run_feeds(feeds)
+        if self.seen.verdict is None and not self._over():
+            self._run_quantized(plan.wide(known, sweep), self.request.seed + len(feeds))
+        if self.seen.verdict is not None or self._over():
+            return
+        self.deadline = min(self.deadline, time.monotonic() + _SEARCH)
+        self._run_hardest(feeds)
+        if not self.seen.counted():
+            self._run_milder(feeds)
+        if len(sweep) > 1:
+            self._run_grown()
+
+    def _run_quantized(self, sizes: Assignment, seed: int) -> None:
+        """Values around the limits of the model's quantizers, at a shape that it accepts."""
+        known = self.request.known
+        ran = [one.feed.assignment for one in self.seen.counted() if one.feed is not None]
+        if ran and sizes not in ran:
+            sizes = max(ran, key=lambda one: sum(one.values()))
+        found = extents.reach(self.request, self.request.original, sizes)
+        if found.missed:
+            self.seen.notes.append(found.missed)
+        self._run_feeds(plan.quantized(known, sizes, seed, found.gain))
+
+    def _run_hardest(self, feeds: list[Feed]) -> None:
+        """Run the hardest values at another shape where the original rejects the planned one."""
+        ran = [one.feed for one in self.seen.counted() if one.feed is not None]
+        hardest = [feed for feed in feeds if feed.kind == "extreme"]
+        if hardest and ran and not any(feed.kind == "extreme" for feed in ran):
+            wide = max(ran, key=lambda feed: sum(feed.assignment.values()))
+            self._run_feeds([replace(hardest[0], assignment=wide.assignment)])
+
+    def _run_feeds(self, feeds: Iterable[Feed]) -> bool:
+        """Run feeds; returns whether the last of them counted."""
+        counted = False
+        for feed in feeds:
+            if self._over():
+                break
+            counted = self._run_feed(feed)
+        return counted
+
+    def _run_feed(self, feed: Feed) -> bool:
+        try:
+            values = feed.values(self.request.known)
+        except MemoryError:
+            return False
+        return self._try(feed.label, feed, values)
+
+    def _run_milder(self, feeds: list[Feed]) -> None:
+        """Run other values at the same shapes, where the original accepts none of the planned feeds."""
+        for feed in feeds[:3]:
+            for kind in _MILDER:
+                if self._over() or self._run_feed(Feed(feed.assignment, kind, feed.seed)):
+                    break
+        if self.seen.counted() and not self._over():
+            self._run_feeds(Feed(one.assignment, "small", one.seed + 7) for one in feeds[:1])
+
+    def _run_grown(self) -> None:
+        """Look for shapes that the model accepts, where it accepts too few of the planned ones."""
+        number = 0
+        for group in plan.grown(self.request.known, self.request.shapes):
+            if len(self.seen.sizes()) >= _ENOUGH or self._over():
+                return
+            for place, assignment in enumerate(group):
+                number += 1
+                ran = self._run_feed(Feed(assignment, "normal", self.request.seed + 100 + number))
+                if not ran and not self._over():
+                    ran = self._run_feed(Feed(assignment, "small", self.request.seed + 100 + number))
+                if (place == 0 and not ran) or self._over():
+                    break
+
+    def _over(self) -> bool:
+        too_many = self.seen.deaths >= _DEATHS
+        return self.seen.verdict is not None or too_many or time.monotonic() > self.deadline
+
+    # -- one feed
+
+    def _try(self, label: str, feed: Feed | None, values: dict[str, Any]) -> bool:
+        """Run one feed and record it; returns whether it counted."""
+        request, seen = self.request, self.seen
+        if seen.generation != request.worker.generation or request.worker.pid is None:
+            self._load()  # the child died of the last feed
+            if seen.verdict is not None:
+                return False
+        outcome, ran = self.pair.run(values)
+        if ran.starved and self.pair.spare():
+            return self._try(label, feed, values)
+        if ran.stage == "original":
+            seen.deaths += not outcome.ok or ran.broken or ran.starved
+            self._uncounted(label, feed, ran, f"the original fails: {ran.error}")
+            return False
+        late = outcome.status == "timeout" and self.name == "reference"
+        if ran.stage == "fixed" and (late or ran.unsupported):
+            # The evaluator's time and the GPU's size prove nothing about the model, and refute nothing.
+            self._uncounted(label, feed, ran, f"the fixed model: {ran.error}")
+            return False
+        if self._lacks_kernel(ran):
+            self._uncounted(label, feed, ran, self._no_kernel(ran))
+            return False
+        if ran.starved:
+            found = self.pair.starved(ran, values)
+            if found.status == "failed":
+                self._fail(label, feed, ran, found.reason)
+            else:
+                seen.deaths += 1
+                self._uncounted(label, feed, ran, found.reason)
+            return found.status == "failed"
+        seen.excluded.update(ran.unstable)
+        seen.wobble.extend(ran.wobble)
+        if ran.stage:
+            self._fail(label, feed, ran, f"the original runs, the fixed model does not: {ran.error}")
+            return True
+        return self._judge(label, feed, ran)
+
+    def _uncounted(self, label: str, feed: Feed | None, ran: Ran, reason: str) -> None:
+        """Record a feed on which one of the two did not run, which proves nothing."""
+        stopped: Side = "original" if ran.stage == "original" else "fixed"
+        self.seen.feeds.append(
+            FeedResult(
+                label,
+                feed,
+                "not counted",
+                reason,
+                stopped=stopped,
+                said=ran.said,
+                cause=ran.cause or "refused",
+                given=self.given,
+            )
+        )
+
+    def _judge(self, label: str, feed: Feed | None, ran: Ran) -> bool:
+        """Record what one run showed; returns whether it counts."""
+        if different(ran.metrics) and (self.request.half or self.request.precise):
+            ran = self._by_twin(ran) if self.request.half else self._by_noise(ran)
+        wrong = different(ran.metrics)
+        if not wrong and (misdeclared := self.request.misdeclared(ran.metrics)):
+            self._fail(label, feed, ran, misdeclared)
+            return True
+        uncounted = "" if ran.metrics else "no output is the same in two runs"
+        if (
+            wrong
+            and feed is not None
+            and feed.kind == "large"
+            and ran.beyond
+            and not any(m.worse for m in wrong)
+        ):
+            # The feed is to overflow, and the original did: infinities in both prove nothing about the fix.
+            uncounted = _BEYOND
+        if wrong and feed is not None and self.gpu and all(cuda.overflows(metric, feed) for metric in wrong):
+            uncounted = cuda.OVERFLOWS
+        if wrong and self._cut_off():
+            uncounted = _CUT_OFF
+        if uncounted:
+            self.seen.feeds.append(
+                FeedResult(label, feed, "not counted", uncounted, ran.metrics, given=self.given)
+            )
+        elif wrong:
+            self._fail(label, feed, ran, difference(wrong[0]))
+        else:
+            within = any(metric.agreement == "within" for metric in ran.metrics)
+            status: FeedStatus = "within" if within else "identical"
+            beside = judged(ran.metrics, self.seen.precision)
+            self.seen.feeds.append(FeedResult(label, feed, status, beside, ran.metrics, given=self.given))
+        return not uncounted
+
+    def _cut_off(self) -> bool:
+        """Whether ONNX Runtime may cause a difference: it multiplies bytes wrongly on this processor, and another rung
+        has found no difference between the two models."""
+        request = self.request
+        if self.name != "ort-cpu" or not request.shown:
+            return False
+        if not any(node.op_type in _PRODUCTS for node in walk.model_nodes(request.known.model)):
+            return False
+        outcome = request.worker.call("onnxfix.backends.ort:cuts_off", timeout=request.step)
+        return bool(outcome.ok and outcome.value)
+
+    def _by_twin(self, ran: Ran) -> Ran:
+        """The last run judged again with the original in higher precision; unchanged where that fails."""
+        request, seen = self.request, self.seen
+        _, again = self.pair.call(
+            "by_twin",
+            folder=self.folder,
+            half=request.half,
+            drawn=request.known.drawn or (),
+            noise=request.noise,
+            coarse=request.coarse,
+            skip=tuple(seen.excluded),
+        )
+        if again.stage:
+            seen.notes.append(f"the original could not run in higher precision: {again.error}")
+            return ran
+        seen.beyond, seen.precision = seen.beyond or again.beyond, again.precision
+        return replace(ran, metrics=again.metrics, beyond=again.beyond)
+
+    def _by_noise(self, ran: Ran) -> Ran:
+        """The last run judged again by how far the original is from itself in float64; unchanged where that fails."""
+        request, seen = self.request, self.seen
+        _, again = self.pair.call(
+            "by_noise",
+            folder=self.folder,
+            fixed=str(request.fixed),
+            drawn=request.known.drawn or (),
+            noise=request.noise,
+            skip=tuple(seen.excluded),
+            coarse=request.coarse,
+        )
+        if again.stage:
+            seen.notes.append(f"the original could not run in float64: {again.error}")
+            return ran
+        return replace(ran, metrics=again.metrics)
+
+    def _fail(self, label: str, feed: Feed | None, ran: Ran, reason: str) -> None:
+        found = FeedResult(label, feed, "different", reason, ran.metrics, cause=ran.cause, given=self.given)
+        self.seen.feeds.append(found)
+        self._decide("failed", f"{reason} [{label}]", ran.cause)

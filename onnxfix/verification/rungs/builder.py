@@ -1,0 +1,213 @@
+"""TensorRT's builder as this machine and the user's options allow it, with the sandbox that it runs in."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onnxfix import targets
+from onnxfix.causes import ENDED
+from onnxfix.errors import UsageError
+from onnxfix.nvidia import Missing
+from onnxfix.sandbox import Worker, memory_limit_mb, one_line, shared
+from onnxfix.trt import build as tensorrt
+from onnxfix.trt import files
+from onnxfix.trt import package as trt_package
+from onnxfix.trt.package import Choice
+from onnxfix.trt.parse import ended_in_memory
+from onnxfix.trt.records import Ending, Issue, Profile, TrtBuild, TrtOptions
+from onnxfix.verification.feeds.profiles import given_profiles
+from onnxfix.verification.feeds.signature import Signature
+
+_CHOOSING = 120.0  # seconds; NVIDIA's libraries are large and may come from a cold disk
+_CORES = 4  # from which on two builds at once are faster than one after the other
+WIDEST = 300
+"""Characters of TensorRT's reason in a rung's one line."""
+
+
+@dataclass(frozen=True)
+class Builder:
+    """The TensorRT package chosen for this machine, the user's options, and the sandbox that it runs in."""
+
+    choice: Choice
+    options: TrtOptions
+    worker: Worker
+    apart: bool = False
+    """Whether the sandbox belongs to this builder alone, whatever the options."""
+
+    @property
+    def product(self) -> str:
+        """As text: ``TensorRT-RTX 1.7.1``."""
+        return trt_package.product(self.choice.package, self.choice.version)
+
+    def build(
+        self,
+        path: Path,
+        profiles: Sequence[Profile] | None = None,
+        *,
+        save_engine: str = "",
+        patience: float = 1.0,
+    ) -> TrtBuild:
+        """Parse and build the model file; whatever TensorRT does is a result. ``patience`` multiplies the time limit.
+
+        Raises:
+            UsageError: TensorRT cannot use the profiles or the timing cache.
+            OnnxfixError: a file cannot be written.
+        """
+        build = tensorrt.attempt(
+            self.worker,
+            path,
+            package=self.choice.package,
+            compute_capability=self.choice.capability,
+            profiles=profiles,
+            timeout=self.options.timeout * patience,
+            tf32=self.options.tf32,
+            save_engine=save_engine,
+            timing_cache=os.path.abspath(self.options.timing_cache) if self.options.timing_cache else "",
+        )
+        # A child that died reported no version.
+        return self._starved(replace(build, version=build.version or self.choice.version), path)
+
+    def _starved(self, build: TrtBuild, path: Path) -> TrtBuild:
+        """A build that failed for lack of memory, with the limit in its reason. One that needs more than the limit and
+        failed in another way counts as one too: TensorRT may go on with a null pointer, or wait for a thread that never
+        started."""
+        limit, reason = self.worker.limit_mb, build.reason
+        issue = type(build.errors[0]) if build.errors else Issue
+        if limit is None or build.accepted or (build.status == "refused" and build.stage != "build"):
+            return build
+        if build.status in ("refused", "crash", "timeout"):
+            need = tensorrt.need_mb(path)
+            if need <= limit:
+                return build
+            issue, reason = Ending, f"probably out of memory: it needs about {need} MiB: {reason}"
+        elif build.status != "memory":
+            return build
+        starved = issue(build.stage, "error", self.worker.starved(one_line(reason, WIDEST)))
+        return replace(build, status="memory", errors=(starved, *build.errors[1:]))
+
+    def halved(self) -> Builder | None:
+        """The same with half the memory; None where that is not limited."""
+        limit = self.worker.limit_mb
+        if limit is None:
+            return None
+        half = limit // 2
+        worker = Worker(memory_mb=half, variables=variables_of(self.options))
+        return replace(self, options=replace(self.options, memory_mb=half), worker=worker)
+
+    def plain(self) -> Builder:
+        """The same in a process with the user's own environment, for an engine that the user will load. To be
+        closed."""
+        return replace(self, worker=Worker(memory_mb=self.options.memory_mb), apart=True)
+
+    def beside(self) -> Builder | None:
+        """The same in a second process, to build in parallel; None where memory or cores do not suffice."""
+        if self.options.memory_mb is not None or (os.cpu_count() or 1) < _CORES:
+            return None
+        worker = shared_builder(self.options, " beside")
+        worker.start()  # by this thread, with which the child is to end
+        return replace(self, worker=worker)
+
+    def close(self) -> None:
+        """End the sandbox, unless it is shared."""
+        if self.apart or self.options.memory_mb is not None:
+            self.worker.close()
+
+    @property
+    def who(self) -> str:
+        """The product, and the target where that is another one."""
+        target = targets.target_named(self.options.target or None)
+        return (
+            f"{self.product}, which is not the target {target.title}," if self._mismatch() else self.product
+        )
+
+    def _mismatch(self) -> str:
+        target = targets.target_named(self.options.target) if self.options.target else None
+        return (
+            targets.mismatch(target, self.choice.package, self.choice.version) if target is not None else ""
+        )
+
+    def notes(self) -> tuple[str, ...]:
+        """Notes on the TensorRT that judged."""
+        cache = ""
+        if self.options.timing_cache and self.choice.package == "tensorrt-rtx":
+            cache = (
+                f"TensorRT-RTX keeps no timing cache: {self.options.timing_cache} is neither read nor written"
+            )
+        return tuple(note for note in (self._mismatch(), self.choice.note, cache) if note)
+
+
+def builder(options: TrtOptions) -> Builder | Missing:
+    """The builder for these options on this machine, or why there is none.
+
+    Raises:
+        UsageError: the package or the compute capability does not exist.
+    """
+    trt_package.missing(options.package)  # which knows what packages there are
+    absent = trt_package.not_installed(options.package)
+    if absent is not None:
+        return absent
+    if options.compute_capability:
+        trt_package.normal_capability(options.compute_capability)
+    variables = variables_of(options)
+    worker = shared_builder(options)
+    if options.memory_mb is not None:
+        worker = Worker(memory_mb=options.memory_mb, variables=variables)
+    found = _choice(options.package, options.compute_capability, options.tf32, os.getpid(), memory_limit_mb())
+    if isinstance(found, str):
+        raise UsageError(found)
+    if isinstance(found, Missing):
+        return found
+    return Builder(found, options, worker)
+
+
+def check(options: TrtOptions, known: Signature) -> None:
+    """Find mistakes in the options before any work is done.
+
+    Raises:
+        UsageError: a file cannot be written, or the shapes do not fit the model.
+    """
+    files.check_files(options)
+    given_profiles(options, known)
+
+
+def variables_of(options: TrtOptions) -> dict[str, str]:
+    """The environment of the processes that build and execute engines: without TF32 unless the options allow it."""
+    return {} if options.tf32 else dict(trt_package.TF32_OFF)
+
+
+def shared_builder(options: TrtOptions, which: str = "") -> Worker:
+    """The shared child process for TensorRT's parser and builder; ``which`` names a second one."""
+    return shared(f"tensorrt{which}{' with TF32' * options.tf32}", variables_of(options))
+
+
+@functools.cache
+def _choice(
+    package: str, capability: str | None, tf32: bool, process: int, limit: int | None
+) -> Choice | Missing | str:
+    """The package to use; a string is the user's mistake. Chosen once per process and memory limit, since it loads
+    NVIDIA's libraries."""
+    worker = shared_builder(TrtOptions(tf32=tf32))
+    outcome = worker.call(
+        f"{__name__}:choose", timeout=_CHOOSING, package=package, compute_capability=capability
+    )
+    found: Choice | Missing | str = outcome.value
+    if not outcome.ok:
+        cause = ENDED[ended_in_memory(outcome).status]
+        found = Missing(f"TensorRT cannot be loaded: {outcome.message}", cause)
+    if isinstance(found, Missing) and found.cause == "memory":
+        worker.close()
+        reason = worker.starved(f"out of memory while loading TensorRT: {found.reason}")
+        return Missing(reason, "memory")
+    return found
+
+
+def choose(package: trt_package.Package, compute_capability: str | None) -> Choice | Missing | str:
+    """``trt.package.choose`` for the sandbox, which returns no exceptions: its UsageError is the string."""
+    try:
+        return trt_package.choose(package, compute_capability)
+    except UsageError as error:
+        return str(error)

@@ -1,0 +1,192 @@
+"""Inputs for engines: those that the original accepts in ONNX Runtime, and profiles that cover them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnxfix.trt.engine import Ran
+from onnxfix.trt.records import Profile
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.inputs import Kind
+from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.feeds.profiles import of_one_rank, symbols_of
+from onnxfix.verification.request import Request
+from onnxfix.verification.verdict import FeedResult
+
+_SEARCH = 60.0  # seconds to look for inputs that the original takes
+_ENOUGH = 3  # shapes at which a model of dynamic shape should be compared
+_MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
+
+#: Runs the original on inputs; None where no backend works.
+Expect = Callable[[dict[str, Any]], "Ran | None"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Inputs for engines, and the expected outputs. ``feed`` is None for inputs that the user gave, which ``given``
+    counts from 1."""
+
+    label: str
+    feed: Feed | None
+    values: dict[str, Any]
+    expected: Ran | None = None
+    given: int = 0
+
+
+class Finder:
+    """Looks for trials. ``refused`` collects the feeds that the original rejects, with the reason. ``profile`` is the
+    user's optimization profile, ``planned`` are feeds to try instead of those of the ladder's plan. ``empty``: accept
+    empty tensors."""
+
+    def __init__(
+        self,
+        request: Request,
+        expect: Expect,
+        profile: Profile | None = None,
+        planned: Sequence[Feed] = (),
+        *,
+        empty: bool = False,
+    ) -> None:
+        self.request, self.expect, self.profile, self.planned = request, expect, profile, planned
+        self.empty = empty
+        self.found: list[Trial] = []
+        self.refused: list[FeedResult] = []
+        self._deadline = time.monotonic() + request.total
+
+    def find(self) -> list[Trial]:
+        """All trials: of the user's inputs, else of generated ones.
+
+        Raises:
+            UsageError: no input can be made for this model.
+        """
+        given = self.request.given
+        if given is not None:
+            for number, values in enumerate(given):
+                self._try(f"inputs {number + 1} of {len(given)}", None, values, number + 1)
+        else:
+            self._make()
+        return self.found
+
+    def _make(self) -> None:
+        request = self.request
+        sweep = plan.assignments(request.known, request.shapes)
+        # Never the limits of the types: TensorRT and ONNX Runtime round and order sums differently.
+        feeds = [*self.planned] or plan.feeds(request.known, sweep, request.seed, exact=False)
+        if self.profile is not None:
+            feeds = self._inside(self.profile)
+        for feed in feeds:
+            if not feed.override:
+                self._take(feed)
+        self._deadline = min(self._deadline, time.monotonic() + _SEARCH)
+        for feed in (Feed(one.assignment, kind, one.seed) for one in feeds[:3] for kind in _MILDER):
+            if self.found:
+                break
+            self._take(feed)
+        if len(sweep) > 1 and self.profile is None:
+            self._grow(request.seed + 100)
+
+    def _inside(self, profile: Profile) -> list[Feed]:
+        """Feeds of the minimum, the maximum and the opt sizes of a profile."""
+        bound = symbols_of(profile, self.request.known)
+        kinds: tuple[tuple[int, Kind], ...] = ((0, "normal"), (2, "normal"), (1, "edge"))
+        found = []
+        for column, kind in kinds:
+            sizes = {**{name: triple[column] for name, triple in bound.items()}, **self.request.shapes}
+            mixed = plan.assignments(self.request.known, sizes)[:3][-1]
+            found.append(Feed(mixed, kind, self.request.seed + column))
+        return found
+
+    def _grow(self, seed: int) -> None:
+        """Try larger shapes while too few were found; a group of them only if the original accepts its first."""
+        for group in plan.grown(self.request.known, self.request.shapes):
+            if len(shapes(self.found)) >= _ENOUGH:
+                return
+            for sizes in group:
+                seed += 1
+                if not self._take(Feed(sizes, "small", seed)):
+                    break
+
+    def _take(self, feed: Feed) -> bool:
+        try:
+            values = feed.values(self.request.known)
+        except MemoryError:
+            return False
+        if any(map(self._is_empty, values.values())):
+            return False  # engines are not run on empty tensors
+        return self._try(feed.label, feed, values)
+
+    def _try(self, label: str, feed: Feed | None, values: dict[str, Any], given: int = 0) -> bool:
+        """Make a trial of inputs; returns whether the original accepts them."""
+        if time.monotonic() > self._deadline:
+            return False
+        reason = self._unfit(values)
+        expected = None if reason else self.expect(values)
+        if expected is not None and expected.error:
+            self.refused.append(
+                FeedResult(
+                    label,
+                    feed,
+                    "not counted",
+                    f"the original fails: {expected.error}",
+                    stopped="original",
+                    said=expected.error,
+                    cause=expected.cause or "refused",
+                    given=given,
+                )
+            )
+            return False
+        if reason:
+            self.refused.append(FeedResult(label, feed, "not counted", reason, given=given))
+            return False
+        self.found.append(Trial(label, feed, values, expected, given))
+        return True
+
+    def _is_empty(self, value: Any) -> bool:
+        return not self.empty and isinstance(value, np.ndarray) and not value.size
+
+    def _unfit(self, values: Mapping[str, Any]) -> str:
+        for name, value in values.items():
+            if self.request.known[name].default is not None:
+                return f"TensorRT keeps the default of input {name}: it takes no other value"
+            if self._is_empty(value):
+                return f"input {name} is empty"
+        return ""
+
+
+def shapes(trials: Iterable[Trial]) -> set[tuple[tuple[str, int], ...]]:
+    """The distinct assignments of made inputs."""
+    return {tuple(sorted(one.feed.assignment.items())) for one in trials if one.feed is not None}
+
+
+def profiles(
+    trials: Sequence[Trial], given: tuple[Profile, ...] | None, bound: Profile | None = None
+) -> list[tuple[Profile, ...] | None]:
+    """Optimization profiles to try, in order: the user's; else for all trials, for the last alone, and derived sizes
+    (None), which may leave trials outside. ``bound`` are sizes that the user fixed: no other is derived for those."""
+    if given is not None:
+        return [given]
+    alike = of_one_rank([one.values for one in trials])
+    derived = (bound,) if bound is not None else None
+    found: list[tuple[Profile, ...] | None] = [(Profile.of_feeds(alike),)]
+    return [*found, (Profile.of_feeds(alike[-1:]),), derived] if len(alike) > 1 else [*found, derived]
+
+
+def outside(profiles: Sequence[Profile], values: Mapping[str, Any]) -> str:
+    """Why inputs do not fit the first profile, which is the one that runs; "" where they do."""
+    for profile in profiles[:1]:
+        for name, (least, _, most) in profile.shapes.items():
+            if name in values and not _within(np.shape(values[name]), least, most):
+                return f"input {name} of shape {list(np.shape(values[name]))} is outside the optimization profile"
+        for name, (least, _, most) in profile.values.items():
+            if name in values and not _within(np.asarray(values[name]).reshape(-1).tolist(), least, most):
+                return f"the values of input {name} are outside the optimization profile"
+    return ""
+
+
+def _within(row: Sequence[int], least: Sequence[int], most: Sequence[int]) -> bool:
+    return len(row) == len(least) and all(a <= b <= c for a, b, c in zip(least, row, most, strict=True))

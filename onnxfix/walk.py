@@ -1,0 +1,125 @@
+"""The walk of a ``ModelProto``: its graphs, nodes and tensors at any depth, and what a node reads.
+
+Every walk of the protobuf goes through here, so that all agree on what is inside what: an attribute holds the graph
+``g`` if that is set, then its list ``graphs``. The overlay (:mod:`onnxfix.graph.overlay`) is built on it, and is what
+rules walk instead. All walks are iterative: nesting is limited by protobuf (100 levels), not by Python's stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+_GRAPH = AttributeProto.GRAPH
+
+
+def attribute_graphs(attribute: AttributeProto) -> Sequence[GraphProto]:
+    """The graphs that an attribute holds, in stored order."""
+    if attribute.type == _GRAPH or attribute.HasField("g"):  # a stated graph that is missing is an empty one
+        return [attribute.g, *attribute.graphs]
+    return attribute.graphs
+
+
+def subgraphs(node: NodeProto) -> list[GraphProto]:
+    """The graphs in a node's attributes, in stored order, without those inside them."""
+    return [graph for attribute in node.attribute[:] for graph in attribute_graphs(attribute)]
+
+
+def bodies(model: ModelProto) -> Iterator[GraphProto | FunctionProto]:
+    """The main graph, then the local functions. Training graphs are left out."""
+    yield model.graph
+    yield from getattr(model, "functions", ())
+
+
+def graphs(root: GraphProto) -> Iterator[GraphProto]:
+    """A graph and every graph inside it, outer first, in stored order (that of ``Scope.walk``)."""
+    stack = [root]
+    while stack:
+        graph = stack.pop()
+        yield graph
+        stack.extend(reversed([inner for node in graph.node for inner in subgraphs(node)]))
+
+
+def nodes(roots: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """These nodes, each followed by the nodes inside it."""
+    stack = [iter(roots)]
+    while stack:
+        for node in stack[-1]:
+            yield node
+            inner = subgraphs(node)
+            if inner:
+                stack.append(iter([one for graph in inner for one in graph.node]))
+                break
+        else:
+            stack.pop()
+
+
+def model_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """Every node of the main graph and the local functions, at any depth."""
+    for body in bodies(model):
+        yield from nodes(body.node)
+
+
+def reads(node: NodeProto) -> Iterator[str]:
+    """Names that a node reads: its inputs, and what the nodes inside it read and the graphs inside it return.
+
+    Names that are defined inside the node are among them.
+    """
+    for one in nodes([node]):
+        yield from one.input
+        for graph in subgraphs(one):
+            yield from (info.name for info in graph.output)
+
+
+def ancestors(producers: Mapping[str, NodeProto], names: Iterable[str]) -> set[str]:
+    """The values that ``names`` depend on, and ``names`` themselves; ``producers`` has each value's node."""
+    found: set[str] = set()
+    stack = list(names)
+    while stack:
+        name = stack.pop()
+        if name not in found:
+            found.add(name)
+            if name in producers:
+                stack.extend(reads(producers[name]))
+    return found
+
+
+def model_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor of the model: initializers, attributes, sparse parts, subgraphs, functions, training graphs."""
+    roots = [model.graph]
+    for info in model.training_info:
+        roots += [info.initialization, info.algorithm]
+    for graph in roots:
+        yield from _stored_tensors(graph)
+        yield from node_tensors(graph.node)
+    for function in getattr(model, "functions", ()):
+        yield from node_tensors(function.node)
+        yield from _attribute_tensors([getattr(function, "attribute_proto", ())])
+
+
+def node_tensors(roots: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    """Every tensor in the attributes of these nodes, and of the nodes inside them."""
+    return _attribute_tensors([node.attribute for node in roots])
+
+
+def _stored_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield sparse.values
+        yield sparse.indices
+
+
+def _attribute_tensors(stack: list[Iterable[AttributeProto]]) -> Iterator[TensorProto]:
+    while stack:
+        for attribute in stack.pop():
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            sparse_values = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+            for sparse in (*sparse_values, *attribute.sparse_tensors):
+                yield sparse.values
+                yield sparse.indices
+            for graph in attribute_graphs(attribute):
+                yield from _stored_tensors(graph)
+                stack.extend(node.attribute for node in graph.node)

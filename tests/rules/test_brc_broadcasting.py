@@ -379,7 +379,7 @@ def test_one_sample_that_a_reshape_made_is_told_from_one_that_was_computed() -> 
     (found,) = findings(TRAP, model)
     assert found.match.node is not None
     assert found.match.node.first_output == "y"
-    assert "was made of N samples by a Reshape" in found.match.message
+    assert "a Reshape turned N samples into " in found.match.message
 
 
 def test_a_trap_of_one_pair_of_sizes_is_reported_once() -> None:
@@ -394,7 +394,7 @@ def test_a_pair_of_sizes_is_reported_once() -> None:
     text = "g (float[N,3] x, float[M,3] z) => (float[?,3] y) { a = Add(x, z)  b = Sub(x, z)  y = Mul(z, x) }"
     model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
     (found,) = findings(MAY_DIFFER, model)
-    assert "occurs 2 more times" in found.match.message
+    assert "2 more nodes broadcast the same pair" in found.match.message
     assert found.match.node is not None
     assert found.match.node.first_output == "a"
 

@@ -49,7 +49,7 @@ def test_no_other_rule_undoes_it(example: Example) -> None:
 
 def unrolled() -> ModelProto:
     """CTL014's example of a loop inside a loop: unrolled, the second copy reads what the first one gives."""
-    why = "a loop in the body with a non-constant trip count"
+    why = "a loop in the body, whose trip count is an input"
     return model_of(next(one for one in RULES["CTL014"].examples if one.why == why))
 
 

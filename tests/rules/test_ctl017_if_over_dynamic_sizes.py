@@ -25,7 +25,7 @@ def test_targets_and_types(kind: str, target: str, count: int) -> None:
 
 
 def test_each_if_of_two_is_named() -> None:
-    example = next(one for one in CTL017.examples if one.why.startswith("both of two nested Ifs"))
+    example = next(one for one in CTL017.examples if one.why.startswith("nested Ifs"))
     assert len(findings(CTL017, model_of(example))) == 2
 
 

@@ -79,8 +79,8 @@ def repaired(proto: ModelProto, *codes: str) -> ModelProto:
 
 # TensorRT refuses sequences as outputs, and the condition that CTL012 writes next.
 NOT_FOR_TENSORRT = (
-    "a sequence as graph output",
-    "a loop with a trip count only",
+    "a sequence output",
+    "a branch with a Loop without a condition",
 )
 FIXED = [
     pytest.param(rule.code, example, id=f"{rule.code}-{example.why[:50]}")
@@ -91,7 +91,7 @@ FIXED = [
 
 
 # A branch that never runs does not fit the shape, and an outer value is returned directly.
-NOT_FOR_ORT = ("the else branch, for a size other than 1", "several outputs: a repeated one, a weight")
+NOT_FOR_ORT = ("torch's squeeze(0): a static size other than 1", "several outputs: the same twice, a weight")
 
 
 @pytest.mark.parametrize(

@@ -130,12 +130,12 @@ def test_what_is_not_finite_is_left_alone(name: str, value: float) -> None:
     ("name", "value", "dtype", "reason"),
     [
         ("v", -1e-9, np.float32, "a variance is negative"),
-        ("w", 3.4e38, np.float32, "a weight would leave float32's range"),
-        ("w", -3.4e38, np.float32, "a weight would leave float32's range"),
-        ("w", -6e4, np.float16, "a weight would leave float16's range"),
+        ("w", 3.4e38, np.float32, "a weight would exceed float32's range"),
+        ("w", -3.4e38, np.float32, "a weight would exceed float32's range"),
+        ("w", -6e4, np.float16, "a weight would exceed float16's range"),
         ("w", 6.2e-5, np.float16, ""),
         ("w", 6e-8, np.float16, ""),
-        ("m", 6e4, np.float16, "the bias would leave float16's range"),
+        ("m", 6e4, np.float16, "the bias would exceed float16's range"),
         ("b", 3.4e38, np.float32, ""),
         ("w", 1e-40, np.float32, ""),
         ("w", 0.0, np.float16, ""),
@@ -167,7 +167,7 @@ def test_a_channel_of_small_weights_is_not_lost(value: float) -> None:
         elif tensor.name == "s":
             root = np.sqrt(constants(model)["v"].astype(np.float64) + 1e-3)
             tensor.CopyFrom(numpy_helper.from_array((root * 0.9).astype(np.float16), "s"))
-    assert said(model) == ["a weight would get lost below float16's normal numbers"]
+    assert said(model) == ["all weights of a channel would become subnormal in float16"]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_what_does_not_fit_is_left_to_the_checker(others: dict[str, Array]) -> N
 def test_an_epsilon_near_zero() -> None:
     model = changed("v", 0.0)
     model.graph.node[1].attribute[0].f = 9e-10
-    assert said(model) == ["a variance is 0, or nearly so"]
+    assert said(model) == ["a variance is 0 or almost 0"]
     model.graph.node[1].attribute[0].f = 1.1e-9
     folded(model)
 

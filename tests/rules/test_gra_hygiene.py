@@ -62,7 +62,7 @@ def test_a_dead_chain_goes_in_one_round() -> None:
     model = model_of(DEAD_CHAIN)
     assert messages(dead_node, model) == [
         "e: nothing reads this Sub [WARNING]",
-        "f: nothing reads this Exp, for which 4 more nodes compute [WARNING]",
+        "f: nothing reads this Exp, and 4 more nodes compute only its inputs [WARNING]",
     ]
     result, run = fixed([dead_node], model)
     assert ops(result.graph) == ["Neg"]
@@ -86,7 +86,7 @@ def test_a_dead_node_inside_a_dead_branch_is_not_counted_twice() -> None:
                   else_branch = e () => (float[2] q) { q = Abs(x) }>
         z = Neg(d)  y = Abs(x) }""")
     assert messages(dead_node, model) == [
-        "z: nothing reads this Neg, for which 2 more nodes compute [WARNING]"
+        "z: nothing reads this Neg, and 2 more nodes compute only its inputs [WARNING]"
     ]
     assert ops(after(dead_node, model, 1).graph) == ["Abs"]
 
@@ -147,7 +147,7 @@ def test_a_long_dead_chain_takes_linear_time() -> None:
 
         def look() -> None:
             assert messages(dead_node, model) == [
-                f"v{length}: nothing reads this Add, for which {length - 1} more nodes compute [WARNING]"
+                f"v{length}: nothing reads this Add, and {length - 1} more nodes compute only its inputs [WARNING]"
             ]
 
         return processor_seconds(look)

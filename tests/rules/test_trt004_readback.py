@@ -268,7 +268,7 @@ def test_the_command_line_shows_what_was_found_and_repaired(tmp_path: Path) -> N
     first, second = found.output.splitlines()[:2]
     assert " read it differently and imports the fixed model correctly; 1 fixed, 0 left" in first
     assert second.startswith("  before: u: Trilu: tensor u at [0, 1] is ")
-    assert "trt-network passed  what TensorRT-RTX" in found.output
+    assert "trt-network passed  the network that TensorRT-RTX" in found.output
     assert "    original: read differently, 4 feeds, ONNX Runtime on the CPU, " in found.output
     found = CliRunner().invoke(app, ["verify", str(path), "--rungs", "trt-network"])
     assert found.exit_code == 3

@@ -1,1 +1,1 @@
-"""Broadcasting: operands of different shapes that are repeated implicitly."""
+"""BRC: broadcasting of operands with different shapes."""

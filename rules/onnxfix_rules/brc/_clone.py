@@ -1,4 +1,4 @@
-"""Copy a constant with leading dimensions of 1, from its stored form without reading the values."""
+"""Copies of constants with leading dimensions of 1, made from the stored tensor without reading its values."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from onnxfix.files import lazy, tensors
 from onnxfix.rule import CONSTANT_LIMIT, AddInitializer, AddNode, Edit, Model, Value, shared
 
 EMBEDDED_LIMIT = 1 << 26
-"""Size limit in bytes of an embedded tensor, since a fix holds a copy of it until it is applied."""
+"""Maximum bytes of an embedded tensor: a fix keeps a copy of it until it is applied."""
 
 
 def stored(value: Value) -> TensorProto | None:
-    """The constant's tensor as stored in the file; None for sparse ones and other forms."""
+    """The constant's tensor as stored in the file; None for sparse ones and those not stored as a tensor."""
     if not value.is_constant or value.sparse:
         return None
     if value.initializer is not None:
@@ -27,7 +27,7 @@ def stored(value: Value) -> TensorProto | None:
 
 
 def _may_be_cloned(value: Value, tensor: TensorProto) -> bool:
-    """Whether a second copy is cheap, permanently (a large one with other readers) and until it is applied.
+    """Whether a copy is small enough, in the file (if others read the original) and in the fix.
 
     External data costs nothing: both tensors refer to the same bytes.
     """
@@ -38,12 +38,12 @@ def _may_be_cloned(value: Value, tensor: TensorProto) -> bool:
 
 
 def with_rank(value: Value, tensor: TensorProto, rank: int) -> tuple[str, list[Edit]] | None:
-    """Name of ``value`` padded to ``rank`` by leading ones, and the required edits: none if it already exists.
+    """Name of ``value`` padded to ``rank`` by leading ones, and the edits that define it (none if it exists).
 
-    None if the constant is too large to be stored twice.
+    None if the constant is too large to be copied.
 
-    The name is derived from the constant and the rank, so fixes of nodes that share a constant share its clone. It is
-    placed next to the original, so that every reader of the original can read it, too.
+    The name follows from the constant and the rank, so fixes of nodes that share a constant share its clone. It is
+    defined in the scope of the original, where all readers of the original can read it.
     """
     known = shared(value.scope.model, _clones)  # one constant may have thousands of readers
     if (value, rank) not in known:
@@ -80,8 +80,11 @@ def _is_same(present: Value, wanted: TensorProto) -> bool:
 
 
 def _definition(value: Value, clone: TensorProto) -> Edit:
-    """Copy an initializer as an initializer and a Constant as a Constant. This also covers functions, which have no
-    initializers, and IR version 3, where an initializer must also be a graph input."""
+    """An initializer for an initializer, a Constant for a Constant.
+
+    So functions, which have no initializers, and IR version 3, where an initializer must be a graph input, are
+    handled without a special case.
+    """
     scope = value.scope
     if value.producer is None:
         return AddInitializer(scope, clone)

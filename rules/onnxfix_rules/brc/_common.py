@@ -1,4 +1,4 @@
-"""Shared by the broadcasting rules: which inputs of an operator broadcast, and with which dimensions."""
+"""Shared by the broadcasting rules: the inputs of an operator that broadcast, and their broadcast dimensions."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ MULTIDIRECTIONAL: dict[str, int] = {
     **dict.fromkeys(("LessOrEqual", "GreaterOrEqual"), 12),
     **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), 18),
 }
-"""Operators whose inputs all broadcast against each other, and the opset since which they do (ONNX's Operators.md;
-before opset 7, Add and similar operators had `axis` and `broadcast` attributes with another meaning)."""
+"""Operators whose inputs all broadcast against each other, and the first opset in which they do (ONNX's
+Operators.md; before opset 7, Add and similar operators had `axis` and `broadcast` attributes with another meaning)."""
 
 BROADCASTING = (*MULTIDIRECTIONAL, "PRelu", "Gemm", "MatMul", "Expand")
-"""Every operator that broadcasts shapes."""
+"""All operators that broadcast."""
 
 Shape = tuple[Dim, ...]
 
 
 class Operand(NamedTuple):
-    """One side of a broadcast, with the dimensions that take part.
+    """One side of a broadcast, with the dimensions that take part in it.
 
-    ``place`` is the node's input index, or -1 for a side that is not an input itself (Gemm's product, Expand's
-    target). ``stretches`` is False for a side that may not be repeated (ONNX's unidirectional broadcasting).
+    ``place`` is the index of the node's input, or -1 for a side that is not an input (Gemm's product, Expand's
+    target). ``stretches`` is False for a side that must not be repeated (ONNX's unidirectional broadcasting).
     """
 
     place: int
@@ -60,7 +60,7 @@ class Broadcast(NamedTuple):
 
 
 class Form:
-    """Everything determined by the operands' shapes alone: a model has thousands of broadcasts but few forms."""
+    """Properties that depend only on the operands' shapes: a model has thousands of broadcasts, but few forms."""
 
     def __init__(self, operands: tuple[Operand, ...]) -> None:
         self.operands = operands
@@ -70,9 +70,9 @@ class Form:
 
     @cached_property
     def is_two_sided(self) -> bool:
-        """Whether no operand has the result's shape, so that all are repeated.
+        """Whether no operand has the result's shape, so that all of them are repeated.
 
-        Dimensions that may differ without either being 1 count as covered: another rule reports them.
+        Dimensions that may differ without either being 1 do not count: another rule (BRC004) covers them.
         """
         axes = range(self.rank)
         ones = [[is_static_one(self.dim(operand, axis)) for axis in axes] for operand in self.operands]
@@ -80,13 +80,13 @@ class Form:
         return not any(all(not (one[axis] and wide[axis]) for axis in axes) for one in ones)
 
     def dim(self, operand: Operand, axis: int) -> Dim | None:
-        """As ``Broadcast.dim``, of an operand of ``operands``."""
+        """As ``Broadcast.dim``, for an operand of ``operands``."""
         position = axis - (self.rank - len(operand.shape))
         return operand.shape[position] if 0 <= position < len(operand.shape) else None
 
 
 class _Known:
-    """The forms of a model's broadcasts, computed on demand."""
+    """A cache of the forms of a model's broadcasts."""
 
     def __init__(self, model: Model) -> None:
         self.forms: dict[Node, Form | None] = {}
@@ -98,7 +98,7 @@ class _Known:
         if node.op_type not in MULTIDIRECTIONAL:
             return self._form(_operands(node, self._shapes))
         shapes = [None if value is None else self._shapes.shape(value) for value in node.inputs]
-        # Values and almost all shapes are interned as long as ``_shapes`` lives.
+        # Shapes are interned as long as ``_shapes`` exists, so equal shapes are nearly always the same object.
         key = tuple(map(id, shapes))
         form = self._of_shapes.get(key)
         if form is None or node.opset < MULTIDIRECTIONAL[node.op_type]:
@@ -110,7 +110,7 @@ class _Known:
     def _form(self, operands: Operands) -> Form | None:
         if operands is None or len(operands) < 2:
             return None
-        # Dimensions are interned: equal expressions are the same object while one is referenced.
+        # Dimensions are interned: an expression is the same object as long as it is referenced.
         key = tuple([(tuple(map(id, operand.shape)), operand.stretches) for operand in operands])
         form = self._of_operands.get(key)
         if form is None:
@@ -119,9 +119,9 @@ class _Known:
 
 
 def form_of(node: Node, model: Model) -> Form | None:
-    """The form of a node's broadcast, which usually shows that there is nothing to report.
+    """The form of a node's broadcast, which for most nodes shows that no rule applies.
 
-    None and errors as of ``broadcast_of``.
+    None and errors as for ``broadcast_of``.
     """
     known = shared(model, _Known)
     if node in known.forms:
@@ -134,7 +134,7 @@ def broadcast_of(node: Node, model: Model) -> Broadcast | None:
     """How the inputs of ``node`` broadcast; None if they do not, or if a shape is unknown.
 
     Raises:
-        UnknownAttribute: that depends on an attribute of the surrounding function.
+        UnknownAttribute: the result depends on an attribute of the surrounding function.
     """
     form = form_of(node, model)
     operands = None if form is None else _operands(node, model.shapes)
@@ -171,7 +171,7 @@ def _pair(node: Node, shapes: Shapes) -> tuple[Value, Shape, Value, Shape] | Non
 
 
 def _prelu(node: Node, shapes: Shapes) -> Operands:
-    """Up to opset 6 a slope per channel was accepted at any position."""
+    """None before opset 7, where a slope per channel is aligned with the channel axis."""
     pair = _pair(node, shapes)
     if pair is None or node.opset < 7 or len(pair[3]) > len(pair[1]):
         return None
@@ -179,7 +179,7 @@ def _prelu(node: Node, shapes: Shapes) -> Operands:
 
 
 def _gemm(node: Node, shapes: Shapes) -> Operands:
-    """C broadcasts to the product's shape (M, N), not the other way round."""
+    """C broadcasts to the product's shape (M, N), not vice versa."""
     pair, addend = _pair(node, shapes), node.input(2)
     shape = shapes.shape(addend) if addend is not None else None
     if (
@@ -196,7 +196,7 @@ def _gemm(node: Node, shapes: Shapes) -> Operands:
 
 
 def _matmul(node: Node, shapes: Shapes) -> Operands:
-    """Only the dimensions before the matrices broadcast; vectors are excluded, since they add and remove one."""
+    """Only the dimensions before the matrices broadcast. None for vectors, which add and remove a dimension."""
     pair = _pair(node, shapes)
     if pair is None or len(pair[1]) < 2 or len(pair[3]) < 2:
         return None
@@ -204,7 +204,7 @@ def _matmul(node: Node, shapes: Shapes) -> Operands:
 
 
 def _expand(node: Node, shapes: Shapes) -> Operands:
-    """The target counts as a side: Expand broadcasts in both directions, despite its name."""
+    """The target is a side like the data: Expand broadcasts in both directions, despite its name."""
     data, target = node.input(0), node.input(1)
     if data is None or target is None:
         return None
@@ -225,8 +225,8 @@ _SPECIAL: dict[str, Callable[[Node, Shapes], Operands]] = {
 def short_of_rank(broadcast: Broadcast) -> list[tuple[Operand, Value, int]]:
     """Operands of a lower rank than the result, with the number of missing dimensions.
 
-    The right matrix of a MatMul needs no batch dimensions: that is the form of a linear layer, every runtime has a
-    kernel for it, and one product of many rows is not bit-identical to many products of few.
+    The right matrix of a MatMul is excluded: that is a linear layer, every runtime has a kernel for it, and one
+    product of many rows is not bit-equal to many products of few.
     """
     found = []
     for operand in broadcast.operands:
@@ -240,7 +240,7 @@ def short_of_rank(broadcast: Broadcast) -> list[tuple[Operand, Value, int]]:
 
 
 def is_static_one(dim: Dim | None) -> bool:
-    """Whether the dimension is missing or 1 in every assignment, so that it is repeated as needed."""
+    """Whether the dimension is missing or always 1, so that it is repeated as needed."""
     return dim is None or dim.value == 1 or (dim.value is None and is_one(dim).yes)
 
 
@@ -250,5 +250,5 @@ def text(shape: Shape) -> str:
 
 
 def label(operand: Operand) -> str:
-    """The operand's name for messages."""
+    """The operand's name in messages, with a trailing space; "" for a side that is not an input."""
     return f"{operand.value.name!r} " if operand.value is not None else ""

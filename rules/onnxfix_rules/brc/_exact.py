@@ -1,12 +1,12 @@
 """Shape changes for which ONNX Runtime, which verifies fixes, selects other kernels.
 
 All fixes of this family are exact by ONNX's rules. However, ONNX Runtime 1.31's CPU provider selects a kernel by how
-the operands' ranks and dimensions of 1 align, and for some operators the kernels differ in bits:
+the operands' ranks and dimensions of 1 line up, and for some operators the kernels differ in bits:
 
-- ``Pow`` cubes by multiplication if the exponent has one element, and calls ``pow`` otherwise;
+- ``Pow`` cubes by multiplication if the exponent is one element, and calls ``pow`` otherwise;
 - ``Where`` turns -0.0 into 0.0 in some of them, and ``Min`` and ``Max`` return either zero of a tie;
-- half precision is computed in float, and the rounding between two adjacent nodes is dropped unless a node that only
-  moves data is in between.
+- half precision is computed in float, and the rounding between two adjacent nodes is omitted unless a node that only
+  moves data separates them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ZERO_SENSITIVE = ("Min", "Max", "Where")
 HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 Flags = tuple[bool, ...]
-"""Per dimension, whether it is known not to be 1."""
+"""For each dimension, whether it is known not to be 1."""
 
 
 def safety_of_alignment(broadcast: Broadcast, model: Model) -> Safety:
@@ -57,10 +57,10 @@ def _is_sensitive(broadcast: Broadcast, model: Model) -> bool:
 
 
 def _is_settled(broadcast: Broadcast) -> bool:
-    """Whether leading ones preserve the kernel selection.
+    """Whether leading ones do not change the selection of kernels.
 
-    The kernel follows from the last axis, among those that both sides have, at which the larger size is not 1. With
-    leading ones there are more such axes, which matters only where the old ones held none.
+    The kernel depends on the last axis, among those of both sides, at which the larger size is not 1. Leading ones
+    add such axes, which matters only if there were none before.
     """
     sides = [_flags(operand.shape) for operand in broadcast.operands]
     if (
@@ -91,5 +91,5 @@ def _union(a: Flags, b: Flags) -> Flags:
 
 
 def _has_larger_axis(a: Flags, b: Flags) -> bool:
-    common = max(1, min(len(a), len(b)))  # a scalar is held against the last axis
+    common = max(1, min(len(a), len(b)))  # a scalar is compared with the last axis
     return any(_union(a, b)[-common:])

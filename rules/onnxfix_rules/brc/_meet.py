@@ -1,8 +1,8 @@
-"""Dimensions that broadcast although neither is proven to be 1 or equal to the other, and the effect of batch sizes.
+"""Broadcasts of two dimensions that may be neither equal nor 1, and how they depend on the batch size.
 
-Symbols that cannot be decided by algebra are decided by examples: the dimensions are evaluated for several
-assignments, and only a conflict in all of them counts. So ``S`` against ``min(S, 512)`` and ``H`` against ``4 *
-floor(H / 4)`` are not reported, although they fail for some sizes.
+Symbols that algebra cannot decide are decided by examples: the dimensions are evaluated at several assignments, and a
+conflict counts only if it occurs in all of them. So ``S`` against ``min(S, 512)`` and ``H`` against ``4 * floor(H /
+4)`` are not reported, although they fail at some sizes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SCALES = (
     (88, 104, 136, 152, 184, 232),
     (5040 * 11, 5040 * 13, 5040 * 17, 5040 * 19, 5040 * 23, 5040 * 29),
 )
-"""Sizes for up to five symbols: small ones, multiples of 8, and multiples of everything up to 10. All distinct; one
-more than symbols, so that the size of the other side can be omitted."""
+"""Sizes for up to five symbols: small ones, multiples of 8, and multiples of everything up to 10. All distinct, and one
+more than symbols, so that a static size of the other side can be skipped."""
 
 
 class Meeting(NamedTuple):
@@ -38,11 +38,11 @@ class Meeting(NamedTuple):
 
     @property
     def key(self) -> frozenset[str]:
-        """The same for every occurrence of these two dimensions."""
+        """Equal for all broadcasts of these two dimensions."""
         return frozenset((str(self.a), str(self.b)))
 
     def fits(self, env: Mapping[str, int]) -> bool | None:
-        """Whether the operator works for this assignment; None if the sizes are unknown."""
+        """Whether the operator works at this assignment; None if the sizes are unknown."""
         a, b = evaluate(self.a, env), evaluate(self.b, env)
         if a is None or b is None:
             return None
@@ -50,7 +50,7 @@ class Meeting(NamedTuple):
 
 
 def meetings(broadcast: Broadcast) -> Iterator[Meeting]:
-    """All open broadcasts of one node. Each side is compared with the first that is not 1."""
+    """All undecided meetings of one node. Each side is compared with the first one that is not 1."""
     for axis, (first, a), (second, b) in _open_pairs(broadcast):
         yield Meeting(broadcast, axis, first, second, a, b)
 
@@ -72,12 +72,12 @@ def _open_pairs(broadcast: Broadcast | Form) -> Iterator[tuple[int, _Side, _Side
 
 
 def _is_open(a: Dim, b: Dim) -> bool:
-    """Whether the outcome depends on symbols; two static sizes are correct or covered by the checker."""
+    """Whether the result of ``a`` and ``b`` depends on symbols; onnx.checker judges two static sizes."""
     return not is_static_one(b) and not equal(a, b).yes and (a.value is None or b.value is None)
 
 
 class _Answers(NamedTuple):
-    """``is_open``: it has meetings; ``crosses``: it has crossings; ``has_single``: one sample meets a batch."""
+    """``is_open``: has meetings; ``crosses``: has crossings; ``has_single``: a single sample meets a batch."""
 
     is_open: bool
     crosses: bool
@@ -97,11 +97,11 @@ class Symbols:
                 self.known |= dim.symbols
                 (inner if axis else leading).update(dim.symbols)
         self.batch = frozenset(leading - inner)
-        """Symbols at axis 0 of graph inputs, and at no other axis of any."""
+        """Symbols of axis 0 of graph inputs that occur at no other axis of an input."""
         self._forms: dict[Form, _Answers] = {}
 
     def answers(self, form: Form) -> _Answers:
-        """The properties of every broadcast of this form."""
+        """Properties of all broadcasts of this form."""
         found = self._forms.get(form)
         if found is None:
             found = self._forms[form] = _Answers(
@@ -116,24 +116,24 @@ class Symbols:
         return any(map(self.batch_symbol, leading)) and any(map(is_static_one, leading))
 
     def batch_symbol(self, dim: Dim | None) -> str | None:
-        """The symbol, if the dimension is just a batch size."""
+        """The symbol of a dimension that is exactly a batch size, or None."""
         if dim is None or len(dim.symbols) != 1:
             return None
         (name,) = dim.symbols
         return name if name in self.batch and symbol(name) is dim else None
 
     def environments(self, meeting: Meeting) -> list[dict[str, int]]:
-        """Assignments to test; empty if a symbol is not the caller's choice, or there are too many."""
+        """Assignments to try; empty if a symbol does not come from an input, or if there are too many."""
         names = meeting.a.symbols | meeting.b.symbols
         if not names <= self.known or len(names) >= len(SCALES[0]):
             return []
-        taken = (meeting.a.value, meeting.b.value)
+        static = (meeting.a.value, meeting.b.value)
         return [
-            dict(zip(sorted(names), (n for n in scale if n not in taken), strict=False)) for scale in SCALES
+            dict(zip(sorted(names), (n for n in scale if n not in static), strict=False)) for scale in SCALES
         ]
 
     def conflicts(self, meeting: Meeting) -> bool:
-        """Whether the dimensions differ, and neither is 1, for every tested size."""
+        """Whether the dimensions differ, and neither is 1, at all tried sizes."""
         environments = self.environments(meeting)
         return bool(environments) and all(meeting.fits(env) is False for env in environments)
 
@@ -151,14 +151,14 @@ class Symbols:
         return True
 
     def only_at_one(self, meeting: Meeting) -> bool:
-        """Whether both have the same size at batch 1, rather than one being repeated there."""
+        """Whether the two sizes are equal at batch 1, rather than one being repeated."""
         names = meeting.a.symbols | meeting.b.symbols
         at_one = dict.fromkeys(names & self.batch, 1)
         return equal(substitute(meeting.a, at_one), substitute(meeting.b, at_one)).yes
 
 
 def at_batch(broadcast: Broadcast, names: frozenset[str], size: int) -> str:
-    """The result with the batch symbols ``names`` at ``size``: ``[2, 1] and [2] give [2, 2]``."""
+    """The result with the batch symbols ``names`` set to ``size``: ``[2, 1] and [2] give [2, 2]``."""
     env = dict.fromkeys(names, size)
     shapes = [tuple(substitute(dim, env) for dim in operand.shape) for operand in broadcast.operands]
     result: list[Dim] = []
@@ -172,12 +172,12 @@ def at_batch(broadcast: Broadcast, names: frozenset[str], size: int) -> str:
 
 
 def crossings(broadcast: Broadcast | Form, symbols: Symbols) -> Iterator[tuple[Operand, Operand, int, str]]:
-    """Pairs ``(straight, shifted, axis, symbol)``: a batch that is aligned with another axis than the result's batch.
+    """Tuples ``(straight, shifted, axis, symbol)``: a batch that is aligned with another axis than the result's batch.
 
-    ``straight`` has the batch at axis 0 of the result. ``shifted`` has it at its own axis 0, which, aligned from the
-    right, is ``axis`` of the result, where ``straight`` has another dimension.
+    ``straight`` has the batch at axis 0 of the result. ``shifted`` has it at its own axis 0, which, aligned from
+    the right, is ``axis`` of the result, where ``straight`` has another dimension.
     """
-    # A Sum may have thousands of operands of few different shapes.
+    # A Sum may have thousands of operands, with few different shapes.
     distinct = {operand.shape: operand for operand in reversed(broadcast.operands)}
     for straight, shifted in product(reversed(distinct.values()), repeat=2):
         missing = broadcast.rank - len(shifted.shape)
@@ -191,7 +191,7 @@ def crossings(broadcast: Broadcast | Form, symbols: Symbols) -> Iterator[tuple[O
 
 
 def collapsed(broadcast: Broadcast, symbols: Symbols) -> Iterator[tuple[Operand, Operand, str]]:
-    """Triples ``(straight, flat, symbol)``: a Reshape made one sample, ``flat``, of batched data."""
+    """Triples ``(straight, flat, symbol)``: a Reshape turned batched data into a single sample, ``flat``."""
     flats = [o for o in broadcast.operands if o.value is not None and _is_reshape(o.value.producer)]
     distinct = {operand.shape: operand for operand in reversed(broadcast.operands)} if flats else {}
     for straight, flat in product(reversed(distinct.values()), flats):
@@ -206,7 +206,7 @@ def collapsed(broadcast: Broadcast, symbols: Symbols) -> Iterator[tuple[Operand,
 
 
 def is_plain(node: Node, form: Form, symbols: Symbols) -> bool:
-    """Whether only the batch or unknown sizes matter, as nearly everywhere."""
+    """Whether neither the batch nor a dynamic size matters for the node, which holds for most nodes."""
     answers = symbols.answers(form)
     if answers.is_open or answers.crosses:
         return False
@@ -226,7 +226,7 @@ def _has_batch(node: Node, symbols: Symbols, name: str) -> bool:
 
 
 def broadcasts(model: Model, wanted: Callable[[Node, Form], object]) -> Iterator[Broadcast]:
-    """The nodes of the model with broadcasting operands of known shapes that satisfy ``wanted``."""
+    """The model's broadcasts of operands with known shapes that satisfy ``wanted``."""
     for node, form in shared(model, _formed):
         if wanted(node, form):
             broadcast = broadcast_of(node, model)
@@ -240,7 +240,7 @@ def _formed(model: Model) -> list[tuple[Node, Form]]:
         try:
             form = form_of(node, model)
         except UnknownAttribute:
-            continue  # Gemm's transA in a function's body: another value in every call
+            continue  # e.g. Gemm's transA in a function body, which may differ between calls
         if form is not None:
             found.append((node, form))
     return found

@@ -1,4 +1,4 @@
-"""Whether the slope of a PRelu fits its data."""
+"""Whether the slope of a PRelu broadcasts to its data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onnxfix_rules.brc._common import Shape
 
 
 def shapes_of(node: Node, model: Model) -> tuple[Shape, Shape] | None:
-    """Shapes of data and slope, where both are known and the slope broadcasts to the data (opset 7 and later)."""
+    """Shapes of data and slope of a PRelu of opset 7 or later; None if one is unknown."""
     if node.op_type != "PRelu" or not node.is_onnx or node.opset < 7:
         return None
     data, slope = node.input(0), node.input(1)
@@ -19,7 +19,7 @@ def shapes_of(node: Node, model: Model) -> tuple[Shape, Shape] | None:
 
 
 def cannot_fit(node: Node, model: Model) -> bool:
-    """Whether the slope certainly does not broadcast to the data, which itself is never repeated."""
+    """Whether the slope certainly does not broadcast to the data, which must not be repeated."""
     found = shapes_of(node, model)
     if found is None:
         return False

@@ -1,4 +1,4 @@
-"""BRC001: a constant operand of a lower rank than the result."""
+"""BRC001: constant operands of a lower rank than the result."""
 
 from __future__ import annotations
 
@@ -31,32 +31,33 @@ from ._slope import cannot_fit
 
 @rule("BRC001", ops=BROADCASTING, safety=Safety.EXACT, severity=Severity.INFO, hazards=[21])
 def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
-    """A constant operand with a lower rank than the operator's result.
+    """A constant operand has a lower rank than the result of the operator.
 
     ## Why it matters
-    TensorRT's layers require operands of the same rank, so its parser inserts a SHUFFLE layer between the constant
-    and the operator. Measured with TensorRT-RTX 1.7.1: `Add(x[N,4,2], b[2])` is imported as CONSTANT, SHUFFLE,
-    ELEMENTWISE, and as CONSTANT, ELEMENTWISE when the constant is `[1,1,2]`. The same applies to scalars, `Where`,
-    `PRelu`, `Max`, the `C` of `Gemm` and batch dimensions in `MatMul`. Today it is not an error, only an additional
-    layer per operand; TensorRT 7 and 8 had failures in this step ("dimensions not compatible for elementwise").
+    TensorRT's layers require operands of equal rank, so its parser inserts a SHUFFLE layer between the constant and the
+    operator. Measured with TensorRT-RTX 1.7.1: `Add(x[N,4,2], b[2])` is imported as CONSTANT, SHUFFLE, ELEMENTWISE, and
+    as CONSTANT, ELEMENTWISE if the constant is `[1,1,2]`. The same holds for scalars, `Where`, `PRelu`, `Max`, the `C`
+    of `Gemm` and batch dimensions in `MatMul`. Today it is not an error, only one more layer per operand; TensorRT 7
+    and 8 had failures in this step ("dimensions not compatible for elementwise").
 
     ## Fix
     Store the constant with leading dimensions of 1 up to the result's rank, never beyond. Exact: ONNX's broadcasting
-    rules prepend the same dimensions, and no value changes. A constant with other readers is cloned; all nodes that
-    need the same rank share one clone.
+    rules prepend the same dimensions, and no value changes. A constant with other readers is cloned; one clone serves
+    all nodes that need the same rank.
 
     NUMERIC instead for `Pow`, and for `Min`, `Max` and `Where` on floats, if the last dimensions may all be 1: ONNX
-    Runtime, which verifies fixes, then selects another kernel, whose cubes differ in the last bit (`Pow(x[N,1], 3)`:
-    230 of 1,000 values) or whose zeros have another sign.
+    Runtime, which verifies fixes, then uses another kernel, whose cubes differ in the last bit (`Pow(x[N,1], 3)`: 230
+    of 1,000 values) or whose zeros have another sign.
 
-    Not covered:
+    Not reported, or reported without a fix:
 
-    - the right matrix of a `MatMul`: the form of a linear layer, and one product of many rows need not be
-      bit-identical to many products of few;
-    - vectors in a `MatMul`, where an added dimension would stay in the result;
-    - initializers that may be overridden, results of `DequantizeLinear`, and constants with quantization annotations;
-    - constants over 1 MiB that have other readers, and over 64 MiB, unless their data is in an external file: they
-      are reported, but a copy is not worth its size.
+    - the right matrix of a `MatMul`: it is a linear layer, and one product of many rows need not be bit-equal to many
+      products of few;
+    - vectors in a `MatMul`, where another dimension would stay in the result;
+    - initializers that a caller may override, results of `DequantizeLinear`, and constants that quantization
+      annotations name;
+    - constants over 1 MiB with other readers, and over 64 MiB, unless their data are in an external file: they are
+      reported, but too large to copy.
 
     ## References
     - ONNX, docs/Broadcasting.md
@@ -82,7 +83,7 @@ def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
     message = f"constant {names} in an operation of rank {rank}: TensorRT inserts a SHUFFLE layer to align it"
     edits, reads, padded = _edits(node, short)
     if not edits:
-        yield Match(f"{message}; too large to be stored twice", node=node)
+        yield Match(f"{message}; it is too large to copy", node=node)
         return
     title = f"store {' and '.join(dict.fromkeys(padded))} with leading dimensions of 1"
     remedy = Fix(title, edits, safety_of_alignment(broadcast, model))
@@ -90,9 +91,9 @@ def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
 
 
 class _Short(NamedTuple):
-    """The node's input at ``place``: a constant whose rank is not ``wanted``.
+    """The node's input at ``place``: a constant whose ``rank`` is not the ``wanted`` one.
 
-    Both are of ``tensor`` itself: for MatMul, a broadcast's operand leaves out the matrices' two dimensions.
+    Both are ranks of ``tensor``; for MatMul, the operand of the broadcast excludes the matrices' two dimensions.
     """
 
     place: int
@@ -103,7 +104,7 @@ class _Short(NamedTuple):
 
 
 def _edits(node: Node, short: list[_Short]) -> tuple[list[Edit], list[Value], list[str]]:
-    """Edits, the existing clones, and the names of the padded constants."""
+    """Edits, the existing clones that they use, and the names of the padded constants."""
     edits: list[Edit] = []
     reads: list[Value] = []
     padded: list[str] = []
@@ -126,12 +127,12 @@ def _edits(node: Node, short: list[_Short]) -> tuple[list[Edit], list[Value], li
 
 rank_mismatched_constant.examples = [
     Fixed(
-        "a bias per channel is padded to the result's rank",
+        "a bias per channel",
         before="g (float[N,2,3] x) => (float[N,2,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
         after="g (float[N,2,3] x) => (float[N,2,3] y) <float[1,1,3] c = {1,2,3}> { y = Add(x, c) }",
     ),
     Fixed(
-        "a scalar becomes a tensor of dimensions 1",
+        "a scalar, whose new dimensions are all 1",
         before="g (float[N,3] x) => (float[N,3] y) <float b = {2}> { y = Mul(b, x) }",
         after="g (float[N,3] x) => (float[N,3] y) <float[1,1] c = {2}> { y = Mul(c, x) }",
     ),
@@ -141,7 +142,7 @@ rank_mismatched_constant.examples = [
         after="g (float[N,3] x) => (float[N,3] y) <float[1,1] c = {2}> { y = Pow(x, c) }",
     ),
     Silent(
-        "a constant of rank 3 with a non-constant tensor of rank 2: the result has the constant's rank",
+        "the constant has the result's rank",
         "g (float[2,3] x) => (float[4,2,3] y) <float[4,1,1] b = {1,2,3,4}> { y = Add(x, b) }",
     ),
     Silent("equal ranks", "g (float[N,3] x) => (float[N,3] y) <float[1,3] b = {1,2,3}> { y = Add(x, b) }"),
@@ -156,14 +157,14 @@ rank_mismatched_constant.examples = [
         runs=False,
     ),
     Fixed(
-        "a constant of two nodes that need different ranks is cloned for each",
+        "a constant of two nodes of different rank, cloned for each",
         before="g (float[N,3] x, float[N,2,3] z) => (float[N,3] y, float[N,2,3] w)"
         " <float[3] b = {1,2,3}> { y = Add(x, b)  w = Sub(z, b) }",
         after="g (float[N,3] x, float[N,2,3] z) => (float[N,3] y, float[N,2,3] w)"
         " <float[1,3] b2 = {1,2,3}, float[1,1,3] b3 = {1,2,3}> { y = Add(x, b2)  w = Sub(z, b3) }",
     ),
     Fixed(
-        "nodes that need the same rank share one clone",
+        "a constant of two nodes of the same rank, which share one clone",
         before="g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { a = Add(x, b)  y = Mul(a, b) }",
         after="g (float[N,3] x) => (float[N,3] y) <float[1,3] c = {1,2,3}> { a = Add(x, c)  y = Mul(a, c) }",
     ),
@@ -175,11 +176,11 @@ rank_mismatched_constant.examples = [
         " <float[3] b = {1,2,3}, float[1,3] c = {1,2,3}, int64[1] m = {-1}> { y = Add(x, c)  z = Reshape(b, m) }",
     ),
     Silent(
-        "an initializer that is also a graph input may be overridden",
+        "an initializer that is also a graph input, which callers may override",
         "g (float[N,3] x, float[3] b) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
     ),
     Fixed(
-        "a constant that is a graph output keeps its name and shape",
+        "a constant that is a graph output, which keeps its name and shape",
         before="g (float[N,3] x) => (float[N,3] y, float[3] b) { b = Constant<value_floats=[1.0,2.0,3.0]>()"
         "  y = Add(x, b) }",
         after="g (float[N,3] x) => (float[N,3] y, float[3] b) { b = Constant<value_floats=[1.0,2.0,3.0]>()"
@@ -195,7 +196,7 @@ rank_mismatched_constant.examples = [
         " else_branch = e () => (float[N,3] v) { v = Sub(x, b) }> }",
     ),
     Fixed(
-        "captured by a branch that returns it and also uses it",
+        "captured by branches, and read outside",
         before="g (float[N,3] x, bool p) => (float[N,3] y, float[3] q) <float[3] b = {1,2,3}> { y = Add(x, b)"
         " q = If(p) <then_branch = t () => (float[3] u) { u = Neg(b) },"
         " else_branch = e () => (float[3] v) { v = Abs(b) }> }",
@@ -204,7 +205,7 @@ rank_mismatched_constant.examples = [
         " else_branch = e () => (float[3] v) { v = Abs(b) }> }",
     ),
     Fixed(
-        "a constant inside an If's branch",
+        "a constant inside a branch",
         before="g (float[N,3] x, bool p) => (float[N,3] y) {"
         " y = If(p) <then_branch = t () => (float[N,3] u) <float[3] b = {1,2,3}> { u = Add(x, b) },"
         " else_branch = e () => (float[N,3] v) { v = Neg(x) }> }",
@@ -213,36 +214,36 @@ rank_mismatched_constant.examples = [
         " else_branch = e () => (float[N,3] v) { v = Neg(x) }> }",
     ),
     Fixed(
-        "up to IR version 3 the clone is a Constant node, since an initializer would have to be an input",
+        "IR version 3, where the clone is a Constant node",
         before="g (float[N,3] x) => (float[N,3] y) { b = Constant<value=float[3]{1,2,3}>()  y = Add(x, b) }",
         after="g (float[N,3] x) => (float[N,3] y) { b = Constant<value=float[1,3]{1,2,3}>()  y = Add(x, b) }",
         opset=8,
         ir_version=3,
     ),
     Silent(
-        "before opset 7 broadcasting is controlled by attributes",
+        "opset 6, where operators broadcast by attributes",
         "g (float[2,3] x) => (float[2,3] y) <float[3] b = {1,2,3}> { y = Add<broadcast=1>(x, b) }",
         opset=6,
         runs=False,
     ),
     Silent(
-        "Max broadcasts from opset 8 on",
+        "Max before opset 8, which does not broadcast",
         "g (float[2,3] x) => (float[2,3] y) <float[3] b = {1,2,3}> { y = Max(x, b) }",
         opset=7,
         runs=False,
     ),
     Fixed(
-        "every constant of a variadic operator",
+        "all constants of a variadic operator",
         before="g (float[N,2] x) => (float[N,2] y) <float[2] b = {1,2}, float c = {3}> { y = Max(b, x, c, b) }",
         after="g (float[N,2] x) => (float[N,2] y) <float[1,2] b = {1,2}, float[1,1] c = {3}> { y = Max(b, x, c, b) }",
     ),
     Fixed(
-        "both values of a Where",
+        "both data operands of a Where",
         before="g (bool[N,2] p) => (float[N,2] y) <float[2] b = {1,2}, float c = {3}> { y = Where(p, b, c) }",
         after="g (bool[N,2] p) => (float[N,2] y) <float[1,2] b = {1,2}, float[1,1] c = {3}> { y = Where(p, b, c) }",
     ),
     Fixed(
-        "Pow and Where with a last dimension other than 1, where the kernels do not change",
+        "Pow and Where with a last dimension that is not 1, with the same kernels before and after",
         before="g (float[N,S,2] x, bool[N,S,2] p) => (float[N,S,2] y) <float e = {3}, float c = {0}>"
         " { t = Pow(x, e)  y = Where(p, t, c) }",
         after="g (float[N,S,2] x, bool[N,S,2] p) => (float[N,S,2] y) <float[1,1,1] e = {3}, float[1,1,1] c = {0}>"
@@ -255,11 +256,11 @@ rank_mismatched_constant.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "no exact fix if the sign of zeros may change in ONNX Runtime",
+        "Max and Where with a last dimension of 1: ONNX Runtime's zeros may change their sign",
         "g (float[N,1] x, bool[N,1] p) => (float[N,1] y) <float c = {0}> { t = Max(x, c)  y = Where(p, t, c) }",
     ),
     Fixed(
-        "integers have only one zero",
+        "Max of integers, without signed zeros",
         before="g (int64[N,S] x) => (int64[N,S] y) <int64 c = {0}> { y = Max(x, c) }",
         after="g (int64[N,S] x) => (int64[N,S] y) <int64[1,1] c = {0}> { y = Max(x, c) }",
     ),
@@ -276,7 +277,7 @@ rank_mismatched_constant.examples = [
         " { y = Gemm(x, w, c) }",
     ),
     Fixed(
-        "the left matrix of a MatMul, and batch dimensions on its right",
+        "the left matrix of a MatMul, and batch dimensions of the right one",
         before="g (float[N,2,2,1] x) => (float[N,2,2,2] y)"
         " <float[2,2] a = {1,2,3,4}, float[2,1,2] b = {1,2,3,4}> { t = MatMul(a, x)  y = MatMul(t, b) }",
         after="g (float[N,2,2,1] x) => (float[N,2,2,2] y)"
@@ -287,15 +288,15 @@ rank_mismatched_constant.examples = [
         "g (float[N,4,2] x) => (float[N,4,3] y) <float[2,3] w = {1,2,3,4,5,6}> { y = MatMul(x, w) }",
     ),
     Silent(
-        "a vector in a MatMul: a dimension of 1 would stay in the result",
+        "the right vector of a MatMul: a dimension of 1 would stay in the result",
         "g (float[N,4,2] x) => (float[N,4] y) <float[2] w = {1,2}> { y = MatMul(x, w) }",
     ),
     Silent(
-        "a vector on a MatMul's left",
+        "the left vector of a MatMul",
         "g (float[N,4,2] x) => (float[N,2] y) <float[4] w = {1,2,3,4}> { y = MatMul(w, x) }",
     ),
     Fixed(
-        "integers, booleans and empty tensors",
+        "integers, booleans, and empty tensors",
         before="g (int64[N,2] x, bool[N,0] p) => (int64[N,2] y, bool[N,0] q) <int64[2] b = {1,2}, bool[0] c = {}>"
         " { y = Mod(x, b)  q = Or(p, c) }",
         after="g (int64[N,2] x, bool[N,0] p) => (int64[N,2] y, bool[N,0] q)"
@@ -307,34 +308,34 @@ rank_mismatched_constant.examples = [
         " { c = Add(a, b)  y = Mul(x, c) }",
     ),
     Silent(
-        "a quantized constant: its DequantizeLinear has an axis",
+        "a dequantized constant",
         "g (float[N,3] x) => (float[N,3] y) <int8[3] q = {1,2,3}, float s = {0.5}, int8 z = {0}>"
         " { b = DequantizeLinear(q, s, z)  y = Add(x, b) }",
     ),
     Silent(
-        "Clip's bounds do not broadcast",
+        "the bounds of Clip, which do not broadcast",
         "g (float[N,3] x) => (float[N,3] y) <float a = {0}, float b = {6}> { y = Clip(x, a, b) }",
     ),
     Silent(
-        "another domain's Add",
+        "an Add of another domain",
         '<ir_version: 9, opset_import: ["" : 18, "other" : 1]>'
         " g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = other.Add(x, b) }",
         runs=False,
     ),
     Silent(
-        "a local function called Add",
+        "a local function named Add",
         '<ir_version: 9, opset_import: ["" : 18]>'
         " g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }"
         ' <domain: "", opset_import: ["" : 18]> Add (p, q) => (r) { r = Sub(p, q) }',
         runs=False,
     ),
     Fixed(
-        "the clone's name is already used",
+        "the clone's first candidate for a name is in use",
         before="g (float[N,3] b_rank2) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(b_rank2, b) }",
         after="g (float[N,3] b_rank2) => (float[N,3] y) <float[1,3] c = {1,2,3}> { y = Add(b_rank2, c) }",
     ),
     Fixed(
-        "a scalar for Gemm's C, and one value per row",
+        "a scalar as Gemm's C, and one element per row, which has the result's rank",
         before="""g (float[2,2] x) => (float[2,3] y, float[2,3] z)
             <float[2,3] w = {1,2,3,4,5,6}, float c = {1}, float[2,1] d = {1,2}> {
             y = Gemm(x, w, c)  z = Gemm(x, w, d) }""",

@@ -1,4 +1,4 @@
-"""BRC002: a non-constant operand of a lower rank than the result."""
+"""BRC002: non-constant operands of a lower rank than the result."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from ._slope import cannot_fit
     default=False,
 )
 def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]:
-    """A non-constant operand with a lower rank than the operator's result.
+    """A non-constant operand has a lower rank than the result of the operator.
 
     ## Why it matters
-    TensorRT's parser aligns the ranks by a SHUFFLE layer. Unlike a constant (BRC001), such an operand cannot be
-    stored in the right shape, and an Unsqueeze needs as many layers: measured with TensorRT-RTX 1.7.1, `Add(x[N,4],
-    z[4])` is imported as SHUFFLE, ELEMENTWISE, and with an Unsqueeze as CONSTANT, UNSQUEEZE, ELEMENTWISE. So the rule
-    is off by default; select it for importers that do not align ranks themselves (TensorRT 7 and plugins: "dimensions
-    not compatible for elementwise").
+    TensorRT's parser aligns the ranks by a SHUFFLE layer. Unlike a constant (BRC001), such an operand cannot be stored
+    in the right shape, and an Unsqueeze needs as many layers: measured with TensorRT-RTX 1.7.1, `Add(x[N,4], z[4])` is
+    imported as SHUFFLE, ELEMENTWISE, and with an Unsqueeze as CONSTANT, UNSQUEEZE, ELEMENTWISE. So the rule is off by
+    default; select it for importers that do not align ranks themselves (TensorRT 7 and plugins: "dimensions not
+    compatible for elementwise").
 
     ## Fix
     Insert an `Unsqueeze` before the operator that adds leading dimensions up to the result's rank. Exact: ONNX's
-    broadcasting rules add the same ones. NUMERIC in half precision, since ONNX Runtime's CPU provider computes in
-    float there and rounds only if another kind of node is in between, so bit equality cannot be shown; also in the
-    cases that BRC001 lists. Results of `DequantizeLinear` are not changed (the pair must stay next to the operator to
-    be fused), nor are right matrices and vectors in a `MatMul`, as in BRC001.
+    broadcasting rules add the same ones. NUMERIC in half precision: ONNX Runtime's CPU provider computes in float and
+    rounds only if another kind of node separates two operators, so bit-equality cannot be shown; and in the cases that
+    BRC001 lists. Not reported: results of `DequantizeLinear` (the pair must stay next to the operator to be fused),
+    and, as in BRC001, the right matrix of a `MatMul` and vectors in a `MatMul`.
 
     ## References
     - ONNX, docs/Broadcasting.md
@@ -49,7 +49,7 @@ def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]
         or node.op_type == "Expand"
         or cannot_fit(node, model)
     ):
-        return  # a slope that does not fit is BRC007's
+        return  # BRC007 reports a slope that does not broadcast
     short = [
         item for item in short_of_rank(broadcast) if not item[1].is_constant and not _dequantized(item[1])
     ]
@@ -57,7 +57,7 @@ def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]
         return
     names = ", ".join(dict.fromkeys(repr(value.name) for _, value, _ in short))
     title = f"Unsqueeze {names} to the rank of the result"
-    message = f"{names}: fewer dimensions than the result of {node.op_type}; TensorRT inserts a SHUFFLE layer"
+    message = f"{names}: lower rank than the result of {node.op_type}; TensorRT inserts a SHUFFLE layer"
     safety = safety_of_movement(broadcast, model)
     yield Match(message, node=node, fix=Fix(title, _unsqueezed(node, short).edits, safety))
 
@@ -89,7 +89,7 @@ rank_mismatched_runtime_operand.examples = [
         " { u = Unsqueeze(z, a)  y = Add(x, u) }",
     ),
     Fixed(
-        "before opset 13 the axes are an attribute",
+        "opset 11, where the axes are an attribute",
         before="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { y = Add(x, z) }",
         after="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { u = Unsqueeze<axes=[0,1]>(z)  y = Add(x, u) }",
         opset=11,
@@ -100,13 +100,13 @@ rank_mismatched_runtime_operand.examples = [
         after="g (float[N,2] x, float z) => (float[N,2] y) <int64[2] a = {0,1}> { u = Unsqueeze(z, a)  y = Mul(x, u) }",
     ),
     Fixed(
-        "an initializer that may be overridden",
+        "an initializer that a caller may override",
         before="g (float[N,3] x, float[3] b) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
         after="g (float[N,3] x, float[3] b) => (float[N,3] y) <float[3] b = {1,2,3}, int64[1] a = {0}>"
         " { u = Unsqueeze(b, a)  y = Add(x, u) }",
     ),
     Fixed(
-        "a tensor used twice is aligned once",
+        "a tensor that is read twice",
         before="g (bool[N,3] p, float[3] z) => (float[N,3] y) { y = Where(p, z, z) }",
         after="g (bool[N,3] p, float[3] z) => (float[N,3] y) <int64[1] a = {0}>"
         " { u = Unsqueeze(z, a)  y = Where(p, u, u) }",
@@ -127,18 +127,18 @@ rank_mismatched_runtime_operand.examples = [
         " else_branch = e () => (float[N,3] v) { v = Neg(x) }> }",
     ),
     Fixed(
-        "half precision: exact by ONNX's rules, but NUMERIC because ONNX Runtime rounds elsewhere",
+        "half precision, which ONNX Runtime rounds at other points",
         before="g (float16[N,2] x, float s) => (float16[N,2] y) { h = Cast<to=10>(s)  y = Mul(x, h) }",
         after="g (float16[N,2] x, float s) => (float16[N,2] y) <int64[2] a = {0,1}>"
         " { h = Cast<to=10>(s)  u = Unsqueeze(h, a)  y = Mul(x, u) }",
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "exact fixes do not change half precision",
+        "half precision, which has no exact fix",
         "g (float16[N,2] x, float16 s) => (float16[N,2] y) { y = Mul(x, s) }",
     ),
     Silent(
-        "a constant is covered by BRC001",
+        "a constant, which BRC001 reports",
         "g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
     ),
     Silent(
@@ -146,7 +146,7 @@ rank_mismatched_runtime_operand.examples = [
         "g (float[N,3,4] x, float[4,5] z) => (float[N,3,5] y) { y = MatMul(x, z) }",
     ),
     Silent(
-        "a dequantized tensor: the pair must stay next to the operator",
+        "a dequantized tensor, whose pair must stay next to the operator",
         "g (float[N,3] x, int8[3] q) => (float[N,3] y) <float s = {0.5}, int8 z = {0}>"
         " { b = DequantizeLinear(q, s, z)  y = Add(x, b) }",
     ),
@@ -156,7 +156,7 @@ rank_mismatched_runtime_operand.examples = [
         runs=False,
     ),
     Silent(
-        "Expand's target is not an operand, and its data may have any rank",
+        "an Expand, whose data may have any rank",
         "g (float[3] x) => (float[2,3] y) <int64[2] s = {2,3}> { y = Expand(x, s) }",
     ),
 ]

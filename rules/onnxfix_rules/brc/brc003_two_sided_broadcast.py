@@ -1,4 +1,4 @@
-"""BRC003: no operand has the result's shape."""
+"""BRC003: broadcasts without an operand of the result's shape."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ._common import MULTIDIRECTIONAL, broadcast_of, form_of, label, text
 
 @rule("BRC003", ops=(*MULTIDIRECTIONAL, "MatMul"), severity=Severity.INFO, hazards=[21])
 def two_sided_broadcast(node: Node, model: Model) -> Iterator[Match]:
-    """No operand has the result's shape: all are repeated, along different axes.
+    """No operand has the shape of the result: all of them are repeated, along different axes.
 
     ## Why it matters
-    `[N,1]` with `[1,M]` makes N × M elements of N + M. If intended (masks, relative positions, distances) it is fine:
-    TensorRT-RTX 1.7.1 parses and builds every valid form, and computes it in one ELEMENTWISE layer. If accidental,
-    such as a missing `keepdims` or transpose, nothing fails and the result has an unintended shape. Older converters
-    had bugs here (Torch-TensorRT PR 2819).
+    `[N,1]` with `[1,M]` makes N × M elements of N + M. If that is intended (masks, relative positions, distances), it
+    is fine: TensorRT-RTX 1.7.1 parses and builds every valid form, and computes it in one ELEMENTWISE layer. If it is
+    an accident, such as a missing `keepdims` or transpose, nothing fails and the result has an unexpected shape. Older
+    converters had bugs here (Torch-TensorRT PR 2819).
 
     ## Fix
-    None by default: writing the repetition as `Expand` is exact but adds layers (measured: 1 becomes 3) and memory
-    traffic. BRC006 does it if selected. BRC005 reports the cases in which the batch size decides.
+    None by default: an explicit `Expand` is exact but adds layers (measured: 1 becomes 3) and memory traffic. BRC006
+    inserts it when selected. BRC005 reports the cases that depend on the batch size.
 
     ## References
     - ONNX, docs/Broadcasting.md (multidirectional broadcasting)
@@ -36,10 +36,10 @@ def two_sided_broadcast(node: Node, model: Model) -> Iterator[Match]:
 
 
 two_sided_broadcast.examples = [
-    Flagged("a row against a column", "g (float[2,1] x, float[1,3] z) => (float[2,3] y) { y = Add(x, z) }"),
+    Flagged("a column and a row", "g (float[2,1] x, float[1,3] z) => (float[2,3] y) { y = Add(x, z) }"),
     Flagged("symbolic sizes", "g (float[N,1] x, float[1,M] z) => (bool[N,M] y) { y = Less(x, z) }"),
     Flagged(
-        "a lower rank counts as a dimension of 1",
+        "operands of different rank",
         "g (float[N,1] x, float[3] z) => (float[N,3] y) { y = Sub(x, z) }",
     ),
     Flagged(
@@ -58,12 +58,12 @@ two_sided_broadcast.examples = [
         "one of three operands has the result's shape",
         "g (bool[N,1] p, float[1,3] x, float[N,3] z) => (float[N,3] y) { y = Where(p, x, z) }",
     ),
-    Silent("all dimensions 1", "g (float[1,1] x, float[1] z) => (float[1,1] y) { y = Add(x, z) }"),
+    Silent("all dimensions are 1", "g (float[1,1] x, float[1] z) => (float[1,1] y) { y = Add(x, z) }"),
     Silent(
         "an attention mask", "g (float[N,4,S,S] x, float[N,1,1,S] m) => (float[N,4,S,S] y) { y = Add(x, m) }"
     ),
     Silent(
-        "an explicit Expand",
+        "an Expand, which is explicit",
         "g (float[1,3] x) => (float[2,3] y) <int64[2] s = {2,1}> { y = Expand(x, s) }",
     ),
     Silent(

@@ -1,4 +1,4 @@
-"""BRC004: dimensions with different symbols are broadcast."""
+"""BRC004: broadcasts of dimensions with different symbols."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ._meet import Meeting, Symbols, broadcasts, meetings
 
 @rule("BRC004", per="model", severity=Severity.WARNING, hazards=[21])
 def dimensions_that_may_differ(model: Model) -> Iterator[Match]:
-    """Dimensions with different symbols, or a symbol and a fixed size, are broadcast against each other.
+    """Dimensions with different symbols, or a symbol and a static size, are broadcast against each other.
 
     ## Why it matters
-    `[N]` with `[M]` works if N and M are equal, and if either is 1, with results of different shapes. The model does
-    not show which is intended. TensorRT builds it, and the mismatch appears only when a profile or an input has sizes
-    that do not fit: `Broadcast has incompatible dimensions: 2 != 8` (measured with TensorRT-RTX 1.7.1). The builder
+    `[N]` with `[M]` works if N and M are equal or if either is 1, with results of different shapes. Nothing in the
+    model shows which is intended. TensorRT builds it, and the mismatch appears only when a profile or an input has
+    incompatible sizes: `Broadcast has incompatible dimensions: 2 != 8` (measured with TensorRT-RTX 1.7.1). The builder
     also optimizes less than for one symbol, since it must support both cases. The usual cause is an export that gave
     the same size two names, or left the dimensions of several inputs unnamed.
 
-    Each pair of dimensions is reported once, at the first node. Data-dependent sizes are not reported, nor dimensions
-    that differ for some sizes only (a table cut to `min(S, 512)`).
+    Each pair of dimensions is reported once, at the first node that broadcasts it. Data-dependent sizes are not
+    reported, nor dimensions that differ at some sizes only (a table sliced to `min(S, 512)`).
 
     ## Fix
-    None: only the author knows which sizes belong together. Give equal dimensions one name in the exporter
-    (`dynamic_axes`, `dynamic_shapes`), or export a fixed size as a symbol. BRC006 makes both operands' repetition
-    explicit if selected; that changes neither the sizes that work nor the error for the others.
+    None: only the author knows which sizes are equal. Give equal dimensions one name in the exporter (`dynamic_axes`,
+    `dynamic_shapes`), or export a static size as a symbol. BRC006, when selected, makes the repetition of both operands
+    explicit; that changes neither the sizes that work nor the error for the others.
 
     ## References
     - ONNX, docs/Broadcasting.md
@@ -39,7 +39,7 @@ def dimensions_that_may_differ(model: Model) -> Iterator[Match]:
 
     def is_open(node: Node, form: Form) -> bool:
         answers = symbols.answers(form)
-        return answers.is_open and not answers.crosses  # a batch at the wrong axis: BRC005 says more
+        return answers.is_open and not answers.crosses  # BRC005 reports a batch at the wrong axis
 
     for broadcast in broadcasts(model, is_open):
         for meeting in meetings(broadcast):
@@ -57,24 +57,26 @@ def _message(meeting: Meeting, more: int) -> str:
     ]
     ones = " or ".join(f"{dim} = 1" for dim in stretching if dim.value is None)
     text = (
-        f"axis {meeting.axis}: {meeting.a} of {names[0]} and {meeting.b} of {names[1]} broadcast only if "
-        "they are equal" + (f" (or {ones}, which repeats that side)" if ones else "")
+        f"axis {meeting.axis}: {meeting.a} of {names[0]} and {meeting.b} of {names[1]} broadcast only if they are "
+        f"equal" + (f" (or {ones}, which repeats that side)" if ones else "")
     )
-    return text + (f"; the same pair occurs {more} more time{'s' * (more > 1)}" if more else "")
+    return text + (
+        f"; {more} more node{'s' * (more > 1)} broadcast{'s' * (more == 1)} the same pair" if more else ""
+    )
 
 
 dimensions_that_may_differ.examples = [
     Flagged("two symbols", "g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add(x, z) }"),
     Flagged(
-        "unnamed dimensions are separate symbols",
+        "unnamed dimensions, which are different symbols",
         "g (float[?,3] x, float[?,3] z) => (float[?,3] y) { y = Mul(x, z) }",
     ),
     Flagged(
-        "a sequence with a constant of fixed length",
+        "a sequence and a constant of static length",
         "g (float[N,S] x) => (float[N,S] y) <float[1,4] b = {1,2,3,4}> { y = Add(x, b) }",
     ),
     Flagged(
-        "one symbol and its double, which are equal only at 0",
+        "S and 2 * S, which are equal only at 0",
         "g (float[N,S] x) => (float[N,K] y) { c = Concat<axis=1>(x, x)  y = Sub(c, x) }",
     ),
     Flagged(
@@ -91,28 +93,28 @@ dimensions_that_may_differ.examples = [
         " { y = PRelu(x, s)  z = Gemm(x, w, s) }",
     ),
     Flagged(
-        "PRelu's slope may not be the larger side, so batch 1 fails as well",
+        "PRelu's slope, which must not be the larger side: batch 1 fails too",
         "g (float[N,3] x) => (float[N,3] y) <float[2,3] s = {1,2,3,4,5,6}> { y = PRelu(x, s) }",
         runs=False,
     ),
     Flagged(
-        "Gemm's columns by transB, and rows by transA",
+        "C of a Gemm with transA and transB",
         "g (float[2,N] x, float[S,2] w, float[1,T] c) => (float[N,S] y)"
         " { y = Gemm<transA=1, transB=1>(x, w, c) }",
     ),
     Silent(
-        "the same Gemm with matching sizes",
+        "a correct C of the same Gemm",
         "g (float[2,N] x, float[S,2] w, float[N,S] c) => (float[N,S] y)"
         " { y = Gemm<transA=1, transB=1>(x, w, c) }",
     ),
     Flagged(
-        "sizes that fail at batch 1 as well: 2 * N and 3 * N",
+        "2 * N and 3 * N, which fail at batch 1 too",
         "g (float[N,3] x) => (float[K,3] y) { c = Concat<axis=0>(x, x)  d = Concat<axis=0>(x, x, x)"
         "  y = Add(c, d) }",
         runs=False,
     ),
     Flagged(
-        "a sequence with a constant of length 2, the smallest size above 1",
+        "a sequence and a constant of length 2",
         "g (float[N,S] x) => (float[N,S] y) <float[1,2] b = {1,2}> { y = Add(x, b) }",
     ),
     Silent(
@@ -121,7 +123,7 @@ dimensions_that_may_differ.examples = [
         runs=False,
     ),
     Silent(
-        "another domain's Add",
+        "an Add of another domain",
         '<ir_version: 9, opset_import: ["" : 18, "other" : 18]>'
         " g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = other.Add(x, z) }",
         runs=False,
@@ -130,17 +132,17 @@ dimensions_that_may_differ.examples = [
         "the same symbol on both sides", "g (float[N,3] x, float[N,3] z) => (float[N,3] y) { y = Add(x, z) }"
     ),
     Silent(
-        "a dimension of 1 always broadcasts: mask and position embedding",
+        "dimensions of 1: mask and position embedding",
         "g (float[N,4,S,S] x, float[N,1,1,S] m, float[N,S,2] e) => (float[N,4,S,S] y, float[N,S,2] w)"
         " <float[1,1,2] p = {1,2}> { y = Add(x, m)  w = Add(e, p) }",
     ),
     Silent(
-        "equal expressions in different forms",
+        "different expressions of equal size",
         "g (float[N,S] x) => (float[N,K] y) { c = Concat<axis=1>(x, x)  d = Concat<axis=1>(x, x)"
         "  y = Add(c, d) }",
     ),
     Silent(
-        "a table cut to the sequence's length, which differs only beyond the table's end",
+        "a table sliced to the sequence length, shorter only beyond the table's end",
         "g (float[N,S] x) => (float[N,S] y) <float[1,6] t = {1,2,3,4,5,6}, int64[1] z = {0}, int64[1] a = {1}> {"
         " s = Shape<start=1>(x)  p = Slice(t, z, s, a)  y = Add(x, p) }",
     ),
@@ -150,7 +152,7 @@ dimensions_that_may_differ.examples = [
         "  j = Squeeze(i, a)  v = Gather(x, j)  y = Add(z, v) }",
     ),
     Silent(
-        "a batch with a fixed size is covered by BRC005",
+        "a batch and a static size, which BRC005 reports",
         "g (float[N,3] x) => (float[N,3] y) <float[2,3] b = {1,2,3,4,5,6}> { y = Add(x, b) }",
     ),
 ]

@@ -1,4 +1,4 @@
-"""BRC005: shapes that broadcast as intended at batch 1 only."""
+"""BRC005: broadcasts that work differently, or not at all, at batch sizes other than 1."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from ._meet import Meeting, Symbols, at_batch, broadcasts, collapsed, crossings,
 
 @rule("BRC005", per="model", severity=Severity.WARNING, hazards=[21])
 def broadcast_at_batch_one_only(model: Model) -> Iterator[Match]:
-    """Shapes that broadcast at batch 1 but differently, or not at all, at other batch sizes.
+    """Shapes that broadcast at batch 1 broadcast differently, or not at all, at other batch sizes.
 
     ## Why it matters
     Models are exported and tested at batch 1, where a dimension of N and one of 1 are the same. `(N, 1)` with `(N,)`
-    gives one value at N = 1 and an N × N matrix at N = 2; `[N]` with `[N, 4]` scales the sample at N = 1, scales
-    channels at N = 4, and fails for other sizes; a constant traced at batch 4 widens the output at batch 1. There is
-    no error if the shapes broadcast. TensorRT imports broadcasts unchanged, so the engine is wrong in the same way;
-    if they do not broadcast, the profile fails with `Broadcast has incompatible dimensions: 2 != 8` (measured with
-    TensorRT-RTX 1.7.1). The message names the axis and the results at batch 1 and batch 2.
+    gives one element at N = 1 and an N × N matrix at N = 2; `[N]` with `[N, 4]` scales the sample at N = 1, scales
+    channels at N = 4, and fails otherwise; a constant traced at batch 4 enlarges the output at batch 1. No error is
+    raised as long as the sizes broadcast. TensorRT imports the broadcast unchanged, so the engine is wrong in the same
+    way; if the sizes are incompatible, the profile fails with `Broadcast has incompatible dimensions: 2 != 8` (measured
+    with TensorRT-RTX 1.7.1). The message names the axis and the results at batch 1 and batch 2.
 
     Reported as warnings:
 
     - a batch dimension that is aligned, from the right, with another axis than the other operand's batch;
-    - sizes that fit at batch 1 and not at most others: N * S with S, 2 with N;
-    - batched data that a `Reshape` turned into one sample.
+    - sizes that broadcast at batch 1 but not at most others: N * S with S, 2 with N;
+    - batched data that a `Reshape` turned into a single sample.
 
-    A graph input of batch 1 that is repeated for a batch of N is reported as info. A batch is a symbol at axis 0 of
-    graph inputs and at no other axis. Biases, masks `[N,1,1,S]`, position embeddings `[1,S,D]` and pairs `[N,1]` with
-    `[1,N]` are not reported: their dimensions are explicit.
+    A graph input of batch 1 that is repeated for a batch of N is reported as info. A batch is a symbol of axis 0 of
+    graph inputs that occurs at no other axis. Biases, masks `[N,1,1,S]`, position embeddings `[1,S,D]` and pairs
+    `[N,1]` with `[1,N]` are not reported: their dimensions are unambiguous.
 
     ## Fix
-    None, since the intent is unknown: insert the missing dimension (`Unsqueeze`, `keepdims=1`) or the symbol in the
-    source. BRC006 writes the actual repetition as `Expand` if selected: exact, but not a correction.
+    None, since the intention is unknown: insert the missing dimension (`Unsqueeze`, `keepdims=1`) or the symbol in the
+    source. BRC006, when selected, makes the actual repetition explicit as `Expand`: exact, but not a remedy.
 
     ## References
     - ONNX, docs/Broadcasting.md
@@ -56,9 +56,7 @@ def broadcast_at_batch_one_only(model: Model) -> Iterator[Match]:
         for value, name in _single_inputs(broadcast, symbols):
             if frozenset((value.name,)) not in seen:
                 seen.add(frozenset((value.name,)))
-                message = (
-                    f"input {value.name!r} is declared with batch 1 and is repeated for all {name} samples"
-                )
+                message = f"input {value.name!r} is declared with batch 1 and repeated for all {name} samples"
                 yield Match(message, node=broadcast.node, severity=Severity.INFO)
 
 
@@ -74,8 +72,8 @@ def _crossing(broadcast: Broadcast, symbols: Symbols) -> str:
 def _collapse(broadcast: Broadcast, symbols: Symbols) -> str:
     for straight, flat, name in collapsed(broadcast, symbols):
         return (
-            f"axis 0: {label(flat)}{text(flat.shape)} was made of {name} samples by a Reshape and "
-            f"meets {label(straight)}{text(straight.shape)}; {_outcomes(broadcast, frozenset((name,)))}"
+            f"axis 0: a Reshape turned {name} samples into {label(flat)}{text(flat.shape)}, which is broadcast "
+            f"against {label(straight)}{text(straight.shape)}; {_outcomes(broadcast, frozenset((name,)))}"
         )
     return ""
 
@@ -111,22 +109,22 @@ def _outcomes(broadcast: Broadcast, names: frozenset[str]) -> str:
 
 broadcast_at_batch_one_only.examples = [
     Flagged(
-        "(N, 1) with (N,) gives (N, N), and looks correct at N = 1",
+        "(N, 1) with (N,) gives (N, N), correct only at N = 1",
         "g (float[N,1] x, float[N] w) => (float[N,K] y) { y = Mul(x, w) }",
     ),
-    Flagged("with swapped operands", "g (float[N] w, float[N,1] x) => (float[N,K] y) { y = Sub(w, x) }"),
+    Flagged("(N,) with (N, 1)", "g (float[N] w, float[N,1] x) => (float[N,K] y) { y = Sub(w, x) }"),
     Flagged(
         "a reduction without keepdims",
         "g (float[N,3] x) => (float[N,K] y) <int64[1] a = {1}> { m = ReduceMax<keepdims=0>(x, a)"
         " n = ReduceMax(x, a)  y = Sub(n, m) }",
     ),
     Flagged(
-        "[N] with [N, C] scales a sample at batch 1 and a channel at N = C",
+        "[N, C] with [N], which scales a sample at N = 1 and a channel at N = C",
         "g (float[N,4] x, float[N] w) => (float[N,4] y) { y = Mul(x, w) }",
         runs=False,
     ),
     Flagged(
-        "[N, S] with [N, H, S]: the mask lacks a dimension",
+        "[N, H, S] with a mask [N, S], which lacks a dimension",
         "g (float[N,4,S] x, bool[N,S] m) => (float[N,4,S] y) <float z = {0}> { y = Where(m, x, z) }",
     ),
     Flagged(
@@ -134,22 +132,22 @@ broadcast_at_batch_one_only.examples = [
         "g (float[N,3] x) => (float[N,3] y) <float[2,3] b = {1,2,3,4,5,6}> { y = Add(x, b) }",
     ),
     Flagged(
-        "a batch of 1 traced into a Reshape: N * S against S",
+        "a batch of 1 traced into a Reshape: S with N * S",
         "g (float[N,S,2] x) => (float[N,S,2] y) <int64[3] s = {1,-1,2}> { r = Reshape(x, s)  y = Add(x, r) }",
         runs=False,
     ),
     Flagged(
-        "a batch of 1 traced into a Reshape: a row against a column",
+        "a batch of 1 traced into a Reshape: a column with a row",
         "g (float[N,1] x) => (float[N,K] y) <int64[2] s = {1,-1}> { r = Reshape(x, s)  y = Add(x, r) }",
     ),
     Flagged(
-        "sizes that agree at batch 1 only: Concat along the batch",
+        "sizes that are equal at batch 1 only: Concat along the batch",
         "g (float[N,3] x) => (float[K,3] y) <float[3,3] b = {1,2,3,4,5,6,7,8,9}>"
         " { c = Concat<axis=0>(x, x, x)  y = Add(c, b) }",
         runs=False,
     ),
     Flagged(
-        "batch dimensions of a MatMul: x lacks the heads",
+        "batch dimensions of a MatMul: w lacks the heads",
         "g (float[N,4,2,3] x, float[N,3,2] w) => (float[N,4,2,2] y) { y = MatMul(x, w) }",
         runs=False,
     ),
@@ -159,7 +157,7 @@ broadcast_at_batch_one_only.examples = [
         runs=False,
     ),
     Flagged(
-        "Gemm's C with one value per sample is added to every sample's columns",
+        "Gemm's C with one element per sample, added along the columns",
         "g (float[N,2] x, float[N] c) => (float[N,3] y) <float[2,3] w = {1,2,3,4,5,6}> { y = Gemm(x, w, c) }",
         runs=False,
     ),
@@ -172,22 +170,22 @@ broadcast_at_batch_one_only.examples = [
         "an attention mask", "g (float[N,4,S,S] x, float[N,1,1,S] m) => (float[N,4,S,S] y) { y = Add(x, m) }"
     ),
     Silent(
-        "a table that a Reshape turns into one sample",
+        "a table that a Reshape turns into a single sample",
         "g (float[N,6] x) => (float[N,6] y) <float[6] t = {1,2,3,4,5,6}, int64[2] s = {1,6}>"
         " { p = Reshape(t, s)  y = Add(x, p) }",
     ),
     Silent(
-        "an overridable initializer is a weight",
+        "an input with an initializer: a weight, not a sample",
         "g (float[N,3] x, float[1,3] b) => (float[N,3] y) <float[1,3] b = {1,2,3}> { y = Add(x, b) }",
     ),
     Silent(
-        "sizes that fail at batch 1 as well are covered by BRC004",
+        "sizes that fail at batch 1 too, which BRC004 reports",
         "g (float[N,3] x) => (float[K,3] y) { c = Concat<axis=0>(x, x)  d = Concat<axis=0>(x, x, x)"
         "  y = Add(c, d) }",
         runs=False,
     ),
     Silent(
-        "another domain's Mul",
+        "a Mul of another domain",
         '<ir_version: 9, opset_import: ["" : 18, "other" : 18]>'
         " g (float[N,1] x, float[N] w) => (float[N,K] y) { y = other.Mul(x, w) }",
         runs=False,
@@ -197,24 +195,24 @@ broadcast_at_batch_one_only.examples = [
         "g (float[N,2,3] x) => (float[N,2,3] y) <float[1,2,3] p = {1,2,3,4,5,6}> { y = Add(x, p) }",
     ),
     Silent(
-        "one value per sample, with its dimension",
+        "one element per sample, of shape [N, 1]",
         "g (float[N,4] x, float[N,1] w) => (float[N,4] y) { y = Mul(x, w) }",
     ),
     Silent(
-        "a causal mask, over positions rather than samples",
+        "a causal mask: positions, not samples",
         "g (int64[N,S] i) => (bool[S,S] y) <int64[1] a = {1}, int64[1] b = {0}, int64 z = {0}, int64 o = {1}> {"
         " t = Shape<start=1,end=2>(i)  n = Squeeze(t, b)  r = Range(z, n, o)  c = Unsqueeze(r, a)  y = Less(c, r) }",
     ),
     Silent(
-        "intended pairs of samples: both operands have a dimension of 1",
+        "pairs of samples: [N, 1] with [1, N]",
         "g (float[N,1] x, float[1,N] z) => (float[N,N] y) { y = Sub(x, z) }",
     ),
     Silent(
-        "batch as the second dimension on both sides",
+        "batch at axis 1 on both sides",
         "g (float[N,3] x) => (float[5,N,3] y) <float[5,1,1] p = {1,2,3,4,5}> { e = Add(p, x)  y = Mul(e, x) }",
     ),
     Silent(
-        "two symbols are covered by BRC004",
+        "two symbols, which BRC004 reports",
         "g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add(x, z) }",
     ),
     Silent(

@@ -43,20 +43,20 @@ from ._meet import Symbols, broadcasts, meetings
     default=False,
 )
 def implicit_repetition(model: Model) -> Iterator[Match]:
-    """Operands that are, or may be, repeated on both sides of an operator, without an explicit Expand.
+    """Several operands of an operator are, or may be, repeated without an explicit Expand.
 
     ## Why it matters
-    It helps readers, and importers with bugs in two-sided broadcasting (BRC003, BRC004, BRC005), not TensorRT as
-    such: TensorRT-RTX 1.7.1 builds every valid form. Explicit repetition has a cost there: measured, a static
+    This rule helps readers, and importers with bugs in two-sided broadcasting (BRC003, BRC004, BRC005). TensorRT does
+    not need it: TensorRT-RTX 1.7.1 builds every valid form. There, explicit repetition has a cost: measured, a static
     two-sided Add grows from 1 layer to 3, a dynamic one from 1 layer to 31 (shape arithmetic and SLICE), and the
-    expanded operands need memory. So the rule is off by default and runs only if selected.
+    expanded operands take memory. So the rule is off by default and runs only when selected.
 
     ## Fix
-    Insert an `Expand` before each operand that is or may be repeated: to the result's shape if it is static, else to
-    the `Shape` of each other operand. A size that is never 1 (3, or 2 * N) is not repeated. Exact: Expand repeats
-    like the operator, and fails where the operator fails. NUMERIC in half precision, for `Pow`, and for `Min`, `Max`
-    and `Where` on floats, for which ONNX Runtime (which verifies fixes) then selects other kernels. It makes a
-    batch-1 error visible but does not correct it.
+    Insert an `Expand` before each operand that is or may be repeated: to the result's shape if that is static,
+    otherwise to the runtime `Shape` of each other operand. A size that is never 1 (3, or 2 * N) is not repeated. Exact:
+    Expand repeats as the operator does, and fails if the operator fails. NUMERIC in half precision, for `Pow`, and for
+    `Min`, `Max` and `Where` on floats, for which ONNX Runtime (it verifies fixes) then uses other kernels. It makes a
+    batch-1 trap visible; it does not remove it.
 
     ## References
     - ONNX, docs/Operators.md (Expand), docs/Broadcasting.md
@@ -73,10 +73,10 @@ def implicit_repetition(model: Model) -> Iterator[Match]:
         for operand in broadcast.operands:
             _expand(draft, broadcast, operand)
         if not draft.edits:
-            continue  # sizes that fit or do not, and never are 1: BRC004's
+            continue  # sizes that are never 1, which BRC004 covers
         sides = " and ".join(label(operand) + text(operand.shape) for operand in broadcast.operands)
         safety = safety_of_repetition(broadcast, model)
-        title = "expand the operands to the result's shape"
+        title = "Expand the operands to the result's shape"
         yield Match(f"{sides} are repeated implicitly", node=node, fix=Fix(title, draft.edits, safety))
 
 
@@ -97,7 +97,7 @@ def _expand(draft: Draft, broadcast: Broadcast, operand: Operand) -> None:
 
 
 def _repeats(broadcast: Broadcast, other: Operand, operand: Operand) -> bool:
-    """Whether ``other`` has a dimension that ``operand`` lacks, or repeats along it: one that is never 1 is not."""
+    """Whether ``other`` has a dimension along which ``operand`` is or may be repeated."""
     for axis in range(broadcast.rank):
         wanted, present = broadcast.dim(other, axis), broadcast.dim(operand, axis)
         if wanted is None or (is_static_one(wanted) and present is not None):
@@ -120,13 +120,13 @@ def _static_result(broadcast: Broadcast) -> list[int] | None:
 
 implicit_repetition.examples = [
     Fixed(
-        "static sizes: a constant target",
+        "static sizes, with a constant target",
         before="g (float[2,1] x, float[1,3] z) => (float[2,3] y) { y = Add(x, z) }",
         after="g (float[2,1] x, float[1,3] z) => (float[2,3] y) <int64[2] s = {2,3}, int64[2] t = {2,3}>"
         " { a = Expand(x, s)  b = Expand(z, t)  y = Add(a, b) }",
     ),
     Fixed(
-        "symbolic sizes: the target is the other operand's shape",
+        "symbolic sizes, with the other operand's shape as target",
         before="g (float[N,1] x, float[1,M] z) => (float[N,M] y) { y = Add(x, z) }",
         after="g (float[N,1] x, float[1,M] z) => (float[N,M] y)"
         " { s = Shape(z)  a = Expand(x, s)  t = Shape(x)  b = Expand(z, t)  y = Add(a, b) }",
@@ -138,7 +138,7 @@ implicit_repetition.examples = [
         " { s = Shape(z)  a = Expand(x, s)  t = Shape(x)  b = Expand(z, t)  y = Add(a, b) }",
     ),
     Fixed(
-        "(N, 1) with (N,), which is correct at batch 1 only",
+        "(N, 1) with (N,), a batch-1 trap",
         before="g (float[N,1] x, float[N] w) => (float[N,K] y) { y = Mul(x, w) }",
         after="g (float[N,1] x, float[N] w) => (float[N,K] y)"
         " { s = Shape(w)  a = Expand(x, s)  t = Shape(x)  b = Expand(w, t)  y = Mul(a, b) }",
@@ -151,33 +151,33 @@ implicit_repetition.examples = [
         " u = Shape(p)  c = Expand(z, u)  v = Shape(x)  d = Expand(c, v)  y = Where(a, b, d) }",
     ),
     Flagged(
-        "exact fixes do not change half precision",
+        "half precision, which has no exact fix",
         "g (float16[2,1] x, float16[1,3] z) => (float16[2,3] y) { y = Add(x, z) }",
     ),
     Flagged(
-        "a one-element exponent has its own kernel",
+        "Pow, which has a kernel of its own for an exponent of one element",
         "g (float[N,1] x, float[1,M] z) => (float[N,M] y) { y = Pow(x, z) }",
     ),
     Fixed(
-        "an even size is never 1, so only the other one may be repeated",
+        "a size that is never 1: only the other operand may be repeated",
         before="g (float[N,3] x, float[M,3] z) => (float[K,3] y) { c = Concat<axis=0>(x, x)  y = Add(c, z) }",
         after="g (float[N,3] x, float[M,3] z) => (float[K,3] y)"
         " { c = Concat<axis=0>(x, x)  s = Shape(c)  a = Expand(z, s)  y = Add(c, a) }",
     ),
     Silent(
-        "two sizes that are never 1 and never equal, which an Expand would not change",
+        "two sizes that are never 1 and never equal",
         "g (float[N,3] x) => (float[K,3] y) { c = Concat<axis=0>(x, x)  d = Concat<axis=0>(x, x, x)"
         "  y = Add(c, d) }",
         runs=False,
     ),
     Silent(
-        "3 * N with 3 is not repeated, since TensorRT's builder would see an Expand from 3 to 9 rows",
+        "3 * N with 3: an Expand from 3 to 9 rows would be invalid",
         "g (float[N,3] x) => (float[K,3] y) <float[3,3] b = {1,2,3,4,5,6,7,8,9}>"
         " { c = Concat<axis=0>(x, x, x)  y = Add(c, b) }",
         runs=False,
     ),
     Silent(
-        "only one operand is repeated: a bias",
+        "only one operand is repeated (a bias)",
         "g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
     ),
     Silent(
@@ -185,12 +185,12 @@ implicit_repetition.examples = [
         "g (float[N,4,S,S] x, float[N,1,1,S] m) => (float[N,4,S,S] y) { y = Add(x, m) }",
     ),
     Silent(
-        "MatMul's matrices, and an explicit Expand",
+        "a MatMul, whose matrices must not be expanded, and an Expand",
         "g (float[N,1,2,3] x, float[1,4,3,2] z, float[1,3] w) => (float[N,4,2,2] y, float[2,3] v)"
         " <int64[2] s = {2,1}> { y = MatMul(x, z)  v = Expand(w, s) }",
     ),
     Silent(
-        "Expand came with opset 8",
+        "opset 7, which has no Expand",
         "g (float[2,1] x, float[1,3] z) => (float[2,3] y) { y = Add(x, z) }",
         opset=7,
     ),

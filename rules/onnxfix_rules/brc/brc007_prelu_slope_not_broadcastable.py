@@ -1,4 +1,4 @@
-"""BRC007: a PRelu whose slope does not broadcast to its data."""
+"""BRC007: PRelu slopes that do not broadcast to the data."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from onnxfix_rules.brc._slope import cannot_fit, shapes_of
 
 @rule("BRC007", ops=["PRelu"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[21])
 def prelu_slope_not_broadcastable(node: Node, model: Model) -> Iterator[Match]:
-    """A PRelu whose slope does not broadcast to its data.
+    """The slope of a PRelu does not broadcast to its data.
 
     ## Why it matters
     Since opset 7 the slope is aligned with the last dimensions, and the data is never repeated. A slope `[C]` on
-    `[N,C,H,W]`, which older exporters write for one value per channel, is not valid ONNX: ONNX Runtime refuses it,
-    and TensorRT does too: `slope tensor must be unidirectional broadcastable to input tensor`, measured with
-    TensorRT-RTX 1.7.1. TensorRT may accept a slope of a higher rank than the data, although ONNX Runtime refuses it:
-    a warning.
+    `[N,C,H,W]`, which older exporters write for one element per channel, is not valid ONNX: ONNX Runtime refuses it,
+    and so does TensorRT: `slope tensor must be unidirectional broadcastable to input tensor`, measured with
+    TensorRT-RTX 1.7.1. TensorRT may accept a slope of a higher rank than the data, although ONNX Runtime refuses it: a
+    warning.
 
     ## Fix
-    For a vector with one value per channel: `[C,1,1]`. UNSAFE: most likely intended, but the original model is
-    invalid. No fix for other slopes.
+    If the slope is a vector with one element per channel: `[C,1,1]`. UNSAFE: it is most likely the intention, but the
+    original model is invalid. None otherwise.
 
     ## References
-    - https://onnx.ai/onnx/operators/onnx__PRelu.html: "shape should be unidirectional broadcastable to the input
-      tensor X"
+    - https://onnx.ai/onnx/operators/onnx__PRelu.html: "shape should be unidirectional broadcastable to the input tensor
+      X"
     """
     found = shapes_of(node, model)
     slope = node.input(1)
@@ -46,7 +46,7 @@ def prelu_slope_not_broadcastable(node: Node, model: Model) -> Iterator[Match]:
         else:
             sizes = draft.constant(np.array(wanted, np.int64), "shape")
             draft.set_input(node, 1, draft.add("Reshape", [slope, sizes], hint="slope"))
-        fix = Fix("reshape the slope to one value per channel", draft.edits, Safety.UNSAFE)
+        fix = Fix("reshape it to one element per channel", draft.edits, Safety.UNSAFE)
     yield Match(
         f"the slope {text(other)} does not broadcast to the data {text(shape)}",
         node=node,
@@ -61,15 +61,19 @@ _IMAGE = "g (float[N,2,4,4] x) => (float[N,2,4,4] y)"
 
 prelu_slope_not_broadcastable.examples = [
     Fixed(
-        "a per-channel slope in the form before opset 7",
+        "one slope per channel, as before opset 7",
         before=f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
         after=f"{_IMAGE} <float[2,1,1] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
         safety=Safety.UNSAFE,
         runs=False,
     ),
-    Flagged("requires --unsafe-fixes", f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}", runs=False),
+    Flagged(
+        "the fix requires --unsafe-fixes",
+        f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
+        runs=False,
+    ),
     Fixed(
-        "a non-constant slope",
+        "a slope that is not constant",
         before="g (float[2,3,4] x, float[3] s) => (float[2,3,4] y) { y = PRelu(x, s) }",
         after="""g (float[2,3,4] x, float[3] s) => (float[2,3,4] y) <int64[2] t = {3, 1}> {
             r = Reshape(s, t)  y = PRelu(x, r) }""",
@@ -78,7 +82,7 @@ prelu_slope_not_broadcastable.examples = [
         runs=False,
     ),
     Flagged(
-        "the data would be repeated",
+        "the data would have to be repeated",
         "g (float[1,1,4] x) => (float[1,1,4] y) <float[2,1] s = {1, 2}> { y = PRelu(x, s) }",
         safety=Safety.UNSAFE,
         runs=False,
@@ -90,24 +94,24 @@ prelu_slope_not_broadcastable.examples = [
         runs=False,
     ),
     Silent(
-        "a per-channel slope in valid form",
+        "one slope per channel, correctly aligned",
         f"{_IMAGE} <float[2,1,1] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
     ),
     Silent(
-        "as many channels as columns: ONNX applies it to the columns",
+        "as many channels as columns: in ONNX, one slope per column",
         "g (float[N,4,2,4] x) => (float[N,4,2,4] y) <float[4] s = {1, 2, 3, 4}> { y = PRelu(x, s) }",
     ),
-    Silent("a one-element slope", f"{_IMAGE} <float[1] s = {{1}}> {{ y = PRelu(x, s) }}"),
+    Silent("a single slope", f"{_IMAGE} <float[1] s = {{1}}> {{ y = PRelu(x, s) }}"),
     Silent(
-        "sizes that may fit are covered by BRC004",
+        "a size that may be equal, which BRC004 reports",
         "g (float[N,2,H,W] x) => (float[N,2,H,W] y) <float[2] s = {1, 2}> { y = PRelu(x, s) }",
     ),
     Silent(
-        "a matrix, whose columns are its channels",
+        "a matrix, whose columns are the channels",
         "g (float[N,2] x) => (float[N,2] y) <float[2] s = {1, 2}> { y = PRelu(x, s) }",
     ),
     Silent(
-        "before opset 7 it is valid",
+        "opset 6, where it means one slope per channel",
         f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
         opset=6,
         runs=False,

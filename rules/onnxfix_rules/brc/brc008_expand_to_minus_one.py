@@ -1,4 +1,4 @@
-"""BRC008: an Expand to a negative size."""
+"""BRC008: Expand to a negative size."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def expand_to_minus_one(node: Node, model: Model) -> Iterator[Match]:
     """An Expand to a shape with a negative size.
 
     ## Why it matters
-    In torch's `expand` -1 keeps a size; in ONNX 1 does, and -1 is invalid. ONNX Runtime refuses it, and so does
-    TensorRT: the parser reports `Invalid Node`, or the builder `ISliceLayer size elements must be non-negative` if
-    the data's size is dynamic, measured with TensorRT-RTX 1.7.1.
+    In torch's `expand`, -1 keeps a size; in ONNX that is 1, and -1 is invalid. ONNX Runtime refuses it, and so does
+    TensorRT: the parser with `Invalid Node`, or, if the data's size is dynamic, the builder with `ISliceLayer size
+    elements must be non-negative`, measured with TensorRT-RTX 1.7.1.
 
     ## Fix
-    1 for -1 if the whole shape is known. UNSAFE: most likely intended, but the original model is invalid. No fix for
-    other negative sizes.
+    1 instead of -1 if the whole shape is known. UNSAFE: it is most likely the intention, but the original model is
+    invalid. None for other negative sizes.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Expand.html
@@ -43,14 +43,14 @@ def expand_to_minus_one(node: Node, model: Model) -> Iterator[Match]:
 
 expand_to_minus_one.examples = [
     Fixed(
-        "-1 to keep a size, as in torch",
+        "-1 for an unchanged size, as in torch",
         before="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
         after="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
         safety=Safety.UNSAFE,
         runs=False,
     ),
     Flagged(
-        "requires --unsafe-fixes",
+        "the fix requires --unsafe-fixes",
         "g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
         runs=False,
     ),
@@ -69,17 +69,20 @@ expand_to_minus_one.examples = [
         runs=False,
     ),
     Flagged(
-        "beside an unknown size",
+        "a shape with a dynamic size",
         """g (float[N,1] x, int64[1] k) => (float[N,K] y) <int64[1] m = {-1}> {
             s = Concat<axis = 0>(m, k)  y = Expand(x, s) }""",
         safety=Safety.UNSAFE,
         runs=False,
     ),
-    Silent("1 keeps a size", "g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }"),
-    Silent("0", "g (float[1,1] x) => (float[0,3] y) <int64[2] s = {0, 3}> { y = Expand(x, s) }"),
-    Silent("a size from the caller", "g (float[N,1] x, int64[2] s) => (float[A,B] y) { y = Expand(x, s) }"),
     Silent(
-        "a Reshape's -1 is valid",
+        "1 for an unchanged size",
+        "g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
+    ),
+    Silent("a size of 0", "g (float[1,1] x) => (float[0,3] y) <int64[2] s = {0, 3}> { y = Expand(x, s) }"),
+    Silent("the shape is an input", "g (float[N,1] x, int64[2] s) => (float[A,B] y) { y = Expand(x, s) }"),
+    Silent(
+        "a Reshape, where -1 is valid",
         "g (float[N,3] x) => (float[A,3] y) <int64[2] s = {-1, 3}> { y = Reshape(x, s) }",
     ),
 ]

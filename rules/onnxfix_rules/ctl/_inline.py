@@ -1,4 +1,4 @@
-"""Inline the nodes of a subgraph in place of the node that owns it."""
+"""Inlines the nodes of a subgraph at the node that owns it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from onnxfix.files import tensors
 from onnxfix.rule import AddNode, Draft, Model, Node, Scope, Value, least_inputs, shared
 
 OPTIONAL_IDENTITY = 16
-"""Opset since which Identity supports every type of value; tensors always, sequences since 14."""
+"""First opset whose Identity supports every type of value; it always supports tensors, and sequences since 14."""
 
 
 def reads(node: Node) -> Iterator[Value]:
-    """The outer values that a node uses: its inputs, and captures of its subgraphs."""
+    """The values that a node reads from its graph: its inputs, and what its subgraphs capture."""
     yield from (value for value in node.inputs if value is not None)
     if node.subgraphs:
         captured = shared(node.model, _captured)
@@ -23,9 +23,9 @@ def reads(node: Node) -> Iterator[Value]:
 
 
 def _captured(model: Model) -> dict[Scope, tuple[Value, ...]]:
-    """The outer values that each subgraph captures, itself or through a nested one, each value once.
+    """The outer values that each subgraph captures, itself or through inner subgraphs, each value once.
 
-    Computed for all at once: visiting every subgraph separately is quadratic in the nesting depth.
+    Computed for all at once: walking every subgraph separately is quadratic in the nesting depth.
     """
     found: dict[Scope, tuple[Value, ...]] = {}
     for scope in reversed(model.scopes):  # inner ones first
@@ -39,7 +39,7 @@ def _captured(model: Model) -> dict[Scope, tuple[Value, ...]]:
 
 
 def inside(node: Node) -> Iterator[Node]:
-    """The node itself and those of its subgraphs."""
+    """The node itself and all nodes of its subgraphs."""
     yield node
     for sub in node.subgraphs:
         for scope in sub.walk():
@@ -47,7 +47,7 @@ def inside(node: Node) -> Iterator[Node]:
 
 
 def needed(body: Scope, wanted: Sequence[Value]) -> list[Node] | None:
-    """The nodes of ``body`` that the wanted values need, producers first; None if they use a sparse weight."""
+    """The nodes of ``body`` that the wanted values need, producers first; None if one needs a sparse weight."""
     live: set[int] = set()
     pending = [value for value in wanted if value.scope is body]
     while pending:
@@ -63,14 +63,14 @@ def needed(body: Scope, wanted: Sequence[Value]) -> list[Node] | None:
 
 
 def visible(node: Node, values: Sequence[Value]) -> bool:
-    """Whether the names refer to these values at ``node``, as they do inside its subgraphs."""
+    """Whether these values are visible by their names in the graph of ``node``, not only in its subgraphs."""
     return all(node.scope.lookup(value.name) is value for value in values)
 
 
 class Inliner:
-    """Copies nodes of ``body`` to the position of ``draft``'s anchor, once or repeatedly, under new names.
+    """Copies nodes of ``body`` to the anchor of ``draft``, once or several times, under new names.
 
-    ``attributes`` replaces a function's attributes in a copy of its body; missing ones are omitted.
+    ``attributes`` replace a function's attributes in a copy of its body; references to missing ones are dropped.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class Inliner:
     def copy(
         self, nodes: Sequence[Node], given: Mapping[Value, str], targets: Mapping[Value, str]
     ) -> dict[Value, str]:
-        """Add a copy of the nodes; ``given`` are the names for the body's inputs.
+        """Add a copy of the nodes; ``given`` maps the body's inputs to names.
 
-        ``targets`` are names for results, otherwise new. Returns the name of every value of the copy.
+        ``targets`` maps results to names; other results get new ones. Returns the name of every value of the copy.
         """
         names = dict(given)
         for node in nodes:
@@ -102,7 +102,7 @@ class Inliner:
         return names
 
     def _read(self, node: Node, proto: NodeProto, names: Mapping[Value, str]) -> None:
-        """Replace a copy's inputs, and its attributes by those of the call."""
+        """Set the inputs of a copy, and replace its attribute references by the call's attributes."""
         proto.ClearField("name")  # another graph may use it, and names must be unique
         proto.input[:] = ["" if v is None else self.name(v, names) for v in node.inputs]
         while len(proto.input) > least_inputs(proto) and not proto.input[-1]:
@@ -126,7 +126,7 @@ class Inliner:
         return copy
 
     def _rename_inside(self, node: Node, proto: NodeProto, names: dict[Value, str]) -> None:
-        """Rename everything that the copy's subgraphs define, so that nothing is hidden at any position."""
+        """Rename all definitions in the copy's subgraphs, so that they shadow no name at the new position."""
         stack = list(zip(node.subgraphs, graphs_of(proto), strict=True))
         while stack:
             scope, graph = stack.pop()
@@ -151,11 +151,11 @@ class Inliner:
         del graph.value_info[:]
         graph.value_info.extend(kept)
         for note in graph.quantization_annotation:
-            note.tensor_name = self._meant(scope, note.tensor_name, names)
+            note.tensor_name = self._renamed(scope, note.tensor_name, names)
             for entry in note.quant_parameter_tensor_names:
-                entry.value = self._meant(scope, entry.value, names)
+                entry.value = self._renamed(scope, entry.value, names)
 
-    def _meant(self, scope: Scope, name: str, names: Mapping[Value, str]) -> str:
+    def _renamed(self, scope: Scope, name: str, names: Mapping[Value, str]) -> str:
         value = scope.lookup(name)
         return name if value is None else self.name(value, names)
 
@@ -183,7 +183,7 @@ def graphs_of(node: NodeProto) -> list[GraphProto]:
 
 
 def movable(nodes: Sequence[Node], results: Sequence[Value], body: Scope, owner: Node) -> bool:
-    """Whether the values that the copies read are available at ``owner``, and weights can be stored there."""
+    """Whether copies work in the graph of ``owner``: captured values are visible there, and weights can be copied."""
     read = dict.fromkeys((*(v for node in nodes for v in reads(node)), *results))
     captured = [v for v in read if v.scope is not body]
     weights = [v for v in read if v.scope is body and v.initializer is not None]
@@ -194,10 +194,10 @@ def movable(nodes: Sequence[Node], results: Sequence[Value], body: Scope, owner:
 
 
 def deliver(draft: Draft, output: Value, source: str, of: Value) -> bool:
-    """Replace the anchor's ``output`` by ``source``, a name available at the anchor.
+    """Replace the anchor's ``output`` by ``source``, a name in the anchor's graph.
 
-    ``of`` is the value of ``source``, for its type. Returns False if the output must keep its name and no node can
-    produce it. The caller removes the anchor.
+    ``of`` is the value of ``source``, for its type. Returns False if the output must keep its name and no Identity
+    supports the type. The caller removes the anchor.
     """
     if output.replaceable:
         draft.replace_uses(output, source)
@@ -209,7 +209,7 @@ def deliver(draft: Draft, output: Value, source: str, of: Value) -> bool:
 
 
 def may_keep_name(anchor: Node, of: Value) -> bool:
-    """Whether an Identity may rename the value at ``anchor``."""
+    """Whether an Identity in the graph of ``anchor`` supports the type of the value."""
     return anchor.scope.opset() >= OPTIONAL_IDENTITY or is_tensor(of)
 
 

@@ -1,4 +1,4 @@
-"""Shared by the Loop rules: the body, whether the condition can end the loop, and replacing the condition by true."""
+"""Shared by the rules about Loop: its body, whether its condition can end it, and replacing the condition by true."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def body_of(node: Node) -> Scope | None:
 
 
 def trips(node: Node, model: Model, most: int) -> int | None:
-    """The trip count, if it is the same for every input and at most ``most``."""
+    """The trip count if it is constant and at most ``most``, else None."""
     count = node.input(0)
     if count is None:
         return None
@@ -39,13 +39,13 @@ def trips(node: Node, model: Model, most: int) -> int | None:
 
 
 def begins(node: Node, model: Model) -> bool:
-    """Whether the Loop's condition is certainly true at first, or absent, which is equivalent."""
+    """Whether the Loop's initial condition is certainly true, or omitted, which is equivalent."""
     condition = node.input(1)
     return condition is None or always_true(condition, None, model)
 
 
 def goes_on(body: Scope, model: Model) -> bool:
-    """Whether the body, once entered with a true condition, keeps it true."""
+    """Whether the body returns true whenever its condition is true."""
     return always_true(body.outputs[0], body.inputs[1], model)
 
 
@@ -77,13 +77,13 @@ def _known_true(value: Value, model: Model) -> bool:
 
 
 def scalar(value: Value) -> bool:
-    """Whether a body's input is declared as a scalar, or without a shape, which is a scalar for these two."""
+    """Whether the body's counter or condition is declared as a scalar, or without a shape, which is equivalent."""
     declared = value.declared
     return declared is None or len(declared.tensor_type.shape.dim) == 0
 
 
 def true_inside(body: Scope) -> list[Edit] | None:
-    """Edits that make the readers of the body's condition read true; None if that is not possible."""
+    """Edits that replace the body's condition by true for its readers; None if that is not possible."""
     inner = body.inputs[1]
     declared = 0 if inner.declared is None else inner.declared.tensor_type.elem_type
     if not inner.replaceable or not scalar(inner) or declared not in (0, TensorProto.BOOL):

@@ -1,4 +1,4 @@
-"""The tensors in a sequence, if the graph determines them: one entry per tensor."""
+"""The tensors of a sequence, if the graph determines them: one entry per tensor."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MAKERS = frozenset(
 
 @dataclass(frozen=True)
 class Item:
-    """A tensor of a sequence: ``source`` itself, or its part ``start`` to ``stop`` along ``axis``.
+    """A tensor of a sequence: ``source`` itself, or its slice from ``start`` to ``stop`` along ``axis``.
 
-    ``squeezed``: the part is one row, without the axis.
+    ``squeezed``: the slice has length 1, and the axis is removed.
     """
 
     source: Value
@@ -30,7 +30,7 @@ class Item:
     squeezed: bool = False
 
     def write(self, draft: Draft) -> str:
-        """The tensor's name where the draft's anchor stands."""
+        """Add the nodes that compute the tensor at the draft's anchor, and return its name."""
         if self.start < 0:
             return self.source.name
         if self.squeezed:
@@ -41,7 +41,7 @@ class Item:
 
 
 def items(value: Value, model: Model) -> tuple[list[Item], list[Node]] | None:
-    """The tensors of a sequence and the nodes that produce it; None if unknown."""
+    """The tensors of a sequence and the nodes that make it; None if unknown."""
     chain: list[Node] = []
     while True:
         node = value.producer
@@ -70,7 +70,7 @@ def _made(node: Node, model: Model) -> list[Item] | None:
 
 
 def _changed(held: Sequence[Item], node: Node) -> list[Item] | None:
-    """After an insertion or a removal at a constant position."""
+    """The tensors after an insertion or a removal at a constant position."""
     if node.op_type == "Identity":
         return list(held)
     insert = node.op_type == "SequenceInsert"
@@ -87,7 +87,7 @@ def _changed(held: Sequence[Item], node: Node) -> list[Item] | None:
 
 
 def index_of(position: Value, length: int, limit: int) -> int | None:
-    """A constant position normalized to 0 to ``limit`` - 1, or None."""
+    """A constant position, normalized to 0 <= position < ``limit``; None if not constant or out of range."""
     array = position.constant(64)
     if array is None or array.size != 1 or array.dtype.kind != "i":
         return None
@@ -97,7 +97,7 @@ def index_of(position: Value, length: int, limit: int) -> int | None:
 
 
 def axis_of(node: Node, rank: int) -> int | None:
-    """The normalized axis of a SplitToSequence, or None."""
+    """The non-negative axis of a SplitToSequence, or None if it is invalid."""
     axis = int(node.attr("axis", 0))
     return axis % rank if rank and -rank <= axis < rank else None
 
@@ -134,7 +134,7 @@ def _sizes(split: Value, size: int) -> list[int] | None:
 
 
 def whole(value: Value, axis: int, stack: bool, model: Model) -> tuple[Value, Node] | None:
-    """The tensor that was split along ``axis``, if concatenating the sequence there restores it; else None."""
+    """The tensor that was split along ``axis``, if concatenating the sequence restores it; else None."""
     node = value.producer
     data = None if node is None or node.op_type != "SplitToSequence" or not node.is_onnx else node.input(0)
     if node is None or data is None:
@@ -145,5 +145,5 @@ def whole(value: Value, axis: int, stack: bool, model: Model) -> tuple[Value, No
     if first is None or first != second or squeezed != stack:
         return None
     shape = model.shapes.shape(data)
-    # An empty tensor has no parts, and no parts cannot be concatenated.
+    # An empty axis gives no parts, and an empty sequence cannot be concatenated.
     return (data, node) if shape is not None and equal(shape[first], 0).no else None

@@ -1,4 +1,4 @@
-"""CTL001: a loop with both a trip count and a condition."""
+"""CTL001: loops with both a trip count and a condition."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from onnxfix.rule import (
 )
 
 _SMALL = 16
-"""Bytes: a condition is one element."""
+"""Bytes, enough for a condition of one element."""
 
 
 @rule("CTL001", ops=["Loop"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[53, 28])
 def loop_that_may_end_early(node: Node, model: Model) -> Iterator[Match]:
-    """A Loop with trip count, condition and scan outputs: TensorRT returns as many rows as the trip count.
+    """A Loop with a trip count, a condition and scan outputs: TensorRT returns as many rows as the trip count says.
 
     ## Why it matters
-    In ONNX a scan output has a row for each iteration that ran. In TensorRT it is as long as the trip count; if the
-    condition ends the loop earlier, the other rows are undefined. Measured with TensorRT-RTX 1.7.1: a loop of at most
-    6 iterations has an output of shape [6, 2], regardless of the condition. It builds, with a warning: `both a trip
-    limit and a loop termination condition was set! If the number of iterations of the loop is less than the trip
-    limit during runtime, scan output … may have the wrong shape. For consistent results it's recommended to export
-    loops with only a trip limit`. The loop-carried outputs are correct.
+    In ONNX a scan output has one row per iteration that ran. In TensorRT its length is the trip count; if the condition
+    ends the loop earlier, the other rows are undefined. Measured with TensorRT-RTX 1.7.1: a loop of at most 6
+    iterations has an output of shape [6, 2], whatever the condition says. It builds, with a warning: `both a trip limit
+    and a loop termination condition was set! If the number of iterations of the loop is less than the trip limit during
+    runtime, scan output … may have the wrong shape. For consistent results it's recommended to export loops with only a
+    trip limit`. The loop-carried outputs are correct.
 
-    - **error**: the condition may be false before the trip count is reached, or is not proven to stay true.
-    - **warning**: it is always true, or is unless a caller overrides a default. Exporters write such loops for `for i
-      in range(n)`. The rows are correct, but the condition is not needed.
+    - **error**: the condition may become false before the trip count is reached, or is not proven to stay true.
+    - **warning**: it is always true, or is so unless a caller overrides a default. Exporters write such loops for `for
+      i in range(n)`. The rows are correct, and the condition is superfluous.
 
     ## Fix
-    If the condition is true at first (or false only because there are no iterations) and the body keeps it so, the
-    Loop's condition is removed; its readers in the body read true. Exact. Removing only the input does not work:
-    TensorRT refuses the body (`Node input was not registered`). No fix if the loop may really end early: compute a
-    fixed number of iterations, or use as many rows as a counter in the loop returns.
+    If the initial condition is true (or false only because there are no iterations) and the body keeps it true, the
+    Loop's condition is removed; its readers in the body read a constant true. Exact. Removing only the input is not
+    enough: TensorRT refuses the body (`Node input was not registered`). There is no fix if the loop may really end
+    early: compute a fixed number of iterations, or read only as many rows as a counter in the loop says.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html
@@ -64,11 +64,11 @@ def loop_that_may_end_early(node: Node, model: Model) -> Iterator[Match]:
         return
     if not any(is_read(value) for value in node.outputs[carried:]):
         return
-    begun = _is_any(condition, count)
-    if (begun or _is_true(condition, None, model, defaults=True)) and _is_true(
+    same_source = _is_any(condition, count)
+    if (same_source or _is_true(condition, None, model, defaults=True)) and _is_true(
         body.outputs[0], body.inputs[1], model, defaults=True
     ):
-        certain = (begun or _is_true(condition, None, model)) and _is_true(
+        certain = (same_source or _is_true(condition, None, model)) and _is_true(
             body.outputs[0], body.inputs[1], model
         )
         unless = "" if certain else ", unless a default is overridden"
@@ -81,8 +81,8 @@ def loop_that_may_end_early(node: Node, model: Model) -> Iterator[Match]:
         )
         return
     yield Match(
-        "Loop with a trip count and a condition that may end it earlier: TensorRT's scan outputs have one "
-        "row per iteration of the trip count",
+        "Loop with a trip count and a condition that may end it earlier: TensorRT's scan outputs have as many rows as "
+        "the trip count",
         node=node,
     )
 
@@ -101,7 +101,7 @@ def _is_any(condition: Value, count: Value) -> bool:
 
 
 def _is_true(value: Value, given: Value | None, model: Model, *, defaults: bool = False) -> bool:
-    """Whether the value is certainly true, if ``given`` is; with ``defaults``, if no input default is overridden."""
+    """Whether the value is certainly true if ``given`` is; ``defaults``: unless a caller overrides a default."""
     pending, seen = [value], {id(value)}
     while pending:
         value = pending.pop()
@@ -130,11 +130,11 @@ def _is_known_true(value: Value, model: Model, defaults: bool) -> bool:
 
 
 def _without_condition(node: Node, body: Scope, model: Model) -> Fix | None:
-    """Remove the condition input and use true inside the body."""
+    """Remove the condition's input, and replace it by true inside the body; None if that is not possible."""
     inner = body.inputs[1]
     edits: list[Edit] = [SetInput(node, 1, "")]
     if len(node.inputs) < 3:
-        return None  # a Loop has at least two inputs, and an empty last one is cut off
+        return None  # a Loop has at least two inputs, and an empty last one is dropped
     if not inner.replaceable:
         return None
     if inner.use_count:
@@ -159,16 +159,15 @@ _OUT = "(bool more, float[2] w, float[2] s)"
 def _loop(
     more: str, call: str = "n, t, x", *, before: str = "", true: str = "<bool t = {1}>", head: str = ""
 ) -> str:
-    """A model whose loop has a scan output; ``more`` computes the loop condition."""
+    """A model whose loop has a scan output; ``more`` computes the body's condition."""
     return f"""{_START} {true} {{ {before} y, z = Loop({call})<body = b {_IN} => {_OUT} {head} {{
         {more}  w = Add(v, v)  s = Neg(v) }}> }}"""
 
 
-# Fixed examples do not run here: onnx.reference treats a missing condition as false. The tests run them with ONNX
-# Runtime.
+# Fixed models do not run here: onnx.reference interprets a missing condition as false. The tests use ONNX Runtime.
 loop_that_may_end_early.examples = [
     Fixed(
-        "true at first, and passed through",
+        "initially true, and passed on",
         before=_loop("more = Identity(on)"),
         after=_loop("more = Identity(d)", "n, , x", true="", head="<bool d = {1}>"),
     ),
@@ -179,7 +178,7 @@ loop_that_may_end_early.examples = [
         opset=13,
     ),
     Fixed(
-        "true derived from true, with another reader of the condition",
+        "true by And; another node reads the condition",
         before="""g (float[2] x, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
             y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 e = Identity(on)  more = And(e, t)  w = Where(on, v, x)  s = Neg(v) }> }""",
@@ -188,7 +187,7 @@ loop_that_may_end_early.examples = [
                 <bool d = {1}> { e = Identity(d)  more = And(e, t)  w = Where(d, v, x)  s = Neg(v) }> }""",
     ),
     Fixed(
-        "in a local function, with a Constant instead of an initializer",
+        "inside a local function, with a Constant instead of an initializer",
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2] x, int64 n) => (float[2] y, float[K,2] z) { y, z = my.F(x, n) }
             <domain: "my", opset_import: ["" : 18]> F (a, m) => (p, q) { t = Constant<value = bool {1}>()
@@ -199,10 +198,10 @@ loop_that_may_end_early.examples = [
             <domain: "my", opset_import: ["" : 18]> F (a, m) => (p, q) {
             p, q = Loop(m, , a)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 d = Constant<value = bool {1}>()  more = Identity(d)  w = Add(v, v)  s = Neg(v) }> }""",
-        runs=False,  # onnx's evaluator has its own Loop for functions, and runs it zero times
+        runs=False,  # onnx's evaluator runs a Loop in a function zero times
     ),
     Fixed(
-        "trip count and condition cast from the same value: ONNX's own Range by a Loop",
+        "trip count and condition cast from the same value, as in ONNX's expansion of Range",
         before="""g (float[2] x, int32 n) => (float[2] y, float[K,2] z) { c = Cast<to = 9>(n)  m = Cast<to = 7>(n)
             y, z = Loop(m, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
@@ -211,38 +210,36 @@ loop_that_may_end_early.examples = [
                 <bool d = {1}> { more = Identity(d)  w = Add(v, v)  s = Neg(v) }> }""",
     ),
     Flagged(
-        "casts of two values",
+        "trip count and condition cast from different values",
         """g (float[2] x, int32 n, int32 k) => (float[2] y, float[K,2] z) {
             c = Cast<to = 9>(k)  m = Cast<to = 7>(n)
             y, z = Loop(m, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
     ),
+    Flagged("the condition depends on the state", _loop("m = ReduceMax<keepdims = 0>(v)  more = Less(m, l)")),
+    Flagged("the initial condition is an input", _loop("more = Identity(t)", "n, c, x")),
+    Flagged("the initial condition is false", _loop("more = Identity(f)", "n, f, x", before="f = Not(t)")),
     Flagged(
-        "it ends when a threshold is reached", _loop("m = ReduceMax<keepdims = 0>(v)  more = Less(m, l)")
-    ),
-    Flagged("it may not start", _loop("more = Identity(t)", "n, c, x")),
-    Flagged("it never starts", _loop("more = Identity(f)", "n, f, x", before="f = Not(t)")),
-    Flagged(
-        "an initial true that may be overridden: a warning",
+        "the initial condition is true by default (a warning)",
         """g (float[2] x, bool t, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
             y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
     ),
     Flagged(
-        "the body returns its input directly: there is no node to replace",
+        "the body returns its condition directly, so no node can be rewired",
         """g (float[2] x, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
             y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool on, float[2] w, float[2] s) {
                 w = Add(v, v)  s = Neg(v) }> }""",
     ),
-    Silent("a trip count only", _loop("more = Identity(t)", "n, , x")),
+    Silent("a trip count without a condition", _loop("more = Identity(t)", "n, , x")),
     Silent(
-        "a condition without scan output, which TensorRT handles correctly",
+        "a condition and no scan output, which TensorRT imports correctly",
         """g (float[2] x, bool c, int64 n) => (float[2] y) {
             y = Loop(n, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
                 more = Not(on)  w = Add(v, v) }> }""",
     ),
     Silent(
-        "an unused scan output",
+        "unused scan output",
         """g (float[2] x, bool c, int64 n) => (float[2] y) {
             y, z = Loop(n, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 more = Not(on)  w = Add(v, v)  s = Neg(v) }> }""",

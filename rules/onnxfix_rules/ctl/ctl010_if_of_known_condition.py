@@ -1,4 +1,4 @@
-"""CTL010: an If with a known condition."""
+"""CTL010: If nodes with a constant condition."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def if_of_known_condition(node: Node, model: Model) -> Iterator[Match]:
     """An If whose condition is the same for every input: only one branch ever runs.
 
     ## Why it matters
-    Exporters leave such branches behind, most often torch's guard of `squeeze(d)`, which checks whether the size is
-    1. If the condition is a weight, TensorRT imports only the branch taken. If nodes compute it, TensorRT-RTX 1.7.1
-    imports both, measured: an unsupported operator (`Det`) in the other branch refuses the model although it never
-    runs, and an If and its branches stay in the network (`CONDITION`, `CONDITIONAL_INPUT`, `CONDITIONAL_OUTPUT`)
-    until the builder folds them. TensorRT 8 also refuses branches of different shape.
+    Exporters leave such branches behind, most often torch's guard of `squeeze(d)`, which tests whether the size is 1.
+    If the condition is a weight, TensorRT imports only the branch that runs. If nodes compute it, TensorRT-RTX 1.7.1
+    imports both, measured: an unsupported operator (`Det`) fails the model although it never runs, and the If and its
+    branches stay in the network (`CONDITION`, `CONDITIONAL_INPUT`, `CONDITIONAL_OUTPUT`) until the builder folds them.
+    TensorRT 8 also refuses branches of different shape.
 
-    - **warning**: the condition is computed, so the branch that never runs may still refuse the model.
+    - **warning**: the condition is computed, so the branch that never runs may still fail the model.
     - **information**: the condition is a weight.
 
     ## Fix
-    The nodes of the branch taken replace the If, under new names; captured values keep theirs. Exact. An output that
-    the branch passes through gets an Identity if its name must stay. Loops and branches inside are copied with new
-    inner names. Sparse weights and weights in external files are only reported.
+    The nodes of the branch that runs replace the If, under new names; captured values keep theirs. Exact. An output
+    that the branch returns unchanged gets an Identity if its name must be kept. Loops and other branches inside it are
+    copied, with new names inside. Branches with sparse weights or weights in external files are only reported.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__If.html
@@ -51,13 +51,15 @@ def if_of_known_condition(node: Node, model: Model) -> Iterator[Match]:
     condition = node.input(0)
     if condition is None:
         return
-    taken = known(condition, model)
-    branch = next((s for s in node.subgraphs if s.attr == ("then_branch" if taken else "else_branch")), None)
-    if taken is None or branch is None or len(branch.outputs) < len(node.outputs) or branch.inputs:
+    outcome = known(condition, model)
+    branch = next(
+        (s for s in node.subgraphs if s.attr == ("then_branch" if outcome else "else_branch")), None
+    )
+    if outcome is None or branch is None or len(branch.outputs) < len(node.outputs) or branch.inputs:
         return
     yield Match(
-        f"the condition {condition.name!r} is always {str(taken).lower()}: only the "
-        f"{'then' if taken else 'else'} branch runs",
+        f"the condition {condition.name!r} is always {str(outcome).lower()}: only the "
+        f"{'then' if outcome else 'else'} branch runs",
         node=node,
         severity=Severity.INFO if condition.is_constant else Severity.WARNING,
         fix=_inlined(node, branch),
@@ -66,7 +68,7 @@ def if_of_known_condition(node: Node, model: Model) -> Iterator[Match]:
 
 
 def known(condition: Value, model: Model) -> bool | None:
-    """What a condition is for every input, or None."""
+    """The constant value of a condition, or None."""
     array = condition.constant()
     if array is not None:
         return bool(array.reshape(-1)[0]) if array.size == 1 and array.dtype == bool else None
@@ -76,7 +78,7 @@ def known(condition: Value, model: Model) -> bool | None:
 
 
 def _inlined(node: Node, branch: Scope) -> Fix | None:
-    """Replace the If by the branch's nodes."""
+    """A fix that replaces the If by the branch's nodes; None if that is not possible."""
     pairs = [
         (o, r) for o, r in zip(node.outputs, branch.outputs, strict=False) if o is not None and is_read(o)
     ]
@@ -93,11 +95,11 @@ def _inlined(node: Node, branch: Scope) -> Fix | None:
     if not all(_inline.may_keep_name(node, result) for result in renamed):
         return None
     title = f"replace the If by its {branch.attr.split('_')[0]} branch"
-    # Ifs are nested, and a fix of the outer one includes the inner ones: the copy is made on demand.
-    return Fix(title, partial(_written_out, nodes, branch, pairs, kept, targets), replaces=node)
+    # A fix of an outer If copies the inner ones too, so the copy is made only when the fix is applied.
+    return Fix(title, partial(_inlining_edits, nodes, branch, pairs, kept, targets), replaces=node)
 
 
-def _written_out(
+def _inlining_edits(
     nodes: Sequence[Node],
     branch: Scope,
     pairs: Sequence[tuple[Value, Value]],
@@ -106,8 +108,8 @@ def _written_out(
 ) -> list[Edit]:
     """The edits that replace the If by ``nodes`` of the branch.
 
-    ``pairs`` are its outputs with the branch's results; ``kept`` are outputs that keep their names, and ``targets``
-    results that get such a name.
+    ``pairs`` are the outputs of the If with the branch's results; ``kept`` are outputs that keep their names, and
+    ``targets`` maps results to such names.
     """
     node = branch.owner
     assert node is not None
@@ -133,12 +135,12 @@ _GUARDED = "<int64[1] a = {0}, int64 z = {0}, int64 o = {1}>"
 
 if_of_known_condition.examples = [
     Fixed(
-        "a true weight",
+        "an initializer: true",
         before=f"g (float[2] x) => (float[2] y) <bool c = {{1}}> {{ y = If(c){_TWO} }}",
         after="g (float[2] x) => (float[2] y) { y = Neg(x) }",
     ),
     Fixed(
-        "a false Constant",
+        "a Constant: false",
         before=f"g (float[2] x) => (float[2] y) {{ c = Constant<value = bool {{0}}>()  y = If(c){_TWO} }}",
         after="g (float[2] x) => (float[2] y) { y = Abs(x) }",
         opset=11,
@@ -149,17 +151,17 @@ if_of_known_condition.examples = [
         after="g (float[2] x) => (float[2] y) { y = Abs(x) }",
     ),
     Fixed(
-        "torch's squeeze(0): the branches differ in rank, and the input's shape decides",
+        "torch's squeeze(0): branches of different rank, and a static size of 1",
         before=f"g (float[1,N] x) => (float[N] y) {_GUARDED} {{ {_GUARD} }}",
         after="g (float[1,N] x) => (float[N] y) <int64[1] a = {0}> { y = Squeeze(x, a) }",
     ),
     Fixed(
-        "the else branch, for a size other than 1",
+        "torch's squeeze(0): a static size other than 1",
         before=f"g (float[3,N] x) => (float[3,N] y) {_GUARDED} {{ {_GUARD} }}",
         after="g (float[3,N] x) => (float[3,N] y) { y = Identity(x) }",
     ),
     Fixed(
-        "weights, name collisions, and captured values",
+        "weights, outer names that are in use, and captured values",
         before="""g (float[2] x) => (float[2] y, float[2] z) <bool c = {1}, float[2] w = {5, 6}> {
             a = Neg(x)  t = If(c)<then_branch = p () => (float[2] u) <float[2] k = {1, 2}> {
                 b = Add(a, k)  e = Mul(b, w)  u = Sub(e, x) }, else_branch = q () => (float[2] v) { v = Exp(x) }>
@@ -168,7 +170,7 @@ if_of_known_condition.examples = [
             a = Neg(x)  b = Add(a, k)  e = Mul(b, w)  u = Sub(e, x)  y = Abs(u)  z = Exp(a) }""",
     ),
     Fixed(
-        "several outputs: a repeated one, a weight, and a captured value",
+        "several outputs: the same twice, a weight, and a captured value",
         before="""g (float[2] x) => (float[2] p, float[2] q, float[2] r, float[2] s) <bool c = {1}> {
             p, q, r, s = If(c)<
             then_branch = t () => (float[2] u, float[2] u, float[2] k, float[2] x) <float[2] k = {1, 2}> { u = Neg(x) },
@@ -177,7 +179,7 @@ if_of_known_condition.examples = [
             p = Neg(x)  q = Identity(p)  r = Identity(k)  s = Identity(x) }""",
     ),
     Fixed(
-        "an unused output and its nodes",
+        "an unused output, and the nodes that compute it",
         before="""g (float[2] x) => (float[2] y) <bool c = {1}> { y, n = If(c)<
             then_branch = t () => (float[2] u, float[2] w) { u = Neg(x)  w = Exp(x) },
             else_branch = e () => (float[2] v, float[2] o) { v = Abs(x)  o = Log(x) }> }""",
@@ -191,7 +193,7 @@ if_of_known_condition.examples = [
         after="g (float[2] x, bool k) => (float[2] y) { w = Neg(x)  y = Exp(w) }",
     ),
     Fixed(
-        "a loop with a trip count only",
+        "a branch with a Loop without a condition",
         before="""g (float[2] x, int64 n) => (float[N,2] y) <bool c = {1}> { y = If(c)<
             then_branch = t () => (float[A,2] u) { u = Loop(n, "")<body = b (int64 i, bool on)
                 => (bool more, float[2] w) { more = Identity(on)  w = Neg(x) }> },
@@ -201,7 +203,7 @@ if_of_known_condition.examples = [
                 more = Identity(on)  w = Neg(x) }> }""",
     ),
     Fixed(
-        "in a loop's body",
+        "inside a loop body",
         before=f"""g (float[2] x, int64 n) => (float[2] y) <bool c = {{1}}> {{
             y = Loop(n, , x)<body = b (int64 i, bool on, float[2] h) => (bool more, float[2] w) {{
                 more = Constant<value = bool {{1}}>()  r = If(c){_TWO}  w = Add(h, r) }}> }}""",
@@ -210,7 +212,7 @@ if_of_known_condition.examples = [
                 more = Constant<value = bool {1}>()  r = Neg(x)  w = Add(h, r) }> }""",
     ),
     Fixed(
-        "in a local function, with its attribute",
+        "inside a local function, with its attribute",
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2] x) => (float[2] y) { y = my.F<alpha = 0.5>(x) }
             <domain: "my", opset_import: ["" : 18]> F <alpha> (a) => (b) { c = Constant<value = bool {1}>()
@@ -222,7 +224,7 @@ if_of_known_condition.examples = [
             b = LeakyRelu<alpha: float = @alpha>(a) }""",
     ),
     Fixed(
-        "the taken branch contains a loop that captures its values and a weight",
+        "a branch with a Loop that captures its values and a weight",
         before="""g (float[2] x, int64 n) => (float[2] y) <bool c = {1}> { y = If(c)<
             then_branch = t () => (float[2] u) <float[2] k = {1, 2}> { a = Exp(x)  m = Mul(a, k)
                 u = Loop(n, c, m)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
@@ -234,7 +236,7 @@ if_of_known_condition.examples = [
                 more = Identity(on)  q = Add(v, a)  w = Sub(q, k) }> }""",
     ),
     Fixed(
-        "an If two levels down with the outer names inside",
+        "a branch with Ifs nested two levels deep",
         before="""g (float[2] x, bool d) => (float[2] y, float[2] z) <bool c = {1}> { z = Neg(x)  t = If(c)<
             then_branch = p () => (float[2] r) { a = Exp(x)
                 r = If(d)<then_branch = p1 () => (float[2] u) { e = Add(a, x)  u = If(d)<
@@ -248,13 +250,13 @@ if_of_known_condition.examples = [
                         else_branch = q2 () => (float[2] h) <float[2] w = {3, 4}> { h = Mul(w, a) }> },
                       else_branch = q1 () => (float[2] v) { v = Abs(a) }>  y = Neg(t) }""",
     ),
-    Silent("the condition is a graph input", f"g (float[2] x, bool c) => (float[2] y) {{ y = If(c){_TWO} }}"),
+    Silent("the condition is an input", f"g (float[2] x, bool c) => (float[2] y) {{ y = If(c){_TWO} }}"),
     Silent(
-        "the condition has a default that may be overridden",
+        "the condition is an input with a default",
         f"g (float[2] x, bool c) => (float[2] y) <bool c = {{1}}> {{ y = If(c){_TWO} }}",
     ),
     Silent(
-        "an unknown size",
+        "the size is dynamic",
         f"""g (float[M,N] x) => (float y) {_GUARDED} {{
             {_GUARD.replace("y =", "t =")}  y = ReduceMax<keepdims = 0>(t) }}""",
     ),

@@ -1,4 +1,4 @@
-"""CTL011: an If whose branches have different ranks."""
+"""CTL011: If nodes whose branches have different ranks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from onnxfix_rules.ctl.ctl010_if_of_known_condition import known
 
 @rule("CTL011", ops=["If"], severity=Severity.ERROR, hazards=[9])
 def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
-    """An If whose branches return tensors of different rank, with a condition that is not constant.
+    """An If whose branches return tensors of different rank, and whose condition is not constant.
 
     ## Why it matters
-    A TensorRT tensor has one rank. The parser accepts the model and the builder refuses it, measured with
-    TensorRT-RTX 1.7.1: `IConditionalOutputLayer …: Must have inputs with equal ranks when condition is not a
-    build-time constant. Dimensions are [3] and [N,3]`. torch exports `squeeze(d)` this way if size d is dynamic: the
-    graph checks whether the size is 1 and continues with one rank or the other. Different sizes of the same rank
-    build. TensorRT 8 refuses different shapes too, which is a warning for that target.
+    A TensorRT tensor has one rank. The parser accepts the model and the builder refuses it, measured with TensorRT-RTX
+    1.7.1: `IConditionalOutputLayer …: Must have inputs with equal ranks when condition is not a build-time constant.
+    Dimensions are [3] and [N,3]`. Torch exports `squeeze(d)` so if size d is dynamic: the graph tests whether the size
+    is 1 and continues with one rank or the other. Different sizes of the same rank build. TensorRT 8 also refuses
+    different shapes, which this rule reports for that target (a warning).
 
     ## Fix
-    None: the rank depends on the input. Declare the size in the input's shape if it is always the same: CTL010 then
-    removes the If. Or export without the guard: `x[0]`, `reshape` or `flatten` instead of `squeeze(d)`.
+    None: the correct rank depends on the input. If the size is always the same, set it in the input's shape: CTL010
+    then removes the If. Or export without the guard: `x[0]`, `reshape` or `flatten` instead of `squeeze(d)`.
 
     ## References
     - https://github.com/NVIDIA/TensorRT/issues/2846
@@ -37,7 +37,7 @@ def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
     ):
         return
     if condition.is_constant or (condition.initializer is not None and condition.is_input):
-        return  # a weight for TensorRT, which goes into one branch only
+        return  # TensorRT treats it as a weight and imports one branch only
     then, other = branches["then_branch"], branches["else_branch"]
     for output, a, b in zip(node.outputs, then.outputs, other.outputs, strict=False):
         first, second = model.shapes.shape(a), model.shapes.shape(b)
@@ -74,7 +74,7 @@ if_of_different_ranks.examples = [
         runs=False,
     ),
     Flagged(
-        "the condition is a graph input",
+        "the condition is an input",
         """g (float[1,3] x, bool c) => (float[3] y) <int64[1] a = {0}, int64[1] s = {3}> { t = If(c)
             <then_branch = p () => (float[K] u) { u = Squeeze(x, a) },
              else_branch = q () => (float[1,3] v) { v = Neg(x) }>
@@ -82,26 +82,27 @@ if_of_different_ranks.examples = [
         runs=False,
     ),
     Flagged(
-        "the second of two outputs, with a weight",
+        "the second of two outputs, a weight in one branch",
         """g (float[3] x, bool c) => (float[3] y, float z) <int64[1] a = {0}> { y, t = If(c)
             <then_branch = p () => (float[3] u, float[3] w) { u = Neg(x)  w = Exp(x) },
              else_branch = q () => (float[3] v, float k) <float k = {1}> { v = Abs(x) }>
             z = ReduceMax<keepdims = 0>(t) }""",
         runs=False,
     ),
-    Flagged("TensorRT 8 refuses different sizes too", _SHAPES, target="trt8.6"),
-    Silent("different sizes of the same rank build", _SHAPES),
+    Flagged("different sizes of the same rank, for TensorRT 8", _SHAPES, target="trt8.6"),
+    Silent("different sizes of the same rank", _SHAPES),
     Silent(
-        "a known condition is covered by CTL010", f"g (float[1,N] x) => (float y) {_GUARDED} {{ {_GUARD} }}"
+        "a constant condition, which CTL010 reports",
+        f"g (float[1,N] x) => (float y) {_GUARDED} {{ {_GUARD} }}",
     ),
     Silent(
-        "the differing output is unused",
+        "the output with different ranks is unused",
         """g (float[3] x, bool c) => (float[3] y) { y, t = If(c)
             <then_branch = p () => (float[3] u, float[3] w) { u = Neg(x)  w = Exp(x) },
              else_branch = q () => (float[3] v, float k) <float k = {1}> { v = Abs(x) }> }""",
     ),
     Silent(
-        "an unknown rank",
+        "unknown rank",
         """g (float[3] x, bool c, int64[R] s) => (float y) { t = If(c)
             <then_branch = p () => (float[3] u) { u = Neg(x) },
              else_branch = q () => (float[3] v) { v = Reshape(x, s) }>  y = ReduceMax<keepdims = 0>(t) }""",

@@ -1,4 +1,4 @@
-"""CTL012: a Loop without a condition whose body uses it."""
+"""CTL012: Loop bodies that read a condition that the Loop does not have."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from onnxfix_rules.ctl import _loops
 
 @rule("CTL012", ops=["Loop"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[28])
 def loop_without_condition(node: Node, model: Model) -> Iterator[Match]:
-    """A Loop without a condition whose body uses its condition input.
+    """A Loop without a condition whose body reads one.
 
     ## Why it matters
-    In ONNX a Loop without a condition runs for its trip count, and its body reads true. TensorRT then has no
-    condition for the body and refuses every node that uses it: `Assertion failed: (ctx->tensors().count(inputName)):
-    Node input was not registered.`, measured with TensorRT-RTX 1.7.1. `more = Identity(on)` is enough, which the
-    usual `for i in range(n)` has as the body's first output.
+    In ONNX a Loop without a condition runs as often as its trip count says, and its body reads true. TensorRT then does
+    not define the body's condition and refuses every node that reads it: `Assertion failed:
+    (ctx->tensors().count(inputName)): Node input was not registered.`, measured with TensorRT-RTX 1.7.1. `more =
+    Identity(on)` is enough, the usual first output of a body for `for i in range(n)`.
 
     ## Fix
-    Readers of the condition in the body read a constant true. Exact. No fix if the body's own result may be false:
-    ONNX ignores it, but ONNX Runtime ends the loop. Nor if the body also returns its condition directly, which
-    TensorRT accepts by itself.
+    Readers of the condition in the body read a constant true. Exact. There is no fix if the body's own result may be
+    false: by ONNX it is ignored, but ONNX Runtime ends the loop. Nor if the body also returns its condition without a
+    node in between, which TensorRT accepts on its own.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html: `input ("trip_count", "")`
@@ -34,7 +34,7 @@ def loop_without_condition(node: Node, model: Model) -> Iterator[Match]:
         return
     edits = _loops.true_inside(body) if _loops.goes_on(body, model) else None
     yield Match(
-        f"the body uses its condition {inner.name!r}, but this Loop has no condition",
+        f"the body reads its condition {inner.name!r}, but this Loop has no condition",
         node=node,
         fix=Fix("replace the condition in the body by true", edits) if edits else None,
         reads=(inner, body.outputs[0]),
@@ -47,13 +47,13 @@ _START = "g (float[2] x, int64 n) => (float[2] y)"
 
 loop_without_condition.examples = [
     Fixed(
-        "passed through by an Identity",
+        "condition passed on",
         before=f"{_START} {{ y = Loop(n, , x){_BODY % 'more'} {{ more = Identity(on)  w = Add(v, v) }}> }}",
         after=f"""{_START} {{ y = Loop(n, , x){_BODY % "more"} <bool t = {{1}}> {{
             more = Identity(t)  w = Add(v, v) }}> }}""",
     ),
     Fixed(
-        "used by another node, with scan outputs, and passed through twice",
+        "condition passed on by And and read by another node, with scan outputs",
         before="""g (float[2] x, int64 n) => (float[2] y, float[K,2] z) { y, z = Loop(n, , x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 a = Identity(on)  more = And(a, on)  w = Where(on, v, x)  s = Neg(v) }> }""",
@@ -62,7 +62,7 @@ loop_without_condition.examples = [
                 a = Identity(t)  more = And(a, t)  w = Where(t, v, x)  s = Neg(v) }> }""",
     ),
     Fixed(
-        "captured by a branch in the body, in a local function",
+        "condition captured by a branch, inside a local function",
         before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_START} {{ y = my.F(x, n) }}
             <domain: "my", opset_import: ["" : 18]> F (a, m) => (r) {{ r = Loop(m, , a){_BODY % "more"} {{
                 more = Constant<value = bool {{1}}>()
@@ -76,30 +76,30 @@ loop_without_condition.examples = [
         opset=18,
     ),
     Flagged(
-        "modified by the body, which ONNX ignores but ONNX Runtime obeys",
+        "condition negated, which ONNX ignores and ONNX Runtime obeys",
         f"{_START} {{ y = Loop(n, , x){_BODY % 'more'} {{ more = Not(on)  w = Add(v, v) }}> }}",
     ),
     Flagged(
-        "returned directly and also used by a node: there is no node to replace",
+        "condition returned directly, and read by a node too",
         f"{_START} {{ y = Loop(n, , x){_BODY % 'on'} {{ w = Where(on, v, x) }}> }}",
     ),
     Silent(
-        "returned directly, which TensorRT accepts",
+        "condition returned directly, which TensorRT accepts",
         f"{_START} {{ y = Loop(n, , x){_BODY % 'on'} {{ w = Add(v, v) }}> }}",
     ),
     Silent(
-        "unused",
+        "condition not read",
         f"""{_START} {{ y = Loop(n, , x){_BODY % "more"} {{
             more = Constant<value = bool {{1}}>()  w = Add(v, v) }}> }}""",
     ),
     Silent(
-        "with a condition",
+        "a Loop with a condition",
         "g (float[2] x, int64 n, bool c) => (float[2] y) { d = Not(c)  y = Loop(n, d, x)"
         + _BODY % "more"
         + " { more = Identity(on)  w = Add(v, v) }> }",
     ),
     Flagged(
-        "the body declares its condition as a number",
+        "condition declared as float, which cannot be replaced by true",
         """g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)<body = b (int64 i, float on, float[2] v)
             => (float more, float[2] w) { more = Identity(on)  w = Add(v, v) }> }""",
         runs=False,

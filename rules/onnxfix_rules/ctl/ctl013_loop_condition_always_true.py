@@ -1,4 +1,4 @@
-"""CTL013: a Loop's condition that is always true."""
+"""CTL013: Loop conditions that are always true."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ def loop_condition_always_true(node: Node, model: Model) -> Iterator[Match]:
     """A Loop with a trip count, a condition that is always true, and no used scan outputs.
 
     ## Why it matters
-    Exporters write `for i in range(n)` this way. TensorRT imports a second loop termination and carries the condition
-    from one iteration to the next: measured with TensorRT-RTX 1.7.1, 2 TRIP_LIMIT layers against 1, and 3 RECURRENCE
-    layers against 2. The result is correct. With scan outputs TensorRT also warns, and they may be wrong: see CTL001.
+    Exporters write such loops for `for i in range(n)`. TensorRT imports the condition as a second loop limit and
+    carries it from one iteration to the next: measured with TensorRT-RTX 1.7.1, 2 TRIP_LIMIT layers instead of 1, and 3
+    RECURRENCE layers instead of 2. The result is correct. With scan outputs TensorRT also warns, and they may be wrong:
+    see CTL001.
 
     ## Fix
-    The Loop's condition is removed, and its readers in the body read true. Exact.
+    The Loop's condition is removed, and its readers in the body read a constant true. Exact.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html
@@ -54,7 +55,7 @@ def _loop(more: str, call: str = "n, t, x", *, true: str = "<bool t = {1}>", hea
 
 loop_condition_always_true.examples = [
     Fixed(
-        "true at first, and passed through",
+        "initially true, and passed on",
         before=_loop("more = Identity(on)"),
         after=_loop("more = Identity(d)", "n, , x", true="", head="<bool d = {1}>"),
     ),
@@ -64,7 +65,7 @@ loop_condition_always_true.examples = [
         after=_loop("more = Constant<value = bool {1}>()", "n, , x", true=""),
     ),
     Fixed(
-        "an unused scan output",
+        "unused scan output",
         before="""g (float[2] x, int64 n) => (float[2] y) <bool t = {1}> { y, z = Loop(n, t, x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
@@ -73,18 +74,18 @@ loop_condition_always_true.examples = [
                 more = Identity(t)  w = Add(v, v)  s = Neg(v) }> }""",
     ),
     Silent(
-        "used scan outputs are covered by CTL001",
+        "a used scan output, which CTL001 reports",
         """g (float[2] x, int64 n) => (float[K,2] z) <bool t = {1}> {
         y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
             more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
     ),
-    Silent("it may end the loop", _loop("more = Not(on)")),
-    Silent("it may not start", _loop("more = Identity(t)", "n, c, x")),
+    Silent("a condition that may end the loop", _loop("more = Not(on)")),
+    Silent("the initial condition is an input", _loop("more = Identity(t)", "n, c, x")),
     Silent(
-        "a default that may be overridden",
+        "the initial condition is an input with a default",
         f"{_START} <bool c = {{1}}> {{ y = Loop(n, c, x)"
         "<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Identity(on)  w = Add(v, v) }> }",
     ),
-    Silent("without a trip count only the condition ends it", _loop("more = Identity(on)", ", t, x")),
-    Silent("neither", _loop("more = Identity(t)", "n, , x")),
+    Silent("no trip count", _loop("more = Identity(on)", ", t, x")),
+    Silent("no condition", _loop("more = Identity(t)", "n, , x")),
 ]

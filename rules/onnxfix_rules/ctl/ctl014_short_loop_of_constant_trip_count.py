@@ -1,4 +1,4 @@
-"""CTL014: a Loop with a small constant trip count."""
+"""CTL014: short loops with a constant trip count."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from onnxfix_rules.ctl import _inline, _loops
 from onnxfix_rules.gra import _random as random_numbers
 
 MAX_NODES = 256
-"""Most nodes after unrolling: more are not worth the longer build."""
+"""Maximum number of nodes after unrolling: more are not worth the longer build."""
 
 
 @rule("CTL014", ops=["Loop"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[28])
 def short_loop_of_constant_trip_count(node: Node, model: Model) -> Iterator[Match]:
-    """A Loop with a small constant trip count that cannot end early.
+    """A Loop with a small constant number of iterations, which no condition ends earlier.
 
     ## Why it matters
-    A loop prevents fusion in TensorRT: nothing in it is fused with surrounding layers, and its counter, its condition
-    and its states are separate layers. Measured with TensorRT-RTX 1.7.1: unrolling such a loop of a few iterations
-    cut the network from 18 layers to 9 and the engine from 398 to 137 kB. Some loops are not supported at all: one
-    whose state changes its shape does not build (CTL015), and builds when it is unrolled.
+    A loop is a barrier to TensorRT: nothing inside is fused with nodes outside, and its counter, condition and states
+    are layers of their own. Measured with TensorRT-RTX 1.7.1: unrolling such a loop of a few iterations cut the network
+    from 18 layers to 9 and the engine from 398 to 137 kB. Some loops do not build at all: one whose state changes its
+    shape fails (CTL015), and builds when it is unrolled.
 
     ## Fix
-    The body is repeated for each iteration, with the iteration number as a constant; scan outputs are concatenated.
-    Exact. Loops and branches in the body are copied whole. Up to 256 nodes in all, including nested ones; a body with
-    random operators is not reported.
+    The body is copied once per iteration, with the iteration number as a constant; scan outputs are concatenated.
+    Exact. Loops and branches in the body are copied as they are. At most 256 nodes in all, including theirs; a body
+    that draws random numbers is not reported.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html
@@ -77,7 +77,7 @@ def _plan(node: Node, body: Scope, count: int) -> list[list[Node]] | None:
     plan: list[list[Node]] = []
     known: dict[frozenset[Value], list[Node] | None] = {}
     total = 0
-    for _ in range(count):  # from the last one back: what an iteration needs, the one before has to give
+    for _ in range(count):  # from the last iteration to the first: each must compute what the next one needs
         key = frozenset((*read, *rows))
         if key not in known:
             known[key] = _inline.needed(body, list(key))
@@ -94,7 +94,7 @@ def _plan(node: Node, body: Scope, count: int) -> list[list[Node]] | None:
 
 
 def _fits(node: Node, body: Scope, plan: Sequence[Sequence[Node]], model: Model) -> bool:
-    """Whether the copies are equivalent to the body at the Loop's position."""
+    """Whether the copies compute the same as the body when placed in the graph of the Loop."""
     if any(value is None for value in node.inputs[2:]):
         return False
     nodes = {n: None for part in plan for n in part}
@@ -113,7 +113,7 @@ def _fits(node: Node, body: Scope, plan: Sequence[Sequence[Node]], model: Model)
 
 
 def _unrolled(node: Node, body: Scope, plan: Sequence[Sequence[Node]]) -> Draft | None:
-    """Repeat the body for each iteration, and produce the outputs."""
+    """The edits that copy the body once per iteration; None if an output cannot keep its name."""
     draft = Draft(node)
     draft.remove(node)
     inliner = _inline.Inliner(draft, body)
@@ -131,7 +131,7 @@ def _unrolled(node: Node, body: Scope, plan: Sequence[Sequence[Node]]) -> Draft 
         targets = _targets(node, body, nodes) if number == len(plan) - 1 else {}
         names = inliner.copy(nodes, given, targets)
         made = {v for n in nodes for v in n.outputs}
-        # Values that this iteration does not compute are not read later.
+        # No later iteration reads a state that this one does not compute.
         state = [
             inliner.name(r, names) if r.scope is not body or r.producer is None or r in made else ""
             for r in body.outputs[1 : 1 + carried]
@@ -157,7 +157,7 @@ def _constants(
     number: int,
     always: dict[Value, str],
 ) -> dict[Value, str]:
-    """The number of the iteration and the condition, where they are read."""
+    """Names of constants for the iteration number and the condition, if the body reads them."""
     inside = {v for n in nodes for v in _inline.reads(n)} | set(body.outputs[1:])
     counter, going = body.inputs[:2]
     if going in inside and going not in always:
@@ -168,7 +168,7 @@ def _constants(
 
 
 def _targets(node: Node, body: Scope, nodes: Sequence[Node]) -> dict[Value, str]:
-    """Results of the last iteration that get the name of their output."""
+    """Results of the last iteration, with the names of the outputs that they become."""
     made = {v for n in nodes for v in n.outputs}
     found: dict[Value, str] = {}
     for output, result in zip(node.outputs[: len(node.inputs) - 2], body.outputs[1:], strict=False):
@@ -178,7 +178,7 @@ def _targets(node: Node, body: Scope, nodes: Sequence[Node]) -> dict[Value, str]
 
 
 def _stack(draft: Draft, output: Value | None, rows: Sequence[str]) -> None:
-    """Stack rows along a new first axis to replace a scan output."""
+    """Replace a scan output by its rows, concatenated along a new first axis."""
     assert output is not None
     opset = draft.anchor.scope.opset()
     axes = draft.constant(np.array([0], np.int64), "axes") if opset >= 13 else ""
@@ -206,14 +206,14 @@ short_loop_of_constant_trip_count.examples = [
         after="g (float[2] x) => (float[2] y) { a = Mul(x, x)  y = Mul(a, x) }",
     ),
     Fixed(
-        "no condition",
+        "one iteration, without a condition",
         before="g (float[2] x) => (float[2] y) <int64[1] n = {1}> { y = Loop(n, , x)"
         + _BODY % "w = Neg(v)"
         + " }",
         after="g (float[2] x) => (float[2] y) { y = Neg(x) }",
     ),
     Fixed(
-        "the iteration number, the condition, a weight and a scan output",
+        "a body that reads iteration number, condition and a weight, with a scan output",
         before="""g (float[2] x) => (float[K,2] y) <int64 n = {2}, bool t = {1}> { z, y = Loop(n, t, x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) <float[2] k = {1, 2}> {
                 more = Identity(on)  w = Add(v, k)  f = Cast<to = 1>(i)  g = Cast<to = 1>(on)
@@ -225,7 +225,7 @@ short_loop_of_constant_trip_count.examples = [
             l = Unsqueeze(s, a)  m = Unsqueeze(q, a)  y = Concat<axis = 0>(l, m) }""",
     ),
     Fixed(
-        "Unsqueeze with an attribute; an unused state is not computed",
+        "opset 11, and an unused state that is not computed",
         before=f"""g (float[2] x) => (float[K,2] y) <int64 n = {{2}}, bool t = {{1}}> {{
             z, y = Loop(n, t, x){_SCAN} }}""",
         after="""g (float[2] x) => (float[K,2] y) <int64 i = {0}, int64 j = {1}> {
@@ -234,20 +234,20 @@ short_loop_of_constant_trip_count.examples = [
         opset=11,
     ),
     Fixed(
-        "a growing state, which TensorRT does not support",
+        "a growing state, which TensorRT refuses in a loop",
         before="""g (float[N] x) => (float[K] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)
             <body = b (int64 i, bool on, float[A] v) => (bool more, float[B] w) {
                 more = Identity(on)  w = Concat<axis = 0>(v, x) }> }""",
         after="g (float[N] x) => (float[K] y) { a = Concat<axis = 0>(x, x)  y = Concat<axis = 0>(a, x) }",
     ),
     Fixed(
-        "two swapped states, one used inside, both outside",
+        "two states that are swapped",
         before="""g (float[2] x, float[2] q) => (float[2] y, float[2] z) <int64 n = {3}, bool t = {1}> {
             y, z = Loop(n, t, x, q)<body = b (int64 i, bool on, float[2] v, float[2] u) =>
                 (bool more, float[2] u, float[2] w) { more = Identity(on)  w = Neg(v) }> }""",
         after="""g (float[2] x, float[2] q) => (float[2] y, float[2] z) {
             a = Neg(x)  b = Neg(q)  z = Neg(a)  y = Identity(b) }""",
-        runs=False,  # as the checker has it, a body's input is no output; ONNX Runtime runs it
+        runs=False,  # onnx.checker refuses a body's input as its output; ONNX Runtime runs it
     ),
     Fixed(
         "no iterations",
@@ -257,7 +257,7 @@ short_loop_of_constant_trip_count.examples = [
         after="g (float[2] x) => (float[2] y) { y = Identity(x) }",
     ),
     Fixed(
-        "in a branch, with the trip count from a size",
+        "inside a branch, with a static size as trip count",
         before="""g (float[2] x, bool c) => (float[2] y) <bool t = {1}> { y = If(c)<then_branch = p () => (float[2] u) {
             s = Shape(x)  u = Loop(s, t, x)"""
         + _BODY % "w = Mul(v, x)"
@@ -272,34 +272,34 @@ short_loop_of_constant_trip_count.examples = [
         + " }",
     ),
     Silent(
-        "the trip count is a graph input",
+        "the trip count is an input",
         "g (float[2] x, int64 n) => (float[2] y) <bool t = {1}> { y = Loop(n, t, x)"
         + _BODY % "w = Neg(v)"
         + " }",
     ),
     Silent(
-        "the trip count may be overridden",
+        "the trip count is an input with a default",
         "g (float[2] x, int64 n) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)"
         + _BODY % "w = Neg(v)"
         + " }",
     ),
     Silent(
-        "it may end early",
+        "a condition that may end the loop early",
         """g (float[2] x) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Not(on)  w = Add(v, v) }> }""",
     ),
     Silent(
-        "no iterations, with an empty scan output",
+        "no iterations, and an empty scan output",
         f"g (float[2] x) => (float[K,2] y) <int64 n = {{0}}, bool t = {{1}}> {{ z, y = Loop(n, t, x){_SCAN} }}",
     ),
     Silent(
-        "random values: each copy would draw the same",
+        "random numbers, which would be equal in all copies",
         "g (float[2] x) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)"
         + _BODY % "r = RandomNormalLike<seed = 1.0>(v)  w = Add(v, r)"
         + " }",
     ),
     Fixed(
-        "a branch in the body, which captures the state, a weight and the iteration number",
+        "a branch in the body that reads the state, a weight and the iteration number",
         before="""g (float[2] x, bool c) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) <float[2] k = {1, 2}> {
                 more = Identity(on)  a = Mul(v, x)
@@ -314,7 +314,7 @@ short_loop_of_constant_trip_count.examples = [
                       else_branch = q2 () => (float[2] r2) { f2 = Cast<to = 1>(j)  r2 = Mul(d, f2) }> }""",
     ),
     Fixed(
-        "a loop in the body with a non-constant trip count",
+        "a loop in the body, whose trip count is an input",
         before="""g (float[2] x, int64 m) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Identity(on)
                 w = Loop(m, t, v)<body = d (int64 j, bool go, float[2] h) => (bool further, float[2] o) {
@@ -326,7 +326,7 @@ short_loop_of_constant_trip_count.examples = [
                 further2 = Identity(go2)  o2 = Add(h2, w) }> }""",
     ),
     Silent(
-        "random values, in a branch of the body",
+        "random numbers, in a branch of the body",
         "g (float[2] x, bool c) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)"
         + _BODY
         % """w = If(c)<then_branch = p () => (float[2] u) { u = RandomNormalLike<seed = 1.0>(v) },
@@ -334,7 +334,7 @@ short_loop_of_constant_trip_count.examples = [
         + " }",
     ),
     Silent(
-        "random values, in a function that the body calls",
+        "random numbers, in a function that the body calls",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2] x) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)"""
         + _BODY % "w = my.F(v)"
@@ -352,13 +352,13 @@ short_loop_of_constant_trip_count.examples = [
         + " }",
     ),
     Silent(
-        "Scan with a reverse direction stays",
+        "a Scan",
         """g (float[3,2] x, float[2] h) => (float[2] y, float[3,2] z) { y, z = Scan<num_scan_inputs = 1,
             scan_input_directions = [1], body = b (float[2] v, float[2] e) => (float[2] w, float[2] s) { w =
             Add(v, e) s = Neg(w) }>(h, x) }""",
     ),
     Fixed(
-        "a name of the body is used outside",
+        "a name of the body that is in use outside",
         before="""g (float[2] x) => (float[2] y, float[2] w) <int64 n = {2}, bool t = {1}> { w = Neg(x) y = Loop(n, t,
             x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] u) { more = Identity(on) k =
             Exp(v) u = Add(k, w) }> }""",

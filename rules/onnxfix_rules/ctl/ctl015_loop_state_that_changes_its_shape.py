@@ -1,4 +1,4 @@
-"""CTL015: a Loop state that changes its shape."""
+"""CTL015: loop states that change their shape."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from onnxfix_rules.ctl import _loops
 
 @rule("CTL015", ops=["Loop"], severity=Severity.ERROR, hazards=[28])
 def loop_state_that_changes_its_shape(node: Node, model: Model) -> Iterator[Match]:
-    """A loop-carried value whose shape changes in an iteration.
+    """A loop-carried value changes its shape in an iteration.
 
     ## Why it matters
-    ONNX allows a state to grow. A TensorRT recurrence has one shape, and the builder refuses any other, measured with
-    TensorRT-RTX 1.7.1: `IRecurrenceLayer must have inputs with same shape. First input x has shape [2] and second
-    input w has shape [4]`, or `kOPT values for profile 0 violate shape constraints: … inputs to IRecurrenceLayer have
-    different shapes` if sizes are dynamic. It does so even for one or no iterations. Such loops come from Python
-    lists extended by `torch.cat`. Sizes that merely may differ are not reported: they build, and are correct as long
-    as they agree.
+    ONNX allows a state to grow. A TensorRT recurrence has one shape, and the builder refuses another one, measured with
+    TensorRT-RTX 1.7.1: `IRecurrenceLayer must have inputs with same shape. First input x has shape [2] and second input
+    w has shape [4]`, or, with dynamic sizes, `kOPT values for profile 0 violate shape constraints: … inputs to
+    IRecurrenceLayer have different shapes`. It does so even for a loop that runs once or never. Such loops come from
+    Python lists that are appended to by `torch.cat`. Sizes that only may differ are not reported: they build, and are
+    correct as long as they are equal.
 
     ## Fix
-    None here. A short loop of constant trip count is unrolled by CTL014. Otherwise collect rows as a scan output,
-    which may have any number of them, or write into a tensor of full size by ScatterND.
+    None here. CTL014 unrolls a short loop of constant trip count. Otherwise collect rows as a scan output, which may
+    have any number of them, or write into a tensor of full size by ScatterND.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html
@@ -50,14 +50,14 @@ def loop_state_that_changes_its_shape(node: Node, model: Model) -> Iterator[Matc
             continue
         if _differs(after, before, model):
             yield Match(
-                f"the state {inner.name!r} starts as {_text(before)} and leaves the first iteration as {_text(after)}",
+                f"the state {inner.name!r} changes from {_text(before)} to {_text(after)} in the first iteration",
                 node=node,
             )
             return
 
 
 def _named(inside: Sequence[Dim], before: Sequence[Dim]) -> Iterator[tuple[str, Dim]]:
-    """The first iteration's values of sizes that may change between iterations."""
+    """The sizes in the first iteration of the dimensions that may change between iterations."""
     for dim, start in zip(inside, before, strict=True):
         names = list(dim.symbols)
         if len(names) == 1 and dim is symbol(names[0]):
@@ -65,7 +65,7 @@ def _named(inside: Sequence[Dim], before: Sequence[Dim]) -> Iterator[tuple[str, 
 
 
 def _differs(first: Sequence[Dim], second: Sequence[Dim], model: Model) -> bool:
-    """Whether two shapes certainly differ, unless a graph input is empty: no profile covers only that."""
+    """Whether two shapes certainly differ if no size of a graph input is 0; no profile allows only 0."""
     if len(first) != len(second):
         return True
     for one, other in zip(first, second, strict=True):
@@ -91,16 +91,19 @@ def _loop(inputs: str, body: str, weights: str = "", start: str = "x") -> str:
 
 
 loop_state_that_changes_its_shape.examples = [
-    Flagged("concatenated", _loop("float[2] x", "w = Concat<axis = 0>(v, x)")),
-    Flagged("concatenated, dynamic size", _loop("float[N] x", "w = Concat<axis = 0>(v, x)")),
+    Flagged("a state that grows", _loop("float[2] x", "w = Concat<axis = 0>(v, x)")),
+    Flagged("a state of dynamic size that grows", _loop("float[N] x", "w = Concat<axis = 0>(v, x)")),
     Flagged(
-        "from an empty tensor: a list is collected",
+        "an empty initial state that grows",
         _loop("float[2] x", "w = Concat<axis = 0>(v, x)", "<float[0] e = {}>", "e"),
     ),
-    Flagged("sliced to 1", _loop("float[4] x", "w = ReduceSum<keepdims = 1>(v, a)", "<int64[1] a = {0}>")),
-    Flagged("broadcast in one iteration", _loop("float[1] x, float[4] q", "w = Add(v, q)")),
     Flagged(
-        "two swapped states of different size",
+        "a state that is reduced to size 1",
+        _loop("float[4] x", "w = ReduceSum<keepdims = 1>(v, a)", "<int64[1] a = {0}>"),
+    ),
+    Flagged("a state that is broadcast", _loop("float[1] x, float[4] q", "w = Add(v, q)")),
+    Flagged(
+        "two states of different size that are swapped",
         """g (float[2] x, float[3] q, int64 n) => (float[K] y, float[J] z) { y, z = Loop(n, , x, q)
             <body = b (int64 i, bool on, float[A] v, float[B] w) => (bool more, float[B] r, float[A] s) {
                 more = Constant<value = bool {1}>()  r = Neg(w)  s = Neg(v) }> }""",
@@ -112,14 +115,14 @@ loop_state_that_changes_its_shape.examples = [
                 more = Constant<value = bool {1}>()  w = Concat<axis = 0>(v, x) }> },
             else_branch = q () => (float[2] r) { r = Neg(x) }>  y = ReduceMax<keepdims = 0>(z) }""",
     ),
-    Silent("constant shape", _loop("float[N] x", "w = Add(v, x)")),
-    Silent("a sum of sizes that may be equal", _loop("float[N] x, float[M] q", "w = Add(v, q)")),
+    Silent("a state that keeps its shape", _loop("float[N] x", "w = Add(v, x)")),
+    Silent("sizes that may be equal", _loop("float[N] x, float[M] q", "w = Add(v, q)")),
     Silent(
         "a size that may already be 1",
         _loop("float[N] x", "w = ReduceSum<keepdims = 1>(v, a)", "<int64[1] a = {0}>"),
     ),
     Silent(
-        "rows collected by a scan output",
+        "rows collected in a scan output",
         """g (float[2] x, int64 n) => (float[K,2] y) { z, y = Loop(n, , x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 more = Constant<value = bool {1}>()  w = Neg(v)  s = Abs(v) }> }""",

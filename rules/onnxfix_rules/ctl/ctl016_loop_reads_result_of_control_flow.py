@@ -1,4 +1,4 @@
-"""CTL016: a loop body that uses the result of another loop or conditional."""
+"""CTL016: loop bodies that read the result of another loop or conditional."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from onnxfix_rules.gra import _control
 
 @rule("CTL016", ops=["Loop", "Scan"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[28])
 def loop_reads_result_of_control_flow(node: Node, model: Model) -> Iterator[Match]:
-    """A node in a loop body uses another loop's or conditional's result after a value of its own loop.
+    """A node in a loop body reads the result of another loop or conditional after a value of its own loop.
 
     ## Why it matters
     TensorRT's builder fails without naming a node: `Internal Error (No nesting relationship. In deeperScope at
     …/graphScope.cpp:232)`, measured with TensorRT-RTX 1.7.1. A direct result of a Loop, Scan, If, LSTM, GRU or RNN
     counts as part of it, and the order of operands decides: `Add(state, result)` is refused, `Add(result, state)` is
-    not. Any node in between is enough. Two consecutive loops may have this form, as exported or after CTL014.
+    not. Any node between the two is enough. Consecutive loops are written like this by hand or by CTL014.
 
     ## Fix
-    An Identity between the result and the loop. Exact. It adds a layer, which the builder removes; GRA012 keeps it.
+    An Identity between the result and the loop. Exact. It costs a layer, which the builder removes; GRA012 keeps it.
 
-    Not reported if it builds: in a branch inside the body, as the initial value of an inner loop, if both loops
-    change with a third one around them, and if the condition of the If is constant. Also not if an Identity does not
-    help: inside a branch, and if the first loop is invariant in a third one around both.
+    Not reported in cases that build: in a branch inside the body, as the initial state of an inner loop, if both loops
+    depend on a third one around them, and if the condition of the If is constant. Nor if an Identity does not help:
+    inside a branch, and if the first loop computes the same in each iteration of a third one around both.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html
@@ -60,7 +60,7 @@ def loop_reads_result_of_control_flow(node: Node, model: Model) -> Iterator[Matc
     first = next(iter(found))
     assert first.producer is not None
     yield Match(
-        f"this loop uses {first.name!r}, a result of {first.producer.op_type}, after a value of its own",
+        f"this loop reads {first.name!r}, a result of {first.producer.op_type}, after a value of its own",
         node=node,
         fix=Fix("insert an Identity between them", draft.edits),
         reads=(*found, *(use.node for uses in found.values() for use in uses)),
@@ -70,7 +70,7 @@ def loop_reads_result_of_control_flow(node: Node, model: Model) -> Iterator[Matc
 def _look(
     body: Scope, loop: Node, model: Model, varying: set[Value], found: dict[Value, list[Use]]
 ) -> list[Scope]:
-    """Collect results that ``body`` reads after values that change in ``loop``; returns the inner loops' bodies."""
+    """Collect the results that ``body`` reads after a value that varies in ``loop``; returns bodies of inner loops."""
     inside: list[Scope] = []
     varying.update(body.inputs)
     for node in model.orders[body]:
@@ -122,19 +122,19 @@ loop_reads_result_of_control_flow.examples = [
         after=f"{_IO} {{ {_FIRST} r = Identity(w)  {_second('bo = Add(bh, r)')} }}",
     ),
     Fixed(
-        "the counter, and the third operand",
+        "after the loop counter, as third operand",
         before=f"{_IO} {{ {_FIRST} {_second('bk = Cast<to = 1>(bi)  bo = Sum(x, bk, w)')} }}",
         after=f"{_IO} {{ {_FIRST} r = Identity(w)  {_second('bk = Cast<to = 1>(bi)  bo = Sum(x, bk, r)')} }}",
     ),
     Fixed(
-        "the result of an If, used twice",
+        "the result of an If, read twice",
         before=f"""g (float[2] x, int64 n, bool c) => (float[2] y) <bool t = {{1}}> {{ w = If(c){_BRANCHES}
             {_second("bk = Mul(bh, w)  bo = Where(bg, bk, w)")} }}""",
         after=f"""g (float[2] x, int64 n, bool c) => (float[2] y) <bool t = {{1}}> {{ w = If(c){_BRANCHES}
             r = Identity(w)  {_second("bk = Mul(bh, r)  bo = Where(bg, bk, r)")} }}""",
     ),
     Fixed(
-        "a recurrence",
+        "the result of an LSTM",
         before=f"""{_LSTM} {{ w = LSTM<hidden_size = 2>(x, k, k)
             y = Loop(n, t, w)<body = b (int64 bi, bool bg, float[2,1,1,2] bh) => (bool bf, float[2,1,1,2] bo) {{
             bf = Identity(bg)  bo = Sub(bh, w) }}> }}""",
@@ -143,7 +143,7 @@ loop_reads_result_of_control_flow.examples = [
             bf = Identity(bg)  bo = Sub(bh, r) }}> }}""",
     ),
     Fixed(
-        "a Scan as the reader",
+        "read by a Scan",
         before=f"""g (float[2] x, int64 n, float[3,2] s) => (float[2] y, float[3,2] z) <bool t = {{1}}> {{ {_FIRST}
             y, z = Scan<num_scan_inputs = 1, body = b (float[2] bh, float[2] bi) => (float[2] bo, float[2] bu) {{
             bv = Mul(bh, bi)  bo = Add(bv, w)  bu = Neg(bh) }}>(x, s) }}""",
@@ -153,40 +153,40 @@ loop_reads_result_of_control_flow.examples = [
             bv = Mul(bh, bi)  bo = Add(bv, r)  bu = Neg(bh) }}>(x, s) }}""",
     ),
     Fixed(
-        "an inner loop of the second one as the reader; its initial values do not matter",
+        "read by an inner loop, and as its initial state, which builds",
         before=f"{_IO} {{ {_FIRST} {_second(_INNER.format('w'))} }}",
         after=f"{_IO} {{ {_FIRST} r = Identity(w)  {_second(_INNER.format('r'))} }}",
     ),
     Silent(
-        "as the first operand, or before loop values",
+        "read before any value that varies in the loop",
         f"{_IO} {{ {_FIRST} {_second('bk = Neg(x)  bl = Mul(bk, w)  bo = Add(w, bh)  bm = Add(bl, bo)')} }}",
     ),
     Silent(
-        "through another node, inside or outside",
+        "a node in between, inside or outside the loop",
         f"{_IO} {{ {_FIRST} r = Identity(w)  {_second('bk = Abs(w)  bl = Add(bh, bk)  bo = Add(bl, r)')} }}",
     ),
     Silent(
-        "as an initial value",
+        "as initial state",
         f"""{_IO} {{ {_FIRST} y = Loop(n, t, w)
             <body = b (int64 bi, bool bg, float[2] bh) => (bool bf, float[2] bo) {{
             bf = Identity(bg)  bo = Add(bh, x) }}> }}""",
     ),
     Silent(
-        "in a branch of the body",
+        "read by a branch in the body",
         f"""{_IO} {{ {_FIRST} {
             _second('''bo = If(bg)<then_branch = p () => (float[2] pu) { pu = Add(bh, w) },
             else_branch = q () => (float[2] qu) { qu = Neg(bh) }>''')
         } }}""",
     ),
     Silent(
-        "both loops in the body of a third, and dependent on its state",
+        "two loops in the body of a third one, both dependent on its state",
         f"""{_IO} {{ y = Loop(n, t, x)<body = o (int64 oi, bool og, float[2] oh) => (bool of, float[2] oo) {{
             of = Identity(og)  {_FIRST.replace("t, x", "t, oh")}
             oo = Loop(n, t, oh)<body = b (int64 bi, bool bg, float[2] bh) => (bool bf, float[2] bo) {{
             bf = Identity(bg)  bo = Add(bh, w) }}> }}> }}""",
     ),
     Silent(
-        "an If with a known condition",
+        "an If with a constant condition",
         f"""g (float[2] x, int64 n) => (float[2] y) <bool t = {{1}}, bool c = {{1}}> {{ w = If(c){_BRANCHES}
             {_second("bo = Mul(bh, w)")} }}""",
     ),

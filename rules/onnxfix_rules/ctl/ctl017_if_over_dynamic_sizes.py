@@ -1,4 +1,4 @@
-"""CTL017: an If whose branches compute floats of dynamic sizes."""
+"""CTL017: If nodes whose branches compute floats of dynamic sizes."""
 
 from __future__ import annotations
 
@@ -23,39 +23,40 @@ from onnxfix.rule import (
 from onnxfix_rules.ctl.ctl010_if_of_known_condition import known
 
 _MOVES = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
-"""Operators without a TensorRT kernel: the result is the first input, at most reshaped."""
+"""Operators without a kernel in TensorRT: the result is the first input, at most with another shape."""
 _GIVEN = frozenset(("Constant", "ConstantOfShape"))
 MOST_CALLS = 100
-"""Most local function calls examined for one If."""
+"""Maximum number of local function calls that are followed for one If."""
 
 
 @rule("CTL017", ops=["If"], severity=Severity.WARNING, hazards=[75])
 def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
-    """An If with a non-constant condition whose branches compute floats of a dynamic size.
+    """An If whose condition is not constant, and whose branches compute floats of a dynamic size.
 
     ## Why it matters
-    The engine may compute only part of the output. Seen on executed engines (TensorRT-RTX 1.6.1.120, NVIDIA H200,
-    optimization profile from size 1 to 3, the condition a graph input): if the then-branch is taken, the elements
-    within the profile's minimum shapes are correct, the first one or row of N, and the rest is wrong, mostly 0. Three
-    of three such models were wrong: a Trilu of float[A,B], a Resize of float[N,4] to [N,8], and a ReduceLogSum of
-    float[N] over no axes, in the then-branch (examples of OPS010, OPS029 and OPS073). A fourth, whose size is
-    computed from data (OPS041), failed when it was executed: `Unexpected call to stub applyGenericCopy`. About 20
-    models with an If over static sizes were correct, and of those with dynamic sizes int32 (Max and Neg) and branches
-    that only reshape. The cause is unknown, and other operators were not tried.
+    The engine may compute only a part of the output. Seen on executed engines (TensorRT-RTX 1.6.1.120, NVIDIA H200,
+    optimization profile from size 1 to 3, the condition a graph input): if the then-branch runs, the elements within
+    the profile's minimum shapes are correct, the first one or row of N, and the rest is wrong, mostly 0. Three of three
+    such models were wrong: a Trilu of float[A,B], a Resize of float[N,4] to [N,8], and a ReduceLogSum of float[N] over
+    no axes, in the then-branch (examples of OPS010, OPS029 and OPS073). A fourth, whose size is computed from data
+    (OPS041), failed when it was executed: `Unexpected call to stub applyGenericCopy`. About 20 models with an If over
+    static sizes were correct, and so were those with dynamic sizes and int32 (Max and Neg) or branches that only
+    reshape. The cause is unknown, and other operators were not tried.
 
-    It builds without a warning, and the check `trt-network` does not detect it: the network is imported correctly,
-    but the compiled engine is wrong. Only executing the engine reveals it (`trt-gpu`), with inputs larger than the
-    profile's minimum.
+    It builds without a warning, and the check `trt-network` does not detect it: the network is imported correctly, and
+    the compiled engine is wrong. Only executing the engine (`trt-gpu`) shows it, with inputs larger than the profile's
+    minimum.
 
-    For TensorRT 11.1 and 11.2 a similar bug is reported, which was not measured here: wrong values of an If,
-    Transpose and Resize over dynamic sizes (#4846). Silent for older targets, for which nothing is known. In a local
-    function the rule examines outputs of an If that the function returns, since sizes are known at the call.
+    For TensorRT 11.1 and 11.2 a similar problem is reported, not measured here: wrong values of an If, Transpose and
+    Resize over dynamic sizes (#4846). Not reported for older targets, for which there is no evidence. In a local
+    function the rule checks the outputs of an If that the function returns, since the sizes are known at its calls.
 
     ## Fix
-    None: the best workaround depends on the application. Of these, static sizes were executed and are correct; the
-    others follow from the observations:
+    None: the best remedy depends on the application. Of these, static sizes were executed and are correct; the others
+    follow from what was seen:
 
-    - set the sizes (`--fix-dim NAME=SIZE`), or the condition (`--fix-input NAME=VALUE`), which CTL010 then inlines;
+    - set the sizes (`--fix-dim NAME=SIZE`), or the condition (`--fix-input NAME=VALUE`), after which CTL010 inlines the
+      branch;
     - build with a profile whose minimum shapes are those in use, one for each size;
     - compute both branches and select with Where, in the model's source.
 
@@ -80,7 +81,7 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
                 continue
             text = f"[{','.join(map(str, shape))}]"
             yield Match(
-                f"{output.name!r} is {text} from a branch selected at run time: the engine may compute "
+                f"{output.name!r} has dynamic shape {text}, and the condition is not constant: the engine may compute "
                 "only the elements within the profile's minimum shapes",
                 node=node,
             )
@@ -88,17 +89,17 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _varies(condition: Value, model: Model) -> bool:
-    """Whether the condition is unknown when the engine is built."""
+    """Whether the condition is not constant when the engine is built."""
     if known(condition, model) is not None or condition.is_constant:
         return False
-    return condition.initializer is None or not condition.is_input  # TensorRT takes a default for a weight
+    return condition.initializer is None or not condition.is_input  # TensorRT treats a default as a weight
 
 
 def _dynamic(output: Value, results: Sequence[Value], model: Model) -> tuple[Dim, ...] | None:
-    """The shape of floats with a dynamic dimension; None for everything else.
+    """The shape of a float output with a dynamic dimension; None for other outputs.
 
-    ``results`` are the branches' results. If both are static, their sizes do not come from the profile, and if their
-    ranks differ, it does not build.
+    ``results`` are the branches' results. If both are static, their sizes do not depend on the profile; if their ranks
+    differ, the model does not build.
     """
     elem, shape = model.shapes.elem_type(output), model.shapes.shape(output)
     if elem is None or not dtypes.is_float(elem) or shape is None:
@@ -113,10 +114,10 @@ def _dynamic(output: Value, results: Sequence[Value], model: Model) -> tuple[Dim
 
 
 def _places(output: Value, condition: Value, model: Model) -> Iterator[tuple[Value, Value]]:
-    """The output with its condition; if a local function returns it, both as at the calls."""
+    """The output with its condition; for a local function that returns it, both at each call instead."""
     pending, left = [(output, condition)], MOST_CALLS
     while pending and left:
-        left -= 1  # ONNX has no recursion, and a malformed model may
+        left -= 1  # ONNX forbids recursion, but a malformed model may have it
         value, decider = pending.pop()
         scope = value.scope
         if scope.kind != "function":
@@ -130,7 +131,7 @@ def _places(output: Value, condition: Value, model: Model) -> Iterator[tuple[Val
 
 
 def _computes(result: Value, branch: Scope) -> bool:
-    """Whether a kernel in ``branch``, or in a nested branch, computes ``result``."""
+    """Whether a kernel in ``branch``, or in a branch inside it, computes ``result``."""
     pending, seen = [result], set()
     while pending:
         value = pending.pop()
@@ -183,16 +184,16 @@ if_over_dynamic_sizes.examples = [
             else_branch = q () => (float[N] v) { v = Neg(x) }> }""",
         runs=False,
     ),
-    Flagged("a local function called with a dynamic size", _FUNCTION.format(size="N")),
+    Flagged("inside a local function, called with a dynamic size", _FUNCTION.format(size="N")),
     Flagged(
-        "the float output of two; computed in the other branch, and reshaped",
+        "the float one of two outputs, computed in the else-branch only",
         """g (float16[N] x, int32[N] n, bool c) => (float16[N,1] y, int32[N] m) <int64[1] a = {1}> {
             y, m = If(c)<
             then_branch = p () => (float16[N,1] u, int32[N] r) { u = Unsqueeze(x, a)  r = Neg(n) },
             else_branch = q () => (float16[N,1] v, int32[N] s) { w = Exp(x)  v = Unsqueeze(w, a)  s = Abs(n) }> }""",
     ),
     Flagged(
-        "both of two nested Ifs",
+        "nested Ifs, of which both are reported",
         """g (float[N] x, bool c, bool d) => (float[N] y) { y = If(c)<
             then_branch = p () => (float[N] u) { w = Neg(x)
                 u = If(d)<then_branch = p1 () => (float[N] e) { e = Identity(w) },
@@ -218,7 +219,7 @@ if_over_dynamic_sizes.examples = [
             else_branch = q () => (int32[N] v) { v = Neg(x) }> }""",
     ),
     Silent(
-        "branches that reshape, pass through, or fill",
+        "branches that only reshape, copy or fill",
         """g (float[N] x, bool c, bool d) => (float[M] y) <int64[1] s = {-1}, int64[1] z = {0}> { y = If(c)<
             then_branch = p () => (float[N] u) { a = Unsqueeze(x, z)  u = Reshape(a, s) },
             else_branch = q () => (float[K] v) { v = If(d)<
@@ -226,17 +227,17 @@ if_over_dynamic_sizes.examples = [
                 else_branch = q1 () => (float[N] f) { n = Shape(x)  f = ConstantOfShape(n) }> }> }""",
     ),
     Silent(
-        "a value computed before the If",
+        "values computed before the If",
         """g (float[N] x, bool c) => (float[N] y) { a = Exp(x)  b = Neg(x)  y = If(c)<
             then_branch = p () => (float[N] u) { u = Identity(a) },
             else_branch = q () => (float[N] v) { v = Identity(b) }> }""",
     ),
     Silent(
-        "a known condition",
+        "a constant condition",
         f"g (float[A,B] x) => (float[A,B] y) <bool c = {{1}}> {{ y = If(c){_TRILU} }}",
     ),
     Silent(
-        "an input with a default as condition, a weight for TensorRT",
+        "the condition is an input with a default, which TensorRT treats as a weight",
         f"g (float[A,B] x, bool c) => (float[A,B] y) <bool c = {{1}}> {{ y = If(c){_TRILU} }}",
     ),
     Silent(
@@ -245,20 +246,20 @@ if_over_dynamic_sizes.examples = [
         target="trt10",
     ),
     Silent(
-        "branches of different rank, which do not build: covered by CTL011",
+        "branches of different rank, which CTL011 reports",
         """g (float[M,N] x, bool c) => (float y) <int64[1] a = {-1}> { t = If(c)<
             then_branch = p () => (float[K] u) { u = Reshape(x, a) },
             else_branch = q () => (float[M,N] v) { v = Exp(x) }>  y = ReduceMax<keepdims = 0>(t) }""",
     ),
     Silent(
-        "nobody reads the output",
+        "unused output",
         """g (float[N] x, int32[N] n, bool c) => (int32[N] m) { y, m = If(c)<
             then_branch = p () => (float[N] u, int32[N] r) { u = Exp(x)  r = Neg(n) },
             else_branch = q () => (float[N] v, int32[N] s) { v = Abs(x)  s = Abs(n) }> }""",
     ),
-    Silent("a local function called with a static size", _FUNCTION.format(size="3")),
+    Silent("a local function, called with a static size", _FUNCTION.format(size="3")),
     Silent(
-        "a local function called with a known condition",
+        "a local function, called with a constant condition",
         _FUNCTION.format(size="N")
         .replace("bool c) =>", "bool d) =>")
         .replace("{ y =", "<bool c = {1}> { y ="),

@@ -1,4 +1,4 @@
-"""CTL020: sequences that are built and consumed in one graph."""
+"""CTL020: sequences that are built and read in the same graph."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from onnxfix_rules.ctl import _inline, _sequences
     hazards=[29],
 )
 def known_sequence(node: Node, model: Model) -> Iterator[Match]:
-    """A sequence of tensors known from the graph: listed or split, and read at a constant position or whole.
+    """A sequence whose tensors are known: built or split in the graph, and read at a constant position or as a whole.
 
     ## Why it matters
-    TensorRT does not support sequences: all their operators are refused, measured with TensorRT-RTX 1.7.1 (no
-    importer, no plugin). If the sequence is built in the same graph, by SequenceConstruct, SequenceEmpty,
-    SequenceInsert and SequenceErase at constant positions, or SplitToSequence of a known size, plain tensors can
-    replace it. Torch's exporter writes such pairs for lists of tensors, `split`, `unbind` and `stack`.
+    TensorRT has no sequences: it refuses every sequence operator, measured with TensorRT-RTX 1.7.1 (no importer, no
+    plugin). If the sequence is made in the same graph, by SequenceConstruct, SequenceEmpty, SequenceInsert and
+    SequenceErase at constant positions, or SplitToSequence of a known size, plain tensors can replace it. Torch's
+    exporter leaves such pairs for lists of tensors, `split`, `unbind` and `stack`.
 
     ## Fix
     SequenceAt becomes the tensor, or its part by Slice or Gather; ConcatFromSequence a Concat (of Unsqueezes if it
-    stacks), or the tensor that was split along the same axis; SequenceLength a constant. Exact. The sequence is
-    removed if it has no other reader. Sequences that are graph inputs, graph outputs or loop-carried stay: OPS001
-    reports them.
+    stacks), or the tensor that was split along the same axis; SequenceLength a constant. Exact. The sequence is removed
+    if nothing else reads it. Sequences that are inputs, outputs or loop states are kept: OPS001 reports them.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__SplitToSequence.html
@@ -44,7 +43,7 @@ def known_sequence(node: Node, model: Model) -> Iterator[Match]:
         return
     draft, text, reads = found
     yield Match(
-        f"{node.op_type} of a sequence built in this graph",
+        f"{node.op_type} of a sequence that is made here",
         node=node,
         fix=Fix(text, draft.edits),
         reads=tuple(reads),
@@ -55,13 +54,13 @@ _Found = tuple[Draft, str, list[Node]]
 
 
 def _whole(node: Node, sequence: Value, model: Model) -> _Found | None:
-    """Replace split and concatenation by the original tensor."""
+    """Replaces the concatenation of a split tensor by that tensor."""
     if node.op_type != "ConcatFromSequence":
         return None
     found = _sequences.whole(sequence, int(node.attr("axis")), bool(node.attr("new_axis", 0)), model)
     if found is None or not _inline.visible(node, [found[0]]):
         return None
-    return _replaced(node, Draft(node), found[0].name), "use the tensor before the split", [found[1]]
+    return _replaced(node, Draft(node), found[0].name), "use the tensor that was split", [found[1]]
 
 
 def _known(node: Node, sequence: Value, model: Model) -> _Found | None:
@@ -72,7 +71,7 @@ def _known(node: Node, sequence: Value, model: Model) -> _Found | None:
     draft = Draft(node)
     if node.op_type == "SequenceLength":
         count = draft.constant(np.array(len(held), np.int64), "length")
-        return _replaced(node, draft, count), "replace by the constant length", chain
+        return _replaced(node, draft, count), "replace by a constant", chain
     if node.op_type == "SequenceAt":
         position = node.input(1)
         at = None if position is None else _sequences.index_of(position, len(held), len(held))
@@ -85,11 +84,7 @@ def _known(node: Node, sequence: Value, model: Model) -> _Found | None:
     parts = [item.write(draft) for item in held]
     if node.attr("new_axis", 0):
         parts = _unsqueezed(draft, parts, axis)
-    return (
-        _replaced(node, draft, draft.add("Concat", parts, axis=axis)),
-        "concatenate the tensors directly",
-        chain,
-    )
+    return _replaced(node, draft, draft.add("Concat", parts, axis=axis)), "concatenate the tensors", chain
 
 
 def _unsqueezed(draft: Draft, parts: list[str], axis: int) -> list[str]:
@@ -100,7 +95,7 @@ def _unsqueezed(draft: Draft, parts: list[str], axis: int) -> list[str]:
 
 
 def _replaced(node: Node, draft: Draft, name: str) -> Draft:
-    """Replace the node's output by ``name``; the last added node gets a name that must stay."""
+    """Replace the node's output by ``name``; if its name must be kept, the last added node takes it over."""
     output = node.outputs[0]
     assert output is not None
     edits = draft.edits
@@ -122,12 +117,12 @@ _TWO = "g (float[2] x, float[2] z) => (float[2] y)"
 
 known_sequence.examples = [
     Fixed(
-        "an element of a list",
+        "an element of a SequenceConstruct",
         before=f"{_TWO} <int64 k = {{1}}> {{ s = SequenceConstruct(x, z)  t = SequenceAt(s, k)  y = Neg(t) }}",
         after=f"{_TWO} {{ y = Neg(z) }}",
     ),
     Fixed(
-        "a negative position, as a graph output",
+        "a negative position, and a graph output",
         before=f"{_TWO} <int32 k = {{-2}}> {{ s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }}",
         after=f"{_TWO} {{ y = Identity(x) }}",
         opset=11,
@@ -139,7 +134,7 @@ known_sequence.examples = [
         after="g (float[2] x, float[3] z) => (float[5] y) { y = Concat<axis = -1>(x, z) }",
     ),
     Fixed(
-        "stacked, with two readers",
+        "stacked, and read twice",
         before="""g (float[2] x, float[2] z) => (float[2,2] y, float[2] w) <int64 k = {0}> {
             s = SequenceConstruct(x, z)  y = ConcatFromSequence<axis = 1, new_axis = 1>(s)  w = SequenceAt(s, k) }""",
         after="""g (float[2] x, float[2] z) => (float[2,2] y, float[2] w) <int64[1] a = {1}> {
@@ -154,11 +149,11 @@ known_sequence.examples = [
         opset=11,
     ),
     Fixed(
-        "split and concatenated again, for any parts",
+        "split and concatenated again, for any split",
         before="""g (float[N,6] x, int64[P] p) => (float[N,6] y) {
             s = SplitToSequence<axis = 1>(x, p)  y = ConcatFromSequence<axis = -1>(s) }""",
         after="g (float[N,6] x, int64[P] p) => (float[N,6] y) { y = Identity(x) }",
-        runs=False,  # no generated split fits
+        runs=False,  # no generated split is valid
     ),
     Fixed(
         "split into rows and stacked again",
@@ -181,7 +176,7 @@ known_sequence.examples = [
             y = Slice(x, a, b, c) }""",
     ),
     Fixed(
-        "the smaller last part",
+        "the last part, which is smaller",
         before="""g (float[5] x) => (float[K] y) <int64 p = {2}, int64 k = {-1}> {
             s = SplitToSequence(x, p)  y = SequenceAt(s, k) }""",
         after="""g (float[5] x) => (float[K] y) <int64[1] a = {4}, int64[1] b = {5}, int64[1] c = {0}> {
@@ -206,7 +201,7 @@ known_sequence.examples = [
                       else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
     ),
     Fixed(
-        "in a local function",
+        "inside a local function",
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
             <domain: "my", opset_import: ["" : 18]> F (a) => (b) { k = Constant<value = int64 {0}>()
             c = Neg(a)  s = SequenceConstruct(c, a)  b = SequenceAt(s, k) }""",
@@ -214,56 +209,56 @@ known_sequence.examples = [
             <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Neg(a)  b = Identity(c) }""",
     ),
     Silent(
-        "the position is a graph input",
+        "the position is an input",
         """g (float[2] x, float[2] z, int64 k) => (float[2] y) {
             s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }""",
         runs=False,
     ),
     Silent(
-        "the position may be overridden",
+        "the position is an input with a default",
         """g (float[2] x, float[2] z, int64 k) => (float[2] y) <int64 k = {0}> {
             s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }""",
         runs=False,
     ),
     Silent(
-        "out of range",
+        "position out of range",
         f"{_TWO} <int64 k = {{2}}> {{ s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }}",
         runs=False,
     ),
     Silent(
-        "a part of a dynamic size",
+        "a part of a split of dynamic size",
         "g (float[N] x) => (float[K] y) <int64 k = {1}> { s = SplitToSequence(x)  y = SequenceAt(s, k) }",
         runs=False,
     ),
     Silent(
-        "split and concatenated, from a tensor that may be empty",
+        "split and concatenated again, of a tensor that may be empty",
         "g (float[N] x) => (float[N] y) { s = SplitToSequence(x)  y = ConcatFromSequence<axis = 0>(s) }",
         runs=False,
     ),
     Silent(
-        "concatenated along another axis than split, of a dynamic size",
+        "split of dynamic size, concatenated along another axis",
         """g (float[N,2] x) => (float[A,B] y) {
             s = SplitToSequence(x)  y = ConcatFromSequence<axis = 1>(s) }""",
         runs=False,
     ),
     Silent(
-        "a sequence as graph input",
+        "a sequence input",
         """g (seq(float[2]) s) => (float[2] y) <int64 k = {0}> { y = SequenceAt(s, k) }""",
         runs=False,
     ),
     Silent(
-        "an empty sequence concatenated",
+        "an empty sequence, concatenated",
         "g (float[2] x) => (float[K] y) { s = SequenceEmpty()  y = ConcatFromSequence<axis = 0>(s) }",
         runs=False,
     ),
     Silent(
-        "a sequence collected by a Loop",
+        "a sequence that a Loop collects",
         """g (float[2] x, int64 n) => (float[K] y) { e = SequenceEmpty() s = Loop(n, , e)<body = b (int64 i,
             bool on, seq(float[2]) v) => (bool more, seq(float[2]) w) { more = Constant<value = bool {1}>() w =
             SequenceInsert(v, x) }> y = ConcatFromSequence<axis = 0>(s) }""",
     ),
     Fixed(
-        "a sequence as graph output",
+        "a sequence output",
         before="""g (float[2] x) => (seq(float[2]) s, float[2] y) <int64 k = {0}> { s = SequenceConstruct(x, x) y =
             SequenceAt(s, k) }""",
         after="""g (float[2] x) => (seq(float[2]) s, float[2] y) { s = SequenceConstruct(x, x)  y = Identity(x) }""",

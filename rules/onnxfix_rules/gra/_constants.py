@@ -1,4 +1,4 @@
-"""Values determined by constants alone, and the cost of folding them."""
+"""Values that constants alone determine, and the cost of folding them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from onnxfix.rule import Model, Node, UnknownAttribute, Value
 from onnxfix_rules.gra._evaluate import FOLDABLE, Array, NotFoldable, evaluate, is_exact
 
 GROWTH = 512
-"""Bytes by which constants may be larger than those that go with the node."""
+"""Maximum bytes by which the new constants may exceed those removed with the node."""
 BUDGET = 1 << 26
-"""Bytes of results that one look at a model computes at most."""
+"""Maximum bytes of results computed in one pass over a model."""
 
 
 class Constants:
-    """The values that constants alone determine, in one pass; ``exact`` tells which of them to the last bit."""
+    """Values that constants alone determine; ``exact``: whether every backend computes the same bits."""
 
     def __init__(self, model: Model) -> None:
         self.arrays: dict[Value, Array] = {}
@@ -53,7 +53,7 @@ class Constants:
         return value.constant() if found is None else found
 
     def _freed(self, node: Node) -> int:
-        """Bytes of the inputs that nothing else reads."""
+        """Bytes of the inputs that no other node reads."""
         freed = 0
         for value in dict.fromkeys(node.inputs):
             if value is not None and _only_for(value, node):
@@ -62,16 +62,16 @@ class Constants:
         return freed
 
     def readers(self, value: Value) -> list[Node]:
-        """The nodes that read the value and must run; none where it must stay as it is."""
+        """The nodes that read the value and are not folded themselves; empty if it must not be replaced."""
         array, exact = self.arrays[value], self.exact[value]
         divides = any(use.node.op_type in ("Div", "Mod") and use.index == 1 for use in value.uses)
         if divides and array.dtype.kind in "iu" and not array.all():
-            return []  # ONNX Runtime refuses to load a constant divisor of 0; a computed one may divide nothing
+            return []  # ONNX Runtime refuses to load a constant divisor of 0; a computed one may divide an empty tensor
         nodes = dict.fromkeys(use.node for use in value.uses)
-        return [node for node in nodes if not self._goes(node, exact)]
+        return [node for node in nodes if not self._is_folded(node, exact)]
 
-    def _goes(self, node: Node, exact: bool) -> bool:
-        """Whether all that the node computes is known, and to the last bit if that is asked."""
+    def _is_folded(self, node: Node, exact: bool) -> bool:
+        """Whether all outputs of the node are known; with ``exact``, to the last bit."""
         return bool(node.outputs) and all(
             value is None or self.exact.get(value, False) or (not exact and value in self.exact)
             for value in node.outputs
@@ -79,13 +79,13 @@ class Constants:
 
 
 def copied(node: Node) -> Value | None:
-    """The constant that an Identity copies: PyTorch's exporter writes one for each further use of a weight."""
+    """The constant that an Identity copies: PyTorch's exporter adds one for each further use of a weight."""
     source = node.input(0) if node.op_type == "Identity" else None
     return source if source is not None and source.is_constant else None
 
 
 def _only_for(value: Value, node: Node) -> bool:
-    """Whether nothing but ``node`` needs the value, or what it is a copy of."""
+    """Whether only ``node`` needs the value and the constant that it copies."""
     if not value.replaceable or any(use.node is not node for use in value.uses):
         return False
     source = None if value.producer is None else copied(value.producer)

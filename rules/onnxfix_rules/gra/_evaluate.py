@@ -1,7 +1,7 @@
-"""Evaluate one operator on constants with numpy, if the result is defined to the last bit, or nearly.
+"""Evaluates one operator on constants with numpy, if the result is defined to the last bit, or nearly.
 
-Moves of data, integers, comparisons, casts, and arithmetic of one IEEE rounding are exact: ONNX Runtime gives the same
-bits. Roots, powers and exponentials differ in the last ones between implementations. Nothing here reads a model,
+Data movement, integers, comparisons, casts, and arithmetic of one IEEE rounding are exact: ONNX Runtime gives the same
+bits. Roots, powers and exponentials differ in the last bits between implementations. Nothing here reads a model,
 allocates more than ``RESULT_LIMIT`` at a time, or runs foreign code.
 """
 
@@ -20,18 +20,18 @@ Array = np.ndarray[Any, Any]
 Inputs = Sequence[Array | None]
 
 RESULT_LIMIT = CONSTANT_LIMIT
-"""Bytes: no result is larger."""
+"""Maximum bytes of a result."""
 
 
 class NotFoldable(Exception):
-    """The result is not certain, not small, or not there."""
+    """The result is unknown, uncertain, or too large."""
 
 
 def evaluate(node: Node, inputs: Inputs) -> list[Array]:
-    """What the node's outputs are; one array for each.
+    """The node's outputs, one array each.
 
     Raises:
-        NotFoldable: nobody can be sure.
+        NotFoldable: the result is unknown, uncertain, or too large.
         UnknownAttribute: an attribute refers to the surrounding function.
     """
     make = _OPERATORS.get(node.op_type)
@@ -41,11 +41,11 @@ def evaluate(node: Node, inputs: Inputs) -> list[Array]:
         raise NotFoldable  # strings, complex numbers
     since, most = _MOST_INPUTS.get(node.op_type, (0, len(inputs)))
     if len(inputs) > (most if node.opset >= since else 1):
-        raise NotFoldable  # no call of ONNX's: no runtime takes it, and a constant would hide that
+        raise NotFoldable  # invalid ONNX, which every runtime refuses; a constant would hide that
     with np.errstate(all="ignore"):
         try:
             found = make(node, inputs)
-        except (ValueError, TypeError, IndexError, OverflowError):  # numpy's word for shapes that do not fit
+        except (ValueError, TypeError, IndexError, OverflowError):  # numpy: incompatible shapes
             raise NotFoldable from None
     results = found if isinstance(found, list) else [found]
     if len(results) != len(node.outputs) or sum(array.nbytes for array in results) > RESULT_LIMIT:
@@ -68,7 +68,7 @@ def _given(inputs: Inputs, index: int) -> Array | None:
 
 
 def _integers(node: Node, inputs: Inputs, name: str, index: int, since: int) -> list[int] | None:
-    """A list of integers that was an attribute before opset ``since`` and is an input from there on."""
+    """A list of integers that is an attribute before opset ``since``, and an input from ``since`` on."""
     if node.opset < since:
         listed = node.attr(name)
         return None if listed is None else [int(item) for item in listed]
@@ -77,7 +77,7 @@ def _integers(node: Node, inputs: Inputs, name: str, index: int, since: int) -> 
 
 
 def _numbers(array: Array | None) -> list[int]:
-    """The elements of an input that says sizes, places or axes: no runtime takes fractions or truths for those."""
+    """The elements of an input of sizes, indices or axes: runtimes accept only integers."""
     assert array is not None
     _need(array.dtype.kind == "i")
     return [int(item) for item in array]
@@ -90,11 +90,11 @@ def _axis(value: int, rank: int) -> int:
 
 def _axes(values: list[int], rank: int) -> list[int]:
     found = [_axis(value, rank) for value in values]
-    _need(found and len(set(found)) == len(found))  # backends read an empty list differently
+    _need(found and len(set(found)) == len(found))  # backends interpret an empty list differently
     return found
 
 
-# ---------------------------------------------------------------------------------------------- moves
+# ---------------------------------------------------------------------------------------------- data movement
 
 
 def _identity(node: Node, inputs: Inputs) -> Array:
@@ -218,7 +218,7 @@ def _computes(operation: Callable[..., Array], kinds: str) -> Callable[[Node, In
         _need(len(given) == len(inputs) and len({array.dtype for array in given}) == 1)
         _need(given[0].dtype.kind in kinds and given[0].dtype != np.float16)
         if isinstance(operation, np.ufunc):
-            _need(len(given) == operation.nin)  # numpy would write to one more
+            _need(len(given) == operation.nin)  # numpy would write its result to an extra argument
         _small(math.prod(np.broadcast_shapes(*(array.shape for array in given))), given[0])
         return operation(*given)
 
@@ -262,7 +262,7 @@ def _cast(node: Node, inputs: Inputs) -> Array:
         low, high = math.trunc(float(data.min())), math.trunc(float(data.max()))
         _need(limits.min <= low and high <= limits.max)
     result = data.astype(dtype)
-    if dtype == np.float16:  # ONNX Runtime may leave out this rounding
+    if dtype == np.float16:  # ONNX Runtime may omit this rounding
         _need(np.array_equal(result.astype(data.dtype), data, equal_nan=data.dtype.kind == "f"))
     return result
 
@@ -275,8 +275,8 @@ _MOST_INPUTS = {
     **dict.fromkeys(("Squeeze", "Unsqueeze", "Split"), (13, 2)),
     "Slice": (10, 5),
 }
-"""``(opset, inputs)``: how many inputs an operator takes at most from that opset on; before, it takes one, and the rest
-are attributes (ONNX, Operators.md). The functions of the others look for themselves."""
+"""``(opset, inputs)``: the maximum number of inputs from that opset on. Before, there is one input, and the others are
+attributes (ONNX, Operators.md). For operators not listed, the evaluating function checks the inputs."""
 
 _OPERATORS: dict[str, Callable[[Node, Inputs], Array | list[Array]]] = {
     "Identity": _identity,

@@ -1,4 +1,4 @@
-"""Fold an inference BatchNormalization into weights and a bias: computed in float64, rounded once."""
+"""Folds a BatchNormalization in inference mode into weights and a bias: computed in float64, rounded once."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from onnxfix.rule import Node, Value
 Array = np.ndarray[Any, Any]
 
 WEIGHT_LIMIT = 256 << 20
-"""Bytes of a weight that is read and stored anew."""
+"""Maximum bytes of a weight that is folded."""
 COPY_LIMIT = 1 << 20
-"""Bytes that the copies of a weight may take which several nodes read, if every reader had its own."""
+"""Maximum bytes of all copies of a shared weight, if every reader had its own."""
 NEAR_ZERO = 1e-9
-"""Variance and epsilon together below which the root of rounding is what divides."""
+"""Below this sum of variance and epsilon, rounding errors decide the factor."""
 
 _TYPES = ("float16", "bfloat16", "float32", "float64")
 _PARAMETERS = ("scale", "bias", "mean", "variance")
 
 
 class Refused(Exception):
-    """The weights could be folded, but the result would be wrong or too large; says why."""
+    """The weights could be folded, but the result would be wrong or too large; the message is the reason."""
 
 
 class Affine(NamedTuple):
@@ -34,7 +34,7 @@ class Affine(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How a weight is seen: groups, inputs of a group, outputs of a group, and all that comes behind."""
+    """The axes of a weight: groups, inputs per group, outputs per group, and all further axes combined."""
 
     groups: int
     inputs: int
@@ -47,7 +47,7 @@ class Layout(NamedTuple):
 
 
 def parameters(node: Node) -> list[Array] | None:
-    """Scale, bias, mean and variance where all are constant vectors of one length, else None."""
+    """Scale, bias, mean and variance as float64, if all are constant vectors of one length; else None."""
     values = [node.input(index) for index in range(1, 5)]
     arrays = [None if value is None else value.constant() for value in values]
     known = [array for array in arrays if array is not None and array.dtype.name in _TYPES]
@@ -57,10 +57,10 @@ def parameters(node: Node) -> list[Array] | None:
 
 
 def affine(values: list[Array], epsilon: float) -> Affine:
-    """What a BatchNormalization computes of each channel.
+    """The affine function that a BatchNormalization applies to each channel.
 
     Raises:
-        Refused: a parameter is not finite, or a variance is negative or too near to 0.
+        Refused: a parameter is not finite, or a variance is negative or too close to 0.
     """
     for array, name in zip(values, _PARAMETERS, strict=True):
         if not np.isfinite(array).all():
@@ -69,13 +69,13 @@ def affine(values: list[Array], epsilon: float) -> Affine:
     if (variance < 0).any():
         raise Refused("a variance is negative")
     if not np.isfinite(epsilon) or (variance + epsilon < NEAR_ZERO).any():
-        raise Refused("a variance is 0, or nearly so")
+        raise Refused("a variance is 0 or almost 0")
     factor = scale / np.sqrt(variance + epsilon)
     return Affine(factor, bias - mean * factor)
 
 
 def layout(node: Node, weight: Array) -> Layout | None:
-    """The layout of the weight of a Conv, ConvTranspose or Gemm; None where it does not fit the node."""
+    """The layout of the weight of a Conv, ConvTranspose or Gemm; None if it is invalid for the node."""
     if not weight.size:
         return None
     if node.op_type == "Gemm":
@@ -95,21 +95,23 @@ def layout(node: Node, weight: Array) -> Layout | None:
 
 
 def weights(weight: Array, seen: Layout, factor: Array) -> Array:
-    """The weight times the factor of each output channel, in its own type."""
+    """The weight times the factor of each output channel, in the weight's type."""
     with np.errstate(all="ignore"):
         product = _product(weight, seen, factor)
         return product.astype(weight.dtype).reshape(weight.shape)
 
 
 def check_weights(weight: Array, seen: Layout, factor: Array) -> None:
-    """See whether the weight can hold the factor.
+    """Check that the product of weight and factor fits the weight's type.
 
     Raises:
-        Refused: a number is not finite or would not be, or gets lost below what half precision holds normally.
+        Refused: a weight is not finite, would overflow, or would lose bits as a subnormal of a 16-bit type.
     """
     with np.errstate(all="ignore"):
         limits = ml_dtypes.finfo(weight.dtype)  # type: ignore[no-untyped-call]
-        if weight.dtype.itemsize > 2:  # the largest of each channel says it, and costs no copy in float64
+        if (
+            weight.dtype.itemsize > 2
+        ):  # the largest weight of each channel suffices, without a copy in float64
             parts = weight.reshape(seen)
             largest = np.maximum(parts.max(axis=(1, 3)), -parts.min(axis=(1, 3))).astype(np.float64)
             product, rounded = largest * np.abs(factor.reshape(largest.shape)), None
@@ -120,20 +122,20 @@ def check_weights(weight: Array, seen: Layout, factor: Array) -> None:
     if not np.isfinite(largest).all():
         raise Refused("a weight is not finite")
     if not (np.abs(product) <= float(limits.max)).all():
-        raise Refused(f"a weight would leave {weight.dtype.name}'s range")
+        raise Refused(f"a weight would exceed {weight.dtype.name}'s range")
     if rounded is not None:
         size = np.abs(product).reshape(seen)
         lost = (size < float(limits.smallest_normal)) & (rounded.reshape(seen) != product.reshape(seen))
-        # Beside a weight of its channel that is a normal number, that is no more than what rounding takes of that one.
+        # Next to a normal number in the same channel, the loss is no larger than the rounding error of that one.
         if (lost & (size.max(axis=(1, 3), keepdims=True) < float(limits.smallest_normal))).any():
-            raise Refused(f"a weight would get lost below {weight.dtype.name}'s normal numbers")
+            raise Refused(f"all weights of a channel would become subnormal in {weight.dtype.name}")
 
 
 def bias(node: Node, values: Affine, dtype: np.dtype[Any]) -> Array | None:
-    """The new bias, of rank 2 for a Gemm (see BRC001); None where the old one is not constant or not for each channel.
+    """The new bias, of rank 2 for a Gemm (see BRC001); None if the old one is not constant or not per channel.
 
     Raises:
-        Refused: a number of it is not finite or would not be.
+        Refused: an element of it is not finite or would overflow.
     """
     given, count = node.input(2), values.factor.size
     old = np.zeros(count)
@@ -154,25 +156,27 @@ def bias(node: Node, values: Affine, dtype: np.dtype[Any]) -> Array | None:
         made = old * values.factor + values.shift
         limits = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
         if not (np.abs(made) <= float(limits.max)).all():
-            raise Refused(f"the bias would leave {dtype.name}'s range")
+            raise Refused(f"the bias would exceed {dtype.name}'s range")
         return made.astype(dtype).reshape((1, -1) if node.op_type == "Gemm" else (-1,))
 
 
 def weight_of(node: Node) -> Array | None:
-    """The constant weight of the node, None for another type than those that are folded."""
+    """The constant weight of the node; None if it is not constant, too large, or of an unsupported type."""
     value = node.input(1)
     array = None if value is None else value.constant(WEIGHT_LIMIT)
     return array if array is not None and array.dtype.name in _TYPES else None
 
 
 def check_growth(value: Value, size: int) -> None:
-    """See what a weight of ``size`` bytes costs that stays, since others read it too.
+    """Check the cost of copying a weight of ``size`` bytes that other nodes read too.
 
     Raises:
-        Refused: copies for all its readers would take too much.
+        Refused: copies for all readers would be too large.
     """
     if (value.use_count > 1 or not value.replaceable) and size * value.use_count > COPY_LIMIT:
-        raise Refused(f"{value.use_count} nodes share the weight, of which each would get {size:,} bytes")
+        raise Refused(
+            f"{value.use_count} nodes share the weight, and each would need a copy of {size:,} bytes"
+        )
 
 
 def _product(weight: Array, seen: Layout, factor: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Convert nodes of operator sets before 7 to operator set 7: the same values, bit for bit."""
+"""Converts nodes of operator sets before 7 to operator set 7: the same values, bit for bit."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from onnx import TensorProto, defs
 from onnxfix.rule import Draft, Node
 
 NEW = 7
-"""The first operator set of numpy's broadcasting."""
+"""The first operator set with numpy's broadcasting."""
 
 _BINARY = ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor")
 
 
 def blocked(node: Node) -> str:
-    """Why the node cannot be said in operator set 7; empty where it can."""
+    """Why the node cannot be converted to operator set 7; empty if it can."""
     return _converted(node, Draft(node))
 
 
 def convert(node: Node, draft: Draft) -> None:
-    """Say a node, which is not ``blocked``, in operator set 7."""
+    """Convert a node that is not ``blocked`` to operator set 7."""
     _converted(node, draft)
 
 
@@ -66,7 +66,7 @@ _RENAMED_ONLY = {
     *("Max", "Mean", "Min", "Neg", "Reciprocal", "Relu", "Sigmoid", "Sqrt", "Sum", "Tanh"),
     "AveragePool",
 }
-"""Whose newer version has more types, or one more attribute whose default is the old behavior."""
+"""Operators whose newer version only adds types, or an attribute whose default is the old behavior."""
 
 
 def _plain(node: Node, draft: Draft) -> str:
@@ -80,17 +80,17 @@ def _drop(node: Node, draft: Draft, *names: str) -> None:
 
 
 def _binary(node: Node, draft: Draft) -> str:
-    """The second operand lies in the first from ``axis`` on, or at its end."""
+    """Aligns the second operand with the axes of the first from ``axis`` on, by default with the last ones."""
     axis = node.attr("axis")
     if axis is not None and node.attr("broadcast", 0):
         first, second = (
             node.model.shapes.rank(value) if value is not None else None for value in node.inputs[:2]
         )
         if first is None or second is None:
-            return f"the ranks of {node.op_type}'s operands are unknown, which axis = {axis} aligns"
+            return f"{node.op_type} has axis = {axis}, and the ranks of its operands are unknown"
         behind = first - (axis + first if axis < 0 else axis) - second
         if behind < 0 and second > 0:
-            return f"axis = {axis} does not fit the operands of {node.op_type}"
+            return f"axis = {axis} is invalid for the operands of {node.op_type}"
         if behind > 0 and second > 0:
             axes = list(range(second, second + behind))
             draft.set_input(node, 1, draft.add("Unsqueeze", [node.inputs[1]], axes=axes))
@@ -104,10 +104,10 @@ def _gemm(node: Node, draft: Draft) -> str:
 
 
 def _prelu(node: Node, draft: Draft) -> str:
-    """A slope of rank 1 belongs to the channels."""
+    """A slope of rank 1 has one element per channel."""
     data, slope = node.inputs[:2]
     if data is None or slope is None:
-        return "PRelu lacks an operand"
+        return "a PRelu has no operand"
     shape, rank = node.model.shapes.shape(slope), node.model.shapes.rank(data)
     if shape is None or rank is None or len(shape) != 1:
         return "the shapes of PRelu's operands are unknown"
@@ -120,7 +120,7 @@ def _batch_norm(node: Node, draft: Draft) -> str:
     if not node.attr("is_test", 0):
         return "BatchNormalization is in training mode (is_test = 0)"
     if len(node.outputs) > 1:
-        return "BatchNormalization gives more than its result"
+        return "BatchNormalization has more than one output"
     _drop(node, draft, "is_test")
     return ""
 
@@ -129,7 +129,7 @@ def _dropout(node: Node, draft: Draft) -> str:
     if not node.attr("is_test", 0):
         return "Dropout is in training mode (is_test = 0)"
     if len(node.outputs) > 1:
-        return "Dropout gives its mask"
+        return "Dropout has a mask output"
     _drop(node, draft, "is_test")
     return ""
 
@@ -139,7 +139,7 @@ def _upsample(node: Node, draft: Draft) -> str:
     modes = {"nearest": "nearest", "bilinear": "linear"}
     mode = modes.get(node.attr("mode", "nearest"))
     if height is None or width is None or mode is None:
-        return "Upsample lacks its scales"
+        return "Upsample has no scales or an unknown mode"
     _drop(node, draft, "height_scale", "width_scale")
     draft.set_attr(node, "scales", [1.0, 1.0, float(height), float(width)])
     if mode != node.attr("mode", "nearest"):
@@ -150,7 +150,7 @@ def _upsample(node: Node, draft: Draft) -> str:
 def _cast(node: Node, draft: Draft) -> str:
     name = node.attr("to")
     if not isinstance(name, str) or name not in set(TensorProto.DataType.keys()):
-        return "Cast names no type"
+        return "Cast has no valid type"
     draft.set_attr(node, "to", int(TensorProto.DataType.Value(name)))
     return ""
 
@@ -162,7 +162,7 @@ def _concat(node: Node, draft: Draft) -> str:
 
 
 def _selu(node: Node, draft: Draft) -> str:
-    """The defaults got more digits with operator set 6."""
+    """Operator set 6 changed the defaults to more digits."""
     for name, default in (("alpha", 1.6732), ("gamma", 1.0507)):
         if node.attr(name) is None:
             draft.set_attr(node, name, default)

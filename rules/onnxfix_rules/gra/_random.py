@@ -1,4 +1,4 @@
-"""Nodes whose outputs are random in each run."""
+"""Nodes that draw random numbers in each run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RANDOM = frozenset(
         *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
     }
 )
-"""By name, whatever the domain: Dropout draws in training only, which is not looked at."""
+"""By name, in any domain. Dropout draws in training mode only, but its mode is not checked."""
 
 
 def draws(node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Nodes that repeat the computation of an earlier one: each is looked up once, by its inputs."""
+"""Finds nodes that compute the same as an earlier node of the graph, with one look-up per node by its inputs."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from onnxfix.rule import Node, Scope, Value
 from onnxfix_rules.gra._random import RANDOM
 
 LIMIT = 4096
-"""Bytes: constants up to this size are told apart by what they hold, larger ones by their names."""
+"""Constants up to this many bytes are compared by content, larger ones by name."""
 _KEPT = frozenset({"Identity", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
-"""Identity is GRA012's; TensorRT looks for a pair of QuantizeLinear and DequantizeLinear for each reader."""
+"""GRA012 handles Identity; TensorRT expects a pair of QuantizeLinear and DequantizeLinear for each reader."""
 
 
 class Pure:
-    """Whether a node gives the same for the same inputs, as far as anybody knows."""
+    """Whether a node is known to compute the same outputs from the same inputs."""
 
     def __init__(self) -> None:
         self._functions: dict[int, bool] = {}
 
     def __call__(self, node: Node) -> bool:
-        """Random numbers, operators of other domains, and what calls them, are not."""
+        """False for random numbers, operators of other domains, and functions that call either."""
         function = node.function
         if function is None:
             return node.op_type not in RANDOM and (node.is_onnx or node.domain == "ai.onnx.ml")
         if id(function) not in self._functions:
-            self._functions[id(function)] = False  # it calls itself
+            self._functions[id(function)] = False  # the result for a recursive call
             nodes = [inner for scope in function.walk() for inner in scope.nodes]
             self._functions[id(function)] = all(map(self, nodes))
         return self._functions[id(function)]
 
 
 class Repeated:
-    """``firsts``: for each node that repeats another one of its scope, that one; the earlier ones first.
+    """``firsts``: for each repeated node of a scope, the first node that computes the same, in order.
 
-    ``names``: the name that an output gets because a repeated one must keep it.
+    ``names``: for an output of a first node, the repeated output whose name it must take over.
     """
 
     def __init__(self, scope: Scope, pure: Pure) -> None:
@@ -59,7 +59,7 @@ class Repeated:
             return
         if not isinstance(
             found, dict
-        ):  # the rest is compared where operator and inputs are the same: that is rare
+        ):  # the attributes are compared only if operator and inputs are equal, which is rare
             found = self._seen[key] = {_rest(found): found}
         first = found.setdefault(_rest(node), node)
         if first is node or not all(map(self._joins, first.outputs, node.outputs)):
@@ -72,7 +72,7 @@ class Repeated:
                     self.names[kept] = value
 
     def _key(self, node: Node) -> Hashable:
-        """What a node computes from, of which ``_rest`` says how; None where nobody knows."""
+        """The operator and the inputs of a node (``_rest`` has the attributes); None if unknown."""
         if node.op_type == "Constant" and node.is_onnx:
             output = node.output()
             return None if output is None else _content(output)
@@ -82,7 +82,7 @@ class Repeated:
         return (node.op_type, *inputs)
 
     def _meaning(self, value: Value) -> Hashable:
-        """The same for values that are the same."""
+        """Equal for equal values."""
         found = self._meant.get(value)
         if found is None:
             content = _content(value) if value.is_constant else None
@@ -90,7 +90,7 @@ class Repeated:
         return found
 
     def _joins(self, first: Value | None, value: Value | None) -> bool:
-        """Whether one output may stand for the other, under a name that all readers see."""
+        """Whether one output can replace the other, under a name that is visible to all readers."""
         if first is None or value is None:
             return first is value
         if value.replaceable:
@@ -104,7 +104,7 @@ class Repeated:
 
 
 def _seen_by_readers(value: Value, other: Value) -> bool:
-    """Whether the readers of ``value``, in subgraphs too, can read ``other`` by its name."""
+    """Whether all readers of ``value``, including those in subgraphs, can read ``other`` by its name."""
     scope = other.scope
     return all(use.node.scope is scope or use.node.scope.lookup(other.name) is other for use in value.uses)
 
@@ -118,13 +118,13 @@ def _content(value: Value) -> Hashable:
 
 
 _named = cache(str)
-"""The name of a numpy type, which takes longer to write than a constant's bytes to read."""
+"""The name of a numpy type, cached because formatting it is slower than reading a small constant."""
 
 
 def _rest(node: Node) -> Hashable:
-    """All else that decides what a node computes."""
+    """Everything besides operator and inputs that decides what a node computes."""
     if node.op_type == "Constant" and node.is_onnx:
-        return None  # its content is all there is
+        return None  # the key already has its content
     given = tuple(value is not None for value in node.outputs)
     attributes = tuple(sorted((a.name, _stored(a)) for a in node.proto.attribute))
     return (node.domain, node.overload, given, attributes)

@@ -1,4 +1,4 @@
-"""Dense forms of sparse tensors, and models with sparse tensors, which ONNX text cannot express."""
+"""Converts sparse tensors to dense ones, and builds models with sparse tensors, which ONNX text cannot express."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from onnx import ModelProto, SparseTensorProto, TensorProto, helper, numpy_helpe
 from onnxfix.files import tensors
 
 LIMIT = 1 << 26
-"""Bytes: what is written out at most."""
+"""Maximum bytes of a dense tensor."""
 
 
 def dense(sparse: SparseTensorProto, name: str, base_dir: Path | None) -> TensorProto | None:
-    """The tensor with its zeros; None where it is invalid, of strings, or larger than ``LIMIT``."""
+    """The dense tensor; None if it is invalid, of strings, or larger than ``LIMIT``."""
     values = tensors.to_array(sparse.values, base_dir, LIMIT)
     indices = tensors.to_array(sparse.indices, base_dir, LIMIT)
     shape = tuple(sparse.dims)

@@ -32,51 +32,51 @@ def dead_node(model: Model) -> Iterator[Match]:
     """A node that no graph output depends on.
 
     ## Why it matters
-    TensorRT's parser imports every node, used or not, and fails on the first that it does not support: an unused
-    Unique is enough (measured with TensorRT-RTX 1.7.1; inside a branch of an If too), and so is a Cast to an
-    unsupported type (`Unsupported data type for the Cast operator!`). Those are errors; others only cost time.
-    Exporters leave such nodes behind for debug outputs, training heads and shape checks.
+    TensorRT's parser imports every node, dead or not, and fails on the first unsupported one: a dead Unique is enough
+    (measured with TensorRT-RTX 1.7.1; inside a branch of an If too), and so is a Cast to an unsupported type
+    (`Unsupported data type for the Cast operator!`). Those are errors; other dead nodes only cost time. Exporters leave
+    such nodes behind for debug outputs, training heads and shape checks.
 
-    If the main graph declares no outputs at all, every node is dead. TensorRT parses that and refuses to build it:
-    `Network must have at least one output`. That is an exporter error, and not a reason to empty the graph.
+    If the main graph declares no outputs, every node is dead. TensorRT parses such a model but refuses to build it:
+    `Network must have at least one output`. That is an error of the exporter, and no reason to empty the graph.
 
     ## Fix
-    The node is removed, with all nodes and initializers that nothing else needs. Exact: no output depends on it. The
-    following count as needed: values that a subgraph captures, results of a branch or loop body, values named by
-    training information or quantization annotations. Graph inputs always stay, and so do nodes without a single named
-    output: they may exist for a side effect. Unused outputs of a needed node are not covered. In a graph, branch or
-    function without outputs the last computed values count as needed, so that no fix empties it.
+    The node is removed, with all nodes and initializers that nothing else needs. Exact: no output is computed from it.
+    These count as needed: values that a subgraph captures, outputs of a branch or loop body, and names in training
+    information or quantization annotations. Graph inputs are always kept, and so are nodes without a named output: they
+    can only exist for a side effect. Unused outputs of a node that is needed are not reported. In a graph, branch or
+    function without outputs, the last results count as needed, so that no fix empties it.
 
     ## References
     - ONNX, "Graphs": outputs are all that a graph computes: https://onnx.ai/onnx/repo-docs/IR.html
     """
     if not model.main.outputs and model.main.nodes:
         yield Match(
-            "the graph declares no outputs, so every node is dead: TensorRT cannot build it, and nothing "
-            "is removed; declare the intended outputs",
+            "the graph declares no outputs, so every node is dead: TensorRT cannot build such a network, and "
+            "nothing is removed; declare the outputs to compute",
             scope=model.main,
             severity=Severity.ERROR,
         )
     if not any(map(_is_end, every_node(model))):
-        return  # the last one of dead nodes is one that nothing reads
+        return  # every chain of dead nodes ends in a node that nothing reads
     live = _live_nodes(model)
     refused = _Refused(model)
     left: dict[int, int] = {}
-    gone: set[int] = set()
+    removed: set[int] = set()
     for scope in model.scopes:
-        if scope.owner is not None and (id(scope.owner) not in live or id(scope) in gone):
-            gone.update(id(inner) for inner in scope.walk())
-            continue  # it goes with its owner
+        if scope.owner is not None and (id(scope.owner) not in live or id(scope) in removed):
+            removed.update(id(inner) for inner in scope.walk())
+            continue  # removed with its owner
         for node in scope.nodes:
             if id(node) in live or any(v is not None and _needed(v, v.use_count) for v in node.outputs):
                 continue
             fallen = _fall(node, left)
             more = len(fallen) - 1
             reason = next((text for text in map(refused.why, fallen) if text), "")
-            chain = f", with {more} more nodes before it" if more else ""
+            chain = f", and {more} more nodes compute only its inputs" if more else ""
             also = f" and the {more} before it" if more else ""
             yield Match(
-                f"this {node.op_type} is unused{chain}{reason}",
+                f"nothing reads this {node.op_type}{chain}{reason}",
                 node=node,
                 fix=Fix(f"remove it{also}", [RemoveNode(node)]),
                 severity=Severity.ERROR if reason else None,
@@ -84,19 +84,23 @@ def dead_node(model: Model) -> Iterator[Match]:
 
 
 class _Refused:
-    """Why the target refuses a removed node, as the end of a sentence; "" if nothing is known."""
+    """Why the target cannot import a node, as the end of a sentence; "" if unknown or never imported."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._target: Target = target_of(model)
-        self._taken = {scope.proto.name for scope in model.functions}
+        self._functions = {scope.proto.name for scope in model.functions}
 
     def why(self, node: Node) -> str:
         reason = self._reason(node)
         return reason if reason and node in imported_nodes(self._model) else ""
 
     def _reason(self, node: Node) -> str:
-        if node.is_onnx and node.op_type not in self._taken and self._target.imports(node.op_type) is False:
+        if (
+            node.is_onnx
+            and node.op_type not in self._functions
+            and self._target.imports(node.op_type) is False
+        ):
             return f", and {self._target.title} does not import {node.op_type}"
         for value in (*node.inputs, *node.outputs):
             elem = None if value is None else self._model.shapes.elem_type(value)
@@ -106,7 +110,7 @@ class _Refused:
 
 
 def _is_end(node: Node) -> bool:
-    """Whether the node has outputs, and none is used."""
+    """Whether the node has outputs, and none of them is used."""
     return not any(map(is_read, node.outputs)) and any(node.outputs)
 
 
@@ -115,7 +119,7 @@ def _needed(value: Value, uses: int) -> bool:
 
 
 def _live_nodes(model: Model) -> set[int]:
-    """Ids of the nodes that an output, an outside reference, or a possible side effect keeps."""
+    """Ids of the nodes that an output, a name outside the graph, or a side effect needs."""
     stack: list[Node] = []
     for scope in model.scopes:
         if scope.owner is None:
@@ -143,7 +147,7 @@ def _producers(values: Iterable[Value | None]) -> Iterator[Node]:
 
 
 def _fall(node: Node, left: dict[int, int]) -> list[Node]:
-    """``node`` and the nodes before it that lose their last reader with it; ``left`` counts the remaining readers."""
+    """``node`` and the nodes that lose their last reader with it; ``left``: remaining readers of each value."""
     fallen: list[Node] = []
     stack = [node]
     while stack:
@@ -159,7 +163,7 @@ def _fall(node: Node, left: dict[int, int]) -> list[Node]:
 
 
 def _reads(node: Node) -> Iterator[Value]:
-    """Inputs of ``node`` and, once for each use, what its subgraphs capture."""
+    """Inputs of ``node``, and values that its subgraphs capture, once per use."""
     inside: set[Scope] = {scope for subgraph in node.subgraphs for scope in subgraph.walk()}
     readers = [node, *(inner for scope in inside for inner in scope.nodes)]
     for reader in readers:
@@ -170,12 +174,12 @@ def _reads(node: Node) -> Iterator[Value]:
 
 dead_node.examples = [
     Fixed(
-        "unused",
+        "unused output",
         before="g (float[N] x) => (float[N] y) { y = Neg(x)  d = Exp(x) }",
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
     Fixed(
-        "a chain, and the constants that only it uses",
+        "a chain, and the constants that only it reads",
         before="g (float[N,2] x) => (float[N,2] y) <float[2] c = {1, 2}, float[2] d = {3, 4}> "
         "{ a = Add(x, c)  y = Mul(x, d)  b = Mul(a, d)  e = Constant<value_float = 1.0>()  f = Sub(b, e) }",
         after="g (float[N,2] x) => (float[N,2] y) <float[2] d = {3, 4}> { y = Mul(x, d) }",
@@ -188,12 +192,12 @@ dead_node.examples = [
         runs=False,
     ),
     Fixed(
-        "an unsupported type",
+        "a type that TensorRT does not support",
         before="g (float[N] x) => (float[N] y) { a = Cast<to = 4>(x)  b = Mul(a, a)  y = Neg(x) }",
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
     Fixed(
-        "two dead nodes with common producers",
+        "two dead nodes with a shared input",
         before="g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  c = Abs(a)  y = Neg(x) }",
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
@@ -203,14 +207,14 @@ dead_node.examples = [
         after="g (float[2] x) => (float[2] y) { y = Neg(x) }",
     ),
     Fixed(
-        "a dead If with everything that only its branches capture",
+        "a dead If, and values that only its branches capture",
         before="""g (float[2] x, bool k) => (float[2] y) <float[2] c = {1, 2}> { a = Exp(x)  b = Abs(x)  y = Neg(b)
             d = If(k)<then_branch = t () => (float[2] p) { u = Exp(a)  p = Add(a, c) },
                       else_branch = e () => (float[2] q) { q = Neg(b) }> }""",
         after="g (float[2] x, bool k) => (float[2] y) { b = Abs(x)  y = Neg(b) }",
     ),
     Fixed(
-        "inside a branch, with a captured input",
+        "inside a branch, with an outer value as input",
         before="""g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
             y = If(k)<then_branch = t () => (float[2] p) { u = Exp(a)  p = Neg(x) },
                       else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
@@ -234,7 +238,7 @@ dead_node.examples = [
             <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Abs(u) }""",
     ),
     Fixed(
-        "inputs stay, used or not; so does an initializer that is an input",
+        "graph inputs are kept, with or without an initializer",
         before="g (float[N] x, float[N] z, float[1] b) => (float[N] y) <float[1] b = {1}> "
         "{ d = Add(z, b)  y = Neg(x) }",
         after="g (float[N] x, float[N] z, float[1] b) => (float[N] y) <float[1] b = {1}> { y = Neg(x) }",
@@ -247,43 +251,43 @@ dead_node.examples = [
         ir_version=3,
     ),
     Silent(
-        "used by a subgraph only",
+        "read by a subgraph only",
         """g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
             y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a) },
                       else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
     ),
     Silent(
-        "one output is used",
+        "one of two outputs is used",
         "g (float[4] x) => (float[2] y) { y, d = Split<axis = 0, num_outputs = 2>(x) }",
     ),
     Silent(
-        "both ends of a loop-carried value",
+        "a loop-carried value",
         """g (int64 n, bool k, float[2] x) => (float[2] y) {
             y = Loop(n, k, x)<body = b (int64 i, bool c, float[2] v) => (bool co, float[2] w)
                 { co = Identity(c)  w = Exp(v) }> }""",
     ),
     Silent(
-        "used by a loop body only",
+        "read by the body of a Loop only",
         """g (float[2] x, int64 n) => (float[2] y) {
             a = Exp(x)
             y = Loop(n, , x)<body = b (int64 i, bool c, float[2] v) => (bool co, float[2] w) {
                 co = Constant<value = bool {1}>()  w = Add(v, a) }> }""",
     ),
     Silent(
-        "used by a Scan body only",
+        "read by the body of a Scan only",
         """g (float[3,2] x, float[2] h) => (float[2] y) {
             a = Exp(h)
             y = Scan<num_scan_inputs = 1, body = b (float[2] v, float[2] e) => (float[2] w) {
                 u = Add(v, e)  w = Mul(u, a) }>(h, x) }""",
     ),
     Flagged(
-        "a graph without outputs is not emptied",
+        "a graph that declares no outputs is not emptied",
         """g (float[2] x) => () <float[2] w = {1, 2}> {
             a = Exp(x)  b = Neg(a)  c = Identity(b)  d = Add(c, w)  e = Cast<to = 1>(d) }""",
         runs=False,
     ),
     Silent(
-        "nor is an unused branch or local function without outputs",
+        "nor is a local function without outputs",
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = Neg(x) }
             <domain: "d", opset_import: ["" : 18]> f (u) => () { a = Exp(u)  b = Neg(a) }""",
         runs=False,

@@ -1,4 +1,4 @@
-"""GRA002: unused constants."""
+"""GRA002: unused initializers."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from onnxfix.rule import (
 
 @rule("GRA002", per="scope", safety=Safety.EXACT, severity=Severity.INFO, hazards=[8, 20, 30])
 def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
-    """An initializer that no node uses and that is not a graph output.
+    """An initializer that no node reads and that is no graph output.
 
     ## Why it matters
     TensorRT's parser imports all initializers before any node.
 
-    - **error**: it fails on an unsupported type even if unused: `Failed to import initializer` for string, int16,
+    - **error**: an unsupported type fails although nothing reads it: `Failed to import initializer` for string, int16,
       uint16, uint32, uint64, uint4, complex, float8e5m2, float8e8m0 and the FNUZ float8 types (measured with
       TensorRT-RTX 1.7.1), and, by NVIDIA's lists, for bfloat16 and float8 before TensorRT 9.0 and int4 before 10.0.
-    - **info**: other types only make the file larger and parsing slower.
+    - **info**: any other type only makes the file larger and parsing slower.
 
     ## Fix
-    It is removed. Exact: nothing depends on it. Kept: captures of a subgraph, overridable initializers that are graph
-    inputs (up to IR version 3 all are), and values named by training information or quantization annotations.
-    External data stays in its file.
+    The initializer is removed. Exact: nothing is computed from it. These are kept: initializers that a subgraph
+    captures, that callers may override as graph inputs (up to IR version 3, every initializer), and that training
+    information or quantization annotations name. External data stays in its file.
 
     ## References
     - ONNX, "Graphs": https://onnx.ai/onnx/repo-docs/IR.html
@@ -53,7 +53,7 @@ def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
             tensor = value.initializer
             kind = f"{dtypes.name_of(tensor.data_type)}[{','.join(str(d) for d in tensor.dims)}]"
             yield Match(
-                f"this initializer is unused ({kind})",
+                f"nothing reads this initializer ({kind})",
                 value=value,
                 fix=Fix("remove it", [RemoveInitializer(value)]),
                 severity=Severity.INFO if target.has_type(tensor.data_type) else Severity.ERROR,
@@ -64,7 +64,7 @@ def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
 
 def _sparse_match(value: Value) -> Match:
     return Match(
-        "this sparse initializer is unused",
+        "nothing reads this sparse initializer",
         value=value,
         fix=Fix("remove it", [RemoveInitializer(value)]),
     )
@@ -117,7 +117,7 @@ unused_initializer.examples = [
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
     Fixed(
-        "a string, which TensorRT does not support",
+        "strings, which TensorRT cannot import",
         before='g (float[N] x) => (float[N] y) <string[2] c = {"a", "b"}> { y = Neg(x) }',
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
@@ -132,29 +132,29 @@ unused_initializer.examples = [
     ),
     Fixed("a sparse initializer", before=_sparse, after=_SPARSE),
     Silent(
-        "a subgraph captures it",
+        "captured by a subgraph",
         """g (float[2] x, bool k) => (float[2] y) <float[2] c = {1, 2}> {
             y = If(k)<then_branch = t () => (float[2] p) { p = Add(x, c) },
                       else_branch = e () => (float[2] q) { q = Neg(x) }> }""",
     ),
     Silent(
-        "a graph input, which may be overridden",
+        "a graph input, which callers may override",
         "g (float[N] x, float[2] c) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
     ),
     Silent(
-        "IR version 3 lists every initializer among the inputs",
+        "IR version 3, where every initializer is an input",
         "g (float[N] x, float[2] c) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
         opset=8,
         ir_version=3,
     ),
     Silent(
-        "it is a graph output",
+        "a graph output",
         "g (float[N] x) => (float[N] y, float[2] c) <float[2] c = {1, 2}> { y = Neg(x) }",
     ),
-    Silent("named by a quantization annotation", _annotated),
-    Silent("needed for training", _trained),
+    Silent("used by a quantization annotation", _annotated),
+    Silent("used by training information", _trained),
     Fixed(
-        "16 bits, which TensorRT does not support either",
+        "uint16, which TensorRT cannot import",
         before="g (float[N] x) => (float[N] y) <uint16[2] c = {1, 2}> { y = Neg(x) }",
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),

@@ -29,22 +29,22 @@ from onnxfix.rule import (
 
 @rule("GRA003", per="scope", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[40])
 def wrong_declared_type(scope: Scope, model: Model) -> Iterator[Match]:
-    """A declared element type, rank or dimension that contradicts the computed one.
+    """A declared element type, rank or dimension contradicts what the graph computes.
 
     ## Why it matters
-    TensorRT silently uses its own inference (measured with TensorRT-RTX 1.7.1: a wrong output type, output shape or
-    value_info is accepted without a warning). Others rely on the declaration: ONNX Runtime refuses to load a wrong
-    element type and warns about every wrong shape, rewriters fold shapes by it, and a caller allocates an output
-    buffer by the declared output. Such errors come from tools that change a graph and keep its value_info.
+    TensorRT uses its own inference and gives no warning (measured with TensorRT-RTX 1.7.1: a wrong output type, output
+    shape or value_info is accepted silently). Other tools trust the file: ONNX Runtime refuses to load a wrong element
+    type and warns about every wrong shape, graph rewriters fold shapes by it, and a caller allocates an output buffer
+    by the declared shape. Wrong declarations come from tools that change a graph and keep its value_info.
 
-    - **error**: a graph output with a wrong declared element type.
+    - **error**: a graph output whose declared element type is wrong.
     - **warning**: everything else.
 
     ## Fix
-    The parts of the entry that are proven wrong are corrected: element type, single dimensions, or the whole shape if
-    the rank is wrong. Exact: value_info does not affect the computation. Only contradictions count; another name for
-    a symbolic dimension, or a size that may be correct, is not reported. Graph outputs are the model's interface:
-    they are reported and not changed.
+    Only what is proven wrong is corrected: the element type, single dimensions, or the whole shape if the rank is
+    wrong. Exact: value_info takes no part in the computation. Only contradictions count; another name for a symbolic
+    dimension, or a size that may be right, is not changed. Graph outputs are the model's interface: they are reported
+    and not changed.
 
     ## References
     - ONNX, "Static tensor shapes": https://onnx.ai/onnx/repo-docs/IR.html
@@ -81,7 +81,7 @@ def _outputs(scope: Scope, model: Model) -> Iterator[Match]:
 
 
 def contradicts(declared: TypeProto, value: Value, model: Model) -> bool:
-    """Whether the declared type is proven wrong; unknown types and non-tensors never are."""
+    """Whether the declared type is proven wrong; False for unknown types, and for everything but tensors."""
     if declared.WhichOneof("value") != "tensor_type" or value.sparse:
         return False
     tensor = declared.tensor_type
@@ -105,7 +105,7 @@ def _differs(claim: onnx.TensorShapeProto.Dimension, dim: Dim) -> bool:
 
 
 def _correction(scope: Scope, entries: list[ValueInfoProto], value: Value, model: Model) -> list[Edit]:
-    """Replace all entries of the name by one."""
+    """Edits that replace all value_info entries of the name by one correct entry."""
     info = ValueInfoProto()
     info.CopyFrom(entries[0])
     tensor = info.type.tensor_type
@@ -127,7 +127,7 @@ def _correction(scope: Scope, entries: list[ValueInfoProto], value: Value, model
 
 
 def _write(target: onnx.TensorShapeProto.Dimension, dim: Dim, model: Model) -> None:
-    """The dimension as ONNX can express it: a size, or the name of a graph input's dimension."""
+    """Write the dimension as far as ONNX can express it: a size, or a symbol that a graph input declares."""
     target.ClearField("dim_value")
     if dim.value is not None:
         target.dim_value = dim.value
@@ -162,17 +162,17 @@ def _known(value: Value, model: Model) -> str:
 
 wrong_declared_type.examples = [
     Fixed(
-        "the element type",
+        "wrong element type",
         before="g (float[N] x) => (float[N] y) <float16[N] a> { a = Neg(x)  y = Abs(a) }",
         after="g (float[N] x) => (float[N] y) <float[N] a> { a = Neg(x)  y = Abs(a) }",
     ),
     Fixed(
-        "a dimension",
+        "wrong dimension",
         before="g (float[N,3] x) => (float[N,3] y) <float[N,4] a> { a = Neg(x)  y = Abs(a) }",
         after="g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }",
     ),
     Fixed(
-        "the number of dimensions",
+        "wrong rank",
         before="g (float[N,3] x) => (float[N,3] y) <float[3] a> { a = Neg(x)  y = Abs(a) }",
         after="g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }",
     ),
@@ -185,27 +185,25 @@ wrong_declared_type.examples = [
             y = If(k)<then_branch = t () => (float[2] p) <float[2] a> { a = Neg(x)  p = Exp(a) },
                       else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
     ),
-    Flagged(
-        "a graph output's shape is part of the interface", "g (float[N,3] x) => (float[N,4] y) { y = Neg(x) }"
-    ),
-    Flagged("a graph output's element type as well", "g (float[N] x) => (float16[N] y) { y = Neg(x) }"),
-    Silent("true", "g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }"),
+    Flagged("graph output: wrong shape", "g (float[N,3] x) => (float[N,4] y) { y = Neg(x) }"),
+    Flagged("graph output: wrong element type", "g (float[N] x) => (float16[N] y) { y = Neg(x) }"),
+    Silent("correct", "g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }"),
     Silent(
-        "other names for the same dimension, and missing information",
+        "other names for the same dimension do not contradict it",
         "g (float[N,3] x) => (float[A,B] y) <float[M,K] a, float[P,3] b> { a = Neg(x)  b = Exp(a)  y = Abs(b) }",
     ),
     Silent(
-        "N may be 3, depending on the input",
+        "N may be 3",
         "g (float[N] x) => (float[3] y) <float[3] a> { a = Neg(x)  y = Abs(a) }",
     ),
     Silent(
-        "the result of a custom operator is unknown",
+        "unknown result of a custom operator",
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float16[7] a>
             { a = d.Unknown(x)  y = d.Other(a) }""",
         runs=False,
     ),
     Silent(
-        "a type for a name that does not exist",
+        "an entry for a name that does not exist",
         "g (float[N] x) => (float[N] y) <float16[7] ghost> { y = Neg(x) }",
     ),
 ]

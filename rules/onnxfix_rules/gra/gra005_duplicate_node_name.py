@@ -13,19 +13,19 @@ def duplicate_node_name(model: Model) -> Iterator[Match]:
 
     ## Why it matters
     ONNX Runtime refuses to load such a model. TensorRT parses it with a warning (`A node named n already exists, the
-    output tensors of this new instance will not be queryable`, TensorRT-RTX 1.7.1), and a precision or device set by
-    layer name affects the wrong one.
+    output tensors of this new instance will not be queryable`, TensorRT-RTX 1.7.1), and a precision or device that is
+    set for a layer by name applies to the wrong one.
 
     ## Fix
-    Every node but the first gets a numeric suffix that makes its name unique. Exact: node names do not affect the
-    computation. Value names are never changed. Nodes in different branches, or in a branch and in the graph around
-    it, may share a name: neither ONNX Runtime nor TensorRT-RTX objects (measured).
+    Every node but the first gets a number that makes its name unique. Exact: node names take no part in the
+    computation. Names of values are not changed. Nodes in different branches, or in a branch and in the graph around
+    it, may share a name: both ONNX Runtime and TensorRT-RTX accept that (measured).
 
     ## References
     - ONNX, "Names Within a Graph": https://onnx.ai/onnx/repo-docs/IR.html
     """
     names = {scope: [str(node.proto.name) for node in scope.nodes] for scope in model.scopes}
-    taken = {name for own in names.values() for name in own}
+    used = {name for own in names.values() for name in own}
     for scope, own in names.items():
         seen: set[str] = set()
         numbers: dict[str, int] = {}
@@ -36,11 +36,11 @@ def duplicate_node_name(model: Model) -> Iterator[Match]:
                 seen.add(name)
                 continue
             number = numbers.get(name, 2)
-            while f"{name}_{number}" in taken:
+            while f"{name}_{number}" in used:
                 number += 1
             numbers[name] = number + 1
             new = f"{name}_{number}"
-            taken.add(new)
+            used.add(new)
             yield Match(
                 f"an earlier node of this graph is also named {name!r}",
                 node=node,
@@ -50,17 +50,17 @@ def duplicate_node_name(model: Model) -> Iterator[Match]:
 
 duplicate_node_name.examples = [
     Fixed(
-        "the second one gets a new name",
+        "the second node is renamed",
         before="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n] y = Neg(a) }",
         after="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n_2] y = Neg(a) }",
     ),
     Fixed(
-        "the first choice of a new name is already used",
+        "the first candidate for a new name is in use",
         before="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n] b = Neg(a)  [n_2] c = Abs(b)  [n] y = Exp(c) }",
         after="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n_3] b = Neg(a)  [n_2] c = Abs(b)  [n_4] y = Exp(c) }",
     ),
     Fixed(
-        "within a branch",
+        "inside a branch",
         before="""g (float[2] x, bool k) => (float[2] y) {
             y = If(k)<then_branch = t () => (float[2] p) { [n] a = Exp(x)  [n] p = Neg(a) },
                       else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
@@ -69,21 +69,21 @@ duplicate_node_name.examples = [
                       else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
     ),
     Fixed(
-        "within a local function",
+        "inside a local function",
         before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
             <domain: "d", opset_import: ["" : 18]> f (u) => (w) { [n] a = Exp(u)  [n] w = Neg(a) }""",
         after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
             <domain: "d", opset_import: ["" : 18]> f (u) => (w) { [n] a = Exp(u)  [n_2] w = Neg(a) }""",
     ),
-    Silent("no names at all", "g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  y = Abs(b) }"),
+    Silent("unnamed nodes", "g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  y = Abs(b) }"),
     Silent(
-        "two branches, and the graph around them, may share a name",
+        "the same name in two branches and in the graph around them",
         """g (float[2] x, bool k) => (float[2] y) { [n] a = Exp(x)
             y = If(k)<then_branch = t () => (float[2] p) { [n] p = Neg(a) },
                       else_branch = e () => (float[2] q) { [n] q = Abs(a) }> }""",
     ),
     Silent(
-        "a node may have the name of a value",
+        "a node with the name of a value",
         "g (float[N] x) => (float[N] y) { [y] a = Exp(x)  [x] y = Neg(a) }",
     ),
 ]

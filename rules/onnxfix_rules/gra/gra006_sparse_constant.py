@@ -26,17 +26,17 @@ from onnxfix_rules.gra import _sparse
 
 @rule("GRA006", ops=["Constant"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[30])
 def sparse_constant(node: Node, model: Model) -> Iterator[Match]:
-    """A Constant that stores its elements in sparse form.
+    """A Constant stores its value as a sparse tensor.
 
     ## Why it matters
-    The parser fails: `This version of TensorRT does not support the sparse_value, value_string and value_strings
-    attributes.`, measured with TensorRT-RTX 1.7.1. It supports `value`, `value_float`, `value_int`, `value_floats`
-    and `value_ints`.
+    The parser stops: `This version of TensorRT does not support the sparse_value, value_string and value_strings
+    attributes.`, measured with TensorRT-RTX 1.7.1. It supports `value`, `value_float`, `value_int`, `value_floats` and
+    `value_ints`.
 
     ## Fix
-    Store the constant in dense form. Exact. No fix if the result exceeds 64 MiB, or if the sparse tensor is invalid
-    (indices out of range, or duplicate indices). A sparse constant that is a graph output stays: neither ONNX Runtime
-    nor the reference returns it.
+    Store the value as a dense tensor. Exact. There is no fix if the dense tensor exceeds 64 MiB, or if the sparse
+    tensor is invalid (indices out of range, or duplicate indices). A sparse constant that is an output of the graph is
+    kept: neither ONNX Runtime nor the reference returns it.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Constant.html
@@ -55,9 +55,11 @@ def sparse_constant(node: Node, model: Model) -> Iterator[Match]:
         del proto.attribute[:]
         proto.attribute.append(helper.make_attribute("value", tensor))
         draft.edits.append(AddNode(node.scope, proto, node))
-        fix = Fix("store it in dense form", draft.edits)
+        fix = Fix("make it dense", draft.edits)
     yield Match(
-        f"TensorRT does not support sparse constants, such as this of {list(sparse.dims)}", node=node, fix=fix
+        f"TensorRT does not support sparse constants; this one has shape {list(sparse.dims)}",
+        node=node,
+        fix=fix,
     )
 
 
@@ -67,29 +69,29 @@ _DENSE = "g (float[2,3] x) => (float[2,3] y) <float[2,3] w = {0, 1, 0, 0, 2, 0}>
 
 sparse_constant.examples = [
     Fixed(
-        "a Constant with linear indices",
+        "linear indices",
         before=partial(_sparse.model, _ADD, [2, 3], [1, 4], node=True),
         after=_DENSE,
     ),
     Fixed(
-        "a Constant with coordinates",
+        "indices by coordinates",
         before=partial(_sparse.model, _ADD, [2, 3], [[0, 1], [1, 1]], node=True),
         after=_DENSE,
     ),
     Flagged(
-        "a Constant as graph output, which no backend runs",
+        "a graph output, which no backend runs",
         partial(
             _sparse.model, "g (float[2] x) => (float[3] w, float[2] y) { y = Neg(x) }", [3], [2], node=True
         ),
         runs=False,
     ),
     Flagged(
-        "invalid: duplicate indices",
+        "duplicate indices, which are invalid",
         partial(_sparse.model, _ADD, [2, 3], [1, 1], node=True),
         runs=False,
     ),
     Flagged(
-        "more than 64 MiB in dense form",
+        "larger than 64 MiB as a dense tensor",
         partial(
             _sparse.model,
             "g (float[1] x) => (float[1] y) { s = ReduceMax<keepdims = 0>(w)  y = Add(x, s) }",
@@ -104,11 +106,11 @@ sparse_constant.examples = [
         "g (float[1] x) => (float[1] y) { w = Constant<value_float = 1.0>()  y = Add(x, w) }",
     ),
     Silent(
-        "an integer and a list of integers, which TensorRT supports",
+        "value_ints, which TensorRT supports",
         "g (int64[2] x) => (int64[2] y) { w = Constant<value_ints = [1, 2]>()  y = Add(x, w) }",
     ),
     Silent(
-        "one integer, and a list of floats",
+        "value_int and value_floats",
         """g (int64[2] x, float[2] u) => (int64[2] y, float[2] v) {
             w = Constant<value_int = 3>()  y = Add(x, w)
             k = Constant<value_floats = [1.0, 2.0]>()  v = Add(u, k) }""",

@@ -27,16 +27,16 @@ from onnxfix_rules.gra import _sparse
 
 @rule("GRA007", per="scope", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[30])
 def sparse_initializer(scope: Scope, model: Model) -> Iterator[Match]:
-    """An initializer stored in sparse form.
+    """An initializer is stored as a sparse tensor.
 
     ## Why it matters
-    TensorRT ignores the list of sparse initializers, and fails at the first node that uses one: `Assertion failed:
-    (ctx->tensors().count(inputName)): Node input was not registered.`, measured with TensorRT-RTX 1.7.1. An unused
-    one is harmless.
+    TensorRT ignores the list of sparse initializers, and stops at the first node that reads one: `Assertion failed:
+    (ctx->tensors().count(inputName)): Node input was not registered.`, measured with TensorRT-RTX 1.7.1. An unused one
+    does no harm.
 
     ## Fix
-    A dense initializer. Exact. No fix if the result exceeds 64 MiB, if the sparse tensor is invalid, or if it is a
-    graph output.
+    Store it as a dense initializer. Exact. There is no fix if the dense tensor exceeds 64 MiB, if the sparse tensor is
+    invalid, or if it is an output of the graph.
 
     ## References
     - https://onnx.ai/onnx/repo-docs/IR.html
@@ -50,9 +50,7 @@ def sparse_initializer(scope: Scope, model: Model) -> Iterator[Match]:
         if anchor is not None and value.replaceable and not value.is_input and model.ir_version >= 4:
             tensor = _sparse.dense(sparse, Draft(anchor).name("dense"), model.base_dir)
             if tensor is not None:
-                fix = Fix(
-                    "store it in dense form", [AddInitializer(scope, tensor), ReplaceUses(value, tensor.name)]
-                )
+                fix = Fix("make it dense", [AddInitializer(scope, tensor), ReplaceUses(value, tensor.name)])
         yield Match(
             f"TensorRT does not support sparse initializers, such as {value.name}", value=value, fix=fix
         )
@@ -64,9 +62,11 @@ _DENSE = "g (float[2,3] x) => (float[2,3] y) <float[2,3] w = {0, 1, 0, 0, 2, 0}>
 
 sparse_initializer.examples = [
     Fixed("linear indices", before=partial(_sparse.model, _ADD, [2, 3], [1, 4]), after=_DENSE),
-    Fixed("coordinates", before=partial(_sparse.model, _ADD, [2, 3], [[0, 1], [1, 1]]), after=_DENSE),
     Fixed(
-        "integers with two readers, one inside a branch",
+        "indices by coordinates", before=partial(_sparse.model, _ADD, [2, 3], [[0, 1], [1, 1]]), after=_DENSE
+    ),
+    Fixed(
+        "int64, read twice, once inside a branch",
         before=partial(
             _sparse.model,
             """g (int64[3] x, bool c) => (int64[3] y, int64[3] z) {
@@ -83,12 +83,12 @@ sparse_initializer.examples = [
                       else_branch = q () => (int64[3] v) { v = Neg(x) }> }""",
     ),
     Flagged(
-        "a graph output stays",
+        "a graph output, which is kept",
         partial(_sparse.model, "g (float[3] x) => (float[3] w, float[3] y) { y = Add(x, w) }", [3], [2]),
         runs=False,
     ),
     Silent(
-        "unused, and ignored by TensorRT",
+        "unused, which TensorRT ignores",
         partial(_sparse.model, "g (float[3] x) => (float[3] y) { y = Neg(x) }", [3], [2]),
     ),
     Silent("a dense initializer", _DENSE),

@@ -11,23 +11,23 @@ from onnxfix.rule import Flagged, Match, Model, Scope, Severity, Silent, rule
 
 @rule("GRA008", per="scope", severity=Severity.ERROR, hazards=[30])
 def string_constant(scope: Scope, model: Model) -> Iterator[Match]:
-    """A constant of strings, which TensorRT does not support.
+    """A constant of strings, a type that TensorRT does not support.
 
     ## Why it matters
-    The parser imports every initializer and every Constant, used or not, and fails at the first of strings: `Failed
+    The parser imports every initializer and every Constant, used or not, and stops at the first one of strings: `Failed
     to import initializer: s`, or `This version of TensorRT does not support the sparse_value, value_string and
     value_strings attributes.`, measured with TensorRT-RTX 1.7.1.
 
     ## Fix
-    None here. Unused ones are removed by GRA001 and GRA002. Others belong to text processing, which must run outside
-    of TensorRT: split the model there.
+    None here. GRA001 and GRA002 remove unused constants. Used ones belong to text processing, which has to happen
+    outside of TensorRT: split the model there.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
     for tensor in getattr(scope.proto, "initializer", ()):
         if tensor.data_type == TensorProto.STRING and tensor.name in scope.values:
-            yield Match(f"the initializer {tensor.name} contains strings", value=scope.values[tensor.name])
+            yield Match(f"initializer {tensor.name} contains strings", value=scope.values[tensor.name])
     for node in scope.nodes:
         if node.op_type != "Constant" or not node.is_onnx:
             continue
@@ -40,7 +40,7 @@ def string_constant(scope: Scope, model: Model) -> Iterator[Match]:
 
 string_constant.examples = [
     Flagged(
-        "a Constant with one string, used for its shape only",
+        "a Constant with one string, of which only the shape is used",
         """g (int64[K] x) => (int64[L] y) {
             c = Constant<value_string = "abc">()  s = Shape(c)  y = Concat<axis = 0>(s, x) }""",
     ),
@@ -60,7 +60,7 @@ string_constant.examples = [
             s = Constant<value = string[1] {"a"}>()  y = Neg(x) }""",
     ),
     Silent(
-        "a string attribute is not a tensor",
+        "a string attribute, which is not a tensor",
         'g (float[2,2] x) => (float[2] y) { y = Einsum<equation = "ii->i">(x) }',
     ),
     Silent(

@@ -1,4 +1,4 @@
-"""GRA010: constant subgraphs."""
+"""GRA010: nodes whose result is constant."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ def constant_subgraph(model: Model) -> Iterator[Match]:
 
     ## Why it matters
     Exporters leave arithmetic on weights in the graph: a divided scale, a transposed matrix, a mask made of
-    comparisons, the copy of a shared weight. TensorRT's builder folds such nodes itself. Measured with TensorRT-RTX
-    1.7.1: 21 operands of this kind (a GRU's weights, BatchNormalization's and QuantizeLinear's scale, Resize's
-    scales, ConvTranspose's kernel, ...) parsed and built unchanged, with more layers in the network. Older parsers
-    require weights instead (`inputs.at(0) must be an initializer`, onnx-tensorrt's FAQ), and other rules know a value
-    only if it is a constant. Integers and sizes, including axes, are covered by INT001.
+    comparisons, the copy of a weight that two nodes share. TensorRT's builder folds such nodes itself. Measured with
+    TensorRT-RTX 1.7.1: 21 operands of this kind (a GRU's weights, BatchNormalization's and QuantizeLinear's scale,
+    Resize's scales, ConvTranspose's kernel, ...) parsed and built unchanged, with more layers in the network. Older
+    parsers require weights instead (`inputs.at(0) must be an initializer`, onnx-tensorrt's FAQ), and other rules know a
+    value only if it is a constant. INT001 covers integers and sizes, axes among them.
 
-    Information, but an error if a weight has an unsupported type (`Failed to import initializer: w`) that folding
-    removes.
+    Information, but an error if a weight has an unsupported type (`Failed to import initializer: w`) and folding
+    removes it.
 
     ## Fix
-    The last values that constants alone determine become constants; nodes that only computed them are removed. Exact
-    for data movement, integers, comparisons, casts, and float32 and float64 arithmetic with one rounding, whose
-    result IEEE 754 defines. Sqrt, Reciprocal, Pow, Exp, Log, Sin, Cos and Tanh differ in the last bits between
-    backends; values that depend on them are folded with `--numeric-fixes`. So are factors of MatMul, Gemm, Conv and
-    the like: ONNX Runtime packs constants before it runs, which changes the order of summation.
+    The last values that constants alone determine become constants; nodes that computed only them are removed. Exact
+    for data movement, integers, comparisons, casts, and float32 and float64 arithmetic of one rounding: IEEE 754
+    defines the result. Sqrt, Reciprocal, Pow, Exp, Log, Sin, Cos and Tanh differ in the last bits between backends;
+    values that depend on them require `--numeric-fixes`. So do factors of MatMul, Gemm, Conv and the like: ONNX Runtime
+    packs constants before it runs, and then adds in another order.
 
-    Not covered: random and quantizing operators, initializers that may be overridden, arithmetic in half precision
-    (ONNX Runtime rounds once at the end of a chain) and casts to it that round, division of integers by zero and
-    casts out of range, a Where with a -0.0 (ONNX Runtime loses the sign), backward slices, results over 1 MiB,
-    results more than 512 bytes larger than the removed constants, and values that only a graph or branch output uses.
+    Not folded: random and quantizing operators, initializers that a caller can override, arithmetic in half precision
+    (ONNX Runtime rounds once at the end of a chain) and inexact casts to it, integer division by zero and casts out of
+    range, a Where with a -0.0 (ONNX Runtime loses the sign), slices with negative steps, results over 1 MiB, results
+    over 512 bytes larger than the constants they replace, and values that only a graph or branch output needs.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/faq.md
@@ -66,7 +66,7 @@ def constant_subgraph(model: Model) -> Iterator[Match]:
     found = {value: readers for value in constants.arrays if (readers := constants.readers(value))}
     exact = {value: constants.exact[value] and not any(map(sums, found[value])) for value in found}
     if found:
-        for value in shared(model, Known).computed():  # integers and sizes are INT001's
+        for value in shared(model, Known).computed():  # INT001 folds integers and sizes
             found.pop(value, None)
     refused = Refused(
         model, lambda node: bool(node.outputs) and all(v in constants.arrays for v in node.outputs)
@@ -77,7 +77,7 @@ def constant_subgraph(model: Model) -> Iterator[Match]:
 
 
 def _together(found: dict[Value, list[Node]], exact: dict[Value, bool]) -> list[list[Value]]:
-    """Group values with a common reader, since fixes of one node cannot share a round."""
+    """Groups of values that share a reader: two fixes that change the same node cannot be applied in one round."""
     leader: dict[Value, Value] = {}
 
     def find(value: Value) -> Value:
@@ -137,7 +137,7 @@ def _message(value: Value, array: Array, more: int) -> str:
     elem = name_of(value.scope.model.shapes.elem_type(value) or 0)
     shape = ", ".join(str(size) for size in array.shape)
     text = f"{value.producer.op_type} computes the same {elem}[{shape}] in every run"
-    return f"{text}, and {more} more constants with the same readers" if more else text
+    return f"{text}, and the same nodes read {more} more such constants" if more else text
 
 
 _PAIR = "g (float[N,2] x) => (float[N,2] y)"
@@ -145,7 +145,7 @@ _OUT = "g (float[N,2] x) => (float[N,2] y, float[2] z)"
 
 
 def _shared_weight() -> ModelProto:
-    """A weight of 4 KiB that is used directly and transposed."""
+    """A weight of 4 KiB that is read both directly and transposed."""
     model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
         g (float[N,32] x) => (float[N,32] y) <float[1] w = {1}> {
         t = Transpose(w)  a = MatMul(x, w)  y = MatMul(a, t) }""")
@@ -156,13 +156,13 @@ def _shared_weight() -> ModelProto:
 
 constant_subgraph.examples = [
     Fixed(
-        "arithmetic on weights, with one rounding each",
+        "arithmetic on weights with one rounding each",
         before=f"""{_PAIR} <float[2] w = {{4, 9}}, float[2] v = {{0.5, 3}}> {{
             a = Div(w, v)  b = Sub(a, v)  y = Mul(x, b) }}""",
         after=f"{_PAIR} <float[2] b = {{7.5, 0}}> {{ y = Mul(x, b) }}",
     ),
     Fixed(
-        "a transposed and sliced weight, in opset 9",
+        "Transpose, Slice and Split of a weight, in opset 9",
         before="""g (float[N,3] x) => (float[N,3] y) <float[2,3] w = {1, 2, 3, 4, 5, 6}> {
             t = Transpose(w)  s = Slice<starts = [0], ends = [9223372036854775807]>(t)
             a, b = Split<axis = 1>(s)  c = Squeeze<axes = [1]>(b)  d = Unsqueeze<axes = [-2]>(c)  y = Mul(x, d) }""",
@@ -171,7 +171,7 @@ constant_subgraph.examples = [
         ir_version=8,
     ),
     Fixed(
-        "a sliced, concatenated and cast weight, in opset 18",
+        "Split, Concat and Cast of a weight, in opset 18",
         before="""g (double[N,3] x) => (double[N,3] y) <float[1,6] w = {1, 2, 3, 4, 5, 6}, float[1,1] v = {8}> {
             a = Flatten(w)  p, q, r = Split<axis = -1, num_outputs = 3>(a)  j = Concat<axis = 1>(p, v)
             d = Cast<to = 11>(j)  b = Abs(r)  e = Cast<to = 11>(b)  u = Mul(x, d)
@@ -186,18 +186,18 @@ constant_subgraph.examples = [
         after="g (float[N] x) => (float[N] y) <float[1] c = {7.5}> { y = Add(x, c) }",
     ),
     Fixed(
-        "an Identity of a shared weight: both readers use the weight",
+        "an Identity of a weight: its readers read the weight",
         before=f"{_PAIR} <float[2] w = {{1, 2}}> {{ i = Identity(w)  a = Mul(x, w)  y = Add(a, i) }}",
         after=f"{_PAIR} <float[2] w = {{1, 2}}> {{ a = Mul(x, w)  y = Add(a, w) }}",
     ),
     Fixed(
-        "half-precision data movement",
+        "data movement in half precision",
         before="""g (float16[2,2] x) => (float16[2,2] y) <float16[2,2] w = {1, 2, 3, 4}> {
             t = Transpose(w)  y = Mul(x, t) }""",
         after="g (float16[2,2] x) => (float16[2,2] y) <float16[2,2] t = {1, 3, 2, 4}> { y = Mul(x, t) }",
     ),
     Fixed(
-        "a constant factor changes the order of summation in ONNX Runtime",
+        "a constant factor, with which ONNX Runtime adds in another order",
         before=f"{_PAIR} <float[2,2] w = {{1, 2, 3, 4}}> {{ t = Transpose(w)  y = MatMul(x, t) }}",
         after="g (float[N,2] x) => (float[N,2] y) <float[2,2] t = {1, 3, 2, 4}> { y = MatMul(x, t) }",
         safety=Safety.NUMERIC,
@@ -207,7 +207,7 @@ constant_subgraph.examples = [
         f"{_PAIR} <float[2,2] w = {{1, 2, 3, 4}}> {{ t = Transpose(w)  y = MatMul(x, t) }}",
     ),
     Fixed(
-        "captured constants of a branch, and its own",
+        "constants that a branch captures, and its own constants",
         before="""g (float[2] x, bool b) => (float[2] y) <float[2] w = {1, 2}> {
             n = Neg(w)
             y = If(b)<then_branch = t () => (float[2] u) { u = Mul(x, n) },
@@ -226,7 +226,7 @@ constant_subgraph.examples = [
                 d = Constant<value = float[2] {-1, -2}>()  b = Add(a, d) }""",
     ),
     Fixed(
-        "before IR version 4 the constant is a node",
+        "before IR version 4, where constants are nodes",
         before="""g (float[N,2] x) => (float[N,2] y) {
             c = Constant<value = float[2] {1, 2}>()  d = Neg(c)  y = Add(x, d) }""",
         after="g (float[N,2] x) => (float[N,2] y) { d = Constant<value = float[2] {-1, -2}>()  y = Add(x, d) }",
@@ -234,66 +234,66 @@ constant_subgraph.examples = [
         ir_version=3,
     ),
     Fixed(
-        "a graph output keeps its producers, another reader gets the constant",
+        "a graph output is kept, its other reader gets the constant",
         before=f"{_OUT} <float[2] w = {{1, 2}}> {{ z = Neg(w)  y = Mul(x, z) }}",
         after=f"{_OUT} <float[2] w = {{1, 2}}, float[2] c = {{-1, -2}}> {{ z = Neg(w)  y = Mul(x, c) }}",
     ),
     Fixed(
-        "roots and powers differ in the last bit between backends",
+        "Sqrt and Pow, which differ in the last bit between backends",
         before=f"""{_PAIR} <float[2] w = {{4, 9}}, float[2] v = {{2, 2}}> {{
             r = Sqrt(w)  p = Pow(r, v)  y = Mul(x, p) }}""",
         after=f"{_PAIR} <float[2] p = {{4, 9}}> {{ y = Mul(x, p) }}",
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "the part before the root is exact",
+        "exact up to the Sqrt",
         before=f"{_PAIR} <float[2] w = {{4, 9}}> {{ a = Neg(w)  b = Neg(a)  r = Sqrt(b)  y = Mul(x, r) }}",
         after=f"{_PAIR} <float[2] b = {{4, 9}}> {{ r = Sqrt(b)  y = Mul(x, r) }}",
     ),
     Silent(
-        "integers, sizes, and floats derived from them are covered by INT001",
+        "integers, sizes, and floats computed from them, which INT001 folds",
         """g (int64[N] x, float[N] u) => (int64[N] y, float[N] v)
             <int64 s = {6}, int64 t = {7}, float[2] w = {1, 2}> {
             k = Mul(s, t)  y = Add(x, k)  g = Gather(w, k0)  k0 = Sub(t, s)  v = Add(u, g) }""",
     ),
     Silent(
-        "an initializer that is a graph input is a default, not a constant",
+        "an initializer that is a graph input, hence only a default",
         "g (float[N,2] x, float[2] w) => (float[N,2] y) <float[2] w = {1, 2}> { n = Neg(w)  y = Mul(x, n) }",
     ),
     Silent(
-        "random values differ in each run",
+        "random numbers differ in each run",
         f"{_PAIR} {{ r = RandomNormal<shape = [2]>()  n = Neg(r)  y = Mul(x, n) }}",
         runs=False,
     ),
     Silent(
-        "quantized weights are covered by the quantization rules",
+        "quantized weights, which the QDQ rules cover",
         f"""{_PAIR} <float[2] w = {{1, 2}}, float s = {{0.5}}, int8 z = {{0}}> {{
             q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  n = Neg(d)  y = Mul(x, n) }}""",
     ),
     Silent(
-        "the constant would be much larger than the nodes that compute it",
+        "a constant far larger than the node's inputs",
         """g (float[N,40] x) => (float[N,40] y) <float one = {1}, int64[2] n = {50, 40}> {
             e = Expand(one, n)  m = Transpose(e)  z = MatMul(x, m)  y = MatMul(z, e) }""",
     ),
     Silent(
-        "200 bytes that request 2**38 elements",
+        "a result of 2**38 elements",
         """g (float[N] x) => (float[M] y) <float o = {1}, int64[1] n = {274877906944}> {
             e = Expand(o, n)  y = Add(x, e) }""",
         runs=False,
     ),
     Silent("a weight with another reader, which would be stored twice", lambda: _shared_weight()),
     Silent(
-        "half precision is rounded after each operator, except by ONNX Runtime",
+        "arithmetic in half precision, rounded after each operator except by ONNX Runtime",
         """g (float16[N,2] x) => (float16[N,2] y) <float16[2] w = {1, 2}, float[2] f = {0.1, 0.2}> {
             a = Add(w, w)  b = Cast<to = 10>(f)  c = Mul(a, b)  y = Mul(x, c) }""",
     ),
     Silent(
-        "an out-of-range cast depends on the processor",
+        "a cast out of the integer type's range, whose result depends on the processor",
         """g (int32[N,2] x) => (int32[N,2] y) <float[2] w = {3000000000, 1}> {
             i = Cast<to = 6>(w)  y = Add(x, i) }""",
     ),
     Silent(
-        "a divisor of 0, and a backward Slice",
+        "a divisor of 0, and a Slice with a negative step",
         """g (float[N,2] x, int32[N,2] i) => (float[N,2] y, int32[N,2] j)
             <float[2] w = {1, 2}, int64[1] b = {1}, int64[1] e = {-3}, int64[1] a = {0}, int64[1] m = {-1},
              int32[2] o = {1, 2}, int32[2] z = {0, 1}> {
@@ -301,7 +301,7 @@ constant_subgraph.examples = [
         runs=False,
     ),
     Silent(
-        "a -0 that ONNX Runtime turns into 0",
+        "a -0 in a Where, which ONNX Runtime changes to 0",
         f"""{_PAIR} <float[2] w = {{-0.0, 1}}, float[2] v = {{1, 2}}, bool[2] c = {{1, 0}}> {{
             s = Where(c, w, v)  y = Mul(x, s) }}""",
     ),
@@ -310,7 +310,7 @@ constant_subgraph.examples = [
         "g (float[N,2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Neg(w) }",
     ),
     Silent(
-        "an operator of another domain, and a local function, with that name",
+        "an operator of another domain, and a local function, with the name of an ONNX operator",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1, "its" : 1]>
             g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = my.Neg(w)  b = its.Neg(a)  y = Add(x, b) }
             <domain: "my", opset_import: ["" : 18]> Neg (a) => (b) { b = Abs(a) }""",

@@ -1,4 +1,4 @@
-"""GRA011: repeated computations."""
+"""GRA011: nodes that compute the same as another node."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from onnxfix_rules.gra._repeated import Pure, Repeated
 
 @rule("GRA011", per="model", safety=Safety.EXACT, severity=Severity.INFO)
 def common_subexpression(model: Model) -> Iterator[Match]:
-    """A node that repeats the computation of another node of the same graph.
+    """A node repeats the computation of another node of the same graph, on the same inputs.
 
     ## Why it matters
     Exporters write hundreds of such nodes, most of them for sizes: a Shape, a Gather and a constant for each use of a
-    dimension. TensorRT merges repeated layers during the build; its parser imports every node, and repeated shape
-    tensors make the network larger and the build longer.
+    dimension. TensorRT's builder merges those that it finds; its parser imports every node, and shape tensors that are
+    computed twice make the network larger and its building slower.
 
     ## Fix
-    All readers use the first node, and the others are removed, with nodes that only they use. Exact. An output of the
-    graph, a branch or a loop keeps its name. Only nodes of ONNX's own operators, and calls of functions of such, are
-    compared: same domain, attributes and inputs in the same order; constants up to 4 KiB are compared bit by bit, and
-    by type and shape. Not covered: random operators, those with subgraphs, QuantizeLinear and DequantizeLinear, nodes
-    of different scopes, and nodes that both must keep their names.
+    All readers read the first of the nodes, and the others are removed, with the inputs that only they read. Exact. An
+    output of the graph, a branch or a loop keeps its name. Only ONNX's own operators, and functions made of them, are
+    merged: with the same domain and attributes, and the same inputs in the same order; constants up to 4 KiB are
+    compared by type, shape and bits. Not merged: random operators, nodes with subgraphs, QuantizeLinear and
+    DequantizeLinear, nodes of different scopes, and two nodes whose output names must both be kept.
 
     ## References
     - https://onnx.ai/onnx/repo-docs/IR.html
@@ -49,7 +49,7 @@ def common_subexpression(model: Model) -> Iterator[Match]:
 
 
 def _together(firsts: dict[Node, Node]) -> list[list[Node]]:
-    """Repeated nodes that repeat the same one, or of which one reads the other: no two fixes meet in them."""
+    """Groups of repeated nodes that repeat the same node or read each other, so that fixes do not overlap."""
     leader = {node: node for node in firsts}
 
     def find(node: Node) -> Node:
@@ -82,9 +82,9 @@ def _match(nodes: list[Node], found: Repeated) -> Match:
             if value is not None and first is not None and value.replaceable and value.use_count:
                 edits.append(ReplaceUses(value, found.names.get(first, first).name))
     node, more = nodes[0], len(nodes) - 1
-    text = f"this {node.op_type} repeats the computation of {found.firsts[node].first_output!r}"
+    text = f"this {node.op_type} computes {found.firsts[node].first_output!r} again"
     if more:
-        text += f", and {more} more node{'s' if more > 1 else ''} repeat others"
+        text += f", and {more} more node{'s repeat other nodes' if more > 1 else ' repeats another node'}"
     firsts = dict.fromkeys(found.firsts[one] for one in nodes)
     return Match(text, node=node, fix=Fix("compute it once", edits), reads=(*nodes, *firsts))
 
@@ -95,12 +95,12 @@ _SIZES = "g (float[A,B,C] x) => (int64 y)"
 
 common_subexpression.examples = [
     Fixed(
-        "identical nodes",
+        "two nodes with the same input",
         before=f"{_PAIR} {{ a = Exp(x)  b = Exp(x)  y = Add(a, b) }}",
         after=f"{_PAIR} {{ a = Exp(x)  y = Add(a, a) }}",
     ),
     Fixed(
-        "a chain with equal constants, as in torch's exports",
+        "chains through equal constants: torch's exporter writes one for each use of a size",
         before=f"""{_SIZES} <int64 i = {{1}}, int64 j = {{1}}, int64 k = {{2}}> {{
             s = Shape(x)  a = Gather(s, i)  t = Shape(x)  b = Gather(t, j)  c = Gather(t, k)
             d = Mul(a, b)  y = Add(d, c) }}""",
@@ -108,13 +108,13 @@ common_subexpression.examples = [
             d = Mul(a, a)  y = Add(d, c) }}""",
     ),
     Fixed(
-        "Constant nodes are merged themselves",
+        "equal Constant nodes",
         before=f"""{_PAIR} {{ c = Constant<value = float[2] {{1, 2}}>()  d = Constant<value_floats = [1.0, 2.0]>()
             a = Mul(x, c)  b = Mul(x, d)  y = Sub(a, b) }}""",
         after=f"{_PAIR} {{ c = Constant<value = float[2] {{1, 2}}>()  a = Mul(x, c)  y = Sub(a, a) }}",
     ),
     Fixed(
-        "a graph output keeps its name; so does an output of a branch",
+        "an output of the graph, and one of a branch, keep their names",
         before="""g (float[2] x, bool c) => (float[2] y, float[2] z) { a = Exp(x)  y = Exp(x)  b = Neg(a)
             z = If(c)<then_branch = p () => (float[2] u) { d = Abs(b)  u = Abs(b)  e = Add(d, u)  f = Neg(e) },
                       else_branch = q () => (float[2] v) { v = Add(a, y) }> }""",
@@ -123,17 +123,17 @@ common_subexpression.examples = [
                       else_branch = q () => (float[2] v) { v = Add(y, y) }> }""",
     ),
     Fixed(
-        "several outputs, one omitted; sequences",
+        "several outputs, and sequences",
         before="""g (float[4] x, int64[1] k) => (float[K] y, float[4] z) <int64 i = {0}> {
             a, m = TopK(x, k)  b, n = TopK(x, k)  y = Add(a, b)
             s = SequenceConstruct(x, x)  t = SequenceConstruct(x, x)  c = SequenceAt(s, i)  d = SequenceAt(t, i)
             z = Add(c, d) }""",
         after="""g (float[4] x, int64[1] k) => (float[K] y, float[4] z) <int64 i = {0}> { a, m = TopK(x, k)
             y = Add(a, a)  s = SequenceConstruct(x, x)  c = SequenceAt(s, i)  z = Add(c, c) }""",
-        runs=False,  # no k fits
+        runs=False,  # no generated k is valid
     ),
     Fixed(
-        "calls of a function without random operators, and nodes in it",
+        "calls of a function without random numbers",
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) {
             a = my.F<k = 2.0>(x)  b = my.F<k = 2.0>(x)  c = my.F<k = 3.0>(x)  d = Add(a, b)  y = Add(c, d) }
             <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) { b = LeakyRelu<alpha: float = @k>(a) }""",
@@ -142,7 +142,7 @@ common_subexpression.examples = [
             <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) { b = LeakyRelu<alpha: float = @k>(a) }""",
     ),
     Silent(
-        "different inputs, or in another order", f"{_PAIR} {{ a = Sub(x, b)  b = Exp(x)  y = Sub(b, a) }}"
+        "other inputs, or another order of inputs", f"{_PAIR} {{ a = Sub(x, b)  b = Exp(x)  y = Sub(b, a) }}"
     ),
     Silent(
         "another attribute",
@@ -153,12 +153,12 @@ common_subexpression.examples = [
         f"{_PAIR} <float z = {{0}}, float m = {{-0.0}}> {{ a = Div(x, z)  b = Div(x, m)  y = Add(a, b) }}",
     ),
     Silent(
-        "constants of different types or shapes",
+        "constants of different shapes",
         """g (float[2] x) => (float[2] y, float[1,2] z) <float o = {1}, float[1,1] p = {1}> {
             y = Mul(x, o)  z = Mul(x, p) }""",
     ),
     Silent(
-        "random values differ for each node, and for each call of a function",
+        "random numbers differ by node, and by function call",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) {
             a = RandomNormalLike(x)  b = RandomNormalLike(x)  c = my.F(x)  d = my.F(x)
             e = Sub(a, b)  f = Sub(c, d)  y = Add(e, f) }
@@ -172,13 +172,13 @@ common_subexpression.examples = [
         runs=False,
     ),
     Silent(
-        "a local function with an operator's name",
+        "a function with the name of an operator",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) {
             a = my.Relu(x)  b = Relu(x)  y = Add(a, b) }
             <domain: "my", opset_import: ["" : 18]> Relu (a) => (b) { b = Neg(a) }""",
     ),
     Silent(
-        "nodes in different branches, only one of which runs",
+        "the same node in two branches, of which only one runs",
         """g (float[2] x, bool c) => (float[2] y) {
             y = If(c)<then_branch = p () => (float[2] u) { a = Exp(x)  u = Neg(a) },
                       else_branch = q () => (float[2] v) { b = Exp(x)  v = Abs(b) }> }""",
@@ -193,7 +193,7 @@ common_subexpression.examples = [
             y = Add(a, b) }""",
     ),
     Silent(
-        "Identities, which OPS017 inserts before each loop",
+        "Identity nodes, of which OPS017 adds one before each loop",
         """g (float[2] x, bool c, int64 n) => (float[2] y) { j = Identity(c)  k = Identity(c)
             z = Loop(n, j, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
                 more = Not(on)  w = Neg(v) }>
@@ -202,7 +202,7 @@ common_subexpression.examples = [
     ),
     Silent("both are graph outputs", "g (float[2] x) => (float[2] y, float[2] z) { y = Exp(x)  z = Exp(x) }"),
     Silent(
-        "calls of a local function named Constant, whose value is an attribute of the call",
+        "calls of a local function named Constant, with different attributes",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2] x) => (float[2] y) {
                 a = my.Constant<k = 1.0>()  b = my.Constant<k = 2.0>()  c = Add(x, a)  y = Add(c, b) }
@@ -210,12 +210,12 @@ common_subexpression.examples = [
                 v = Constant<value_float: float = @k>() }""",
     ),
     Silent(
-        "a default that may be overridden",
+        "a default that a caller may override",
         """g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}, float[2] k = {1, 2}> {
             a = Mul(x, w)  b = Mul(x, k)  y = Sub(a, b) }""",
     ),
     Silent(
-        "quantization: each reader has its own Q/DQ pair",
+        "DequantizeLinear: each reader has its own pair",
         f"""{_PAIR} <float s = {{0.5}}, int8 z = {{0}}> {{ q = QuantizeLinear(x, s, z)
             a = DequantizeLinear(q, s, z)  b = DequantizeLinear(q, s, z)  y = Add(a, b) }}""",
     ),

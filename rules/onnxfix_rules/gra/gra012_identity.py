@@ -1,4 +1,4 @@
-"""GRA012: Identity nodes."""
+"""GRA012: redundant Identity nodes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from onnxfix_rules.gra._control import is_handed_in
 
 @rule("GRA012", ops=["Identity"], safety=Safety.EXACT, severity=Severity.INFO)
 def identity(node: Node, model: Model) -> Iterator[Match]:
-    """An Identity that is not needed for a name.
+    """An Identity that can be removed without changing a required name.
 
     ## Why it matters
-    It only separates nodes that belong together: rules, and TensorRT's importer where it requires a constant or a
-    pair of nodes, look at adjacent nodes. TensorRT removes such layers itself during the build.
+    It only separates nodes that belong together: rules, and TensorRT's importer when it requires a constant or a pair
+    of nodes, look at the adjacent node. TensorRT's builder removes such layers itself.
 
     ## Fix
-    Readers use the Identity's input instead. Before a graph output the node that computes the value gets the output's
-    name. Exact. An Identity stays if it returns an input, a weight, or an existing output, if it reads a weight
-    (GRA010) or a function's input, which may be one, between an input and the Loop whose condition it is (OPS017),
-    and between the result of a loop or an If and the loop whose body uses it (CTL016).
+    Its readers read the input of the Identity. Before a graph output, the node that computes the value takes over the
+    output's name. Exact. An Identity is kept if it returns an input, a weight, or a value that is already an output; if
+    it reads a weight (GRA010) or a function's input, which may be one; between an input and the Loop whose condition it
+    is (OPS017); and between the result of a loop or an If and the loop whose body reads it (CTL016).
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Identity.html
@@ -34,7 +34,7 @@ def identity(node: Node, model: Model) -> Iterator[Match]:
         return
     draft = Draft(node)
     draft.bypass(node, source)
-    yield Match("this Identity is not needed", node=node, fix=Fix("remove it", draft.edits))
+    yield Match("this Identity is redundant", node=node, fix=Fix("remove it", draft.edits))
 
 
 def _readers_may_move(source: Value, output: Value) -> bool:
@@ -47,7 +47,7 @@ def _readers_may_move(source: Value, output: Value) -> bool:
 
 
 def _name_may_move(source: Value, output: Value) -> bool:
-    """Whether the node that computes ``source`` may name its result ``output``."""
+    """Whether ``source`` can be renamed to ``output``."""
     return (
         source.producer is not None
         and source.scope is output.scope
@@ -87,57 +87,57 @@ identity.examples = [
             y = If(c){_BRANCHES.format("u = Neg(a)")} }}""",
     ),
     Fixed(
-        "of a sequence",
+        "a sequence",
         before="""g (float[2] x) => (float[2] y) <int64 k = {0}> {
             s = SequenceConstruct(x, x)  t = Identity(s)  y = SequenceAt(t, k) }""",
         after="""g (float[2] x) => (float[2] y) <int64 k = {0}> {
             s = SequenceConstruct(x, x)  y = SequenceAt(s, k) }""",
     ),
     Fixed(
-        "in a local function",
+        "inside a local function",
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
             <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Exp(a)  d = Identity(c)  b = Neg(d) }""",
         after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
             <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Exp(a)  b = Neg(c) }""",
     ),
     Silent(
-        "a returned input, weight or other output",
+        "an input, a weight or another output as graph output",
         """g (float[2] x) => (float[2] y, float[2] z, float[2] a, float[2] b) <float[2] w = {1, 2}> {
             y = Identity(x)  z = Identity(w)  a = Exp(x)  b = Identity(a) }""",
     ),
     Silent(
-        "a branch or body that returns an outer value, or its own input",
+        "a branch or a body that returns an outer value or its own input",
         f"""g (float[2] x, bool c, int64 n) => (float[2] y) {{ a = Abs(x)
             b = If(c){_BRANCHES.format("u = Identity(a)")}
             y = Loop(n, , b)<body = l (int64 i, bool on, float[2] h) => (bool more, float[2] w) {{
                 more = Identity(on)  w = Identity(h) }}> }}""",
     ),
     Silent(
-        "a weight is covered by GRA010",
+        "a weight, which GRA010 covers",
         f"{_PAIR} <float[2,2] w = {{1, 2, 3, 4}}> {{ i = Identity(w)  y = MatMul(x, i) }}",
     ),
     Silent(
-        "a function's input, which may be a weight at the call",
+        "a function's input, which may be a weight in a call",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = my.F(x, w) }
             <domain: "my", opset_import: ["" : 18]> F (a, w) => (b) { c = Identity(w)  b = Mul(a, c) }""",
     ),
     Silent(
-        "OPS017 inserts one between an input and a loop with that condition",
+        "between an input and the loop whose condition it is, added by OPS017",
         """g (float[2] x, bool c, int64 n) => (float[2] y) { k = Identity(c)  y = Loop(n, k, x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Not(on)  w = Neg(v) }> }""",
     ),
     Silent(
-        "CTL016 inserts one between two loops, also inside the second one",
+        "between two loops, added by CTL016",
         """g (float[2] x, int64 n) => (float[2] y) { w = Loop(n, , x)
             <body = a (int64 i, bool on, float[2] v) => (bool more, float[2] u) { more = Identity(on)  u = Neg(v) }>
             k = Identity(w)  y = Loop(n, , x)<body = b (int64 j, bool go, float[2] h) => (bool further, float[2] o) {
             further = Identity(go)  p = Add(h, k)  q = Identity(w)  o = Add(p, q) }> }""",
     ),
     Silent(
-        "a branch defines another value of that name",
+        "a branch uses the name for another value",
         f"""g (float[2] x, bool c) => (float[2] y) {{ a = Abs(x)  i = Identity(a)
             y = If(c){_BRANCHES.format("a = Neg(i)  u = Exp(a)")} }}""",
-        runs=False,  # ONNX Runtime takes no such names
+        runs=False,  # ONNX Runtime does not accept such names
     ),
 ]

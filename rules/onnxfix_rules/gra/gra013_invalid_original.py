@@ -1,4 +1,4 @@
-"""GRA013: a model that onnx.checker refuses before it is fixed."""
+"""GRA013: models that onnx.checker refuses before any fix."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 @rule("GRA013", per="validity", severity=Severity.WARNING)
 def invalid_original(original: Checked, fixed: Checked) -> Iterator[Match]:
-    """The original model is not valid ONNX, so the fixes are based on an interpretation of it.
+    """The original model is not valid ONNX, so the fixes rely on an interpretation of it.
 
     ## Why it matters
-    ONNX does not define what such a model computes. `onnx.checker` refuses it, ONNX Runtime usually too, while
-    TensorRT and other tools accept many and interpret them. The fixed model may be valid; it is proven to match the
-    intent only as far as a check could run the original. The tool that wrote the model has a bug.
+    ONNX does not define what such a model computes. `onnx.checker` refuses it, ONNX Runtime usually does, while
+    TensorRT and other tools accept many and interpret them in their own way. The fixed model may be valid; its results
+    are proven only as far as a verification check could run the original. The tool that wrote the model has a bug.
 
     `apply` reports this if it fixes something: the check `contract` runs `onnx.checker` on the original and on the
-    fixed model, with `full_check`, which infers types and shapes. Declared shapes of anything but inputs are
-    excluded: a wrong one is reported by GRA003, and does not change the results.
+    fixed model with `full_check`, which infers types and shapes. It ignores declared shapes of everything but inputs:
+    GRA003 reports wrong ones, and they do not change what a model computes.
 
-    - **warning**: `onnx.checker` itself refuses the model: unsorted nodes, an attribute or a number of inputs that
-      the operator does not have, an opset that lacks the operator.
-    - **info**: only `full_check` does: operands of different types, shapes that do not fit. Most such models are
-      invalid, but not all: onnx 1.23 refuses ONNX's own `MeanVarianceNormalization` without `axes`.
+    - **warning**: `onnx.checker` itself refuses the model: unsorted nodes, an attribute or a number of inputs that the
+      operator does not have, an opset that lacks the operator.
+    - **info**: only `full_check` does: operands of different types, incompatible shapes. Most such models are invalid,
+      but not all: onnx 1.23 refuses ONNX's own `MeanVarianceNormalization` without `axes`.
 
     ## Fix
-    None: check the tool that wrote the model. The message says whether the fixed model is valid, and the applied
-    fixes show what was corrected. Use `--ignore GRA013` if that is intended.
+    None: correct the exporter. The message says whether the fixed model is valid, and the applied fixes show what was
+    repaired. If that is intended, use `--ignore GRA013`.
 
     ## References
     - `onnx.checker.check_model` and its `full_check`: https://onnx.ai/onnx/api/checker.html

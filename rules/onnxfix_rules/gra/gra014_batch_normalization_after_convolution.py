@@ -1,4 +1,4 @@
-"""GRA014: a BatchNormalization that the preceding weights could include."""
+"""GRA014: BatchNormalization nodes that could be folded into the weights before them."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from onnxfix_rules.gra import _folded
 
 @rule("GRA014", ops=["BatchNormalization"], safety=Safety.NUMERIC, severity=Severity.INFO)
 def batch_normalization_after_convolution(node: Node, model: Model) -> Iterator[Match]:
-    """A BatchNormalization with constant parameters after a Conv, ConvTranspose or Gemm with constant weights.
+    """A BatchNormalization with constant parameters follows a Conv, ConvTranspose or Gemm with constant weights.
 
     ## Why it matters
-    In inference it multiplies each channel by a constant and adds another, which the preceding weights and bias can
-    include. Most exporters fold it; other exports keep it. TensorRT-RTX 1.7.1 imports each BatchNormalization as a
-    separate layer (measured: 12 layers of four Convs, or ConvTransposes, with BatchNormalization and Relu become 8;
-    36 layers of four Gemms become 20). On an H100 a SegFormer that kept one took 12 % longer than the same model
-    after onnxsim, which folds it.
+    In inference mode it multiplies each channel by a constant and adds another, which can be folded into the preceding
+    weights and bias. Most exporters fold it; others keep it. TensorRT-RTX 1.7.1 imports each BatchNormalization as a
+    layer of its own (measured: 12 layers of four Convs, or ConvTransposes, with BatchNormalization and Relu become 8;
+    36 layers of four Gemms become 20). On an H100 a SegFormer that kept one took 12 % longer than the model folded by
+    onnxsim.
 
     ## Fix
     New weights and a new bias: `w * scale / sqrt(variance + epsilon)` for each output channel, and `(bias - mean) *
-    scale / sqrt(variance + epsilon) + B`, computed in float64 and rounded once. Values change, so this requires
+    scale / sqrt(variance + epsilon) + B`, computed in float64 and rounded once. The values change, so the fix requires
     `--numeric-fixes`. A Gemm keeps `alpha`; its `beta` is folded too.
 
     Reported without a fix, with the reason in the message: parameters, weights or a bias that are or would become
-    non-finite; a negative variance; variance and epsilon below 1e-9 together, where rounding dominates; a channel of
-    weights that would all lose bits in half precision; a weight with other readers, if a copy for each of them
-    exceeds 1 MiB. Smaller ones are copied, as for heads that share a Conv and have separate norms.
+    non-finite; a negative variance; a sum of variance and epsilon below 1e-9, where rounding errors decide; a channel
+    whose weights would all become subnormal in half precision; a shared weight of which the copies for all readers
+    exceed 1 MiB. Smaller ones are copied, as for heads that share a Conv and have their own normalization.
 
-    Not reported: training mode, parameters that may be overridden or are not constant, dequantized weights, a Conv
-    result with other readers, opsets below 7, a BatchNormalization before the Conv (padding would not be normalized),
-    weights over 256 MiB.
+    Not reported: training mode, parameters that callers can override or that are not constant, dequantized weights, a
+    result of the Conv with other readers, opsets below 7, a BatchNormalization before the Conv (padding would not be
+    normalized), weights over 256 MiB.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
@@ -67,7 +67,7 @@ def batch_normalization_after_convolution(node: Node, model: Model) -> Iterator[
     seen = None if weight is None else _folded.layout(before, weight)
     if values is None or weight is None or seen is None or values[0].size != seen.channels:
         return
-    message = f"a BatchNormalization follows a {before.op_type}, whose weights could include it"
+    message = f"a BatchNormalization could be folded into the weights of the {before.op_type} before it"
     fix = None
     try:
         affine = _folded.affine(values, float(node.attr("epsilon", 1e-5)))
@@ -88,7 +88,7 @@ def batch_normalization_after_convolution(node: Node, model: Model) -> Iterator[
 
 
 def _infers(node: Node) -> bool:
-    """Whether it normalizes each channel by the given mean and variance."""
+    """Whether the node is in inference mode: it normalizes each channel by the given mean and variance."""
     if any(value is not None for value in node.outputs[1:]) or node.opset < 7:
         return False
     if node.opset < 9:
@@ -97,7 +97,7 @@ def _infers(node: Node) -> bool:
 
 
 def _edits(node: Node, before: Node, make: Callable[[], _folded.Array], bias: _folded.Array) -> list[Edit]:
-    """The new weights of the Conv, which then returns the BatchNormalization's result."""
+    """Edits that give the Conv new weights and let it compute the BatchNormalization's output."""
     draft, source = Draft(before), before.outputs[0]
     assert source is not None
     draft.set_input(before, 1, draft.constant(make(), "weight"))
@@ -125,13 +125,13 @@ def _flagged(why: str, before: str | Callable[[], ModelProto]) -> Flagged:
 
 
 def _half(weight: int, scale: float, bias: float = 0) -> str:
-    """A Conv of one weight, given by its bits, multiplied by ``scale``."""
+    """A Conv with one weight, given as float16 bits, and a BatchNormalization with ``scale`` and ``bias``."""
     return f"""g (float16[N,1,2] x) => (float16[N,1,2] y) <float16[1,1,1] w = {{{weight}}}, float[1] s = {{{scale}}},
         float[1] b = {{{bias}}}, float[1] m = {{0}}, float[1] v = {{0.75}}> {{ {_RUN} }}"""
 
 
 def _shared_weight() -> ModelProto:
-    """A weight of 1 MiB with two readers."""
+    """A weight of 1 MiB that two nodes read."""
     model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
         g (float[N,512,1] x) => (float[N,512,1] y, float[N,512,1] z) <float[1] w = {1}, float[1] s = {1}> {
         c = Conv(x, w)  y = BatchNormalization(c, s, s, s, s)  z = Conv(y, w) }""")
@@ -147,9 +147,9 @@ batch_normalization_after_convolution.examples = [
         f"{_IO} <{_W}, {_BN}> {{ {_RUN} }}",
         f"{_IO} <{_FOLDED}> {{ y = Conv(x, w, b) }}",
     ),
-    Flagged("requires --numeric-fixes", f"{_IO} <{_W}, {_BN}> {{ {_RUN} }}"),
+    Flagged("the fix requires --numeric-fixes", f"{_IO} <{_W}, {_BN}> {{ {_RUN} }}"),
     _fixed(
-        "a bias, groups, strides, padding, one dimension, and a reader of the result",
+        "a 1-D Conv with bias, groups, strides and padding, followed by a Relu",
         f"""g (float[N,2,5] x) => (float[N,2,3] y) <float[2,1,2] w = {{1, 2, 3, 4}}, float[2] a = {{5, 6}}, {_BN}> {{
             c = Conv<group = 2, strides = [2], pads = [1, 0], kernel_shape = [2]>(x, w, a)
             n = BatchNormalization<epsilon = 0.25>(c, s, b, m, v)  y = Relu(n) }}""",
@@ -157,7 +157,7 @@ batch_normalization_after_convolution.examples = [
             n = Conv<group = 2, strides = [2], pads = [1, 0], kernel_shape = [2]>(x, w, b)  y = Relu(n) }""",
     ),
     _fixed(
-        "three dimensions, in opset 9",
+        "a 3-D Conv, in opset 9",
         f"""g (float[N,1,2,2,2] x) => (float[N,2,2,1,2] y) <float[2,1,1,2,1] w = {{1, 2, 3, 4}}, {_BN}> {{ {_RUN} }}""",
         """g (float[N,1,2,2,2] x) => (float[N,2,2,1,2] y) <float[2,1,1,2,1] w = {2, 4, 3, 4},
             float[2] b = {-1, -3}> { y = Conv(x, w, b) }""",
@@ -165,7 +165,7 @@ batch_normalization_after_convolution.examples = [
         ir_version=8,
     ),
     _fixed(
-        "a ConvTranspose, whose weights have the output channels second",
+        "a ConvTranspose, whose second weight axis is the outputs of a group",
         """g (float[N,4,3] x) => (float[N,4,4] y) <float[4,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8},
             float[4] s = {1, 2, 3, 4}, float[4] b = {0, 1, 2, 3}, float[4] m = {1, 1, 1, 1},
             float[4] v = {0, 0, 0, 0}> {
@@ -174,21 +174,21 @@ batch_normalization_after_convolution.examples = [
             3, 6, 12, 16, 15, 18, 28, 32}, float[4] b = {-1, -1, -1, -1}> { y = ConvTranspose<group = 2>(x, w, b) }""",
     ),
     _fixed(
-        "a Gemm, whose bias becomes one value per column",
+        "a Gemm: its scalar bias becomes one per column",
         f"""g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {{1, 2, 3, 4, 5, 6}}, float[1,1] a = {{3}}, {_BN}> {{
             c = Gemm<alpha = 0.5, beta = 2.0>(x, w, a)  y = BatchNormalization<epsilon = 0.25>(c, s, b, m, v) }}""",
         """g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {2, 2, 6, 4, 10, 6}, float[1,2] b = {11, 3}> {
             y = Gemm<alpha = 0.5>(x, w, b) }""",
     ),
     _fixed(
-        "a Gemm of transposed factors without a bias",
+        "a Gemm with transposed operands and no bias",
         f"""g (float[3,N] x) => (float[N,2] y) <float[2,3] w = {{1, 2, 3, 4, 5, 6}}, {_BN}> {{
             c = Gemm<transA = 1, transB = 1>(x, w)  y = BatchNormalization<epsilon = 0.25>(c, s, b, m, v) }}""",
         """g (float[3,N] x) => (float[N,2] y) <float[2,3] w = {2, 4, 6, 4, 5, 6}, float[1,2] b = {-1, -3}> {
             y = Gemm<transA = 1, transB = 1>(x, w, b) }""",
     ),
     _fixed(
-        "half precision, whose parameters are float32: 0.25 and 1",
+        "half precision with float32 parameters",
         """g (float16[N,1,2,2] x) => (float16[N,2,2,2] y) <float16[2,1,1,1] w = {15360, 16384}, float[2] s = {0.5, 2},
             float[2] b = {0, 1}, float[2] v = {3.75, 3.75}> {
             c = Conv(x, w)  y = BatchNormalization<epsilon = 0.25>(c, s, b, b, v) }""",
@@ -206,7 +206,7 @@ batch_normalization_after_convolution.examples = [
         ir_version=10,
     ),
     _fixed(
-        "a small weight with two readers: each gets its own",
+        "small weights that two nodes share, which are copied",
         f"""g (float[N,2,3,3] x) => (float[N,2,3,3] y, float[N,2,3,3] z) <{_W}, {_BN}> {{ {_RUN}  z = Conv(x, w) }}""",
         f"""g (float[N,2,3,3] x) => (float[N,2,3,3] y, float[N,2,3,3] z) <{_W}, float[2,2,1,1] u = {{2, 4, 3, 4}},
             float[2] b = {{-1, -3}}> {{ y = Conv(x, u, b)  z = Conv(x, w) }}""",
@@ -245,25 +245,25 @@ batch_normalization_after_convolution.examples = [
     ),
     _flagged("a negative variance", f"{_IO} <{_W}, {_BN.replace('0.75', '-0.125')}> {{ {_RUN} }}"),
     _flagged(
-        "a variance of 0, and an epsilon close to 0",
+        "a variance of 0 and an epsilon close to 0",
         f"{_IO} <{_W}, {_BN.replace('0.75', '0')}> {{ {_RUN.replace('0.25', '1e-12')} }}",
     ),
     _flagged("weights that overflow half precision: 32768 times 4", _half(30720, 4)),
     _flagged("an infinite weight", _half(31744, 4)),
-    _flagged("a weight slightly above half precision's subnormal range, times 0.3", _half(1025, 0.3)),
+    _flagged("a weight that becomes subnormal in half precision", _half(1025, 0.3)),
     _flagged("a bias that overflows half precision", _half(15360, 1, 100000)),
     _flagged("a shared weight of 1 MiB", lambda: _shared_weight()),
     Silent(
-        "a weight from integers: quantized weights stay quantized",
+        "a dequantized weight",
         f"""{_IO} <int8[2,2,1,1] q = {{1, 2, 3, 4}}, float e = {{0.5}}, int8 z = {{0}}, {_BN}> {{
             w = DequantizeLinear(q, e, z)  {_RUN} }}""",
     ),
     Silent(
-        "another node uses the Conv's result",
+        "another node reads the Conv's result",
         f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  n = BatchNormalization(c, s, b, m, v)  y = Add(n, c) }}",
     ),
     Silent(
-        "a branch uses the Conv's result",
+        "a branch captures the Conv's result",
         f"""g (float[1,2,3,3] x, bool p) => (float[1,2,3,3] y, float[1,2,3,3] z) <{_W}, {_BN}> {{ {_RUN}
             z = If(p)<then_branch = t () => (float[1,2,3,3] o) {{ o = Relu(c) }},
                       else_branch = e () => (float[1,2,3,3] q) {{ q = Relu(x) }}> }}""",
@@ -279,17 +279,17 @@ batch_normalization_after_convolution.examples = [
         f"g (float[N,2,3,3] x) => (float[N,2,3,3] y, float[N,2,3,3] c) <{_W}, {_BN}> {{ {_RUN} }}",
     ),
     Silent(
-        "the BatchNormalization is inside a branch, the Conv is not",
+        "only the BatchNormalization is inside a branch",
         f"""g (float[1,2,3,3] x, bool p) => (float[1,2,3,3] y) <{_W}, {_BN}> {{ c = Conv(x, w)
             y = If(p)<then_branch = t () => (float[1,2,3,3] o) {{ o = BatchNormalization(c, s, b, m, v) }},
                       else_branch = e () => (float[1,2,3,3] q) {{ q = Relu(x) }}> }}""",
     ),
     Silent(
-        "the weight may be overridden",
+        "a caller may override the weight",
         f"g (float[N,2,3,3] x, float[2,2,1,1] w) => (float[N,2,3,3] y) <{_W}, {_BN}> {{ {_RUN} }}",
     ),
     Silent(
-        "the mean may be overridden",
+        "a caller may override the mean",
         f"g (float[N,2,3,3] x, float[2] m) => (float[N,2,3,3] y) <{_W}, {_BN}> {{ {_RUN} }}",
     ),
     Silent(
@@ -304,18 +304,18 @@ batch_normalization_after_convolution.examples = [
         runs=False,
     ),
     Silent(
-        "training mode with one output: the batch mean is used",
+        "training mode with one output, which uses the batch mean",
         f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y = BatchNormalization<training_mode = 1>(c, s, b, m, v) }}",
         runs=False,
     ),
     Silent(
-        "before opset 14 additional outputs mean training",
+        "training mode by the number of outputs, before opset 14",
         f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y, p, q, r, t = BatchNormalization(c, s, b, m, v) }}",
         opset=9,
         runs=False,
     ),
     Silent(
-        "per-element means, in opset 7",
+        "one mean per element, in opset 7",
         f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y = BatchNormalization<spatial = 0>(c, s, b, m, v) }}",
         opset=7,
         runs=False,
@@ -327,12 +327,12 @@ batch_normalization_after_convolution.examples = [
         runs=False,
     ),
     Silent(
-        "a Gemm with a per-row bias",
+        "a Gemm with one bias per row",
         f"""g (float[2,3] x) => (float[2,2] y) <float[3,2] w = {{1, 2, 3, 4, 5, 6}}, float[2,1] a = {{3, 4}},
             {_BN}> {{ c = Gemm(x, w, a)  y = BatchNormalization(c, s, b, m, v) }}""",
     ),
     Silent(
-        "the normalization comes first: padding is not normalized",
+        "the BatchNormalization comes first: padding would not be normalized",
         f"{_IO} <{_W}, {_BN}> {{ n = BatchNormalization(x, s, b, m, v)  y = Conv(n, w) }}",
     ),
     Silent(

@@ -1,4 +1,4 @@
-"""GRA020: broadcasting operators of an operator set before 7."""
+"""GRA020: broadcasting operators of operator sets before 7."""
 
 from __future__ import annotations
 
@@ -46,26 +46,27 @@ _REFUSED = {
 
 @rule("GRA020", per="model", safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[35])
 def opset_below_7(model: Model) -> Iterator[Match]:
-    """The model imports an operator set before 7, whose broadcasting operators TensorRT refuses.
+    """The model imports an operator set before 7, and TensorRT refuses its broadcasting operators.
 
     ## Why it matters
     Up to operator set 6, Add and similar operators broadcast only with ``broadcast``, and align the second operand by
-    ``axis``. TensorRT does not support that: each of Add, Sub, Mul, Div, Pow, And, Or, Xor, Equal, Greater, Less,
-    Max, Min, Sum, Mean, Gemm and PRelu is refused, for all attributes and shapes: *"Assertion failed:
+    ``axis``. TensorRT does not support that: each of Add, Sub, Mul, Div, Pow, And, Or, Xor, Equal, Greater, Less, Max,
+    Min, Sum, Mean, Gemm and PRelu is refused, whatever its attributes and shapes: *"Assertion failed:
     ctx->getOpsetVersion() >= 7: Pre-opset 7 broadcasting is unsupported in this version"*; Upsample with *"Attribute
     scales is missing"* (measured, TensorRT-RTX 1.7.1, operator sets 5 and 6). The other operators are accepted.
     BatchNormalization in training mode (``is_test = 0``, the default) is accepted as well, and imported as inference.
 
     ## Fix
-    The model imports operator set 7, and each node is converted: ``axis`` becomes an Unsqueeze of the operand (none
-    if it aligns at the end), a per-channel PRelu slope is reshaped, ``broadcast``, ``is_test = 1`` and
-    ``consumed_inputs`` are removed, Upsample's two scales become four, and the defaults of a Selu before operator set
-    6 become explicit. Values stay the same, bit for bit. It is UNSAFE nevertheless because the imported operator set
-    is part of the interface that onnxfix preserves: other tools must support operator set 7. ONNX Runtime has no
-    kernels for these operators before operator set 7, so only the reference check can compare.
+    The model imports operator set 7, and each node is converted to it: ``axis`` becomes an Unsqueeze of the operand (if
+    it is not already aligned with the last axes), a PRelu slope per channel is unsqueezed to the channel axis,
+    ``broadcast``, ``is_test = 1`` and ``consumed_inputs`` are removed, Upsample's two scales become four, and the
+    defaults of a Selu before operator set 6 become explicit. Values stay the same, bit for bit. The fix is UNSAFE
+    because the imported operator set is part of the interface that onnxfix keeps: other tools that read the model must
+    support operator set 7. ONNX Runtime has no kernels for these operators before operator set 7, so only the reference
+    evaluator can compare.
 
-    No fix if a node is in training mode, if ``axis`` aligns operands of unknown rank, and for operators whose form
-    changed otherwise (recurrences; before operator set 5 also Reshape, Pad, Split and Tile).
+    There is no fix for a node in training mode, for an ``axis`` that aligns operands of unknown rank, and for operators
+    whose form changed otherwise (recurrences; before operator set 5 also Reshape, Pad, Split and Tile).
 
     ## References
     - https://github.com/onnx/onnx/blob/main/docs/Changelog.md#Add-7
@@ -81,18 +82,18 @@ def opset_below_7(model: Model) -> Iterator[Match]:
     if not refused:
         return
     counts = Counter(node.op_type for node in refused)
-    named = ", ".join(f"{count} {op_type}" for op_type, count in sorted(counts.items()))
-    message = f"TensorRT refuses broadcasting operators of operator set {version} ({named})"
+    listed = ", ".join(f"{count} {op_type}" for op_type, count in sorted(counts.items()))
+    message = f"TensorRT refuses broadcasting operators of operator set {version} ({listed})"
     why = next((reason for node in nodes if (reason := _legacy.blocked(node))), "")
     if model.functions:
-        why = "local functions import separate operator sets"
+        why = "local functions import operator sets of their own"
     if why:
-        message += f"; no conversion, since {why}"
+        message += f"; cannot be converted: {why}"
     yield Match(message, node=refused[0], fix=None if why else _fix(model, nodes))
 
 
 def _refused(node: Node) -> bool:
-    """Whether the parser fails at the node; it accepts an Upsample with the newer attribute."""
+    """Whether the parser refuses the node; it accepts an Upsample with the newer attribute."""
     return node.op_type in _REFUSED and (node.op_type != "Upsample" or node.attr("scales") is None)
 
 
@@ -114,7 +115,7 @@ NEWER = '<ir_version: 3, opset_import: ["" : 7]> '
 
 opset_below_7.examples = [
     Fixed(
-        "an operand aligned from an axis",
+        "operand aligned by axis",
         before="g (float[2,3,3] x, float[3] b) => (float[2,3,3] y) { y = Add<broadcast = 1, axis = 1>(x, b) }",
         after=NEWER
         + "g (float[2,3,3] x, float[3] b) => (float[2,3,3] y) { u = Unsqueeze<axes = [1]>(b)  y = Add(x, u) }",
@@ -123,7 +124,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Fixed(
-        "an operand aligned at the end, as in numpy",
+        "operand aligned with the last axes, as in numpy",
         before="""g (float[N,3] x, float[3] b) => (float[N,3] y) {
             a = Mul<broadcast = 1>(x, b)  c = Relu(a)  y = Sub<broadcast = 1, axis = 1>(c, b) }""",
         after=NEWER
@@ -133,7 +134,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Fixed(
-        "without attributes; only the version is refused",
+        "no attribute to convert: only the version is refused",
         before="g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
         after=NEWER + "g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
         safety=Safety.UNSAFE,
@@ -141,7 +142,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Fixed(
-        "per-channel slopes",
+        "PRelu with a slope per channel",
         before="g (float[1,3,3,3] x, float[3] s) => (float[1,3,3,3] y) { y = PRelu(x, s) }",
         after=NEWER
         + "g (float[1,3,3,3] x, float[3] s) => (float[1,3,3,3] y) { u = Unsqueeze<axes = [1,2]>(s)  y = PRelu(x, u) }",
@@ -150,7 +151,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Fixed(
-        "Gemm, and BatchNormalization in test mode",
+        "Gemm, and BatchNormalization in inference mode",
         before="""g (float[2,3] x, float[3,3] w, float[3] b, float[3] s, float[3] v) => (float[2,3] y) {
             a = Gemm<broadcast = 1>(x, w, b)  y = BatchNormalization<is_test = 1>(a, s, s, s, v) }""",
         after=NEWER
@@ -161,7 +162,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Fixed(
-        "Upsample's scales, which TensorRT requires",
+        "Upsample without the attribute scales",
         before="""g (float[1,1,2,2] x) => (float[1,1,4,6] y) {
             y = Upsample<height_scale = 2.0, width_scale = 3.0, mode = "bilinear">(x) }""",
         after=NEWER
@@ -173,7 +174,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Fixed(
-        "operator set 5, where Cast has its type as a string",
+        "operator set 5, where Cast has a type name",
         before="""g (float[N] x) => (float[N] y) {
             a = Cast<to = "DOUBLE">(x)  b = Cast<to = "FLOAT">(a)  y = Add<consumed_inputs = [0,0]>(b, b) }""",
         after=NEWER
@@ -184,7 +185,7 @@ opset_below_7.examples = [
         runs=False,
     ),
     Fixed(
-        "Selu, whose defaults had fewer digits before operator set 6",
+        "Selu, whose defaults changed in operator set 6",
         before="g (float[N] x) => (float[N] y) { a = Selu<alpha = 2.0>(x)  b = Selu(a)  y = Sum(b, b) }",
         after=NEWER
         + """g (float[N] x) => (float[N] y) {
@@ -195,13 +196,13 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Flagged(
-        "reported only, without --unsafe-fixes",
+        "the fix requires --unsafe-fixes",
         "g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
         opset=6,
         ir_version=3,
     ),
     Flagged(
-        "unknown ranks, so the axis cannot be converted",
+        "axis with operands of unknown rank",
         """g (float[N] x, int64[M] s, float[3] b) => (float[A,B,C] y) {
             r = Reshape(x, s)  y = Add<broadcast = 1, axis = 1>(r, b) }""",
         safety=Safety.UNSAFE,
@@ -210,7 +211,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Flagged(
-        "a normalization in training mode differs",
+        "BatchNormalization in training mode",
         """g (float[2,3] x, float[3] s) => (float[2,3] y) {
             a = BatchNormalization(x, s, s, s, s)  y = Add(a, x) }""",
         safety=Safety.UNSAFE,
@@ -219,8 +220,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Flagged(
-        "a normalization that returns its running mean and variance, which means training since operator "
-        "set 7",
+        "BatchNormalization with running mean and variance as outputs, which operator set 7 has in training only",
         """g (float[2,3] x, float[3] s) => (float[2,3] y, float[3] m, float[3] v) {
             a, m, v = BatchNormalization<is_test = 1>(x, s, s, s, s)  y = Add(a, x) }""",
         safety=Safety.UNSAFE,
@@ -229,7 +229,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Flagged(
-        "a recurrence, whose form changed",
+        "RNN, whose form changed",
         """g (float[S,N,4] x, float[1,8,4] w, float[1,8,8] r) => (float[S,1,N,8] h) {
             h = RNN<hidden_size = 8>(x, w, r)  d = Add(x, x) }""",
         safety=Safety.UNSAFE,
@@ -245,14 +245,14 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Silent(
-        "an old operator set with nodes that TensorRT accepts",
+        "an old operator set, but only nodes that TensorRT accepts",
         "g (float[N,3] x) => (float[N,3] y) { a = Relu(x)  y = Softmax(a) }",
         safety=Safety.UNSAFE,
         opset=6,
         ir_version=3,
     ),
     Silent(
-        "in the branch not taken for a constant condition, which TensorRT does not import",
+        "in a branch that a constant condition excludes, which TensorRT does not import",
         """g (float[2] x) => (float[2] y) <bool c = {0}> {
             y = If(c)<then_branch = p () => (float[2] u) { u = Add(x, x) },
                       else_branch = q () => (float[2] v) { v = Neg(x) }> }""",
@@ -262,7 +262,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Silent(
-        "an old version of another domain",
+        "the old version is that of another domain",
         """<ir_version: 8, opset_import: ["" : 17, "d" : 6]> g (float[N] x) => (float[N] y) {
             a = d.Add(x, x)  y = Add(a, x) }
             <domain: "d", opset_import: ["" : 17]> Add (u, v) => (w) { w = Sum(u, v) }""",

@@ -12,18 +12,18 @@ from onnxfix.rule import Flagged, Match, Model, Severity, Silent, rule
 
 @rule("IFC001", per="model", severity=Severity.ERROR, hazards=[18])
 def input_without_shape(model: Model) -> Iterator[Match]:
-    """A graph input without a declared shape, not even a rank.
+    """A graph input has no declared shape, not even a rank.
 
     ## Why it matters
-    TensorRT treats it as a scalar. Measured with TensorRT-RTX 1.7.1: a float input without shape becomes a network
-    input of shape `()`, every following layer is inferred from that, and the engine builds without an error or a
-    warning. It then accepts one value where the model expects a tensor. A named or open dimension is different: it is
-    dynamic, and needs an optimization profile. ONNX Runtime's TensorRT provider refuses such a model instead:
-    `TensorRT input: X has no shape specified. Please run shape inference`.
+    TensorRT imports it as a scalar. Measured with TensorRT-RTX 1.7.1: a float input without shape becomes a network
+    input of shape `()`, the shapes of all later layers are inferred from that, and the engine builds without an error
+    or a warning. It then accepts one number where the model accepts a tensor. A named or unknown dimension is
+    different: it is dynamic, and needs an optimization profile. ONNX Runtime's TensorRT provider refuses such a model
+    instead: `TensorRT input: X has no shape specified. Please run shape inference`.
 
     ## Fix
-    None: the rank is unknown, and a guess would be another model. Declare the shape in the exporter; dynamic sizes
-    get a name.
+    None: the rank is not known, and a guess would change the model. Declare the shape at export; give dynamic
+    dimensions a name.
 
     ## References
     - https://github.com/microsoft/onnxruntime/issues/10443
@@ -35,7 +35,7 @@ def input_without_shape(model: Model) -> Iterator[Match]:
             continue
         if declared.WhichOneof("value") == "tensor_type" and not declared.tensor_type.HasField("shape"):
             yield Match(
-                f"the input {value.name!r} has no shape: TensorRT treats it as a scalar",
+                f"input {value.name!r} has no shape: TensorRT imports it as a scalar",
                 value=value,
             )
 
@@ -44,7 +44,7 @@ _HEADER = '<ir_version: 9, opset_import: ["" : 18]>\n'
 
 
 def _without_shape(text: str, name: str) -> Callable[[], ModelProto]:
-    """The model without the shape of one of its inputs, which the text format cannot express."""
+    """The model without the shape of input ``name``, which the text format cannot express."""
 
     def build() -> ModelProto:
         model = onnx.parser.parse_model(_HEADER + text)
@@ -79,9 +79,11 @@ def _body_without_shapes() -> ModelProto:
 
 input_without_shape.examples = [
     Flagged("one of two inputs", _without_shape(_ONE, "z")),
-    Flagged("unused", _without_shape("g (float[2] x, float[2] z) => (float[2] y) { y = Neg(x) }", "z")),
     Flagged(
-        "used by a branch only",
+        "an unused input", _without_shape("g (float[2] x, float[2] z) => (float[2] y) { y = Neg(x) }", "z")
+    ),
+    Flagged(
+        "read by a branch only",
         _without_shape(
             """g (float[2] x, float[2] z, bool c) => (float[2] y) {
             y = If(c)<then_branch = p () => (float[2] u) { u = Neg(z) },
@@ -89,15 +91,15 @@ input_without_shape.examples = [
             "z",
         ),
     ),
-    Silent("a scalar has a shape without dimensions", "g (float x) => (float y) { y = Neg(x) }"),
-    Silent("dynamic sizes", "g (float[N,M] x) => (float[N,M] y) { y = Neg(x) }"),
+    Silent("a scalar has a shape, with no dimensions", "g (float x) => (float y) { y = Neg(x) }"),
+    Silent("dynamic dimensions", "g (float[N,M] x) => (float[N,M] y) { y = Neg(x) }"),
     Silent(
-        "a weight that is an input has its own shape",
+        "an input with an initializer, which has a shape",
         _without_shape(
             "g (float[2] x, float[2] z) => (float[2] y) <float[2] z = {1, 2}> { y = Add(x, z) }", "z"
         ),
     ),
-    Silent("a loop body need not declare shapes", lambda: _body_without_shapes(), runs=False),
+    Silent("inputs of a loop body need no shape", lambda: _body_without_shapes(), runs=False),
     Silent(
         "a sequence has no shape",
         "g (seq(float[2]) s, float[2] x) => (float[2] y) { y = Neg(x) }",

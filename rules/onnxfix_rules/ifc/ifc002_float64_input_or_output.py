@@ -17,17 +17,17 @@ from onnxfix.rule import Flagged, Match, Model, Severity, Silent, Value, rule
     types=[TensorProto.DOUBLE],
 )
 def float64_input_or_output(model: Model) -> Iterator[Match]:
-    """A float64 graph input or output, whose TensorRT binding is float32.
+    """A graph input or output is float64: TensorRT's binding is float32.
 
     ## Why it matters
-    TensorRT does not support float64 and imports every such tensor as float32, bindings included, without a warning.
-    Measured with TensorRT-RTX 1.7.1: `double[2] x` and its negation become a network whose input and output are
-    FLOAT, and it builds. A caller that passes the model's type provides twice the bytes, of which TensorRT reads the
-    first half as other values, and gets results of the wrong type.
+    TensorRT has no float64 and imports every such tensor as float32, bindings included, without a warning. Measured
+    with TensorRT-RTX 1.7.1: `double[2] x` and its negation become a network whose input and output are FLOAT, and it
+    builds. A caller that uses the model's types passes twice the bytes, of which TensorRT interprets the first half as
+    float32, and interprets the results as the wrong type.
 
     ## Fix
-    None: another type would be another interface. Export the model with float32 inputs and outputs, or pass float32
-    and read float32 where the model declares float64.
+    None: another type would change the interface. Export the model with float32 inputs and outputs, or pass and read
+    float32 where the model declares float64.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md: "There is limited support for DOUBLE type.
@@ -50,11 +50,11 @@ float64_input_or_output.examples = [
     Flagged("an output", "g (float[2] x) => (double[2] y) { y = Cast<to = 11>(x) }"),
     Flagged("both", "g (double[N] x) => (double[N] y) { y = Neg(x) }", target="trt8.6"),
     Silent(
-        "internal float64",
+        "float64 inside only",
         "g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  b = Sqrt(a)  y = Cast<to = 1>(b) }",
     ),
     Silent(
-        "a weight that is an input is not a binding",
+        "an input with an initializer is not a binding",
         """g (float[2] x, double[2] k) => (float[2] y) <double[2] k = {1, 2}> {
             c = Cast<to = 1>(k)  y = Add(x, c) }""",
     ),

@@ -1,4 +1,4 @@
-"""IFC003: internal float64 tensors."""
+"""IFC003: float64 tensors between inputs and outputs."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _LIMIT = float(np.finfo(np.float32).max)
     types=[TensorProto.DOUBLE],
 )
 def internal_float64(scope: Scope, model: Model) -> Iterator[Match]:
-    """A float64 computation, which TensorRT performs in float32.
+    """Intermediate values are float64, which TensorRT computes in float32.
 
     ## Why it matters
-    TensorRT does not support float64: every such tensor becomes FLOAT, without a warning. Measured with TensorRT-RTX
-    1.7.1: results of float64 arithmetic are FLOAT tensors, and a Cast to float64 imports as a Cast to FLOAT. Only
-    weights beyond float32 are mentioned: `Weight at index 0: 1e+300 is out of range. Clamping to: 3.40282e+38`.
-    Differences are mostly rounding (7e-9 between float64 and float32 arithmetic on a probe, by ONNX Runtime), and
-    large where float64 is needed: long sums, differences of similar values, integers above 2**24, 1e300 for infinity.
+    TensorRT has no float64: it silently imports every such tensor as FLOAT. Measured with TensorRT-RTX 1.7.1: results
+    of float64 arithmetic are FLOAT tensors, and a Cast to float64 imports as a Cast to FLOAT. It warns only of weights
+    outside the range of float32: `Weight at index 0: 1e+300 is out of range. Clamping to: 3.40282e+38`. The differences
+    are mostly rounding (7e-9 between float64 and float32 arithmetic on a probe, by ONNX Runtime), and large where the
+    model needs float64: long sums, differences of nearly equal numbers, integers above 2**24, 1e300 for infinity.
 
     One finding per graph, at the first such value.
 
     ## Fix
-    None: TensorRT changes the result, and float32 in the model would only make that explicit. Compare the outputs,
-    and rewrite what needs the precision.
+    None: TensorRT changes the result, and declaring float32 in the model would only document that. Compare the outputs,
+    and rewrite the computations that need the precision.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
@@ -49,7 +49,7 @@ def internal_float64(scope: Scope, model: Model) -> Iterator[Match]:
     beyond = next((value for value in wide if _beyond(value)), None)
     if beyond is not None:
         message = (
-            f"the float64 weight {beyond.name!r} contains values beyond float32, which TensorRT clamps{more}"
+            f"float64 weight {beyond.name!r} has values outside float32's range, which TensorRT clamps{more}"
         )
     else:
         message = f"{wide[0].name!r} is float64, which TensorRT computes in float32{more}"
@@ -57,7 +57,7 @@ def internal_float64(scope: Scope, model: Model) -> Iterator[Match]:
 
 
 def _counts(value: Value, scope: Scope, model: Model) -> bool:
-    """Whether the float64 value is used in arithmetic."""
+    """Whether the float64 value is read and used in arithmetic."""
     if scope is model.main and (value.is_output or (value.is_input and value.initializer is None)):
         return False
     if not (value.use_count or value.is_output):
@@ -82,7 +82,7 @@ internal_float64.examples = [
         "g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  b = Sqrt(a)  y = Cast<to = 1>(b) }",
     ),
     Flagged(
-        "a weight that float32 cannot represent",
+        "a weight outside the range of float32",
         """g (float[2] x) => (float[2] y) <double[1] k = {1e300}> {
             a = Cast<to = 11>(x)  b = Min(a, k)  y = Cast<to = 1>(b) }""",
     ),
@@ -98,9 +98,9 @@ internal_float64.examples = [
             a = Cast<to = 11>(x)  b = Add(a, k)  y = Cast<to = 1>(b) }""",
     ),
     Silent("no float64", "g (float[2] x) => (float[2] y) { y = Sqrt(x) }"),
-    Silent("inputs and outputs are covered by IFC002", "g (double[2] x) => (double[2] y) { y = Neg(x) }"),
+    Silent("inputs and outputs, which IFC002 reports", "g (double[2] x) => (double[2] y) { y = Neg(x) }"),
     Silent(
-        "to float64 and back without arithmetic: exact in float32 as well",
+        "a cast to float64 and directly back, exact in float32 too",
         "g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  y = Cast<to = 1>(a) }",
     ),
     Silent("an unused weight", "g (float[2] x) => (float[2] y) <double[1] k = {1}> { y = Neg(x) }"),

@@ -1,4 +1,4 @@
-"""IFC004: wrong declared types of subgraphs and defaults."""
+"""IFC004: wrong declared types of subgraph inputs and outputs, and of inputs with a default."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from onnxfix_rules.gra.gra003_wrong_declared_type import contradicts
 
 @rule("IFC004", per="scope", severity=Severity.WARNING, hazards=[40])
 def wrong_subgraph_type(scope: Scope, model: Model) -> Iterator[Match]:
-    """A wrong declared type of a subgraph's input or output, or of an input with a default.
+    """The declared type of a subgraph's input or output, or of a graph input with a default, is wrong.
 
     ## Why it matters
-    TensorRT silently uses its own inference. Measured with TensorRT-RTX 1.7.1: a branch whose output is float and
-    declared float16[7], a loop's state declared float16 or of another size, and an input declared [5] with a default
-    of 2 values import and build without a warning. ONNX Runtime refuses a wrong element type (`Type Error`) and the
-    default (`Shape of initializer w does not match`). A caller that relies on the declaration passes a buffer that
-    does not fit. Internal values and the graph's outputs are covered by GRA003.
+    TensorRT uses its own inference and gives no warning. Measured with TensorRT-RTX 1.7.1: a branch whose output is
+    float and declared float16[7], a loop state declared float16 or with another size, and an input declared [5] with a
+    default of 2 elements import and build without a warning. ONNX Runtime refuses a wrong element type (`Type Error`)
+    and the default (`Shape of initializer w does not match`). A caller that relies on the declaration passes a buffer
+    that does not fit. GRA003 covers intermediate values and the graph's outputs.
 
     ## Fix
-    None: a body's declaration is its interface. Infer the types again in the exporter.
+    None: the declarations are the interface of a subgraph. Run type and shape inference again when exporting the model.
 
     ## References
     - ONNX, "Static tensor shapes": https://onnx.ai/onnx/repo-docs/IR.html
@@ -36,11 +36,11 @@ def wrong_subgraph_type(scope: Scope, model: Model) -> Iterator[Match]:
     for info in (*proto.input, *proto.output):
         value = scope.values.get(info.name)
         if value is not None and info.HasField("type") and contradicts(info.type, value, model):
-            yield Match(f"the declared type of {info.name!r} differs from the computed one", value=value)
+            yield Match(f"the declared type of {info.name!r} is wrong", value=value)
 
 
 def _defaults(scope: Scope, proto: GraphProto) -> Iterator[Match]:
-    """Inputs of the graph that contradict the initializers of their names."""
+    """Graph inputs whose declared type contradicts their default, the initializer of the same name."""
     for info in proto.input:
         value = scope.values.get(info.name)
         if value is None or value.initializer is None or not info.type.HasField("tensor_type"):
@@ -51,10 +51,10 @@ def _defaults(scope: Scope, proto: GraphProto) -> Iterator[Match]:
         if declared.HasField("shape"):
             wrong |= len(sizes) != len(default.dims)
             wrong |= any(
-                known and size != held for (size, known), held in zip(sizes, default.dims, strict=False)
+                known and size != dim for (size, known), dim in zip(sizes, default.dims, strict=False)
             )
         if wrong:
-            yield Match(f"the declared type of the input {info.name!r} differs from its default", value=value)
+            yield Match(f"the declared type of input {info.name!r} differs from its default's", value=value)
 
 
 _IF = """g (float[2] x, bool c) => (float[2] y) { y = If(c)<then_branch = p () => (%s u) { u = Neg(x) },
@@ -66,19 +66,19 @@ _DEFAULT = "g (float[2] x, %s w) => (float[2] y) <float[2] k = {1, 2}, float[2] 
 
 
 wrong_subgraph_type.examples = [
-    Flagged("a branch's output, by type", _IF % "float16[2]", runs=False),
-    Flagged("by size", _IF % "float[7]"),
-    Flagged("by rank", _IF % "float[1,2]"),
-    Flagged("a loop's state, by type", _LOOP % "float16[2]", runs=False),
-    Flagged("by size", _LOOP % "float[5]"),
-    Flagged("an input that differs from its default", _DEFAULT % "float[5]", runs=False),
-    Flagged("by type", _DEFAULT % "double[2]", runs=False),
-    Silent("a correct branch", _IF % "float[2]"),
-    Silent("a symbolic size", _IF % "float[K]"),
-    Silent("a correct loop", _LOOP % "float[A]"),
-    Silent("a correct default", _DEFAULT % "float[N]"),
+    Flagged("branch output: wrong element type", _IF % "float16[2]", runs=False),
+    Flagged("branch output: wrong size", _IF % "float[7]"),
+    Flagged("branch output: wrong rank", _IF % "float[1,2]"),
+    Flagged("loop state: wrong element type", _LOOP % "float16[2]", runs=False),
+    Flagged("loop state: wrong size", _LOOP % "float[5]"),
+    Flagged("input with a default of another size", _DEFAULT % "float[5]", runs=False),
+    Flagged("input with a default of another element type", _DEFAULT % "double[2]", runs=False),
+    Silent("correct branch output", _IF % "float[2]"),
+    Silent("a named dimension does not contradict a size", _IF % "float[K]"),
+    Silent("correct loop state", _LOOP % "float[A]"),
+    Silent("a default that matches the declaration", _DEFAULT % "float[N]"),
     Silent(
-        "the main graph's outputs are covered by GRA003",
+        "outputs of the main graph, which GRA003 reports",
         "g (float[2] x) => (float[3] y) { y = Neg(x) }",
         runs=False,
     ),

@@ -20,21 +20,21 @@ from onnxfix.rule import (
 
 @rule("IFC005", per="model", severity=Severity.ERROR, hazards=[20])
 def input_or_output_of_unsupported_type(model: Model) -> Iterator[Match]:
-    """A graph input or output of a type that TensorRT does not support.
+    """A graph input or output has a type that TensorRT does not support.
 
     ## Why it matters
-    The parser converts the type of every input before any node, and fails: `Failed to convert ONNX date type to
-    TensorRT data type.` Measured with TensorRT-RTX 1.7.1, also for unused inputs: int16, uint16, uint32, uint64,
-    uint4, int2, uint2, the float8 types but float8e4m3fn, strings, complex numbers, sequences and optionals. A weight
-    that is also an input fails as a weight: `Failed to import initializer: w`. An output of such a type comes from a
-    node that TensorRT refuses: `Unsupported data type for the Cast operator!`
+    The parser converts the types of all inputs before it imports any node, and stops: `Failed to convert ONNX date type
+    to TensorRT data type.` Measured with TensorRT-RTX 1.7.1, also for unused inputs: int16, uint16, uint32, uint64,
+    uint4, int2, uint2, the float8 types except float8e4m3fn, strings, complex numbers, sequences and optionals. A
+    weight that is also an input fails as a weight: `Failed to import initializer: w`. An output of such a type comes
+    from a node that TensorRT refuses: `Unsupported data type for the Cast operator!`
 
-    Each target lists its supported types with a source, which the message names. float64 is unsupported but imported
-    as float32 without a warning: see IFC002.
+    The types that a target supports are data with a source, which the message names. TensorRT does not support float64
+    either, but silently imports it as float32: see IFC002.
 
     ## Fix
-    None: another type would be another interface. 16-bit integers, and unsigned ones whose values fit, can use int32
-    inputs and outputs; text, sequences and optionals must be handled outside of the engine.
+    None: another type would change the interface. Integers of 16 bits, and unsigned ones whose elements are small
+    enough, can be passed as int32; text, sequences and optionals have to be handled outside the engine.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
@@ -50,12 +50,12 @@ def input_or_output_of_unsupported_type(model: Model) -> Iterator[Match]:
             yield Match(f"output {value.name!r} is {kind}, {_WHICH.format(target=target)}", value=value)
 
 
-_WHICH = "which {target.title} does not support (source: {target.source})"
+_WHICH = "a type that {target.title} does not support (source: {target.source})"
 _NESTED = {"sequence_type": "a sequence", "optional_type": "an optional"}
 
 
 def _missing(value: Value, model: Model, target: Target) -> str:
-    """The value's type, if the target does not support it; "" if it does, or is unknown."""
+    """The value's type if the target does not support it; "" if it does or the type is unknown."""
     elem = model.shapes.elem_type(value)
     if elem is not None:
         return "" if not elem or target.has_type(elem) else name_of(elem)
@@ -74,34 +74,34 @@ input_or_output_of_unsupported_type.examples = [
     ),
     Flagged("an unused input", "g (float[2] x, uint64[2] u) => (float[2] y) { y = Neg(x) }"),
     Flagged(
-        "a weight that is an input",
+        "an input with an initializer",
         """g (float[2] x, uint16[2] w) => (float[2] y) <uint16[2] w = {1, 2}> {
             a = Cast<to = 1>(w)  y = Add(x, a) }""",
     ),
     Flagged(
-        "the other float8 types, and unsigned 4-bit integers",
+        "inputs of float8e5m2 and uint4",
         """g (float8e5m2[2] x, uint4[2] u) => (float[2] y, float[2] z) {
             y = Cast<to = 1>(x)  z = Cast<to = 1>(u) }""",
         opset=21,
     ),
-    Flagged("complex numbers", "g (complex64[2] x) => (complex64[2] y) { y = Identity(x) }", runs=False),
     Flagged(
-        "a sequence and an optional as inputs",
+        "complex input and output", "g (complex64[2] x) => (complex64[2] y) { y = Identity(x) }", runs=False
+    ),
+    Flagged(
+        "a sequence input and an optional input",
         """g (seq(float[2]) s, optional(float[2]) o) => (float[2] y, float[2] z) <int64 k = {0}> {
             y = SequenceAt(s, k)  z = OptionalGetElement(o) }""",
     ),
-    Flagged("a sequence as output", "g (float[2] x) => (seq(float[2]) s) { s = SequenceConstruct(x, x) }"),
+    Flagged("a sequence output", "g (float[2] x) => (seq(float[2]) s) { s = SequenceConstruct(x, x) }"),
     Flagged(
-        "TensorRT 8.6 does not support bfloat16",
+        "bfloat16, which TensorRT 8.6 does not support",
         "g (bfloat16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }",
         target="trt8.6",
     ),
     Silent("uint8 input and output", "g (uint8[2] x) => (uint8[2] y) { y = Identity(x) }"),
+    Silent("float64, imported as float32 (IFC002)", "g (double[2] x) => (double[2] y) { y = Neg(x) }"),
     Silent(
-        "float64 is imported as float32, covered by IFC002", "g (double[2] x) => (double[2] y) { y = Neg(x) }"
-    ),
-    Silent(
-        "types of quantized tensors",
+        "int8 and float8e4m3fn",
         """g (int8[2] x, float8e4m3fn[2] e) => (int8[2] y, float8e4m3fn[2] z) {
             y = Identity(x)  z = Identity(e) }""",
         opset=21,
@@ -110,14 +110,14 @@ input_or_output_of_unsupported_type.examples = [
         "bfloat16, which TensorRT 11 supports", "g (bfloat16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }"
     ),
     Silent(
-        "an output of a branch is not a binding",
+        "the output of a branch is not a binding",
         """g (float[2] x, bool c) => (float[2] y) {
             t = If(c)<then_branch = p () => (uint16[2] u) { u = Cast<to = 4>(x) },
                       else_branch = q () => (uint16[2] v) { w = Abs(x)  v = Cast<to = 4>(w) }>
             y = Cast<to = 1>(t) }""",
     ),
     Silent(
-        "a weight that is not an input is not a binding",
+        "an initializer that is not an input",
         "g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { a = Cast<to = 1>(w)  y = Add(x, a) }",
     ),
     Silent(

@@ -1,1 +1,1 @@
-"""TRT: messages of TensorRT's own parser and builder."""
+"""TRT: findings from TensorRT's own parser, builder and engine."""

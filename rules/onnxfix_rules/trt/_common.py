@@ -1,4 +1,4 @@
-"""Turn TensorRT's messages into matches, and find the rules for the same problem."""
+"""Turns TensorRT's messages into matches, and finds the rules that look for the same problem."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import replace
 from onnxfix.rule import Match, Severity
 from onnxfix.trt.records import Issue, TrtBuild
 
-#: Rules about operators that have no importer; the first says so of all of them, and gives way to the others.
+#: Rules about operators without an importer. The first covers every operator; the others take precedence.
 _OPERATORS = (
     "OPS001", "OPS026", "OPS050", "OPS051", "OPS052", "OPS053", "OPS056", "OPS057", "OPS061", "OPS063", "OPS068",
     "OPS070", "OPS088", "OPS089", "OPS090", "OPS091", "OPS092", "QDQ007", "QDQ008", "QDQ009", "QDQ020", "QDQ021",
     "CTL020",
 )  # fmt: skip
 _BYTES = ("OPS032", "OPS054", "OPS062", "QDQ002", "QDQ005", "QDQ011", "QDQ014", "QDQ016")
-#: Reasons for which TensorRT refuses a model, and the rules that know them, the most telling first. Measured with
-#: TensorRT-RTX 1.7.1, except for the two of allowzero and Squeeze, which are those of TensorRT 8 and 10.
+#: TensorRT's error messages and the rules that cover them, the most specific first. Measured with TensorRT-RTX 1.7.1,
+#: except for the messages about allowzero and Squeeze, which come from TensorRT 8 and 10.
 _REASONS = (
-    (r"\A\s*(?:false)?\s*\Z", _OPERATORS),  # the parser's way to say that it knows no such operator
+    (r"\A\s*(?:false)?\s*\Z", _OPERATORS),  # the parser's message for an unknown operator
     (
         r"Plugin not found|plugin was not found|failed to load \w+ plugin|not found in plugin registry",
         (*_OPERATORS, "QDQ014"),
@@ -90,34 +90,34 @@ _REASONS = (
     (r"Attribute not found: allowzero", ("RSH005",)),
     (r"Cannot infer squeeze dimensions from a dynamic shape", ("RSH009",)),
 )
-#: TensorRT looks at nodes that nobody reads too, so that any reason may be one for this rule.
+#: TensorRT also imports dead nodes, so this rule can explain any error.
 _DEAD = "GRA001"
 
 
 def known(text: str) -> tuple[str, ...] | None:
-    """The rules for a TensorRT error message; None if there is none."""
+    """The rules that cover the error message ``text``; None for an unknown message."""
     found = [code for pattern, codes in _REASONS for code in codes if re.search(pattern, text)]
     return (*dict.fromkeys(found), _DEAD) if found else None
 
 
-#: How a build ends that TensorRT does not refuse.
+#: Build statuses other than an error message, and how a message names them.
 _ENDS = {"crash": "crash", "timeout": "timeout"}
 
 
 def refusal(build: TrtBuild, issue: Issue) -> Match:
-    """An error as a match. A crash is not a refusal: the message then starts with how the process ended."""
+    """An error as a match. For a crash or a timeout, the message starts with that status."""
     found = match_of(issue, known(issue.text))
     end = _ENDS.get(build.status, "")
-    told = end in found.message[:60].lower()
-    return found if told else replace(found, message=f"{end}: {found.message}")
+    is_named = end in found.message[:60].lower()
+    return found if is_named else replace(found, message=f"{end}: {found.message}")
 
 
 def match_of(issue: Issue, about: tuple[str, ...] | None = None, severity: Severity | None = None) -> Match:
-    """TensorRT's message as a match at its node."""
-    called = f" (called from {issue.place.around})" if issue.stack and issue.place.around else ""
+    """TensorRT's message as a match at the node that it names."""
+    caller = f" (called from {issue.place.around})" if issue.stack and issue.place.around else ""
     times = f" ({issue.count} times)" if issue.count > 1 else ""
     return Match(
-        f"{issue.words}{called}{times}",
+        f"{issue.words}{caller}{times}",
         severity=severity,
         at=issue.at,
         about=about,

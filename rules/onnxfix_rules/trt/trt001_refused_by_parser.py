@@ -1,4 +1,4 @@
-"""TRT001."""
+"""TRT001: errors of TensorRT's parser."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from onnxfix_rules.trt import _common as trt
 
 @rule("TRT001", per="build", severity=Severity.ERROR)
 def refused_by_parser(build: TrtBuild) -> Iterator[Match]:
-    """TensorRT's parser refuses the model; the finding has its message and node.
+    """TensorRT's parser refuses the model; the finding quotes its message at the node that it names.
 
     ## Why it matters
-    The engine cannot be built. The parser usually stops at the first node that it refuses, so more errors may appear
-    once that one is fixed. A TensorRT that crashes, or needs too much time or memory, while or before it parses is
-    reported as well: it runs in a child process, and the message says how that ended.
+    Without a successful parse there is no engine. The parser usually stops at the first node that it refuses, so more
+    errors may appear once that one is fixed. A crash, a timeout or running out of memory during or before parsing
+    counts as well: TensorRT runs in a child process, and the message says how that process ended.
 
-    `check --trt` and the check `trt-build` of `apply` and `verify` use the installed TensorRT: TensorRT-RTX needs no
-    GPU for it. Another version or product may accept other models.
+    `check --trt` and the check `trt-build` of `apply` and `verify` use the installed TensorRT. TensorRT-RTX needs no
+    GPU for this. Other versions and products may accept other models.
 
     ## Fix
-    The finding names the rule that fixes it, if there is one; that rule's page explains why and how. A finding of
-    that rule at the same node is marked as confirmed. Otherwise use the message: another operator, type or shape at
-    the named node.
+    The finding names the rule that repairs the node, if there is one; the page of that rule explains the fix. A finding
+    of that rule at the same node is marked as confirmed. If no rule covers the message, change the operator, type or
+    shape that it names.
 
     ## References
     - Operators and types of the parser: https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md

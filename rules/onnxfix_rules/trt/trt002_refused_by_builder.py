@@ -1,4 +1,4 @@
-"""TRT002."""
+"""TRT002: errors of TensorRT's builder."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from onnxfix_rules.trt import _common as trt
 
 @rule("TRT002", per="build", severity=Severity.ERROR)
 def refused_by_builder(build: TrtBuild) -> Iterator[Match]:
-    """TensorRT parses the model but cannot build an engine; the finding has the builder's message and node.
+    """TensorRT parses the model but cannot build an engine; the finding quotes the builder at the node of the layer.
 
     ## Why it matters
-    The engine cannot be built. The builder refuses what only the whole network shows: branches of unequal rank,
-    limits of a layer, sizes that fit no input of the profile. An optimization profile that it refuses is reported
-    here too, and so is a build that crashes, or exceeds its time or memory limit: it runs in a child process, and the
-    message says how that ended.
+    There is no engine. The builder refuses what only the whole network shows: branches of unequal rank, limits of a
+    layer, sizes that no profile allows. An invalid optimization profile is reported here too, and so is a build that
+    crashes, times out or runs out of memory: TensorRT runs in a child process, and the message says how that process
+    ended.
 
-    Unspecified profiles are derived from the model's symbols; those used are in the report and in the output of
-    `--verbose`. If they do not fit the model, set the intended ones with `--trt-min-shapes`, `--trt-opt-shapes` and
+    Without explicit profiles, onnxfix derives them from the model's symbols; the report and the output of `--verbose`
+    list the profiles of the build. If they do not fit the model, set `--trt-min-shapes`, `--trt-opt-shapes` and
     `--trt-max-shapes`.
 
     ## Fix
-    The finding names the rule that fixes it, if there is one; that rule's page explains why and how. A finding of
-    that rule at the same node is marked as confirmed.
+    The finding names the rule that repairs the node, if there is one; the page of that rule explains the fix. A finding
+    of that rule at the same node is marked as confirmed.
 
     ## References
     - https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-dynamic-shapes.html

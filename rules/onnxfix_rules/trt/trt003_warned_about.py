@@ -1,4 +1,4 @@
-"""TRT003."""
+"""TRT003: warnings of TensorRT's parser and builder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnxfix.rule import Match, Severity, rule
 from onnxfix.trt.records import Issue, TrtBuild
 from onnxfix_rules.trt import _common as trt
 
-#: What TensorRT is known to warn of, how bad that is, and the rules that look for it. The first that fits counts.
+#: Known warnings, their severity, and the rules that cover them. The first match counts.
 _KNOWN: tuple[tuple[str, Severity, tuple[str, ...]], ...] = (
     (r"has Int64 binding", Severity.INFO, ("INT005",)),
     (r"^Unused Input: ", Severity.INFO, ()),
@@ -23,7 +23,7 @@ _KNOWN: tuple[tuple[str, Severity, tuple[str, ...]], ...] = (
         r"A node named node_of_.* already exists",
         Severity.INFO,
         (),
-    ),  # the parser's own name for a nameless node
+    ),  # the parser's own name for an unnamed node
     (r"A node named .* already exists", Severity.WARNING, ("GRA005",)),
     (r"allowzero with opset < 14", Severity.WARNING, ("RSH007",)),
     (r"that might or might not be zero", Severity.WARNING, ("RSH004",)),
@@ -38,7 +38,7 @@ _KNOWN: tuple[tuple[str, Severity, tuple[str, ...]], ...] = (
     (r"first input has type \w+ but second input has type", Severity.WARNING, ()),
 )
 _PROFILE = re.compile(r"k(?:MIN|OPT|MAX) value")
-#: Holds for the model whatever the profile is: the layer says what it requires.
+#: A requirement of the layer, whatever the profile.
 _REQUIRED = re.compile(r"ISqueezeLayer without an axes input requires")
 _MACHINE = re.compile(
     r"cudaError (?:35|100)\b|CUDA (?:driver|initialization|lazy loading)|determine GPU memory usage", re.I
@@ -55,29 +55,31 @@ def warned_about(build: TrtBuild) -> Iterator[Match]:
     `Squeeze` that forbids batch 1. Those are warnings here as well, and so is every unknown message.
 
     Harmless messages are information only: `Make sure input x has Int64 binding`, an input that the network does not
-    use (its shape or type may still be used), unnamed nodes that the parser gives one name.
+    read (its shape or type may still have been used), unnamed nodes to which the parser gives the same name.
 
-    If a rule reports the same at the same node, only that finding is listed, confirmed by this message.
+    If another rule reports the same problem at the same node, that finding is listed, confirmed with TensorRT's
+    message, and this one is not.
 
-    Not reported: messages about sizes of a derived optimization profile, and about the build machine.
+    Not reported: messages about the sizes of derived optimization profiles, and about the machine that builds the
+    engine.
 
     ## Fix
-    The finding names the rule that fixes it, if there is one. What TensorRT computes for a model that it accepts with
-    a warning is unknown before it has run.
+    The finding names the rule that repairs the node, if there is one. What an accepted model computes despite the
+    warning is not known before it runs.
 
     ## References
-    The messages are those of TensorRT-RTX 1.7.1 for ONNX's node models, fourteen exports of PyTorch and the models of
+    The messages are those of TensorRT-RTX 1.7.1 over ONNX's node models, fourteen exports of PyTorch and the models of
     `fixtures/trt`.
     """
     derived = all(profile.derived for profile in build.profiles)
     for issue in build.warnings:
         if _of_machine(issue) or (derived and _of_profile(issue)):
             continue
-        severity, about = _judged(issue.text)
+        severity, about = _classified(issue.text)
         yield trt.match_of(issue, about, severity)
 
 
-def _judged(text: str) -> tuple[Severity, tuple[str, ...] | None]:
+def _classified(text: str) -> tuple[Severity, tuple[str, ...] | None]:
     for pattern, severity, codes in _KNOWN:
         if re.search(pattern, text):
             return severity, codes

@@ -308,6 +308,63 @@ class Draft:
         self.remove(node)
         self.add("Identity", [source], output=output.name)
 
+    def replace_output(self, node: Node, value: Value | str) -> None:
+        """Let ``value`` be the first output of ``node``, which goes; its other outputs must not be used.
+
+        The output keeps its name: what this draft made under ``value`` takes it. A value of the model stands in for it
+        as in ``bypass``.
+        """
+        if isinstance(value, Value):
+            self.bypass(node, value)
+            return
+        output = node.require_output()
+        made = {edit.proto.output[0]: edit.proto for edit in self.edits if isinstance(edit, AddNode)}
+        self.edits.insert(0, RemoveNode(node))
+        if value in made:
+            made[value].output[0] = output.name
+        else:
+            self.add("Identity", [value], output=output.name)
+
+    def cast(self, value: Value | str, elem_type: int, *, hint: str = "cast", output: str = "") -> str:
+        """``value`` as another element type (a TensorProto number)."""
+        return self.add("Cast", [value], hint=hint, output=output, to=elem_type)
+
+    def squeeze(self, value: Value | str, axes: Sequence[int], *, output: str = "") -> str:
+        """Remove axes of length 1."""
+        return self._with_axes("Squeeze", value, axes, output)
+
+    def unsqueeze(self, value: Value | str, axes: Sequence[int], *, output: str = "") -> str:
+        """Add axes of length 1."""
+        return self._with_axes("Unsqueeze", value, axes, output)
+
+    def sum(
+        self, value: Value | str, axes: Sequence[int], *, keepdims: bool = False, output: str = ""
+    ) -> str:
+        """The sum along axes."""
+        return self._with_axes("ReduceSum", value, axes, output, hint="axis", keepdims=int(keepdims))
+
+    def reshape(self, value: Value | str, shape: Sequence[int], *, hint: str = "", output: str = "") -> str:
+        """``value`` with a static shape, in which -1 and 0 mean what they mean to Reshape."""
+        if self.anchor.scope.opset() < 5:
+            return self.add("Reshape", [value], hint=hint, output=output, shape=list(shape))
+        sizes = self.constant(np.array(list(shape), np.int64), "shape")
+        return self.add("Reshape", [value, sizes], hint=hint, output=output)
+
+    def _with_axes(
+        self,
+        op_type: str,
+        value: Value | str,
+        axes: Sequence[int],
+        output: str,
+        hint: str = "axes",
+        **attributes: Any,
+    ) -> str:
+        """An operator whose axes are an attribute before opset 13, and an input since."""
+        if self.anchor.scope.opset() < 13:
+            return self.add(op_type, [value], output=output, axes=list(axes), **attributes)
+        constant = self.constant(np.array(list(axes), np.int64), hint)
+        return self.add(op_type, [value, constant], output=output, **attributes)
+
 
 def _in_function(scope: Scope) -> bool:
     root = scope

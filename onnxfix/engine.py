@@ -13,7 +13,7 @@ from onnxfix.errors import EditError, ShadowedError
 from onnxfix.fitting import refuse_misfit
 from onnxfix.graph.fingerprint import fingerprint
 from onnxfix.graph.imported import imported_nodes
-from onnxfix.graph.overlay import Node, UnknownAttribute, Value
+from onnxfix.graph.overlay import Node, Unknown, Value
 from onnxfix.graph.shared import elem_types, every_node
 from onnxfix.model import Model
 from onnxfix.place import Place
@@ -104,12 +104,7 @@ def _of_nodes(model: Model, rules: Sequence[Rule], problems: list[Problem] | Non
     listening = _dispatch(model, rules)
     for node in every_node(model):
         for rule in listening[node.domain, node.op_type]:
-            try:
-                matches = list(rule.generate(node, model))
-            except Exception as error:
-                _failed(rule, error, problems, node)
-                continue
-            for match in matches:
+            for match in _matches(rule, problems, (node, model), node):
                 yield Found(rule, match)
 
 
@@ -200,17 +195,29 @@ def check_build(
 
 
 def _run(rule: Rule, problems: list[Problem] | None, *arguments: object) -> list[Found]:
+    return [Found(rule, match) for match in _matches(rule, problems, arguments)]
+
+
+def _matches(
+    rule: Rule, problems: list[Problem] | None, arguments: tuple[object, ...], node: Node | None = None
+) -> list[Match]:
+    """The rule's matches up to where something is unknown; none where it fails."""
+    found: list[Match] = []
     try:
-        return [Found(rule, match) for match in rule.generate(*arguments)]
+        for match in rule.generate(*arguments):
+            found.append(match)
+    except Unknown:
+        return found
     except Exception as error:
-        _failed(rule, error, problems)
+        _failed(rule, error, problems, node)
         return []
+    return found
 
 
 def _failed(rule: Rule, error: Exception, problems: list[Problem] | None, node: Node | None = None) -> None:
     """Report that a rule raised, or raise again without ``problems``."""
-    if isinstance(error, UnknownAttribute):
-        return  # it depends on an attribute of the surrounding function, which is unknown
+    if isinstance(error, Unknown):
+        return  # raised as a fix makes its edits
     if problems is None:
         raise error
     if any(problem.rule == rule.code and problem.raised for problem in problems):

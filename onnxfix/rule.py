@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Final, Literal
@@ -32,7 +32,7 @@ from onnxfix.edits import (
     least_inputs,
 )
 from onnxfix.graph.imported import imported, imported_nodes
-from onnxfix.graph.overlay import CONSTANT_LIMIT, Node, Scope, UnknownAttribute, Use, Value, is_read
+from onnxfix.graph.overlay import CONSTANT_LIMIT, Node, Scope, Unknown, UnknownAttribute, Use, Value, is_read
 from onnxfix.graph.shared import Operator, elem_types, every_node, shared
 from onnxfix.graph.signatures import Formal, signature, takes
 from onnxfix.model import Model
@@ -42,13 +42,13 @@ from onnxfix.shapes.symbols import Dim, equal
 from onnxfix.targets import DEFAULT, Target
 
 __all__ = [
-    "CONSTANT_LIMIT", "INTEGERS", "NO_MODEL", "AddInitializer", "AddNode", "Dim", "Draft", "Edit",
+    "CONSTANT_LIMIT", "INTEGERS", "NO_MODEL", "AddInitializer", "AddNode", "Context", "Dim", "Draft", "Edit",
     "Example", "Fix", "Fixed", "Flagged", "Formal", "Generator", "Match", "Model", "Node", "Operator", "Per",
-    "Place", "RemoveInitializer", "RemoveNode", "RenameNode", "ReplaceUses", "Rule", "Safety", "Scope", "SetImport",
-    "SetInput", "SetOutput", "SetValueInfo", "Severity", "Silent", "SortNodes", "Target", "UnknownAttribute", "Use",
-    "Value", "defined", "dtypes", "elem_types", "equal", "every_node", "holds_exactly", "imported",
-    "imported_nodes", "is_float", "is_integer", "is_read", "least_inputs", "name_of", "rule", "shared", "signature",
-    "symbols", "takes", "target_of",
+    "Place", "RemoveInitializer", "RemoveNode", "RenameNode", "ReplaceUses", "Rule", "Safety", "Scope",
+    "SetImport", "SetInput", "SetOutput", "SetValueInfo", "Severity", "Silent", "SortNodes", "Target",
+    "Unknown", "UnknownAttribute", "Use", "Value", "defined", "dtypes", "elem_types", "equal", "every_node",
+    "holds_exactly", "imported", "imported_nodes", "is_float", "is_integer", "is_read", "least_inputs",
+    "name_of", "rule", "shared", "signature", "symbols", "takes", "target_of",
 ]  # fmt: skip
 
 
@@ -134,6 +134,11 @@ class Match:
         return Place(self.scope.trail if self.scope is not None else ())
 
 
+Context = Literal["renamed", "branch", "function", "foreign"]
+"""Where ``onnxfix.testing.check_contexts`` repeats every example: with other names, as a branch of an If, as the body
+of a local function, and with nodes that call local functions of their operators' names."""
+
+
 @dataclass(frozen=True)
 class Example:
     """A model in ONNX's text format that shows what a rule does: ``Fixed``, ``Flagged`` or ``Silent``.
@@ -153,6 +158,8 @@ class Example:
     """A target's name; the default target where it is None."""
     runs: bool = field(default=True, kw_only=True)
     """False where no backend can run the model (invalid on purpose); the interface is checked all the same."""
+    differs: Mapping[Context, str] = field(default_factory=dict, kw_only=True, hash=False)
+    """The contexts of ``onnxfix.testing.check_contexts`` in which the rule rightly does something else, and why."""
     found: ClassVar[bool] = False
     """Whether the rule reports a finding."""
 
@@ -210,6 +217,7 @@ class Rule:
     general: bool = False
     hazards: tuple[int, ...] = ()
     types: tuple[int, ...] = ()
+    differs: Mapping[Context, str] = field(default_factory=dict)
     examples: Sequence[Example] = field(default_factory=list)
 
     @property
@@ -229,6 +237,7 @@ def rule(
     general: bool = False,
     hazards: Sequence[int] = (),
     types: Sequence[int] = (),
+    differs: Mapping[Context, str] | None = None,
 ) -> Callable[[Generator], Rule]:
     """Turn a generator into a rule.
 
@@ -248,6 +257,8 @@ def rule(
         hazards: numbers of the entries of ``docs/hazards.md`` that it is about; none where it goes beyond them.
         types: element types (TensorProto numbers): where no value of the model is of one of them there is nothing to
             find, and the rule is neither asked nor imported. For speed alone; empty asks always.
+        differs: contexts of ``onnxfix.testing.check_contexts`` in which its examples need not hold, and why: a rule
+            about the model's outputs has nothing to say about those of a branch. One example's own is its ``differs``.
     """
 
     def wrap(generate: Generator) -> Rule:
@@ -269,6 +280,7 @@ def rule(
             general=general,
             hazards=tuple(hazards),
             types=tuple(map(int, types)),
+            differs=dict(differs or {}),
         )
 
     return wrap

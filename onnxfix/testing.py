@@ -6,24 +6,32 @@ A rule pack's whole test can be ``for rule in rules: for example in rule.example
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
+import ml_dtypes
+import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from onnxfix import contexts
 from onnxfix.engine import FixRun, Found, check, fix
 from onnxfix.files import tensors
 from onnxfix.model import Model
-from onnxfix.rule import Example, Rule, Safety
+from onnxfix.rule import Context, Example, Rule, Safety
 from onnxfix.targets import target_named
 
 
 def model_of(example: Example, text: str | None = None) -> ModelProto:
     """The example's model; ``text`` instead of ``before`` (for ``after``) under the same header.
+
+    Beyond ONNX's text format, an example may name element types, ``Cast<to = FLOAT16>``, and give values of ``f16`` and
+    ``bf16`` as they are, ``float16[2] w = {f16(0.5, inf)}``, where the format has numbers and bit patterns.
 
     Raises:
         onnx.parser.ParseError: the text is not ONNX text.
@@ -31,10 +39,26 @@ def model_of(example: Example, text: str | None = None) -> ModelProto:
     source = example.before if text is None else text
     if callable(source):
         return source()  # type: ignore[no-any-return]
+    source = readable(source)
     if not source.lstrip().startswith("<"):
         header = f'<ir_version: {example.ir_version}, opset_import: ["" : {example.opset}]>'
         source = f"{header}\n{source}"
     return onnx.parser.parse_model(source)
+
+
+def readable(text: str) -> str:
+    """An example's text with element types as numbers and half-precision values as bit patterns, as ONNX reads it."""
+    text = _TYPE.sub(lambda found: f"={found[1]}{TensorProto.DataType.Value(found[2])}", text)
+    return _HALVES.sub(lambda found: _bits(found[1], found[2]), text)
+
+
+_TYPE = re.compile(rf"=(\s*)({'|'.join(TensorProto.DataType.keys())})\b")
+_HALVES = re.compile(r"\b(f16|bf16)\(([^()]*)\)")
+
+
+def _bits(kind: str, values: str) -> str:
+    dtype = np.float16 if kind == "f16" else ml_dtypes.bfloat16
+    return ", ".join(str(np.array(float(one), dtype).view(np.uint16)) for one in values.split(","))
 
 
 def overlay(proto: ModelProto, target: str | None = None) -> Model:
@@ -98,6 +122,106 @@ def check_example(rule: Rule, example: Example) -> None:
         assert_same_outputs(proto, result, exact=example.safety == Safety.EXACT)
 
 
+def check_contexts(rule: Rule) -> None:
+    """Assert that each example of a rule holds wherever it stands.
+
+    - ``renamed``: with other names for all inner values and nodes.
+    - ``branch``: as a branch of an If, which captures the graph's inputs; then the initializers as well.
+    - ``function``: as the body of a local function. Rules know nothing of its inputs; so it is compared with the
+      example behind unknown operators.
+    - ``foreign``: with one node at a time replaced by a call of a local function of its name in another domain, and all
+      nodes of an operator by another domain's operator, and by a local function, of that name. Compared with another
+      name, for examples that the rule finds.
+
+    The findings are as many and as severe, and the fixed models are the same. Where the example or the rule ``differs``
+    in a context, with a reason, it must: what is declared and not so fails, too.
+
+    Raises:
+        AssertionError: an example does not hold, or a difference is declared and is none.
+    """
+    found: dict[Context, list[str]] = {name: [] for name in get_args(Context)}
+    for example in rule.examples:
+        for name, told in _in_contexts(rule, example).items():
+            label = f"{rule.code} ({example.why}), {name}"
+            if name in rule.differs or name not in example.differs:
+                found[name] += [f"{label}: {told}"] if told else []
+            else:
+                assert told, f"{label}: is declared to differ and does not"
+    for name in rule.differs:
+        assert found.pop(name), f"{rule.code}, {name}: is declared to differ and does not"
+    wrong = [line for lines in found.values() for line in lines]
+    assert not wrong, "\n".join(wrong)
+
+
+def _in_contexts(rule: Rule, example: Example) -> dict[Context, str]:
+    """What is different in each context; empty where nothing is."""
+    run = partial(_held, rule, example)
+    proto = model_of(example)
+    plain = run(proto)
+    unknown = run(contexts.of_unknown_inputs(proto))
+    captured = run(contexts.in_branch(proto, captured=True))
+    found: dict[Context, str] = {
+        "renamed": _unlike(run(contexts.renamed(proto)), plain, contexts.renamed),
+        "branch": _unlike(run(contexts.in_branch(proto)), plain, contexts.in_branch)
+        or _unlike(captured._replace(proto=contexts.not_captured(captured.proto)), plain, contexts.in_branch),
+        "function": _unlike(
+            run(contexts.in_function(proto)),
+            unknown,
+            lambda fixed: contexts.in_function(contexts.of_known_inputs(fixed)),
+        ),
+        "foreign": "",
+    }
+    for nodes, operator, body in _foreign(proto) if example.found else ():
+        wanted, got = (
+            _tally(findings(rule, contexts.with_foreign(proto, nodes, other, body=body), example.target))
+            for other in (("foreign", "F"), operator)
+        )
+        if got != wanted:
+            what = "function" if body else "operator"
+            found["foreign"] = f"{what} {'::'.join(operator)}: findings {got} instead of {wanted}"
+    return found
+
+
+def _foreign(proto: ModelProto) -> Iterator[tuple[list[int], tuple[str, str], bool]]:
+    """Nodes that become calls, what they call then, and whether it is a function."""
+    operators = contexts.operators(proto)
+    local = {(function.domain, function.name) for function in proto.functions}
+    for index, (_, name) in enumerate(operators):
+        yield [index], ("foreign", name), True
+    for operator in sorted(set(operators) - local):
+        nodes = [index for index, other in enumerate(operators) if other == operator]
+        yield nodes, ("foreign", operator[1]), False
+        yield nodes, operator, True
+
+
+class _Held(NamedTuple):
+    """What a rule made of a model."""
+
+    proto: ModelProto
+    applied: int
+    left: list[str]
+    problems: list[str]
+
+
+def _held(rule: Rule, example: Example, proto: ModelProto) -> _Held:
+    result, run = fixed([rule], proto, safety=example.safety, target=example.target)
+    return _Held(result, len(run.applied), _tally(run.remaining), [problem.text for problem in run.problems])
+
+
+def _tally(found: Sequence[Found]) -> list[str]:
+    """How severe findings are and what may be done about them."""
+    return sorted(
+        f"{one.severity.name}, {one.match.fix.safety.name if one.match.fix else 'no'} fix" for one in found
+    )
+
+
+def _unlike(got: _Held, plain: _Held, around: Callable[[ModelProto], ModelProto]) -> str:
+    """What is different in a context; empty where nothing is."""
+    if (got.applied, got.left, got.problems) != (plain.applied, plain.left, plain.problems):
+        return f"{got.applied} fixes, then {got.left or 'nothing'} {got.problems or ''}; without {plain[1:]}"
+    return graph_difference(got.proto, around(plain.proto), shared=True) if plain.applied else ""
+
+
 def _checks(proto: ModelProto) -> bool:
     try:
         onnx.checker.check_model(proto)
@@ -134,24 +258,44 @@ def assert_same_outputs(before: ModelProto, after: ModelProto, *, exact: bool = 
     assert ran, "; ".join(f"{r.name}: {r.reason}" for r in verdict.rungs)
 
 
-def graph_difference(first: ModelProto, second: ModelProto) -> str:
+def graph_difference(first: ModelProto, second: ModelProto, *, shared: bool = False) -> str:
     """Empty where two models are the same up to the names of inner values, the order of independent nodes, node
     names, metadata, and whether a constant is an initializer or a Constant node; else a line that says what differs.
+
+    ``shared``: nor does it matter whether equal constants are one.
     """
     for kind in ("input", "output"):
         old = [info.name for info in getattr(first.graph, kind)]
         new = [info.name for info in getattr(second.graph, kind)]
         if old != new:
             return f"{kind}s {old} against {new}"
-    a, b = _Shape(first.graph, {}), _Shape(second.graph, {})
+    told = _graph_difference(first.graph, second.graph, shared)
+    bodies = [{(f.domain, f.name, f.overload): f for f in model.functions} for model in (first, second)]
+    for key in sorted(bodies[0].keys() & bodies[1].keys()):  # nothing calls the others, or the graphs differ
+        one, other = (_body(each[key]) for each in bodies)
+        if not told and (inside := _graph_difference(one, other, shared)):
+            told = f"function {key[0]}::{key[1]}: {inside}"
+    return told
+
+
+def _body(function: FunctionProto) -> GraphProto:
+    """A function's body as a graph."""
+    graph = GraphProto(node=function.node)
+    for name in function.input:
+        graph.input.add(name=name)
+    for name in function.output:
+        graph.output.add(name=name)
+    return graph
+
+
+def _graph_difference(first: GraphProto, second: GraphProto, shared: bool) -> str:
+    a, b = _Shape(first, {}), _Shape(second, {})
     if a.outputs != b.outputs:
-        wrong = [
-            info.name for info, x, y in zip(first.graph.output, a.outputs, b.outputs, strict=True) if x != y
-        ]
+        wrong = [info.name for info, x, y in zip(first.output, a.outputs, b.outputs, strict=True) if x != y]
         return f"outputs {wrong} are computed differently: {_counts(a.ops, b.ops)}"
     if a.nodes != b.nodes:
         return f"other nodes: {_counts(a.ops, b.ops)}"
-    if a.constants != b.constants:
+    if set(a.constants) != set(b.constants) if shared else a.constants != b.constants:
         return f"other constants: {sorted((a.constants - b.constants).values())} more, or other values"
     return ""
 

@@ -46,6 +46,7 @@ LAYERS = [
     ["backends"],
     ["trt"],
     ["verification"],
+    ["contexts"],
     ["testing"],
     ["doctor"],
     ["report"],

@@ -6,7 +6,7 @@ import pytest
 
 from onnxfix.registry import registry
 from onnxfix.rule import NO_MODEL, Example, Rule
-from onnxfix.testing import check_example
+from onnxfix.testing import check_contexts, check_example
 
 CASES = [
     pytest.param(rule, example, id=f"{rule.code}-{number}-{example.why[:50]}")
@@ -18,6 +18,11 @@ CASES = [
 @pytest.mark.parametrize(("rule", "example"), CASES)
 def test_example(rule: Rule, example: Example) -> None:
     check_example(rule, example)
+
+
+@pytest.mark.parametrize("rule", [r for r in registry().rules if r.examples], ids=lambda rule: rule.code)
+def test_examples_hold_in_every_context(rule: Rule) -> None:
+    check_contexts(rule)
 
 
 def test_all_packs_load() -> None:

@@ -19,7 +19,7 @@ from onnxfix.registry import registry
 from onnxfix.rule import Example
 from onnxfix.sandbox import Worker
 from onnxfix.targets import DEFAULT, TARGETS, Support, documented, measured, mismatch, target_named
-from onnxfix.testing import findings
+from onnxfix.testing import findings, model_of
 from onnxfix.trt.build import attempt
 from support.paths import ROOT
 from support.patience import PATIENCE
@@ -280,10 +280,7 @@ _OTHERWISE = (
 def test_an_example_is_what_tensorrt_says(
     code: str, example: Example, worker: Worker, tmp_path: Path
 ) -> None:
-    text = example.before
-    assert isinstance(text, str)
-    head = "" if text.startswith("<") else f'<ir_version: 9, opset_import: ["" : {example.opset}]>\n'
-    model = onnx.parser.parse_model(head + text)
+    model = model_of(example)
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
     built = attempt(worker, path, package="tensorrt-rtx")

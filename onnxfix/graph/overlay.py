@@ -31,10 +31,17 @@ CONSTANT_LIMIT = 1 << 20
 """Default size limit of ``Value.constant``, in bytes."""
 
 
-class UnknownAttribute(Exception):
-    """An attribute that refers to an attribute of the surrounding function: its value differs from call to call.
+class Unknown(Exception):
+    """Something that a rule depends on is missing or unknown.
 
-    The engine catches it and drops the match, so that a rule that reads such an attribute reports nothing.
+    The engine catches it. Matches that the rule yielded before at this node stay.
+    """
+
+
+class UnknownAttribute(Unknown):
+    """The attribute refers to an attribute of the surrounding function, so its value differs from call to call.
+
+    The engine catches it, so a rule that reads such an attribute is silent by default.
     """
 
 
@@ -250,6 +257,20 @@ class Node:
     def input(self, index: int) -> Value | None:
         """The input at ``index``, or None if it is omitted."""
         return self.inputs[index] if index < len(self.inputs) else None
+
+    def require(self, index: int) -> Value:
+        """The input at ``index``; raises ``Unknown`` where it is left out."""
+        value = self.input(index)
+        if value is None:
+            raise Unknown(f"{self.op_type} without input {index}")
+        return value
+
+    def require_output(self, index: int = 0) -> Value:
+        """The output at ``index``; raises ``Unknown`` where it is left out."""
+        value = self.output(index)
+        if value is None:
+            raise Unknown(f"{self.op_type} without output {index}")
+        return value
 
     def output(self, index: int = 0) -> Value | None:
         """The output at ``index``, or None if it is omitted."""

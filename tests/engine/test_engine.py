@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import ModelProto, parser
 
+from onnxfix.causes import Problem
 from onnxfix.edits import Draft, RenameNode, SetInput
 from onnxfix.engine import check, fix
 from onnxfix.graph.overlay import Node, Scope
@@ -298,3 +299,23 @@ def names_nodes(node: Node, model: Model) -> Iterator[Match]:
 def test_a_fix_waits_for_one_that_changes_its_node_or_what_it_read(nodes: str) -> None:
     _, run = fixed([drops_neg, names_nodes], proto_of(f"g (float[N] x) => (float[N] y) {{ {nodes} }}"))
     assert [(item.key.code, item.round) for item in run.applied] == [("TST110", 1), ("TST111", 2)]
+
+
+@rule("TST112", ops=["Clip"])
+def bounds(node: Node, model: Model) -> Iterator[Match]:
+    """A match for each bound that a Clip has, lower first; it asks for the output first of all."""
+    node.require_output()
+    for index in (1, 2):
+        yield Match(f"bound {node.require(index).name}", node=node)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "bound"), [("x, a, b", ["a", "b"]), ("x, a", ["a"]), ("x, , b", []), ("x", [])]
+)
+def test_matches_stay_that_were_found_before_something_was_unknown(inputs: str, bound: list[str]) -> None:
+    model = Model(proto_of(f"g (float[N] x, float a, float b) => (float[N] y) {{ y = Clip({inputs}) }}"))
+    problems: list[Problem] = []
+    assert [one.match.message for one in check(model, [bounds], problems)] == [
+        f"bound {name}" for name in bound
+    ]
+    assert problems == []

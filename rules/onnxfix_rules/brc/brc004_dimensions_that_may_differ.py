@@ -123,12 +123,6 @@ dimensions_that_may_differ.examples = [
         runs=False,
     ),
     Silent(
-        "an Add of another domain",
-        '<ir_version: 9, opset_import: ["" : 18, "other" : 18]>'
-        " g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = other.Add(x, z) }",
-        runs=False,
-    ),
-    Silent(
         "the same symbol on both sides", "g (float[N,3] x, float[N,3] z) => (float[N,3] y) { y = Add(x, z) }"
     ),
     Silent(

@@ -185,12 +185,6 @@ broadcast_at_batch_one_only.examples = [
         runs=False,
     ),
     Silent(
-        "a Mul of another domain",
-        '<ir_version: 9, opset_import: ["" : 18, "other" : 18]>'
-        " g (float[N,1] x, float[N] w) => (float[N,K] y) { y = other.Mul(x, w) }",
-        runs=False,
-    ),
-    Silent(
         "a position embedding",
         "g (float[N,2,3] x) => (float[N,2,3] y) <float[1,2,3] p = {1,2,3,4,5,6}> { y = Add(x, p) }",
     ),

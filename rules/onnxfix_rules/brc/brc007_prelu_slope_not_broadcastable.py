@@ -31,8 +31,8 @@ def prelu_slope_not_broadcastable(node: Node, model: Model) -> Iterator[Match]:
       X"
     """
     found = shapes_of(node, model)
-    slope = node.input(1)
-    if found is None or slope is None or not cannot_fit(node, model):
+    slope = node.require(1)
+    if found is None or not cannot_fit(node, model):
         return
     shape, other = found
     fix = None

@@ -119,27 +119,30 @@ lossy_cast_round_trip.examples = [
     Flagged("TensorRT does not support int16", _round_trip("int32", 5, 6)),
     Flagged(
         "a graph output in between, in a branch",
-        """g (float[2] x, bool k) => (float[2] y, float16[2] h) { h = Cast<to=10>(x)
-            y = If(k)<then_branch = t () => (float[2] p) { p = Cast<to=1>(h) },
+        """g (float[2] x, bool k) => (float[2] y, float16[2] h) { h = Cast<to=FLOAT16>(x)
+            y = If(k)<then_branch = t () => (float[2] p) { p = Cast<to=FLOAT>(h) },
                       else_branch = e () => (float[2] q) { q = Neg(x) }> }""",
     ),
     Silent("float represents every half", _round_trip("float16", 1, 10)),
     Silent("int64 represents every int32", _round_trip("int32", 7, 6)),
     Silent("an integer of the same width wraps back", _round_trip("int8", 2, 3)),
     Silent("uint64 is wide enough to wrap back from", _round_trip("int32", 13, 6)),
-    Silent("not a round trip", "g (double[N] x) => (float16[N] y) { a = Cast<to=1>(x)  y = Cast<to=10>(a) }"),
+    Silent(
+        "not a round trip",
+        "g (double[N] x) => (float16[N] y) { a = Cast<to=FLOAT>(x)  y = Cast<to=FLOAT16>(a) }",
+    ),
     Silent(
         "an operator in between",
-        "g (float[N] x) => (float[N] y) { a = Cast<to=7>(x)  b = Neg(a)  y = Cast<to=1>(b) }",
+        "g (float[N] x) => (float[N] y) { a = Cast<to=INT64>(x)  b = Neg(a)  y = Cast<to=FLOAT>(b) }",
     ),
     Silent(
         "the first type is unknown",
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float[N] u>
-            { u = d.Unknown(x)  a = Cast<to=10>(u)  y = Cast<to=1>(a) }""",
+            { u = d.Unknown(x)  a = Cast<to=FLOAT16>(u)  y = Cast<to=FLOAT>(a) }""",
         runs=False,
     ),
     Flagged(
         "float rounds int32 above 2**24 as well",
-        "g (int32[N] x) => (int32[N] y) { m = Cast<to=1>(x)  y = Cast<to=6>(m) }",
+        "g (int32[N] x) => (int32[N] y) { m = Cast<to=FLOAT>(x)  y = Cast<to=INT32>(m) }",
     ),
 ]

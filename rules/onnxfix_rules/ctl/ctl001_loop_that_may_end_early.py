@@ -55,8 +55,8 @@ def loop_that_may_end_early(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html
     """
-    count, condition = node.input(0), node.input(1)
-    if count is None or condition is None or len(node.subgraphs) != 1:
+    count, condition = node.require(0), node.require(1)
+    if len(node.subgraphs) != 1:
         return
     body = node.subgraphs[0]
     carried = len(node.inputs) - 2
@@ -187,32 +187,18 @@ loop_that_may_end_early.examples = [
                 <bool d = {1}> { e = Identity(d)  more = And(e, t)  w = Where(d, v, x)  s = Neg(v) }> }""",
     ),
     Fixed(
-        "inside a local function, with a Constant instead of an initializer",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2] x, int64 n) => (float[2] y, float[K,2] z) { y, z = my.F(x, n) }
-            <domain: "my", opset_import: ["" : 18]> F (a, m) => (p, q) { t = Constant<value = bool {1}>()
-            p, q = Loop(m, t, a)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
-                more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2] x, int64 n) => (float[2] y, float[K,2] z) { y, z = my.F(x, n) }
-            <domain: "my", opset_import: ["" : 18]> F (a, m) => (p, q) {
-            p, q = Loop(m, , a)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
-                d = Constant<value = bool {1}>()  more = Identity(d)  w = Add(v, v)  s = Neg(v) }> }""",
-        runs=False,  # onnx's evaluator runs a Loop in a function zero times
-    ),
-    Fixed(
         "trip count and condition cast from the same value, as in ONNX's expansion of Range",
         before="""g (float[2] x, int32 n) => (float[2] y, float[K,2] z) { c = Cast<to = 9>(n)  m = Cast<to = 7>(n)
             y, z = Loop(m, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
-        after="""g (float[2] x, int32 n) => (float[2] y, float[K,2] z) { m = Cast<to = 7>(n)
+        after="""g (float[2] x, int32 n) => (float[2] y, float[K,2] z) { m = Cast<to = INT64>(n)
             y, z = Loop(m, , x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s)
                 <bool d = {1}> { more = Identity(d)  w = Add(v, v)  s = Neg(v) }> }""",
     ),
     Flagged(
         "trip count and condition cast from different values",
         """g (float[2] x, int32 n, int32 k) => (float[2] y, float[K,2] z) {
-            c = Cast<to = 9>(k)  m = Cast<to = 7>(n)
+            c = Cast<to = BOOL>(k)  m = Cast<to = INT64>(n)
             y, z = Loop(m, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
     ),

@@ -28,13 +28,9 @@ def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/NVIDIA/TensorRT/issues/1650
     - https://github.com/pytorch/pytorch/issues/53922
     """
-    condition = node.input(0)
+    condition = node.require(0)
     branches = {scope.attr: scope for scope in node.subgraphs}
-    if (
-        condition is None
-        or set(branches) != {"then_branch", "else_branch"}
-        or known(condition, model) is not None
-    ):
+    if set(branches) != {"then_branch", "else_branch"} or known(condition, model) is not None:
         return
     if condition.is_constant or (condition.initializer is not None and condition.is_input):
         return  # TensorRT treats it as a weight and imports one branch only

@@ -25,8 +25,8 @@ def loop_condition_always_true(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__Loop.html
     """
     body = _loops.body_of(node)
-    condition = node.input(1)
-    if body is None or node.input(0) is None or condition is None or len(node.inputs) < 3:
+    condition = node.require(1)
+    if body is None or node.input(0) is None or len(node.inputs) < 3:
         return
     if any(is_read(value) for value in node.outputs[len(node.inputs) - 2 :]):
         return

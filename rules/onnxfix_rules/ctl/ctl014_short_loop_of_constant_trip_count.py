@@ -194,7 +194,7 @@ def _stack(draft: Draft, output: Value | None, rows: Sequence[str]) -> None:
 
 _BODY = "<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Identity(on) %s }>"
 _SCAN = """<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
-    more = Identity(on)  w = Add(v, v)  f = Cast<to = 1>(i)  s = Mul(x, f) }>"""
+    more = Identity(on)  w = Add(v, v)  f = Cast<to = FLOAT>(i)  s = Mul(x, f) }>"""
 
 
 short_loop_of_constant_trip_count.examples = [
@@ -216,12 +216,12 @@ short_loop_of_constant_trip_count.examples = [
         "a body that reads iteration number, condition and a weight, with a scan output",
         before="""g (float[2] x) => (float[K,2] y) <int64 n = {2}, bool t = {1}> { z, y = Loop(n, t, x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) <float[2] k = {1, 2}> {
-                more = Identity(on)  w = Add(v, k)  f = Cast<to = 1>(i)  g = Cast<to = 1>(on)
+                more = Identity(on)  w = Add(v, k)  f = Cast<to = FLOAT>(i)  g = Cast<to = FLOAT>(on)
                 h = Mul(f, g)  s = Add(v, h) }> }""",
         after="""g (float[2] x) => (float[K,2] y)
             <float[2] k = {1, 2}, int64 i = {0}, int64 j = {1}, bool t = {1}, int64[1] a = {0}> {
-            w = Add(x, k)  f = Cast<to = 1>(i)  g = Cast<to = 1>(t)  h = Mul(f, g)  s = Add(x, h)
-            c = Cast<to = 1>(j)  d = Cast<to = 1>(t)  e = Mul(c, d)  q = Add(w, e)
+            w = Add(x, k)  f = Cast<to = FLOAT>(i)  g = Cast<to = FLOAT>(t)  h = Mul(f, g)  s = Add(x, h)
+            c = Cast<to = FLOAT>(j)  d = Cast<to = FLOAT>(t)  e = Mul(c, d)  q = Add(w, e)
             l = Unsqueeze(s, a)  m = Unsqueeze(q, a)  y = Concat<axis = 0>(l, m) }""",
     ),
     Fixed(
@@ -229,7 +229,7 @@ short_loop_of_constant_trip_count.examples = [
         before=f"""g (float[2] x) => (float[K,2] y) <int64 n = {{2}}, bool t = {{1}}> {{
             z, y = Loop(n, t, x){_SCAN} }}""",
         after="""g (float[2] x) => (float[K,2] y) <int64 i = {0}, int64 j = {1}> {
-            f = Cast<to = 1>(i)  s = Mul(x, f)  g = Cast<to = 1>(j)  r = Mul(x, g)
+            f = Cast<to = FLOAT>(i)  s = Mul(x, f)  g = Cast<to = FLOAT>(j)  r = Mul(x, g)
             p = Unsqueeze<axes = [0]>(s)  q = Unsqueeze<axes = [0]>(r)  y = Concat<axis = 0>(p, q) }""",
         opset=11,
     ),
@@ -304,14 +304,14 @@ short_loop_of_constant_trip_count.examples = [
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) <float[2] k = {1, 2}> {
                 more = Identity(on)  a = Mul(v, x)
                 w = If(c)<then_branch = p () => (float[2] u) { s = Add(v, k)  u = Add(s, a) },
-                          else_branch = q () => (float[2] r) { f = Cast<to = 1>(i)  r = Mul(a, f) }> }> }""",
+                          else_branch = q () => (float[2] r) { f = Cast<to = FLOAT>(i)  r = Mul(a, f) }> }> }""",
         after="""g (float[2] x, bool c) => (float[2] y) <int64 i = {0}, int64 j = {1}, float[2] k = {1, 2}> {
             a = Mul(x, x)
             w = If(c)<then_branch = p () => (float[2] u) { s = Add(x, k)  u = Add(s, a) },
-                      else_branch = q () => (float[2] r) { f = Cast<to = 1>(i)  r = Mul(a, f) }>
+                      else_branch = q () => (float[2] r) { f = Cast<to = FLOAT>(i)  r = Mul(a, f) }>
             d = Mul(w, x)
             y = If(c)<then_branch = p2 () => (float[2] u2) { s2 = Add(w, k)  u2 = Add(s2, d) },
-                      else_branch = q2 () => (float[2] r2) { f2 = Cast<to = 1>(j)  r2 = Mul(d, f2) }> }""",
+                      else_branch = q2 () => (float[2] r2) { f2 = Cast<to = FLOAT>(j)  r2 = Mul(d, f2) }> }""",
     ),
     Fixed(
         "a loop in the body, whose trip count is an input",

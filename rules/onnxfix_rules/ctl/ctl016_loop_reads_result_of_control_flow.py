@@ -23,7 +23,14 @@ from onnxfix_rules.ctl import _inline
 from onnxfix_rules.gra import _control
 
 
-@rule("CTL016", ops=["Loop", "Scan"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[28])
+@rule(
+    "CTL016",
+    ops=["Loop", "Scan"],
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[28],
+    differs={"branch": "found in the main graph alone, for inside a branch an Identity does not help"},
+)
 def loop_reads_result_of_control_flow(node: Node, model: Model) -> Iterator[Match]:
     """A node in a loop body reads the result of another loop or conditional after a value of its own loop.
 
@@ -123,8 +130,8 @@ loop_reads_result_of_control_flow.examples = [
     ),
     Fixed(
         "after the loop counter, as third operand",
-        before=f"{_IO} {{ {_FIRST} {_second('bk = Cast<to = 1>(bi)  bo = Sum(x, bk, w)')} }}",
-        after=f"{_IO} {{ {_FIRST} r = Identity(w)  {_second('bk = Cast<to = 1>(bi)  bo = Sum(x, bk, r)')} }}",
+        before=f"{_IO} {{ {_FIRST} {_second('bk = Cast<to = FLOAT>(bi)  bo = Sum(x, bk, w)')} }}",
+        after=f"{_IO} {{ {_FIRST} r = Identity(w)  {_second('bk = Cast<to = FLOAT>(bi)  bo = Sum(x, bk, r)')} }}",
     ),
     Fixed(
         "the result of an If, read twice",

@@ -29,7 +29,13 @@ MOST_CALLS = 100
 """Maximum number of local function calls that are followed for one If."""
 
 
-@rule("CTL017", ops=["If"], severity=Severity.WARNING, hazards=[75])
+@rule(
+    "CTL017",
+    ops=["If"],
+    severity=Severity.WARNING,
+    hazards=[75],
+    differs={"function": "sizes are those of the call, whose outputs are looked at"},
+)
 def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
     """An If whose condition is not constant, and whose branches compute floats of a dynamic size.
 
@@ -65,11 +71,11 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__If.html
     """
     target = target_of(model)
-    condition = node.input(0)
+    condition = node.require(0)
     branches = {scope.attr: scope for scope in node.subgraphs}
     if target.package != "tensorrt-rtx" and target.oldest < (11,):
         return
-    if condition is None or set(branches) != {"then_branch", "else_branch"}:
+    if set(branches) != {"then_branch", "else_branch"}:
         return
     then, other = branches["then_branch"], branches["else_branch"]
     for output, a, b in zip(node.outputs, then.outputs, other.outputs, strict=False):

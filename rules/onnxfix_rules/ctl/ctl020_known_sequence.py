@@ -34,10 +34,8 @@ def known_sequence(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__SplitToSequence.html
     """
-    sequence = node.input(0)
-    output = node.output(0)
-    if sequence is None or output is None:
-        return
+    sequence = node.require(0)
+    node.require_output(0)
     found = _whole(node, sequence, model) or _known(node, sequence, model)
     if found is None:
         return
@@ -199,14 +197,6 @@ known_sequence.examples = [
         after="""g (float[2] x, float[2] z, bool c) => (float[2] y) {
             y = If(c)<then_branch = p () => (float[2] u) { u = Neg(z) },
                       else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
-    ),
-    Fixed(
-        "inside a local function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { k = Constant<value = int64 {0}>()
-            c = Neg(a)  s = SequenceConstruct(c, a)  b = SequenceAt(s, k) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Neg(a)  b = Identity(c) }""",
     ),
     Silent(
         "the position is an input",

@@ -59,15 +59,6 @@ unsorted_nodes.examples = [
                       else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
     ),
     Fixed(
-        "inside a branch",
-        before="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a)  a = Exp(x) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-        after="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) { a = Exp(x)  p = Neg(a) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-    ),
-    Fixed(
         "inside a local function, where TensorRT does not sort",
         before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
             <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Neg(a)  a = Exp(u) }""",

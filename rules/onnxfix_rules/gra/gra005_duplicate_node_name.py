@@ -59,22 +59,6 @@ duplicate_node_name.examples = [
         before="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n] b = Neg(a)  [n_2] c = Abs(b)  [n] y = Exp(c) }",
         after="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n_3] b = Neg(a)  [n_2] c = Abs(b)  [n_4] y = Exp(c) }",
     ),
-    Fixed(
-        "inside a branch",
-        before="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) { [n] a = Exp(x)  [n] p = Neg(a) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-        after="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) { [n] a = Exp(x)  [n_2] p = Neg(a) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-    ),
-    Fixed(
-        "inside a local function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { [n] a = Exp(u)  [n] w = Neg(a) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { [n] a = Exp(u)  [n_2] w = Neg(a) }""",
-    ),
     Silent("unnamed nodes", "g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  y = Abs(b) }"),
     Silent(
         "the same name in two branches and in the graph around them",

@@ -42,8 +42,8 @@ def sparse_constant(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__Constant.html
     """
     sparse = node.attr("sparse_value")
-    output = node.output()
-    if not isinstance(sparse, SparseTensorProto) or output is None:
+    output = node.require_output()
+    if not isinstance(sparse, SparseTensorProto):
         return
     tensor = _sparse.dense(sparse, "", model.base_dir)
     fix = None

@@ -172,12 +172,6 @@ common_subexpression.examples = [
         runs=False,
     ),
     Silent(
-        "a function with the name of an operator",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) {
-            a = my.Relu(x)  b = Relu(x)  y = Add(a, b) }
-            <domain: "my", opset_import: ["" : 18]> Relu (a) => (b) { b = Neg(a) }""",
-    ),
-    Silent(
         "the same node in two branches, of which only one runs",
         """g (float[2] x, bool c) => (float[2] y) {
             y = If(c)<then_branch = p () => (float[2] u) { a = Exp(x)  u = Neg(a) },

@@ -44,7 +44,14 @@ _REFUSED = {
 }
 
 
-@rule("GRA020", per="model", safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[35])
+@rule(
+    "GRA020",
+    per="model",
+    safety=Safety.UNSAFE,
+    severity=Severity.ERROR,
+    hazards=[35],
+    differs={"function": "only found where there are functions, for each imports its own operator set"},
+)
 def opset_below_7(model: Model) -> Iterator[Match]:
     """The model imports an operator set before 7, and TensorRT refuses its broadcasting operators.
 
@@ -178,7 +185,7 @@ opset_below_7.examples = [
         before="""g (float[N] x) => (float[N] y) {
             a = Cast<to = "DOUBLE">(x)  b = Cast<to = "FLOAT">(a)  y = Add<consumed_inputs = [0,0]>(b, b) }""",
         after=NEWER
-        + "g (float[N] x) => (float[N] y) { a = Cast<to = 11>(x)  b = Cast<to = 1>(a)  y = Add(b, b) }",
+        + "g (float[N] x) => (float[N] y) { a = Cast<to = DOUBLE>(x)  b = Cast<to = FLOAT>(a)  y = Add(b, b) }",
         safety=Safety.UNSAFE,
         opset=5,
         ir_version=3,

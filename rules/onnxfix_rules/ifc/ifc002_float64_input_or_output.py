@@ -15,6 +15,10 @@ from onnxfix.rule import Flagged, Match, Model, Severity, Silent, Value, rule
     severity=Severity.ERROR,
     hazards=[16],
     types=[TensorProto.DOUBLE],
+    differs={
+        "branch": "about the outputs of the main graph",
+        "function": "about the inputs of the main graph, whose types are known",
+    },
 )
 def float64_input_or_output(model: Model) -> Iterator[Match]:
     """A graph input or output is float64: TensorRT's binding is float32.
@@ -46,24 +50,24 @@ def _is_double(value: Value, model: Model) -> bool:
 
 
 float64_input_or_output.examples = [
-    Flagged("an input", "g (double[2] x) => (float[2] y) { y = Cast<to = 1>(x) }"),
-    Flagged("an output", "g (float[2] x) => (double[2] y) { y = Cast<to = 11>(x) }"),
+    Flagged("an input", "g (double[2] x) => (float[2] y) { y = Cast<to = FLOAT>(x) }"),
+    Flagged("an output", "g (float[2] x) => (double[2] y) { y = Cast<to = DOUBLE>(x) }"),
     Flagged("both", "g (double[N] x) => (double[N] y) { y = Neg(x) }", target="trt8.6"),
     Silent(
         "float64 inside only",
-        "g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  b = Sqrt(a)  y = Cast<to = 1>(b) }",
+        "g (float[2] x) => (float[2] y) { a = Cast<to = DOUBLE>(x)  b = Sqrt(a)  y = Cast<to = FLOAT>(b) }",
     ),
     Silent(
         "an input with an initializer is not a binding",
         """g (float[2] x, double[2] k) => (float[2] y) <double[2] k = {1, 2}> {
-            c = Cast<to = 1>(k)  y = Add(x, c) }""",
+            c = Cast<to = FLOAT>(k)  y = Add(x, c) }""",
     ),
     Silent(
         "outputs of a branch are not bindings",
         """g (float[2] x, bool c) => (float[2] y) {
-            t = If(c)<then_branch = p () => (double[2] u) { u = Cast<to = 11>(x) },
-                      else_branch = q () => (double[2] v) { w = Cast<to = 11>(x)  v = Neg(w) }>
-            y = Cast<to = 1>(t) }""",
+            t = If(c)<then_branch = p () => (double[2] u) { u = Cast<to = DOUBLE>(x) },
+                      else_branch = q () => (double[2] v) { w = Cast<to = DOUBLE>(x)  v = Neg(w) }>
+            y = Cast<to = FLOAT>(t) }""",
     ),
-    Silent("other types", "g (float[2] x) => (float16[2] y) { y = Cast<to = 10>(x) }"),
+    Silent("other types", "g (float[2] x) => (float16[2] y) { y = Cast<to = FLOAT16>(x) }"),
 ]

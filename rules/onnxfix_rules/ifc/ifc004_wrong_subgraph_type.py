@@ -81,5 +81,6 @@ wrong_subgraph_type.examples = [
         "outputs of the main graph, which GRA003 reports",
         "g (float[2] x) => (float[3] y) { y = Neg(x) }",
         runs=False,
+        differs={"branch": "about the outputs of branches"},
     ),
 ]

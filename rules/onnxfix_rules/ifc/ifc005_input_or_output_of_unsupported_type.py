@@ -18,7 +18,16 @@ from onnxfix.rule import (
 )
 
 
-@rule("IFC005", per="model", severity=Severity.ERROR, hazards=[20])
+@rule(
+    "IFC005",
+    per="model",
+    severity=Severity.ERROR,
+    hazards=[20],
+    differs={
+        "branch": "about the outputs of the main graph",
+        "function": "about the inputs of the main graph, whose types are known",
+    },
+)
 def input_or_output_of_unsupported_type(model: Model) -> Iterator[Match]:
     """A graph input or output has a type that TensorRT does not support.
 
@@ -66,8 +75,8 @@ def _missing(value: Value, model: Model, target: Target) -> str:
 
 
 input_or_output_of_unsupported_type.examples = [
-    Flagged("an int16 input", "g (int16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }"),
-    Flagged("a uint32 output", "g (float[2] x) => (uint32[2] y) { y = Cast<to = 12>(x) }"),
+    Flagged("an int16 input", "g (int16[2] x) => (float[2] y) { y = Cast<to = FLOAT>(x) }"),
+    Flagged("a uint32 output", "g (float[2] x) => (uint32[2] y) { y = Cast<to = UINT32>(x) }"),
     Flagged(
         "a string input",
         "g (string[2] s, float[2] x) => (string[2] t, float[2] y) { t = Identity(s)  y = Neg(x) }",
@@ -76,12 +85,12 @@ input_or_output_of_unsupported_type.examples = [
     Flagged(
         "an input with an initializer",
         """g (float[2] x, uint16[2] w) => (float[2] y) <uint16[2] w = {1, 2}> {
-            a = Cast<to = 1>(w)  y = Add(x, a) }""",
+            a = Cast<to = FLOAT>(w)  y = Add(x, a) }""",
     ),
     Flagged(
         "inputs of float8e5m2 and uint4",
         """g (float8e5m2[2] x, uint4[2] u) => (float[2] y, float[2] z) {
-            y = Cast<to = 1>(x)  z = Cast<to = 1>(u) }""",
+            y = Cast<to = FLOAT>(x)  z = Cast<to = FLOAT>(u) }""",
         opset=21,
     ),
     Flagged(
@@ -95,7 +104,7 @@ input_or_output_of_unsupported_type.examples = [
     Flagged("a sequence output", "g (float[2] x) => (seq(float[2]) s) { s = SequenceConstruct(x, x) }"),
     Flagged(
         "bfloat16, which TensorRT 8.6 does not support",
-        "g (bfloat16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }",
+        "g (bfloat16[2] x) => (float[2] y) { y = Cast<to = FLOAT>(x) }",
         target="trt8.6",
     ),
     Silent("uint8 input and output", "g (uint8[2] x) => (uint8[2] y) { y = Identity(x) }"),
@@ -107,18 +116,19 @@ input_or_output_of_unsupported_type.examples = [
         opset=21,
     ),
     Silent(
-        "bfloat16, which TensorRT 11 supports", "g (bfloat16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }"
+        "bfloat16, which TensorRT 11 supports",
+        "g (bfloat16[2] x) => (float[2] y) { y = Cast<to = FLOAT>(x) }",
     ),
     Silent(
         "the output of a branch is not a binding",
         """g (float[2] x, bool c) => (float[2] y) {
-            t = If(c)<then_branch = p () => (uint16[2] u) { u = Cast<to = 4>(x) },
-                      else_branch = q () => (uint16[2] v) { w = Abs(x)  v = Cast<to = 4>(w) }>
-            y = Cast<to = 1>(t) }""",
+            t = If(c)<then_branch = p () => (uint16[2] u) { u = Cast<to = UINT16>(x) },
+                      else_branch = q () => (uint16[2] v) { w = Abs(x)  v = Cast<to = UINT16>(w) }>
+            y = Cast<to = FLOAT>(t) }""",
     ),
     Silent(
         "an initializer that is not an input",
-        "g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { a = Cast<to = 1>(w)  y = Add(x, a) }",
+        "g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { a = Cast<to = FLOAT>(w)  y = Add(x, a) }",
     ),
     Silent(
         "a wrong declared output type, which TensorRT ignores",

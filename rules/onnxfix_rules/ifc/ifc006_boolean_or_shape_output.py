@@ -9,7 +9,16 @@ from onnx import TensorProto
 from onnxfix.rule import Flagged, Match, Model, Severity, Silent, rule, target_of
 
 
-@rule("IFC006", per="model", severity=Severity.WARNING, hazards=[36])
+@rule(
+    "IFC006",
+    per="model",
+    severity=Severity.WARNING,
+    hazards=[36],
+    differs={
+        "branch": "about the outputs of the main graph",
+        "function": "about the outputs of the main graph",
+    },
+)
 def boolean_or_shape_output(model: Model) -> Iterator[Match]:
     """A graph output is boolean or a shape, and the target is TensorRT 8.
 

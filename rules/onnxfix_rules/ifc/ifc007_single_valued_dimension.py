@@ -21,7 +21,13 @@ _OF_CHANNELS = frozenset({"BatchNormalization", "Conv", "ConvTranspose", "Instan
 """Operators that require a size of the channels only."""
 
 
-@rule("IFC007", per="model", severity=Severity.INFO, hazards=[10])
+@rule(
+    "IFC007",
+    per="model",
+    severity=Severity.INFO,
+    hazards=[10],
+    differs={"branch": "about the inputs of the main graph and how it reads them"},
+)
 def single_valued_dimension(model: Model) -> Iterator[Match]:
     """An input dimension is declared dynamic, but the model accepts only one size of it.
 

@@ -46,8 +46,8 @@ def reshape_to_own_dimensions(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/NVIDIA/TensorRT/issues/3609
     - https://github.com/NVIDIA/TensorRT/issues/1698 and https://github.com/NVIDIA/TensorRT/issues/3596
     """
-    data, shape = node.input(0), node.input(1)
-    if node.opset < 5 or data is None or shape is None or shape.is_constant:
+    data, shape = node.require(0), node.require(1)
+    if node.opset < 5 or shape.is_constant:
         return
     found = model.shapes.value(shape)
     own = model.shapes.shape(data)

@@ -163,7 +163,7 @@ constant_outside_int32.examples = [
     Flagged(
         "a sentinel that a Cast turns into a float",
         """g (float[N] x) => (float[N] y) <int64 big = {-9223372036854775808}> {
-            f = Cast<to = 1>(big)  y = Max(x, f) }""",
+            f = Cast<to = FLOAT>(big)  y = Max(x, f) }""",
         target="trt8.6",
     ),
     Flagged(

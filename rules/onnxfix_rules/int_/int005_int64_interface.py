@@ -9,7 +9,16 @@ from onnx import TensorProto
 from onnxfix.rule import Flagged, Match, Model, Severity, Silent, Value, rule
 
 
-@rule("INT005", per="model", severity=Severity.INFO, hazards=[3])
+@rule(
+    "INT005",
+    per="model",
+    severity=Severity.INFO,
+    hazards=[3],
+    differs={
+        "branch": "about the outputs of the main graph",
+        "function": "about the inputs of the main graph, whose types are known",
+    },
+)
 def int64_input_or_output(model: Model) -> Iterator[Match]:
     """An int64 graph input or output.
 
@@ -52,27 +61,27 @@ def _match(kind: str, value: Value, old: bool) -> Match:
 
 
 int64_input_or_output.examples = [
-    Flagged("an int64 input", "g (int64[N] x) => (float[N] y) { y = Cast<to = 1>(x) }"),
+    Flagged("an int64 input", "g (int64[N] x) => (float[N] y) { y = Cast<to = FLOAT>(x) }"),
     Flagged("an int64 output", "g (float[N] x) => (int64[M] y) { s = Shape(x)  y = Neg(s) }"),
     Flagged(
         "TensorRT 8 makes int32 bindings",
         "g (int64[N] x) => (int64[N] y) { y = Neg(x) }",
         target="trt8.6",
     ),
-    Silent("other types", "g (int32[N] x) => (float[N] y) { y = Cast<to = 1>(x) }"),
+    Silent("other types", "g (int32[N] x) => (float[N] y) { y = Cast<to = FLOAT>(x) }"),
     Silent(
         "internal int64",
-        "g (int32[N] x) => (int32[N] y) { a = Cast<to = 7>(x)  b = Neg(a)  y = Cast<to = 6>(b) }",
+        "g (int32[N] x) => (int32[N] y) { a = Cast<to = INT64>(x)  b = Neg(a)  y = Cast<to = INT32>(b) }",
     ),
     Silent(
         "an initializer among the inputs is a weight, not a binding",
-        """g (int32[N] x, int64[1] k = {2}) => (int32[N] y) { c = Cast<to = 6>(k)  y = Add(x, c) }""",
+        """g (int32[N] x, int64[1] k = {2}) => (int32[N] y) { c = Cast<to = INT32>(k)  y = Add(x, c) }""",
     ),
     Silent(
         "outputs of a branch are not bindings",
         """g (float[N] x, bool b) => (float[M] y) {
             s = If(b) <then_branch = p () => (int64[1] u) { u = Shape(x) },
                        else_branch = q () => (int64[1] w) { v = Shape(x)  w = Neg(v) }>
-            y = Cast<to = 1>(s) }""",
+            y = Cast<to = FLOAT>(s) }""",
     ),
 ]

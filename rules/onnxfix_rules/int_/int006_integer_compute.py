@@ -126,15 +126,6 @@ integer_operator_without_kernel.examples = [
         after="""g (int32 x, int32[] w) => (int32 y, int32[] v) <int32 z = {0}, int32 u = {0}> {
             y = Max(x, z)  v = Max(w, u) }""",
     ),
-    Fixed(
-        "inside a branch",
-        before="""g (int32[N] x, bool b) => (int32[N] y) {
-            y = If(b) <then_branch = p () => (int32[N] u) { u = Relu(x) },
-                       else_branch = q () => (int32[N] w) { w = Neg(x) }> }""",
-        after="""g (int32[N] x, bool b) => (int32[N] y) {
-            y = If(b) <then_branch = p () => (int32[N] u) <int32[1] z = {0}> { u = Max(x, z) },
-                       else_branch = q () => (int32[N] w) { w = Neg(x) }> }""",
-    ),
     Flagged("MatMul", "g (int32[N,3] x, int32[3,2] w) => (int32[N,2] y) { y = MatMul(x, w) }"),
     Flagged("Gemm", "g (int64[N,3] x, int64[3,2] w) => (int64[N,2] y) { y = Gemm(x, w) }"),
     Flagged(
@@ -165,12 +156,6 @@ integer_operator_without_kernel.examples = [
         "integer operators that have kernels",
         """g (int64[N] x) => (int64[N] y, int64[1] s) <int64 k = {3}> {
             a = Mul(x, k)  b = Mod(a, k)  y = Abs(b)  s = ReduceSum(b) }""",
-    ),
-    Silent(
-        "a local function called Relu",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (int64[N] x) => (int64[N] y) { y = my.Relu(x) }
-            <opset_import: ["" : 18], domain: "my"> Relu (a) => (b) { b = Neg(a) }""",
     ),
     Silent("int8 is not int32 or int64", "g (int8[N] x) => (int8[N] y) { y = Relu(x) }"),
     Flagged(

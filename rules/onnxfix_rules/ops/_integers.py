@@ -15,7 +15,6 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from onnxfix.rule import INTEGERS, Draft, Model, Node, Value
-from onnxfix_rules.ops._result import put
 
 DEPTH = 6
 """Maximum number of nodes that are followed upstream along one path."""
@@ -183,7 +182,7 @@ class Computer:
         """Replace the node's ``output`` by the result, which must fit ``elem``."""
         if self.wide != self.elem:
             name = self.draft.add("Cast", [name], to=self.elem)
-        put(self.draft, name, output)
+        self.draft.replace_output(self.draft.anchor, name)
 
 
 def unnarrowed(value: Value, node: Node, model: Model) -> Value | None:

@@ -198,7 +198,7 @@ def _to_half(node: Node) -> bool:
 
 
 _IO = "g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y)"
-_LOW, _INF = "float16 k = {64511}", "float16 i = {64512}"  # -65504 and -inf by their bits
+_LOW, _INF = "float16 k = {f16(-6.55e+04)}", "float16 i = {f16(-inf)}"  # -65504 and -inf by their bits
 
 
 def _fixed(why: str, before: str, after: str) -> Fixed:
@@ -217,35 +217,35 @@ constant_beyond_half_precision.examples = [
     ),
     _fixed(
         "float32's lowest value, cast",
-        f"{_IO} <float i = {{-3.4e38}}> {{ h = Cast<to=10>(i)  w = Where(c, x, h)  y = Softmax<axis=-1>(w) }}",
+        f"{_IO} <float i = {{-3.4e38}}> {{ h = Cast<to=FLOAT16>(i)  w = Where(c, x, h)  y = Softmax<axis=-1>(w) }}",
         f"{_IO} <{_LOW}> {{ w = Where(c, x, k)  y = Softmax<axis=-1>(w) }}",
     ),
     _fixed(
         "a mask times infinity: 0 * inf is NaN",
         "g (float16[N,4] x, float16[N,4] c) => (float16[N,4] y) <float i = {-3.4e38}>"
-        " { h = Cast<to=10>(i)  m = Mul(c, h)  a = Add(x, m)  y = Softmax<axis=-1>(a) }",
+        " { h = Cast<to=FLOAT16>(i)  m = Mul(c, h)  a = Add(x, m)  y = Softmax<axis=-1>(a) }",
         f"g (float16[N,4] x, float16[N,4] c) => (float16[N,4] y) <{_LOW}>"
         " { m = Mul(c, k)  a = Add(x, m)  y = Softmax<axis=-1>(a) }",
     ),
     _fixed(
         "a mask computed in float32 and cast",
-        f"{_IO} <float i = {{-3.4e38}}, float z = {{0}}> {{ w = Where(c, z, i)  h = Cast<to=10>(w)  a = Add(x, h)"
+        f"{_IO} <float i = {{-3.4e38}}, float z = {{0}}> {{ w = Where(c, z, i)  h = Cast<to=FLOAT16>(w)  a = Add(x, h)"
         "  y = Softmax<axis=-1>(a) }",
-        f"{_IO} <float i = {{-65504}}, float z = {{0}}> {{ w = Where(c, z, i)  h = Cast<to=10>(w)  a = Add(x, h)"
+        f"{_IO} <float i = {{-65504}}, float z = {{0}}> {{ w = Where(c, z, i)  h = Cast<to=FLOAT16>(w)  a = Add(x, h)"
         "  y = Softmax<axis=-1>(a) }",
     ),
     _fixed(
         "an added constant mask, after shape changes",
         "g (float16[2,4] x) => (float16[1,2,4] y)"
-        " <float16[2,4] i = {0, 64512, 0, 0, 0, 0, 64512, 0}, int64[1] n = {0}>"
+        " <float16[2,4] i = {f16(0.0, -inf, 0.0, 0.0, 0.0, 0.0, -inf, 0.0)}, int64[1] n = {0}>"
         " { a = Add(x, i)  u = Unsqueeze(a, n)  y = Softmax<axis=-1>(u) }",
         "g (float16[2,4] x) => (float16[1,2,4] y)"
-        " <float16[2,4] i = {0, 64511, 0, 0, 0, 0, 64511, 0}, int64[1] n = {0}>"
+        " <float16[2,4] i = {f16(0.0, -6.55e+04, 0.0, 0.0, 0.0, 0.0, -6.55e+04, 0.0)}, int64[1] n = {0}>"
         " { a = Add(x, i)  u = Unsqueeze(a, n)  y = Softmax<axis=-1>(u) }",
     ),
     _flagged(
         "a value beyond 65504 that is not a mask",
-        f"{_IO} <float i = {{100000}}> {{ h = Cast<to=10>(i)  y = Div(x, h) }}",
+        f"{_IO} <float i = {{100000}}> {{ h = Cast<to=FLOAT16>(i)  y = Div(x, h) }}",
     ),
     _flagged(
         "a large mask with other readers would have to be stored twice",
@@ -262,7 +262,7 @@ constant_beyond_half_precision.examples = [
     ),
     Silent(
         "a bound of Clip, Max or Min may be infinite",
-        f"{_IO} <float i = {{100000}}> {{ h = Cast<to=10>(i)  y = Min(x, h) }}",
+        f"{_IO} <float i = {{100000}}> {{ h = Cast<to=FLOAT16>(i)  y = Min(x, h) }}",
     ),
     Silent(
         "infinity in Clip, Max, Min and a comparison",
@@ -277,11 +277,11 @@ constant_beyond_half_precision.examples = [
     ),
     Silent(
         "a test for infinity",
-        f"g (float16[N,4] x) => (bool[N,4] y) <{_INF}> {{ a = Max(x, i)  f = Cast<to=1>(a)  y = IsInf(f) }}",
+        f"g (float16[N,4] x) => (bool[N,4] y) <{_INF}> {{ a = Max(x, i)  f = Cast<to=FLOAT>(a)  y = IsInf(f) }}",
     ),
     _fixed(
         "a fully masked row",
-        "g (float16[2,4] x) => (float16[2,4] y) <float16[2,4] i = {64512, 64512, 64512, 64512, 0, 0, 0, 0}>"
+        "g (float16[2,4] x) => (float16[2,4] y) <float16[2,4] i = {f16(-inf, -inf, -inf, -inf, 0.0, 0.0, 0.0, 0.0)}>"
         " { a = Add(x, i)  y = Softmax<axis=-1>(a) }",
         "g (float16[2,4] x) => (float16[2,4] y) <float16[2,4] i = {64511, 64511, 64511, 64511, 0, 0, 0, 0}>"
         " { a = Add(x, i)  y = Softmax<axis=-1>(a) }",
@@ -293,11 +293,11 @@ constant_beyond_half_precision.examples = [
     ),
     Silent(
         "a value that is rounded to 65504",
-        f"{_IO} <float i = {{65519}}> {{ h = Cast<to=10>(i)  y = Div(x, h) }}",
+        f"{_IO} <float i = {{65519}}> {{ h = Cast<to=FLOAT16>(i)  y = Div(x, h) }}",
     ),
     Silent(
         "an infinity that is cast",
-        f"{_IO} <double i = {{1e308}}> {{ h = Cast<to=1>(i)  y = Cast<to=10>(x) }}",
+        f"{_IO} <double i = {{1e308}}> {{ h = Cast<to=FLOAT>(i)  y = Cast<to=FLOAT16>(x) }}",
     ),
     Silent(
         "in float32 throughout",
@@ -307,7 +307,7 @@ constant_beyond_half_precision.examples = [
     Silent(
         "a mask with a float32 reader as well",
         "g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y, float[N,4] q) <float i = {-3.4e38}, float z = {0}>"
-        " { w = Where(c, z, i)  q = Neg(w)  h = Cast<to=10>(w)  a = Add(x, h)  y = Softmax<axis=-1>(a) }",
+        " { w = Where(c, z, i)  q = Neg(w)  h = Cast<to=FLOAT16>(w)  a = Add(x, h)  y = Softmax<axis=-1>(a) }",
     ),
     Silent(
         "it may be overridden",
@@ -318,36 +318,36 @@ constant_beyond_half_precision.examples = [
     Flagged(
         "+inf beyond 65504 in a mask",
         """g (float16[N,4] x, float16[N,4] c) => (float16[N,4] y) <float i = {999999995904}> { h =
-            Cast<to=10>(i) m = Mul(c, h) a = Sub(x, m) y = Softmax<axis=-1>(a) }""",
+            Cast<to=FLOAT16>(i) m = Mul(c, h) a = Sub(x, m) y = Softmax<axis=-1>(a) }""",
         opset=17,
     ),
     Silent(
         "-1e4, which half precision represents",
-        """g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y) <float i = {-10000}> { h = Cast<to=10>(i) w =
+        """g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y) <float i = {-10000}> { h = Cast<to=FLOAT16>(i) w =
             Where(c, x, h) y = Softmax<axis=-1>(w) }""",
         opset=17,
     ),
     Silent(
         "-inf in Clip",
-        """g (float16[N,4] x) => (float16[N,4] y) <float i = {-100000}, float16 hi = {15360}> { h =
-            Cast<to=10>(i) y = Clip(x, h, hi) }""",
+        """g (float16[N,4] x) => (float16[N,4] y) <float i = {-100000}, float16 hi = {f16(1.0)}> { h =
+            Cast<to=FLOAT16>(i) y = Clip(x, h, hi) }""",
         opset=17,
     ),
     Silent(
         "-inf as the initial value of a ReduceMax",
-        """g (float16[N,4] x) => (float16[N,1] y) <float16 i = {64512}, float16[1,1] j = {64512}> { c = Max(x,
+        """g (float16[N,4] x) => (float16[N,1] y) <float16 i = {f16(-inf)}, float16[1,1] j = {f16(-inf)}> { c = Max(x,
             i) y = ReduceMax<axes=[1]>(c) }""",
         opset=17,
     ),
     Silent(
         "TopK of masked scores",
-        """g (float16[N,4] x, bool[N,4] c) => (float16[N,2] y, int64[N,2] z) <float16 i = {64512}, int64[1] k =
+        """g (float16[N,4] x, bool[N,4] c) => (float16[N,2] y, int64[N,2] z) <float16 i = {f16(-inf)}, int64[1] k =
             {2}> { w = Where(c, x, i) y, z = TopK(w, k) }""",
         opset=17,
     ),
     Silent(
         "a non-constant IsInf operand beside an infinity",
-        """g (float16[N,4] x) => (bool[N,4] y) <float16 i = {64512}> { a = Max(x, i) y = IsInf(a) }""",
+        """g (float16[N,4] x) => (bool[N,4] y) <float16 i = {f16(-inf)}> { a = Max(x, i) y = IsInf(a) }""",
         opset=17,
     ),
 ]

@@ -40,8 +40,8 @@ def mean_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - NVIDIA/TensorRT issues 3136, 4328; NVIDIA ModelOpt, AutoCast (`data_max`)
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None or len(node.outputs) != 1 or type_of(data, model) != HALF:
+    data, output = node.require(0), node.require_output()
+    if len(node.outputs) != 1 or type_of(data, model) != HALF:
         return
     count = _count(node, model)
     if count is not None and count < MANY:
@@ -103,34 +103,34 @@ mean_in_half_precision.examples = [
     _fixed(
         "a global average",
         f"{_IMAGE} {{ y = GlobalAveragePool(x) }}",
-        f"{_IMAGE} {{ w = Cast<to=1>(x)  p = GlobalAveragePool(w)  y = Cast<to=10>(p) }}",
+        f"{_IMAGE} {{ w = Cast<to=FLOAT>(x)  p = GlobalAveragePool(w)  y = Cast<to=FLOAT16>(p) }}",
     ),
     _fixed(
         "a global average of unknown size",
         "g (float16[1,2,H,W] x) => (float16[1,2,1,1] y) { y = GlobalAveragePool(x) }",
         "g (float16[1,2,H,W] x) => (float16[1,2,1,1] y)"
-        " { w = Cast<to=1>(x)  p = GlobalAveragePool(w)  y = Cast<to=10>(p) }",
+        " { w = Cast<to=FLOAT>(x)  p = GlobalAveragePool(w)  y = Cast<to=FLOAT16>(p) }",
     ),
     _fixed(
         "an average over large windows",
         f"{_IMAGE} {{ y = AveragePool<kernel_shape=[16,16]>(x) }}",
-        f"{_IMAGE} {{ w = Cast<to=1>(x)  p = AveragePool<kernel_shape=[16,16]>(w)  y = Cast<to=10>(p) }}",
+        f"{_IMAGE} {{ w = Cast<to=FLOAT>(x)  p = AveragePool<kernel_shape=[16,16]>(w)  y = Cast<to=FLOAT16>(p) }}",
     ),
     _fixed(
         "a mean, axes as an attribute",
         f"{_ROW} {{ y = ReduceMean<axes=[1]>(x) }}",
-        f"{_ROW} {{ w = Cast<to=1>(x)  p = ReduceMean<axes=[1]>(w)  y = Cast<to=10>(p) }}",
+        f"{_ROW} {{ w = Cast<to=FLOAT>(x)  p = ReduceMean<axes=[1]>(w)  y = Cast<to=FLOAT16>(p) }}",
     ),
     _fixed(
         "a mean, axes as an input",
         f"{_ROW} <int64[1] k = {{-1}}> {{ y = ReduceMean(x, k) }}",
-        f"{_ROW} <int64[1] k = {{-1}}> {{ w = Cast<to=1>(x)  p = ReduceMean(w, k)  y = Cast<to=10>(p) }}",
+        f"{_ROW} <int64[1] k = {{-1}}> {{ w = Cast<to=FLOAT>(x)  p = ReduceMean(w, k)  y = Cast<to=FLOAT16>(p) }}",
         opset=18,
     ),
     Fixed(
         "a root of a sum of squares",
         f"{_IMAGE} {{ y = GlobalLpPool(x) }}",
-        f"{_IMAGE} {{ w = Cast<to=1>(x)  p = GlobalLpPool(w)  y = Cast<to=10>(p) }}",
+        f"{_IMAGE} {{ w = Cast<to=FLOAT>(x)  p = GlobalLpPool(w)  y = Cast<to=FLOAT16>(p) }}",
         safety=Safety.NUMERIC,
         opset=17,
         ir_version=8,
@@ -148,7 +148,7 @@ mean_in_half_precision.examples = [
     ),
     _silent(
         "the mean of a norm's squares is covered by PRC001",
-        f"{_ROW} <float16 e = {{5145}}> {{ q = Mul(x, x)  v = ReduceMean<axes=[1]>(q)  a = Add(v, e)"
+        f"{_ROW} <float16 e = {{f16(0.001)}}> {{ q = Mul(x, x)  v = ReduceMean<axes=[1]>(q)  a = Add(v, e)"
         "  y = Sqrt(a) }",
     ),
     _silent(

@@ -31,8 +31,8 @@ def long_dot_product(node: Node, model: Model) -> Iterator[Match]:
     - NVIDIA/TensorRT issues 2922, 3136, 4328
     - NVIDIA ModelOpt, AutoCast (`max_depth_of_reduction`)
     """
-    data = node.input(0)
-    if data is None or type_of(data, model) != HALF:
+    data = node.require(0)
+    if type_of(data, model) != HALF:
         return
     count = _length(node, model)
     if count >= LONG:

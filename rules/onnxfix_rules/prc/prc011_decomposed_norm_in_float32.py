@@ -88,14 +88,14 @@ decomposed_norm_in_float32.examples = [
     ),
     Silent(
         "half precision is covered by PRC001",
-        "g (float16[2,8] x) => (float16[2,8] y) <float16 two = {16384}, float16 e = {168}>"
+        "g (float16[2,8] x) => (float16[2,8] y) <float16 two = {f16(2.0)}, float16 e = {f16(1e-05)}>"
         f" {{ {_LAYER.replace('n =', 'y =')} }}",
         opset=17,
         ir_version=8,
     ),
     Silent(
         "half precision that is already computed in float32",
-        f"g (float16[2,8] h) => (float16[2,8] y) <{_E}> {{ x = Cast<to=1>(h)  {_LAYER}  y = Cast<to=10>(n) }}",
+        f"g (float16[2,8] h) => (float16[2,8] y) <{_E}> {{ x = Cast<to=FLOAT>(h)  {_LAYER}  y = Cast<to=FLOAT16>(n) }}",
         opset=17,
         ir_version=8,
     ),
@@ -109,8 +109,8 @@ decomposed_norm_in_float32.examples = [
     Silent(
         "the variance in double",
         "g (float[2,8] x) => (float[2,8] y) <double e = {0.1}> { m = ReduceMean<axes=[-1]>(x)  h = Sub(x, m)"
-        "  d = Cast<to=11>(h)  q = Mul(d, d)  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)  s = Sqrt(a)"
-        "  n = Div(d, s)  y = Cast<to=1>(n) }",
+        "  d = Cast<to=DOUBLE>(h)  q = Mul(d, d)  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)  s = Sqrt(a)"
+        "  n = Div(d, s)  y = Cast<to=FLOAT>(n) }",
         opset=17,
         ir_version=8,
     ),

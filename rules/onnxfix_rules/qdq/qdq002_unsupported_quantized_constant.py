@@ -180,16 +180,6 @@ unsupported_quantized_constant.examples = [
             b = DequantizeLinear<axis = 1>(w, s)  c = Add(a, b)  y = Add(x, c) }""",
     ),
     Fixed(
-        "captured from outside a branch",
-        before="""g (float[N,2] x, bool c) => (float[N,2] y) <uint8[2] w = {0, 255}, float s = {0.1}, uint8 z = {128}> {
-            y = If(c)<then_branch = t () => (float[N,2] u) { d = DequantizeLinear(w, s, z)  u = Add(x, d) },
-                      else_branch = e () => (float[N,2] v) { v = Neg(x) }> }""",
-        after="""g (float[N,2] x, bool c) => (float[N,2] y) <float s = {0.1}> {
-            y = If(c)<then_branch = t () => (float[N,2] u) <int8[2] q = {-128, 127}> {
-                        d = DequantizeLinear(q, s)  u = Add(x, d) },
-                      else_branch = e () => (float[N,2] v) { v = Neg(x) }> }""",
-    ),
-    Fixed(
         "uint16, which TensorRT does not support: floats lose nothing",
         before=f"""g (float[N,2] x) => (float[N,2] y) <uint16[2] w = {{0, 65535}}, float s = {{0.5}},
             uint16 z = {{32768}}> {{ {_ADD} }}""",

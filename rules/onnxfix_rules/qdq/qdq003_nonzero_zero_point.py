@@ -99,9 +99,9 @@ nonzero_zero_point.examples = [
     Fixed(
         "bounded data never saturates: an image between 0 and 1",
         before="""g (uint8[N,4] x) => (float[N,4] y) <float k = {255}, float s = {0.01}, uint8 z = {10}> {
-            f = Cast<to = 1>(x)  n = Div(f, k)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
+            f = Cast<to = FLOAT>(x)  n = Div(f, k)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (uint8[N,4] x) => (float[N,4] y) <float k = {255}, float s = {0.01}, int8 z = {0}> {
-            f = Cast<to = 1>(x)  n = Div(f, k)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
+            f = Cast<to = FLOAT>(x)  n = Div(f, k)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
     ),
     Fixed(
         "bounded data that may be NaN, which is quantized differently",
@@ -151,7 +151,7 @@ nonzero_zero_point.examples = [
         "int8 graph input",
         before="g (int8[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {3}> { y = DequantizeLinear(x, s, z) }",
         after="""g (int8[N,4] x) => (float[N,4] y) <float s = {0.1}, float z = {3}> {
-            c = Cast<to = 1>(x)  b = Sub(c, z)  y = Mul(b, s) }""",
+            c = Cast<to = FLOAT>(x)  b = Sub(c, z)  y = Mul(b, s) }""",
     ),
     Fixed(
         "opset 10, which has no Round",

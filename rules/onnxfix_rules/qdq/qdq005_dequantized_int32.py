@@ -148,19 +148,19 @@ dequantized_int32.examples = [
     Fixed(
         "non-constant int32",
         before="g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}> { y = DequantizeLinear(x, s) }",
-        after="g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}> { f = Cast<to = 1>(x)  y = Mul(f, s) }",
+        after="g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}> { f = Cast<to = FLOAT>(x)  y = Mul(f, s) }",
     ),
     Fixed(
         "non-constant int32 with non-constant per-channel scales",
         before="g (int32[N,2,3] x, float[2] s) => (float[N,2,3] y) { y = DequantizeLinear(x, s) }",
         after="""g (int32[N,2,3] x, float[2] s) => (float[N,2,3] y) <int64[1] e = {1}> {
-            f = Cast<to = 1>(x)  t = Unsqueeze(s, e)  y = Mul(f, t) }""",
+            f = Cast<to = FLOAT>(x)  t = Unsqueeze(s, e)  y = Mul(f, t) }""",
     ),
     Fixed(
         "half precision, computed in float and rounded once",
         before="g (int32[N,4] x, float16 s) => (float16[N,4] y) { y = DequantizeLinear(x, s) }",
-        after="""g (int32[N,4] x, float16 s) => (float16[N,4] y) { f = Cast<to = 1>(x)  t = Cast<to = 1>(s)
-            m = Mul(f, t)  y = Cast<to = 10>(m) }""",
+        after="""g (int32[N,4] x, float16 s) => (float16[N,4] y) { f = Cast<to = FLOAT>(x)  t = Cast<to = FLOAT>(s)
+            m = Mul(f, t)  y = Cast<to = FLOAT16>(m) }""",
         opset=19,
     ),
     Fixed(
@@ -168,7 +168,7 @@ dequantized_int32.examples = [
         before=f"""g (float[N,2] x, int32[2] b) => (float[N,2] y) <int32[2] b = {{1, 2}}, float s = {{0.5}}> {{
             {_ADD} }}""",
         after="""g (float[N,2] x, int32[2] b) => (float[N,2] y) <int32[2] b = {1, 2}, float s = {0.5}> {
-            f = Cast<to = 1>(b)  d = Mul(f, s)  y = Add(x, d) }""",
+            f = Cast<to = FLOAT>(b)  d = Mul(f, s)  y = Add(x, d) }""",
     ),
     Flagged(
         "a nonzero zero point, which ONNX does not define",
@@ -189,6 +189,6 @@ dequantized_int32.examples = [
     Silent(
         "int32 that is cast",
         """g (float[N,2] x) => (float[N,2] y) <int32[2] b = {1, 2}, float s = {0.5}> {
-            d = Cast<to = 1>(b)  y = Add(x, d) }""",
+            d = Cast<to = FLOAT>(b)  y = Add(x, d) }""",
     ),
 ]

@@ -81,8 +81,8 @@ quantization_to_unsupported_type.examples = [
         before="""g (float16[N,4] x, float16 s) => (float16[N,4] y) {
             q = QuantizeLinear<output_dtype = 4>(x, s)  y = DequantizeLinear(q, s) }""",
         after="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <float l = {0}, float h = {65535}> {
-            d = Div(x, s)  w = Cast<to = 1>(d)  r = Round(w)  a = Add(r, l)  c = Clip(a, l, h)
-            n = Cast<to = 10>(c)  y = Mul(n, s) }""",
+            d = Div(x, s)  w = Cast<to = FLOAT>(d)  r = Round(w)  a = Add(r, l)  c = Clip(a, l, h)
+            n = Cast<to = FLOAT16>(c)  y = Mul(n, s) }""",
         opset=21,
         ir_version=10,
         safety=Safety.NUMERIC,
@@ -138,7 +138,7 @@ quantization_to_unsupported_type.examples = [
     Flagged(
         "bfloat16 in opset 12, which has no operators for it",
         """<ir_version: 8, opset_import: ["" : 12, "com.microsoft" : 1]>
-            g (bfloat16[N] x) => (bfloat16[N] y) <bfloat16 s = {16128}, uint16 z = {7}> {
+            g (bfloat16[N] x) => (bfloat16[N] y) <bfloat16 s = {bf16(0.5)}, uint16 z = {7}> {
             q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
         safety=Safety.NUMERIC,
         runs=False,

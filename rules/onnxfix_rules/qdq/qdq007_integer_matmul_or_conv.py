@@ -53,33 +53,33 @@ integer_matmul_or_conv.examples = [
         "constant weights: no sum reaches 2**24",
         before="""g (uint8[N,2] x) => (int32[N,2] y) <int8[2,2] w = {1, -2, 3, 4}> { y = MatMulInteger(x, w) }""",
         after="""g (uint8[N,2] x) => (int32[N,2] y) <float[2,2] w = {1, -2, 3, 4}> {
-            f = Cast<to = 1>(x)  p = MatMul(f, w)  y = Cast<to = 6>(p) }""",
+            f = Cast<to = FLOAT>(x)  p = MatMul(f, w)  y = Cast<to = INT32>(p) }""",
     ),
     Fixed(
         "zero points of the data and of each weight column",
         before="""g (uint8[N,2] x) => (int32[N,2] y) <int8[2,2] w = {1, -2, 3, 4}, uint8 a = {7}, int8[2] b = {1, -1}> {
             y = MatMulInteger(x, w, a, b) }""",
         after="""g (uint8[N,2] x) => (int32[N,2] y) <float[2,2] w = {0, -1, 2, 5}, float a = {7}> {
-            f = Cast<to = 1>(x)  d = Sub(f, a)  p = MatMul(d, w)  y = Cast<to = 6>(p) }""",
+            f = Cast<to = FLOAT>(x)  d = Sub(f, a)  p = MatMul(d, w)  y = Cast<to = INT32>(p) }""",
     ),
     Fixed(
         "both factors not constant",
         before="g (uint8[M,3] x, int8[3,N] w) => (int32[M,N] y) { y = MatMulInteger(x, w) }",
         after="""g (uint8[M,3] x, int8[3,N] w) => (int32[M,N] y) {
-            f = Cast<to = 1>(x)  g = Cast<to = 1>(w)  p = MatMul(f, g)  y = Cast<to = 6>(p) }""",
+            f = Cast<to = FLOAT>(x)  g = Cast<to = FLOAT>(w)  p = MatMul(f, g)  y = Cast<to = INT32>(p) }""",
     ),
     Fixed(
         "600 terms: sums may reach 2**24",
         before="g (uint8[M,600] x, int8[600,2] w) => (int32[M,2] y) { y = MatMulInteger(x, w) }",
         after="""g (uint8[M,600] x, int8[600,2] w) => (int32[M,2] y) {
-            f = Cast<to = 1>(x)  g = Cast<to = 1>(w)  p = MatMul(f, g)  y = Cast<to = 6>(p) }""",
+            f = Cast<to = FLOAT>(x)  g = Cast<to = FLOAT>(w)  p = MatMul(f, g)  y = Cast<to = INT32>(p) }""",
         safety=Safety.NUMERIC,
     ),
     Fixed(
         "514 terms stay below: 514 * 255 * 128 is 16,776,960",
         before="g (uint8[M,514] x, int8[514,2] w) => (int32[M,2] y) { y = MatMulInteger(x, w) }",
         after="""g (uint8[M,514] x, int8[514,2] w) => (int32[M,2] y) {
-            f = Cast<to = 1>(x)  g = Cast<to = 1>(w)  p = MatMul(f, g)  y = Cast<to = 6>(p) }""",
+            f = Cast<to = FLOAT>(x)  g = Cast<to = FLOAT>(w)  p = MatMul(f, g)  y = Cast<to = INT32>(p) }""",
     ),
     Flagged(
         "515 terms may exceed it",
@@ -95,19 +95,19 @@ integer_matmul_or_conv.examples = [
             uint8 a = {3}, uint8[1] b = {2}> { y = ConvInteger<pads = [1, 1, 1, 1]>(x, w, a, b) }""",
         after="""g (uint8[N,1,4,4] x) => (int32[N,1,4,4] y)
             <float[1,1,3,3] w = {-1, 0, 1, 2, 3, 4, 5, 6, 7}, float a = {3}> {
-            f = Cast<to = 1>(x)  d = Sub(f, a)  p = Conv<pads = [1, 1, 1, 1]>(d, w)  y = Cast<to = 6>(p) }""",
+            f = Cast<to = FLOAT>(x)  d = Sub(f, a)  p = Conv<pads = [1, 1, 1, 1]>(d, w)  y = Cast<to = INT32>(p) }""",
     ),
     Fixed(
         "the output of DynamicQuantizeLinear",
         before="""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {1, -2, 3, 4}> {
-            q, s, z = DynamicQuantizeLinear(x)  i = MatMulInteger(q, w, z)  f = Cast<to = 1>(i)  y = Mul(f, s) }""",
+            q, s, z = DynamicQuantizeLinear(x)  i = MatMulInteger(q, w, z)  f = Cast<to = FLOAT>(i)  y = Mul(f, s) }""",
         after="""g (float[N,2] x) => (float[N,2] y)
             <float[2,2] w = {1, -2, 3, 4}, float o = {0}, float t = {255}, float k = {1}> {
             a = ReduceMin<keepdims = 0>(x)  b = Min(a, o)  c = ReduceMax<keepdims = 0>(x)  d = Max(c, o)
             e = Sub(d, b)  r = Div(e, t)  n = Equal(e, o)  s = Where(n, k, r)
             i0 = Div(b, s)  i1 = Sub(o, i0)  i2 = Clip(i1, o, t)  z = Round(i2)
             q0 = Div(x, s)  q1 = Round(q0)  q2 = Add(q1, z)  q = Clip(q2, o, t)
-            v = Sub(q, z)  p = MatMul(v, w)  i = Cast<to = 6>(p)  f = Cast<to = 1>(i)  y = Mul(f, s) }""",
+            v = Sub(q, z)  p = MatMul(v, w)  i = Cast<to = INT32>(p)  f = Cast<to = FLOAT>(i)  y = Mul(f, s) }""",
         safety=Safety.NUMERIC,
     ),
     Fixed(
@@ -115,21 +115,15 @@ integer_matmul_or_conv.examples = [
         before="""g (uint8[2,2] x) => (int32[2,2] y) <int8[2,2] w = {1, -2, 3, 4}, uint8[2] a = {7, 8}> {
             y = MatMulInteger(x, w, a) }""",
         after="""g (uint8[2,2] x) => (int32[2,2] y) <float[2,2] w = {1, -2, 3, 4}, float[2,1] a = {7, 8}> {
-            f = Cast<to = 1>(x)  d = Sub(f, a)  p = MatMul(d, w)  y = Cast<to = 6>(p) }""",
+            f = Cast<to = FLOAT>(x)  d = Sub(f, a)  p = MatMul(d, w)  y = Cast<to = INT32>(p) }""",
         runs=False,
     ),
     Fixed(
         "opset 10",
         before="""g (uint8[2,2] x) => (int32[2,2] y) <int8[2,2] w = {1, -2, 3, 4}> { y = MatMulInteger(x, w) }""",
         after="""g (uint8[2,2] x) => (int32[2,2] y) <float[2,2] w = {1, -2, 3, 4}> {
-            f = Cast<to = 1>(x)  p = MatMul(f, w)  y = Cast<to = 6>(p) }""",
+            f = Cast<to = FLOAT>(x)  p = MatMul(f, w)  y = Cast<to = INT32>(p) }""",
         opset=10,
     ),
     Silent("floats", "g (float[M,K] x, float[K,N] w) => (float[M,N] y) { y = MatMul(x, w) }"),
-    Silent(
-        "another domain's operator",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (uint8[M,3] x, int8[3,N] w) => (int32[M,N] y) { y = my.MatMulInteger(x, w) }""",
-        runs=False,
-    ),
 ]

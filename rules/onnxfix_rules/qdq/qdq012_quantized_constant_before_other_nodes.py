@@ -240,7 +240,7 @@ quantized_constant_before_other_nodes.examples = [
     Fixed(
         "gathered and scaled by Cast and Mul",
         before="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
-            t = Gather(w, i)  f = Cast<to = 1>(t)  y = Mul(f, s) }""",
+            t = Gather(w, i)  f = Cast<to = FLOAT>(t)  y = Mul(f, s) }""",
         after="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}, float k = {1}> {
             d = DequantizeLinear(w, k)  f = Gather(d, i)  y = Mul(f, s) }""",
         opset=21,
@@ -249,9 +249,9 @@ quantized_constant_before_other_nodes.examples = [
     Fixed(
         "cast to half precision",
         before="""g (float16[N,2] x) => (float16[N,2] y) <int8[2] w = {1, -128}> {
-            f = Cast<to = 10>(w)  y = Mul(x, f) }""",
+            f = Cast<to = FLOAT16>(w)  y = Mul(x, f) }""",
         after="""g (float16[N,2] x) => (float16[N,2] y) <int8[2] w = {1, -128}, float k = {1}> {
-            d = DequantizeLinear(w, k)  f = Cast<to = 10>(d)  y = Mul(x, f) }""",
+            d = DequantizeLinear(w, k)  f = Cast<to = FLOAT16>(d)  y = Mul(x, f) }""",
         opset=21,
         ir_version=10,
     ),
@@ -283,7 +283,7 @@ quantized_constant_before_other_nodes.examples = [
     Flagged(
         "a Cast to uint8, where -1 wraps",
         """g (int64[N] i) => (uint8[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, -1}> {
-            t = Gather(w, i)  y = Cast<to = 2>(t) }""",
+            t = Gather(w, i)  y = Cast<to = UINT8>(t) }""",
     ),
     Flagged(
         "a non-constant Gather with per-column scales",
@@ -298,7 +298,7 @@ quantized_constant_before_other_nodes.examples = [
     Silent(
         "a cast uint8 constant: the parser makes it int32",
         """g (int64[N] i) => (float[N,2] y) <uint8[3,2] w = {1, 2, 3, 4, 5, 6}> {
-            t = Gather(w, i)  y = Cast<to = 1>(t) }""",
+            t = Gather(w, i)  y = Cast<to = FLOAT>(t) }""",
     ),
     Silent(
         "a tensor quantized in the graph may be moved",
@@ -312,7 +312,7 @@ quantized_constant_before_other_nodes.examples = [
     ),
     Flagged(
         "opset 9, which has no DequantizeLinear",
-        "g (float[N,2] x) => (float[N,2] y) <int8[2] w = {3, -4}> { c = Cast<to = 1>(w)  y = Mul(x, c) }",
+        "g (float[N,2] x) => (float[N,2] y) <int8[2] w = {3, -4}> { c = Cast<to = FLOAT>(w)  y = Mul(x, c) }",
         opset=9,
     ),
 ]

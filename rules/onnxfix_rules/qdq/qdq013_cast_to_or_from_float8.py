@@ -57,8 +57,8 @@ def cast_to_or_from_float8(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/technical/float8.html
     """
-    data, output = node.input(0), node.output(0)
-    if data is None or output is None or not target_of(model).has_type(E4M3):
+    data, output = node.require(0), node.require_output(0)
+    if not target_of(model).has_type(E4M3):
         return
     source, result = model.shapes.elem_type(data), model.shapes.elem_type(output)
     if (source == E4M3) == (result == E4M3) or source is None or result is None:
@@ -100,22 +100,22 @@ def _dequantized(node: Node, data: Value, output: Value, result: int) -> Fix | N
 cast_to_or_from_float8.examples = [
     Fixed(
         "a round trip",
-        before="g (float[N] x) => (float[N] y) { q = Cast<to = 17>(x)  y = Cast<to = 1>(q) }",
+        before="g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E4M3FN>(x)  y = Cast<to = FLOAT>(q) }",
         after="""g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}, float t = {1}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, t) }""",
         opset=19,
     ),
     Fixed(
         "half precision with a quantized graph output",
-        before="g (float16[N] x) => (float8e4m3fn[N] y) { y = Cast<to = 17, saturate = 1>(x) }",
-        after="""g (float16[N] x) => (float8e4m3fn[N] y) <float16 s = {15360}, float8e4m3fn z = {0}> {
+        before="g (float16[N] x) => (float8e4m3fn[N] y) { y = Cast<to = FLOAT8E4M3FN, saturate = 1>(x) }",
+        after="""g (float16[N] x) => (float8e4m3fn[N] y) <float16 s = {f16(1.0)}, float8e4m3fn z = {0}> {
             y = QuantizeLinear(x, s, z) }""",
         opset=19,
     ),
     Fixed(
         "from a graph input to half precision",
-        before="g (float8e4m3fn[N] x) => (float16[N] y) { y = Cast<to = 10>(x) }",
-        after="g (float8e4m3fn[N] x) => (float16[N] y) <float16 s = {15360}> { y = DequantizeLinear(x, s) }",
+        before="g (float8e4m3fn[N] x) => (float16[N] y) { y = Cast<to = FLOAT16>(x) }",
+        after="g (float8e4m3fn[N] x) => (float16[N] y) <float16 s = {f16(1.0)}> { y = DequantizeLinear(x, s) }",
         opset=19,
     ),
     Fixed(
@@ -129,8 +129,8 @@ cast_to_or_from_float8.examples = [
     Fixed(
         "inside a branch",
         before="""g (float8e4m3fn[N] x, bool b) => (float[N] y) {
-            y = If(b)<then_branch = t () => (float[N] u) { u = Cast<to = 1>(x) },
-                      else_branch = e () => (float[N] v) { w = Cast<to = 1>(x)  v = Neg(w) }> }""",
+            y = If(b)<then_branch = t () => (float[N] u) { u = Cast<to = FLOAT>(x) },
+                      else_branch = e () => (float[N] v) { w = Cast<to = FLOAT>(x)  v = Neg(w) }> }""",
         after="""g (float8e4m3fn[N] x, bool b) => (float[N] y) {
             y = If(b)<then_branch = t () => (float[N] u) <float s = {1}> { u = DequantizeLinear(x, s) },
                       else_branch = e () => (float[N] v) <float r = {1}> {
@@ -139,25 +139,25 @@ cast_to_or_from_float8.examples = [
     ),
     Flagged(
         "without saturation overflow becomes NaN, unlike in TensorRT's QuantizeLinear",
-        "g (float[N] x) => (float[N] y) { q = Cast<to = 17, saturate = 0>(x)  y = DequantizeLinear(q, s) "
+        "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E4M3FN, saturate = 0>(x)  y = DequantizeLinear(q, s) "
         " s = Constant<value = float {1}>() }",
         opset=19,
         runs=False,
     ),
     Flagged(
         "from double, which cannot be quantized",
-        "g (double[N] x) => (float8e4m3fn[N] y) { y = Cast<to = 17>(x) }",
+        "g (double[N] x) => (float8e4m3fn[N] y) { y = Cast<to = FLOAT8E4M3FN>(x) }",
         opset=19,
         runs=False,
     ),
     Silent(
         "float8e5m2, which TensorRT does not support in any form",
-        "g (float[N] x) => (float[N] y) { q = Cast<to = 19>(x)  y = Cast<to = 1>(q) }",
+        "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E5M2>(x)  y = Cast<to = FLOAT>(q) }",
         opset=19,
     ),
     Silent(
         "a target without float8 support",
-        "g (float[N] x) => (float[N] y) { q = Cast<to = 17>(x)  y = Cast<to = 1>(q) }",
+        "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E4M3FN>(x)  y = Cast<to = FLOAT>(q) }",
         opset=19,
         target="trt8.6",
     ),
@@ -169,8 +169,10 @@ cast_to_or_from_float8.examples = [
     ),
     Silent(
         "other casts",
-        "g (float[N] x) => (float[N] y) { q = Cast<to = 10>(x)  y = Cast<to = 1>(q) }",
+        "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT16>(x)  y = Cast<to = FLOAT>(q) }",
         opset=19,
     ),
-    Silent("Cast to float8e5m2", "g (float[2] x) => (float8e5m2[2] y) { y = Cast<to=19>(x) }", opset=19),
+    Silent(
+        "Cast to float8e5m2", "g (float[2] x) => (float8e5m2[2] y) { y = Cast<to=FLOAT8E5M2>(x) }", opset=19
+    ),
 ]

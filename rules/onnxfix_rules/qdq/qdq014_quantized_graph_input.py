@@ -51,26 +51,26 @@ quantized_graph_input.examples = [
         before="""g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}, uint8 z = {114}> {
             y = DequantizeLinear(x, s, z) }""",
         after="""g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}, float z = {114}> {
-            f = Cast<to = 1>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
+            f = Cast<to = FLOAT>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
     ),
     Fixed(
         "without a zero point",
         before="g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { y = DequantizeLinear(x, s) }",
-        after="g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { f = Cast<to = 1>(x)  y = Mul(f, s) }",
+        after="g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { f = Cast<to = FLOAT>(x)  y = Mul(f, s) }",
     ),
     Fixed(
         "a Transpose before it",
         before="""g (uint8[N,4] x) => (float[4,N] y) <float s = {0.02}, uint8[4,N] t> {
             t = Transpose(x)  y = DequantizeLinear(t, s) }""",
         after="""g (uint8[N,4] x) => (float[4,N] y) <float s = {0.02}, float[4,N] t> {
-            f = Cast<to = 1>(x)  t = Transpose(f)  y = Mul(t, s) }""",
+            f = Cast<to = FLOAT>(x)  t = Transpose(f)  y = Mul(t, s) }""",
     ),
     Fixed(
         "per-channel scales, opset 13",
         before="""g (uint8[N,2,3] x) => (float[N,2,3] y) <float[2] s = {0.02, 0.03}, uint8[2] z = {3, 4}> {
             y = DequantizeLinear(x, s, z) }""",
         after="""g (uint8[N,2,3] x) => (float[N,2,3] y) <float[1,2,1] s = {0.02, 0.03}, float[1,2,1] z = {3, 4}> {
-            f = Cast<to = 1>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
+            f = Cast<to = FLOAT>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
         opset=13,
     ),
     Fixed(
@@ -78,14 +78,14 @@ quantized_graph_input.examples = [
         before="""g (uint8[N,4] x) => (float[N,4] y, float[N,4] v) <float s = {0.02}, float t = {0.03}> {
             y = DequantizeLinear(x, s)  v = DequantizeLinear(x, t) }""",
         after="""g (uint8[N,4] x) => (float[N,4] y, float[N,4] v) <float s = {0.02}, float t = {0.03}> {
-            f = Cast<to = 1>(x)  y = Mul(f, s)  g = Cast<to = 1>(x)  v = Mul(g, t) }""",
+            f = Cast<to = FLOAT>(x)  y = Mul(f, s)  g = Cast<to = FLOAT>(x)  v = Mul(g, t) }""",
     ),
     Fixed(
         "opset 10",
         before="""g (uint8[2,4] x) => (float[2,4] y) <float s = {0.02}, uint8 z = {114}> {
             y = DequantizeLinear(x, s, z) }""",
         after="""g (uint8[2,4] x) => (float[2,4] y) <float s = {0.02}, float z = {114}> {
-            f = Cast<to = 1>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
+            f = Cast<to = FLOAT>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
         opset=10,
     ),
     Flagged(
@@ -106,7 +106,7 @@ quantized_graph_input.examples = [
     ),
     Silent(
         "a Cast and Mul instead of DequantizeLinear",
-        "g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { f = Cast<to = 1>(x)  y = Mul(f, s) }",
+        "g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { f = Cast<to = FLOAT>(x)  y = Mul(f, s) }",
     ),
     Silent(
         "quantized in the graph: covered by QDQ004",

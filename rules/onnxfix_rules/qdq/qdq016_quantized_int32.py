@@ -27,8 +27,8 @@ def quantized_int32(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
     """
-    data, scale = node.input(0), node.input(1)
-    if data is None or scale is None or not is_op(node, "QuantizeLinear"):
+    data, scale = node.require(0), node.require(1)
+    if not is_op(node, "QuantizeLinear"):
         return
     if model.shapes.elem_type(data) != TensorProto.INT32:
         return
@@ -51,7 +51,7 @@ quantized_int32.examples = [
         before="""g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
-            f = Cast<to = 1>(x)  q = QuantizeLinear(f, s, z)  y = DequantizeLinear(q, s, z) }""",
+            f = Cast<to = FLOAT>(x)  q = QuantizeLinear(f, s, z)  y = DequantizeLinear(q, s, z) }""",
         opset=13,
         safety=Safety.NUMERIC,
         runs=False,

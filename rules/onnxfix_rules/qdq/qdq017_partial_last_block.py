@@ -281,36 +281,6 @@ partial_last_block.examples = [
         opset=21,
         ir_version=10,
     ),
-    Fixed(
-        "inside a branch",
-        before=f"""g (bool c, float[N,6] x) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
-            y = If(c)<then_branch = p () => (float[N,2] u) {{
-                d = DequantizeLinear<axis = 0, block_size = 4>(w, s)  u = MatMul(x, d) }},
-                else_branch = r () => (float[N,2] v) <float[6,2] k = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2}}> {{
-                v = MatMul(x, k) }}> }}""",
-        after=f"""g (bool c, float[N,6] x) => (float[N,2] y) <{_W}> {{
-            y = If(c)<then_branch = p () => (float[N,2] u) <float[3,2] s = {{1, 2, 1, 2, 10, 20}}> {{
-                d = DequantizeLinear<axis = 0, block_size = 2>(w, s)  u = MatMul(x, d) }},
-                else_branch = r () => (float[N,2] v) <float[6,2] k = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2}}> {{
-                v = MatMul(x, k) }}> }}""",
-        opset=21,
-        ir_version=10,
-    ),
-    Fixed(
-        "inside a local function",
-        before="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
-            g (float[N,6] x) => (float[N,2] y) { y = f.h(x) }
-            <domain: "f", opset_import: ["" : 21]> h (x) => (y) {
-            w = Constant<value = int8[6,2] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 120}>()
-            s = Constant<value = float[2,2] {1, 2, 10, 20}>()
-            d = DequantizeLinear<axis = 0, block_size = 4>(w, s)  y = MatMul(x, d) }""",
-        after="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
-            g (float[N,6] x) => (float[N,2] y) { y = f.h(x) }
-            <domain: "f", opset_import: ["" : 21]> h (x) => (y) {
-            w = Constant<value = int8[6,2] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 120}>()
-            s = Constant<value = float[3,2] {1, 2, 1, 2, 10, 20}>()
-            d = DequantizeLinear<axis = 0, block_size = 2>(w, s)  y = MatMul(x, d) }""",
-    ),
     Silent(
         "a size that depends on the function's caller",
         """<ir_version: 10, opset_import: ["" : 21, "f" : 1]>

@@ -178,17 +178,6 @@ bytes_in_int32_data.examples = [
                 a = Cast<to = 1>(w)  b = Cast<to = 1>(k)  u = Add(a, b) },
                 else_branch = r () => (float[4] v) { v = Neg(x) }> }""",
     ),
-    Fixed(
-        "inside a local function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "f" : 1]>
-            g (float[4] x) => (float[4] y) { y = f.h(x) }
-            <domain: "f", opset_import: ["" : 18]> h (x) => (y) {
-            w = Constant<value = uint8[4] {1, 2, 3, 4}>()  c = Cast<to = 1>(w)  y = Add(x, c) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "f" : 1]>
-            g (float[4] x) => (float[4] y) { y = f.h(x) }
-            <domain: "f", opset_import: ["" : 18]> h (x) => (y) {
-            w = Constant<value = uint8[4] {1, 2, 3, 4}>()  c = Cast<to = 1>(w)  y = Add(x, c) }""",
-    ),
     Flagged(
         "the constant may be overridden",
         """g (float[4] x, uint8[4] w) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> {

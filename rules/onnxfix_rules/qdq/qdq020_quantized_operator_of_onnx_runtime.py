@@ -192,9 +192,4 @@ quantized_operator_of_onnx_runtime.examples = [
         "the form after the fix",
         f"{_HEAD} {_I} {{ a = DequantizeLinear(x, s, z)  b = Sigmoid(a)  y = QuantizeLinear(b, t, z) }}",
     ),
-    Silent(
-        "a local function with that name",
-        f"""{_HEAD} {_I} {{ y = com.microsoft.QLinearSigmoid(x) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> QLinearSigmoid (a) => (b) {{ b = Identity(a) }}""",
-    ),
 ]

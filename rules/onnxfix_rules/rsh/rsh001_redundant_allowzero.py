@@ -89,26 +89,6 @@ redundant_allowzero.examples = [
             y = Reshape(x, s) z = Reshape(x, s) }""",
     ),
     Fixed(
-        "in the branch of an If, the shape captured from outside",
-        before="""g (bool b, float[N,4] x) => (float[M] y) <int64[1] s = {-1}> {
-            y = If (b) <then_branch = t () => (float[M] u) { u = Reshape<allowzero=1>(x, s) },
-                        else_branch = e () => (float[M] v) { v = Reshape(x, s) }> }""",
-        after="""g (bool b, float[N,4] x) => (float[M] y) <int64[1] s = {-1}> {
-            y = If (b) <then_branch = t () => (float[M] u) { u = Reshape(x, s) },
-                        else_branch = e () => (float[M] v) { v = Reshape(x, s) }> }""",
-    ),
-    Fixed(
-        "in a local function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[N,4] x) => (float[M] y) { y = my.flat(x) }
-            <domain: "my", opset_import: ["" : 18]> flat (a) => (b) {
-                s = Constant<value = int64[1] {-1}>() b = Reshape<allowzero=1>(a, s) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[N,4] x) => (float[M] y) { y = my.flat(x) }
-            <domain: "my", opset_import: ["" : 18]> flat (a) => (b) {
-                s = Constant<value = int64[1] {-1}>() b = Reshape(a, s) }""",
-    ),
-    Fixed(
         "TensorRT 8.4 requires the attribute: it becomes 0",
         before="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=1>(x, s) }",
         after="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=0>(x, s) }",
@@ -138,12 +118,6 @@ redundant_allowzero.examples = [
     Silent(
         "allowzero=0",
         "g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=0>(x, s) }",
-    ),
-    Silent(
-        "a Reshape of another domain",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[N,4] x) => (float[M] y) <int64[1] s = {-1}> { y = my.Reshape<allowzero=1>(x, s) }
-            <domain: "my", opset_import: ["" : 18]> Reshape<allowzero>(a, s) => (b) { b = Reshape(a, s) }""",
     ),
     Silent(
         "the attribute depends on the function's caller",

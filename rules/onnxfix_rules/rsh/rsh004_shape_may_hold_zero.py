@@ -193,20 +193,13 @@ computed_shape_may_hold_zero.examples = [
     Flagged(
         "float arithmetic: 0.5 * N is not proven to be at least 1",
         """g (float[N,4] x) => (float[A,B] y) <int64[1] i = {0}, float[1] half = {0.5}, int64[1] m = {-1}> {
-            d = Shape(x) n = Gather(d, i) f = Cast<to=1>(n) g = Mul(f, half) h = Floor(g) q = Cast<to=7>(h)
+            d = Shape(x) n = Gather(d, i) f = Cast<to=FLOAT>(n) g = Mul(f, half) h = Floor(g) q = Cast<to=INT64>(h)
             s = Concat<axis=0>(q, m) y = Reshape(x, s) }""",
     ),
     Flagged(
         "the count of nonzero elements may be 0",
         """g (float[4,4] x) => (float[A,B] y) <int64[1] one = {1}, int64[1] m = {-1}> {
             n = NonZero(x) d = Shape(n) k = Gather(d, one) s = Concat<axis=0>(k, m) y = Reshape(x, s) }""",
-    ),
-    Flagged(
-        "inside a branch",
-        """g (bool b, float[N,4] x) => (float[A,B] y) <int64[1] i = {0}, int64[1] two = {2}, int64[1] m = {-1}> {
-            d = Shape(x) n = Gather(d, i) h = Div(n, two) s = Concat<axis=0>(h, m)
-            y = If (b) <then_branch = t () => (float[A,B] u) { u = Reshape(x, s) },
-                        else_branch = e () => (float[A,B] v) { v = Identity(x) }> }""",
     ),
     Silent(
         "N itself: 0 only where the data is empty",

@@ -53,16 +53,6 @@ reshape_without_allowzero.examples = [
         target="trt8.4",
         runs=False,
     ),
-    Fixed(
-        "in the branch of an If",
-        before="""g (bool b, float[N,4] x) => (float[M] y) <int64[1] s = {-1}> {
-            y = If (b) <then_branch = t () => (float[M] u) { u = Reshape(x, s) },
-                        else_branch = e () => (float[M] v) { v = Reshape<allowzero=0>(x, s) }> }""",
-        after="""g (bool b, float[N,4] x) => (float[M] y) <int64[1] s = {-1}> {
-            y = If (b) <then_branch = t () => (float[M] u) { u = Reshape<allowzero=0>(x, s) },
-                        else_branch = e () => (float[M] v) { v = Reshape<allowzero=0>(x, s) }> }""",
-        target="trt8.4",
-    ),
     Silent("present", _PLAIN % "<allowzero=0>", target="trt8.4"),
     Silent("present, as 1", _PLAIN % "<allowzero=1>", target="trt8.4"),
     Silent("opset 13 does not have the attribute", _PLAIN % "", opset=13, target="trt8.4"),

@@ -144,15 +144,6 @@ squeeze_without_axes.examples = [
         after="g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }",
     ),
     Fixed(
-        "inside a branch, the data captured from outside",
-        before="""g (bool b, float[1,3] x) => (float[3] y) {
-            y = If (b) <then_branch = t () => (float[3] u) { u = Squeeze(x) },
-                        else_branch = e () => (float[3] v) <int64[1] a = {0}> { v = Squeeze(x, a) }> }""",
-        after="""g (bool b, float[1,3] x) => (float[3] y) {
-            y = If (b) <then_branch = t () => (float[3] u) <int64[1] a = {0}> { u = Squeeze(x, a) },
-                        else_branch = e () => (float[3] v) <int64[1] a = {0}> { v = Squeeze(x, a) }> }""",
-    ),
-    Fixed(
         "IR version 3: the axes become a Constant node, not another input",
         before="g (float[1,3] x) => (float[3] y) { y = Squeeze(x) }",
         after="g (float[1,3] x) => (float[3] y) { a = Constant<value = int64[1] {0}>() y = Squeeze(x, a) }",

@@ -9,7 +9,6 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from onnxfix.rule import AddNode, Dim, Draft, Node, Value, symbols
-from onnxfix_rules.ops._rewrite import unsqueeze
 from onnxfix_rules.ops.expansions._formulas import Operand, scalar
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
@@ -100,7 +99,7 @@ def attend(
 def _filtered(draft: Draft, key: Operand, masks: Masking, elem: int) -> str:
     """What the caller's mask adds to the scores."""
     if masks.lengths is not None:
-        ends = unsqueeze(draft, masks.lengths, [1])
+        ends = draft.unsqueeze(masks.lengths, [1])
         seen, axes = draft.add("Less", [_positions(draft, key), ends]), [1, 2]
     else:
         assert masks.raw is not None
@@ -108,13 +107,13 @@ def _filtered(draft: Draft, key: Operand, masks: Masking, elem: int) -> str:
         seen = draft.add("Greater", [masks.raw, zero])
         axes = [1, 2] if draft.anchor.model.shapes.rank(masks.raw) == 2 else [1]
     values = [scalar(draft, number, elem, "masked") for number in (0.0, masks.filtered)]
-    return unsqueeze(draft, draft.add("Where", [seen, *values]), axes)
+    return draft.unsqueeze(draft.add("Where", [seen, *values]), axes)
 
 
 def _causal(draft: Draft, query: Operand, key: Operand, scores: str, elem: int, masks: Masking) -> str:
     """The scores with keys after the query's position masked."""
     lowest = np.finfo(np.float16 if elem == TensorProto.FLOAT16 else np.float32).min
-    rows = unsqueeze(draft, _positions(draft, query, masks.past), [1])
+    rows = draft.unsqueeze(_positions(draft, query, masks.past), [1])
     later = draft.add("Less", [rows, _positions(draft, key)])
     return draft.add("Where", [later, scalar(draft, float(lowest), elem, "least"), scores])
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from onnxfix.rule import INTEGERS
 from onnxfix_rules.ops._integers import Computer
-from onnxfix_rules.ops._result import summed
 
 _EXACT = 32
 """Bits summed at once: ONNX Runtime 1.31 rounds sums of int64 to double."""
@@ -138,4 +137,4 @@ class _Bits:
 
     def total(self, ones: str, weights: str) -> str:
         """The sum of the weights of the ones."""
-        return summed(self.computer.draft, self.computer.add("Mul", ones, weights), self.rank)
+        return self.computer.draft.sum(self.computer.add("Mul", ones, weights), [self.rank])

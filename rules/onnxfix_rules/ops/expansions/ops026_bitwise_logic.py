@@ -56,57 +56,57 @@ bitwise_logic.examples = [
         Fixed(
             f"{bitwise} of booleans, between Casts",
             before=f"""g (bool[N,3] p, bool[3] q) => (bool[N,3] y) {{
-                a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  c = {bitwise}(a, b)  y = Cast<to = 9>(c) }}""",
+                a = Cast<to = INT32>(p)  b = Cast<to = INT32>(q)  c = {bitwise}(a, b)  y = Cast<to = BOOL>(c) }}""",
             after=f"""g (bool[N,3] p, bool[3] q) => (bool[N,3] y) {{
-                l = {logic}(p, q)  c = Cast<to = 6>(l)  y = Cast<to = 9>(c) }}""",
+                l = {logic}(p, q)  c = Cast<to = INT32>(l)  y = Cast<to = BOOL>(c) }}""",
         )
         for bitwise, logic in _LOGIC.items()
     ),
     Fixed(
         "the result stays an integer",
         before="""g (bool[N] p, bool[N] q) => (int64[N] y) {
-            a = Cast<to = 7>(p)  b = Cast<to = 7>(q)  y = BitwiseOr(a, b) }""",
-        after="g (bool[N] p, bool[N] q) => (int64[N] y) { l = Or(p, q)  y = Cast<to = 7>(l) }",
+            a = Cast<to = INT64>(p)  b = Cast<to = INT64>(q)  y = BitwiseOr(a, b) }""",
+        after="g (bool[N] p, bool[N] q) => (int64[N] y) { l = Or(p, q)  y = Cast<to = INT64>(l) }",
     ),
     Fixed(
         "a chain of three, the last a constant of 0 and 1",
         before="""g (bool[2] p, bool[2] q) => (int32[2] y) <int32[2] k = {1, 0}> {
-            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  c = BitwiseOr(a, b)  y = BitwiseAnd(k, c) }""",
+            a = Cast<to = INT32>(p)  b = Cast<to = INT32>(q)  c = BitwiseOr(a, b)  y = BitwiseAnd(k, c) }""",
         after="""g (bool[2] p, bool[2] q) => (int32[2] y) <bool[2] k = {1, 0}> {
-            l = Or(p, q)  m = And(k, l)  y = Cast<to = 6>(m) }""",
+            l = Or(p, q)  m = And(k, l)  y = Cast<to = INT32>(m) }""",
     ),
     Fixed(
         "in a branch, with captured Casts that other nodes read",
         before="""g (bool[2] p, bool[2] q, bool c) => (int32[2] y, int32[2] a) {
-            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)
+            a = Cast<to = INT32>(p)  b = Cast<to = INT32>(q)
             y = If(c)<then_branch = t () => (int32[2] u) { u = BitwiseXor(a, b) },
                       else_branch = e () => (int32[2] v) { v = Neg(b) }> }""",
         after="""g (bool[2] p, bool[2] q, bool c) => (int32[2] y, int32[2] a) {
-            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)
-            y = If(c)<then_branch = t () => (int32[2] u) { l = Xor(p, q)  u = Cast<to = 6>(l) },
+            a = Cast<to = INT32>(p)  b = Cast<to = INT32>(q)
+            y = If(c)<then_branch = t () => (int32[2] u) { l = Xor(p, q)  u = Cast<to = INT32>(l) },
                       else_branch = e () => (int32[2] v) { v = Neg(b) }> }""",
     ),
     Silent(
         "a constant with another bit set",
         """g (bool[2] p) => (int32[2] y) <int32[2] k = {1, 2}> {
-            a = Cast<to = 6>(p)  y = BitwiseAnd(a, k) }""",
+            a = Cast<to = INT32>(p)  y = BitwiseAnd(a, k) }""",
     ),
     Silent(
         "arbitrary integers",
-        "g (int32[2] p, bool[2] q) => (int32[2] y) { b = Cast<to = 6>(q)  y = BitwiseAnd(p, b) }",
+        "g (int32[2] p, bool[2] q) => (int32[2] y) { b = Cast<to = INT32>(q)  y = BitwiseAnd(p, b) }",
     ),
     Silent(
         "integers that were cast to other integers",
         """g (int32[2] p, bool[2] q) => (int64[2] y) {
-            a = Cast<to = 7>(p)  b = Cast<to = 7>(q)  y = BitwiseAnd(a, b) }""",
+            a = Cast<to = INT64>(p)  b = Cast<to = INT64>(q)  y = BitwiseAnd(a, b) }""",
     ),
     Silent(
         "a default of a graph input",
         """g (bool[2] p, int32[2] k) => (int32[2] y) <int32[2] k = {1, 0}> {
-            a = Cast<to = 6>(p)  y = BitwiseAnd(a, k) }""",
+            a = Cast<to = INT32>(p)  y = BitwiseAnd(a, k) }""",
     ),
     Silent(
         "BitwiseNot, which turns 0 into -1",
-        "g (bool[2] p) => (int32[2] y) { a = Cast<to = 6>(p)  y = BitwiseNot(a) }",
+        "g (bool[2] p) => (int32[2] y) { a = Cast<to = INT32>(p)  y = BitwiseNot(a) }",
     ),
 ]

@@ -46,10 +46,10 @@ def bit_shift(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__BitShift.html
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    data, amounts, output = node.input(0), node.input(1), node.output()
+    data, amounts, output = node.input(0), node.require(1), node.require_output()
     target = target_of(model)
     elem = None if data is None else model.shapes.elem_type(data)
-    if data is None or amounts is None or output is None or target.imports("BitShift") is not False:
+    if data is None or target.imports("BitShift") is not False:
         return
     if elem not in (*SMALL, *WIDE) or not target.has_type(elem) or target.imports("Mod") is not True:
         return
@@ -157,36 +157,36 @@ bit_shift.examples = [
         "the high half of packed bytes",
         before='g (uint8[N,3] x) => (uint8[N,3] y) <uint8 s = {4}> { y = BitShift<direction = "RIGHT">(x, s) }',
         after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32 f = {16}> {
-            w = Cast<to = 6>(x)  r = Div(w, f)  y = Cast<to = 2>(r) }""",
+            w = Cast<to = INT32>(x)  r = Div(w, f)  y = Cast<to = UINT8>(r) }""",
     ),
     Fixed(
         "to the left by several amounts, the last one out of range",
         before="""g (uint8[N,3] x) => (uint8[N,3] y) <uint8[3] s = {1, 7, 8}> {
             y = BitShift<direction = "LEFT">(x, s) }""",
         after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32[3] f = {2, 128, 256}, int32 m = {256}> {
-            w = Cast<to = 6>(x)  p = Mul(w, f)  r = Mod(p, m)  y = Cast<to = 2>(r) }""",
+            w = Cast<to = INT32>(x)  p = Mul(w, f)  r = Mod(p, m)  y = Cast<to = UINT8>(r) }""",
     ),
     Fixed(
         "non-constant amounts: a table of powers",
         before='g (uint8[N] x, uint8[N] s) => (uint8[N] y) { y = BitShift<direction = "RIGHT">(x, s) }',
         after=f"""g (uint8[N] x, uint8[N] s) => (uint8[N] y) <{_TABLE}> {{
-            v = Cast<to = 6>(s)  b = Greater(v, k)  i = Where(b, k, v)  f = Gather(t, i)
-            w = Cast<to = 6>(x)  r = Div(w, f)  y = Cast<to = 2>(r) }}""",
+            v = Cast<to = INT32>(s)  b = Greater(v, k)  i = Where(b, k, v)  f = Gather(t, i)
+            w = Cast<to = INT32>(x)  r = Div(w, f)  y = Cast<to = UINT8>(r) }}""",
         runs=False,  # ONNX Runtime's machine shift wraps amounts beyond 31
     ),
     Fixed(
         "powers of two",
         before='g (uint8[N] s) => (uint8[N] y) <uint8 x = {1}> { y = BitShift<direction = "LEFT">(x, s) }',
         after=f"""g (uint8[N] s) => (uint8[N] y) <{_TABLE}, int32 one = {{1}}, int32 m = {{256}}> {{
-            v = Cast<to = 6>(s)  b = Greater(v, k)  i = Where(b, k, v)  f = Gather(t, i)
-            p = Mul(one, f)  r = Mod(p, m)  y = Cast<to = 2>(r) }}""",
+            v = Cast<to = INT32>(s)  b = Greater(v, k)  i = Where(b, k, v)  f = Gather(t, i)
+            p = Mul(one, f)  r = Mod(p, m)  y = Cast<to = UINT8>(r) }}""",
         runs=False,
     ),
     Fixed(
         "a negative value to the right: toward minus infinity",
         before='g (int32[N] x) => (int32[N] y) <int32 s = {3}> { y = BitShift<direction = "RIGHT">(x, s) }',
         after="""g (int32[N] x) => (int32[N] y) <int64 f = {8}> {
-            w = Cast<to = 7>(x)  m = Mod(w, f)  d = Sub(w, m)  r = Div(d, f)  y = Cast<to = 6>(r) }""",
+            w = Cast<to = INT64>(x)  m = Mod(w, f)  d = Sub(w, m)  r = Div(d, f)  y = Cast<to = INT32>(r) }""",
         opset=28,
         ir_version=14,
     ),

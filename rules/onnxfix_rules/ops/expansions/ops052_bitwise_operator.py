@@ -52,10 +52,10 @@ def bitwise_operator(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__BitwiseAnd.html
     """
-    output, first = node.output(), node.input(0)
+    output, first = node.require_output(), node.input(0)
     elem = None if first is None else model.shapes.elem_type(first)
     target = target_of(model)
-    if output is None or first is None or elem not in _TYPES or not _is_supported(model, elem):
+    if first is None or elem not in _TYPES or not _is_supported(model, elem):
         return
     if target.imports(node.op_type) is not False:
         return
@@ -124,13 +124,13 @@ bitwise_operator.examples = [
         "the low half of packed bytes",
         before="g (uint8[N,3] x) => (uint8[N,3] y) <uint8 m = {15}> { y = BitwiseAnd(x, m) }",
         after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32 m = {16}> {
-            w = Cast<to = 6>(x)  r = Mod(w, m)  y = Cast<to = 2>(r) }""",
+            w = Cast<to = INT32>(x)  r = Mod(w, m)  y = Cast<to = UINT8>(r) }""",
     ),
     Fixed(
         "the high half: minus the bits below",
         before="g (uint8[N,3] x) => (uint8[N,3] y) <uint8 m = {240}> { y = BitwiseAnd(m, x) }",
         after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32 m = {16}> {
-            w = Cast<to = 6>(x)  l = Mod(w, m)  r = Sub(w, l)  y = Cast<to = 2>(r) }""",
+            w = Cast<to = INT32>(x)  l = Mod(w, m)  r = Sub(w, l)  y = Cast<to = UINT8>(r) }""",
     ),
     Fixed(
         "bits 2 to 5, and bit 31 of a negative mask, of int32",
@@ -155,7 +155,7 @@ bitwise_operator.examples = [
         "inverting the bits of bytes",
         before="g (uint8[N] x) => (uint8[N] y) { y = BitwiseNot(x) }",
         after="""g (uint8[N] x) => (uint8[N] y) <int32 k = {255}> {
-            w = Cast<to = 6>(x)  r = Sub(k, w)  y = Cast<to = 2>(r) }""",
+            w = Cast<to = INT32>(x)  r = Sub(k, w)  y = Cast<to = UINT8>(r) }""",
     ),
     Fixed(
         "two tensors, bit by bit, broadcast",
@@ -163,10 +163,10 @@ bitwise_operator.examples = [
         after="""g (uint8[N,3] x, uint8[3] z) => (uint8[N,3] y)
             <int32[8] p = {1, 2, 4, 8, 16, 32, 64, 128}, int32[8] ws = {1, 2, 4, 8, 16, 32, 64, 128}, int32 two = {2},
              int64[1] a = {-1}, int64[1] s = {2}> {
-            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)
+            v = Cast<to = INT32>(x)  w = Cast<to = INT32>(z)
             b = Unsqueeze(v, a)  c = Div(b, p)  d = Mod(c, two)
             e = Unsqueeze(w, a)  f = Div(e, p)  h = Mod(f, two)
-            i = Mul(d, h)  j = Mul(i, ws)  k = ReduceSum<keepdims = 0>(j, s)  y = Cast<to = 2>(k) }""",
+            i = Mul(d, h)  j = Mul(i, ws)  k = ReduceSum<keepdims = 0>(j, s)  y = Cast<to = UINT8>(k) }""",
     ),
     Fixed(
         "empty tensors",
@@ -174,10 +174,10 @@ bitwise_operator.examples = [
         after="""g (uint8[0,3] x, uint8[3] z) => (uint8[0,3] y)
             <int32[8] p = {1, 2, 4, 8, 16, 32, 64, 128}, int32[8] ws = {1, 2, 4, 8, 16, 32, 64, 128}, int32 two = {2},
              int64[1] a = {-1}, int64[1] s = {2}> {
-            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)
+            v = Cast<to = INT32>(x)  w = Cast<to = INT32>(z)
             b = Unsqueeze(v, a)  c = Div(b, p)  d = Mod(c, two)
             e = Unsqueeze(w, a)  f = Div(e, p)  h = Mod(f, two)
-            i = Mul(d, h)  j = Mul(i, ws)  k = ReduceSum<keepdims = 0>(j, s)  y = Cast<to = 2>(k) }""",
+            i = Mul(d, h)  j = Mul(i, ws)  k = ReduceSum<keepdims = 0>(j, s)  y = Cast<to = UINT8>(k) }""",
     ),
     Fixed(
         "signed: the sign bit apart from the others",
@@ -185,14 +185,14 @@ bitwise_operator.examples = [
         after="""g (int8[3] x, int8[3] z) => (int8[3] y)
             <int32[7] p = {1, 2, 4, 8, 16, 32, 64}, int32[7] ws = {1, 2, 4, 8, 16, 32, 64}, int32 two = {2},
              int64[1] a = {-1}, int64[1] last = {1}, int32 zero = {0}, int32 n = {-128}> {
-            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)
+            v = Cast<to = INT32>(x)  w = Cast<to = INT32>(z)
             s = Less(v, zero)  sn = Where(s, n, zero)  sl = Sub(v, sn)
             b = Unsqueeze(sl, a)  c = Div(b, p)  d = Mod(c, two)
             t = Less(w, zero)  tn = Where(t, n, zero)  tl = Sub(w, tn)
             e = Unsqueeze(tl, a)  f = Div(e, p)  h = Mod(f, two)
             i = Mul(d, h)  j = Mul(i, ws)  k = ReduceSum<keepdims = 0>(j, last)
             l = And(s, t)  m = Where(l, n, zero)  both = Add(k, m)
-            q = Sub(v, both)  r = Sub(w, both)  u = Add(q, r)  y = Cast<to = 3>(u) }""",
+            q = Sub(v, both)  r = Sub(w, both)  u = Add(q, r)  y = Cast<to = INT8>(u) }""",
     ),
     Fixed(
         "a constant of several masks",
@@ -200,20 +200,20 @@ bitwise_operator.examples = [
         after="""g (uint8[2] x) => (uint8[2] y)
              <int64[1] a = {-1}, int64[1] e = {1}, int32[8] p = {1, 2, 4, 8, 16, 32, 64, 128},
              int32 two = {2}, int32[2,8] w = {1, 2, 4, 8, 0, 0, 0, 0, 1, 2, 4, 0, 0, 0, 0, 0}> {
-            v = Cast<to = 6>(x)  b = Unsqueeze(v, a)  c = Div(b, p)  d = Mod(c, two)
-            j = Mul(d, w)  k = ReduceSum<keepdims = 0>(j, e)  y = Cast<to = 2>(k) }""",
+            v = Cast<to = INT32>(x)  b = Unsqueeze(v, a)  c = Div(b, p)  d = Mod(c, two)
+            j = Mul(d, w)  k = ReduceSum<keepdims = 0>(j, e)  y = Cast<to = UINT8>(k) }""",
     ),
     Silent(
         "a mask that is a graph input's default, and an unknown rank",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (int32[2] x, int32 m) => (int32[2] y) <int32 m = {15}> { u = my.Unknown(x)  c = Cast<to = 6>(u)
+            g (int32[2] x, int32 m) => (int32[2] y) <int32 m = {15}> { u = my.Unknown(x)  c = Cast<to = INT32>(u)
             y = BitwiseAnd(c, m) }""",
         runs=False,
     ),
     Silent(
         "booleans cast to integers (OPS026)",
         """g (bool[N] p, bool[N] q) => (int32[N] y) {
-            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  y = BitwiseOr(a, b) }""",
+            a = Cast<to = INT32>(p)  b = Cast<to = INT32>(q)  y = BitwiseOr(a, b) }""",
     ),
     Silent("a type that TensorRT does not support", "g (uint16[N] x) => (uint16[N] y) { y = BitwiseNot(x) }"),
     Silent(

@@ -24,7 +24,6 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops._result import put
 
 _LAYERS = 200
 _STEP_LAYERS = 8
@@ -52,9 +51,9 @@ def cumulative_product(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__CumProd.html
     """
-    data, axis, output = node.input(0), node.input(1), node.output()
+    data, axis, output = node.input(0), node.require(1), node.require_output()
     elem = None if data is None else model.shapes.elem_type(data)
-    if data is None or axis is None or output is None or target_of(model).imports("CumProd") is not False:
+    if data is None or target_of(model).imports("CumProd") is not False:
         return
     fix = None
     if elem and target_of(model).has_type(elem):
@@ -91,7 +90,7 @@ def _fix(node: Node, data: Value, axis: Value, output: Value) -> Fix | None:
         result = _selected(draft, axis, products, model)
     else:
         result = next(iter(products.values()))
-    put(draft, result, output)
+    draft.replace_output(node, result)
     safety = Safety.EXACT if dtypes.is_integer(elem) else Safety.NUMERIC
     return Fix("multiply by copies shifted by 1, 2, 4, ...", draft.edits, safety)
 

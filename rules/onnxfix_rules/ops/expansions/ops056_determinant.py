@@ -23,8 +23,6 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops import _rewrite as rw
-from onnxfix_rules.ops._result import put, summed
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 _ROWS = range(2, 5)
@@ -47,8 +45,8 @@ def determinant(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__Det.html
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None or target_of(model).imports("Det") is not False:
+    data, output = node.require(0), node.require_output()
+    if target_of(model).imports("Det") is not False:
         return
     shape, elem = model.shapes.shape(data), model.shapes.elem_type(data)
     fix = None
@@ -71,7 +69,7 @@ def _decomposed(node: Node, data: Value, output: Value, size: int, elem: int, ra
     ]
     pairs: list[tuple[int, ...]] = list(itertools.combinations(range(size), 2))
     if size == 2:
-        put(draft, rw.squeeze(draft, _minors(draft, rows[0], rows[1], pairs), [-1]), output)
+        draft.replace_output(node, draft.squeeze(_minors(draft, rows[0], rows[1], pairs), [-1]))
     else:
         # Each column, or pair of columns, with the minor of the remaining columns.
         own = [(column,) for column in range(3)] if size == 3 else pairs
@@ -81,7 +79,7 @@ def _decomposed(node: Node, data: Value, output: Value, size: int, elem: int, ra
         product = draft.add("Mul", [first, _minors(draft, rows[-2], rows[-1], left)])
         weights = draft.constant(np.array(signs, helper.tensor_dtype_to_np_dtype(elem)), "signs")
         weighed = draft.add("Mul", [product, weights])
-        put(draft, summed(draft, weighed, rank - 2), output)
+        draft.replace_output(node, draft.sum(weighed, [rank - 2]))
     return Fix("decompose the determinant", draft.edits, Safety.NUMERIC)
 
 

@@ -22,7 +22,6 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops._result import put
 from onnxfix_rules.ops.expansions._fourier import LIMIT, Transform
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
@@ -48,8 +47,8 @@ def fourier_transform(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__DFT.html
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None or target_of(model).imports("DFT") is not False:
+    data, output = node.require(0), node.require_output()
+    if target_of(model).imports("DFT") is not False:
         return
     fix = _fix(node, model, data, output)
     yield Match(
@@ -76,12 +75,12 @@ def _fix(node: Node, model: Model, data: Value, output: Value) -> Fix | None:
     draft = Draft(node)
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem))
     if axis is not None:
-        put(draft, _along(draft, data, axis, len(sizes), found[axis], dtype), output)
+        draft.replace_output(node, _along(draft, data, axis, len(sizes), found[axis], dtype))
         return Fix("multiply by the transform's matrix", draft.edits, Safety.NUMERIC)
     static = [size for size in sizes if size is not None]
     if len(static) < len(sizes) or 0 in static:
         return None
-    put(draft, _selected(draft, node, static, found, dtype), output)
+    draft.replace_output(node, _selected(draft, node, static, found, dtype))
     return Fix("multiply by the transforms' matrices and select one", draft.edits, Safety.NUMERIC)
 
 

@@ -42,10 +42,10 @@ def bit_cast_of_bytes(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__BitCast.html
     """
-    data, output, to = node.input(0), node.output(), node.attr("to", 0)
+    data, output, to = node.input(0), node.require_output(), node.attr("to", 0)
     elem = None if data is None else model.shapes.elem_type(data)
     target = target_of(model)
-    if data is None or output is None or elem is None or to not in _BYTES or not target.has_type(to):
+    if data is None or elem is None or to not in _BYTES or not target.has_type(to):
         return
     if target.imports("BitCast") is not False or not target.has_type(elem):
         return
@@ -69,30 +69,30 @@ def bit_cast_of_bytes(node: Node, model: Model) -> Iterator[Match]:
 bit_cast_of_bytes.examples = [
     Fixed(
         "int8 as uint8",
-        before="g (int8[N] x) => (uint8[N] y) { y = BitCast<to = 2>(x) }",
+        before="g (int8[N] x) => (uint8[N] y) { y = BitCast<to = UINT8>(x) }",
         after="""g (int8[N] x) => (uint8[N] y) <int32 m = {256}> {
-            w = Cast<to = 6>(x)  r = Mod(w, m)  y = Cast<to = 2>(r) }""",
+            w = Cast<to = INT32>(x)  r = Mod(w, m)  y = Cast<to = UINT8>(r) }""",
         opset=26,
         ir_version=13,
     ),
     Fixed(
         "uint8 as int8",
-        before="g (uint8[N] x) => (int8[N] y) { y = BitCast<to = 3>(x) }",
+        before="g (uint8[N] x) => (int8[N] y) { y = BitCast<to = INT8>(x) }",
         after="""g (uint8[N] x) => (int8[N] y) <int32 h = {128}, int32 m = {256}> {
-            w = Cast<to = 6>(x)  a = Add(w, h)  r = Mod(a, m)  s = Sub(r, h)  y = Cast<to = 3>(s) }""",
+            w = Cast<to = INT32>(x)  a = Add(w, h)  r = Mod(a, m)  s = Sub(r, h)  y = Cast<to = INT8>(s) }""",
         opset=26,
         ir_version=13,
     ),
     Fixed(
         "booleans, which are bytes of 0 and 1",
-        before="g (bool[N] x) => (uint8[N] y) { y = BitCast<to = 2>(x) }",
-        after="g (bool[N] x) => (uint8[N] y) { y = Cast<to = 2>(x) }",
+        before="g (bool[N] x) => (uint8[N] y) { y = BitCast<to = UINT8>(x) }",
+        after="g (bool[N] x) => (uint8[N] y) { y = Cast<to = UINT8>(x) }",
         opset=26,
         ir_version=13,
     ),
     Silent(
         "the bits of a float",
-        "g (float[N] x) => (int32[N] y) { y = BitCast<to = 6>(x) }",
+        "g (float[N] x) => (int32[N] y) { y = BitCast<to = INT32>(x) }",
         opset=26,
         ir_version=13,
     ),

@@ -44,8 +44,8 @@ def known_optional(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__OptionalHasElement.html
     """
-    output, value = node.output(), node.input(0)
-    if output is None or target_of(model).imports(node.op_type) is not False:
+    output, value = node.require_output(), node.input(0)
+    if target_of(model).imports(node.op_type) is not False:
         return
     tensor = None if value is None else _tensor(value, node, model)
     if value is not None and tensor is None:

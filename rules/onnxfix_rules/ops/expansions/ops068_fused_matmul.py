@@ -50,8 +50,8 @@ def fused_matmul(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.FusedMatMul
     """
-    left, right, output = node.input(0), node.input(1), node.output()
-    if node.function is not None or left is None or right is None or output is None or len(node.inputs) != 2:
+    left, right, output = node.require(0), node.require(1), node.require_output()
+    if node.function is not None or len(node.inputs) != 2:
         return
     fix = _decomposed(node, left, right, output, model)
     yield Match(
@@ -153,15 +153,6 @@ fused_matmul.examples = [
         after=f"{_HEAD} g (float[3] x, float[3,4] w) => (float[4] y) {{ y = MatMul(x, w) }}",
         safety=Safety.NUMERIC,
     ),
-    Fixed(
-        "in a branch",
-        before=f"""{_HEAD} g (float[2,2] x, bool c) => (float[2,2] y) {{
-            y = If(c)<then_branch = p () => (float[2,2] u) {{ u = com.microsoft.FusedMatMul(x, x) }},
-                      else_branch = q () => (float[2,2] v) {{ v = Neg(x) }}> }}""",
-        after=f"""{_HEAD} g (float[2,2] x, bool c) => (float[2,2] y) {{
-            y = If(c)<then_branch = p () => (float[2,2] u) {{ u = MatMul(x, x) }},
-                      else_branch = q () => (float[2,2] v) {{ v = Neg(x) }}> }}""",
-    ),
     Flagged(
         "a factor of unknown rank, transposed",
         f"""{_HEAD} g (float x, float[4,3] w) => (float[N,4] y) {{
@@ -182,11 +173,6 @@ fused_matmul.examples = [
         after=f"""{_HEAD} g (float[3] x, float[4,3] w) => (float[4] y) {{
             t = Transpose<perm = [1,0]>(w)  y = MatMul(x, t) }}""",
         safety=Safety.NUMERIC,
-    ),
-    Silent(
-        "a local function of that name",
-        f"""{_PRODUCT} {{ y = com.microsoft.FusedMatMul(x, w) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> FusedMatMul (a, b) => (c) {{ c = MatMul(a, b) }}""",
     ),
     Silent(
         "another fused product, for which a plugin may exist",

@@ -241,10 +241,4 @@ fused_activation.examples = [
         runs=False,
     ),
     Silent("ONNX's Conv", f"{_HEAD} {_G} {{ y = Conv<{_P}>(x, w) }}"),
-    Silent(
-        "a local function of that name",
-        f"""{_HEAD} {_G} {{ y = com.microsoft.FusedConv<{_P}>(x, w) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> FusedConv <pads> (a, b) => (c) {{
-                c = Conv<pads = @pads>(a, b) }}""",
-    ),
 ]

@@ -24,7 +24,6 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops import _rewrite
 from onnxfix_rules.ops._runtimes import origin
 from onnxfix_rules.ops.expansions import _attend
 from onnxfix_rules.ops.expansions._formulas import known_float
@@ -95,7 +94,7 @@ def _fix(node: Node, model: Model) -> Fix | None:
         masks = replace(masks, past=old[0])
     scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(sizes[0] // heads)
     if present is not None and is_read(present):
-        both = [_rewrite.unsqueeze(draft, one, [0]) for one in (key, value)]
+        both = [draft.unsqueeze(one, [0]) for one in (key, value)]
         draft.add("Concat", both, output=present.name, axis=0)
     _attend.attend(draft, (query, key, value), scale, masks, elem, sizes[2], output.name)
     return Fix("decompose Attention", draft.edits, Safety.NUMERIC)
@@ -161,9 +160,9 @@ attention_of_onnx_runtime.examples = [
         before=_before(attributes="num_heads = 2, unidirectional = 1"),
         after=f"""{_HEAD} {_G.format(more="")} <{_SHAPES}, int64 n0 = {{0}}, int64 n1 = {{1}}, int64 n2 = {{2}},
             int64[1] e = {{1}}, int64 m0 = {{0}}, int64 m1 = {{1}}, int64 m2 = {{2}}, float b = {{-3.4028235e38}}> {{
-            {_SPLIT} g1 = Shape(q)  g2 = Gather<axis = 0>(g1, n2)  g3 = Range(n0, g2, n1)  g4 = Cast<to = 6>(g3)
+            {_SPLIT} g1 = Shape(q)  g2 = Gather<axis = 0>(g1, n2)  g3 = Range(n0, g2, n1)  g4 = Cast<to = INT32>(g3)
             g5 = Unsqueeze(g4, e)  j1 = Shape(k)  j2 = Gather<axis = 0>(j1, m2)  j3 = Range(m0, j2, m1)
-            j4 = Cast<to = 6>(j3)  g6 = Less(g5, j4)  s3 = Where(g6, b, s2)  {_END.format(scores="s3")}""",
+            j4 = Cast<to = INT32>(j3)  g6 = Less(g5, j4)  s3 = Where(g6, b, s2)  {_END.format(scores="s3")}""",
         safety=Safety.NUMERIC,
     ),
     Flagged(

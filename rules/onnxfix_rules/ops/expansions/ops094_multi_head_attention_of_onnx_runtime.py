@@ -253,10 +253,4 @@ multi_head_attention_of_onnx_runtime.examples = [
         runs=False,
         target="rtx",
     ),
-    Silent(
-        "a local function of that name",
-        f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = com.microsoft.MultiHeadAttention(x) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> MultiHeadAttention (a) => (b) {{ b = Neg(a) }}""",
-        target="rtx",
-    ),
 ]

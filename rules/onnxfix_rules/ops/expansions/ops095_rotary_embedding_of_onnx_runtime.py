@@ -23,7 +23,6 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops import _rewrite
 from onnxfix_rules.ops._runtimes import origin
 from onnxfix_rules.ops.expansions import _attend
 from onnxfix_rules.ops.expansions._formulas import Operand, known_float
@@ -152,7 +151,7 @@ def _positions(draft: Draft, data: Value, positions: Value, rank: int) -> str:
     )
     sizes = draft.add("Slice", [shape, first, ends, axes])
     if rank == 4:
-        sizes = draft.add("Concat", [sizes, _rewrite.unsqueeze(draft, length, [0])], axis=0)
+        sizes = draft.add("Concat", [sizes, draft.unsqueeze(length, [0])], axis=0)
     return draft.add("Expand", [counted, sizes])
 
 
@@ -179,9 +178,7 @@ def _decomposed(node: Node, model: Model) -> Fix | None:
     if form.rank == 3:
         split_heads = draft.add("Reshape", [data, _sizes(draft, 0, 0, form.heads, form.size)])
     at = positions.name if rank == 2 else _positions(draft, data, positions, form.rank)
-    tables = [
-        _rewrite.unsqueeze(draft, draft.add("Gather", [one, at], axis=0), [axis]) for one in (cosines, sines)
-    ]
+    tables = [draft.unsqueeze(draft.add("Gather", [one, at], axis=0), [axis]) for one in (cosines, sines)]
     last = "" if form.rank == 3 else output.name
     found = _rotated(
         draft, split_heads, (tables[0], tables[1]), form, bool(node.attr("interleaved", 0)), last
@@ -202,7 +199,7 @@ def _rotated(
     inner, *more = _attend.split(draft, data, (form.rotated, rest), 3) if rest else (data,)
     two = draft.add("Reshape", [inner, _sizes(draft, 0, 0, 0, half, 2)])
     first, second = _attend.split(draft, two, (1, 1), 4)
-    cosines, sines = (_rewrite.unsqueeze(draft, one, [4]) for one in tables)
+    cosines, sines = (draft.unsqueeze(one, [4]) for one in tables)
     both = draft.add("Concat", _rotation(draft, first, second, (cosines, sines)), axis=4)
     flat = draft.add("Reshape", [both, _sizes(draft, 0, 0, 0, form.rotated)], output="" if rest else output)
     return draft.add("Concat", [flat, *more], output=output, axis=3) if rest else flat

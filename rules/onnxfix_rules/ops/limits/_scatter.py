@@ -8,7 +8,6 @@ import numpy as np
 from onnx import helper
 
 from onnxfix.rule import Draft, Model, Node, Value, dtypes
-from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._integers import SMALL
 
 LIMIT = 1 << 22
@@ -107,9 +106,9 @@ class _Comparison:
             for value in (indices, updates)
         ]
         counted = self.draft.add("Mod", [moved[0], self._indices(shape[axis])])
-        column = rw.unsqueeze(self.draft, counted, [rank - 1])
+        column = self.draft.unsqueeze(counted, [rank - 1])
         matches = self.draft.add("Equal", [column, self._range(shape[axis], (shape[axis], 1))])
-        total = self._reduced_updates(matches, rw.unsqueeze(self.draft, moved[1], [rank - 1]), rank)
+        total = self._reduced_updates(matches, self.draft.unsqueeze(moved[1], [rank - 1]), rank)
         if axis == rank - 1:
             return total
         return self.draft.add("Transpose", [total], perm=[order.index(other) for other in range(rank)])

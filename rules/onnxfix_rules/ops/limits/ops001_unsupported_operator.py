@@ -77,17 +77,8 @@ unsupported_operator.examples = [
                 { d = Identity(c)  e = Det(v)  w = Neg(v) }> }""",
     ),
     Flagged(
-        "in a branch with a non-constant condition",
-        f"g (float[2,3,3] x, bool c) => (float[2] y) {{ y = If(c){_BRANCHES} }}",
-    ),
-    Flagged(
         "in the branch that a constant condition takes",
         f"g (float[2,3,3] x) => (float[2] y) <bool c = {{1}}> {{ y = If(c){_BRANCHES} }}",
-    ),
-    Flagged(
-        "in a called function",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2,3,3] x) => (float[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Det(a) }""",
     ),
     Flagged(
         "ONNX's domain under its other name, ai.onnx",
@@ -132,18 +123,6 @@ unsupported_operator.examples = [
             <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Det(a) }""",
     ),
     Silent(
-        "another domain's operator, which may be a plugin",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3,3] x) => (float[2] y) { y = my.Det(x) }""",
-        runs=False,
-    ),
-    Silent(
-        "the call of a local function with that name",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3,3] x) => (float[2,3,3] y) { y = my.Det(x) }
-            <domain: "my", opset_import: ["" : 18]> Det (a) => (b) { b = Neg(a) }""",
-    ),
-    Silent(
         "TensorRT calls a local function with that name, whatever its domain",
         """<ir_version: 9, opset_import: ["" : 19, "my" : 1]>
             g (float[1,1,3,3] x, float[1,1,2,2] w, float[1,8,2,2] o) => (float[1,1,2,2] y, float[1,1,3,3] z) {
@@ -161,12 +140,6 @@ unsupported_operator.examples = [
         """<ir_version: 9, opset_import: ["" : 18, "ai.onnx.preview.training" : 1]>
             g (float r, int64 t, float[2] x, float[2] d, float[2] h) => (float[2] y, float[2] z) {
             y, z = ai.onnx.preview.training.Adagrad(r, t, x, d, h) }""",
-    ),
-    Silent(
-        "a local function with the name and domain of such an operator",
-        """<ir_version: 9, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
-            g (float[2,3] x) => (float[2,3] y) { y = ai.onnx.ml.Scaler(x) }
-            <domain: "ai.onnx.ml", opset_import: ["" : 18]> Scaler (a) => (b) { b = Neg(a) }""",
     ),
     Silent(
         "operators that every target imports",

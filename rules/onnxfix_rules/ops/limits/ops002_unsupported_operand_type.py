@@ -103,7 +103,7 @@ unsupported_operand_type.examples = [
     ),
     Flagged(
         "uint8 transposed before the Cast",
-        "g (uint8[2,3] x) => (float[3,2] y) { t = Transpose(x)  y = Cast<to=1>(t) }",
+        "g (uint8[2,3] x) => (float[3,2] y) { t = Transpose(x)  y = Cast<to=FLOAT>(t) }",
     ),
     Flagged(
         "Where of booleans is supported, Where of uint8 is not",
@@ -143,7 +143,7 @@ unsupported_operand_type.examples = [
     ),
     Silent(
         "uint8 cast immediately",
-        "g (uint8[2,3] x) => (float[3,2] y) { t = Cast<to=1>(x)  y = Transpose(t) }",
+        "g (uint8[2,3] x) => (float[3,2] y) { t = Cast<to=FLOAT>(x)  y = Transpose(t) }",
     ),
     Silent(
         "uint8 from a QuantizeLinear, which TensorRT treats as int8",
@@ -152,7 +152,7 @@ unsupported_operand_type.examples = [
     ),
     Silent(
         "a constant, which the parser may convert",
-        "g (int64[2] i) => (float[2] y) <uint8[3] c = {1, 2, 3}> { g = Gather(c, i)  y = Cast<to=1>(g) }",
+        "g (int64[2] i) => (float[2] y) <uint8[3] c = {1, 2, 3}> { g = Gather(c, i)  y = Cast<to=FLOAT>(g) }",
     ),
     Silent(
         "TensorRT 10 was not measured",
@@ -163,7 +163,9 @@ unsupported_operand_type.examples = [
     Silent(
         "in a function that is never called",
         """<ir_version: 9, opset_import: ["" : 20, "my" : 1]> g (bool[2,3] x) => (bool[2,3] y) { y = Not(x) }
-            <domain: "my", opset_import: ["" : 20]> F (a) => (b) { c = Cast<to=9>(a)  b = ReduceMax(c) }""",
+            <domain: "my", opset_import: ["" : 20]> F (a) => (b) { c = Cast<to=BOOL>(a)  b = ReduceMax(c) }""",
     ),
-    Silent("a Cast to uint8 for a graph output", "g (float[2,3] x) => (uint8[2,3] y) { y = Cast<to=2>(x) }"),
+    Silent(
+        "a Cast to uint8 for a graph output", "g (float[2,3] x) => (uint8[2,3] y) { y = Cast<to=UINT8>(x) }"
+    ),
 ]

@@ -33,8 +33,8 @@ def softmax_of_vector(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__Softmax.html
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None or model.shapes.rank(data) != 1:
+    data, output = node.require(0), node.require_output()
+    if model.shapes.rank(data) != 1:
         return
     arg = node.op_type in _ARG
     if not arg and node.opset < 13:
@@ -44,12 +44,12 @@ def softmax_of_vector(node: Node, model: Model) -> Iterator[Match]:
         return
     draft = Draft(node)
     proto = rw.copy_of(node)
-    proto.input[0] = rw.unsqueeze(draft, data, [0])
+    proto.input[0] = draft.unsqueeze(data, [0])
     proto.output[0] = draft.name(f"{node.op_type.lower()}_of_row")
     if axis == 0:
         rw.set_attribute(proto, "axis", 1)
     rw.replace(draft, node, proto)
-    rw.squeeze(draft, proto.output[0], [0], output=output.name)
+    draft.squeeze(proto.output[0], [0], output=output.name)
     yield Match(
         f"{node.op_type} of a vector: TensorRT requires rank 2 or more",
         node=node,
@@ -127,11 +127,5 @@ softmax_of_vector.examples = [
     Silent(
         "a TopK of a vector, which TensorRT supports",
         "g (float[8] x) => (float[2] y, int64[2] i) <int64[1] k = {2}> { y, i = TopK(x, k) }",
-    ),
-    Silent(
-        "a local function named Softmax",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[8] x) => (float[8] y) { y = my.Softmax(x) }
-            <domain: "my", opset_import: ["" : 18]> Softmax (a) => (b) { b = Neg(a) }""",
     ),
 ]

@@ -48,8 +48,8 @@ def reduction_of_scalar(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__ReduceSum.html
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None or model.shapes.rank(data) != 0:
+    data, output = node.require(0), node.require_output()
+    if model.shapes.rank(data) != 0:
         return
     if node.attr("noop_with_empty_axes", 0) != 0:
         return
@@ -86,7 +86,7 @@ def _fix(node: Node, data: Value, output: Value, model: Model) -> Fix | None:
 def _with_axis(node: Node, data: Value, draft: Draft) -> Fix:
     proto = rw.copy_of(node)
     del proto.input[:]
-    proto.input.append(rw.unsqueeze(draft, data, [0]))
+    proto.input.append(draft.unsqueeze(data, [0]))
     if node.opset >= 18:
         proto.input.append(draft.constant(np.zeros(1, np.int64), "axes"))
         rw.set_attribute(proto, "axes", None)

@@ -26,8 +26,8 @@ def reduction_of_booleans(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__ReduceMax.html
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None or model.shapes.elem_type(data) != TensorProto.BOOL:
+    data, output = node.require(0), node.require_output()
+    if model.shapes.elem_type(data) != TensorProto.BOOL:
         return
     if model.shapes.rank(data) == 0 and node.attr("noop_with_empty_axes", 0) == 0:
         return  # OPS024 has a simpler fix
@@ -53,7 +53,7 @@ reduction_of_booleans.examples = [
         "ReduceMax: whether any is true",
         before="g (bool[N,3] x) => (bool[N,1] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }",
         after="""g (bool[N,3] x) => (bool[N,1] y) <int64[1] a = {1}, int32[1,1] z = {0}> {
-            i = Cast<to = 6>(x)  m = ReduceMax(i, a)  y = Greater(m, z) }""",
+            i = Cast<to = INT32>(x)  m = ReduceMax(i, a)  y = Greater(m, z) }""",
         opset=20,
     ),
     Fixed(
@@ -61,14 +61,14 @@ reduction_of_booleans.examples = [
         before="""g (bool[N,3] x) => (bool[3] z) <int64[1] a = {0}> {
             y = ReduceMin<keepdims = 0>(x, a)  z = Not(y) }""",
         after="""g (bool[N,3] x) => (bool[3] z) <int64[1] a = {0}> {
-            i = Cast<to = 6>(x)  m = ReduceMin<keepdims = 0>(i, a)  y = Cast<to = 9>(m)  z = Not(y) }""",
+            i = Cast<to = INT32>(x)  m = ReduceMin<keepdims = 0>(i, a)  y = Cast<to = BOOL>(m)  z = Not(y) }""",
         opset=20,
     ),
     Fixed(
         "an empty tensor: the maximum is false",
         before="g (bool[0,3] x) => (bool[1,3] y) <int64[1] a = {0}> { y = ReduceMax(x, a) }",
         after="""g (bool[0,3] x) => (bool[1,3] y) <int64[1] a = {0}, int32[1,1] z = {0}> {
-            i = Cast<to = 6>(x)  m = ReduceMax(i, a)  y = Greater(m, z) }""",
+            i = Cast<to = INT32>(x)  m = ReduceMax(i, a)  y = Greater(m, z) }""",
         opset=20,
         runs=False,
     ),
@@ -79,9 +79,9 @@ reduction_of_booleans.examples = [
                       else_branch = q () => (bool v) { v = ReduceMin<keepdims = 0>(x) }> }""",
         after="""g (bool[2,3] x, bool c) => (bool y) {
             y = If(c)<then_branch = p () => (bool u) <int32 z = {0}> {
-                          i = Cast<to = 6>(x)  m = ReduceMax<keepdims = 0>(i)  u = Greater(m, z) },
+                          i = Cast<to = INT32>(x)  m = ReduceMax<keepdims = 0>(i)  u = Greater(m, z) },
                       else_branch = q () => (bool v) {
-                          i = Cast<to = 6>(x)  m = ReduceMin<keepdims = 0>(i)  v = Cast<to = 9>(m) }> }""",
+                          i = Cast<to = INT32>(x)  m = ReduceMin<keepdims = 0>(i)  v = Cast<to = BOOL>(m) }> }""",
         opset=20,
     ),
     Silent(
@@ -90,7 +90,7 @@ reduction_of_booleans.examples = [
     Silent(
         "booleans already cast to integers",
         """g (bool[N,3] x) => (bool[N,1] y) <int64[1] a = {1}> {
-            i = Cast<to = 6>(x)  m = ReduceMax(i, a)  y = Cast<to = 9>(m) }""",
+            i = Cast<to = INT32>(x)  m = ReduceMax(i, a)  y = Cast<to = BOOL>(m) }""",
         opset=20,
     ),
     Silent(

@@ -49,7 +49,7 @@ def arithmetic_logic(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__Or.html
     """
-    value, output = node.input(0), node.output()
+    value, output = node.input(0), node.require_output()
     arithmetic = None if value is None else value.producer
     if (
         arithmetic is None
@@ -58,7 +58,7 @@ def arithmetic_logic(node: Node, model: Model) -> Iterator[Match]:
         or len(arithmetic.inputs) != 2
     ):
         return
-    if node.opset < 7 or value is None or output is None or node.attr("to") != TensorProto.BOOL:
+    if node.opset < 7 or value is None or node.attr("to") != TensorProto.BOOL:
         return
     first, second = (_logic.boolean(operand, node, model) for operand in arithmetic.inputs)
     if first is None or second is None or (first.constant and second.constant):
@@ -92,16 +92,16 @@ arithmetic_logic.examples = [
     Fixed(
         "as uint8, which TensorRT lacks between nodes; the result is a graph output",
         before="""g (bool[N] p, bool[N] q) => (bool[N] y) {
-            a = Cast<to = 2>(p)  b = Cast<to = 2>(q)  c = Mul(a, b)  y = Cast<to = 9>(c) }""",
+            a = Cast<to = UINT8>(p)  b = Cast<to = UINT8>(q)  c = Mul(a, b)  y = Cast<to = BOOL>(c) }""",
         after="g (bool[N] p, bool[N] q) => (bool[N] y) { y = And(p, q) }",
         opset=14,
     ),
     Fixed(
         "the sum has another use, and stays",
         before="""g (bool[N] p, bool[N] q) => (bool[N] y, float[N] s) {
-            a = Cast<to = 1>(p)  b = Cast<to = 1>(q)  s = Add(a, b)  y = Cast<to = 9>(s) }""",
+            a = Cast<to = FLOAT>(p)  b = Cast<to = FLOAT>(q)  s = Add(a, b)  y = Cast<to = BOOL>(s) }""",
         after="""g (bool[N] p, bool[N] q) => (bool[N] y, float[N] s) {
-            a = Cast<to = 1>(p)  b = Cast<to = 1>(q)  s = Add(a, b)  y = Or(p, q) }""",
+            a = Cast<to = FLOAT>(p)  b = Cast<to = FLOAT>(q)  s = Add(a, b)  y = Or(p, q) }""",
     ),
     Fixed(
         "with a constant of 0 and 1, inside a branch",
@@ -114,21 +114,21 @@ arithmetic_logic.examples = [
     ),
     Silent(
         "integers that were not booleans: -1 and 1 sum to 0",
-        "g (int32[N] p, bool[N] q) => (bool[N] y) { b = Cast<to = 6>(q)  c = Add(p, b)  y = Cast<to = 9>(c) }",
+        "g (int32[N] p, bool[N] q) => (bool[N] y) { b = Cast<to = INT32>(q)  c = Add(p, b)  y = Cast<to = BOOL>(c) }",
     ),
     Silent(
         "a difference",
         """g (bool[N] p, bool[N] q) => (bool[N] y) {
-            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  c = Sub(a, b)  y = Cast<to = 9>(c) }""",
+            a = Cast<to = INT32>(p)  b = Cast<to = INT32>(q)  c = Sub(a, b)  y = Cast<to = BOOL>(c) }""",
     ),
     Silent(
         "the sum itself is the output",
         """g (bool[N] p, bool[N] q) => (int32[N] y) {
-            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  y = Add(a, b) }""",
+            a = Cast<to = INT32>(p)  b = Cast<to = INT32>(q)  y = Add(a, b) }""",
     ),
     Silent(
         "a constant 2",
         """g (bool[2] p) => (bool[2] y) <int32[2] k = {2, 0}> {
-            a = Cast<to = 6>(p)  c = Mul(a, k)  y = Cast<to = 9>(c) }""",
+            a = Cast<to = INT32>(p)  c = Mul(a, k)  y = Cast<to = BOOL>(c) }""",
     ),
 ]

@@ -142,15 +142,6 @@ einsum_label.examples = [
         before='g (float[2,3,4] x, float[3,5] z) => (float[A,B,C] y) { y = Einsum<equation = "...KL,KM">(x, z) }',
         after='g (float[2,3,4] x, float[3,5] z) => (float[A,B,C] y) { y = Einsum<equation = "...ab,ac->...bc">(x, z) }',
     ),
-    Fixed(
-        "inside a branch",
-        before="""g (float[3,3] x, bool c) => (float[3] y) {
-            y = If(c)<then_branch = p () => (float[3] u) { u = Einsum<equation = "II->I">(x) },
-                      else_branch = q () => (float[3] v) { v = Einsum<equation = "ii->i">(x) }> }""",
-        after="""g (float[3,3] x, bool c) => (float[3] y) {
-            y = If(c)<then_branch = p () => (float[3] u) { u = Einsum<equation = "aa->a">(x) },
-                      else_branch = q () => (float[3] v) { v = Einsum<equation = "ii->i">(x) }> }""",
-    ),
     Flagged("more than 26 different labels", lambda: _long(), runs=False),
     Flagged(
         "a label that ONNX does not allow",
@@ -158,12 +149,6 @@ einsum_label.examples = [
         runs=False,
     ),
     Silent("lowercase", f'{_XY} {{ y = Einsum<equation = "ab , bc -> ac">(x, z) }}'),
-    Silent(
-        "a local function named Einsum",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2] x) => (float[2] y) { y = my.Einsum<equation = "AB">(x) }
-            <domain: "my", opset_import: ["" : 18]> Einsum <equation> (a) => (b) { b = Neg(a) }""",
-    ),
     Silent(
         "the equation is an attribute of the surrounding function",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>

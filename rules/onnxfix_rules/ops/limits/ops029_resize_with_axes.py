@@ -26,8 +26,8 @@ def resize_with_axes(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__Resize.html, since opset 18
     """
-    data, sizes = node.input(0), node.input(3)
-    if node.opset < 18 or data is None or sizes is None or node.attr("axes") is None:
+    data, sizes = node.require(0), node.require(3)
+    if node.opset < 18 or node.attr("axes") is None:
         return
     shape = model.shapes.shape(data)
     wanted = sizes.constant()

@@ -67,15 +67,6 @@ empty_resize_input.examples = [
             <int64[4] s = {1, 1, 8, 8}, float[4] t = {1, 1, 2, 2}> {
             y = Resize(x, , , s)  z = Resize(x, , t) }""",
     ),
-    Fixed(
-        "inside a branch",
-        before="""g (float[1,4] x, bool c) => (float[1,8] y) <float[0] r = {}, float[2] s = {1, 2}> {
-            y = If(c)<then_branch = p () => (float[1,8] u) { u = Resize(x, r, s) },
-                      else_branch = q () => (float[1,8] v) { v = Concat<axis = 1>(x, x) }> }""",
-        after="""g (float[1,4] x, bool c) => (float[1,8] y) <float[2] s = {1, 2}> {
-            y = If(c)<then_branch = p () => (float[1,8] u) { u = Resize(x, , s) },
-                      else_branch = q () => (float[1,8] v) { v = Concat<axis = 1>(x, x) }> }""",
-    ),
     Silent(
         "omitted",
         "g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1, 1, 2, 2}> { y = Resize(x, , s) }",

@@ -83,8 +83,8 @@ def move_before_cast(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    output = node.output()
-    if node.opset < 7 or output is None or not output.replaceable or len(node.outputs) != 1:
+    output = node.require_output()
+    if node.opset < 7 or not output.replaceable or len(node.outputs) != 1:
         return
     elem = model.shapes.elem_type(output)
     if elem != TensorProto.INT8 and elem not in _UNSUPPORTED:
@@ -182,46 +182,46 @@ move_before_cast.examples = [
     Fixed(
         "an image, transposed to channels first",
         before="""g (uint8[N,4,5,3] x) => (float[N,3,4,5] y) {
-            t = Transpose<perm = [0,3,1,2]>(x)  y = Cast<to = 1>(t) }""",
+            t = Transpose<perm = [0,3,1,2]>(x)  y = Cast<to = FLOAT>(t) }""",
         after="""g (uint8[N,4,5,3] x) => (float[N,3,4,5] y) {
-            c = Cast<to = 1>(x)  y = Transpose<perm = [0,3,1,2]>(c) }""",
+            c = Cast<to = FLOAT>(x)  y = Transpose<perm = [0,3,1,2]>(c) }""",
     ),
     Fixed(
         "three moves",
         before="""g (uint8[4,6] x) => (float[4,12] y) <int64[2] h = {4, 12}> {
-            t = Transpose(x)  u = Concat<axis = 1>(t, t)  r = Reshape(u, h)  y = Cast<to = 1>(r) }""",
+            t = Transpose(x)  u = Concat<axis = 1>(t, t)  r = Reshape(u, h)  y = Cast<to = FLOAT>(r) }""",
         after="""g (uint8[4,6] x) => (float[4,12] y) <int64[2] h = {4, 12}> {
-            c = Cast<to = 1>(x)  t = Transpose(c)  u = Concat<axis = 1>(t, t)  y = Reshape(u, h) }""",
+            c = Cast<to = FLOAT>(x)  t = Transpose(c)  u = Concat<axis = 1>(t, t)  y = Reshape(u, h) }""",
     ),
     Fixed(
         "two Casts to the same type, one inside a branch; the shape is used too",
         before="""g (uint8[2,3] x, bool b) => (int32[3,2] y, int32[3,2] z, int64[2] s) {
-            t = Transpose(x)  y = Cast<to = 6>(t)  s = Shape(t)
-            z = If(b)<then_branch = p () => (int32[3,2] u) { c = Cast<to = 6>(t)  u = Neg(c) },
+            t = Transpose(x)  y = Cast<to = INT32>(t)  s = Shape(t)
+            z = If(b)<then_branch = p () => (int32[3,2] u) { c = Cast<to = INT32>(t)  u = Neg(c) },
                       else_branch = q () => (int32[3,2] v) { v = Abs(y) }> }""",
         after="""g (uint8[2,3] x, bool b) => (int32[3,2] y, int32[3,2] z, int64[2] s) {
-            c = Cast<to = 6>(x)  y = Transpose(c)  s = Shape(y)
+            c = Cast<to = INT32>(x)  y = Transpose(c)  s = Shape(y)
             z = If(b)<then_branch = p () => (int32[3,2] u) { u = Neg(y) },
                       else_branch = q () => (int32[3,2] v) { v = Abs(y) }> }""",
     ),
     Fixed(
         "Where with a constant",
         before="""g (bool[3] c, uint8[3] x) => (float[3] y) <uint8[3] k = {1, 2, 255}> {
-            w = Where(c, x, k)  y = Cast<to = 1>(w) }""",
+            w = Where(c, x, k)  y = Cast<to = FLOAT>(w) }""",
         after="""g (bool[3] c, uint8[3] x) => (float[3] y) <float[3] k = {1, 2, 255}> {
-            h = Cast<to = 1>(x)  y = Where(c, h, k) }""",
+            h = Cast<to = FLOAT>(x)  y = Where(c, h, k) }""",
     ),
     Fixed(
         "Gather from a uint16 table",
         before="""g (int64[N] i) => (float[N,2] y) <uint16[3,2] w = {1, 2, 3, 4, 5, 65535}> {
-            e = Gather(w, i)  y = Cast<to = 1>(e) }""",
+            e = Gather(w, i)  y = Cast<to = FLOAT>(e) }""",
         after="""g (int64[N] i) => (float[N,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 65535}> {
             y = Gather(w, i) }""",
     ),
     Fixed(
         "Gather from an int8 table, which TensorRT treats as quantized",
         before="""g (int64[N] i) => (int32[N] z) <int8[3] w = {1, -2, 3}> {
-            e = Gather(w, i)  y = Cast<to = 6>(e)  z = Neg(y) }""",
+            e = Gather(w, i)  y = Cast<to = INT32>(e)  z = Neg(y) }""",
         after="g (int64[N] i) => (int32[N] z) <int32[3] w = {1, -2, 3}> { y = Gather(w, i)  z = Neg(y) }",
     ),
     Fixed(
@@ -232,48 +232,48 @@ move_before_cast.examples = [
     Fixed(
         "Pad with a value",
         before="""g (uint8[2,3] x, uint8 v) => (float[2,5] y) <int64[4] p = {0, 1, 0, 1}> {
-            t = Pad(x, p, v)  y = Cast<to = 1>(t) }""",
+            t = Pad(x, p, v)  y = Cast<to = FLOAT>(t) }""",
         after="""g (uint8[2,3] x, uint8 v) => (float[2,5] y) <int64[4] p = {0, 1, 0, 1}> {
-            c = Cast<to = 1>(x)  d = Cast<to = 1>(v)  y = Pad(c, p, d) }""",
+            c = Cast<to = FLOAT>(x)  d = Cast<to = FLOAT>(v)  y = Pad(c, p, d) }""",
     ),
     Silent(
         "Gather from a uint8 table, which the parser itself converts",
         """g (int64[N] i) => (float[N] y) <uint8[3] w = {1, 2, 3}> {
-            e = Gather(w, i)  y = Cast<to = 1>(e) }""",
+            e = Gather(w, i)  y = Cast<to = FLOAT>(e) }""",
     ),
     Silent(
         "Casts to two types",
         """g (uint8[2,3] x) => (float[3,2] y, int32[3,2] z) {
-            t = Transpose(x)  y = Cast<to = 1>(t)  z = Cast<to = 6>(t) }""",
+            t = Transpose(x)  y = Cast<to = FLOAT>(t)  z = Cast<to = INT32>(t) }""",
     ),
     Silent(
         "also a graph output",
-        "g (uint8[2,3] x) => (float[3,2] y, uint8[3,2] t) { t = Transpose(x)  y = Cast<to = 1>(t) }",
+        "g (uint8[2,3] x) => (float[3,2] y, uint8[3,2] t) { t = Transpose(x)  y = Cast<to = FLOAT>(t) }",
     ),
     Silent(
         "arithmetic, which wraps around",
-        "g (uint8[2,3] x) => (float[2,3] y) { a = Add(x, x)  y = Cast<to = 1>(a) }",
+        "g (uint8[2,3] x) => (float[2,3] y) { a = Add(x, x)  y = Cast<to = FLOAT>(a) }",
         opset=14,
     ),
     Silent(
         "a supported type",
-        "g (int32[2,3] x) => (float[3,2] y) { t = Transpose(x)  y = Cast<to = 1>(t) }",
+        "g (int32[2,3] x) => (float[3,2] y) { t = Transpose(x)  y = Cast<to = FLOAT>(t) }",
     ),
     Silent(
         "a Cast to an unsupported type",
-        "g (uint8[2,3] x) => (uint16[3,2] y) { t = Transpose(x)  y = Cast<to = 4>(t) }",
+        "g (uint8[2,3] x) => (uint16[3,2] y) { t = Transpose(x)  y = Cast<to = UINT16>(t) }",
     ),
     Silent("no Cast", "g (uint8[2,3] x) => (uint8[3,2] y) { y = Transpose(x) }"),
     Silent(
         "from a QuantizeLinear, which TensorRT treats as int8 and moves",
         """g (float[2,3] x) => (float[6,2] y) <float s = {0.1}, uint8 z = {0}> {
-            q = QuantizeLinear(x, s, z)  c = Concat<axis = 1>(q, q)  t = Transpose(c)  y = Cast<to = 1>(t) }""",
+            q = QuantizeLinear(x, s, z)  c = Concat<axis = 1>(q, q)  t = Transpose(c)  y = Cast<to = FLOAT>(t) }""",
     ),
     Fixed(
         "Slice and Squeeze of an image",
         before="""g (uint8[1,4,5,3] x) => (float[2,5,3] y) <int64[1] a={0}, int64[1] b={2}, int64[1] c={1}, int64[1]
-            ax={0}> { s = Slice(x, a, b, c) q = Squeeze(s, ax) y = Cast<to=1>(q) }""",
+            ax={0}> { s = Slice(x, a, b, c) q = Squeeze(s, ax) y = Cast<to=FLOAT>(q) }""",
         after="""g (uint8[1,4,5,3] x) => (float[2,5,3] y) <int64[1] a={0}, int64[1] b={2}, int64[1] c={1}, int64[1]
-            ax={0}> { q = Cast<to=1>(x)  s = Slice(q, a, b, c)  y = Squeeze(s, ax) }""",
+            ax={0}> { q = Cast<to=FLOAT>(x)  s = Slice(q, a, b, c)  y = Squeeze(s, ax) }""",
     ),
 ]

@@ -8,7 +8,6 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
-from onnxfix_rules.ops._result import put
 from onnxfix_rules.ops.limits import _dilated_windows
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
@@ -74,7 +73,7 @@ def _slices(node: Node, model: Model) -> Fix | None:
     found = _padded(draft, data, pads, elem) if any(pads) else data.name
     for axis, window in enumerate(windows, 2):
         found = _along(draft, found, axis, window)
-    put(draft, found, output)
+    draft.replace_output(node, found)
     total = sum(window.kernel for window in windows)
     return Fix(f"compute the maximum axis by axis, {total} elements in total", draft.edits, Safety.NUMERIC)
 

@@ -25,7 +25,6 @@ from onnxfix.rule import (
 )
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops import _scatter_indices
-from onnxfix_rules.ops._result import put
 from onnxfix_rules.ops.limits import _scatter
 
 _OPS = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
@@ -109,7 +108,7 @@ def _compared(node: Node, model: Model, op: str) -> Fix | None:
     total = _scatter.reduced(draft, node, model, op)
     if not total:
         return None
-    put(draft, _combined(draft, op, data.name, total, integer=dtypes.is_integer(elem)), output)
+    draft.replace_output(node, _combined(draft, op, data.name, total, integer=dtypes.is_integer(elem)))
     return Fix(
         "compare each element's index with those of the updates, and reduce the matches",
         draft.edits,

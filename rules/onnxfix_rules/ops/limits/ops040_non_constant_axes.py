@@ -19,6 +19,7 @@ _REDUCTIONS = (
     severity=Severity.ERROR,
     hazards=[26],
     general=True,
+    differs={"function": "an input of a function may be a constant where it is called"},
 )
 def non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
     """The axes of a reduction, Squeeze or Unsqueeze, or the depth of OneHot, are not constant.

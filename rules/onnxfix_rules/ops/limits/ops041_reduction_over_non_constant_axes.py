@@ -23,7 +23,6 @@ from onnxfix.rule import (
     target_of,
 )
 from onnxfix_rules.ops import _rewrite
-from onnxfix_rules.ops._result import put
 from onnxfix_rules.ops.limits import _axes
 from onnxfix_rules.ops.limits._axes import ONE, Choice
 
@@ -72,14 +71,9 @@ def reduction_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     - https://onnx.ai/onnx/operators/onnx__ReduceSum.html
     """
-    data, output = node.input(0), node.output()
+    data, output = node.require(0), node.require_output()
     axes = _axes.non_constant(node, model)
-    if (
-        data is None
-        or output is None
-        or axes is None
-        or node.opset < (13 if node.op_type == "ReduceSum" else 18)
-    ):
+    if axes is None or node.opset < (13 if node.op_type == "ReduceSum" else 18):
         return
     target, elem = target_of(model), model.shapes.elem_type(data)
     if target.imports(node.op_type) is False or (elem and target.accepts(node.op_type, elem) is False):
@@ -143,7 +137,7 @@ def _over_subset(node: Node, data: Value, output: Value, axes: Value, rank: int,
         if shape is None or not elem:
             return None
         zero = draft.constant(np.zeros((), helper.tensor_dtype_to_np_dtype(elem)), "zero")
-        put(draft, draft.add("Expand", [zero, choice.shape(rows)]), output)
+        draft.replace_output(node, draft.add("Expand", [zero, choice.shape(rows)]))
         return Fix("fill the shape that the axes give with zeros", draft.edits)
     flat = _candidates(draft, node, data, choice, rank - count)
     start, end = choice.span()
@@ -152,7 +146,7 @@ def _over_subset(node: Node, data: Value, output: Value, axes: Value, rank: int,
     made = _axes.reshaped(draft, selected, choice.shape(rows), empty=empty)
     if made is None:
         return None
-    put(draft, made, output)
+    draft.replace_output(node, made)
     return Fix(f"reduce along each of the {len(choice.sets)} sets of axes, and select one", draft.edits)
 
 
@@ -279,7 +273,7 @@ reduction_over_non_constant_axes.examples = [
     ),
     Silent(
         "axes computed from floats, which TensorRT does not accept as a shape",
-        """g (float[2,3] x, float[1] f) => (float[A,B] y) { a = Cast<to = 7>(f)  y = ReduceSum(x, a) }""",
+        """g (float[2,3] x, float[1] f) => (float[A,B] y) { a = Cast<to = INT64>(f)  y = ReduceSum(x, a) }""",
         runs=False,
     ),
     Silent(
@@ -333,6 +327,6 @@ reduction_over_non_constant_axes.examples = [
     Silent(
         "a default that the caller may override, which TensorRT treats as a weight, also through Cast and Identity",
         """g (float[2,3] x, int64[1] a = {1}) => (float[A,B] y) {
-            b = Identity(a)  c = Cast<to = 6>(b)  d = Cast<to = 7>(c)  y = ReduceSum(x, d) }""",
+            b = Identity(a)  c = Cast<to = INT32>(b)  d = Cast<to = INT64>(c)  y = ReduceSum(x, d) }""",
     ),
 ]

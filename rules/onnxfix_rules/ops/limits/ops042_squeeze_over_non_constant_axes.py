@@ -22,7 +22,6 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops._result import put
 from onnxfix_rules.ops.limits import _axes
 from onnxfix_rules.ops.limits._axes import ONE, Axes, Choice
 
@@ -50,9 +49,9 @@ def squeeze_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     - https://onnx.ai/onnx/operators/onnx__Unsqueeze.html
     """
-    data, output = node.input(0), node.output()
+    data, output = node.require(0), node.require_output()
     axes = _axes.non_constant(node, model)
-    if data is None or output is None or axes is None or node.opset < 13:
+    if axes is None or node.opset < 13:
         return
     target, elem = target_of(model), model.shapes.elem_type(data)
     count, shape = _axes.count_of(axes, model), model.shapes.shape(data)
@@ -105,7 +104,7 @@ def _with_axes(
     made = _axes.reshaped(draft, data, choice.shape(rows), empty=empty)
     if made is None:
         return None
-    put(draft, made, output)
+    draft.replace_output(node, made)
     return Fix(f"reshape to one of {len(sizes)} shapes", draft.edits)
 
 
@@ -198,7 +197,7 @@ squeeze_over_non_constant_axes.examples = [
     ),
     Silent(
         "axes computed from floats, which TensorRT does not accept as a shape",
-        """g (float[2,3] x, float[1] f) => (float[A,B,C] y) { a = Cast<to = 7>(f)  y = Unsqueeze(x, a) }""",
+        """g (float[2,3] x, float[1] f) => (float[A,B,C] y) { a = Cast<to = INT64>(f)  y = Unsqueeze(x, a) }""",
         runs=False,
     ),
     Silent(

@@ -8,7 +8,6 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
-from onnxfix_rules.ops import _rewrite as rw
 
 
 @rule("OPS046", ops=["EyeLike"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[26])
@@ -25,9 +24,9 @@ def identity_of_dynamic_shape(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__EyeLike.html
     """
-    data, output = node.input(0), node.output()
+    data, output = node.input(0), node.require_output()
     shape = None if data is None else model.shapes.shape(data)
-    if data is None or output is None or shape is None or len(shape) != 2:
+    if data is None or shape is None or len(shape) != 2:
         return
     if all(size.value is not None for size in shape):
         return
@@ -46,7 +45,7 @@ def _compare(draft: Draft, data: Value, output: Value, kind: int, diagonal: int)
     sizes = draft.add("Shape", [data])
     rows = draft.add("Range", [zero, draft.add("Gather", [sizes, zero]), one])
     columns = draft.add("Range", [zero, draft.add("Gather", [sizes, one]), one])
-    rows, columns = rw.unsqueeze(draft, rows, [1]), rw.unsqueeze(draft, columns, [0])
+    rows, columns = draft.unsqueeze(rows, [1]), draft.unsqueeze(columns, [0])
     if diagonal:
         rows = draft.add("Add", [rows, draft.constant(np.array([[diagonal]], np.int64), "diagonal")])
     if kind == TensorProto.BOOL:
@@ -65,7 +64,7 @@ identity_of_dynamic_shape.examples = [
         "the type of its input",
         before="g (float[A,B] x) => (float[A,B] y) { y = EyeLike(x) }",
         after=f"""g (float[A,B] x) => (float[A,B] y) <{_SCALARS}> {{
-            {_RANGES}  i = Unsqueeze(r, v)  j = Unsqueeze(c, w)  e = Equal(i, j)  y = Cast<to = 1>(e) }}""",
+            {_RANGES}  i = Unsqueeze(r, v)  j = Unsqueeze(c, w)  e = Equal(i, j)  y = Cast<to = FLOAT>(e) }}""",
         opset=13,
     ),
     Fixed(
@@ -73,7 +72,7 @@ identity_of_dynamic_shape.examples = [
         before="g (float[3,N] x) => (int64[3,N] y) { y = EyeLike<k = -1, dtype = 7>(x) }",
         after=f"""g (float[3,N] x) => (int64[3,N] y) <{_SCALARS}, int64[1,1] k = {{-1}}> {{
             {_RANGES}  i = Unsqueeze(r, v)  m = Add(i, k)  j = Unsqueeze(c, w)  e = Equal(m, j)
-            y = Cast<to = 7>(e) }}""",
+            y = Cast<to = INT64>(e) }}""",
     ),
     Fixed(
         "booleans, before opset 13",

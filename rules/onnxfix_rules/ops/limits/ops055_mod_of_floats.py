@@ -44,10 +44,10 @@ def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__Mod.html
     """
-    data, divisor, output = node.input(0), node.input(1), node.output()
+    data, divisor, output = node.input(0), node.require(1), node.require_output()
     elem = None if data is None else model.shapes.elem_type(data)
     target = target_of(model)
-    if data is None or divisor is None or output is None or elem not in _FLOATS or node.attr("fmod", 0) != 0:
+    if data is None or elem not in _FLOATS or node.attr("fmod", 0) != 0:
         return
     if target.accepts("Mod", elem) is not True or not takes("Equal", node.opset, elem):
         return

@@ -65,8 +65,8 @@ cast_through_small_integer.examples = [
     Fixed(
         "wrapped around by Mod before the Cast",
         before="""g (int32[N] x) => (float[N] y) <int32 m = {256}> {
-            r = Mod(x, m)  s = Cast<to = 2>(r)  y = Cast<to = 1>(s) }""",
-        after="g (int32[N] x) => (float[N] y) <int32 m = {256}> { r = Mod(x, m)  y = Cast<to = 1>(r) }",
+            r = Mod(x, m)  s = Cast<to = UINT8>(r)  y = Cast<to = FLOAT>(s) }""",
+        after="g (int32[N] x) => (float[N] y) <int32 m = {256}> { r = Mod(x, m)  y = Cast<to = FLOAT>(r) }",
     ),
     Fixed(
         "a small sum; the uint8 is a graph output too",
@@ -77,11 +77,11 @@ cast_through_small_integer.examples = [
     ),
     Silent(
         "values that may be too large",
-        "g (int32[N] x) => (float[N] y) { s = Cast<to = 2>(x)  y = Cast<to = 1>(s) }",
+        "g (int32[N] x) => (float[N] y) { s = Cast<to = UINT8>(x)  y = Cast<to = FLOAT>(s) }",
     ),
     Silent(
         "values that may be negative",
         """g (int32[N] x) => (float[N] y) <int32 m = {256}> {
-            r = Mod<fmod = 1>(x, m)  s = Cast<to = 2>(r)  y = Cast<to = 1>(s) }""",
+            r = Mod<fmod = 1>(x, m)  s = Cast<to = UINT8>(r)  y = Cast<to = FLOAT>(s) }""",
     ),
 ]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, rule, target_of
-from onnxfix_rules.ops import _rewrite as rw
-from onnxfix_rules.ops._result import put
 
 
 @rule("OPS064", ops=["MatMul"], safety=Safety.NUMERIC, severity=Severity.ERROR)
@@ -28,8 +26,8 @@ def vector_by_matrices(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__MatMul.html
     """
-    first, second, output = node.input(0), node.input(1), node.output()
-    if first is None or second is None or output is None or model.shapes.rank(first) != 1:
+    first, second = node.require(0), node.require(1)
+    if model.shapes.rank(first) != 1:
         return
     shape = model.shapes.shape(second)
     if shape is None or len(shape) < 3 or not target_of(model).types_measured:
@@ -37,8 +35,8 @@ def vector_by_matrices(node: Node, model: Model) -> Iterator[Match]:
     if len(shape) == 3 and shape[0].value == 1:
         return
     draft = Draft(node)
-    row = rw.unsqueeze(draft, first, [0])
-    put(draft, rw.squeeze(draft, draft.add("MatMul", [row, second]), [len(shape) - 2]), output)
+    row = draft.unsqueeze(first, [0])
+    draft.replace_output(node, draft.squeeze(draft.add("MatMul", [row, second]), [len(shape) - 2]))
     yield Match(
         "TensorRT does not support MatMul of a vector and a batch of matrices",
         node=node,

@@ -21,7 +21,6 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops._result import put
 
 
 @rule("OPS065", ops=["TensorScatter"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13])
@@ -41,9 +40,9 @@ def cache_update(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__TensorScatter.html
     """
-    cache, output = node.input(0), node.output()
+    cache, output = node.input(0), node.require_output()
     shape = None if cache is None else model.shapes.shape(cache)
-    if cache is None or output is None or shape is None or not target_of(model).types_measured:
+    if cache is None or shape is None or not target_of(model).types_measured:
         return
     circular = node.attr("mode", "linear") == "circular"
     if len(shape) == 4 and not circular:
@@ -80,7 +79,7 @@ def _fix(node: Node, model: Model, cache: Value, output: Value, circular: bool) 
     if circular and write is not None:
         indices = draft.add("Mod", [indices, draft.constant(np.array(size, np.int64), "size")])
     expanded = draft.add("Expand", [indices, draft.add("Shape", [update])])
-    put(draft, draft.add("ScatterElements", [cache, expanded, update], axis=axis), output)
+    draft.replace_output(node, draft.add("ScatterElements", [cache, expanded, update], axis=axis))
     return Fix("use ScatterElements", draft.edits)
 
 

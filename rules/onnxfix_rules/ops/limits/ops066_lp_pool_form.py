@@ -26,7 +26,6 @@ from onnxfix.rule import (
     target_of,
 )
 from onnxfix_rules.ops import _rewrite as rw
-from onnxfix_rules.ops._result import put
 from onnxfix_rules.ops.limits import _dilated_windows
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
@@ -50,11 +49,12 @@ def lp_pool_form(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__LpPool.html
     """
-    data, output = node.input(0), node.output()
+    data = node.input(0)
+    node.require_output()
     kernel, dilations, power = node.attr("kernel_shape"), node.attr("dilations", []), node.attr("p", 2)
     elem = None if data is None else model.shapes.elem_type(data)
     dilated = any(dilation != 1 for dilation in dilations)
-    if data is None or output is None or elem not in _FLOATS or not kernel or node.opset < 2:
+    if data is None or elem not in _FLOATS or not kernel or node.opset < 2:
         return
     if (power in (1, 2) and not dilated) or target_of(model).imports("LpPool") is not True:
         return
@@ -74,7 +74,7 @@ def lp_pool_form(node: Node, model: Model) -> Iterator[Match]:
             else _total(draft, node, name, dtype)
         )
         if name:
-            put(draft, _root(draft, name, power, dtype), output)
+            draft.replace_output(node, _root(draft, name, power, dtype))
             fix = Fix("compute the root of a sum of powers", draft.edits, Safety.NUMERIC)
     yield Match(
         f"TensorRT has no LpPool with p = {power}"

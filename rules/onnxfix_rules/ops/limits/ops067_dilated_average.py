@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from onnx import TensorProto, helper
 
 from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, rule
-from onnxfix_rules.ops._result import put
 from onnxfix_rules.ops.limits import _dilated_windows
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
@@ -32,18 +31,12 @@ def dilated_average(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__AveragePool.html
     """
-    data, output = node.input(0), node.output()
+    data = node.input(0)
+    node.require_output()
     dilations, kernel = node.attr("dilations"), node.attr("kernel_shape")
     shape = None if data is None else model.shapes.shape(data)
     elem = None if data is None else model.shapes.elem_type(data)
-    if (
-        data is None
-        or output is None
-        or shape is None
-        or elem not in _FLOATS
-        or not dilations
-        or max(dilations) == 1
-    ):
+    if data is None or shape is None or elem not in _FLOATS or not dilations or max(dilations) == 1:
         return
     windows = _dilated_windows.windows_of(node, [dim.value for dim in shape[2:]])
     channels = shape[1].value if len(shape) > 2 else None
@@ -56,7 +49,7 @@ def dilated_average(node: Node, model: Model) -> Iterator[Match]:
         return
     draft = Draft(node)
     total = _dilated_windows.summed(draft, data, windows, channels, dtype)
-    put(draft, draft.add("Div", [total, draft.constant(counts.astype(dtype), "counts")]), output)
+    draft.replace_output(node, draft.add("Div", [total, draft.constant(counts.astype(dtype), "counts")]))
     yield Match(
         f"TensorRT has no AveragePool with dilations {dilations}",
         node=node,

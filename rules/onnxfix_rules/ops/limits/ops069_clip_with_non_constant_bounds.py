@@ -47,8 +47,8 @@ def clip_with_non_constant_bounds(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/onnx/onnx-tensorrt/blob/release/10.1-GA/onnxOpImporters.cpp
     """
     target = target_of(model)
-    data, output = node.input(0), node.output()
-    if target.types_measured or node.opset < 11 or data is None or output is None:
+    data, output = node.require(0), node.require_output()
+    if target.types_measured or node.opset < 11:
         return
     bounds = node.input(1), node.input(2)
     if model.shapes.elem_type(data) not in _FLOATS or not any(map(_is_not_weight, bounds)):

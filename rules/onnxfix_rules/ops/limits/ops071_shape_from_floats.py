@@ -151,7 +151,7 @@ shape_from_floats.examples = [
     Flagged(
         "a size that is the maximum of the data",
         """g (float[4,4] x) => (float[A,B] y) <int64[1] m = {-1}> {
-            r = ReduceMax<keepdims = 0>(x)  i = Cast<to = 7>(r)  k = Reshape(i, m)  t = Concat<axis = 0>(k, m)
+            r = ReduceMax<keepdims = 0>(x)  i = Cast<to = INT64>(r)  k = Reshape(i, m)  t = Concat<axis = 0>(k, m)
             y = Reshape(x, t) }""",
     ),
     Flagged(
@@ -172,7 +172,7 @@ shape_from_floats.examples = [
     Silent(
         "floats computed from a shape",
         """g (float[N,4] x) => (float[A,B] y) <int64[1] m = {-1}, float h = {0.5}> {
-            s = Shape<end = 1>(x)  f = Cast<to = 1>(s)  g = Mul(f, h)  i = Cast<to = 7>(g)
+            s = Shape<end = 1>(x)  f = Cast<to = FLOAT>(s)  g = Mul(f, h)  i = Cast<to = INT64>(g)
             t = Concat<axis = 0>(i, m)  y = Reshape(x, t) }""",
     ),
     Silent(
@@ -193,12 +193,12 @@ shape_from_floats.examples = [
     ),
     Silent(
         "a default, which TensorRT treats as a weight",
-        "g (float[4,4] x, float[2] s = {2, 8}) => (float[A,B] y) { t = Cast<to = 7>(s)  y = Reshape(x, t) }",
+        "g (float[4,4] x, float[2] s = {2, 8}) => (float[A,B] y) { t = Cast<to = INT64>(s)  y = Reshape(x, t) }",
     ),
     Silent(
         "in a branch that a constant condition does not take",
         """g (float[4,4] x, float[2] s) => (float[4,4] y) <bool c = {0}> {
-            y = If(c)<then_branch = v () => (float[A,B] u) { t = Cast<to = 7>(s)  u = Reshape(x, t) },
+            y = If(c)<then_branch = v () => (float[A,B] u) { t = Cast<to = INT64>(s)  u = Reshape(x, t) },
                       else_branch = w () => (float[4,4] z) { z = Neg(x) }> }""",
     ),
     Silent(

@@ -108,11 +108,6 @@ operator_of_onnx_runtime.examples = [
         target="rtx",
     ),
     Silent(
-        "a local function with that name",
-        f"""{_CHAIN} {{ y = com.microsoft.Inverse(x) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> Inverse (a) => (b) {{ b = Neg(a) }}""",
-    ),
-    Silent(
         "an operator of another domain",
         """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
             g (float[2,3] x) => (float[2,3] y) { y = my.FusedNorm(x) }""",

@@ -61,8 +61,8 @@ def small_gru_of_one_sequence(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__GRU.html
     """
-    data = node.input(0)
-    if target_of(model).package != "tensorrt-rtx" or data is None or node.opset < 7:
+    data = node.require(0)
+    if target_of(model).package != "tensorrt-rtx" or node.opset < 7:
         return
     if node.attr("layout", 0) or node.attr("linear_before_reset", 0):
         return

@@ -52,8 +52,8 @@ def batch_first_recurrence(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__LSTM.html, attribute layout, since opset 14
     """
-    data = node.input(0)
-    if node.opset < 14 or node.attr("layout", 0) != 1 or data is None:
+    data = node.require(0)
+    if node.opset < 14 or node.attr("layout", 0) != 1:
         return
     shape = model.shapes.static_shape(data)
     if shape is not None and shape[:2] == (1, 1) and node.attr("direction", "forward") != "bidirectional":

@@ -41,8 +41,8 @@ def space_to_depth_crd(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__SpaceToDepth.html
     """
-    data = node.input(0)
-    if data is None or node.opset < 28 or node.attr("mode", "DCR") != "CRD":
+    data = node.require(0)
+    if node.opset < 28 or node.attr("mode", "DCR") != "CRD":
         return
     block = node.attr("blocksize")
     shape = model.shapes.shape(data)

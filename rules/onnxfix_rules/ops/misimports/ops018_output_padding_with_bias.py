@@ -31,8 +31,8 @@ def output_padding_with_bias(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__ConvTranspose.html: "changing this attribute only adds or removes output
       elements"
     """
-    bias = node.input(2)
-    if bias is None or not (node.attribute("output_padding") or node.attribute("output_shape")):
+    bias = node.require(2)
+    if not (node.attribute("output_padding") or node.attribute("output_shape")):
         return
     if not _is_tensor(bias):
         return
@@ -96,10 +96,10 @@ output_padding_with_bias.examples = [
     Fixed(
         "along one axis more is added than cut; the bias is cast",
         before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) <int32[2] h = {1, 2}> {
-            b = Cast<to = 1>(h)
+            b = Cast<to = FLOAT>(h)
             y = ConvTranspose<strides = [3,3], output_padding = [2,1], pads = [1,1,1,1]>(x, w, b) }""",
         after="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y)
-            <int32[2] h = {1, 2}, int64[3] a = {0, 2, 3}> { b = Cast<to = 1>(h)
+            <int32[2] h = {1, 2}, int64[3] a = {0, 2, 3}> { b = Cast<to = FLOAT>(h)
             u = ConvTranspose<strides = [3,3], output_padding = [2,1], pads = [1,1,1,1]>(x, w)
             c = Unsqueeze(b, a)  y = Add(u, c) }""",
     ),

@@ -31,8 +31,8 @@ def clip_with_crossed_bounds(node: Node, model: Model) -> Iterator[Match]:
       'input' values to the value of 'max'"
     - tensorrt.ActivationType.CLIP, in the package's own documentation
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None or model.shapes.elem_type(data) not in _FLOATS:
+    data, output = node.require(0), node.require_output()
+    if model.shapes.elem_type(data) not in _FLOATS:
         return
     if node.opset < 11:
         low, high = node.attr("min"), node.attr("max")
@@ -81,12 +81,12 @@ clip_with_crossed_bounds.examples = [
         "half precision, in a branch",
         before="""g (float16[3] x, bool c) => (float16[3] y) {
             y = If(c)<then_branch = p () => (float16[3] u) {
-                          a = Constant<value = float16 {16896}>()  b = Constant<value = float16 {15360}>()
+                          a = Constant<value = float16 {f16(3.0)}>()  b = Constant<value = float16 {f16(1.0)}>()
                           u = Clip(x, a, b) },
                       else_branch = q () => (float16[3] v) { v = Neg(x) }> }""",
         after="""g (float16[3] x, bool c) => (float16[3] y) {
             y = If(c)<then_branch = p () => (float16[3] u) {
-                          a = Constant<value = float16 {16896}>()  b = Constant<value = float16 {15360}>()
+                          a = Constant<value = float16 {f16(3.0)}>()  b = Constant<value = float16 {f16(1.0)}>()
                           m = Max(x, a)  u = Min(m, b) },
                       else_branch = q () => (float16[3] v) { v = Neg(x) }> }""",
         opset=13,

@@ -31,7 +31,14 @@ _OWN_RULE = frozenset(("com.microsoft", name) for name in ("Attention", "RotaryE
 """Operators that other rules handle."""
 
 
-@rule("OPS060", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13])
+@rule(
+    "OPS060",
+    per="model",
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[13],
+    differs={"foreign": "about local functions that are named like operators"},
+)
 def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:
     """An operator of another domain, or a local function, that is named like a standard operator.
 

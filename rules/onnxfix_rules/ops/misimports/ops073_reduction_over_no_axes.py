@@ -53,13 +53,8 @@ def reduction_over_no_axes(node: Node, model: Model) -> Iterator[Match]:
       operators will still perform the non-reduction steps as needed". Up to onnx 1.17 the text said that the output
       "would be equivalent to input tensor"; the operator's function body did not.
     """
-    data = node.input(0)
-    if (
-        data is None
-        or node.opset < 18
-        or node.input(1) is not None
-        or node.attr("noop_with_empty_axes", 0) != 1
-    ):
+    data = node.require(0)
+    if node.opset < 18 or node.input(1) is not None or node.attr("noop_with_empty_axes", 0) != 1:
         return
     shape, elem = model.shapes.shape(data), model.shapes.elem_type(data)
     if shape is not None and any(dim.value == 0 for dim in shape):

@@ -59,12 +59,6 @@ nms_of_several_classes.examples = [
         f"""g (float[N,B,4] b, float[N,C,B] s, int64 m, float i, float t) => (int64[R,3] y) {{ {_CALL} }}""",
     ),
     Flagged(
-        "in a branch",
-        f"""g (float[1,6,4] b, float[1,3,6] s, bool c) => (int64[R,3] y) <{_boxes.LIMIT}> {{
-            y = If(c)<then_branch = p () => (int64[R,3] u) {{ u = NonMaxSuppression(b, s, m, i, t) }},
-                      else_branch = q () => (int64[R,3] v) <int64[1,3] n = {{0, 0, 0}}> {{ v = Identity(n) }}> }}""",
-    ),
-    Flagged(
         "in a local function, where the number of classes is unknown",
         f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             {_boxes.START} <{_boxes.LIMIT}> {{ y = my.F(b, s, m, i, t) }}

@@ -106,18 +106,6 @@ nms_without_score_threshold.examples = [
         f"{_boxes.ALONE} <{_M}> {{ y = NonMaxSuppression(b, s, m) }}",
     ),
     Fixed(
-        "in a branch",
-        before=f"""g (float[1,6,4] b, float[1,3,6] s, bool c) => (int64[R,3] y) <{_M}, {_I}> {{
-            y = If(c)<then_branch = p () => (int64[R,3] u) {{ u = NonMaxSuppression(b, s, m, i) }},
-                      else_branch = q () => (int64[R,3] v) <int64[1,3] n = {{0, 0, 0}}> {{ v = Identity(n) }}> }}""",
-        after=f"""g (float[1,6,4] b, float[1,3,6] s, bool c) => (int64[R,3] y) <{_M}, {_I}> {{
-            y = If(c)<then_branch = p () => (int64[R,3] u) <float t = {{-inf}}> {{
-                          u = NonMaxSuppression(b, s, m, i, t) }},
-                      else_branch = q () => (int64[R,3] v) <int64[1,3] n = {{0, 0, 0}}> {{ v = Identity(n) }}> }}""",
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Fixed(
         "in a local function, with a dynamic number of boxes",
         before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[N,6,4] b, float[N,1,6] s, int64 m) => (int64[R,3] y) <{_I}> {{ y = my.F(b, s, m, i) }}

@@ -72,12 +72,6 @@ nms_of_many_boxes.examples = [
         f"g (float[1,8400,4] b, float[1,C,8400] s) => (int64[R,3] y) <{_boxes.LIMIT}> {{ {_CALL} }}",
     ),
     Flagged(
-        "in a branch",
-        f"""g (float[1,9000,4] b, float[1,1,9000] s, bool c) => (int64[R,3] y) <{_boxes.LIMIT}> {{
-            y = If(c)<then_branch = p () => (int64[R,3] u) {{ u = NonMaxSuppression(b, s, m, i, t) }},
-                      else_branch = q () => (int64[R,3] v) <int64[1,3] n = {{0, 0, 0}}> {{ v = Identity(n) }}> }}""",
-    ),
-    Flagged(
         "in a local function, where no size is known",
         f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             {_FEW} <{_boxes.LIMIT}> {{ y = my.F(b, s, m, i, t) }}

@@ -24,7 +24,6 @@ from onnxfix.rule import (
     rule,
 )
 from onnxfix_rules.ops import _rewrite as rw
-from onnxfix_rules.ops._result import put
 
 _MODE = "coordinate_transformation_mode"
 
@@ -64,12 +63,8 @@ def half_pixel_for_nn(node: Node, model: Model) -> Iterator[Match]:
         return
     if node.opset >= 18 and node.attr("antialias", 0):
         return  # rejected, and twice the scales would use another filter: OPS031
-    scales = node.input(2)
-    if (
-        node.attr(_MODE, "half_pixel") != "tf_half_pixel_for_nn"
-        or scales is None
-        or node.input(3) is not None
-    ):
+    scales = node.require(2)
+    if node.attr(_MODE, "half_pixel") != "tf_half_pixel_for_nn" or node.input(3) is not None:
         return
     found = _resized(node, model, scales)
     if found is not None and not found.axes:
@@ -155,7 +150,7 @@ def _fix(node: Node, found: _Resized) -> Fix:
         "step": [2] * count,
     }
     read = [draft.constant(np.array(value, np.int64), name) for name, value in slice_inputs.items()]
-    put(draft, draft.add("Slice", [proto.output[0], *read]), output)
+    draft.replace_output(node, draft.add("Slice", [proto.output[0], *read]))
     safety = Safety.UNSAFE if found.may_be_copied else Safety.EXACT
     if all(factor == 0.5 for factor in found.factors):
         safety = Safety.NUMERIC  # the doubled image is a copy; the original computes sums with weights of 0
@@ -219,17 +214,6 @@ half_pixel_for_nn.examples = [
             y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
         after=f"""g (float[N,2,8,8] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 1.2, 1.2}}, {_LAST}> {{
             d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
-        opset=11,
-    ),
-    Fixed(
-        "in a branch, with captured scales",
-        before=f"""g (float[1,2,4,4] x, bool c) => (float[1,2,8,8] y) <{_ROI}, float[4] s = {{1, 1, 2, 2}}> {{
-            y = If(c)<then_branch = p () => (float[1,2,8,8] u) {{ u = Resize<{_TF}, mode = "linear">(x, r, s) }},
-                      else_branch = q () => (float[1,2,8,8] v) {{ v = Resize(x, r, s) }}> }}""",
-        after=f"""g (float[1,2,4,4] x, bool c) => (float[1,2,8,8] y) <{_ROI}, float[4] s = {{1, 1, 2, 2}}> {{
-            y = If(c)<then_branch = p () => (float[1,2,8,8] u) <float[4] w = {{1, 1, 4, 4}}, {_LAST}> {{
-                          d = Resize<{_ASYM}, mode = "linear">(x, r, w)  u = Slice(d, b, e, a, t) }},
-                      else_branch = q () => (float[1,2,8,8] v) {{ v = Resize(x, r, s) }}> }}""",
         opset=11,
     ),
     Fixed(

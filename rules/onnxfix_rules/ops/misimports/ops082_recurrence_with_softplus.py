@@ -87,20 +87,6 @@ recurrence_with_softplus.examples = [
         """g (float[3,2,2] x, float[2,4,2] w, float[2,4,4] r) => (float[2,2,4] h) {
             , h = RNN<hidden_size = 4, direction = "bidirectional", activations = ["Tanh", "Softplus"]>(x, w, r) }""",
     ),
-    Flagged(
-        "in a branch",
-        f"""g ({_RNN}, bool c) => (float[1,2,4] h) {{
-            h = If(c)<then_branch = p () => (float[1,2,4] u) {{
-                          , u = RNN<hidden_size = 4, activations = ["Softplus"]>(x, w, r) }},
-                      else_branch = q () => (float[1,2,4] v) {{ , v = RNN<hidden_size = 4>(x, w, r) }}> }}""",
-    ),
-    Flagged(
-        "in a local function",
-        f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g ({_RNN}) => (float[1,2,4] h) {{ h = my.F(x, w, r) }}
-            <domain: "my", opset_import: ["" : 18]> F (a, b, c) => (h) {{
-                , h = RNN<hidden_size = 4, activations = ["Softplus"]>(a, b, c) }}""",
-    ),
     *(
         Silent(
             f"{name}, with its own alpha and beta",

@@ -41,8 +41,8 @@ def remainder_of_floats(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__Mod.html: "if the fmod attribute is set to 1, … follows the C fmod function"
     """
-    data, divisor = node.input(0), node.input(1)
-    if data is None or divisor is None or node.attr("fmod", 0) != 1:
+    data, divisor = node.require(0), node.require(1)
+    if node.attr("fmod", 0) != 1:
         return
     elem, shapes = model.shapes.elem_type(data), [model.shapes.static_shape(v) for v in (data, divisor)]
     if elem not in _SIGNIFICAND_BITS or any(shape is not None and 0 in shape for shape in shapes):
@@ -76,7 +76,7 @@ remainder_of_floats.examples = [
     ),
     Flagged(
         "a constant divisor of a full turn, in half precision",
-        """g (float16[N,3] x) => (float16[N,3] y) <float16 d = {360}> { y = Mod<fmod = 1>(x, d) }""",
+        """g (float16[N,3] x) => (float16[N,3] y) <float16 d = {f16(2.146e-05)}> { y = Mod<fmod = 1>(x, d) }""",
         opset=13,
     ),
     Flagged(

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from onnxfix.rule import Flagged, Match, Model, Severity, Silent, rule
 
 
-@rule("OPS085", per="model", severity=Severity.ERROR, hazards=[72])
+@rule(
+    "OPS085",
+    per="model",
+    severity=Severity.ERROR,
+    hazards=[72],
+    differs={"branch": "about inputs that the main graph returns"},
+)
 def input_that_is_an_output(model: Model) -> Iterator[Match]:
     """A graph input that is also an output of the graph: TensorRT renames the network's input.
 

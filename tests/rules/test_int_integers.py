@@ -712,8 +712,8 @@ def test_severity_depends_on_the_target(code: str, target: str, severity: str) -
 def test_interface_messages() -> None:
     model = text("g (int64[N] x) => (int64[N] y) { y = Neg(x) }")
     assert [f.match.message for f in findings(rule("INT005"), model)] == [
-        "int64 input x is an int64 binding: 8 bytes a number, not 4",
-        "int64 output y is an int64 binding: 8 bytes a number, not 4",
+        "int64 input x is an int64 binding: 8 bytes per element, not 4",
+        "int64 output y is an int64 binding: 8 bytes per element, not 4",
     ]
 
 
@@ -722,7 +722,7 @@ def test_condition_of_an_unproven_reshape_is_stated() -> None:
         n = Shape<end = 1>(x)  s = Shape<start = 1, end = 2>(x)  m = Mul(s, f)  t = Concat<axis = 0>(n, m)
         y = Reshape(x, t)  k = Shape(z)  u = Concat<axis = 0>(k, f)  w = Reshape(x, u) }""")
     empty, unequal = findings(rule("INT002"), model)
-    assert empty.match.message.endswith("[0, -1] says the same provided that N is never 0")
+    assert empty.match.message.endswith("[0, -1] is equivalent provided that N is never 0")
     assert unequal.match.message.endswith("provided that 4*M equals 4*N*S in every run")
     assert {found.match.fix.safety for found in (empty, unequal) if found.match.fix} == {Safety.UNSAFE}
 

@@ -1,4 +1,4 @@
-"""What the Cast rules share: which pair of Casts stands where, and what each step keeps."""
+"""Shared by the Cast rules: pairs of Casts, and what each step preserves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnxfix.rule import Model, Node, Severity, Value, dtypes, shared, target_of
 CASTS = ("Cast", "CastLike")
 
 NUMBERS = frozenset({*dtypes.INTEGERS, *dtypes.FLOATS})
-"""Types that Cast converts by value. Strings are left alone: how a number is spelt differs between backends."""
+"""Types that Cast converts by value. Strings are excluded: number formatting differs between backends."""
 
 ORDINARY = frozenset(
     {
@@ -21,7 +21,7 @@ ORDINARY = frozenset(
         TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE,
     }
 )  # fmt: skip
-"""Types between any two of which every backend casts directly; float8, int4 and the like it may only by steps."""
+"""Types that every backend casts directly between any two; float8, int4 and the like may need steps."""
 
 
 class Pair(NamedTuple):
@@ -42,7 +42,7 @@ class Pair(NamedTuple):
 
     @property
     def reads(self) -> tuple[Node | Value, ...]:
-        """What a match of this pair relies on beside its node."""
+        """The values that a match of this pair depends on, besides its node."""
         producer = () if self.source.producer is None else (self.source.producer,)
         inputs = [value for value in self.first.inputs if value is not None]
         return (self.first, self.between, *inputs, *producer)
@@ -54,7 +54,7 @@ def _chain(*types: int) -> str:
 
 
 def pair_at(node: Node, model: Model) -> Pair | None:
-    """The two Casts that end in ``node``, all types proven; None where one is unknown or a Cast does nothing.
+    """The two Casts that end in ``node``, all types proven; None if one is unknown or a Cast is a no-op.
 
     Raises:
         UnknownAttribute: a type depends on an attribute of the surrounding function.
@@ -86,7 +86,7 @@ def _pair_at(node: Node, model: Model) -> Pair | None:
 
 
 def types_at(node: Node, model: Model) -> tuple[int | None, int | None]:
-    """The element types that a Cast or CastLike reads and makes, None where one is not proven.
+    """The input and output element types of a Cast or CastLike, None for each that is not proven.
 
     Raises:
         UnknownAttribute: one depends on an attribute of the surrounding function.
@@ -110,7 +110,7 @@ def is_cast(node: Node) -> bool:
 
 
 def cast_type(node: Node, model: Model) -> int | None:
-    """The element type that a Cast or CastLike makes, None where it is not proven.
+    """The element type that a Cast or CastLike produces, None if not proven.
 
     Raises:
         UnknownAttribute: it depends on an attribute of the surrounding function.
@@ -130,7 +130,7 @@ def _targets(model: Model) -> dict[Node, int | None]:
 
 
 def type_of(value: Value, model: Model) -> int | None:
-    """The proven element type of ``value``; a Cast's result is known even where nothing before it is."""
+    """The proven element type of ``value``; known for a Cast's result even if its input type is unknown."""
     node = value.producer
     if node is not None and node.op_type == "Cast" and node.is_onnx:
         return cast_type(node, model)
@@ -139,7 +139,7 @@ def type_of(value: Value, model: Model) -> int | None:
 
 @cache  # a model casts between the same few types everywhere
 def same_values(a: int, b: int, c: int) -> bool:
-    """Whether Cast(a→b)→Cast(b→c) gives what Cast(a→c) gives, for every value of type ``a``.
+    """Whether Cast(a→b)→Cast(b→c) equals Cast(a→c) for every value of type ``a``.
 
     Type ``b`` has to hold every value of ``a``. Even then floats that do not fit an integer type are undefined
     in ONNX, where integers wrap: an integer that travels as a float must fit at the end.
@@ -150,7 +150,7 @@ def same_values(a: int, b: int, c: int) -> bool:
 
 
 def keeps_values(node: Node, elem_type: int) -> bool:
-    """Whether a Cast to ``elem_type`` keeps each value that this type holds already.
+    """Whether a Cast to ``elem_type`` preserves each value of that type.
 
     All do but two. By default, a Cast to a float8 type turns infinity into the largest finite value (``saturate``),
     and float8e5m2 has infinities. The smallest float8e8m0, 2**-127, is no normal float, and ``onnx.reference`` makes
@@ -162,7 +162,7 @@ def keeps_values(node: Node, elem_type: int) -> bool:
 
 
 def removable(node: Node, source: Value) -> bool:
-    """Whether ``node`` can go without an Identity in its place, which would be no gain over a Cast."""
+    """Whether ``node`` can be removed without an Identity in its place, which would be no better than a Cast."""
     output = node.output(0)
     if output is None:
         return False

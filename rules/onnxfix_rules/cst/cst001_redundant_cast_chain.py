@@ -1,4 +1,4 @@
-"""CST001: the type in the middle of two Casts changes no value."""
+"""CST001: the intermediate type of two Casts changes no value."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from onnxfix_rules.cst import _common as cst
 
 @rule("CST001", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[2])
 def redundant_cast_chain(node: Node, model: Model) -> Iterator[Match]:
-    """A Cast feeds a Cast, and the type between them changes no value.
+    """Two consecutive Casts whose intermediate type changes no value.
 
     ## Why it matters
-    TensorRT 11 and TensorRT-RTX are strongly typed: the Casts in the graph are the precision plan, and each one is
-    imported as a layer. A step through a wider type says nothing about precision, yet it hides what the plan is, and
-    some steps are not possible at all:
+    TensorRT 11 and TensorRT-RTX are strongly typed: the Casts in the graph define the precision, and each one is
+    imported as a layer. A step through a wider type has no effect on precision but obscures it, and some steps are
+    not supported at all:
 
     - **error**: TensorRT's parser refuses a Cast to int16, uint16, uint32 or uint64 (`Unsupported data type for the
       Cast operator!`) and a uint8 between two nodes (`TensorRT does not support UINT8 types for intermediate
@@ -26,15 +26,15 @@ def redundant_cast_chain(node: Node, model: Model) -> Iterator[Match]:
     Every Cast between two types that TensorRT has was measured to build, so the direct Cast is never worse.
 
     ## Fix
-    The second Cast reads the value before the first one; the first one goes when nothing else reads it. Exact when
-    the type in the middle holds every value of the first type: the integers of its range, for floats also every
-    significant bit, every exponent, NaN, the infinities and -0.0. Integers to integers wrap by their value alone,
-    floats round by their value alone, so the last step then gives the same. One guard: ONNX leaves a float that does
-    not fit an integer type undefined, while integers wrap. Where the middle is a float type and the end an integer
-    type, the end has to hold every value of the first type as well.
+    The second Cast reads the original value; the first one is removed if it has no other reader. Exact if the
+    intermediate type holds every value of the first type: the integers in its range, for floats also every
+    significant bit, every exponent, NaN, the infinities and -0.0. Integers wrap and floats round by their value
+    alone, so the last step gives the same result. One restriction: ONNX leaves the cast of an out-of-range float to
+    an integer undefined, while integers wrap. If the intermediate type is a float and the last one an integer, the
+    last one must hold every value of the first type as well.
 
-    Left alone: strings (numbers are spelt differently), and direct Casts between float8, int4 and their like and
-    another type, which not every backend has.
+    Not covered: strings (formatted differently), and direct Casts between float8, int4 and the like and another type,
+    which some backends lack.
 
     ## References
     - ONNX, operator Cast, on rounding, wrapping and `saturate`: https://onnx.ai/onnx/operators/onnx__Cast.html
@@ -59,9 +59,9 @@ def redundant_cast_chain(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _goes_back(pair: cst.Pair, model: Model) -> bool:
-    """Whether a reader casts straight back to the type in the middle without loss.
+    """Whether a reader casts straight back to the intermediate type without loss.
 
-    CST003 then makes that reader read the value in the middle. Collapsing first would cast it a second time.
+    CST003 then makes that reader use the intermediate value. Collapsing first would cast it a second time.
     """
     output = pair.node.output(0)
     if output is None or not cst.same_values(pair.b, pair.c, pair.b):
@@ -72,22 +72,22 @@ def _goes_back(pair: cst.Pair, model: Model) -> bool:
 
 redundant_cast_chain.examples = [
     Fixed(
-        "every int32 is an int64",
+        "int64 holds every int32",
         before="g (int32[N] x) => (float[N] y) { a = Cast<to=INT64>(x)  y = Cast<to=FLOAT>(a) }",
         after="g (int32[N] x) => (float[N] y) { y = Cast<to=FLOAT>(x) }",
     ),
     Fixed(
-        "TensorRT has no uint8 between two nodes",
+        "TensorRT does not support uint8 between two nodes",
         before="g (bool[N] x) => (float[N] y) { a = Cast<to=UINT8>(x)  y = Cast<to=FLOAT>(a) }",
         after="g (bool[N] x) => (float[N] y) { y = Cast<to=FLOAT>(x) }",
     ),
     Fixed(
-        "float to double keeps NaN, infinities and the sign of zero",
+        "float to double preserves NaN, infinities and the sign of zero",
         before="g (float[N] x) => (bool[N] y) { a = Cast<to=DOUBLE>(x)  y = Cast<to=BOOL>(a) }",
         after="g (float[N] x) => (bool[N] y) { y = Cast<to=BOOL>(x) }",
     ),
     Fixed(
-        "bfloat16 is a float with fewer digits",
+        "bfloat16 is a float with fewer bits",
         before="g (bfloat16[N] x) => (double[N] y) { a = Cast<to=FLOAT>(x)  y = Cast<to=DOUBLE>(a) }",
         after="g (bfloat16[N] x) => (double[N] y) { y = Cast<to=DOUBLE>(x) }",
     ),
@@ -97,7 +97,7 @@ redundant_cast_chain.examples = [
         after="g (int32[N] x) => (uint8[N] y) { y = Cast<to=UINT8>(x) }",
     ),
     Fixed(
-        "an int16 fits int32, so its way through float is defined",
+        "an int16 fits int32, so the path through float is defined",
         before="g (int16[N] x) => (int32[N] y) { a = Cast<to=FLOAT>(x)  y = Cast<to=INT32>(a) }",
         after="g (int16[N] x) => (int32[N] y) { y = Cast<to=INT32>(x) }",
     ),
@@ -109,17 +109,17 @@ redundant_cast_chain.examples = [
         after="g (uint8[N] x) => (double[N] y) { y = Cast<to=DOUBLE>(x) }",
     ),
     Fixed(
-        "the first Cast stays for its other reader",
+        "the first Cast stays for another reader",
         before="g (int32[N] x) => (float[N] y, int64[N] z) { a = Cast<to=7>(x)  y = Cast<to=1>(a)  z = Neg(a) }",
         after="g (int32[N] x) => (float[N] y, int64[N] z) { a = Cast<to=INT64>(x)  y = Cast<to=FLOAT>(x)  z = Neg(a) }",
     ),
     Fixed(
-        "the first Cast makes a graph output",
+        "the first Cast produces a graph output",
         before="g (int32[N] x) => (int64[N] a, float[N] y) { a = Cast<to=INT64>(x)  y = Cast<to=FLOAT>(a) }",
         after="g (int32[N] x) => (int64[N] a, float[N] y) { a = Cast<to=INT64>(x)  y = Cast<to=FLOAT>(x) }",
     ),
     Fixed(
-        "a subgraph captures the value in the middle",
+        "a subgraph captures the intermediate value",
         before="""g (int32[2] x, bool k) => (float[2] y, int64[2] z) { a = Cast<to=INT64>(x)  y = Cast<to=FLOAT>(a)
             z = If(k)<then_branch = t () => (int64[2] p) { p = Neg(a) },
                       else_branch = e () => (int64[2] q) { q = Abs(a) }> }""",
@@ -128,7 +128,7 @@ redundant_cast_chain.examples = [
                       else_branch = e () => (int64[2] q) { q = Abs(a) }> }""",
     ),
     Fixed(
-        "the second Cast stands in a subgraph",
+        "the second Cast is in a subgraph",
         before="""g (int32[2] x, bool k) => (float[2] y) { a = Cast<to=INT64>(x)
             y = If(k)<then_branch = t () => (float[2] p) { p = Cast<to=FLOAT>(a) },
                       else_branch = e () => (float[2] q) { n = Cast<to=INT64>(x)  q = Cast<to=FLOAT>(n) }> }""",
@@ -137,7 +137,7 @@ redundant_cast_chain.examples = [
                       else_branch = e () => (float[2] q) { q = Cast<to=FLOAT>(x) }> }""",
     ),
     Fixed(
-        "in a function the first type is known where a Cast makes it",
+        "in a function the first type is known from a Cast",
         before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
             <domain: "d", opset_import: ["" : 18]> f (u) => (w)
             { a = Cast<to=INT32>(u)  b = Cast<to=INT64>(a)  c = Cast<to=DOUBLE>(b)  w = Cast<to=FLOAT>(c) }""",
@@ -146,13 +146,13 @@ redundant_cast_chain.examples = [
             <domain: "d", opset_import: ["" : 18]> f (u) => (w) { a = Cast<to=INT32>(u)  w = Cast<to=FLOAT>(a) }""",
     ),
     Fixed(
-        "CastLike casts to the type of another value",
+        "CastLike",
         before="g (int32[N] x, double[1] t) => (double[N] y, double[1] u) "
         "{ a = Cast<to=INT64>(x)  y = CastLike(a, t)  u = Neg(t) }",
         after="g (int32[N] x, double[1] t) => (double[N] y, double[1] u) { y = CastLike(x, t)  u = Neg(t) }",
     ),
     Fixed(
-        "an overridable initializer has a type too",
+        "an overridable initializer",
         before="g (float[N] x, int32[2] s) => (float[2] y) <int32[2] s = {1, 2}> "
         "{ a = Cast<to=INT64>(s)  y = Cast<to=FLOAT>(a) }",
         after="g (float[N] x, int32[2] s) => (float[2] y) <int32[2] s = {1, 2}> { y = Cast<to=FLOAT>(s) }",
@@ -165,20 +165,20 @@ redundant_cast_chain.examples = [
         ir_version=3,
     ),
     Silent(
-        "a round trip further on is left to CST003",
+        "a round trip later in the chain is covered by CST003",
         "g (float16[N] x) => (float[N] y, float[N] z) "
         "{ a = Cast<to=FLOAT>(x)  b = Cast<to=DOUBLE>(a)  c = Cast<to=FLOAT>(b)  y = Neg(a)  z = Exp(c) }",
     ),
     Silent(
-        "a second Cast that does nothing is CST002",
+        "a no-op second Cast is covered by CST002",
         "g (int32[N] x) => (int64[N] y) { a = Cast<to=INT64>(x)  b = Cast<to=INT64>(a)  y = Neg(b) }",
     ),
     Silent(
-        "a first Cast that does nothing is CST002",
+        "a no-op first Cast is covered by CST002",
         "g (int32[N] x) => (int64[N] y) { a = Cast<to=INT32>(x)  b = Cast<to=INT64>(a)  y = Neg(b) }",
     ),
     Silent(
-        "a float rounds to half",
+        "float to half rounds",
         "g (float[N] x) => (double[N] y) { a = Cast<to=FLOAT16>(x)  y = Cast<to=DOUBLE>(a) }",
     ),
     Silent(
@@ -186,7 +186,7 @@ redundant_cast_chain.examples = [
         "g (int64[N] x) => (float[N] y) { a = Cast<to=INT32>(x)  y = Cast<to=FLOAT>(a) }",
     ),
     Silent(
-        "a double that went through float was rounded twice",
+        "a double that passes through float is rounded twice",
         "g (double[N] x) => (float16[N] y) { a = Cast<to=FLOAT>(x)  y = Cast<to=FLOAT16>(a) }",
     ),
     Silent(
@@ -194,7 +194,7 @@ redundant_cast_chain.examples = [
         "g (int32[N] x) => (int64[N] y) { a = Cast<to=FLOAT>(x)  y = Cast<to=INT64>(a) }",
     ),
     Silent(
-        "only zero or not is left after bool",
+        "bool keeps only zero or nonzero",
         "g (float[N] x) => (int64[N] y) { a = Cast<to=BOOL>(x)  y = Cast<to=INT64>(a) }",
     ),
     Silent(
@@ -202,11 +202,11 @@ redundant_cast_chain.examples = [
         "g (uint32[N] x) => (uint8[N] y) { a = Cast<to=DOUBLE>(x)  y = Cast<to=UINT8>(a) }",
     ),
     Silent(
-        "NaN has no integer, so float types need not agree on it",
+        "NaN has no integer, so results for float types may differ",
         "g (float16[N] x) => (int64[N] y) { a = Cast<to=FLOAT>(x)  y = Cast<to=INT64>(a) }",
     ),
     Silent(
-        "numbers are spelt in as many ways as there are types",
+        "number formatting in strings varies",
         "g (int32[N] x) => (string[N] y) { a = Cast<to=INT64>(x)  y = Cast<to=STRING>(a) }",
     ),
     Silent(
@@ -215,24 +215,24 @@ redundant_cast_chain.examples = [
         opset=19,
     ),
     Silent(
-        "the declared type of an inner value may be a lie",
+        "the declared type of an internal value may be wrong",
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <int32[N] u>
             { u = d.Unknown(x)  a = Cast<to=INT64>(u)  y = Cast<to=FLOAT>(a) }""",
         runs=False,
     ),
     Silent(
-        "the function's caller chooses the type in the middle",
+        "the intermediate type depends on the function's caller",
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f<t=10>(x) }
             <domain: "d", opset_import: ["" : 18]> f <t> (u) => (w)
             { v = Cast<to=FLOAT>(u)  a = Cast<to: int = @t>(v)  w = Cast<to=FLOAT>(a) }""",
     ),
     Fixed(
-        "int8 is a whole number like any other",
+        "int8",
         before="g (int8[N] x) => (float[N] y) { a = Cast<to=INT32>(x)  y = Cast<to=FLOAT>(a) }",
         after="g (int8[N] x) => (float[N] y) { y = Cast<to=FLOAT>(x) }",
     ),
     Fixed(
-        "a uint8 that goes out stays, and is read by nothing else any more",
+        "a uint8 graph output stays without other readers",
         before="g (bool[N] x) => (uint8[N] a, float[N] y) { a = Cast<to=UINT8>(x)  y = Cast<to=FLOAT>(a) }",
         after="g (bool[N] x) => (uint8[N] a, float[N] y) { a = Cast<to=UINT8>(x)  y = Cast<to=FLOAT>(x) }",
     ),

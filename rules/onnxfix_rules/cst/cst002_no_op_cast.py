@@ -1,4 +1,4 @@
-"""CST002: a Cast to the type that its input has."""
+"""CST002: a Cast to its input's type."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from onnxfix_rules.cst import _common as cst
 
 @rule("CST002", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[2])
 def no_op_cast(node: Node, model: Model) -> Iterator[Match]:
-    """A Cast to the type that its input has already.
+    """A Cast to the type that its input already has.
 
     ## Why it matters
-    Exporters leave them behind (`x.float()` of a float). TensorRT imports each as a layer and folds it while it
-    builds; until then it stands in the way of tools that look for patterns (a Cast between a MatMul and its bias,
-    between Q and DQ), and a uint8 Cast to uint8 between two nodes is refused (`TensorRT does not support UINT8 types
-    for intermediate tensors`, TensorRT-RTX 1.7.1).
+    Exporters leave them behind (`x.float()` of a float). TensorRT imports each as a layer and folds it during the
+    build; until then it breaks pattern matching (a Cast between a MatMul and its bias, between Q and DQ), and a Cast
+    from uint8 to uint8 between two nodes is refused (`TensorRT does not support UINT8 types for intermediate
+    tensors`, TensorRT-RTX 1.7.1).
 
     ## Fix
-    Its readers read its input instead; where its result is a graph output, the producer of the input takes over the
-    name. Exact: a Cast to the same type keeps every value. The exceptions stay: float8e5m2, whose infinities a
-    Cast makes finite unless `saturate` is 0, and float8e8m0, whose smallest value the ONNX reference doubles.
+    Its readers use its input instead; if its result is a graph output, the producer of the input gets that name.
+    Exact: a Cast to the same type preserves every value. The exceptions are not removed: float8e5m2, whose infinities
+    a Cast makes finite unless `saturate` is 0, and float8e8m0, whose smallest value the ONNX reference doubles.
 
-    The input's type must be proven from the graph: types that the file declares for inner values may be wrong. Silent
-    where no more than an Identity could replace the Cast, as between a graph input and a graph output.
+    The input's type must be proven from the graph: declared types of internal values may be wrong. Not reported if
+    only an Identity could replace the Cast, as between a graph input and a graph output.
 
     ## References
     - ONNX, operator Cast: https://onnx.ai/onnx/operators/onnx__Cast.html
@@ -52,7 +52,7 @@ no_op_cast.examples = [
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
     Fixed(
-        "the result is a graph output: the producer takes its name",
+        "the result is a graph output: the producer gets its name",
         before="g (float[N] x) => (float[N] y) { a = Neg(x)  b = Abs(a)  y = Cast<to=FLOAT>(b) }",
         after="g (float[N] x) => (float[N] y) { a = Neg(x)  y = Abs(a) }",
     ),
@@ -62,7 +62,7 @@ no_op_cast.examples = [
         after="g (float[N] x) => (float16[N] y) { y = Cast<to=FLOAT16>(x) }",
     ),
     Fixed(
-        "CastLike to the type that is there",
+        "CastLike to the same type",
         before="g (float[N] x, float[1] t) => (float[N] y) { a = CastLike(x, t)  y = Neg(a) }",
         after="g (float[N] x, float[1] t) => (float[N] y) { y = Neg(x) }",
     ),
@@ -72,12 +72,12 @@ no_op_cast.examples = [
         after="g (float[N,2] x) => (float[N,2] y) <float[2] c = {1, 2}> { y = Add(x, c) }",
     ),
     Fixed(
-        "a shape is int64 in any case",
+        "the output of Shape is always int64",
         before="g (float[N] x) => (float[M] y) { s = Shape(x)  a = Cast<to=INT64>(s)  y = Reshape(x, a) }",
         after="g (float[N] x) => (float[M] y) { s = Shape(x)  y = Reshape(x, s) }",
     ),
     Fixed(
-        "in a subgraph, of a captured value, with a reader in another one",
+        "in a subgraph, of a captured value, with a reader in another subgraph",
         before="""g (float[2] x, bool k) => (float[2] y) { a = Cast<to=FLOAT>(x)
             y = If(k)<then_branch = t () => (float[2] p) { b = Cast<to=FLOAT>(a)  p = Neg(b) },
                       else_branch = e () => (float[2] q) { q = Abs(a) }> }""",
@@ -102,7 +102,7 @@ no_op_cast.examples = [
         opset=24,
     ),
     Silent(
-        "from a graph input to a graph output only an Identity could take its place",
+        "between a graph input and a graph output only an Identity is possible",
         "g (float[N] x) => (float[N] y) { y = Cast<to=FLOAT>(x) }",
     ),
     Silent(
@@ -115,15 +115,15 @@ no_op_cast.examples = [
             y = If(k)<then_branch = t () => (float[2] p) { p = Cast<to=FLOAT>(a) },
                       else_branch = e () => (float[2] q) { q = Abs(a) }> }""",
     ),
-    Silent("another type", "g (float[N] x) => (float16[N] y) { a = Cast<to=FLOAT16>(x)  y = Neg(a) }"),
+    Silent("a different type", "g (float[N] x) => (float16[N] y) { a = Cast<to=FLOAT16>(x)  y = Neg(a) }"),
     Silent(
-        "the declared type of an inner value may be a lie",
+        "the declared type of an internal value may be wrong",
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float[N] u>
             { u = d.Unknown(x)  a = Cast<to=FLOAT>(u)  y = Neg(a) }""",
         runs=False,
     ),
     Silent(
-        "the function's caller chooses the type",
+        "the type depends on the function's caller",
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]>
             g (float[N] x) => (float16[N] y) { y = d.f<t=10>(x) }
             <domain: "d", opset_import: ["" : 18]> f <t> (u) => (w)

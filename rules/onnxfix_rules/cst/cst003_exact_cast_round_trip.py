@@ -1,4 +1,4 @@
-"""CST003: to another type and back, with no value lost."""
+"""CST003: a lossless Cast round trip."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from onnxfix_rules.cst import _common as cst
 
 @rule("CST003", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[2])
 def exact_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
-    """A Cast to another type and a Cast straight back, with no value lost on the way.
+    """A Cast to another type and straight back that loses no value.
 
     ## Why it matters
-    Mixed-precision tools wrap operators in Casts; where two wrapped operators meet, `half → float → half` is left
-    between them. TensorRT imports two layers and has to find out that they cancel. Some round trips do not parse:
+    Mixed-precision tools wrap operators in Casts; between two adjacent wrapped operators `half → float → half` is
+    left. TensorRT imports two layers and must detect that they cancel. Some round trips do not parse:
 
     - **error**: through int16, uint16, uint32, uint64 (`Unsupported data type for the Cast operator!`) or uint8
       (`TensorRT does not support UINT8 types for intermediate tensors`), measured with TensorRT-RTX 1.7.1.
@@ -23,13 +23,13 @@ def exact_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
     - **info**: everything else.
 
     ## Fix
-    Readers of the second Cast read the value before the first one, which goes when nothing else reads it. A graph
-    output keeps its name: the value's producer takes it, or an Identity where it may not. Exact when the other type
-    holds every value of the first one, NaN, infinities and -0.0 included. No Cast is ever moved across an operator.
+    Readers of the second Cast use the original value; the first Cast is removed if it has no other reader. A graph
+    output keeps its name: the value's producer gets it, or an Identity if that is not possible. Exact if the other
+    type holds every value of the first one, including NaN, infinities and -0.0. No Cast is ever moved across an
+    operator.
 
-    Left alone: float8e5m2, whose infinities come back finite unless `saturate` is 0, and float8e8m0, whose smallest
-    value the ONNX reference gives back doubled. Round trips that lose something
-    are CST004.
+    Not covered: float8e5m2, whose infinities become finite unless `saturate` is 0, and float8e8m0, whose smallest
+    value the ONNX reference doubles. Lossy round trips are covered by CST004.
 
     ## References
     - ONNX, operator Cast: https://onnx.ai/onnx/operators/onnx__Cast.html
@@ -45,9 +45,9 @@ def exact_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
     draft.bypass(node, pair.source)
     a, b = dtypes.name_of(pair.a), dtypes.name_of(pair.b)
     yield Match(
-        f"Casts {pair.chain}: {b} holds every {a}, so what comes back is what went in",
+        f"Casts {pair.chain}: {b} holds every {a}, so the result equals the input",
         node=node,
-        fix=Fix(f"read the {a} value before the Casts", draft.edits),
+        fix=Fix(f"use the {a} value before the Casts", draft.edits),
         severity=cst.severity_of(pair),
         reads=pair.reads,
     )
@@ -60,43 +60,43 @@ exact_cast_round_trip.examples = [
         after="g (float16[N] x) => (float16[N] y) { y = Neg(x) }",
     ),
     Fixed(
-        "an int32 comes back from double",
+        "int32 to double and back",
         before="g (int32[N] x) => (int32[N] y) { a = Cast<to=DOUBLE>(x)  b = Cast<to=INT32>(a)  y = Neg(b) }",
         after="g (int32[N] x) => (int32[N] y) { y = Neg(x) }",
     ),
     Fixed(
-        "TensorRT has no uint8 between two nodes",
+        "TensorRT does not support uint8 between two nodes",
         before="g (bool[N] x) => (bool[N] y) { a = Cast<to=UINT8>(x)  b = Cast<to=BOOL>(a)  y = Not(b) }",
         after="g (bool[N] x) => (bool[N] y) { y = Not(x) }",
     ),
     Fixed(
-        "from a graph input to a graph output an Identity stays",
+        "from a graph input to a graph output an Identity remains",
         before="g (bfloat16[N] x) => (bfloat16[N] y) { a = Cast<to=FLOAT>(x)  y = Cast<to=BFLOAT16>(a) }",
         after="g (bfloat16[N] x) => (bfloat16[N] y) { y = Identity(x) }",
     ),
     Fixed(
-        "the producer takes the graph output's name",
+        "the producer gets the graph output's name",
         before="g (int32[N] x) => (int32[N] y) { n = Neg(x)  a = Cast<to=INT64>(n)  y = Cast<to=INT32>(a) }",
         after="g (int32[N] x) => (int32[N] y) { y = Neg(x) }",
     ),
     Fixed(
-        "the value before is a graph output as well",
+        "the original value is a graph output as well",
         before="g (int32[N] x) => (int32[N] n, int32[N] y) { n = Neg(x)  a = Cast<to=7>(n)  y = Cast<to=6>(a) }",
         after="g (int32[N] x) => (int32[N] n, int32[N] y) { n = Neg(x)  y = Identity(n) }",
     ),
     Fixed(
-        "the value in the middle is a graph output",
+        "the intermediate value is a graph output",
         before="g (int32[N] x) => (int64[N] a, int32[N] y) { a = Cast<to=7>(x)  b = Cast<to=6>(a)  y = Neg(b) }",
         after="g (int32[N] x) => (int64[N] a, int32[N] y) { a = Cast<to=INT64>(x)  y = Neg(x) }",
     ),
     Fixed(
-        "twice there and back",
+        "two round trips",
         before="g (float16[N] x) => (float16[N] y) "
         "{ a = Cast<to=1>(x)  b = Cast<to=10>(a)  c = Cast<to=11>(b)  d = Cast<to=10>(c)  y = Neg(d) }",
         after="g (float16[N] x) => (float16[N] y) { y = Neg(x) }",
     ),
     Fixed(
-        "across the border of a subgraph, under the branch's own name",
+        "across a subgraph boundary, with the branch's own name",
         before="""g (int32[2] x, bool k) => (int32[2] y) { a = Cast<to=INT64>(x)
             y = If(k)<then_branch = t () => (int32[2] p) { p = Cast<to=INT32>(a) },
                       else_branch = e () => (int32[2] q) { b = Cast<to=INT32>(a)  q = Neg(b) }> }""",
@@ -105,30 +105,30 @@ exact_cast_round_trip.examples = [
                       else_branch = e () => (int32[2] q) { q = Neg(x) }> }""",
     ),
     Fixed(
-        "between Q and DQ the type stays what it was",
+        "between Q and DQ",
         before="g (float[N] x) => (float[N] y) <float s = {0.1}, int8 z = {0}> { q = QuantizeLinear(x, s, z) "
         "a = Cast<to=INT32>(q)  b = Cast<to=INT8>(a)  y = DequantizeLinear(b, s, z) }",
         after="g (float[N] x) => (float[N] y) <float s = {0.1}, int8 z = {0}> "
         "{ q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }",
     ),
     Fixed(
-        "CastLike both ways",
+        "CastLike in both directions",
         before="g (int32[N] x, int64[1] t) => (int32[N] y) { a = CastLike(x, t)  b = CastLike(a, x)  y = Neg(b) }",
         after="g (int32[N] x, int64[1] t) => (int32[N] y) { y = Neg(x) }",
     ),
     Fixed(
-        "no direct Cast is needed, so float8 may go too",
+        "float8, which needs no direct Cast here",
         before="g (float8e4m3fn[N] x) => (float[N] y) { a = Cast<to=1>(x)  b = Cast<to=17>(a)  y = Cast<to=1>(b) }",
         after="g (float8e4m3fn[N] x) => (float[N] y) { y = Cast<to=FLOAT>(x) }",
         opset=19,
     ),
     Silent(
-        "back in float8e5m2, infinity has become finite",
+        "float8e5m2: infinity becomes finite",
         "g (float8e5m2[N] x) => (float[N] y) { a = Cast<to=1>(x)  b = Cast<to=19>(a)  y = Cast<to=1>(b) }",
         opset=19,
     ),
     Silent(
-        "back in float8e8m0, 2**-127 has become 2**-126",
+        "float8e8m0: 2**-127 becomes 2**-126",
         "g (float8e8m0[N] x) => (float[N] y) { a = Cast<to=11>(x)  b = Cast<to=24>(a)  y = Cast<to=1>(b) }",
         opset=24,
     ),
@@ -137,11 +137,11 @@ exact_cast_round_trip.examples = [
         "g (float[N] x) => (float[N] y) { a = Cast<to=FLOAT16>(x)  y = Cast<to=FLOAT>(a) }",
     ),
     Silent(
-        "half and bfloat16 hold different values",
+        "half and bfloat16 represent different values",
         "g (float16[N] x) => (float16[N] y) { a = Cast<to=BFLOAT16>(x)  y = Cast<to=FLOAT16>(a) }",
     ),
     Silent(
-        "back by wrapping twice, which not every backend does",
+        "back by wrapping twice, which some backends do not support",
         "g (int8[N] x) => (int8[N] y) { a = Cast<to=UINT8>(x)  y = Cast<to=INT8>(a) }",
     ),
     Silent(
@@ -149,7 +149,7 @@ exact_cast_round_trip.examples = [
         "g (float16[N] x) => (float16[N] y) { a = Cast<to=FLOAT>(x)  b = Neg(a)  y = Cast<to=FLOAT16>(b) }",
     ),
     Silent(
-        "not back to where it came from",
+        "not a round trip",
         "g (int32[N] x) => (uint32[N] y) { a = Cast<to=INT64>(x)  y = Cast<to=UINT32>(a) }",
     ),
     Silent(

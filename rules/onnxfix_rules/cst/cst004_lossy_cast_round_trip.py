@@ -1,4 +1,4 @@
-"""CST004: to a type that cannot hold every value, and back."""
+"""CST004: a lossy Cast round trip."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def lossy_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
     """A Cast to a type that cannot hold every value, and a Cast straight back.
 
     ## Why it matters
-    It looks redundant and is not: `float → half → float` rounds to 11 significant bits and turns everything above
-    65504 into infinity, `int64 → int32 → int64` wraps, `float → int64 → float` cuts off fractions. Simplifiers that
-    drop such a pair change results. It may be meant (rounding on purpose, truncation) or left behind by a converter
-    that cast too much. What is lost is in the message.
+    It looks redundant but is not: `float → half → float` rounds to 11 significant bits and turns everything above
+    65504 into infinity, `int64 → int32 → int64` wraps, `float → int64 → float` truncates fractions. Simplifiers that
+    drop such a pair change results. It may be intentional (rounding, truncation) or left behind by a converter that
+    inserted too many Casts. The message names the loss.
 
-    - **error**: TensorRT's parser refuses the type in the middle: int16, uint16, uint32, uint64 (`Unsupported data
+    - **error**: TensorRT's parser refuses the intermediate type: int16, uint16, uint32, uint64 (`Unsupported data
       type for the Cast operator!`), uint8 (`TensorRT does not support UINT8 types for intermediate tensors`).
-    - **warning**: the type in the middle is double, which TensorRT computes as float: more is lost than ONNX says.
-    - **info**: everything else; TensorRT loses what ONNX loses.
+    - **warning**: the intermediate type is double, which TensorRT computes as float: more is lost than in ONNX.
+    - **info**: everything else; TensorRT loses the same as ONNX.
 
     ## Fix
-    None: only the author knows whether the loss is meant. Casts that lose nothing are CST001 and CST003. Neither
-    rule speaks of `int8 → uint8 → int8`: ONNX lets integers wrap, and back, but not every backend does.
+    None: only the author knows whether the loss is intended. Lossless Casts are covered by CST001 and CST003. `int8 →
+    uint8 → int8` is not reported by either: ONNX lets integers wrap, and back, but not every backend does.
 
     ## References
     - ONNX, operator Cast, tables of conversions: https://onnx.ai/onnx/operators/onnx__Cast.html
@@ -46,9 +46,9 @@ def lossy_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
 
 
 def loses(a: int, b: int) -> bool:
-    """Whether some value of type ``a`` does not come back from type ``b``."""
+    """Whether some value of type ``a`` does not survive type ``b``."""
     if dtypes.is_integer(a) and dtypes.is_integer(b):
-        # Integers wrap, so all that counts is whether the bits have room.
+        # Integers wrap, so only the number of bits matters.
         narrow, wide = dtypes.INTEGERS[a], dtypes.INTEGERS[b]
         return wide.high - wide.low < narrow.high - narrow.low
     return not dtypes.holds_exactly(b, a)
@@ -57,12 +57,12 @@ def loses(a: int, b: int) -> bool:
 def loss(a: int, b: int) -> str:
     """What values of type ``a`` lose in type ``b``, as part of a sentence."""
     if b == TensorProto.BOOL:
-        return "only zero or not zero is left"
+        return "only zero or nonzero is left"
     if a in dtypes.INTEGERS and b in dtypes.INTEGERS:
         return f"integers outside {dtypes.INTEGERS[b].low} to {dtypes.INTEGERS[b].high} wrap"
     if b in dtypes.INTEGERS:
         low, high = dtypes.INTEGERS[b].low, dtypes.INTEGERS[b].high
-        return f"fractions are cut off; NaN, infinities and values outside {low} to {high} are undefined"
+        return f"fractions are truncated; NaN, infinities and values outside {low} to {high} are undefined"
     if a in dtypes.INTEGERS:
         return _integer_in_float(dtypes.INTEGERS[a], dtypes.FLOATS[b])
     return _float_in_float(dtypes.FLOATS[a], dtypes.FLOATS[b])
@@ -75,7 +75,7 @@ def _integer_in_float(a: dtypes.IntFormat, b: dtypes.FloatFormat) -> str:
     if max(-a.low, a.high) > b.highest:
         lost.append(f"magnitudes above {b.highest:g} overflow")
     if not b.negative and a.low < 0:
-        lost.append("negative numbers are lost")
+        lost.append("negative values are lost")
     if not b.zero:
         lost.append("zero is lost")
     return ", ".join(lost)
@@ -95,7 +95,7 @@ def _float_in_float(a: dtypes.FloatFormat, b: dtypes.FloatFormat) -> str:
     if a.nan and not b.nan:
         lost.append("NaN is lost")
     if a.negative and not b.negative:
-        lost.append("negative numbers are lost")
+        lost.append("negative values are lost")
     if a.zero and not b.zero:
         lost.append("zero is lost")
     elif a.negative_zero and not b.negative_zero:
@@ -110,29 +110,29 @@ def _round_trip(a: str, b: int, c: int) -> str:
 lossy_cast_round_trip.examples = [
     Flagged("half overflows above 65504 and rounds", _round_trip("float", 10, 1)),
     Flagged("bfloat16 keeps 8 significant bits", _round_trip("float", 16, 1)),
-    Flagged("the fraction is cut off", _round_trip("float", 7, 1)),
+    Flagged("the fraction is truncated", _round_trip("float", 7, 1)),
     Flagged("int32 wraps", _round_trip("int64", 6, 7)),
     Flagged("float rounds integers above 2**24", _round_trip("int64", 1, 7)),
     Flagged("double rounds integers above 2**53", _round_trip("int64", 11, 7)),
-    Flagged("bool keeps zero or not", _round_trip("float", 9, 1)),
-    Flagged("uint8 is too narrow for int16, whatever its sign", _round_trip("int16", 2, 5)),
-    Flagged("TensorRT does not know int16", _round_trip("int32", 5, 6)),
+    Flagged("bool keeps only zero or nonzero", _round_trip("float", 9, 1)),
+    Flagged("uint8 is too narrow for int16, regardless of sign", _round_trip("int16", 2, 5)),
+    Flagged("TensorRT does not support int16", _round_trip("int32", 5, 6)),
     Flagged(
-        "with an output in the middle, in a branch",
+        "a graph output in between, in a branch",
         """g (float[2] x, bool k) => (float[2] y, float16[2] h) { h = Cast<to=FLOAT16>(x)
             y = If(k)<then_branch = t () => (float[2] p) { p = Cast<to=FLOAT>(h) },
                       else_branch = e () => (float[2] q) { q = Neg(x) }> }""",
     ),
-    Silent("float holds every half", _round_trip("float16", 1, 10)),
-    Silent("int64 holds every int32", _round_trip("int32", 7, 6)),
-    Silent("what wraps in an integer of the same width wraps back", _round_trip("int8", 2, 3)),
+    Silent("float represents every half", _round_trip("float16", 1, 10)),
+    Silent("int64 represents every int32", _round_trip("int32", 7, 6)),
+    Silent("an integer of the same width wraps back", _round_trip("int8", 2, 3)),
     Silent("uint64 is wide enough to wrap back from", _round_trip("int32", 13, 6)),
     Silent(
         "not a round trip",
         "g (double[N] x) => (float16[N] y) { a = Cast<to=FLOAT>(x)  y = Cast<to=FLOAT16>(a) }",
     ),
     Silent(
-        "something happens in between",
+        "an operator in between",
         "g (float[N] x) => (float[N] y) { a = Cast<to=INT64>(x)  b = Neg(a)  y = Cast<to=FLOAT>(b) }",
     ),
     Silent(

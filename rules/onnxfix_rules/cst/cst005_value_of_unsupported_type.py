@@ -1,4 +1,4 @@
-"""CST005: values inside the graph of a type that the target has not."""
+"""CST005: internal values of a type that the target does not support."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _PACKED = (TensorProto.INT4, TensorProto.FLOAT4E2M1)
 
 @rule("CST005", per="model", severity=Severity.ERROR, hazards=[20], general=True)
 def value_of_unsupported_type(model: Model) -> Iterator[Match]:
-    """A value inside the graph is of a type that TensorRT has no tensors of.
+    """A value inside the graph has a type that TensorRT does not support.
 
     ## Why it matters
-    The parser stops where such a type begins, measured with TensorRT-RTX 1.7.1 for int16, uint16, uint32, uint64,
-    uint4, strings, and every float8 but float8e4m3fn: at a Cast (`Unsupported data type for the Cast operator!`), at a
-    weight (`Failed to import initializer: w`, read or not), at a Constant, and at a ConstantOfShape (`Unable to convert
-    ONNX weights`). Which types a target has is data with a source, which the message names.
+    The parser fails where such a type first occurs, measured with TensorRT-RTX 1.7.1 for int16, uint16, uint32,
+    uint64, uint4, strings, and every float8 but float8e4m3fn: at a Cast (`Unsupported data type for the Cast
+    operator!`), at a weight (`Failed to import initializer: w`, used or not), at a Constant, and at a ConstantOfShape
+    (`Unable to convert ONNX weights`). Each target lists its supported types with a source, which the message names.
 
-    int4 and float4e2m1 it has for quantized tensors alone: from or to a Cast the builder refuses them (`Tensor y has
-    datatype Int4 but is not produced by IPluginLayer, ..., IQuantizeLayer, ...`), for which other targets than those of
-    the same parser get a warning.
+    int4 and float4e2m1 are supported for quantized tensors only: the builder refuses Casts from or to them (`Tensor y
+    has datatype Int4 but is not produced by IPluginLayer, ..., IQuantizeLayer, ...`). Targets with a different parser
+    get a warning.
 
-    One finding for each place where the type begins: what is computed from that in the same type is no further fault.
-    Rules that know a way out say more at the same node, and this one is then silent: Cast chains (CST001, CST003,
-    CST004), constants that fold (INT001, GRA010), data that are only moved (OPS032), arithmetic in a wider type
-    (OPS054), quantized data (QDQ002, QDQ006). Graph inputs and outputs are IFC005's.
+    One finding where the type first occurs: values computed from it in the same type are not reported again. If
+    another rule has a fix for the same node, this one is silent: Cast chains (CST001, CST003, CST004), foldable
+    constants (INT001, GRA010), data that is only moved (OPS032), arithmetic in a wider type (OPS054), quantized data
+    (QDQ002, QDQ006). Graph inputs and outputs are covered by IFC005.
 
     ## Fix
-    None here: in another type other numbers wrap, and other fractions are lost. int32 holds what int16, uint16 and a
-    uint32 below 2**31 hold, as long as nothing is computed that has to wrap.
+    None here: in another type integers wrap and fractions round differently. int32 holds the values of int16, uint16
+    and of uint32 below 2**31, as long as no computation relies on wrapping.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
@@ -84,13 +84,13 @@ def value_of_unsupported_type(model: Model) -> Iterator[Match]:
 
 
 def _packed(node: Node, model: Model) -> Iterator[Match]:
-    """A Cast to or from a type that only quantized tensors may have; of float8e4m3fn, QDQ013 knows more."""
+    """A Cast to or from a type that is supported for quantized tensors only; float8e4m3fn is covered by QDQ013."""
     target = target_of(model)
     for value, side in ((node.input(0), "from"), (node.output(), "to")):
         elem = None if value is None else model.shapes.elem_type(value)
         if value is not None and elem in _PACKED and target.has_type(elem):
             yield Match(
-                f"Cast {side} {name_of(elem)}, which in {target.title} is for quantized tensors alone",
+                f"Cast {side} {name_of(elem)}, which {target.title} supports for quantized tensors only",
                 node=node,
                 severity=Severity.ERROR if target.types_measured else Severity.WARNING,
                 reads=(value,),
@@ -98,13 +98,13 @@ def _packed(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _inner(value: Value, model: Model) -> bool:
-    """Whether the value is read, and neither comes into the model nor goes out of it."""
+    """Whether the value is used, and is neither a graph input nor a graph output."""
     out = value.is_output and value.scope is model.main
     return not out and (value.use_count > 0 or not value.replaceable)
 
 
 def _reader(value: Value) -> Node | None:
-    """The node at which another rule would speak of the value: the Cast behind a Cast, what reads a Constant."""
+    """The node where another rule would report the value: the Cast after a Cast, the reader of a Constant."""
     if value.use_count != 1 or not value.replaceable:
         return None
     reader = value.uses[0].node
@@ -117,7 +117,8 @@ def _match(value: Value, node: Node, model: Model, what: str) -> Match:
     target = target_of(model)
     kind = name_of(model.shapes.elem_type(value) or 0)
     return Match(
-        f"the {what}, {value.name!r}, is {kind}, which {target.title} has no tensors of (source: {target.source})",
+        f"the {what}, {value.name!r}, is {kind}, which {target.title} does not support (source: "
+        f"{target.source})",
         node=node,
         reads=(value,),
     )
@@ -130,28 +131,28 @@ value_of_unsupported_type.examples = [
         opset=14,
     ),
     Flagged(
-        "cut to 16 bits, and from there to another type",
+        "cast to 16 bits, then to another type",
         "g (float[2] x) => (int32[2] y) { a = Cast<to = INT16>(x)  y = Cast<to = INT32>(a) }",
     ),
     Flagged(
         "only its shape is read", "g (float[2] x) => (int64[1] y) { a = Cast<to = UINT32>(x)  y = Shape(a) }"
     ),
     Flagged(
-        "a weight of uint16",
+        "a uint16 weight",
         "g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { a = Cast<to = FLOAT>(w)  y = Add(x, a) }",
     ),
     Flagged(
-        "a Constant of int16",
+        "an int16 Constant",
         """g (int32[2] x) => (int32[2] y) {
             w = Constant<value = int16[2] {1, 2}>()  a = Cast<to = INT32>(w)  y = Add(x, a) }""",
     ),
     Flagged(
-        "filled by ConstantOfShape",
+        "from ConstantOfShape",
         """g (int64[1] s) => (bool[N] y) {
             k = ConstantOfShape<value = uint32[1] {3}>(s)  y = Equal(k, k) }""",
     ),
     Flagged(
-        "cast to int4, which only quantized tensors may be",
+        "cast to int4, which is supported for quantized tensors only",
         "g (float[2] x) => (int4[2] y) { y = Cast<to = INT4>(x) }",
         opset=21,
     ),
@@ -162,59 +163,59 @@ value_of_unsupported_type.examples = [
         runs=False,
     ),
     Silent(
-        "int4 that is dequantized",
+        "dequantized int4",
         "g (int4[2] x) => (float[2] y) <float s = {0.5}> { y = DequantizeLinear(x, s) }",
         opset=21,
     ),
     Flagged(
-        "TensorRT 8.6 has no bfloat16",
+        "TensorRT 8.6 does not support bfloat16",
         "g (float[2] x) => (float[2] y) { a = Cast<to = BFLOAT16>(x)  b = Neg(a)  y = Cast<to = FLOAT>(b) }",
         target="trt8.6",
     ),
     Silent(
-        "TensorRT 11 has",
+        "TensorRT 11 supports it",
         "g (float[2] x) => (float[2] y) { a = Cast<to = BFLOAT16>(x)  b = Neg(a)  y = Cast<to = FLOAT>(b) }",
     ),
     Silent(
-        "inputs and outputs are IFC005's, and what follows from them is no further fault",
+        "inputs and outputs are covered by IFC005, derived values are not repeated",
         "g (uint16[2] x) => (uint16[2] y) { a = Add(x, x)  y = Mul(a, x) }",
         opset=14,
     ),
     Silent(
-        "in the branch that a constant does not take",
+        "in the branch not taken for a constant condition",
         """g (float[2] x) => (float[2] y) <bool c = {0}> {
             y = If(c)<then_branch = p () => (float[2] u) <uint16[2] w = {1, 2}> { a = Cast<to = 1>(w)  u = Add(x, a) },
                       else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
     ),
     Silent(
-        "in a function that nobody calls",
+        "in an unused function",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = Neg(x) }
             <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Cast<to = 4>(a)  b = Cast<to = 6>(c) }""",
     ),
     Silent(
-        "a weight that nothing reads is GRA002's",
+        "an unused weight is covered by GRA002",
         "g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { y = Neg(x) }",
     ),
     Silent(
-        "a node that nothing reads is GRA001's",
+        "an unused node is covered by GRA001",
         "g (float[2] x) => (float[2] y) { a = Cast<to = UINT16>(x)  y = Neg(x) }",
     ),
     Silent(
-        "float64 is read as float32, which IFC003 reports",
+        "float64 is imported as float32, covered by IFC003",
         "g (float[2] x) => (float[2] y) { a = Cast<to = DOUBLE>(x)  b = Sqrt(a)  y = Cast<to = FLOAT>(b) }",
     ),
     Silent(
-        "constants of strings are GRA008's",
+        "string constants are covered by GRA008",
         'g (float[2] x) => (float[2] y, string[1] t) <string[1] s = {"a"}> { y = Neg(x)  t = Identity(s) }',
     ),
     Silent(
-        "made by an operator that TensorRT has not anyway, which OPS001 reports",
+        "from an unsupported operator, covered by OPS001",
         """g (float16[2] x) => (float16[2] y) { a = BitCast<to = UINT16>(x)  y = BitCast<to = FLOAT16>(a) }""",
         opset=26,
         runs=False,
     ),
     Silent(
-        "types that it has",
+        "supported types",
         "g (float[2] x) => (float[2] y) { a = Cast<to = INT32>(x)  b = Neg(a)  y = Cast<to = FLOAT>(b) }",
     ),
 ]

@@ -1,4 +1,4 @@
-"""What the INT rules share: values as numpy arrays, and element types."""
+"""Shared by the INT rules: values as numpy arrays, and element types."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NATIVE = frozenset(
         "DOUBLE",
     }
 )
-"""Element types that numpy computes with as ONNX Runtime does."""
+"""Element types that numpy computes identically to ONNX Runtime."""
 
 
 @cache
@@ -42,16 +42,16 @@ def native_dtype(elem_type: int | None) -> np.dtype[Any] | None:
 
 
 def shape_severity(model: Model) -> Severity:
-    """How bad shape arithmetic left to run time is: TensorRT 8 refuses some of it, later ones fold it themselves."""
+    """Severity of shape arithmetic left to run time: TensorRT 8 refuses some of it, later versions fold it."""
     return Severity.INFO if model.target is None or model.target.int64 else Severity.WARNING
 
 
 _SUMS = frozenset({"Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
-"""ONNX Runtime packs constant factors beforehand, and then sums in another order."""
+"""Operators whose constant factors ONNX Runtime packs in advance, which changes the order of summation."""
 
 
 def sums(node: Node) -> bool:
-    """Whether the order in which a node adds up may depend on what is a constant; of calls nobody knows."""
+    """Whether a node's order of summation may depend on which input is constant; unknown for function calls."""
     return node.op_type in _SUMS or not node.is_onnx
 
 
@@ -67,7 +67,7 @@ def is_zeros(value: Value | None) -> bool:
 
 
 def text_of(array: Array, limit: int = 8) -> str:
-    """The elements as a message shows them, shortened."""
+    """The elements for messages, abbreviated."""
     if array.ndim == 0:
         return str(array.item())
     items = [str(item) for item in array.reshape(-1)[:limit].tolist()]

@@ -1,8 +1,8 @@
-"""Evaluates one operator on known inputs, where ONNX's reference and ONNX Runtime agree to the last bit.
+"""Evaluate one operator on known inputs, if ONNX's reference and ONNX Runtime agree to the last bit.
 
-The reference evaluator, or numpy, computes; this module says when the answer may be believed. Left out on purpose:
+The reference evaluator, or numpy, computes; this module decides when the result is reliable. Excluded on purpose:
 everything random, quantizing or larger than its inputs, operators whose rounding differs between backends (Pow, Exp,
-...), and calls that some backend treats in its own way (division by zero, casts out of range, non-finite numbers).
+...), and cases that some backend treats differently (division by zero, casts out of range, non-finite numbers).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from onnxfix_rules.gra._evaluate import evaluate as evaluate_by_numpy
 from ._common import Array
 
 INPUT_LIMIT = 16384
-"""Bytes: constants larger than this are not shape arithmetic."""
+"""Size limit of a constant in shape arithmetic, in bytes."""
 RESULT_LIMIT = 4096
-"""Bytes: no result is larger, whatever its inputs are."""
+"""Size limit of any result, in bytes."""
 GROWTH = 512
-"""Bytes by which a result may be larger than its inputs: 64 elements of int64."""
+"""Most bytes by which a result may be larger than its inputs: 64 elements of int64."""
 FLOAT_LIMIT = 2.0**31
-"""No size is larger; a larger float may be cast out of an integer type's range, where ONNX Runtime is of two minds: it
+"""Largest size. A larger float may be cast out of an integer type's range, where ONNX Runtime is inconsistent: it
 merges int64 -> double -> int32 into one Cast, which wraps, while double -> int32 saturates."""
 WORK_LIMIT = 1 << 16
-"""Elements that one evaluation may at most touch, counted as the product of its inputs' sizes."""
+"""Most elements that one evaluation may touch, as the product of its inputs' sizes."""
 
 MOVES = frozenset(
     {"Concat", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
@@ -60,13 +60,13 @@ COMPUTES = frozenset(
 INTEGERS_ONLY = frozenset(
     {"Max", "Min", "Mod", "NonZero", "Range", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Sign"}
 )
-"""Of these, the float forms differ: in the sign of zero, in NaN, or in the order of summation."""
+"""Operators whose float forms differ: in the sign of zero, in NaN, or in the order of summation."""
 FLOATS_ONLY = frozenset({"Ceil", "Floor", "Sqrt"})
 FOLDABLE = MOVES | GENERATES | COMPARES | COMPUTES | INTEGERS_ONLY
 
 
 def evaluate(node: Node, inputs: Sequence[Array | None]) -> list[Array | None]:
-    """What the node's outputs are for these inputs (None: left out); None for each that is not certain.
+    """The node's outputs for these inputs (None: omitted); None for each that is not certain.
 
     Raises:
         UnknownAttribute: an attribute refers to the surrounding function.
@@ -86,7 +86,7 @@ def evaluate(node: Node, inputs: Sequence[Array | None]) -> list[Array | None]:
 
 
 def _computed(node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-    """By numpy where it is sure to say what the reference does, which takes longer to import than a model to check."""
+    """Evaluate with numpy where it certainly equals the reference, which is slow to import."""
     if node.op_type in _BY_NUMPY:
         with contextlib.suppress(NotFoldable):
             return evaluate_by_numpy(node, inputs)
@@ -136,12 +136,12 @@ def _reference(node: Node, inputs: Sequence[Array | None]) -> list[Array]:
 
 
 _SINCE = {"Add": 7, "Div": 7, "Expand": 8, "Mul": 7, "Range": 11, "Sub": 7}
-"""Operators that need no attributes, with the opset from which on they are as they are now: what exports compute of
-shapes. For the first schema that is asked for, onnx makes those of all operators."""
+"""Operators without required attributes, with the opset since which they are unchanged: typical shape arithmetic.
+onnx builds the schemas of all operators when the first one is requested."""
 
 
 def _attributes_known(node: Node) -> bool:
-    """Whether every attribute is one that the operator's definition has: others may mean something to somebody."""
+    """Whether every attribute is defined by the operator's schema: others may have a custom meaning."""
     if node.op_type in _SINCE and not node.proto.attribute:
         return node.opset >= _SINCE[node.op_type]
     try:
@@ -177,12 +177,12 @@ def _divisor_nonzero(node: Node, given: Sequence[Array]) -> bool:
         return False
     if given[0].dtype.kind != "i":
         return True
-    # The least integer by -1 overflows: undefined, and a trap on some processors.
+    # Dividing the lowest integer by -1 overflows: undefined, and a trap on some processors.
     return not ((given[0] == np.iinfo(given[0].dtype).min).any() and (given[1] == -1).any())
 
 
 def _cast_in_range(node: Node, given: Sequence[Array]) -> bool:
-    """A float out of an integer type's range casts to whatever the processor gives."""
+    """Casting an out-of-range float to an integer type depends on the processor."""
     target = node.attr("to")
     try:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(target))
@@ -205,7 +205,7 @@ def _forward_slice(node: Node, given: Sequence[Array]) -> bool:
 
 
 def _small_product(node: Node, given: Sequence[Array]) -> bool:
-    """Expand, Tile and ConstantOfShape say in a small tensor how large their result is."""
+    """Expand, Tile and ConstantOfShape have the size of their result in a small tensor."""
     if given[-1].dtype.kind not in "iu" or (node.op_type != "ConstantOfShape" and len(given) != 2):
         return False
     base = 1 if node.op_type == "ConstantOfShape" else max(given[0].size, 1)
@@ -228,14 +228,14 @@ def _positive_zeros(node: Node, given: Sequence[Array]) -> bool:
 
 
 def _says_axes(node: Node, given: Sequence[Array]) -> bool:
-    """An empty list of axes means all dimensions of 1 to ONNX Runtime, none to the reference."""
+    """An empty list of axes means all dimensions of 1 in ONNX Runtime, none in the reference."""
     if node.opset >= 13:
         return len(given) < 2 or given[1].size > 0
     return node.attribute("axes") is None or bool(node.attr("axes"))
 
 
 def _one_square_root(node: Node, given: Sequence[Array]) -> bool:
-    """Vector units may approximate; a lone number goes through the processor's exact instruction."""
+    """Vector units may approximate; a single element uses the processor's exact instruction."""
     return given[0].size == 1 and bool((given[0] >= 0).all())
 
 

@@ -1,4 +1,4 @@
-"""Which values are fixed before the engine is built although nodes compute them at run time."""
+"""Values that are known before the engine is built although nodes compute them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SHAPE_READERS = frozenset({"Shape", "Size"})
 class Known:
     """The known values of a model, found in one pass in topological order.
 
-    A value is known when all of its producer's inputs are, or when the symbolic shapes prove each of its elements,
-    as for one dimension of a shape whose others vary. Floats count only where they come from integers: folding
-    arithmetic on weights is not the business of this family.
+    A value is known if all inputs of its producer are, or if the symbolic shapes prove each of its elements, as for
+    one dimension of a shape whose others vary. Floats count only if they come from integers: folding arithmetic on
+    weights is not the subject of this family.
     """
 
     def __init__(self, model: Model) -> None:
@@ -39,7 +39,7 @@ class Known:
                     self._visit(node)
 
     def array(self, value: Value) -> Array | None:
-        """The value where it is known or constant, and small; else None."""
+        """The value if it is known or constant, and small; else None."""
         found = self._arrays.get(value)
         return found if found is not None else value.constant(INPUT_LIMIT)
 
@@ -48,11 +48,11 @@ class Known:
         return iter(self._arrays)
 
     def folds(self, node: Node) -> bool:
-        """Whether everything that the node computes is known, so that the node itself can go."""
+        """Whether all outputs of the node are known, so that the node can be removed."""
         return all(value is None or value in self._arrays for value in node.outputs)
 
     def frontiers(self) -> list[list[Value]]:
-        """The last known values before something that must run, those with a common reader together.
+        """The last known values before a node that must run, grouped by common readers.
 
         Fixes that change the same node cannot share a round of the engine, and every round infers all shapes again:
         a Slice with four known inputs would take four.
@@ -76,7 +76,7 @@ class Known:
         return list(groups.values())
 
     def _readers(self, value: Value) -> list[Node]:
-        """The nodes that read the value and are not known themselves; none where it must stay as it is."""
+        """The nodes that read the value and are not known themselves; empty if it must stay as it is."""
         divides = any(use.node.op_type in ("Div", "Mod") and use.index == 1 for use in value.uses)
         if divides and not self._arrays[value].all():
             # ONNX Runtime refuses to load a constant divisor of 0; a computed one fails where it divides something.
@@ -118,10 +118,10 @@ class Known:
         return value.is_constant and value.constant(INPUT_LIMIT) is not None
 
     def _is_doubtful(self, node: Node) -> bool:
-        """Whether ONNX Runtime and ONNX disagree about the node, or about what it reads; its outputs are marked.
+        """Whether ONNX Runtime and ONNX disagree about the node, or about its inputs; its outputs are then marked.
 
         ONNX Runtime computes float16 in float32 and rounds once at the end of a chain; ONNX, and a GPU, after each
-        operator. It also reads the largest integer as "to the front" where a Slice steps backwards.
+        operator. It also interprets the largest integer as "to the front" if a Slice steps backwards.
         """
         if node.op_type in SHAPE_READERS:
             return False
@@ -179,12 +179,12 @@ class Known:
 
 @cache
 def _bounds(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """The least and the greatest number of an integer type or bool."""
+    """The lowest and highest value of an integer type or bool."""
     return (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
 
 
 def _steps_back(node: Node) -> bool:
-    """Whether a Slice may step backwards from or to a place that backends read differently."""
+    """Whether a Slice may step backwards from or to a position that backends interpret differently."""
     if node.op_type != "Slice" or node.opset < 10 or node.input(4) is None:
         return False
     steps, ends = (None if value is None else value.constant() for value in (node.inputs[4], node.inputs[2]))

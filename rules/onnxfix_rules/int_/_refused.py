@@ -1,4 +1,4 @@
-"""What the parser refuses only because something is computed that could be a constant."""
+"""Nodes that the parser refuses only because a computed value is not a constant."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from onnxfix.rule import Model, Node, Value, imported_nodes, name_of, target_of
 
 
 class Refused:
-    """Asks about values that are to become constants; ``goes`` tells which nodes then go. Linear over all questions.
+    """Evaluates values that will become constants; ``goes`` says which nodes are then removed. Linear over all
+    queries.
 
     Measured with TensorRT-RTX 1.7.1: the parser follows axes of a reduction to a constant through Cast and Identity
     only, while Unsqueeze, Squeeze, OneHot, TopK, CumSum, Split, Pad and Resize take whatever constants determine.
@@ -21,16 +22,16 @@ class Refused:
         self._seen: set[Value] = set()
 
     def why(self, values: Iterable[Value]) -> str:
-        """What TensorRT does not take as it is, as an end of a sentence; "" where nothing is known."""
+        """What TensorRT refuses about the current form, as the end of a sentence; "" if nothing is known."""
         values = list(values)
         for value in values:
             for use in value.uses:
                 if self._are_axes(value, use.node, use.index):
-                    return f": TensorRT wants a constant for the axes of {use.node.op_type}"
+                    return f": TensorRT requires constant axes for {use.node.op_type}"
         for value in values:
             elem = self._missing(value)
             if not elem and (elem := self._before(value)):
-                return f": {self._target.title} has no {name_of(elem)}"
+                return f": {self._target.title} does not support {name_of(elem)}"
         return ""
 
     def _are_axes(self, value: Value, node: Node, index: int) -> bool:
@@ -44,7 +45,7 @@ class Refused:
         return source is not None and not source.is_constant and self._is_imported(node)
 
     def _before(self, value: Value) -> int:
-        """A missing type that only what goes with the value is of; 0 without one."""
+        """An unsupported type that only the removed nodes use; 0 without one."""
         stack, found = [value], 0
         while stack:
             node = stack.pop().producer

@@ -30,37 +30,38 @@ from ._refused import Refused
 
 @rule("INT001", per="model", safety=Safety.EXACT, hazards=[4, 26])
 def int64_zero_weight_layers(model: Model) -> Iterator[Match]:
-    """Integer nodes that own no weights compute a shape that is known before the engine is built.
+    """Integer nodes without weights that compute a shape known before the engine is built.
 
     ## Why it matters
-    Exporters write the arithmetic on shapes into the graph: Shape, Gather, Unsqueeze, Concat, Cast, Mul, Floor and so
-    on, int64 layers without weights (NVIDIA/TensorRT #3609 found them by `polygraphy inspect`). Where the shape is
-    static their result is a constant, but the parser sees nodes.
+    Exporters write shape arithmetic into the graph: Shape, Gather, Unsqueeze, Concat, Cast, Mul, Floor and so on,
+    int64 layers without weights (NVIDIA/TensorRT #3609 found them by `polygraphy inspect`). If the shape is static
+    their result is a constant, but the parser sees nodes.
 
     - A reduction over such axes is refused: `Axis input must resolve to a build-time constant`, measured with
-      TensorRT-RTX 1.7.1 for a Range, an Add, a Concat and an Unsqueeze of constants, and for a Shape; what a Cast or an
-      Identity makes of a constant it takes, and so do Unsqueeze, Squeeze, OneHot, TopK and Split take all of these.
-      Before TensorRT 10 more operators want a weight: `inputs.at(0) must be an initializer` (onnx-tensorrt's FAQ).
-    - So is a constant of a type that TensorRT has not, such as uint16, even where nothing but a Cast reads it.
-    - TensorRT 8 moves them between host and device and stumbles: `ShapeHostToDeviceCopy requires bool I/O but node can
+      TensorRT-RTX 1.7.1 for a Range, an Add, a Concat and an Unsqueeze of constants, and for a Shape; a Cast or an
+      Identity of a constant is accepted, and Unsqueeze, Squeeze, OneHot, TopK and Split accept all of these. Before
+      TensorRT 10 more operators require a weight: `inputs.at(0) must be an initializer` (onnx-tensorrt's FAQ).
+    - So is a constant of an unsupported type, such as uint16, even if only a Cast reads it.
+    - TensorRT 8 moves them between host and device and fails: `ShapeHostToDeviceCopy requires bool I/O but node can
       not be handled by Myelin` (NVIDIA/TensorRT #1698, #3596).
-    - Today's builder folds them itself: measured with TensorRT-RTX 1.7.1, 9 layers became 1, 13 became 2 and 25 became
-      13, and the engines had the same size within 16 bytes. There the gain is a graph that parses and can be read.
+    - Today's builder folds them itself: measured with TensorRT-RTX 1.7.1, 9 layers became 1, 13 became 2 and 25
+      became 13, and the engines had the same size within 16 bytes. There the benefit is a graph that parses and is
+      readable.
 
-    An error where TensorRT is known to refuse it, else information for a TensorRT that computes int64 and a warning for
+    An error if TensorRT is known to refuse it, else information for a TensorRT that computes int64 and a warning for
     TensorRT 8.
 
     ## Fix
-    The last known values, those that some other node reads, become constants; what computed only them goes. Exact:
-    a value counts as known when it follows from constants, from the static dimensions of graph inputs (`start` and
-    `end` of Shape honored), or by symbolic arithmetic for every size of the dynamic dimensions. Integers, booleans,
-    and floats that come from integers are evaluated in their own type, so that 5 * 1.5 is 7.5 until it is cast. Where
-    such a float is a factor of a MatMul, Conv or the like, ONNX Runtime may add up in another order once it is a
-    constant: that takes `--numeric-fixes`.
+    The last known values with other readers become constants; nodes that only computed them are removed. Exact: a
+    value is known if it follows from constants, from the static dimensions of graph inputs (including `start` and
+    `end` of Shape), or by symbolic arithmetic for every size of the dynamic dimensions. Integers, booleans, and
+    floats that come from integers are evaluated in their own type, so 5 * 1.5 is 7.5 until it is cast. If such a
+    float is a factor of a MatMul, Conv or the like, ONNX Runtime may sum in another order once it is a constant: that
+    requires `--numeric-fixes`.
 
-    Left alone: declared shapes of inner values (they may lie), initializers that a caller can override, random and
-    quantizing operators, division by zero and casts out of range, results over 4 KiB or much larger than what they
-    replace, arithmetic on float weights, and values that only a graph or branch output asks for.
+    Not covered: declared shapes of internal values (they may be wrong), initializers that may be overridden, random
+    and quantizing operators, division by zero and casts out of range, results over 4 KiB or much larger than what
+    they replace, arithmetic on float weights, and values that only a graph or branch output uses.
 
     ## References
     - https://github.com/NVIDIA/TensorRT/issues/3609
@@ -82,7 +83,7 @@ def _match(model: Model, known: Known, group: list[Value], refused: str) -> Matc
         assert value.producer is not None
         draft = drafts.setdefault(value.producer, Draft(value.producer))
         constant = draft.constant(array)
-        # Known readers go by themselves when nothing reads them any more; those that stay keep what they read.
+        # Known readers are removed once nothing reads them; those that stay keep their inputs.
         for use in value.uses:
             if not known.folds(use.node):
                 draft.set_input(use.node, use.index, constant)
@@ -102,7 +103,7 @@ def _match(model: Model, known: Known, group: list[Value], refused: str) -> Matc
 
 
 def _summed(known: Known, value: Value) -> bool:
-    """Whether a float is a factor of sums whose order may depend on its being a constant."""
+    """Whether a float is a factor of sums whose order may depend on whether it is constant."""
     elem = value.scope.model.shapes.elem_type(value)
     readers = (use.node for use in value.uses)
     return not is_integer(elem or 0) and any(sums(node) for node in readers if not known.folds(node))
@@ -114,15 +115,15 @@ def _message(known: Known, group: list[Value]) -> str:
     assert array is not None
     assert first.producer is not None
     elem = first.scope.model.shapes.elem_type(first)
-    text = f"{first.producer.op_type} computes the {name_of(elem or 0)} {text_of(array)} at run time"
+    text = f"{first.producer.op_type} computes the {name_of(elem or 0)} {text_of(array)} in the graph"
     if len(group) > 1:
-        text += f", and {len(group) - 1} more known values go to the same nodes"
+        text += f", and {len(group) - 1} more known values with the same readers"
     return text + ", although it is known before the engine is built"
 
 
 int64_zero_weight_layers.examples = [
     Fixed(
-        "a Reshape's shape is computed from a static shape",
+        "a Reshape's shape computed from a static shape",
         before="""g (float[2,3,4] x) => (float[2,12] y) <int64[1] i = {0}, int64[1] m = {-1}> {
             s = Shape(x)  b = Gather(s, i)  t = Concat<axis = 0>(b, m)  y = Reshape(x, t) }""",
         after="g (float[2,3,4] x) => (float[2,12] y) <int64[2] t = {2, -1}> { y = Reshape(x, t) }",
@@ -134,37 +135,37 @@ int64_zero_weight_layers.examples = [
         after="g (float[N,6] x) => (float[M,3] y) <int64[2] t = {-1, 3}> { y = Reshape(x, t) }",
     ),
     Fixed(
-        "a float that a product sums over",
+        "a float factor of a product",
         before="""g (float[N,3] x) => (float[N,1] y) <float c = {0.5}, int64[2] t = {3, 1}> {
             s = Shape<start = 1>(x)  f = Cast<to = FLOAT>(s)  p = Mul(f, c)  w = Expand(p, t)  y = MatMul(x, w) }""",
         after="g (float[N,3] x) => (float[N,1] y) <float[3,1] w = {1.5, 1.5, 1.5}> { y = MatMul(x, w) }",
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "and without leave",
+        "a float factor, without --numeric-fixes",
         """g (float[N,3] x) => (float[N,1] y) <float c = {0.5}, int64[2] t = {3, 1}> {
             s = Shape<start = 1>(x)  f = Cast<to = FLOAT>(s)  p = Mul(f, c)  w = Expand(p, t)  y = MatMul(x, w) }""",
     ),
     Fixed(
-        "the known part of a shape that is otherwise dynamic",
+        "the known part of an otherwise dynamic shape",
         before="""g (float[N,6] x, float[1,1] z) => (float[N,6] y) {
             n = Shape<end = 1>(x)  c = Shape<start = 1>(x)  t = Concat<axis = 0>(n, c)  y = Expand(z, t) }""",
         after="""g (float[N,6] x, float[1,1] z) => (float[N,6] y) <int64[1] c = {6}> {
             n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, c)  y = Expand(z, t) }""",
     ),
     Fixed(
-        "Shape's start and end count",
+        "Shape with start and end",
         before="""g (float[2,3,4,5] x, float z) => (float[3,4] y) {
             s = Shape<start = 1, end = -1>(x)  y = Expand(z, s) }""",
         after="g (float[2,3,4,5] x, float z) => (float[3,4] y) <int64[2] s = {3, 4}> { y = Expand(z, s) }",
     ),
     Fixed(
-        "Size, and a scalar stays a scalar",
+        "Size: a scalar stays a scalar",
         before="g (float[2,3] x, int64[K] k) => (int64[K] y) { s = Size(x)  y = Add(k, s) }",
         after="g (float[2,3] x, int64[K] k) => (int64[K] y) <int64 s = {6}> { y = Add(k, s) }",
     ),
     Fixed(
-        "float shape arithmetic: a size times 1.5 is not truncated on the way, and value_float is a float32",
+        "float shape arithmetic: a size times 1.5 is not truncated in between, and value_float is a float32",
         before="""g (float[1,3,5,8] x) => (float[1,3,7,12] y) <float[4] k = {1, 1, 1.5, 1.5}> {
             one = Constant<value_float = 1.0>()  s = Shape(x)  f = Cast<to = FLOAT>(s)  g = Mul(f, k)  h = Mul(g, one)
             i = Cast<to = INT64>(h)  y = Resize<mode = "nearest">(x, , , i) }""",
@@ -178,13 +179,13 @@ int64_zero_weight_layers.examples = [
         after="g (float[N,16] x) => (float[N,16] y) <float r = {4}> { y = Div(x, r) }",
     ),
     Fixed(
-        "int32 and bool count as well; division rounds towards zero",
+        "int32 and bool; division rounds towards zero",
         before="""g (int32[N] x) => (int32[N] y) <int32 a = {-7}, int32 b = {2}, int32 c = {0}> {
             q = Div(a, b)  l = Less(q, c)  w = Where(l, q, b)  y = Add(x, w) }""",
         after="g (int32[N] x) => (int32[N] y) <int32 w = {-3}> { y = Add(x, w) }",
     ),
     Fixed(
-        "several known inputs of one node go at once",
+        "several known inputs of one node are replaced together",
         before="""g (float[N,4] x, float[2,2] z) => (float[N,2] y) <int64[1] one = {1}, int64[1] two = {2}> {
             a = Shape<start = 1>(z)  b = Mul(a, two)  c = Sub(two, one)  y = Slice(x, a, b, c) }""",
         after="""g (float[N,4] x, float[2,2] z) => (float[N,2] y)
@@ -209,14 +210,14 @@ int64_zero_weight_layers.examples = [
         ir_version=3,
     ),
     Fixed(
-        "the value is a graph output too: the output keeps its producers, its reader gets the constant",
+        "the value is also a graph output: its producers stay, its reader gets the constant",
         before="""g (float[2,3] x) => (float[3,2] y, int64[2] t) <int64[2] i = {1, 0}> {
             s = Shape(x)  t = Gather(s, i)  y = Reshape(x, t) }""",
         after="""g (float[2,3] x) => (float[3,2] y, int64[2] t) <int64[2] i = {1, 0}, int64[2] c = {3, 2}> {
             s = Shape(x)  t = Gather(s, i)  y = Reshape(x, c) }""",
     ),
     Fixed(
-        "a branch reads the known value of the graph around it",
+        "a branch captures the known value",
         before="""g (float[2,3] x, bool b) => (float[K] y) <int64[1] m = {-1}> {
             s = Shape(x)
             y = If(b) <then_branch = t () => (float[K] u) { p = ReduceProd<keepdims = 1>(s)  u = Reshape(x, p) },
@@ -247,7 +248,7 @@ int64_zero_weight_layers.examples = [
             y = Expand(z, t) }""",
     ),
     Silent(
-        "a declared inner shape may lie: only the dimensions of inputs are trusted",
+        "a declared internal shape may be wrong: only the dimensions of inputs are trusted",
         """g (float[N,3] x, float z) => (float[M,3] y) <float[9,3] h> {
             h = Relu(x)  s = Shape<end = 1>(h)  t = Concat<axis = 0>(s, s)  y = Expand(z, t) }""",
     ),
@@ -261,7 +262,8 @@ int64_zero_weight_layers.examples = [
             b = Cast<to = INT64>(g2)  t = Add(b, b)  y = Expand(z, t) }""",
     ),
     Fixed(
-        "ONNX Runtime reads the largest integer as 'to the front' where a Slice steps backwards; ONNX does not",
+        "ONNX Runtime interprets the largest integer as 'to the front' if a Slice steps backwards; ONNX "
+        "does not",
         before="""g (float[5,3] x, int64[N] k) => (int64[M] y)
                 <int64[1] b = {0}, int64[1] e = {9223372036854775807}, int64[1] m = {-1}> {
             s = Shape(x)  t = Slice(s, b, e, b, m)  y = Concat<axis = 0>(k, t) }""",
@@ -270,11 +272,11 @@ int64_zero_weight_layers.examples = [
             t = Slice(s, b, e, b, m)  y = Concat<axis = 0>(k, t) }""",
     ),
     Silent(
-        "only a graph output reads the value",
+        "used by a graph output only",
         "g (float[2,3] x) => (int64[2] y) <int64[2] i = {1, 0}> { s = Shape(x)  y = Gather(s, i) }",
     ),
     Silent(
-        "what a branch returns keeps its producer",
+        "a branch output keeps its producer",
         """g (int64[2] x, bool b) => (int64[2] y) <int64[2] c = {1, 2}> {
             y = If(b) <then_branch = t () => (int64[2] u) { u = Add(c, c) },
                        else_branch = e () => (int64[2] w) { w = Identity(x) }> }""",
@@ -285,23 +287,23 @@ int64_zero_weight_layers.examples = [
             t = Concat<axis = 0>(m, i)  y = Reshape(x, t) }""",
     ),
     Silent(
-        "random numbers are drawn anew in each run",
+        "random values differ in each run",
         """g (float[N] x) => (float[N] y) {
             r = RandomUniform<shape = [1], low = 1.0, high = 9.0>()  i = Cast<to = INT64>(r)  f = Cast<to = FLOAT>(i)
             y = Add(x, f) }""",
     ),
     Silent(
-        "the constant would be far larger than what computes it",
+        "the constant would be much larger than the nodes that compute it",
         """g (int64[N,1000] x) => (int64[N,1000] y) <int64 one = {1}, int64[1] n = {1000}> {
             e = Expand(one, n)  y = Add(x, e) }""",
     ),
     Silent(
-        "200 bytes that ask for 2**38 elements",
+        "200 bytes that request 2**38 elements",
         """g (int64[N] x) => (int64[N] y) <int64[1] n = {274877906944}, int64[1] i = {0}> {
             e = ConstantOfShape<value = int64[1] {1}>(n)  f = Gather(e, i)  y = Add(x, f) }""",
     ),
     Silent(
-        "quantized constants belong to the quantization rules",
+        "quantized constants are covered by the quantization rules",
         """g (float[N,2] x) => (float[N,2] y) <float[2] w = {1, 2}, float s = {0.5}, int8 z = {0}> {
             q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  y = Mul(x, d) }""",
     ),
@@ -311,7 +313,7 @@ int64_zero_weight_layers.examples = [
             q = Add(w, v)  d = Mul(q, v)  y = Mul(x, d) }""",
     ),
     Silent(
-        "an attribute that every call of the function sets anew",
+        "an attribute that depends on the function's caller",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,3] x) => (float[3,2] y) { y = my.Turn<first = 3>(x) }
             <opset_import: ["" : 18], domain: "my"> Turn <first> (a) => (b) {
@@ -320,27 +322,27 @@ int64_zero_weight_layers.examples = [
                 t = Concat<axis = 0>(w, m)  b = Reshape(a, t) }""",
     ),
     Silent(
-        "division by zero is not decided here",
+        "division by zero is undefined",
         "g (int64[N] x) => (int64[N] y) <int64 a = {7}, int64 b = {0}> { q = Div(a, b)  y = Add(x, q) }",
     ),
     Silent(
-        "a computed divisor of 0 harms an empty tensor less than a constant one",
+        "a constant divisor of 0 would be refused even for an empty tensor",
         "g (int64[N] x, int64[0,3] z) => (int64[N] y) { s = Shape<end = 1>(z)  y = Div(x, s) }",
     ),
     Silent(
-        "a cast out of the integer type's range gives what the processor gives",
+        "an out-of-range cast depends on the processor",
         """g (int32[N] x) => (int32[N] y) <int64 a = {3000000000}> {
             f = Cast<to = DOUBLE>(a)  q = Cast<to = INT32>(f)  w = Neg(q)  y = Add(x, w) }""",
     ),
     Fixed(
-        "axes by Range, which TensorRT does not follow to a constant",
+        "axes by Range, which TensorRT does not fold",
         before="""g (float[2,3,4] x) => (float[2] y) <int64 a = {1}, int64 b = {3}, int64 d = {1}> {
             r = Range(a, b, d)  y = ReduceMax<keepdims = 0>(x, r) }""",
         after="g (float[2,3,4] x) => (float[2] y) <int64[2] r = {1, 2}> { y = ReduceMax<keepdims = 0>(x, r) }",
         opset=20,
     ),
     Fixed(
-        "torch's expand: a -1 is looked for and replaced",
+        "torch's expand, which replaces -1",
         before="""g (float[1,3] x) => (float[2,3] y) <int64[2] s = {2, -1}, int64[1] n = {2}, int64 m = {-1}> {
             k = ConstantOfShape<value = int64[1] {1}>(n)  q = Mul(k, m)  e = Equal(s, q)
             w = Where(e, k, s)  y = Expand(x, w) }""",

@@ -1,4 +1,4 @@
-"""INT003: an integer constant of zeros that does nothing."""
+"""INT003: an all-zero integer constant that makes its node a no-op."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from ._common import is_zeros
     hazards=[4],
 )
 def zero_integer_constant(node: Node, model: Model) -> Iterator[Match]:
-    """An integer constant of zeros with which a node does nothing.
+    """A node that an all-zero integer constant makes a no-op.
 
     ## Why it matters
-    The other reading of "int64 zero-weight layers" (NVIDIA/TensorRT #3609): int64 weights that are all zero, from
-    exporters that write `offset + 0`, empty paddings and slices of everything. Each is a layer and an int64 weight,
-    which TensorRT 8 announces with `Your ONNX model has been generated with INT64 weights`; the builder of later ones
-    removes most. Pads and slices that do nothing also keep TensorRT from seeing that a convolution follows.
+    Another meaning of "int64 zero-weight layers" (NVIDIA/TensorRT #3609): int64 weights that are all zero, from
+    exporters that write `offset + 0`, empty paddings and full slices. Each is a layer and an int64 weight, which
+    TensorRT 8 reports with `Your ONNX model has been generated with INT64 weights`; the builder of later versions
+    removes most. No-op pads and slices also keep TensorRT from detecting that a convolution follows.
 
     ## Fix
-    The node goes and its input takes its place; where both are names of the interface, an Identity stays. Exact:
+    The node is replaced by its input; if both are graph inputs or outputs, an Identity stays. Exact:
 
-    - Add, Sub: integers only (for floats, -0.0 + 0.0 is 0.0), and only where broadcasting against the zeros provably
-      leaves the data's shape alone, whatever its dynamic dimensions are.
-    - Pad whose pads are all zero, whatever its mode and axes.
-    - Slice from 0 in steps of 1 to an end that is at least the size: a sentinel of 2**31 - 1 or more, or a number that
+    - Add, Sub: integers only (for floats, -0.0 + 0.0 is 0.0), and only if broadcasting against the zeros provably
+      preserves the data's shape for all dynamic dimensions.
+    - Pad whose pads are all zero, for any mode and axes.
+    - Slice from 0 in steps of 1 to an end that is at least the size: a sentinel of 2**31 - 1 or more, or a value that
       is not below a known size.
     - Reshape to a 0 for every dimension (without `allowzero`): each is copied.
     - Trilu's optional `k`, whose default is 0.
@@ -61,9 +61,7 @@ def zero_integer_constant(node: Node, model: Model) -> Iterator[Match]:
         if is_zeros(node.input(1)):
             draft = Draft(node)
             draft.set_input(node, 1, None)
-            yield Match(
-                "the input k of Trilu is 0, its default", node=node, fix=Fix("leave k out", draft.edits)
-            )
+            yield Match("the input k of Trilu is 0, its default", node=node, fix=Fix("omit k", draft.edits))
         return
     source, zeros = _idle(node, model)
     if source is None or zeros is None:
@@ -74,13 +72,13 @@ def zero_integer_constant(node: Node, model: Model) -> Iterator[Match]:
     yield Match(
         f"{node.op_type} with the {elem} zeros {zeros.name} changes nothing",
         node=node,
-        fix=Fix(f"drop the {node.op_type}", draft.edits),
+        fix=Fix(f"remove the {node.op_type}", draft.edits),
         reads=(source, zeros),
     )
 
 
 Idle = tuple[Value | None, Value | None]
-"""The input that the node hands on unchanged, and the zeros that make it so; None, None where it does something."""
+"""The input that the node returns unchanged, and the zeros responsible; None, None if it is not a no-op."""
 BUSY: Idle = (None, None)
 
 
@@ -102,7 +100,7 @@ def _add(node: Node, model: Model) -> Idle:
 
 
 def _keeps_shape(data: Value | None, zeros: Value | None, model: Model) -> bool:
-    """Whether broadcasting against ``zeros`` leaves the shape of ``data`` as it is, whatever it is at run time."""
+    """Whether broadcasting against ``zeros`` preserves the shape of ``data`` for all sizes."""
     array = None if zeros is None else zeros.constant()
     if data is None or array is None:
         return False
@@ -155,7 +153,7 @@ def _slice(node: Node, model: Model) -> Idle:
 
 
 def _constant_input(node: Node, index: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None:
-    """The optional input where it is constant; an empty array where it is left out; None where it is computed."""
+    """The optional input if it is constant; an empty array if it is absent; None if it is computed."""
     value = node.input(index)
     if value is None:
         return np.zeros(0, np.int64)
@@ -174,39 +172,39 @@ _IDLE: dict[str, Callable[[Node, Model], Idle]] = {
 
 zero_integer_constant.examples = [
     Fixed(
-        "adding zeros that have the data's shape",
+        "adding zeros of the data's shape",
         before="g (int64[N,3] x) => (int64[N,3] y) <int64[3] z = {0, 0, 0}> { a = Add(x, z)  y = Neg(a) }",
         after="g (int64[N,3] x) => (int64[N,3] y) { y = Neg(x) }",
     ),
     Fixed(
-        "either operand of an Add, and a scalar whatever the rank",
+        "either operand of an Add, and a scalar for any rank",
         before="g (int64[] x) => (int64[] y) <int64 z = {0}> { a = Add(z, x)  y = Neg(a) }",
         after="g (int64[] x) => (int64[] y) { y = Neg(x) }",
     ),
     Fixed(
-        "subtracting zeros; other integers count as well",
+        "subtracting zeros, for another integer type",
         before="g (int32[N] x) => (int32[N] y) <int32[1] z = {0}> { a = Sub(x, z)  y = Neg(a) }",
         after="g (int32[N] x) => (int32[N] y) { y = Neg(x) }",
     ),
     Fixed(
-        "the result is a graph output, and the data a graph input: both names stay",
+        "from a graph input to a graph output: both names stay",
         before="g (int64[N] x) => (int64[N] y) <int64 z = {0}> { y = Add(x, z) }",
         after="g (int64[N] x) => (int64[N] y) { y = Identity(x) }",
         differs={"function": "an input keeps its name"},
     ),
     Fixed(
-        "a graph output takes the name of what it is",
+        "a graph output keeps its name",
         before="g (int64[N] x) => (int64[N] y) <int64 z = {0}> { a = Neg(x)  y = Add(a, z) }",
         after="g (int64[N] x) => (int64[N] y) { y = Neg(x) }",
     ),
     Fixed(
-        "padding by nothing, in any mode and of any type",
+        "no padding, in any mode and of any type",
         before="""g (float[N,3] x) => (float[N,3] y) <int64[4] p = {0, 0, 0, 0}> {
             a = Pad<mode = "reflect">(x, p)  y = Relu(a) }""",
         after="g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }",
     ),
     Fixed(
-        "padding chosen axes by nothing; the zeros serve another node too and stay there",
+        "no padding of some axes; another node uses the same zeros",
         before="""g (float[N,3] x) => (float[N,3] y, int64[2] w)
                 <int64[2] p = {0, 0}, int64[1] k = {1}, float v = {7}> {
             a = Pad(x, p, v, k)  y = Relu(a)  s = Shape(x)  w = Mul(s, p) }""",
@@ -214,7 +212,7 @@ zero_integer_constant.examples = [
             y = Relu(x)  s = Shape(x)  w = Mul(s, p) }""",
     ),
     Fixed(
-        "a slice of everything, by a sentinel and by the size",
+        "a full slice, by a sentinel and by the size",
         before="""g (float[N,3] x) => (float[N,3] y) <int64[2] b = {0, 0}, int64[2] e = {9223372036854775807, 3},
                                                      int64[2] k = {0, -1}, int64[2] s = {1, 1}> {
             a = Slice(x, b, e, k, s)  y = Relu(a) }""",
@@ -240,18 +238,18 @@ zero_integer_constant.examples = [
                        else_branch = q () => (int64[N] w) { w = Identity(x) }> }""",
     ),
     Silent(
-        "the zeros stretch the data: dimension N may be 1",
+        "the zeros broadcast the data: dimension N may be 1",
         "g (int64[N] x) => (int64[M] y) <int64[3] z = {0, 0, 0}> { y = Add(x, z) }",
     ),
     Silent(
         "the zeros raise the rank", "g (int64[3] x) => (int64[1,3] y) <int64[1,1] z = {0}> { y = Add(x, z) }"
     ),
     Silent(
-        "one zero may raise the rank of data that may be a scalar",
+        "a one-element vector may raise the rank of a scalar",
         "g (int64[] x) => (int64[] y) <int64[1] z = {0}> { y = Add(x, z) }",
     ),
     Silent(
-        "float zeros do something: -0.0 + 0.0 is 0.0",
+        "float zeros are not a no-op: -0.0 + 0.0 is 0.0",
         "g (float[N] x) => (float[N] y) <float z = {0}> { y = Add(x, z) }",
     ),
     Silent("0 - x", "g (int64[N] x) => (int64[N] y) <int64 z = {0}> { y = Sub(z, x) }"),
@@ -261,11 +259,11 @@ zero_integer_constant.examples = [
         "g (int64[N] x, int64[1] z = {0}) => (int64[N] y) { y = Add(x, z) }",
     ),
     Silent(
-        "a slice that ends too early, or may",
+        "a slice that does or may end early",
         """g (float[N,5] x) => (float[M,5] y) <int64[1] b = {0}, int64[1] e = {8}> { y = Slice(x, b, e) }""",
     ),
     Silent(
-        "a slice of every other element",
+        "a slice with step 2",
         """g (float[N] x) => (float[M] y)
                 <int64[1] b = {0}, int64[1] e = {9223372036854775807}, int64[1] s = {2}> {
             y = Slice(x, b, e, b, s) }""",
@@ -275,7 +273,7 @@ zero_integer_constant.examples = [
         "g (float[0,M] x) => (float[0,0] y) <int64[2] s = {0, 0}> { y = Reshape<allowzero = 1>(x, s) }",
     ),
     Silent(
-        "zeros for some of the dimensions",
+        "zeros for some of the dimensions only",
         "g (float[N,1] x) => (float[N] y) <int64[1] s = {0}> { y = Reshape(x, s) }",
     ),
 ]

@@ -28,28 +28,28 @@ MOVES = {
     "Concat": None, "Expand": 0, "Gather": 0, "Identity": 0, "Reshape": 0, "Slice": 0, "Squeeze": 0, "Transpose": 0,
     "Unsqueeze": 0,
 }  # fmt: skip
-"""Operators that hand elements on unchanged, and the input (None: all) from which."""
+"""Operators that only move elements, with their data inputs (None: all)."""
 DEPTH = 8
 
 
 @rule("INT004", per="model", severity=Severity.ERROR, hazards=[3])
 def constant_outside_int32(model: Model) -> Iterator[Match]:
-    """An int64 constant lies outside int32, and the target's TensorRT clamps it.
+    """An int64 constant outside int32, which TensorRT clamps on this target.
 
     ## Why it matters
-    Up to 8.6 the parser turns int64 weights into int32: `Your ONNX model has been generated with INT64 weights, while
-    TensorRT does not natively support INT64. Attempting to cast down to INT32.`, and clamps what does not fit (8.6,
-    `onnx2trt_utils.cpp`, `convertINT64`). A sentinel that is compared, divided by, selected by Where or cast to float
-    then is another number (NVIDIA/TensorRT #2331, #3609; onnx-tensorrt #919). From 9.0 on, "the ONNX parser no longer
-    automatically casts INT64 to INT32" (changelog of 9.0 EA), and with TensorRT-RTX 1.7.1 a constant of 2**40 was
-    measured to survive: this rule is silent for those targets.
+    Up to 8.6 the parser converts int64 weights to int32: `Your ONNX model has been generated with INT64 weights,
+    while TensorRT does not natively support INT64. Attempting to cast down to INT32.`, and clamps values that do not
+    fit (8.6, `onnx2trt_utils.cpp`, `convertINT64`). A sentinel that is compared, divided by, selected by Where or
+    cast to float then has another value (NVIDIA/TensorRT #2331, #3609; onnx-tensorrt #919). From 9.0 on, "the ONNX
+    parser no longer automatically casts INT64 to INT32" (changelog of 9.0 EA), and with TensorRT-RTX 1.7.1 a constant
+    of 2**40 was measured to survive: this rule is silent for those targets.
 
-    An error for targets before 9.0, except where clamping keeps the meaning: starts, ends and steps of Slice (no axis
-    is that long), and bounds of Clip, Max and Min on the side where they bound nothing. Operators that only move
-    elements are looked through. Int64 constants over 1 MiB are not examined; the rule says so.
+    An error for targets before 9.0, unless clamping has no effect: starts, ends and steps of Slice (no axis is that
+    long), and bounds of Clip, Max and Min on the side where they never apply. Operators that only move elements are
+    followed. Int64 constants over 1 MiB are not examined; the rule reports that.
 
     ## Fix
-    None: which number within int32 was meant, only the model's author knows. A newer TensorRT needs none.
+    None: only the author knows the intended value within int32. A newer TensorRT needs no change.
 
     ## References
     - https://github.com/NVIDIA/TensorRT/issues/2331 and https://github.com/NVIDIA/TensorRT/issues/3609
@@ -68,7 +68,8 @@ def _examine(value: Value) -> Iterator[Match]:
         return
     if isinstance(found, int):
         yield Match(
-            f"{value.name} holds {found:,} int64 values, too many to examine: TensorRT 8 clamps those outside int32",
+            f"{value.name} has {found:,} int64 values, too many to examine: TensorRT 8 clamps those "
+            "outside int32",
             value=value,
             severity=Severity.INFO,
         )
@@ -80,16 +81,16 @@ def _examine(value: Value) -> Iterator[Match]:
     reader = _harmed(value, above, below, DEPTH)
     if reader is not None:
         yield Match(
-            f"{value.name} holds {outside.reshape(-1)[0]}, outside int32: TensorRT 8 clamps it to "
-            f"{np.clip(outside.reshape(-1)[0], INT32_LOW, INT32_HIGH)}, and {reader.op_type} {reader.first_output} "
-            "computes with it",
+            f"{value.name} contains {outside.reshape(-1)[0]}, outside int32: TensorRT 8 clamps it to "
+            f"{np.clip(outside.reshape(-1)[0], INT32_LOW, INT32_HIGH)}, and {reader.op_type} "
+            f"{reader.first_output} computes with it",
             value=value,
             reads=(reader,),
         )
 
 
 def _int64_weights(value: Value) -> Array | int | None:
-    """The int64 elements that TensorRT imports as a weight here; only their number where they are too many.
+    """The int64 elements that TensorRT imports as a weight here; only their number if there are too many.
 
     An initializer that is a graph input counts: TensorRT imports it as a weight all the same.
     """
@@ -116,10 +117,10 @@ def _int64_weights(value: Value) -> Array | int | None:
 
 
 def _harmed(value: Value, above: bool, below: bool, depth: int) -> Node | None:
-    """A node that may compute something else when the value is clamped; None where there is none.
+    """A node whose result may change when the value is clamped; None if there is none.
 
-    ``above`` and ``below`` say on which sides of int32 the value's elements lie. Operators that only move elements
-    are looked through, ``depth`` of them at most.
+    ``above`` and ``below`` say on which sides of int32 elements lie. Operators that only move elements are followed,
+    at most ``depth`` of them.
     """
     for use in value.uses:
         node, index = use.node, use.index
@@ -137,7 +138,7 @@ def _harmed(value: Value, above: bool, below: bool, depth: int) -> Node | None:
 
 
 def _no_bound(op_type: str, index: int, above: bool, below: bool) -> bool:
-    """Whether the input is a bound so far out that it bounds nothing, clamped or not."""
+    """Whether the input is a bound so large that it never applies, clamped or not."""
     if op_type == "Slice":
         return index in (1, 2, 4)  # no axis is longer than int32 can say
     if (op_type, index) == ("Clip", 1) or op_type == "Max":
@@ -148,7 +149,7 @@ def _no_bound(op_type: str, index: int, above: bool, below: bool) -> bool:
 
 
 def _leaves(node: Node) -> bool:
-    """Whether the node's result is seen outside the nodes, where a clamped element would show."""
+    """Whether the node's result is a graph or subgraph output, where a clamped element would be visible."""
     return len(node.outputs) != 1 or node.outputs[0] is None or not node.outputs[0].replaceable
 
 
@@ -172,7 +173,7 @@ constant_outside_int32.examples = [
         target="trt8.4",
     ),
     Flagged(
-        "a constant node, moved on the way",
+        "a Constant node, moved before use",
         """g (int64[N] x) => (int64[M] y) <int64[1] z = {0}> {
             c = Constant<value_int = 4294967296>()  u = Unsqueeze(c, z)  t = Concat<axis = 0>(x, u)
             w = Neg(t)  y = Identity(w) }""",
@@ -185,36 +186,36 @@ constant_outside_int32.examples = [
         target="trt8.6",
     ),
     Flagged(
-        "a graph output shows the clamped number",
+        "a graph output returns the clamped value",
         """g (int64[N] x) => (int64[M] y) <int64[1] big = {4294967296}> { y = Concat<axis = 0>(x, big) }""",
         target="trt8.6",
     ),
     Flagged(
-        "inside a branch; the outer constant is captured",
+        "inside a branch that captures the outer constant",
         """g (int64[N] x, bool b) => (int64[N] y) <int64 big = {4294967296}> {
             y = If(b) <then_branch = p () => (int64[N] u) { u = Add(x, big) },
                        else_branch = q () => (int64[N] w) { w = Identity(x) }> }""",
         target="trt8.6",
     ),
     Flagged(
-        "an upper bound below which int32 has numbers too",
+        "an upper bound that excludes part of int32",
         """g (int64[N] x) => (int64[N] y) <int64 low = {-4294967296}> { y = Min(x, low) }""",
         target="trt8.6",
     ),
     Flagged(
-        "an initializer that is a graph input is clamped like any other",
+        "an overridable initializer is clamped as well",
         """g (int64[N] x, int64 big = {4294967296}) => (int64[N] y) { y = Add(x, big) }""",
         target="trt8.6",
     ),
     Silent(
-        "ends and starts of a Slice: no axis is that long, clamped or not",
+        "ends and starts of a Slice: no axis is that long",
         """g (float[N] x) => (float[N] y)
                 <int64[1] a = {-1}, int64[1] b = {-9223372036854775807}, int64[1] k = {0}> {
             y = Slice(x, a, b, k, a) }""",
         target="trt8.6",
     ),
     Silent(
-        "a Slice's end that is moved on the way",
+        "a Slice's end that is moved before use",
         """g (float[N,M] x) => (float[N,M] y)
                 <int64 e = {9223372036854775807}, int64[1] z = {0}, int64[1] one = {1}> {
             u = Unsqueeze(e, z)  t = Concat<axis = 0>(u, u)  b = Concat<axis = 0>(z, z)  k = Concat<axis = 0>(z, one)
@@ -222,7 +223,7 @@ constant_outside_int32.examples = [
         target="trt8.6",
     ),
     Silent(
-        "bounds that bound nothing",
+        "bounds that never apply",
         """g (int64[N] x) => (int64[N] y) <int64 lo = {-9223372036854775808}, int64 hi = {9223372036854775807}> {
             a = Clip(x, lo, hi)  b = Max(a, lo)  y = Min(b, hi) }""",
         target="trt8.6",
@@ -237,7 +238,7 @@ constant_outside_int32.examples = [
         target="trt8.6",
     ),
     Silent(
-        "other types are not clamped",
+        "other types",
         "g (double[N] x) => (double[N] y) <double big = {4294967296.0}> { y = Add(x, big) }",
         target="trt8.6",
     ),

@@ -1,4 +1,4 @@
-"""INT006: integer operators that TensorRT has no kernel for."""
+"""INT006: integer operators without a TensorRT kernel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from onnxfix.rule import (
 from onnxfix.targets import TARGETS
 
 _NOT_DATA = ("BlackmanWindow", "DequantizeLinear", "HammingWindow", "HannWindow", "QuantizeLinear")
-"""Operators whose types mean something else: an attribute, quantization."""
+"""Operators whose types have another purpose: an attribute, quantization."""
 
 OPERATORS = sorted(
     {
@@ -48,22 +48,22 @@ OPERATORS = sorted(
     types=[TensorProto.INT32, TensorProto.INT64],
 )
 def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]:
-    """An int32 or int64 operator for which TensorRT has no kernel.
+    """An int32 or int64 operator without a TensorRT kernel.
 
     ## Why it matters
-    The parser stops: `Found unsupported input type of INT64` for MatMul, Gemm, Einsum, PRelu and ReduceLogSumExp,
+    The parser fails: `Found unsupported input type of INT64` for MatMul, Gemm, Einsum, PRelu and ReduceLogSumExp,
     `operator SQRT with the given input data type INT64` for ReduceL2 (LOG for ReduceLogSum), `first input has type
-    Int64` for Resize and Upsample, measured with TensorRT-RTX 1.7.1 for int32 and int64 alike. Relu of int32 is refused
-    and of int64 accepted there; TensorRT 8 reads int64 as int32. Add, Sub, Mul, Div, Mod, Pow, Clip, Abs, Neg, Sign,
-    CumSum, Where, TopK, Max, Range, Gather, Pad and the sum, mean, product, maximum and minimum reductions of integers
-    do have kernels.
+    Int64` for Resize and Upsample, measured with TensorRT-RTX 1.7.1 for int32 and int64 alike. Relu of int32 is
+    refused and of int64 accepted there; TensorRT 8 imports int64 as int32. Add, Sub, Mul, Div, Mod, Pow, Clip, Abs,
+    Neg, Sign, CumSum, Where, TopK, Max, Range, Gather, Pad and the sum, mean, product, maximum and minimum reductions
+    of integers do have kernels.
 
     ## Fix
-    Relu becomes `Max(x, 0)`, with a zero of the data's type and rank: exact, integers have neither NaN nor -0.0. It is
-    an operator on integers from opset 14 on.
+    Relu becomes `Max(x, 0)`, with a zero of the data's type and rank: exact, since integers have neither NaN nor
+    -0.0. Relu supports integers from opset 14.
 
-    The others have none: computed in float32 they are exact only as long as every partial sum stays below 2**24, which
-    the model does not say. Cast their inputs where you know that.
+    No fix for the others: computed in float32 they are exact only if every partial sum stays below 2**24, which the
+    model does not show. Cast their inputs if you know that.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md, which names types for Relu, ReduceL2,
@@ -87,7 +87,7 @@ def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]
 
 
 def _as_max(node: Node, data: Value, elem: int, model: Model) -> Fix | None:
-    """``Max(data, 0)`` in place of the Relu; its zero has the data's rank, so that nothing broadcasts ranks."""
+    """Replace the Relu by ``Max(data, 0)``; the zero has the data's rank, so that it does not change the result's."""
     output = node.output()
     if node.opset < 14 or output is None:
         return None
@@ -96,7 +96,7 @@ def _as_max(node: Node, data: Value, elem: int, model: Model) -> Fix | None:
     draft = Draft(node)
     draft.remove(node)
     draft.add("Max", [data, draft.constant(zero)], output=output.name)
-    return Fix("write Max(x, 0)", draft.edits)
+    return Fix("replace by Max(x, 0)", draft.edits)
 
 
 integer_operator_without_kernel.examples = [
@@ -111,16 +111,17 @@ integer_operator_without_kernel.examples = [
         after="g (int32[N] x) => (int32[N] y) <int32[1] z = {0}> { a = Neg(x)  r = Max(a, z)  y = Neg(r) }",
     ),
     Fixed(
-        "Relu of int64, which TensorRT 8 reads as int32",
+        "Relu of int64, which TensorRT 8 imports as int32",
         before="g (int64[N] x) => (int64[N] y) { y = Relu(x) }",
         after="g (int64[N] x) => (int64[N] y) <int64[1] z = {0}> { y = Max(x, z) }",
         target="trt8.6",
     ),
     Silent(
-        "Relu of int64, for which later ones have a kernel", "g (int64[N] x) => (int64[N] y) { y = Relu(x) }"
+        "Relu of int64, for which later versions have a kernel",
+        "g (int64[N] x) => (int64[N] y) { y = Relu(x) }",
     ),
     Fixed(
-        "a scalar, and data of unknown rank, meet a scalar",
+        "a scalar, and data of unknown rank, with a scalar zero",
         before="g (int32 x, int32[] w) => (int32 y, int32[] v) { y = Relu(x)  v = Relu(w) }",
         after="""g (int32 x, int32[] w) => (int32 y, int32[] v) <int32 z = {0}, int32 u = {0}> {
             y = Max(x, z)  v = Max(w, u) }""",
@@ -144,7 +145,7 @@ integer_operator_without_kernel.examples = [
         runs=False,
     ),
     Silent(
-        "TensorRT 10's list has TensorScatter of int32, and nothing was measured with it",
+        "TensorRT 10 lists TensorScatter of int32; not measured",
         "g (int32[1,1,4,2] x, int32[1,1,1,2] u) => (int32[1,1,4,2] y) { y = TensorScatter(x, u) }",
         opset=24,
         target="trt10",
@@ -163,7 +164,7 @@ integer_operator_without_kernel.examples = [
             y = ReduceLogSum(x)  z = ReduceLogSumExp(x) }""",
     ),
     Silent(
-        "more of them: Clip, Pow, Sign, CumSum, Where, Max, TopK and Pad",
+        "integer operators that have kernels: Clip, Pow, Sign, CumSum, Where, Max, TopK and Pad",
         """g (int64[2,3] x, int64[1] k) => (int64[2,3] y, int64[2,A] z, int64[B,C] w)
             <int64 lo = {1}, int64 hi = {9}, int64 two = {2}, int64 ax = {0}, int64[4] p = {0,1,0,1},
              bool[3] c = {1,0,1}> {
@@ -171,7 +172,7 @@ integer_operator_without_kernel.examples = [
             y = Max(f, a)  z, i = TopK(x, k)  w = Pad(x, p) }""",
     ),
     Silent(
-        "and Sub, Div, Neg, Gather, Range and the reductions by maximum, mean and product",
+        "integer operators that have kernels: Sub, Div, Neg, Gather, Range and reductions",
         """g (int64[2,3] x, int64 n) => (int64[N] r, int64[1,1] s, int64[1,1] t, int64[1,1] u)
             <int64 zero = {0}, int64 one = {1}, int64 two = {2}> {
             a = Sub(x, two)  b = Div(a, two)  c = Neg(b)  d = Gather(c, zero)  e = Mul(d, c)

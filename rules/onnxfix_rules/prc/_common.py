@@ -1,4 +1,4 @@
-"""What the precision rules share: constants as numbers, half-precision types, Casts that are looked through."""
+"""Shared by the precision rules: scalar constants, half-precision types, and looking through Casts."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ HIGHEST = 65504.0
 """The largest finite float16."""
 
 NUMPY: dict[int, type[np.floating[Any]]] = {HALF: np.float16, FLOAT: np.float32, DOUBLE: np.float64}
-"""The floating-point types that norms are computed in; bfloat16 has the range of float32 and is no matter here."""
+"""The floating-point types that norms are computed in; bfloat16 has the range of float32 and needs no rule here."""
 
 
 def producer(value: Value | None, *op_types: str) -> Node | None:
-    """The ONNX node of one of these types that makes ``value``, or None."""
+    """The ONNX node of one of these types that produces ``value``, or None."""
     node = None if value is None else value.producer
     return node if node is not None and node.is_onnx and node.op_type in op_types else None
 
 
 def type_of(value: Value | None, model: Model) -> int | None:
-    """The proven element type; a Cast's result is known even where nothing before it is."""
+    """The proven element type; known for a Cast's result even if its input type is unknown."""
     cast = producer(value, "Cast")
     to = None if cast is None else cast.attr("to")
     if isinstance(to, int):
@@ -38,12 +38,12 @@ ANY_RANK = 64
 
 
 def rank_of(value: Value | None, model: Model) -> int:
-    """The rank, 0 where it is not known: a constant of that rank at most leaves the ranks of its results alone."""
+    """The rank, 0 if unknown: a constant of at most that rank does not raise the rank of the results."""
     return 0 if value is None else model.shapes.rank(value) or 0
 
 
 def scalar(value: Value | None, most: int = 0) -> float | None:
-    """The one number of a floating-point or integer constant of a rank up to ``most``; None for anything else."""
+    """The value of a one-element float or integer constant of rank up to ``most``; None for anything else."""
     array = None if value is None else value.constant()
     if array is None or array.size != 1 or array.ndim > most:
         return None

@@ -67,7 +67,7 @@ FUSED = [
         " { y = LayerNormalization<axis=-1, epsilon=0.0010004043579101562>(x, g, b) }",
     ),
     _numeric(
-        "without a scale it gets one of ones",
+        "without a scale: a scale of ones is added",
         f"{_IO} {_ONLY} {{ {_layer()} }}",
         f"{_IO} <float16[8] g = {{{_ONES}}}>"
         " { y = LayerNormalization<axis=-1, epsilon=0.0010004043579101562>(x, g) }",
@@ -80,7 +80,7 @@ FUSED = [
         opset=18,
     ),
     _numeric(
-        "a scale of another rank than the normalized shape stays outside, and so does the bias",
+        "a scale and a bias of a rank other than the normalized shape's stay outside",
         f"g (float16[2,8] x, float16[1,8] g) => (float16[2,8] y) <{TWO}, {EPSILON}, {_BIAS}>"
         f" {{ {_layer(out='n')}  p = Mul(n, g)  y = Add(p, b) }}",
         f"g (float16[2,8] x, float16[1,8] g) => (float16[2,8] y) <float16[8] o = {{{_ONES}}}, {_BIAS}>"
@@ -94,20 +94,20 @@ FUSED = [
         " { y = LayerNormalization<axis=-1, epsilon=0.0010004043579101562>(x, g, b) }",
     ),
     _numeric(
-        "a scale with another size than 1 in front stays outside",
+        "a scale with a leading dimension other than 1 stays outside",
         f"{_IO} <{TWO}, {EPSILON}, float16[2,8] g = {{{_ONES}, {_ONES}}}> {{ {_layer(out='n')}  y = Mul(n, g) }}",
         f"{_IO} <float16[8] o = {{{_ONES}}}, float16[2,8] g = {{{_ONES}, {_ONES}}}>"
         " { n = LayerNormalization<axis=-1, epsilon=0.0010004043579101562>(x, o)  y = Mul(n, g) }",
     ),
     _numeric(
-        "means without the reduced dimension, which is put back",
+        "means without the reduced dimension, restored by Unsqueeze",
         f"{_IO} <{TWO}, {EPSILON}, {_SCALE}, int64[1] k = {{1}}> {{ r = ReduceMean<axes=[1], keepdims=0>(x)"
         "  m = Unsqueeze(r, k)  d = Sub(x, m)  q = Pow(d, two)  t = ReduceMean<axes=[-1], keepdims=0>(q)"
         "  v = Unsqueeze(t, k)  a = Add(v, e)  s = Sqrt(a)  n = Div(d, s)  y = Mul(n, g) }",
         f"{_IO} <{_SCALE}> {{ y = LayerNormalization<axis=-1, epsilon=0.0010004043579101562>(x, g) }}",
     ),
     _numeric(
-        "sums over the number of elements, and a power of -0.5",
+        "sums divided by the number of elements, and a power of -0.5",
         f"{_IO} <{EPSILON}, {_SCALE}, int64[1] k = {{1}}, float16 c = {{f16(0.125)}}, float16 o = {{f16(8.0)}},"
         " float16 h = {f16(-0.5)}> { u = ReduceSum(x, k)  m = Mul(u, c)  d = Sub(x, m)  q = Mul(d, d)"
         "  w = ReduceSum(q, k)  v = Div(w, o)  a = Add(v, e)  s = Pow(a, h)  n = Mul(d, s)  y = Mul(n, g) }",
@@ -144,7 +144,7 @@ FUSED = [
         " else_branch = f () => (float16[2,8] z) { z = Mul(x, g) }> }",
     ),
     _numeric(
-        "an RMSNorm from opset 23 on",
+        "an RMSNorm, from opset 23",
         f"{_IO} <{EPSILON}, {_SCALE}> {{ q = Mul(x, x)  k = Constant<value_ints=[-1]>()  v = ReduceMean(q, k)"
         "  a = Add(v, e)  s = Sqrt(a)  n = Div(x, s)  y = Mul(n, g) }",
         f"{_IO} <{_SCALE}> {{ y = RMSNormalization<axis=-1, epsilon=0.0010004043579101562>(x, g) }}",
@@ -167,13 +167,13 @@ WIDENED = [
         target="trt8.4",
     ),
     _numeric(
-        "the mean in half precision, the variance in double: all of it in float32",
+        "the mean in half precision, the variance in double: computed in float32",
         f"{_IO} <double two = {{2}}, double e = {{0.0010004043579101562}}> {{ {_DOUBLE} }}",
         f"{_IO} <{_E32}> {{ {_wide()} }}",
         opset=13,
     ),
     _numeric(
-        "an epsilon that only double has",
+        "an epsilon that only double represents",
         f"{_IO} <double two = {{2}}, double e = {{1e-60}}> {{ {_DOUBLE} }}",
         f"{_IO} <double e2 = {{1e-60}}> {{ {_wide(to=11)} }}",
         opset=13,
@@ -185,10 +185,10 @@ WIDENED = [
         f"g (float16[2,8] x) => (double[2,8] y) <double e2 = {{0.001}}>"
         f" {{ {_wide(to=11).replace('t = Div', 'y = Div').replace('y = Cast<to=FLOAT16>(t)', '')} }}",
         opset=13,
-        runs=False,  # to double's tolerance a mean in half precision is not the same
+        runs=False,  # within double's tolerance a half-precision mean differs
     ),
     _numeric(
-        "an RMSNorm by a power of 0.5, the mean put back by Unsqueeze at opset 11",
+        "an RMSNorm by a power of 0.5, the mean restored by Unsqueeze, opset 11",
         f"{_IO} <{EPSILON}, float16 h = {{f16(0.5)}}> {{ q = Mul(x, x)  r = ReduceMean<axes=[1], keepdims=0>(q)"
         "  v = Unsqueeze<axes=[-1]>(r)  a = Add(v, e)  s = Pow(a, h)  y = Div(x, s) }",
         f"{_IO} <{_E32}> {{ w = Cast<to=FLOAT>(x)  q = Mul(w, w)"
@@ -196,12 +196,12 @@ WIDENED = [
         opset=11,
     ),
     _numeric(
-        "over channels that are not last",
+        "over channels that are not the last axis",
         f"g (float16[2,8,3] x) => (float16[2,8,3] y) {_ONLY} {{ {_layer('[1]')} }}",
         f"g (float16[2,8,3] x) => (float16[2,8,3] y) <{_E32}> {{ {_wide('[1]')} }}",
     ),
     _numeric(
-        "a normalized dimension that is dynamic, and no scale",
+        "a dynamic normalized dimension, without a scale",
         f"g (float16[8,N] x) => (float16[8,N] y, float16[8,N] z) {_ONLY} {{ {_layer('[0]')}  z = Neg(y) }}",
         f"g (float16[8,N] x) => (float16[8,N] y, float16[8,N] z) <{_E32}> {{ {_wide('[0]')}  z = Neg(y) }}",
     ),
@@ -217,7 +217,7 @@ WIDENED = [
         _WIDE_RMS,
     ),
     _numeric(
-        "minus the mean of something else: the RMSNorm of a difference",
+        "minus the mean of another tensor: the RMSNorm of a difference",
         f"g (float16[2,8] p, float16[2,8] z) => (float16[2,8] y) <{EPSILON}>"
         f" {{ m = ReduceMean<axes=[-1]>(z)  x = Sub(p, m)  {_rms('y = Div(x, s)')} }}",
         f"g (float16[2,8] p, float16[2,8] z) => (float16[2,8] y) <{_E32}>"
@@ -231,7 +231,7 @@ WIDENED = [
         "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e2)  s = Sqrt(a)  t = Div(w, s)  y = Cast<to=FLOAT16>(t) }",
     ),
     _numeric(
-        "the same weights for two norms",
+        "two norms with the same weights",
         f"{_IO} {_ONLY} {{ {_layer(out='n')}  m2 = ReduceMean<axes=[1]>(n)  d2 = Sub(n, m2)  q2 = Pow(d2, two)"
         "  v2 = ReduceMean<axes=[1]>(q2)  a2 = Add(v2, e)  s2 = Sqrt(a2)  y = Div(d2, s2) }",
         f"{_IO} <{_E32}, {_E32.replace('e2', 'e3')}> {{ {_wide(out='n')}  w2 = Cast<to=FLOAT>(n)"
@@ -240,13 +240,13 @@ WIDENED = [
         opset=13,
     ),
     Flagged(
-        "over axes that are not neighbors, and without leave",
+        "over nonadjacent axes, without --numeric-fixes",
         """g (float16[2,3,8] x) => (float16[2,3,8] y) <float16 e = {f16(0.001)}> {
             q = Mul(x, x)  v = ReduceMean<axes=[0,2]>(q)  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }""",
         opset=17,
     ),
     Flagged(
-        "with the scale in float32, behind a Cast of the quotient, and without leave",
+        "the scale in float32, after a Cast of the quotient, without --numeric-fixes",
         """g (float16[2,8] x) => (float[2,8] y) <float16 e = {f16(0.001)}, float[8] g = {1,2,3,4,5,6,7,8}> {
             q = Mul(x, x)  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)  s = Sqrt(a)  d = Div(x, s)
             f = Cast<to=FLOAT>(d)  y = Mul(f, g) }""",
@@ -271,7 +271,7 @@ LEFT = [
         " else_branch = f () => (float16[2,1] w) { w = Abs(v) }> }",
     ),
     _flagged(
-        "an epsilon that is 0 in half precision: PRC002's matter first",
+        "an epsilon that is 0 in half precision is covered by PRC002",
         f"{_IO} <{TWO}, float16 e = {{f16(0.0)}}> {{ {_layer()} }}",
     ),
     _silent(
@@ -293,17 +293,17 @@ LEFT = [
         f" {{ {_layer().replace('axes=[-1]', 'axes=[-1], keepdims=0')} }}",
     ),
     _silent(
-        "a mean whose dimension is put back elsewhere",
+        "a mean whose dimension is restored at another axis",
         f"g (float16[8,8] x) => (float16[8,8] y) <{EPSILON}, int64[1] k = {{0}}> {{ q = Mul(x, x)"
         "  r = ReduceMean<axes=[1], keepdims=0>(q)  v = Unsqueeze(r, k)  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }",
     ),
     _silent(
-        "a sum times something else than one over its length",
+        "a sum multiplied by something other than one over its length",
         f"{_IO} <{EPSILON}, int64[1] k = {{1}}, float16 c = {{f16(0.25)}}> {{ q = Mul(x, x)  r = ReduceSum(q, k)"
         "  v = Mul(r, c)  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }",
     ),
     _silent(
-        "a sum of a dynamic length times a constant",
+        "a sum of dynamic length, multiplied by a constant",
         f"g (float16[2,N] x) => (float16[2,N] y) <{EPSILON}, int64[1] k = {{1}}, float16 c = {{f16(0.125)}}>"
         " { q = Mul(x, x)  r = ReduceSum(q, k)  v = Mul(r, c)  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }",
     ),
@@ -313,7 +313,7 @@ LEFT = [
         " { q = Mul(x, x)  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)  s = Pow(a, h)  y = Div(x, s) }",
     ),
     _silent(
-        "an epsilon of a rank that raises the result's",
+        "an epsilon that raises the result's rank",
         "g (float16[2,8] x) => (float16[1,2,8] y) <float16[1,1,1] e = {f16(0.001)}> { q = Mul(x, x)"
         "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }",
     ),
@@ -324,12 +324,12 @@ LEFT = [
         f" {{ {_rms('y = Div(x, s)').replace('Mul(x, x)', 'Mul(x, z)')} }}",
     ),
     _silent(
-        "something else is divided",
+        "another tensor is divided",
         f"g (float16[2,8] x, float16[2,8] z) => (float16[2,8] y) <{EPSILON}> {{ {_rms('y = Div(z, s)')} }}",
     ),
-    _silent("the root is divided", f"{_IO} <{EPSILON}> {{ {_rms('y = Div(s, x)')} }}"),
+    _silent("the root is the dividend", f"{_IO} <{EPSILON}> {{ {_rms('y = Div(s, x)')} }}"),
     _silent(
-        "an epsilon that a caller may override",
+        "an epsilon that may be overridden",
         f"g (float16[2,8] x, float16 e) => (float16[2,8] y) <{TWO}, {EPSILON}> {{ {_layer()} }}",
     ),
     _silent(
@@ -343,17 +343,17 @@ LEFT = [
         opset=18,
     ),
     _silent(
-        "no axes, and no reduction then",
+        "without axes, and no reduction",
         f"{_IO} <{EPSILON}> {{ q = Mul(x, x)  v = ReduceMean<noop_with_empty_axes=1>(q)  a = Add(v, e)"
         "  s = Sqrt(a)  y = Div(x, s) }",
         opset=18,
     ),
     _silent(
-        "a scalar, of which an exponent of rank 1 makes a vector",
+        "a scalar that an exponent of rank 1 turns into a vector",
         "g (float16 x) => (float16[1] y) <float16[1] two = {f16(2.0)}, float16 e = {f16(0.001)}> { q = Pow(x, two)"
         "  v = ReduceMean(q)  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }",
     ),
 ]
-"""What is reported without a fix, and what is no norm in half precision."""
+"""Norms reported without a fix, and what is not a half-precision norm."""
 
 NORMS = [*FUSED, *WIDENED, *LEFT]

@@ -16,7 +16,7 @@ from ._common import DOUBLE, FLOAT, HALF, NUMPY, producer, rank_of, scalar, type
 @dataclass(frozen=True)
 class Mean:
     """A mean over ``axes`` (None: all of them) that keeps the rank. ``node`` is the ReduceMean or ReduceSum; a
-    ReduceSum is divided by the number of elements afterwards, and the reduced dimensions may be put back."""
+    ReduceSum is divided by the number of elements afterwards, and the reduced dimensions may be restored."""
 
     node: Node
     axes: tuple[int, ...] | None
@@ -24,7 +24,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Norm:
-    """One norm. ``x`` is what it normalizes, below the Casts that widen it.
+    """One norm. ``x`` is its input, before the Casts that widen it.
 
     ``mean`` is None for an RMSNorm, ``average`` is the mean of the squares. ``axes`` are as the model writes them,
     sorted (None: all of them), ``epsilon`` is the number that its type holds. ``last`` makes the quotient, or casts it
@@ -55,7 +55,7 @@ class Norm:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing but the norm itself reads what it computes on its way."""
+        """Whether only the norm itself reads its intermediate results."""
         known = {*self.inside, self.last}
         made = [value for node in self.inside for value in node.outputs if value is not None]
         return all(v.replaceable and all(use.node in known for use in v.uses) for v in made)
@@ -90,7 +90,7 @@ def norm_at(root: Node, model: Model) -> Norm | None:
 
 
 def _most(other: Value | None, model: Model) -> int:
-    """The rank that a scalar may have beside ``other``. One is always taken: ``_of`` asks for a rank where it must."""
+    """The allowed rank of a scalar operand beside ``other``. At least 1: ``_of`` checks the rank where it matters."""
     return max(1, rank_of(other, model))
 
 
@@ -136,7 +136,7 @@ def _of(
 def _centered(
     data: Value | None, inside: list[Node], axes: tuple[int, ...] | None, model: Model
 ) -> tuple[Mean, Value] | None:
-    """The mean that is subtracted and what it is the mean of, where ``data`` is ``x - mean(x)``, Casts apart."""
+    """The subtracted mean and its input, if ``data`` is ``x - mean(x)``, looking through Casts."""
     casts: list[Node] = []
     less = producer(_through(data, casts), "Sub")
     mean = None if less is None else mean_at(less.input(1), casts, model)
@@ -150,7 +150,7 @@ def _centered(
 
 
 def _through(value: Value | None, inside: list[Node]) -> Value | None:
-    """What stands before the Casts that make ``value``, which are noted in ``inside``."""
+    """The value before the Casts that produce ``value``; the Casts are added to ``inside``."""
     while (cast := producer(value, "Cast")) is not None and cast.attr("to") in NUMPY:
         inside.append(cast)
         value = cast.input(0)
@@ -158,7 +158,7 @@ def _through(value: Value | None, inside: list[Node]) -> Value | None:
 
 
 def widened(value: Value | None) -> Value | None:
-    """What stands before the Casts to a wider type that make ``value``."""
+    """The value before the widening Casts that produce ``value``."""
     while (cast := producer(value, "Cast")) is not None and cast.attr("to") in (FLOAT, DOUBLE):
         value = cast.input(0)
     return value
@@ -175,7 +175,7 @@ def _square(value: Value | None, model: Model) -> Node | None:
 
 
 def mean_at(value: Value | None, inside: list[Node], model: Model) -> Mean | None:
-    """The mean that ``value`` is, Casts apart; its nodes are noted in ``inside``."""
+    """The mean that ``value`` is, looking through Casts; its nodes are added to ``inside``."""
     factor, put_back = None, None
     value = _through(value, inside)
     while (node := producer(value, "Unsqueeze", "Mul", "Div")) is not None:
@@ -211,7 +211,7 @@ def _factor(node: Node, model: Model) -> tuple[float | None, Value | None]:
 
 
 def _kept(node: Node, put_back: Node | None, axes: tuple[int, ...] | None, model: Model) -> bool:
-    """Whether the reduced dimensions are still there in the end, of size 1."""
+    """Whether the reduced dimensions are kept with size 1 in the end."""
     if put_back is None:
         return bool(node.attr("keepdims", 1))
     rank = rank_of(node.input(0), model)
@@ -224,7 +224,7 @@ def _kept(node: Node, put_back: Node | None, axes: tuple[int, ...] | None, model
 
 
 def _is_share(factor: float, node: Node, axes: tuple[int, ...] | None, model: Model) -> bool:
-    """Whether ``factor`` is 1 / the number of elements that are summed, rounded to half precision at worst."""
+    """Whether ``factor`` is 1 / the number of summed elements, up to half-precision rounding."""
     shape = None if (data := node.input(0)) is None else model.shapes.shape(data)
     if shape is None:
         return False
@@ -239,8 +239,7 @@ def _constant_axes(node: Node) -> list[int] | None:
 
 
 def axes_of(node: Node, model: Model) -> tuple[int, ...] | None:
-    """A reduction's axes, counted from the end where the rank is known; None for all of them, () for what is not
-    understood."""
+    """A reduction's axes, negative if the rank is known; None for all axes, () if not understood."""
     since = 13 if node.op_type == "ReduceSum" else 18
     axes: list[int] | None = node.attr("axes") if node.opset < since else None
     if node.opset >= since and node.input(1) is not None:
@@ -284,7 +283,7 @@ def _quotient(
 
 
 def _divided(value: Value | None, x: Value | None, inside: list[Node]) -> bool:
-    """Whether ``value`` is ``x``, or without one the difference, Casts apart."""
+    """Whether ``value`` is ``x``, or without one the difference, looking through Casts."""
     if x is not None:
         return widened(value) is x
     casts: list[Node] = []
@@ -294,7 +293,7 @@ def _divided(value: Value | None, x: Value | None, inside: list[Node]) -> bool:
 
 
 def _narrowed(last: Node, inside: list[Node], model: Model) -> Node:
-    """``last``, or the Cast to half precision that alone reads it; ``last`` is inside then."""
+    """``last``, or the Cast to half precision that is its only reader; ``last`` is then inside."""
     value = last.output()
     if value is None or not value.replaceable or value.use_count != 1 or type_of(value, model) == HALF:
         return last
@@ -306,7 +305,7 @@ def _narrowed(last: Node, inside: list[Node], model: Model) -> Node:
 
 
 def trailing(norm: Norm, model: Model) -> int | None:
-    """How many dimensions are normalized where they are the last ones; None where they are not, or not known."""
+    """How many trailing dimensions are normalized; None if they are not the last ones, or unknown."""
     rank = model.shapes.rank(norm.x)
     if norm.axes is None:
         return rank or None

@@ -1,4 +1,4 @@
-"""How a decomposed norm is written instead: as one operator, or in float32."""
+"""Fixes for a decomposed norm: one operator, or the same nodes in float32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._common import NUMPY, rank_of, type_of
 from ._norm import Mean, Norm, same_dims, trailing
 
 MOST_ONES = 1 << 16
-"""Elements of a scale of ones that a fix may add."""
+"""Most elements of a scale of ones that a fix may add."""
 
 
 Operand = Value | np.ndarray[Any, Any]
@@ -22,7 +22,7 @@ Operand = Value | np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class _Tail:
-    """The scale and bias after a norm, as far as they have the normalized shape, and the last node of it all."""
+    """The scale and bias after a norm, if they have the normalized shape, and the last node."""
 
     scale: Operand | None
     bias: Operand | None
@@ -30,7 +30,7 @@ class _Tail:
 
 
 def as_operator(norm: Norm, model: Model) -> Fix | None:
-    """LayerNormalization or RMSNormalization, where the opset and the target have it; None where it does not fit."""
+    """LayerNormalization or RMSNormalization, if the opset and the target support it; else None."""
     op_type, since = ("RMSNormalization", 23) if norm.mean is None else ("LayerNormalization", 17)
     elem = type_of(norm.x, model)
     count, shape = trailing(norm, model), model.shapes.shape(norm.x)
@@ -60,7 +60,7 @@ def as_operator(norm: Norm, model: Model) -> Fix | None:
     assert output is not None
     draft.remove(tail.last)
     draft.add(op_type, inputs, output=output.name, axis=-count, epsilon=epsilon)
-    return Fix(f"write it as {op_type}, which computes in float32", draft.edits, Safety.NUMERIC)
+    return Fix(f"replace by {op_type}, which computes in float32", draft.edits, Safety.NUMERIC)
 
 
 def _tail(norm: Norm, dims: tuple[Dim, ...], elem: int, model: Model) -> _Tail:
@@ -73,9 +73,9 @@ def _tail(norm: Norm, dims: tuple[Dim, ...], elem: int, model: Model) -> _Tail:
 def _operand(
     node: Node, op_type: str, dims: tuple[Dim, ...], elem: int, model: Model
 ) -> tuple[Node, Operand] | None:
-    """The ``op_type`` that alone reads ``node``'s result, and its other operand, where that has this shape and type.
+    """The ``op_type`` that is the only reader of ``node``'s result, and its other operand of this shape and type.
 
-    A constant may have leading dimensions of 1 besides, as many as the norm's result has.
+    A constant may have additional leading dimensions of 1, up to the rank of the norm's result.
     """
     value = node.output()
     if value is None or value.use_count != 1 or not value.replaceable:
@@ -115,7 +115,7 @@ def upcast(norm: Norm, model: Model) -> Fix:
         draft.add("Div", [data, root], output=norm.result.name)
     else:
         draft.add("Cast", [draft.add("Div", [data, root])], output=norm.result.name, to=final)
-    return Fix(f"compute it in {_NAMES[work]}, between Casts", draft.edits, Safety.NUMERIC)
+    return Fix(f"compute in {_NAMES[work]} between Casts", draft.edits, Safety.NUMERIC)
 
 
 _NAMES = {

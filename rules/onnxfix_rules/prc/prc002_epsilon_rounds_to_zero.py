@@ -12,32 +12,32 @@ from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity
 from ._common import ANY_RANK, HALF, NUMPY, producer, scalar, type_of
 
 _HALF_A_STEP = 2.0**-25
-"""Half of the smallest float16: it and everything below is rounded to 0."""
+"""Half of the smallest float16: values up to it are rounded to 0."""
 
 EPSILON = float(np.float16(1e-7))
-"""What a fix writes: the nearest float16 to 1e-7, two steps above 0."""
+"""The epsilon that the fix writes: the nearest float16 to 1e-7, two steps above 0."""
 
 
 @rule("PRC002", ops=["Add"], safety=Safety.UNSAFE, severity=Severity.WARNING, hazards=[42], types=[HALF])
 def epsilon_rounds_to_zero(node: Node, model: Model) -> Iterator[Match]:
-    """An epsilon that keeps a divisor, root or logarithm away from 0 is itself 0 in half precision.
+    """The epsilon that protects a divisor, root or logarithm from 0 is itself 0 in half precision.
 
     ## Why it matters
     The smallest positive float16 is 2**-24, about 6e-8: an epsilon of 1e-8 or 1e-12 becomes 0 when a model is
-    converted, and a row of equal elements in a norm then gives 0 / 0. TensorRT-RTX 1.7.1 parses and builds such models
-    without a word about the epsilon, whether it is stored as 0 or cast from float32. With `onnx.reference`, a
-    decomposed LayerNorm with epsilon 1e-12 gives NaN for a constant row, and 0 with 1e-7.
+    converted, and a row of equal elements in a norm then gives 0 / 0. TensorRT-RTX 1.7.1 parses and builds such
+    models without a warning about the epsilon, whether it is stored as 0 or cast from float32. With `onnx.reference`,
+    a decomposed LayerNorm with epsilon 1e-12 gives NaN for a constant row, and 0 with 1e-7.
 
-    A zero that is stored in float16 may have been meant; an Add of it would then do nothing. Of a sum with a constant
-    that a Cast turns into 0, nobody meant it.
+    A zero stored in float16 may be intended; its Add then has no effect. A constant that a Cast turns into 0 is never
+    intended.
 
     ## Fix
-    Write 1.19e-7, float16's nearest to 1e-7, for this one Add. UNSAFE: the result changes where it was NaN or infinite,
-    which is the purpose, and wherever the sum is not large against 1e-7. Where the model can compute this part in
-    float32, do that instead, with the epsilon that it was trained with.
+    Write 1.19e-7, the float16 nearest to 1e-7, for this one Add. UNSAFE: the result changes where it was NaN or
+    infinite, as intended, and wherever the sum is not large compared to 1e-7. If the model can compute this part in
+    float32, prefer that, with the epsilon used in training.
 
-    The operators looked at are Sqrt, Log, Reciprocal, a Div's divisor and Pow with a negative or broken exponent, right
-    after the Add or behind a Cast.
+    Covered operators are Sqrt, Log, Reciprocal, a Div's divisor and Pow with a negative or fractional exponent,
+    directly after the Add or after a Cast.
 
     ## References
     - https://en.wikipedia.org/wiki/Half-precision_floating-point_format
@@ -52,17 +52,17 @@ def epsilon_rounds_to_zero(node: Node, model: Model) -> Iterator[Match]:
         if reader is None:
             return
         was = f"{meant:g} becomes 0" if meant else "is 0"
-        message = f"the epsilon before this {reader} {was} in half precision: it no longer guards against 0"
+        message = f"the epsilon before this {reader} {was} in half precision: it does not prevent 0"
         draft = Draft(node)
         array = np.full(_shape(epsilon), EPSILON, np.float16)
         draft.set_input(node, index, draft.constant(array, "epsilon"))
-        title = f"write {EPSILON:.3g}, which half precision has"
+        title = f"use {EPSILON:.3g}, which half precision represents"
         yield Match(message, node=node, fix=Fix(title, draft.edits, Safety.UNSAFE), reads=(epsilon,))
         return
 
 
 def _vanished(value: Value | None, model: Model) -> float | None:
-    """The number that is 0 in half precision, as it was before a Cast to it; None where there is none."""
+    """The value that is 0 in half precision, as it was before a Cast to it; None if there is none."""
     if type_of(value, model) != HALF:
         return None
     cast = producer(value, "Cast")
@@ -81,7 +81,7 @@ def _shape(value: Value) -> tuple[int, ...]:
 
 
 def _hurt(value: Value | None) -> str | None:
-    """The operator that a 0 in ``value`` makes infinite or NaN, right behind it or behind a Cast."""
+    """The operator that turns a 0 in ``value`` into infinity or NaN, directly after it or after a Cast."""
     for use in value.uses if value is not None else ():
         node = use.node
         if not node.is_onnx:
@@ -117,7 +117,7 @@ epsilon_rounds_to_zero.examples = [
         f"{_IO} <{_SOME}> {{ q = Mul(x, x)  a = Add(q, c)  s = Sqrt(a)  y = Div(x, s) }}",
     ),
     _fixed(
-        "in a divisor, on the left of the Add",
+        "in a divisor, as the left operand of Add",
         f"{_IO} <{_ZERO}> {{ q = Abs(x)  a = Add(e, q)  y = Div(x, a) }}",
         f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(c, q)  y = Div(x, a) }}",
     ),
@@ -134,7 +134,7 @@ epsilon_rounds_to_zero.examples = [
         f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(q, c)  y = Reciprocal(a) }}",
     ),
     _fixed(
-        "widened before it is used",
+        "widened before use",
         f"{_IO} <{_ZERO}> {{ q = Abs(x)  a = Add(q, e)  w = Cast<to=FLOAT>(a)  r = Sqrt(w)  y = Cast<to=FLOAT16>(r) }}",
         f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(q, c)  w = Cast<to=FLOAT>(a)  r = Sqrt(w)  y = Cast<to=FLOAT16>(r) }}",
     ),
@@ -144,14 +144,15 @@ epsilon_rounds_to_zero.examples = [
         f"{_IO} <{_SOME}, float16 h = {{f16(-0.5)}}> {{ q = Mul(x, x)  a = Add(q, c)  y = Pow(a, h) }}",
     ),
     _fixed(
-        "a zero that others read as well stays theirs",
+        "a zero with other readers, which keep it",
         f"g (float16[N,4] x) => (float16[N,4] y, float16[N,4] z) <{_ZERO}>"
         " { q = Abs(x)  a = Add(q, e)  y = Log(a)  z = Max(x, e) }",
         f"g (float16[N,4] x) => (float16[N,4] y, float16[N,4] z) <{_ZERO}, {_SOME}>"
         " { q = Abs(x)  a = Add(q, c)  y = Log(a)  z = Max(x, e) }",
     ),
     Silent(
-        "an epsilon that half precision has", f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(q, c)  y = Log(a) }}"
+        "an epsilon that half precision represents",
+        f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(q, c)  y = Log(a) }}",
     ),
     Silent(
         "the smallest number that a Cast keeps",
@@ -161,18 +162,18 @@ epsilon_rounds_to_zero.examples = [
         "a zero in float32", "g (float[N] x) => (float[N] y) <float e = {0}> { a = Add(x, e)  y = Log(a) }"
     ),
     Silent(
-        "bfloat16 has a number for 1e-12",
+        "bfloat16 represents 1e-12",
         "g (bfloat16[N] x) => (bfloat16[N] y) { f = Constant<value_float=1e-12>()  e = Cast<to=BFLOAT16>(f)"
         "  a = Add(x, e)  y = Log(a) }",
         runs=False,
     ),
     Silent("the sum is divided, not the divisor", f"{_IO} <{_ZERO}> {{ a = Add(x, e)  y = Div(a, x) }}"),
-    Silent("nothing that 0 hurts", f"{_IO} <{_ZERO}> {{ a = Add(x, e)  y = Exp(a) }}"),
+    Silent("no operator sensitive to 0", f"{_IO} <{_ZERO}> {{ a = Add(x, e)  y = Exp(a) }}"),
     Silent(
         "a positive power", f"{_IO} <{_ZERO}, float16 h = {{f16(2.0)}}> {{ a = Add(x, e)  y = Pow(a, h) }}"
     ),
     Silent(
-        "a caller may override it",
+        "it may be overridden",
         f"g (float16[N,4] x, float16 e) => (float16[N,4] y) <{_ZERO}> {{ a = Add(x, e)  y = Log(a) }}",
     ),
     Silent(

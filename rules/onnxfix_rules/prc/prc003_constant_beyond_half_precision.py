@@ -53,7 +53,7 @@ _BOUNDS = (
     "TopK",
 )
 _STEPS = 24
-"""Nodes between a mask and its Softmax that are looked at; a mask has few before the first one."""
+"""Most nodes searched between a mask and its Softmax."""
 _SMALL = 1 << 10
 _LARGEST = 1 << 24
 
@@ -67,23 +67,23 @@ _LARGEST = 1 << 24
     types=[HALF],
 )
 def constant_beyond_half_precision(node: Node, model: Model) -> Iterator[Match]:
-    """A constant is infinite in half precision: an attention mask, or a number beyond 65504.
+    """A constant that is infinite in half precision: an attention mask, or a value beyond 65504.
 
     ## Why it matters
-    Masks hold -inf or float32's lowest number, -3.4e38, which a Cast to float16 makes -inf (ONNX: Cast overflows to
-    infinity). A row that is masked as a whole is then NaN after the Softmax, and a mask that is multiplied with it is
-    NaN where it is 0. TensorRT-RTX 1.7.1 parses and builds all of these forms without a warning. TensorRT's own weight
-    conversion saturates instead (`Detected finite FP32 values which would overflow in FP16 and converted them to the
-    closest finite FP16 value`, a text in its library), so that what a weakly typed build computed may change with a
+    Masks contain -inf or float32's lowest value, -3.4e38, which a Cast to float16 turns into -inf (ONNX: Cast
+    overflows to infinity). A fully masked row is then NaN after the Softmax, and a mask that is multiplied by -inf is
+    NaN where it is 0. TensorRT-RTX 1.7.1 parses and builds all of these forms without a warning. TensorRT's own
+    weight conversion saturates instead (`Detected finite FP32 values which would overflow in FP16 and converted them
+    to the closest finite FP16 value`, a text in its library), so results of a weakly typed build may change with a
     strongly typed one.
 
     ## Fix
-    For masks that a Softmax reads, write -65504, half precision's lowest number. Rows that are not masked as a whole
-    keep their values as long as the scores are small against 65504; rows that are become uniform instead of NaN. UNSAFE
+    For masks that a Softmax reads, write -65504, half precision's lowest value. Partially masked rows keep their
+    values as long as the scores are small compared to 65504; fully masked rows become uniform instead of NaN. UNSAFE
     for that reason.
 
-    Other numbers beyond 65504 are reported where a Cast makes them infinite. Bounds of Clip, Max, Min and TopK and
-    operands of comparisons are left alone: infinity does there what the number did.
+    Other values beyond 65504 are reported if a Cast makes them infinite. Bounds of Clip, Max, Min and TopK and
+    operands of comparisons are not reported: infinity is equivalent there.
 
     ## References
     - NVIDIA/TensorRT issues 1500, 2118, 2466, 3921, 4748
@@ -103,7 +103,7 @@ def constant_beyond_half_precision(node: Node, model: Model) -> Iterator[Match]:
         if array is None:
             continue
         message = (
-            f"{value.name!r} masks a Softmax and is infinite in half precision: a row of it alone is NaN"
+            f"{value.name!r} masks a Softmax and is infinite in half precision: fully masked rows become NaN"
         )
         if array.nbytes > _SMALL and value.use_count > 1:
             yield Match(f"{message}; too large to be stored a second time", node=node, reads=(value,))
@@ -111,12 +111,12 @@ def constant_beyond_half_precision(node: Node, model: Model) -> Iterator[Match]:
         draft = Draft(node)
         highest = array.dtype.type(HIGHEST)
         draft.set_input(node, index, draft.constant(np.clip(array, -highest, highest), "mask"))
-        yield Match(message, node=node, fix=Fix("write -65504", draft.edits, Safety.UNSAFE), reads=(value,))
+        yield Match(message, node=node, fix=Fix("use -65504", draft.edits, Safety.UNSAFE), reads=(value,))
         return
 
 
 def _cast(node: Node, model: Model) -> Iterator[Match]:
-    """A finite constant that this Cast makes infinite, for another purpose than a mask or a bound."""
+    """A finite constant that this Cast makes infinite and that is neither a mask nor a bound."""
     source, output = node.input(0), node.output()
     if node.attr("to") != HALF or source is None or output is None or not source.is_constant:
         return
@@ -134,7 +134,7 @@ def _is_bound(use: Use, model: Model) -> bool:
     if not node.is_onnx:
         return False
     if node.op_type in _MASKS and type_of(node.output(), model) == HALF and _masks(node, HALF, model):
-        return True  # reported there
+        return True  # reported by the other branch
     return node.op_type in _BOUNDS
 
 
@@ -145,7 +145,7 @@ def _constant(value: Value) -> bool:
 
 
 def _infinite(value: Value, elem: int) -> np.ndarray[Any, Any] | None:
-    """The constant in the type ``elem`` where half precision makes infinity of some of it, else None."""
+    """The constant in type ``elem`` if half precision makes a value infinite, else None."""
     cast = producer(value, "Cast")
     source = value if cast is None else cast.input(0)
     array = None if source is None else source.constant(_LARGEST)
@@ -165,7 +165,7 @@ def _half(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _masks(node: Node, elem: int, model: Model) -> bool:
-    """Whether a Softmax in half precision reads what ``node`` makes; float32 must be cast first, and by all readers."""
+    """Whether a half-precision Softmax reads ``node``'s result; float32 must be cast first, and by all readers."""
     value = node.output()
     if value is None:
         return False
@@ -211,12 +211,12 @@ def _flagged(why: str, before: str) -> Flagged:
 
 constant_beyond_half_precision.examples = [
     _fixed(
-        "-inf where a Softmax must not look",
+        "-inf in an attention mask",
         f"{_IO} <{_INF}> {{ w = Where(c, x, i)  y = Softmax<axis=-1>(w) }}",
         f"{_IO} <{_LOW}> {{ w = Where(c, x, k)  y = Softmax<axis=-1>(w) }}",
     ),
     _fixed(
-        "float32's lowest number, cast",
+        "float32's lowest value, cast",
         f"{_IO} <float i = {{-3.4e38}}> {{ h = Cast<to=FLOAT16>(i)  w = Where(c, x, h)  y = Softmax<axis=-1>(w) }}",
         f"{_IO} <{_LOW}> {{ w = Where(c, x, k)  y = Softmax<axis=-1>(w) }}",
     ),
@@ -228,14 +228,14 @@ constant_beyond_half_precision.examples = [
         " { m = Mul(c, k)  a = Add(x, m)  y = Softmax<axis=-1>(a) }",
     ),
     _fixed(
-        "a mask made in float32 and cast",
+        "a mask computed in float32 and cast",
         f"{_IO} <float i = {{-3.4e38}}, float z = {{0}}> {{ w = Where(c, z, i)  h = Cast<to=FLOAT16>(w)  a = Add(x, h)"
         "  y = Softmax<axis=-1>(a) }",
         f"{_IO} <float i = {{-65504}}, float z = {{0}}> {{ w = Where(c, z, i)  h = Cast<to=FLOAT16>(w)  a = Add(x, h)"
         "  y = Softmax<axis=-1>(a) }",
     ),
     _fixed(
-        "a constant mask that is added, behind shapes that change",
+        "an added constant mask, after shape changes",
         "g (float16[2,4] x) => (float16[1,2,4] y)"
         " <float16[2,4] i = {f16(0.0, -inf, 0.0, 0.0, 0.0, 0.0, -inf, 0.0)}, int64[1] n = {0}>"
         " { a = Add(x, i)  u = Unsqueeze(a, n)  y = Softmax<axis=-1>(u) }",
@@ -244,20 +244,20 @@ constant_beyond_half_precision.examples = [
         " { a = Add(x, i)  u = Unsqueeze(a, n)  y = Softmax<axis=-1>(u) }",
     ),
     _flagged(
-        "a number beyond 65504 that is no mask",
+        "a value beyond 65504 that is not a mask",
         f"{_IO} <float i = {{100000}}> {{ h = Cast<to=FLOAT16>(i)  y = Div(x, h) }}",
     ),
     _flagged(
-        "a large mask that others read as well would have to be stored twice",
+        "a large mask with other readers would have to be stored twice",
         f"g (float16[2,512] x) => (float16[2,512] y, float16[2,512] z)"
         f" <float16[2,512] i = {{{', '.join(['64512', '0'] * 512)}}}>"
         " { a = Add(x, i)  y = Softmax<axis=-1>(a)  z = Neg(i) }",
     ),
     Silent(
-        "half precision's lowest number", f"{_IO} <{_LOW}> {{ w = Where(c, x, k)  y = Softmax<axis=-1>(w) }}"
+        "half precision's lowest value", f"{_IO} <{_LOW}> {{ w = Where(c, x, k)  y = Softmax<axis=-1>(w) }}"
     ),
     Silent(
-        "-inf that no Softmax reads: it may be meant",
+        "-inf without a Softmax may be intended",
         f"{_IO} <{_INF}> {{ w = Where(c, x, i)  y = Neg(w) }}",
     ),
     Silent(
@@ -270,7 +270,7 @@ constant_beyond_half_precision.examples = [
         "  e = Equal(d, i)  y = Where(e, x, d) }",
     ),
     Silent(
-        "infinity that a maximum or TopK begins with",
+        "infinity as the initial value of a maximum or TopK",
         "g (float16[N,4] x) => (float16[N,1] y) <float16 i = {64512}, float16[1,1] j = {64512}, int64[1] n = {1},"
         " int64[4] m = {0, 0, 0, 2}> { p = Pad(x, m, i)  h, q = TopK(p, n)  k = ReduceMax<axes=[1]>(p)"
         "  y = Max(h, k, j) }",
@@ -280,7 +280,7 @@ constant_beyond_half_precision.examples = [
         f"g (float16[N,4] x) => (bool[N,4] y) <{_INF}> {{ a = Max(x, i)  f = Cast<to=FLOAT>(a)  y = IsInf(f) }}",
     ),
     _fixed(
-        "a row of it: the whole row is masked",
+        "a fully masked row",
         "g (float16[2,4] x) => (float16[2,4] y) <float16[2,4] i = {f16(-inf, -inf, -inf, -inf, 0.0, 0.0, 0.0, 0.0)}>"
         " { a = Add(x, i)  y = Softmax<axis=-1>(a) }",
         "g (float16[2,4] x) => (float16[2,4] y) <float16[2,4] i = {64511, 64511, 64511, 64511, 0, 0, 0, 0}>"
@@ -292,7 +292,7 @@ constant_beyond_half_precision.examples = [
         runs=False,
     ),
     Silent(
-        "a number that is rounded to 65504",
+        "a value that is rounded to 65504",
         f"{_IO} <float i = {{65519}}> {{ h = Cast<to=FLOAT16>(i)  y = Div(x, h) }}",
     ),
     Silent(
@@ -300,17 +300,17 @@ constant_beyond_half_precision.examples = [
         f"{_IO} <double i = {{1e308}}> {{ h = Cast<to=FLOAT>(i)  y = Cast<to=FLOAT16>(x) }}",
     ),
     Silent(
-        "in float32 from end to end",
+        "in float32 throughout",
         "g (float[N,4] x, bool[N,4] c) => (float[N,4] y) <float i = {-3.4e38}>"
         " { w = Where(c, x, i)  y = Softmax<axis=-1>(w) }",
     ),
     Silent(
-        "a mask that is read in float32 as well",
+        "a mask with a float32 reader as well",
         "g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y, float[N,4] q) <float i = {-3.4e38}, float z = {0}>"
         " { w = Where(c, z, i)  q = Neg(w)  h = Cast<to=FLOAT16>(w)  a = Add(x, h)  y = Softmax<axis=-1>(a) }",
     ),
     Silent(
-        "a caller may override it",
+        "it may be overridden",
         f"g (float16[N,4] x, bool[N,4] c, float16 i) => (float16[N,4] y) <{_INF}>"
         " { w = Where(c, x, i)  y = Softmax<axis=-1>(w) }",
         runs=False,
@@ -322,7 +322,7 @@ constant_beyond_half_precision.examples = [
         opset=17,
     ),
     Silent(
-        "-1e4, which half precision holds",
+        "-1e4, which half precision represents",
         """g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y) <float i = {-10000}> { h = Cast<to=FLOAT16>(i) w =
             Where(c, x, h) y = Softmax<axis=-1>(w) }""",
         opset=17,
@@ -334,7 +334,7 @@ constant_beyond_half_precision.examples = [
         opset=17,
     ),
     Silent(
-        "-inf that a ReduceMax starts from",
+        "-inf as the initial value of a ReduceMax",
         """g (float16[N,4] x) => (float16[N,1] y) <float16 i = {f16(-inf)}, float16[1,1] j = {f16(-inf)}> { c = Max(x,
             i) y = ReduceMax<axes=[1]>(c) }""",
         opset=17,
@@ -346,7 +346,7 @@ constant_beyond_half_precision.examples = [
         opset=17,
     ),
     Silent(
-        "what IsInf looks for is no constant: an infinity next to it",
+        "a non-constant IsInf operand beside an infinity",
         """g (float16[N,4] x) => (bool[N,4] y) <float16 i = {f16(-inf)}> { a = Max(x, i) y = IsInf(a) }""",
         opset=17,
     ),

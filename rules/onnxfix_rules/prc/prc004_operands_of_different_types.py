@@ -1,4 +1,4 @@
-"""PRC004: operands of one operator in different types."""
+"""PRC004: operands of different types."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from onnxfix.rule import (
 from ._common import NUMPY, type_of
 
 _TAKEN = ("Clip", "Pad")
-"""TensorRT-RTX 1.7.1 takes a constant of another type here."""
+"""Constant inputs that TensorRT-RTX 1.7.1 accepts in another type."""
 _APART = {"Where": (0,), "Pad": (1, 3)}
-"""Inputs that have a type of their own in every opset."""
+"""Inputs with a type of their own in every opset."""
 _COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 OPERATORS = (
     *("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean", "Where", "PRelu", "MatMul", "Gemm", "Concat"),
@@ -44,22 +44,22 @@ OPERATORS = (
 
 @rule("PRC004", ops=OPERATORS, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[41])
 def operands_of_different_types(node: Node, model: Model) -> Iterator[Match]:
-    """Operands that must have one type have different ones, mostly half precision and float32.
+    """Operands that must have the same type differ, mostly half precision and float32.
 
     ## Why it matters
-    Converters that lower a part of a model to float16 leave such models behind. ONNX forbids them, so that ONNX Runtime
+    Converters that lower part of a model to float16 leave such models behind. ONNX forbids them, so ONNX Runtime
     refuses to load them, and so does TensorRT-RTX 1.7.1's parser: `ElementWiseOperation SUM must have same input
     types. But they are of types Half and Float` (also PROD, MAX, GREATER and the others), `IMatrixMultiplyLayer must
     have same input types`, ``INormalizationLayer `input` and `scale` must have identical types``, ``IConvolutionLayer
     `input` and `kernel` must be of same type``, `ISelectLayer must have thenInput and elseInput of same types`,
     `IConcatenationLayer inputs must all be of the same type`, `Inputs must be either all FLOAT or all FLOAT16`
-    (InstanceNormalization). It takes Clip's bounds and Pad's value in another type: a warning only. TensorRT with weak
-    typing chose a type itself.
+    (InstanceNormalization). It accepts Clip's bounds and Pad's value in another type: a warning only. TensorRT with
+    weak typing selected a type itself.
 
     ## Fix
-    Constants get the type of the data. NUMERIC: a narrower type rounds them. There is nothing to compare with, since
-    the model did not run before. No fix where a number would become infinite or 0, where two operands of run time
-    differ (put a Cast where you know which type is meant), and where a graph output is declared in another type.
+    Constants are converted to the type of the data. NUMERIC: a narrower type rounds them. There is no reference
+    result, since the model did not run before. No fix if a value would become infinite or 0, if two non-constant
+    operands differ (insert a Cast to the intended type), and if a graph output is declared in another type.
 
     ## References
     - https://onnx.ai/onnx/operators/ (type constraints)
@@ -72,7 +72,7 @@ def operands_of_different_types(node: Node, model: Model) -> Iterator[Match]:
         if value is not None and index not in apart
     }
     if len(kinds) < 2 and None not in kinds:
-        return  # one type in all, as nearly everywhere
+        return  # usually all types are equal
     for indices in _groups(node.op_type, node.opset, len(node.inputs)):
         operands = [(i, v) for i in indices if (v := node.input(i)) is not None]
         types = [type_of(value, model) for _, value in operands]
@@ -82,7 +82,7 @@ def operands_of_different_types(node: Node, model: Model) -> Iterator[Match]:
         names = " and ".join(name_of(kind) for kind in dict.fromkeys(known))
         taken = node.op_type in _TAKEN or not target_of(model).strongly_typed_only
         yield Match(
-            f"{node.op_type} of {names}: its operands must have one type",
+            f"{node.op_type} of {names}: its operands must have the same type",
             node=node,
             fix=_cast(node, operands, model),
             severity=Severity.WARNING if taken else Severity.ERROR,
@@ -93,7 +93,7 @@ def operands_of_different_types(node: Node, model: Model) -> Iterator[Match]:
 
 @functools.cache
 def _groups(op_type: str, opset: int, count: int) -> tuple[tuple[int, ...], ...]:
-    """The inputs that ONNX wants in one type, by index."""
+    """The inputs that ONNX requires in the same type, by index."""
     try:
         schema = defs.get_schema(op_type, opset, "")
     except defs.SchemaError:
@@ -107,7 +107,7 @@ def _groups(op_type: str, opset: int, count: int) -> tuple[tuple[int, ...], ...]
 
 
 def _cast(node: Node, operands: list[tuple[int, Value]], model: Model) -> Fix | None:
-    """Store each constant of another type in that of the operands that are not constant."""
+    """Store each constant of another type in the type of the non-constant operands."""
     data = {type_of(value, model) for _, value in operands if not value.is_constant}
     wanted = data.pop() if len(data) == 1 else None
     output = node.output()
@@ -129,7 +129,7 @@ def _cast(node: Node, operands: list[tuple[int, Value]], model: Model) -> Fix | 
 
 
 def _held(value: Value, elem: int) -> np.ndarray[Any, Any] | None:
-    """The constant in that type, rounded; None where a number becomes infinite or 0, or an integer is rounded."""
+    """The constant in that type, rounded; None if a value becomes infinite or 0, or an integer is rounded."""
     array = value.constant(1 << 28)
     if array is None or array.dtype.kind not in "fiu":
         return None
@@ -162,13 +162,13 @@ operands_of_different_types.examples = [
         f"{_IO} <{_HALF_TWO}> {{ y = Add(x, c) }}",
     ),
     _fixed(
-        "the constant first, opset 7",
+        "a constant first operand, opset 7",
         f"{_IO} <float b = {{2}}> {{ y = Mul(b, x) }}",
         f"{_IO} <{_HALF_TWO}> {{ y = Mul(c, x) }}",
         opset=7,
     ),
     _fixed(
-        "a constant in half precision against float32 data: no rounding",
+        "a half-precision constant with float32 data: no rounding",
         f"g (float[N,2] x) => (float[N,2] y) <{_HALF_TWO}> {{ y = Max(x, c) }}",
         "g (float[N,2] x) => (float[N,2] y) <float b = {2}> { y = Max(x, b) }",
     ),
@@ -178,7 +178,7 @@ operands_of_different_types.examples = [
         f"{_IO} <float16[2,2] w = {{16384,0,0,16384}}, float16[2] b = {{16384,16384}}> {{ y = Gemm(x, w, b) }}",
     ),
     _fixed(
-        "a scale of LayerNormalization, which others read as well",
+        "a scale of LayerNormalization with another reader",
         "g (float16[N,2] x, float[N,2] z) => (float16[N,2] y, float[N,2] u) <float[2] s = {2, 2}>"
         " { y = LayerNormalization(x, s)  u = Mul(z, s) }",
         "g (float16[N,2] x, float[N,2] z) => (float16[N,2] y, float[N,2] u)"
@@ -190,24 +190,24 @@ operands_of_different_types.examples = [
         f"{_IO} <{_HALF_TWO}> {{ y = Add(x, c) }}",
     ),
     _fixed(
-        "Clip's bounds, which TensorRT takes and ONNX does not",
+        "Clip's bounds, which TensorRT accepts and ONNX does not",
         f"{_IO} <float b = {{2}}> {{ y = Clip(x, , b) }}",
         f"{_IO} <{_HALF_TWO}> {{ y = Clip(x, , c) }}",
     ),
+    _flagged("no constant operand", "g (float16[N,2] x, float[N,2] z) => (float16[N,2] y) { y = Add(x, z) }"),
     _flagged(
-        "no operand is constant", "g (float16[N,2] x, float[N,2] z) => (float16[N,2] y) { y = Add(x, z) }"
+        "a value that half precision cannot represent", f"{_IO} <float b = {{1e6}}> {{ y = Div(x, b) }}"
     ),
-    _flagged("a number that half precision does not have", f"{_IO} <float b = {{1e6}}> {{ y = Div(x, b) }}"),
-    _flagged("a number that would become 0", f"{_IO} <float b = {{1e-12}}> {{ y = Add(x, b) }}"),
+    _flagged("a value that would become 0", f"{_IO} <float b = {{1e-12}}> {{ y = Add(x, b) }}"),
     _flagged(
         "a graph output in the constant's type",
         "g (float16[N,2] x) => (float[N,2] y) <float b = {2}> { y = Add(b, x) }",
     ),
     _flagged(
-        "a float32 constant that a caller may override",
+        "a float32 constant that may be overridden",
         "g (float16[N,2] x, float b) => (float16[N,2] y) <float b = {2}> { y = Add(x, b) }",
     ),
-    Silent("one type", f"{_IO} <{_HALF_TWO}> {{ y = Add(x, c) }}"),
+    Silent("equal types", f"{_IO} <{_HALF_TWO}> {{ y = Add(x, c) }}"),
     Silent("Pow's exponent may have a type of its own", f"{_IO} <float b = {{2}}> {{ y = Pow(x, b) }}"),
     Silent(
         "Where's condition",
@@ -220,7 +220,7 @@ operands_of_different_types.examples = [
         runs=False,
     ),
     Silent(
-        "a type that is not known",
+        "an unknown type",
         '<ir_version: 8, opset_import: ["" : 17, "o" : 1]>'
         f" {_IO} <float b = {{2}}> {{ u = o.Half(x)  v = Add(u, b)  y = Cast<to=FLOAT16>(v) }}",
         runs=False,

@@ -24,21 +24,20 @@ _SUMS = ("ReduceL1", "ReduceLogSum", "ReduceSum", "ReduceSumSquare")
     types=[HALF],
 )
 def sum_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
-    """A sum, or a root or logarithm of one, is computed in half precision, where it may pass 65504 on its way.
+    """A sum, or a root or logarithm of one, in half precision, which may exceed 65504 internally.
 
     ## Why it matters
     `ReduceL2` squares first: 100 elements of 300 have the length 3000, and `onnx.reference` gives infinity in float16
     for the sum of their squares. TensorRT-RTX 1.7.1 builds such models without a warning. ONNX Runtime computes half
-    precision in float32 on the CPU and shows nothing.
+    precision in float32 on the CPU, so it does not reveal the overflow.
 
     ## Fix
-    For `ReduceL2` and `ReduceLogSumExp`, whose results are smaller than what they sum: in float32 between two Casts. So
-    is a sum together with the division, or multiplication by a constant below 1, that alone reads it. NUMERIC:
-    roundings, and finite values where there was infinity, which verification judges by the original in higher
-    precision.
+    For `ReduceL2` and `ReduceLogSumExp`, whose results are smaller than their sums: float32 between two Casts. The
+    same applies to a sum whose only reader is a division, or a multiplication by a constant below 1. NUMERIC:
+    rounding, and finite values instead of infinity, which verification judges by the original in higher precision.
 
-    Other sums are only reported: cast back they are as large as before. Scale their input, or keep what follows in
-    float32.
+    Other sums are only reported: cast back, they are as large as before. Scale their input, or keep the following
+    nodes in float32.
 
     ## References
     - NVIDIA/TensorRT issues 2922, 3136, 4328
@@ -58,7 +57,7 @@ def sum_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
         )
         return
     yield Match(
-        f"{node.op_type} in half precision: what it sums may pass 65504 though its result would not",
+        f"{node.op_type} in half precision: its sum may exceed 65504 although its result would not",
         node=node,
         severity=Severity.WARNING,
         fix=_wide(node, node, None),
@@ -66,7 +65,7 @@ def sum_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _scaled(node: Node, model: Model) -> tuple[Node, np.ndarray[Any, Any]] | None:
-    """The Div or Mul that alone reads a sum, by a constant that makes it smaller, and that constant."""
+    """The Div or Mul by a constant that is the only reader of a sum and reduces it, and that constant."""
     total = node.output()
     if total is None or total.use_count != 1 or not total.replaceable:
         return None
@@ -83,7 +82,7 @@ def _scaled(node: Node, model: Model) -> tuple[Node, np.ndarray[Any, Any]] | Non
 
 
 def _wide(node: Node, last: Node, factor: np.ndarray[Any, Any] | None) -> Fix:
-    """``node``, and ``last`` where that is another, which scales by ``factor``, in float32."""
+    """``node``, and ``last`` if that is another node, which scales by ``factor``, in float32."""
     data, output = node.input(0), last.output()
     assert data is not None
     assert output is not None
@@ -95,7 +94,7 @@ def _wide(node: Node, last: Node, factor: np.ndarray[Any, Any] | None) -> Fix:
         result = draft.add(last.op_type, [result, draft.constant(factor.astype(np.float32), "scale")])
     draft.remove(last)
     draft.add("Cast", [result], output=output.name, to=HALF)
-    return Fix("compute it in float32, between Casts", draft.edits, Safety.NUMERIC)
+    return Fix("compute in float32 between Casts", draft.edits, Safety.NUMERIC)
 
 
 def _fixed(why: str, before: str, after: str, opset: int) -> Fixed:
@@ -129,7 +128,7 @@ sum_in_half_precision.examples = [
         11,
     ),
     _fixed(
-        "a sum that is divided afterwards",
+        "a sum with a division",
         f"{_IO} <int64[1] a = {{1}}, float16 n = {{f16(8.0)}}> {{ s = ReduceSum(x, a)  y = Div(s, n) }}",
         f"{_IO} <int64[1] a = {{1}}, float m = {{8}}> {{ w = Cast<to=FLOAT>(x)  s = ReduceSum(w, a)  d = Div(s, m)"
         "  y = Cast<to=FLOAT16>(d) }",
@@ -143,7 +142,7 @@ sum_in_half_precision.examples = [
         13,
     ),
     _flagged(
-        "a sum that others read before it is divided",
+        "a sum with other readers before its division",
         "g (float16[N,8] x) => (float16[N,1] y, float16[N,1] z) <int64[1] a = {1}, float16 n = {f16(8.0)}>"
         " { s = ReduceSum(x, a)  y = Div(s, n)  z = Neg(s) }",
     ),
@@ -155,10 +154,10 @@ sum_in_half_precision.examples = [
         "a divided sum",
         f"{_IO} <int64[1] a = {{1}}, float16 n = {{f16(8.0)}}> {{ s = ReduceSum(x, a)  y = Div(n, s) }}",
     ),
-    _flagged("a sum is as large in the end", f"{_IO} <int64[1] a = {{1}}> {{ y = ReduceSum(x, a) }}"),
+    _flagged("a sum whose result is as large", f"{_IO} <int64[1] a = {{1}}> {{ y = ReduceSum(x, a) }}"),
     _flagged("a sum of squares", f"{_IO} {{ y = ReduceSumSquare<axes=[1]>(x) }}"),
     _flagged(
-        "an exponential that is summed: a Softmax written out",
+        "a sum of exponentials: a decomposed Softmax",
         "g (float16[N,8] x) => (float16[N,8] y) <int64[1] a = {1}>"
         " { e = Exp(x)  s = ReduceSum(e, a)  y = Div(e, s) }",
     ),
@@ -176,7 +175,7 @@ sum_in_half_precision.examples = [
         runs=False,
     ),
     Silent(
-        "axes that the surrounding function gets from its caller",
+        "axes that depend on the function's caller",
         '<ir_version: 10, opset_import: ["" : 13, "my" : 1]>'
         f" {_IO} {{ y = my.Length<over=[1]>(x) }}"
         ' <domain: "my", opset_import: ["" : 13]> Length <over>(p) => (r)'

@@ -1,4 +1,4 @@
-"""PRC006: scores that are scaled down after their product."""
+"""PRC006: attention scores that are scaled down after their product."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from ._common import HALF, producer, rank_of, scalar, type_of
     "PRC006", ops=["Mul", "Div"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[12], types=[HALF]
 )
 def scale_after_product(node: Node, model: Model) -> Iterator[Match]:
-    """The product of two runtime matrices in half precision is scaled down only after it was computed.
+    """A half-precision product of two non-constant matrices that is scaled down only afterwards.
 
     ## Why it matters
-    Attention scores `Q @ K.T / 8` overflow in the product although the quotient would not: with 128 elements of 100 and
-    10 each, `onnx.reference` gives infinity where 16000 is right, and a Softmax makes NaN of it. TensorRT-RTX 1.7.1
-    builds it without a warning. ONNX Runtime computes half precision in float32 on the CPU and shows nothing.
+    Attention scores `Q @ K.T / 8` overflow in the product although the quotient would not: with 128 elements of 100
+    and 10 each, `onnx.reference` gives infinity instead of 16000, and a Softmax turns it into NaN. TensorRT-RTX 1.7.1
+    builds it without a warning. ONNX Runtime computes half precision in float32 on the CPU, so it does not reveal the
+    overflow.
 
     ## Fix
-    Scale the left factor first. NUMERIC: exact for powers of two unless numbers become subnormal, a rounding of each
-    element else; where the product overflowed, finite values replace infinity, which verification judges by the
-    original in higher precision. No fix where something else reads the product.
+    Scale the left factor first. NUMERIC: exact for powers of two unless values become subnormal, otherwise each
+    element is rounded; where the product overflowed, finite values replace infinity, which verification judges by the
+    original in higher precision. No fix if another node reads the product.
 
-    Products with a constant matrix are left alone: their scale belongs into the weight.
+    Products with a constant matrix are not reported: their scale belongs in the weight.
 
     ## References
     - NVIDIA/TensorRT issues 2922, 3136, 3619, 4328
@@ -43,7 +44,7 @@ def scale_after_product(node: Node, model: Model) -> Iterator[Match]:
             return
         alone = product.use_count == 1 and product.replaceable and matmul.scope is node.scope
         yield Match(
-            f"a product in half precision is scaled by {factor:g} only afterwards: it may overflow before",
+            f"a product in half precision is scaled by {factor:g} only afterwards: it may overflow first",
             node=node,
             fix=_before(node, matmul, left, right, scale) if alone else None,
             reads=(matmul, left, right, scale),
@@ -56,7 +57,7 @@ def _shrinks(node: Node, factor: float) -> bool:
 
 
 def _matrix(left: Value, right: Value, model: Model) -> bool:
-    """Whether both are matrices at least, so that a scale of rank 1 changes no rank."""
+    """Whether both have rank 2 or more, so that a scale of rank 1 changes no rank."""
     ranks = [model.shapes.rank(left), model.shapes.rank(right)]
     return all(rank is not None and rank >= 2 for rank in ranks)
 
@@ -91,7 +92,7 @@ scale_after_product.examples = [
         f"{_IO} <{_EIGHT}> {{ p = Div(q, c)  y = MatMul(p, k) }}",
     ),
     _fixed(
-        "multiplied, the constant first",
+        "multiplied by a constant first operand",
         f"{_IO} <{_EIGHTH}> {{ s = MatMul(q, k)  d = Mul(c, s)  y = Softmax<axis=-1>(d) }}",
         f"{_IO} <{_EIGHTH}> {{ p = Mul(q, c)  s = MatMul(p, k)  y = Softmax<axis=-1>(s) }}",
     ),
@@ -133,21 +134,21 @@ scale_after_product.examples = [
         " { s = MatMul(q, k)  y = Div(s, c) }",
     ),
     Silent(
-        "a weight: what it multiplies is not a score",
+        "a constant weight",
         "g (float16[2,8] q) => (float16[2,1] y) <float16[8,1] w = {1,2,3,4,5,6,7,8}, float16 c = {18432}>"
         " { s = MatMul(q, w)  y = Div(s, c) }",
     ),
     Silent(
-        "a scale for each column",
+        "per-column scales",
         f"{_IO} <float16[3] c = {{f16(8.0, 8.0, 8.0)}}> {{ s = MatMul(q, k)  y = Div(s, c) }}",
     ),
     Silent(
-        "a scale that a caller may override",
+        "a scale that may be overridden",
         "g (float16[2,3,8] q, float16[2,8,3] k, float16 c) => (float16[2,3,3] y)"
         f" <{_EIGHT}> {{ s = MatMul(q, k)  y = Div(s, c) }}",
     ),
     Silent(
-        "vectors, whose product has no rank that a scale of rank 1 leaves alone",
+        "vectors, whose rank a scale of rank 1 would change",
         "g (float16[8] q, float16[8] k) => (float16[1] y) <float16[1] c = {f16(0.125)}>"
         " { s = MatMul(q, k)  y = Mul(s, c) }",
     ),

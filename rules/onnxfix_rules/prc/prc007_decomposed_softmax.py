@@ -1,4 +1,4 @@
-"""PRC007: a Softmax written out in half precision, without the maximum subtracted."""
+"""PRC007: a decomposed Softmax in half precision that does not subtract the maximum."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ._norm import axes_of
 
 @rule("PRC007", ops=["Div"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[12], types=[HALF])
 def decomposed_softmax(node: Node, model: Model) -> Iterator[Match]:
-    """A Softmax is written out in half precision without its maximum subtracted: Exp passes 65504 from 11.1 on.
+    """A decomposed Softmax in half precision without maximum subtraction: Exp exceeds 65504 from 11.1 on.
 
     ## Why it matters
     `exp(12)` is infinite in float16, and infinity over infinity is NaN: a row 12, 0, 0, … gives NaN with
-    `onnx.reference` where 0.99 is right. The sum overflows sooner. TensorRT-RTX 1.7.1 builds such models without a
+    `onnx.reference` instead of 0.99. The sum overflows sooner. TensorRT-RTX 1.7.1 builds such models without a
     warning; its Softmax subtracts the maximum, as ONNX's does. ONNX Runtime computes half precision in float32 on the
-    CPU and shows nothing.
+    CPU, so it does not reveal the overflow.
 
     ## Fix
-    One Softmax. NUMERIC: other roundings; where something overflowed, finite values replace infinity and NaN, which
-    verification judges by the original in higher precision. No fix where something else reads the exponentials or
-    their sum, over several axes, over an inner axis before opset 13 (Softmax flattened there), and for rank 1.
+    One Softmax. NUMERIC: different rounding; after an overflow, finite values replace infinity and NaN, which
+    verification judges by the original in higher precision. No fix if another node reads the exponentials or their
+    sum, over several axes, over an inner axis before opset 13 (Softmax flattened there), and for rank 1.
 
     ## References
     - NVIDIA/TensorRT issues 2922, 3136, 4328
@@ -38,7 +38,7 @@ def decomposed_softmax(node: Node, model: Model) -> Iterator[Match]:
     if type_of(powers, model) != HALF or axes == () or not total.attr("keepdims", 1) or _shifted(data):
         return
     yield Match(
-        "a Softmax written out in half precision: exponentials beyond 65504, from 11.1 on, are infinite",
+        "a decomposed Softmax in half precision: exponentials from 11.1 on exceed 65504 and are infinite",
         node=node,
         fix=_softmax(node, exp, total, data, axes, model),
         reads=(exp, total, data),
@@ -46,7 +46,7 @@ def decomposed_softmax(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _shifted(data: Value) -> bool:
-    """Whether a maximum is subtracted before."""
+    """Whether a maximum is subtracted first."""
     less = producer(data, "Sub")
     return less is not None and producer(less.input(1), "ReduceMax") is not None
 
@@ -70,7 +70,7 @@ def _softmax(
     draft = Draft(node)
     draft.remove(node)
     draft.add("Softmax", [data], output=output.name, axis=axis)
-    return Fix("write it as Softmax, which subtracts the maximum", draft.edits, Safety.NUMERIC)
+    return Fix("replace by Softmax, which subtracts the maximum", draft.edits, Safety.NUMERIC)
 
 
 _IO = "g (float16[N,8] x) => (float16[N,8] y)"
@@ -102,13 +102,13 @@ decomposed_softmax.examples = [
         opset=11,
     ),
     _fixed(
-        "over another axis than the last",
+        "over an inner axis",
         "g (float16[2,N,8] x) => (float16[2,N,8] y) <int64[1] k = {-2}>"
         " { e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }",
         "g (float16[2,N,8] x) => (float16[2,N,8] y) { y = Softmax<axis=1>(x) }",
     ),
     _flagged(
-        "over another axis, where Softmax flattens: before opset 13",
+        "over an inner axis before opset 13, where Softmax flattens",
         "g (float16[2,3,8] x) => (float16[2,3,8] y) { e = Exp(x)  s = ReduceSum<axes=[1]>(e)  y = Div(e, s) }",
         opset=11,
     ),
@@ -122,7 +122,7 @@ decomposed_softmax.examples = [
         f"{_IO} <int64[2] k = {{0, 1}}> {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
     ),
     _flagged(
-        "of rank 1, which TensorRT's Softmax does not take",
+        "of rank 1, which TensorRT's Softmax does not support",
         "g (float16[N] x) => (float16[N] y) <int64[1] k = {0}> { e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }",
     ),
     _silent(
@@ -144,10 +144,12 @@ decomposed_softmax.examples = [
         f" {_K} {{ e = Exp(x)  f = Exp(z)  s = ReduceSum(f, k)  y = Div(e, s) }}",
     ),
     _silent(
-        "the sum without its dimension",
+        "the sum without the reduced dimension",
         f"g (float16[8,8] x) => (float16[8,8] y) {_K}"
         " { e = Exp(x)  s = ReduceSum<keepdims=0>(e, k)  y = Div(e, s) }",
     ),
     _silent("a mean", f"{_IO} {{ e = Exp(x)  s = ReduceMean<axes=[1]>(e)  y = Div(e, s) }}"),
-    _silent("upside down", f"{_IO} {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(s, e) }}"),
+    _silent(
+        "the sum over the exponential", f"{_IO} {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(s, e) }}"
+    ),
 ]

@@ -1,4 +1,4 @@
-"""PRC008: powers and exponentials in half precision, whose results pass 65504."""
+"""PRC008: powers and exponentials in half precision that may exceed 65504."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ._common import ANY_RANK, HALF, HIGHEST, producer, scalar, type_of
 
 @rule("PRC008", ops=["Pow", "Exp"], severity=Severity.INFO, hazards=[12], types=[HALF])
 def power_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
-    """A power or an exponential is computed in half precision, where it is infinite from a modest operand on.
+    """A power or exponential in half precision, which is infinite for moderate operands.
 
     ## Why it matters
-    float16 ends at 65504: a square passes it from 256 on, a cube (as in GELU's approximation by tanh) from 40.3, an
-    exponential from 11.1. With `onnx.reference` such results are infinite, and a Tanh or a quotient behind them may
-    hide it or make NaN of it. TensorRT-RTX 1.7.1 builds these models without a warning; it has one for the squares of
-    norms only (see PRC001).
+    float16 ends at 65504: a square exceeds it from 256 on, a cube (as in GELU's tanh approximation) from 40.3, an
+    exponential from 11.1. With `onnx.reference` such results are infinite, and a following Tanh or quotient may hide
+    it or produce NaN. TensorRT-RTX 1.7.1 builds these models without a warning; it has one for the squares of norms
+    only (see PRC001).
 
     ## Fix
-    None: cast back to half precision the result is as large as before. Keep what follows in float32 as well, up to
-    where the values are small again, or bound the operand by Clip. Operands that are not positive by their making
-    (behind a maximum, minus a square or a magnitude) are not reported, and neither are squares that are averaged or
-    summed, which other rules look at.
+    None: cast back to half precision the result is as large as before. Keep the following nodes in float32 as well,
+    until the values are small again, or bound the operand by Clip. Operands that are never positive by construction
+    (after maximum subtraction, minus a square or a magnitude) are not reported, and neither are squares that are
+    averaged or summed, which other rules cover.
 
     ## References
     - NVIDIA/TensorRT issues 2922, 3136, 4328
@@ -36,18 +36,16 @@ def power_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
         return
     if node.op_type == "Exp":
         if not _not_positive(data):
-            yield Match("an exponential in half precision: from 11.1 on it is infinite", node=node)
+            yield Match("an exponential in half precision: infinite from 11.1 on", node=node)
         return
     exponent = scalar(node.input(1), most=ANY_RANK)
     if exponent is not None and exponent >= 1.5:
         limit = HIGHEST ** (1 / exponent)
-        yield Match(
-            f"the power {exponent:g} in half precision: from {limit:.3g} on it is infinite", node=node
-        )
+        yield Match(f"the power {exponent:g} in half precision: infinite from {limit:.3g} on", node=node)
 
 
 def _not_positive(value: Value) -> bool:
-    """Whether it cannot be positive: ``x - max(x)``, ``-x * x``, ``-|x|``."""
+    """Whether the value is never positive: ``x - max(x)``, ``-x * x``, ``-|x|``."""
     less = producer(value, "Sub")
     if less is not None and (top := producer(less.input(1), "ReduceMax")) is not None:
         return top.input(0) is less.input(0)
@@ -69,36 +67,36 @@ def _silent(why: str, before: str) -> Silent:
 
 power_in_half_precision.examples = [
     _flagged(
-        "the cube in an approximated GELU",
+        "the cube in the tanh approximation of GELU",
         f"{_IO} <float16 c = {{f16(3.0)}}> {{ p = Pow(x, c)  y = Tanh(p) }}",
     ),
     _flagged("a square", f"{_IO} <float16 c = {{f16(2.0)}}> {{ p = Pow(x, c)  y = Neg(p) }}"),
     _flagged("an exponent in another type", f"{_IO} <int64 c = {{2}}> {{ p = Pow(x, c)  y = Neg(p) }}"),
     _flagged("an exponential", f"{_IO} {{ y = Exp(x) }}"),
     _silent(
-        "an exponential of what is not positive: behind its maximum",
+        "exponential after maximum subtraction",
         f"{_IO} {{ h = ReduceMax<axes=[1]>(x)  d = Sub(x, h)  y = Exp(d) }}",
     ),
     _silent(
-        "an exponential of what is not positive: minus a square",
+        "exponential of minus a square",
         f"{_IO} {{ q = Mul(x, x)  d = Neg(q)  y = Exp(d) }}",
     ),
     _silent(
-        "an exponential of what is not positive: minus a magnitude",
+        "exponential of minus a magnitude",
         f"{_IO} {{ q = Abs(x)  d = Neg(q)  y = Exp(d) }}",
     ),
     _silent("a root", f"{_IO} <float16 c = {{f16(0.5)}}> {{ y = Pow(x, c) }}"),
     _silent("a reciprocal", f"{_IO} <float16 c = {{f16(-1.0)}}> {{ p = Abs(x)  y = Pow(p, c) }}"),
     _silent(
-        "a square in a mean: a norm's, or a sum's matter",
+        "a square in a mean is covered by the norm and sum rules",
         f"{_IO} <float16 c = {{f16(2.0)}}> {{ p = Pow(x, c)  y = ReduceMean<axes=[1]>(p) }}".replace(
             "8] y", "1] y"
         ),
     ),
     _silent(
-        "the exponential of a Softmax written out, PRC007's matter",
+        "the exponential of a decomposed Softmax is covered by PRC007",
         f"{_IO} <int64[1] k = {{1}}> {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
     ),
     _silent("in float32", "g (float[N,8] x) => (float[N,8] y) { y = Exp(x) }"),
-    _silent("exponents of run time", "g (float16[N] x, float16[N] p) => (float16[N] y) { y = Pow(x, p) }"),
+    _silent("non-constant exponents", "g (float16[N] x, float16[N] p) => (float16[N] y) { y = Pow(x, p) }"),
 ]

@@ -12,7 +12,7 @@ from ._common import FLOAT, HALF, producer, type_of
 from ._norm import axes_of
 
 MANY = 128
-"""So many elements of 512, which AutoCast takes for the largest that half precision should hold, sum up to 65536."""
+"""This many elements of 512, the largest value that AutoCast keeps in half precision, sum to 65536."""
 
 
 @rule(
@@ -24,16 +24,17 @@ MANY = 128
     types=[HALF],
 )
 def mean_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
-    """A mean or a pool over many elements is computed in half precision, where the sum passes 65504 on its way.
+    """A mean or pool over many elements in half precision, whose sum may exceed 65504.
 
     ## Why it matters
-    The mean of 256 elements of 300 is 300, their sum 76800. `onnx.reference`, which sums in the tensor's type, gives
-    infinity for ReduceMean then. TensorRT-RTX 1.7.1 builds such models without a warning; which type its kernels sum
-    in is not documented. Looked at from 128 elements on: 128 times 512, the largest value that NVIDIA's AutoCast leaves
-    in half precision by default, is the first such sum beyond 65504. The means of a norm are left to PRC001.
+    The mean of 256 elements of 300 is 300, their sum 76800. `onnx.reference`, which sums in the tensor's type, then
+    gives infinity for ReduceMean. TensorRT-RTX 1.7.1 builds such models without a warning; the accumulation type of
+    its kernels is not documented. Reported from 128 elements on: 128 times 512, the largest value that NVIDIA's
+    AutoCast leaves in half precision by default, is the first such sum beyond 65504. The means of a norm are covered
+    by PRC001.
 
     ## Fix
-    In float32 between two Casts. NUMERIC: roundings; where the sum overflowed, a finite value replaces infinity, which
+    float32 between two Casts. NUMERIC: rounding; where the sum overflowed, a finite value replaces infinity, which
     verification judges by the original in higher precision.
 
     ## References
@@ -55,14 +56,14 @@ def mean_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     draft.add("Cast", [result], output=output.name, to=HALF)
     many = "an unknown number of" if count is None else f"{count:,}"
     yield Match(
-        f"{node.op_type} in half precision over {many} elements: their sum may pass 65504",
+        f"{node.op_type} in half precision over {many} elements: their sum may exceed 65504",
         node=node,
-        fix=Fix("compute it in float32, between Casts", draft.edits, Safety.NUMERIC),
+        fix=Fix("compute in float32 between Casts", draft.edits, Safety.NUMERIC),
     )
 
 
 def _count(node: Node, model: Model) -> int | None:
-    """The elements of one sum; None where it is not known, 0 where nothing is summed or that is not understood."""
+    """Number of elements in one sum; None if unknown, 0 without a sum or if not understood."""
     data = node.input(0)
     shape = None if data is None else model.shapes.shape(data)
     if node.op_type in ("AveragePool", "LpPool"):
@@ -79,7 +80,7 @@ def _count(node: Node, model: Model) -> int | None:
 
 
 def _of_norm(node: Node) -> bool:
-    """Whether it looks like a norm's mean: it is subtracted, or it is one of squares that something is added to."""
+    """Whether it looks like a norm's mean: it is subtracted, or it averages squares and is added to something."""
     output, data = node.output(), node.input(0)
     readers = [use.node for use in output.uses if use.node.is_onnx] if output is not None else []
     square = producer(data, "Pow", "Mul")
@@ -133,20 +134,20 @@ mean_in_half_precision.examples = [
         safety=Safety.NUMERIC,
         opset=17,
         ir_version=8,
-        runs=False,  # neither oracle has GlobalLpPool in half precision
+        runs=False,  # neither backend supports GlobalLpPool in half precision
     ),
     _silent(
         "an average over small windows",
         "g (float16[N,2,16,16] x) => (float16[N,2,8,8] y)"
         " { y = AveragePool<kernel_shape=[2,2], strides=[2,2]>(x) }",
     ),
-    _silent("a mean of a few", f"{_ROW} {{ y = ReduceMean<axes=[1]>(x) }}".replace("256", "127")),
+    _silent("a mean of few elements", f"{_ROW} {{ y = ReduceMean<axes=[1]>(x) }}".replace("256", "127")),
     _silent(
-        "the mean of a norm, PRC001's matter",
+        "the mean of a norm is covered by PRC001",
         "g (float16[N,256] x) => (float16[N,256] y) { m = ReduceMean<axes=[1]>(x)  y = Sub(x, m) }",
     ),
     _silent(
-        "the mean of squares of a norm, PRC001's matter",
+        "the mean of a norm's squares is covered by PRC001",
         f"{_ROW} <float16 e = {{f16(0.001)}}> {{ q = Mul(x, x)  v = ReduceMean<axes=[1]>(q)  a = Add(v, e)"
         "  y = Sqrt(a) }",
     ),
@@ -165,7 +166,7 @@ mean_in_half_precision.examples = [
         ir_version=8,
     ),
     Silent(
-        "no axes, and no reduction then",
+        "without axes, and no reduction",
         "g (float16[N,256] x) => (float16[N,256] y) { y = ReduceMean<noop_with_empty_axes=1>(x) }",
         opset=18,
         ir_version=8,

@@ -1,4 +1,4 @@
-"""PRC010: matrix products over very many elements in half precision."""
+"""PRC010: matrix products with a very long reduction in half precision."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule
 from ._common import HALF, type_of
 
 LONG = 1 << 14
-"""So many products of two numbers of magnitude 2 sum up to 65536."""
+"""This many products of two values of magnitude 2 sum to 65536."""
 
 
 @rule("PRC010", ops=["MatMul", "Gemm", "Conv"], severity=Severity.INFO, hazards=[12], types=[HALF])
 def long_dot_product(node: Node, model: Model) -> Iterator[Match]:
-    """A matrix product or convolution in half precision sums up 16384 products or more for each result.
+    """A matrix product or convolution in half precision that sums 16384 products or more per result.
 
     ## Why it matters
-    So many products of two numbers of magnitude 2, if they have one sign, pass 65504, float16's largest number. Which
-    type the sum is kept in on its way is the kernel's matter; the result is float16 in any case, and infinite then.
-    TensorRT-RTX 1.7.1 builds such models without a warning. ONNX Runtime computes half precision in float32 on the CPU
-    and shows nothing.
+    This many products of two values of magnitude 2, all of one sign, exceed 65504, float16's largest value. The
+    accumulation type depends on the kernel; the result is float16 in any case, and then infinite. TensorRT-RTX 1.7.1
+    builds such models without a warning. ONNX Runtime computes half precision in float32 on the CPU, so it does not
+    reveal the overflow.
 
     ## Fix
-    None: whether values of that size meet is known to who has the data. Scale an operand down before and the result up
-    after what follows, or keep the product and what reads it in float32.
+    None: whether such values occur depends on the data. Scale an operand down before and the result up later, or keep
+    the product and its readers in float32.
 
     ## References
     - NVIDIA/TensorRT issues 2922, 3136, 4328
@@ -36,11 +36,11 @@ def long_dot_product(node: Node, model: Model) -> Iterator[Match]:
         return
     count = _length(node, model)
     if count >= LONG:
-        yield Match(f"{node.op_type} in half precision over {count:,} products for each result", node=node)
+        yield Match(f"{node.op_type} in half precision sums {count:,} products per result", node=node)
 
 
 def _length(node: Node, model: Model) -> int:
-    """The products in one sum, 0 where that is not known."""
+    """Number of products in one sum, 0 if unknown."""
     left, right = node.input(0), node.input(1)
     first = None if left is None else model.shapes.shape(left)
     second = None if right is None else model.shapes.shape(right)
@@ -66,15 +66,15 @@ def _silent(why: str, before: str) -> Silent:
 
 long_dot_product.examples = [
     _flagged(
-        "a product of two runtime matrices",
+        "a product of two non-constant matrices",
         "g (float16[2,16384] a, float16[16384,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
     ),
     _flagged(
-        "a vector first",
+        "a vector as the first operand",
         "g (float16[20000] a, float16[20000,2] b) => (float16[2] y) { y = MatMul(a, b) }",
     ),
     _flagged(
-        "the length is known from the second operand alone",
+        "the length is known only from the second operand",
         "g (float16[2,K] a, float16[16384,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
     ),
     _flagged(

@@ -1,4 +1,4 @@
-"""PRC011: LayerNorm or RMSNorm written out in float32, before a conversion to half precision."""
+"""PRC011: a decomposed LayerNorm or RMSNorm in float32, before a conversion to half precision."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ._remedy import as_operator
     "PRC011", ops=["Sqrt", "Pow"], safety=Safety.NUMERIC, severity=Severity.INFO, default=False, hazards=[1]
 )
 def decomposed_norm_in_float32(node: Node, model: Model) -> Iterator[Match]:
-    """LayerNorm or RMSNorm is written out in float32: a conversion to half precision would make it overflow.
+    """A decomposed LayerNorm or RMSNorm in float32, which would overflow after conversion to half precision.
 
     ## Why it matters
-    Nothing is wrong with the model as it is. A converter (AutoCast, `convert_float_to_float16`, `--fp16` of a weakly
-    typed TensorRT) takes the squares and means to half precision node by node, where they overflow; PRC001 has the
+    The model itself is correct. A converter (AutoCast, `convert_float_to_float16`, `--fp16` of a weakly typed
+    TensorRT) converts the squares and means to half precision node by node, where they overflow; PRC001 has the
     measured texts and values. As one operator the norm survives: LayerNormalization and RMSNormalization compute in
-    float32 whatever the type of their input. TensorRT's own warning recommends "exporting the model to use
-    INormalizationLayer (available with ONNX opset >= 17)".
+    float32 for any input type. TensorRT's own warning recommends "exporting the model to use INormalizationLayer
+    (available with ONNX opset >= 17)".
 
-    Runs only when it is selected (`--select PRC011`), for what you mean to convert.
+    Runs only when selected (`--select PRC011`), for models that will be converted.
 
     ## Fix
-    LayerNormalization (opset 17) or RMSNormalization (opset 23), where the axes are the last ones and nothing else
-    reads what the norm computes on its way. NUMERIC: the order of roundings changes. Elsewhere there is none: keep
-    these nodes in float32 when you convert, or raise the opset before.
+    LayerNormalization (opset 17) or RMSNormalization (opset 23), if the axes are the last ones and no other node
+    reads the norm's intermediate results. NUMERIC: the order of rounding changes. No fix otherwise: keep these nodes
+    in float32 when you convert, or raise the opset first.
 
     ## References
     - NVIDIA/TensorRT issues 2781, 3692; onnxsim pull request 1742
@@ -38,7 +38,7 @@ def decomposed_norm_in_float32(node: Node, model: Model) -> Iterator[Match]:
     norm = norm_at(node, model)
     if norm is None or type_of(norm.x, model) != FLOAT or norm.types != {FLOAT}:
         return
-    message = f"{norm.kind} written out in float32: converted to half precision it would overflow"
+    message = f"decomposed {norm.kind} in float32: it would overflow after conversion to half precision"
     reads: tuple[Node | Value, ...] = (norm.x, norm.epsilon_value, *norm.inside)
     fix = as_operator(norm, model) if norm.closed and norm.epsilon > 0 else None
     yield Match(message, node=node, fix=fix, reads=reads)
@@ -87,14 +87,14 @@ decomposed_norm_in_float32.examples = [
         f"g (float[2,8] x) => (float[2,8] y, float[2,1] z) <{_E}> {{ {_LAYER.replace('n =', 'y =')}  z = Neg(v) }}",
     ),
     Silent(
-        "half precision, which is PRC001's matter",
+        "half precision is covered by PRC001",
         "g (float16[2,8] x) => (float16[2,8] y) <float16 two = {f16(2.0)}, float16 e = {f16(1e-05)}>"
         f" {{ {_LAYER.replace('n =', 'y =')} }}",
         opset=17,
         ir_version=8,
     ),
     Silent(
-        "half precision that is computed in float32 already",
+        "half precision that is already computed in float32",
         f"g (float16[2,8] h) => (float16[2,8] y) <{_E}> {{ x = Cast<to=FLOAT>(h)  {_LAYER}  y = Cast<to=FLOAT16>(n) }}",
         opset=17,
         ir_version=8,
@@ -114,5 +114,5 @@ decomposed_norm_in_float32.examples = [
         opset=17,
         ir_version=8,
     ),
-    Silent("no norm", f"{_IO} <{_E}> {{ q = Mul(x, x)  a = Add(q, e)  s = Sqrt(a)  y = Div(x, s) }}"),
+    Silent("not a norm", f"{_IO} <{_E}> {{ q = Mul(x, x)  a = Add(q, e)  s = Sqrt(a)  y = Div(x, s) }}"),
 ]

@@ -1,7 +1,7 @@
-"""What the quantization rules share: a QuantizeLinear or DequantizeLinear read as a whole, and one fix over many nodes.
+"""Shared by the quantization rules: QuantizeLinear/DequantizeLinear as one record, and fixes over several nodes.
 
-ONNX's own operators and those that ONNX Runtime writes under ``com.microsoft`` mean the same; TensorRT's parser looks
-at the operator's name alone (measured with TensorRT-RTX 1.7.1), so the rules look at both.
+ONNX's own operators and ONNX Runtime's ``com.microsoft`` ones have the same semantics. TensorRT's parser checks only
+the operator's name (measured with TensorRT-RTX 1.7.1), so the rules cover both.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ QUANTIZE = ("QuantizeLinear", f"{MS}::QuantizeLinear")
 DEQUANTIZE = ("DequantizeLinear", f"{MS}::DequantizeLinear")
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-"""Types that quantization starts from and ends in."""
+"""Float types that can be quantized and dequantized to."""
 
 WEIGHT_LIMIT = 256 << 20
-"""Bytes of a constant that is stored in another form."""
+"""Largest constant that a fix rewrites, in bytes."""
 
 U8, I8, U4, I4 = TensorProto.UINT8, TensorProto.INT8, TensorProto.UINT4, TensorProto.INT4
-U2, I2 = 25, 26  # older onnx packages have no name for them
+U2, I2 = 25, 26  # unnamed in older onnx packages
 
 
 class Unable(Exception):
-    """A fix cannot be written: a size or a type that it takes is unknown."""
+    """A fix cannot be written because a size or type is unknown."""
 
 
 def severity_of(model: Model) -> Severity:
-    """Of what was measured with TensorRT-RTX alone, and not with the older parsers."""
+    """Severity of behavior that was measured with TensorRT-RTX only, not with older parsers."""
     return Severity.ERROR if target_of(model).types_measured else Severity.WARNING
 
 
 def is_op(node: Node, op_type: str) -> bool:
-    """Whether this is that quantization operator of ONNX's or Microsoft's domain, and no local function."""
+    """Whether the node is this quantization operator, of ONNX's or Microsoft's domain, and not a local function."""
     if node.op_type != op_type or node.domain not in ("", MS):
         return False
     return (node.domain, op_type) not in node.model.function_names
@@ -63,12 +63,12 @@ def is_op(node: Node, op_type: str) -> bool:
 
 @dataclass(frozen=True)
 class Linear:
-    """A QuantizeLinear or DequantizeLinear whose quantized type is known.
+    """A QuantizeLinear or DequantizeLinear with a known quantized type.
 
-    ``zeros`` are the zero points as stored (0 where there is no such input), None where they are not constant;
-    ``scales`` likewise. ``kind`` is ``"tensor"``, ``"axis"`` or ``"block"`` by what one scale is for, ``""`` where
-    that is unknown. ``precision`` is the type of the division (Q) or product (DQ), 0 where it is unknown or no float,
-    ``result`` the type of a DQ's output.
+    ``zeros`` are the stored zero points (0 without that input), None if they are not constant; ``scales`` likewise.
+    ``kind`` is the granularity of the scales: ``"tensor"``, ``"axis"`` or ``"block"``, ``""`` if unknown.
+    ``precision`` is the type of the division (Q) or product (DQ), 0 if unknown or not a float; ``result`` is the
+    output type of a DQ.
     """
 
     node: Node
@@ -95,7 +95,7 @@ class Linear:
 
     @property
     def point(self) -> int | None:
-        """The zero point where all of them are equal, else None."""
+        """The common zero point, or None if they differ or are unknown."""
         if self.zeros is None or not self.zeros.size:
             return None
         found = self.zeros.reshape(-1).astype(np.int64)
@@ -108,7 +108,7 @@ class Linear:
 
 
 def read(node: Node, model: Model) -> Linear | None:
-    """The node as a ``Linear``; None where it is none, lacks inputs, or its quantized type is unknown or no integer.
+    """Return the node as a ``Linear``, or None if it is another operator, lacks inputs, or has no known integer type.
 
     Raises:
         UnknownAttribute: it depends on an attribute of the surrounding function.
@@ -172,9 +172,9 @@ def _kind(scale: Value, model: Model, block: int) -> str:
 
 
 def spread(array: Array, linear: Linear, rank: int | None, dims: Sequence[int | None] | None) -> Array | None:
-    """Scales or zero points in a shape that broadcasts with the data; None where that takes an unknown size.
+    """Scales or zero points reshaped to broadcast with the data; None if that needs an unknown size.
 
-    ``rank`` and ``dims`` are those of the data, as far as they are known.
+    ``rank`` and ``dims`` describe the data, as far as known.
     """
     if array.size == 1:
         return array.reshape(())
@@ -199,13 +199,13 @@ def spread(array: Array, linear: Linear, rank: int | None, dims: Sequence[int | 
 
 
 def sizes(value: Value, model: Model) -> list[int | None] | None:
-    """The dimensions, None for each that is not static; None where the rank is unknown."""
+    """The dimensions, None for each dynamic one; None if the rank is unknown."""
     shape = model.shapes.shape(value)
     return None if shape is None else [dim.value for dim in shape]
 
 
 def offsets(linear: Linear, weights: Array) -> Array | None:
-    """``weights - zero point`` as int64, for constant weights; None where the zero points are unknown or do not fit."""
+    """``weights - zero point`` as int64 for constant weights; None if zero points are unknown or do not broadcast."""
     if linear.zeros is None:
         return None
     zeros = spread(linear.zeros, linear, weights.ndim, list(weights.shape))
@@ -216,10 +216,10 @@ def offsets(linear: Linear, weights: Array) -> Array | None:
 
 
 def dequantized(linear: Linear, weights: Array) -> Array | None:
-    """What a DequantizeLinear makes of constant weights, bit for bit; None where something is unknown.
+    """The exact DequantizeLinear result of constant weights; None if something is unknown.
 
-    Offsets of up to 17 bits are exact in float32; those of int32 are rounded to it first, as ONNX Runtime and
-    onnx.reference do. The product is taken in float32 and rounded to the result's type.
+    Offsets of up to 17 bits are exact in float32; int32 offsets are rounded to float32 first, as ONNX Runtime and
+    onnx.reference do. The product is computed in float32 and rounded to the result's type.
     """
     shifted = offsets(linear, weights)
     if shifted is None or linear.scales is None or linear.result == 0:
@@ -239,26 +239,26 @@ def numpy_type(elem: int) -> np.dtype[Any]:
 
 
 def scope_opset(node: Node) -> int:
-    """Version of ONNX's own operators where the node stands."""
+    """Opset version of the default ONNX domain in the node's scope."""
     return node.scope.opset("")
 
 
 @dataclass
 class Workshop:
-    """The edits of one fix that changes several nodes; constants are shared among them."""
+    """The edits of one fix over several nodes, which share constants."""
 
     edits: list[Edit] = field(default_factory=list)
     _names: set[str] = field(default_factory=set)
     _constants: dict[tuple[object, ...], str] = field(default_factory=dict)
 
     def at(self, node: Node) -> Draft:
-        """A draft that puts new nodes before ``node``, into the common list of edits."""
+        """A draft that inserts new nodes before ``node`` and appends to the common edit list."""
         return Draft(node, self.edits, self._names)
 
     def constant(self, node: Node, array: Array, hint: str = "const") -> str:
-        """A constant that ``node`` can read."""
+        """The name of a constant that ``node`` can read."""
         draft = self.at(node)
-        # In functions and old files constants are nodes, which stand before one reader only.
+        # In functions and old files constants are nodes, each inserted before its only reader.
         shared = node.scope.model.ir_version >= 4 and node.scope.kind != "function"
         place = id(node.scope) if shared and node.scope.parent is None else id(node)
         key = (place, array.dtype.str, array.dtype.name, array.shape, array.tobytes())
@@ -267,7 +267,7 @@ class Workshop:
         return self._constants[key]
 
     def retype(self, value: Value, elem: int) -> None:
-        """Let the declared type of an inner value, if there is one, say ``elem``."""
+        """Set the declared element type of an internal value, if declared, to ``elem``."""
         declared = value.scope.declared_types().get(value.name)
         if declared is None or not declared.HasField("tensor_type"):
             return
@@ -277,7 +277,7 @@ class Workshop:
         self.edits.append(SetValueInfo(value.scope, value.name, info))
 
     def put(self, node: Node, name: str) -> None:
-        """Let ``name`` stand for the single output of ``node``, which goes."""
+        """Replace the single output of ``node`` by ``name`` and remove the node."""
         output = node.output(0)
         assert output is not None
         if output.replaceable:
@@ -297,9 +297,9 @@ class Workshop:
         without: Sequence[str] = (),
         before: Node | None = None,
     ) -> str:
-        """A node with the attributes of ``node``, but for those of the names ``without``, and one output.
+        """Add a node with one output and the attributes of ``node``, except those in ``without``.
 
-        It stands before ``before``, by default before ``node`` itself.
+        It is inserted before ``before``, by default before ``node`` itself.
         """
         name = self.at(node).name(op_type.lower())
         proto = NodeProto(op_type=op_type, output=[name], domain=domain)
@@ -310,20 +310,20 @@ class Workshop:
         return name
 
     def cast(self, node: Node, name: str, elem: int, hint: str = "cast") -> str:
-        """``name`` as another type, before ``node``."""
+        """Cast ``name`` to type ``elem``, before ``node``."""
         return self.at(node).add("Cast", [name], hint=hint, to=elem)
 
 
 def described(linear: Linear) -> str:
-    """``uint8 with zero point 128``, for messages."""
+    """Quantized type and zero point for messages, for example ``uint8 with zero point 128``."""
     if linear.zero is None:
         return f"{name_of(linear.elem)} without a zero point"
     point = linear.point
     if point is not None:
         return f"{name_of(linear.elem)} with zero point {point}"
     if linear.zeros is None:
-        return f"{name_of(linear.elem)} with a zero point that is not constant"
+        return f"{name_of(linear.elem)} with a non-constant zero point"
     found = linear.zeros.reshape(-1).astype(np.int64)
     if not found.size:
         return f"{name_of(linear.elem)} with no zero points"
-    return f"{name_of(linear.elem)} with zero points from {found.min()} to {found.max()}"
+    return f"{name_of(linear.elem)} with zero points between {found.min()} and {found.max()}"

@@ -1,4 +1,4 @@
-"""Store the constant that a DequantizeLinear reads in a form that TensorRT takes."""
+"""Store the constant input of a DequantizeLinear in a form that TensorRT supports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._common import I2, I4, I8, U2, U4, U8, WEIGHT_LIMIT, Array, Linear, Worksh
 from ._recentre import fitted
 
 WIDE = (TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32)
-"""Quantized types that TensorRT has in no form: as floats nothing is lost."""
+"""Quantized types that TensorRT does not support at all, so that storing floats loses nothing."""
 
 _CANDIDATES: dict[int, tuple[int, ...]] = {
     U8: (I8,),
@@ -25,17 +25,17 @@ _CANDIDATES: dict[int, tuple[int, ...]] = {
 }
 
 MAX_SHARERS = 64
-"""Readers of one constant that one fix serves; with more of them each gets its own."""
+"""Most readers of one constant that share a fix; beyond it each gets its own."""
 
 
 def as_signed(linear: Linear, weights: Array) -> Array | None:
-    """``weights - zero point`` in the narrowest signed type that TensorRT takes, None where they fit none."""
+    """``weights - zero point`` in the narrowest signed type that TensorRT supports, None if none fits."""
     shifted = offsets(linear, weights)
     if shifted is None:
         return None
     for elem in _CANDIDATES.get(linear.elem, ()):
         if elem == I4 and weights.size % 2:
-            continue  # two of them share a byte, and TensorRT takes whole bytes
+            continue  # two int4 values share a byte, and TensorRT requires whole bytes
         found = fitted(shifted, elem)
         if found is not None:
             return found
@@ -43,7 +43,7 @@ def as_signed(linear: Linear, weights: Array) -> Array | None:
 
 
 def stored_otherwise(linear: Linear, model: Model) -> Fix | None:
-    """The constant of ``linear`` as signed integers around 0, else as floats; None where neither can be written.
+    """Store the constant of ``linear`` as signed integers around 0, else as floats; None if neither is possible.
 
     Raises:
         UnknownAttribute: something depends on an attribute of the surrounding function.
@@ -65,7 +65,7 @@ def as_floats(linear: Linear, weights: Array, safety: Safety) -> Fix | None:
         return None
     shop = Workshop()
     shop.put(linear.node, shop.constant(linear.node, array, "dequantized"))
-    lost = ", which gives up its compression and INT8 execution" if safety > Safety.EXACT else ""
+    lost = ", which loses compression and INT8 execution" if safety > Safety.EXACT else ""
     return Fix(f"store {linear.data.name!r} as {name_of(linear.result)}{lost}", shop.edits, safety)
 
 
@@ -85,7 +85,7 @@ def _elem(array: Array) -> int:
 
 
 def sharers(linear: Linear, model: Model) -> list[Node]:
-    """The DequantizeLinear of this scope that read the same constant with the same zero points, this one first."""
+    """The DequantizeLinear nodes of this scope with the same constant and zero points, this one first."""
     found = [linear.node]
     if linear.data.use_count > MAX_SHARERS:
         return found
@@ -101,12 +101,12 @@ def sharers(linear: Linear, model: Model) -> list[Node]:
 def _same(one: Linear, other: Linear) -> bool:
     if one.zeros is None or other.zeros is None:
         return False
-    # Vectors of zero points mean what their axis says.
+    # A vector of zero points also depends on its axis.
     alike = (one.kind, one.axis, one.block) == (other.kind, other.axis, other.block)
     alike = alike or one.point is not None
     return alike and one.zeros.shape == other.zeros.shape and bool(np.array_equal(one.zeros, other.zeros))
 
 
 def fixed(value: Value) -> bool:
-    """Whether this is a dense constant whose numbers can be read."""
+    """Whether this is a dense constant with readable values."""
     return value.is_constant and not value.sparse

@@ -1,4 +1,4 @@
-"""ONNX Runtime's quantized operators as DequantizeLinear, an operator on floats and QuantizeLinear."""
+"""Decompose ONNX Runtime's quantized operators into DequantizeLinear, a float operator and QuantizeLinear."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ PLAIN = {
     "QLinearSigmoid": "Sigmoid",
     "QLinearSoftmax": "Softmax",
 }
-"""The operator on floats."""
+"""The float operator."""
 _OWN = ("channels_last", "opset")
 _BYTES = (TensorProto.INT8, TensorProto.UINT8)
 
 
 class _Part(NamedTuple):
-    """Data with its scale and zero point; the data is None for the result."""
+    """Data with its scale and zero point; data is None for the result."""
 
     data: Value | None
     scale: Value | None
@@ -37,7 +37,7 @@ class _Part(NamedTuple):
 
 
 def _parts(node: Node) -> tuple[list[_Part], _Part]:
-    """The quantized inputs, and how the result is quantized."""
+    """The quantized inputs and the quantization of the result."""
 
     def part(start: int, *, result: bool = False) -> _Part:
         if result:
@@ -54,7 +54,7 @@ def _parts(node: Node) -> tuple[list[_Part], _Part]:
 
 
 def moved(node: Node, model: Model) -> Fix | None:
-    """A Concat of parts that are quantized as the result is; None where they are not."""
+    """A Concat of inputs that are quantized like the result; None if they differ."""
     inputs, result = _parts(node)
     output = node.output()
     if node.op_type != "QLinearConcat" or output is None or node.attribute("axis") is None:
@@ -69,20 +69,20 @@ def moved(node: Node, model: Model) -> Fix | None:
     shop = Workshop()
     shop.edits.append(RemoveNode(node))
     shop.at(node).add("Concat", names, output=output.name, axis=node.attr("axis"))
-    return Fix("put the integers together with Concat", shop.edits)
+    return Fix("concatenate the quantized tensors", shop.edits)
 
 
 def _number(value: Value | None) -> float | None:
-    """A constant of one element; None for anything else."""
+    """A one-element constant; None for anything else."""
     array = None if value is None else value.constant()
     return float(array.reshape(())) if array is not None and array.size == 1 else None
 
 
 def written(node: Node, model: Model) -> list[Edit]:
-    """DequantizeLinear, the operator, QuantizeLinear.
+    """Build DequantizeLinear, the operator, QuantizeLinear.
 
     Raises:
-        Unable: a type, scale or attribute is unknown or of no use.
+        Unable: a type, scale or attribute is unknown or unsupported.
     """
     inputs, result = _parts(node)
     output, plain, shop = node.output(), PLAIN[node.op_type], Workshop()
@@ -108,7 +108,7 @@ def written(node: Node, model: Model) -> list[Edit]:
 
 
 def _ends(shop: Workshop, node: Node, model: Model, part: _Part, elem: int | None) -> list[Value | str]:
-    """Scale and zero point of a whole tensor of type ``elem``, as far as they are given."""
+    """Per-tensor scale and zero point of type ``elem``, as far as present."""
     scale, zero = part.scale, part.zero
     kind = TensorProto.UINT8 if zero is None else model.shapes.elem_type(zero)
     if scale is None or elem not in _BYTES or elem != kind:
@@ -119,7 +119,7 @@ def _ends(shop: Workshop, node: Node, model: Model, part: _Part, elem: int | Non
 
 
 def _plainly(node: Node, model: Model) -> bool:
-    """Whether the attributes say what those of the operator on floats say."""
+    """Whether the attributes match those of the float operator."""
     if node.attr("channels_last", 0) != 0:
         return False
     if node.op_type == "QLinearSoftmax":
@@ -134,7 +134,7 @@ def _plainly(node: Node, model: Model) -> bool:
 
 
 def _floats(shop: Workshop, node: Node, model: Model, part: _Part, which: int) -> str:
-    """The data of a part as floats."""
+    """The dequantized data of one input."""
     data, scale, zero = part
     if data is None or scale is None:
         raise Unable
@@ -155,7 +155,7 @@ def _is_single(model: Model, value: Value) -> bool:
 
 
 def _single(shop: Workshop, node: Node, model: Model, value: Value) -> Value | str:
-    """A scale or zero point of one element as a scalar, which is what DequantizeLinear takes for a whole tensor."""
+    """A one-element scale or zero point as a scalar, which DequantizeLinear requires for per-tensor quantization."""
     shape = model.shapes.static_shape(value)
     if shape == ():
         return value
@@ -166,7 +166,7 @@ def _single(shop: Workshop, node: Node, model: Model, value: Value) -> Value | s
 
 
 def _bias(shop: Workshop, node: Node) -> str:
-    """ONNX Runtime: the bias is quantized with the product of the two scales and alpha, around 0."""
+    """The dequantized bias. In ONNX Runtime its scale is the product of the two scales and alpha, around 0."""
     values = [node.input(index) for index in (6, 1, 4)]
     arrays = [None if value is None else value.constant(WEIGHT_LIMIT) for value in values]
     if any(array is None for array in arrays):

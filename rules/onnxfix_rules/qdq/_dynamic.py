@@ -1,4 +1,4 @@
-"""DynamicQuantizeLinear by its definition, without integers in between."""
+"""Decompose DynamicQuantizeLinear by its definition, in floats."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ._common import Workshop
 def dynamic(shop: Workshop, node: Node) -> tuple[str, str]:
     """The float forms of (quantized data, zero point); the scale keeps its name.
 
-    ONNX divides the range of the data, extended to 0, by 255. All zeros have no range: ONNX Runtime then takes 1 for
-    the scale, and so does this; ONNX's function body divides by 0.
+    ONNX divides the range of the data, extended to 0, by 255. For all-zero data the range is empty: ONNX Runtime then
+    uses scale 1, and so does this code; ONNX's function body divides by 0.
     """
     draft = shop.at(node)
     data, scale = node.input(0), node.output(1)

@@ -1,8 +1,8 @@
-"""Write a region of quantized tensors in floats that hold the same integers ("fake quantization").
+"""Rewrite a region of quantized tensors as floats that hold the same integers ("fake quantization").
 
-Bit for bit what ONNX Runtime and onnx.reference compute, with two exceptions: NaN stays NaN, where they quantize it
-to some integer, and numbers beyond 2**31 scales, where onnx.reference overflows, and ONNX Runtime in 4 bits.
-``round(x / scale) + 0.0`` is not idle: ONNX's integers have no -0.0.
+Bit-identical to ONNX Runtime and onnx.reference, with two exceptions. NaN stays NaN, where they quantize it to an
+integer. Values beyond 2**31 scales differ, where onnx.reference overflows, and ONNX Runtime in 4 bits. The addition
+in ``round(x / scale) + 0.0`` is needed: ONNX's integers have no -0.0.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ F32, F16, BF16 = FLOATS
 
 
 def in_floats(region: Region, model: Model) -> tuple[tuple[Edit, ...], Safety] | None:
-    """The edits and their safety, or None where it cannot be done.
+    """The edits and their safety, or None if the region cannot be rewritten.
 
-    EXACT where every value comes as an integer, from outside or from a constant; NUMERIC where floats are quantized.
+    EXACT if every value enters as an integer, from outside or from a constant; NUMERIC if floats are quantized.
 
     Raises:
         UnknownAttribute: it depends on an attribute of the surrounding function.
@@ -71,9 +71,9 @@ class Writer:
         )
 
     def _carrier(self) -> int:
-        """The float type that holds the integers between the nodes.
+        """The float type that carries the integers between the nodes.
 
-        That of the surrounding floats where it holds all of them (8 bits), float32 otherwise.
+        It is the type of the surrounding floats if that holds all of them (8 bits), else float32.
         """
         region = self.region
         linears = (*region.quantizers, *region.dequantizers)
@@ -83,20 +83,20 @@ class Writer:
         if len(kinds) != 1 or not narrow or any(others):
             return F32
         (kind,) = kinds
-        rounds = all(scope_opset(linear.node) >= 22 for linear in linears)  # Round of bfloat16
+        rounds = all(scope_opset(linear.node) >= 22 for linear in linears)  # Round supports bfloat16
         return F32 if kind == BF16 and not rounds else kind
 
     def run(self) -> tuple[tuple[Edit, ...], Safety]:
         linears = (*self.region.quantizers, *self.region.dequantizers)
         if any(linear.precision == BF16 and scope_opset(linear.node) < 13 for linear in linears):
-            raise Unable  # nothing computes bfloat16 there, nor casts it; Microsoft's operators take it
+            raise Unable  # no opset below computes or casts bfloat16; Microsoft's operators accept it
         write = self._writers()
         for node in self._ordered(list(write)):
             write[node]()
         return tuple(self.shop.edits), self.safety
 
     def _writers(self) -> dict[Node, Callable[[], None]]:
-        """How each node of the region is written."""
+        """Rewrites each node of the region."""
         region = self.region
         found: dict[Node, Callable[[], None]] = {}
         for linear in region.quantizers:
@@ -111,7 +111,7 @@ class Writer:
         return found
 
     def _ordered(self, nodes: list[Node]) -> list[Node]:
-        """Producers before their readers: a new name must be there before it is read."""
+        """Sort producers before readers: a new name must exist before it is used."""
         made = {id(value): node for node in nodes for value in node.outputs if value is not None}
         inputs = {
             node: [made[id(v)] for v in node.inputs if v is not None and id(v) in made] for node in nodes
@@ -133,7 +133,7 @@ class Writer:
     # -- quantized values as floats
 
     def read(self, value: Value, node: Node, elem: int = 0) -> str:
-        """The name of a quantized value's float form as ``node`` may read it, in type ``elem`` (the carrier's)."""
+        """A quantized value as a float that ``node`` may read, in type ``elem`` (default: the carrier's)."""
         elem = elem or self.carrier
         array = value.constant(WEIGHT_LIMIT) if value.is_constant else None
         if array is not None:
@@ -146,7 +146,7 @@ class Writer:
         return name if elem == self.carrier else self.shop.cast(node, name, elem)
 
     def move(self, node: Node) -> None:
-        """The node itself, on floats; a second one of its kind where its output has to keep its name and type."""
+        """The node itself on floats; a second node if its output must keep its name and type."""
         if any(output is not None and output.is_output for output in node.outputs):
             self.replaced(node)
             return
@@ -173,7 +173,7 @@ class Writer:
         self.publish(node, output, name, elem)
 
     def publish(self, node: Node, value: Value | None, name: str, elem: int) -> None:
-        """``name`` is the float form of ``value``, which a graph output still wants as integers."""
+        """Cast the float form ``name`` of ``value`` back for a graph output that keeps its integer type."""
         if value is None:
             return
         self.names[id(value)] = name
@@ -183,7 +183,7 @@ class Writer:
     # -- nodes
 
     def follow(self, node: Node) -> None:
-        """A node that takes the integers as they are: the same in floats."""
+        """Rewrite a node that moves integers: the same operator on floats."""
         data = node.input(0)
         assert data is not None
         self.shop.at(node).set_input(node, 0, self.read(data, node))
@@ -205,7 +205,7 @@ class Writer:
         self.publish(node, node.output(0), name, linear.elem)
 
     def clip(self, node: Node, name: str, elem: int) -> str:
-        """``name`` between the least and the largest number of an integer type."""
+        """Clip ``name`` to the range of an integer type."""
         if scope_opset(node) < 11:
             low, high = float(INTEGERS[elem].low), float(INTEGERS[elem].high)
             return self.shop.at(node).add("Clip", [name], hint="quantized", min=low, max=high)
@@ -234,7 +234,7 @@ class Writer:
             draft.add("Cast", [draft.add("Mul", [name, scale])], output=output.name, to=linear.result)
 
     def enter(self, node: Node) -> None:
-        """A Cast of integers that are floats already; but -0.0 becomes 0.0."""
+        """Rewrite a Cast of integers that are now floats; -0.0 becomes 0.0."""
         source, output = node.input(0), node.output(0)
         found = None if source is None else self.model.shapes.elem_type(source)
         elem = None if output is None else self.model.shapes.elem_type(output)
@@ -246,7 +246,7 @@ class Writer:
         self.publish(node, output, self.shop.at(node).add("Add", [name, zero]), elem)
 
     def dynamic(self, node: Node) -> None:
-        """DynamicQuantizeLinear by its definition."""
+        """Decompose DynamicQuantizeLinear by its definition."""
         self.shop.edits.append(RemoveNode(node))
         quantized, zero = dynamic(self.shop, node)
         self.publish(node, node.output(0), quantized, TensorProto.UINT8)
@@ -258,7 +258,7 @@ class Writer:
         return self.operand(linear, linear.scale, linear.scales, kind)
 
     def zero(self, linear: Linear) -> str:
-        """The zero point in the carrier's type; where it is computed, that is its float form."""
+        """The zero point in the carrier's type; if it is computed, its float form."""
         if linear.zeros is not None:
             return self.constant_operand(linear, linear.zeros.astype(np.int64), self.carrier)
         assert linear.zero is not None
@@ -282,7 +282,7 @@ class Writer:
         return self.shop.constant(linear.node, found.astype(numpy_type(kind)), "parameter")
 
     def placed(self, linear: Linear, name: str, value: Value) -> str:
-        """A scale or zero point of run time, with dimensions of 1 behind it up to the data's rank."""
+        """A non-constant scale or zero point with trailing dimensions of 1 up to the data's rank."""
         rank, own = self.model.shapes.rank(linear.data), self.model.shapes.rank(value)
         if linear.kind == "block":
             return self.repeated(linear, name, value)
@@ -290,12 +290,12 @@ class Writer:
             return name
         if own != 1 or rank is None or not -rank <= linear.axis < rank:
             raise Unable
-        # A vector of one element is for the whole tensor, and broadcasts from anywhere.
+        # A one-element vector applies to the whole tensor and broadcasts in any position.
         behind = 0 if linear.kind == "tensor" else rank - 1 - linear.axis % rank
         return behind_ones(self.shop, linear.node, name, behind)
 
     def repeated(self, linear: Linear, name: str, value: Value) -> str:
-        """A parameter for each block, repeated to one for each element along the axis."""
+        """Repeat a per-block parameter to one value per element along the axis."""
         dims, own = sizes(linear.data, self.model), self.model.shapes.rank(value)
         if dims is None or own != len(dims) or not -own <= linear.axis < own:
             raise Unable

@@ -1,4 +1,4 @@
-"""What nodes that move elements make of a constant."""
+"""Apply nodes that only move elements to a constant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._common import Array
 
 
 def moved_constant(node: Node, array: Array) -> Array | None:
-    """What a node makes of a constant; None where that depends on something of run time, or is not known here."""
+    """The result of a node for a constant; None if it depends on runtime data or the operator is not covered."""
     operand = node.input(1)
     given = None if operand is None else operand.constant()
     if operand is not None and given is None:
@@ -37,7 +37,7 @@ def moved_constant(node: Node, array: Array) -> Array | None:
 
 def _reshaped(array: Array, shape: list[int] | None, allowzero: bool) -> Array | None:
     if shape is None or not array.size:
-        return None  # with empty tensors 0 and -1 mean several things
+        return None  # with empty tensors 0 and -1 are ambiguous
     if any(size == 0 and (allowzero or axis >= array.ndim) for axis, size in enumerate(shape)):
         return None
     wanted = [array.shape[axis] if size == 0 else size for axis, size in enumerate(shape)]
@@ -49,7 +49,7 @@ def _reshaped(array: Array, shape: list[int] | None, allowzero: bool) -> Array |
 
 def _ones(op_type: str, array: Array, axes: list[int] | None) -> Array | None:
     if not axes:
-        return None  # Squeeze of everything, or of nothing: RSH009
+        return None  # Squeeze of all axes, or of none: RSH009
     rank = array.ndim + (len(axes) if op_type == "Unsqueeze" else 0)
     if any(not -rank <= axis < rank for axis in axes):
         return None

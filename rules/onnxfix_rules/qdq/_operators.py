@@ -1,4 +1,4 @@
-"""Operators as each opset writes them."""
+"""Operators in the form that each opset defines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._common import Workshop, scope_opset
 
 
 def rounded(shop: Workshop, node: Node, name: str) -> str:
-    """``name`` rounded to integers, halves to the even one."""
+    """Round ``name`` to integers, half to even."""
     draft = shop.at(node)
     if scope_opset(node) >= 11:
         return draft.add("Round", [name])
@@ -21,9 +21,9 @@ def rounded(shop: Workshop, node: Node, name: str) -> str:
     def number(value: float) -> str:
         return shop.constant(node, np.array(value, dtype=np.float32), "number")
 
-    # Opset 10, where everything is float32. The part above the integer below, which is exact from 0.5 on, decides; of
-    # halves the odd integer's goes up. Beside an odd integer floats are at least 2**-23 apart, so that 2**-26 moves
-    # nothing but a half.
+    # Opset 10, where everything is float32. The fraction above the integer below, which is exact from 0.5 on,
+    # decides; at exact halves an odd integer rounds up. Next to an odd integer floats are at least 2**-23 apart, so
+    # 2**-26 affects nothing but a half.
     below = draft.add("Floor", [name])
     part = draft.add("Sub", [draft.add("Sub", [name, below]), number(0.5)])
     half = draft.add("Floor", [draft.add("Mul", [below, number(0.5)])])
@@ -34,7 +34,7 @@ def rounded(shop: Workshop, node: Node, name: str) -> str:
 
 
 def behind_ones(shop: Workshop, node: Node, name: str, count: int) -> str:
-    """A vector with ``count`` dimensions of 1 appended."""
+    """Append ``count`` dimensions of size 1 to a vector."""
     if not count:
         return name
     axes: Sequence[int] = range(1, count + 1)

@@ -1,6 +1,6 @@
-"""Products of integers, as products of floats that hold the integers.
+"""Integer products as products of floats that hold the integers.
 
-MatMulInteger and ConvInteger give int32; QLinearMatMul and QLinearConv scale and quantize the sums again.
+MatMulInteger and ConvInteger return int32; QLinearMatMul and QLinearConv scale and quantize the sums again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 F32 = TensorProto.FLOAT
 LIMIT = 2**24
-"""Up to here float32 holds every integer."""
+"""float32 represents every integer up to this one."""
 
 FACTORS = {
     "MatMulInteger": ((0, 2), (1, 3)),
@@ -29,7 +29,7 @@ FACTORS = {
     "QLinearMatMul": ((0, 2), (3, 5)),
     "QLinearConv": ((0, 2), (3, 5)),
 }
-"""Indices of (data, zero point) of both factors."""
+"""Input indices of (data, zero point) for both factors."""
 
 
 def convolves(node: Node) -> bool:
@@ -41,16 +41,16 @@ def requantizes(node: Node) -> bool:
 
 
 def quantized_inputs(node: Node) -> list[Value]:
-    """Data and zero points of both factors, as far as they are given."""
+    """Data and zero points of both factors, as far as present."""
     found = [node.input(index) for pair in FACTORS[node.op_type] for index in pair]
     return [value for value in found if value is not None]
 
 
 def product(writer: Writer, node: Node) -> None:
-    """Write ``Cast(MatMul(a - zero point, b - zero point))``, Conv likewise, or what scales and quantizes it again.
+    """Write ``Cast(MatMul(a - zero point, b - zero point))``, Conv likewise, or the scaled and quantized form of it.
 
     Raises:
-        Unable: a zero point's or scale's shape is unknown.
+        Unable: the shape of a zero point or scale is unknown.
     """
     output = node.output(0)
     if output is None or any(node.input(pair[0]) is None for pair in FACTORS[node.op_type]):
@@ -70,7 +70,7 @@ def product(writer: Writer, node: Node) -> None:
 
 
 def _factor(writer: Writer, node: Node, which: int) -> str:
-    """The data less its zero point, in float32."""
+    """The data minus its zero point, in float32."""
     value, zero = (node.input(index) for index in FACTORS[node.op_type][which])
     assert value is not None
     whole = _shifted(node, which)
@@ -94,7 +94,7 @@ def _factor(writer: Writer, node: Node, which: int) -> str:
 
 
 def _computed_zero(writer: Writer, node: Node, which: int, value: Value, zero: Value) -> str:
-    """A zero point of run time, where its shape shows what it is for."""
+    """A non-constant zero point, if its shape shows its granularity."""
     shape, rank = writer.model.shapes.static_shape(zero), writer.model.shapes.rank(value)
     if zero.is_constant or shape is None:
         raise Unable
@@ -103,14 +103,14 @@ def _computed_zero(writer: Writer, node: Node, which: int, value: Value, zero: V
         return name
     if len(shape) != 1 or rank is None or which == 0:
         raise Unable
-    # One for each filter stands for the first axis, one for each column for the last.
+    # A per-filter vector belongs to the first axis, a per-column vector to the last.
     return behind_ones(writer.shop, node, name, rank - 1) if convolves(node) else name
 
 
 def _placed(node: Node, which: int, array: Array, rank: int | None) -> Array | None:
-    """Constant zero points or scales of a factor in a shape that broadcasts with it.
+    """Constant zero points or scales of a factor, reshaped to broadcast with it.
 
-    For the filters of a convolution that is the first axis, for a product's rows and columns what the shape says.
+    For convolution filters that is the first axis; for the rows and columns of a matrix product the shape decides.
     """
     if array.size == 1:
         return array.reshape(())
@@ -121,12 +121,12 @@ def _placed(node: Node, which: int, array: Array, rank: int | None) -> Array | N
     if rank is None or rank < 2 or array.ndim > rank:
         return None
     if which == 0 and array.ndim == 1:
-        return array.reshape(-1, 1)  # one for each row
+        return array.reshape(-1, 1)  # one per row
     return array
 
 
 def _shifted(node: Node, which: int) -> Array | None:
-    """``data - zero point`` where both are constant."""
+    """``data - zero point`` if both are constant."""
     value, zero = (node.input(index) for index in FACTORS[node.op_type][which])
     array = None if value is None else value.constant(WEIGHT_LIMIT)
     if array is None:
@@ -141,11 +141,11 @@ def _shifted(node: Node, which: int) -> Array | None:
     return found if found.shape == array.shape else None
 
 
-# -- what QLinear operators do with the sums
+# -- scaling and quantization in QLinear operators
 
 
 def _bias(writer: Writer, node: Node) -> str:
-    """The int32 bias, which is in steps of the sums already."""
+    """The int32 bias, which is already in units of the sums."""
     bias = node.input(8)
     assert bias is not None
     array = bias.constant(WEIGHT_LIMIT)
@@ -176,13 +176,13 @@ def _requantized(writer: Writer, node: Node, output: Value, sums: str) -> None:
 
 
 def ratio(shop: Workshop, node: Node, model: Model) -> str:
-    """``scale of a * scale of b / scale of y`` in float32, in the order in which ONNX Runtime multiplies.
+    """``scale of a * scale of b / scale of y`` in float32, in ONNX Runtime's order of multiplication.
 
-    Scales of half precision are multiplied in it and then cast. So does onnx.reference; ONNX Runtime multiplies them
-    in float32, and does so here too: it runs nodes of half precision between Casts, and drops two that meet.
+    Half-precision scales are multiplied in half precision and then cast, as in onnx.reference. ONNX Runtime
+    multiplies them in float32, also here: it runs half-precision nodes between Casts and drops two adjacent Casts.
 
     Raises:
-        Unable: a scale's shape is unknown, or they are of several types.
+        Unable: a scale's shape is unknown, or the scales have different types.
     """
     scales = [scale for scale in (node.input(index) for index in (1, 4, 6)) if scale is not None]
     kinds = {model.shapes.elem_type(scale) for scale in scales}
@@ -205,7 +205,7 @@ def ratio(shop: Workshop, node: Node, model: Model) -> str:
 
 
 def _placed_scales(node: Node, scales: list[Value], model: Model) -> list[Array] | None:
-    """The scales in shapes that broadcast with the sums; None where not all are constant.
+    """The scales, reshaped to broadcast with the sums; None unless all are constant.
 
     Raises:
         Unable: they do not broadcast with the sums.
@@ -219,15 +219,15 @@ def _placed_scales(node: Node, scales: list[Value], model: Model) -> list[Array]
     if one is None or other is None or known[2].size != 1:
         raise Unable
     if convolves(node) and other.ndim:
-        other = other.reshape(other.shape[:-1])  # the filters' axis is the second of the result
+        other = other.reshape(other.shape[:-1])  # the filter axis is the second axis of the result
     return [one, other, known[2].reshape(())]
 
 
-# -- whether float32 is enough
+# -- whether float32 is exact
 
 
 def stays_exact(node: Node, model: Model) -> bool:
-    """Whether every sum that the product may take, in whatever order, stays below 2**24."""
+    """Whether every possible partial sum, in any order, stays below 2**24."""
     arrays = [_shifted(node, which) for which in (0, 1)]
     largest: Callable[[int], int] = lambda which: _largest(node, which, arrays[which], model)  # noqa: E731
     for which in (1, 0):
@@ -239,7 +239,7 @@ def stays_exact(node: Node, model: Model) -> bool:
 
 
 def _sums(node: Node, weights: np.ndarray[Any, Any] | None, which: int) -> int | None:
-    """The largest sum of magnitudes that one result takes from constant weights."""
+    """The largest sum of magnitudes in one result, from constant weights."""
     if weights is None or weights.ndim < 1 or (convolves(node) and which == 0):
         return None
     if not weights.size:
@@ -268,7 +268,7 @@ def _largest(node: Node, which: int, shifted: Array | None, model: Model) -> int
 
 
 def _terms(node: Node, model: Model) -> int | None:
-    """How many products one result sums up, where that is static."""
+    """How many products one result sums, if static."""
     left, right = (node.input(pair[0]) for pair in FACTORS[node.op_type])
     if left is None or right is None:
         return None

@@ -1,4 +1,4 @@
-"""Between which numbers a float tensor lies, and whether it may hold NaN: what is provable from its producers."""
+"""Provable bounds of a float tensor, and whether it may hold NaN, derived from its producers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from onnxfix.rule import INTEGERS, Model, Node, Value, is_float
 from ._common import FLOATS, Array, read
 
 DEPTH = 12
-"""Nodes that are followed upwards along one path. Where paths part, each gets fewer, so that they stay few."""
+"""How many producers are followed along one path. The budget is divided where paths branch, to bound the work."""
 
 _MARGIN = 2.0**-7
-"""Relative error of one operation, whatever its type (bfloat16 has 8 bits)."""
+"""Relative error of one operation in any type (bfloat16 has 8 bits)."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Every element that is a number lies in ``[low, high]``; ``nan`` tells whether one may be NaN."""
+    """Every element except NaN lies in ``[low, high]``; ``nan`` says whether NaN is possible."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -37,7 +37,7 @@ ANY = Bounds()
 
 
 def bounds_of(value: Value | None, model: Model, depth: int = DEPTH) -> Bounds:
-    """The bounds of a float or integer tensor; ``ANY`` where nothing is known.
+    """The bounds of a float or integer tensor; ``ANY`` if nothing is known.
 
     Raises:
         UnknownAttribute: they depend on an attribute of the surrounding function.
@@ -78,12 +78,12 @@ def _first(node: Node, model: Model, depth: int) -> Bounds:
 
 
 def _max_pool(node: Node, model: Model, depth: int) -> Bounds:
-    """A window of nothing but padding, which ceil_mode may make, gives the lowest number there is."""
+    """Bounds of a MaxPool. A window of padding only, possible with ceil_mode, gives the lowest value of the type."""
     return ANY if node.attr("ceil_mode", 0) else _first(node, model, depth)
 
 
 def _cast(node: Node, model: Model, depth: int) -> Bounds:
-    """A Cast to a float type keeps what fits it; int64 to float16 may overflow."""
+    """Bounds of a Cast: a float type keeps values in its range; int64 to float16 may overflow."""
     source = _first(node, model, depth)
     output = node.output(0)
     elem = None if output is None else model.shapes.elem_type(output)
@@ -95,14 +95,14 @@ def _cast(node: Node, model: Model, depth: int) -> Bounds:
 
 
 def _wider(found: Bounds) -> Bounds:
-    """Room for a rounding."""
+    """Widen the bounds by one rounding error."""
     low = found.low * (1 + _MARGIN if found.low < 0 else 1 - _MARGIN)
     high = found.high * (1 + _MARGIN if found.high > 0 else 1 - _MARGIN)
     return replace(found, low=low, high=high)
 
 
 def _exact_cast(node: Node, model: Model, depth: int) -> Bounds:
-    """Integers of up to 8 bits are themselves in every float type that is cast to here."""
+    """Bounds of an integer: up to 8 bits are exact in every float type that occurs here."""
     source = node.input(0)
     elem = None if source is None else model.shapes.elem_type(source)
     if elem in INTEGERS and INTEGERS[elem].low >= -256 and INTEGERS[elem].high <= 256:
@@ -137,7 +137,7 @@ def _clip(node: Node, model: Model, depth: int) -> Bounds:
 
 
 def _within(low: float, high: float, *, needs_finite: bool = False) -> Callable[[Node, Model, int], Bounds]:
-    """An operator whose results lie in a fixed interval; of an infinity some make NaN."""
+    """Bounds of an operator with a fixed output interval; some return NaN for an infinite input."""
 
     def rule(node: Node, model: Model, depth: int) -> Bounds:
         source = _first(node, model, depth)
@@ -181,7 +181,7 @@ def _where(node: Node, model: Model, depth: int) -> Bounds:
 
 
 def _arithmetic(node: Node, model: Model, depth: int) -> Bounds:
-    """Sum, difference, product or quotient of finite intervals, with room for the rounding."""
+    """Sum, difference, product or quotient of finite intervals, widened for rounding."""
     if len(node.inputs) != 2 or node.opset < 7:
         return ANY
     a, b = (bounds_of(value, model, depth - 2) for value in node.inputs)
@@ -192,7 +192,7 @@ def _arithmetic(node: Node, model: Model, depth: int) -> Bounds:
     }[node.op_type]  # fmt: skip
     corners = [operation(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
     found = Bounds(min(corners), max(corners), False)
-    # Beyond float16's range an infinity may come out.
+    # Values beyond float16's range may become infinite.
     return _wider(found) if max(-found.low, found.high) < 60000.0 else ANY
 
 
@@ -229,7 +229,7 @@ _TABLE: dict[str, Callable[[Node, Model, int], Bounds]] = {
     "Where": _where,
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _arithmetic),
     "MaxPool": _max_pool,
-    # No operator below makes a number that was not there.
+    # No operator below creates new values.
     **dict.fromkeys(
         ("Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Gather",
          "GatherElements", "GatherND", "Expand", "Tile", "DepthToSpace", "SpaceToDepth"),
@@ -239,7 +239,7 @@ _TABLE: dict[str, Callable[[Node, Model, int], Bounds]] = {
 
 
 def integral(value: Value, elem: int, model: Model) -> bool:
-    """Whether every element of a float tensor that is a number is an integer which the type ``elem`` holds.
+    """Whether every non-NaN element of a float tensor is an integer within the range of type ``elem``.
 
     Raises:
         UnknownAttribute: it depends on an attribute of the surrounding function.
@@ -272,9 +272,9 @@ _ROOM: dict[int, float] = {TensorProto.FLOAT: 2.0**-22, TensorProto.FLOAT16: 2.0
 
 
 def quotients(scales: Array, found: Bounds, precision: int) -> Bounds:
-    """Bounds of ``round(x / scale)`` over all scales; unbounded where one of them is not positive.
+    """Bounds of ``round(x / scale)`` over all scales; unbounded if one is not positive.
 
-    ``precision`` is the type of the division, whose own error counts.
+    ``precision`` is the type of the division; its rounding error is included.
     """
     wide = scales.astype(np.float64).reshape(-1)
     if not wide.size or not (np.isfinite(wide) & (wide > 0)).all():
@@ -285,5 +285,5 @@ def quotients(scales: Array, found: Bounds, precision: int) -> Bounds:
 
 
 def _rounded(number: float, room: float) -> float:
-    """The integer that a quotient near ``number`` is rounded to at the outermost."""
+    """The outermost integer that a quotient near ``number`` can round to."""
     return float(round(number + abs(number) * room)) if math.isfinite(number) else number

@@ -1,9 +1,9 @@
 """Shift a region of quantized tensors so that its zero point becomes 0 in the signed type of the same width.
 
-With ``q' = q - zero point`` a DequantizeLinear gives the same bits, and nodes that only move elements commute with
-the shift. What can differ is where QuantizeLinear saturates: at ``[0, 255] - zero point`` before, at ``[-128, 127]``
-afterwards. For uint8 around 128 that is the same interval; elsewhere the range of the data has to show that the ends
-are not reached.
+With ``q' = q - zero point`` DequantizeLinear returns the same bits, and nodes that only move elements commute with
+the shift. Only the saturation of QuantizeLinear can differ: ``[0, 255] - zero point`` before, ``[-128, 127]`` after.
+For uint8 around 128 both intervals are equal; otherwise the range of the data must prove that the limits are not
+reached.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ._range import bounds_of, quotients
 from ._region import Region
 
 SIGNED: dict[int, int] = {U8: I8, I8: I8, U4: I4, I4: I4}
-"""The type that takes the shifted values."""
+"""The type that holds the shifted values."""
 
 
 @dataclass(frozen=True)
 class Shift:
-    """How a region is shifted: ``point`` is subtracted from every element, which then has type ``elem``."""
+    """A shift of a region: ``point`` is subtracted from every element, which then has type ``elem``."""
 
     edits: tuple[Edit, ...]
     elem: int
@@ -37,9 +37,9 @@ class Shift:
 
 
 def recentered(region: Region, model: Model) -> Shift | None:
-    """The shift of a region, None where its values might change.
+    """The shift of a region, or None if its values might change.
 
-    EXACT where they cannot, NUMERIC where only a NaN would be quantized to another number.
+    EXACT if they cannot change, NUMERIC if only NaN would be quantized to a different integer.
 
     Raises:
         UnknownAttribute: it depends on an attribute of the surrounding function.
@@ -64,7 +64,7 @@ def recentered(region: Region, model: Model) -> Shift | None:
 
 
 def _safety(linear: Linear, point: int, signed: int, model: Model) -> Safety:
-    """UNSAFE where a number may saturate elsewhere, NUMERIC where only NaN may become something else."""
+    """UNSAFE if a value may saturate differently, NUMERIC if only NaN may change."""
     low, high = linear.low - point, linear.high - point
     new = INTEGERS[signed]
     if (low, high) == (new.low, new.high):
@@ -105,7 +105,7 @@ def _edits(region: Region, point: int, signed: int, model: Model) -> list[Edit] 
 
 
 def shift(value: Value, point: int, signed: int) -> Array | None:
-    """A constant's elements less ``point``, None where they do not fit the signed type."""
+    """A constant's elements minus ``point``, None if they do not fit the signed type."""
     array = value.constant(WEIGHT_LIMIT)
     if array is None:
         return None
@@ -113,7 +113,7 @@ def shift(value: Value, point: int, signed: int) -> Array | None:
 
 
 def fitted(shifted: Array, elem: int) -> Array | None:
-    """Integers as the type ``elem``, None where one does not fit."""
+    """Integers as type ``elem``, None if one does not fit."""
     bounds = INTEGERS[elem]
     if shifted.size and (shifted.min() < bounds.low or shifted.max() > bounds.high):
         return None

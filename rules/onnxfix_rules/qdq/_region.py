@@ -1,7 +1,7 @@
-"""The quantized tensors that hang together, with every node that makes, moves or reads them.
+"""Regions of connected quantized tensors, with every node that produces, moves or reads them.
 
-A quantized type cannot be changed at one node: what a QuantizeLinear makes, a Transpose moves and two
-DequantizeLinear read must change together.
+A quantized type cannot be changed at a single node: the output of a QuantizeLinear, a Transpose of it and its two
+DequantizeLinear readers must change together.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ._products import FACTORS, quantized_inputs, requantizes
 from ._range import integral
 
 LIMIT = 512
-"""Nodes and values of a region; what is larger is reported without a fix."""
+"""Most nodes and values of a region; larger ones are reported without a fix."""
 
-TOO_LARGE = f"it hangs together with more than {LIMIT} nodes and values"
+TOO_LARGE = f"its region has more than {LIMIT} nodes and values"
 
 _MOVES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(
@@ -30,8 +30,8 @@ _MOVES: dict[str, tuple[int, ...]] = {
     ),
     "Where": (1, 2),
 }  # fmt: skip
-"""Operators that put elements elsewhere and change none, with their data inputs. MaxPool picks some: it commutes
-with every shift, since padding takes no part in it."""
+"""Operators that move elements without changing them, with their data inputs. MaxPool selects elements: it commutes
+with every shift, since padding never wins."""
 
 NARROW = (TensorProto.INT8, TensorProto.UINT8)
 
@@ -39,9 +39,9 @@ _PLAIN_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, T
 
 
 def same_from_float(elem: int | None, to: object) -> bool:
-    """Whether casting an integer of type ``elem`` to ``to`` gives the same when a float holds the integer.
+    """Whether casting an integer of type ``elem`` to ``to`` gives the same result when a float holds the integer.
 
-    Integers that do not fit wrap, floats that do not are undefined; strings would be spelt otherwise.
+    Out-of-range integers wrap but out-of-range floats are undefined; strings would be formatted differently.
     """
     if elem is None or not isinstance(to, int):
         return False
@@ -49,7 +49,7 @@ def same_from_float(elem: int | None, to: object) -> bool:
 
 
 def moved(node: Node) -> tuple[int, ...]:
-    """Indices of the inputs whose elements the node moves; empty where it is no such node."""
+    """Indices of the inputs whose elements the node moves; empty for other operators."""
     if not node.is_onnx:
         return ()
     if node.op_type == "Concat":
@@ -63,9 +63,9 @@ def moved(node: Node) -> tuple[int, ...]:
 class Region:
     """Quantized tensors between their sources and their readers.
 
-    ``values`` are made by nodes of the region; ``sources`` come from elsewhere (graph inputs, other operators) and
-    ``constants`` are fixed. ``entries`` are Casts from floats, ``casts`` those to other types. ``problem`` says why
-    the region cannot be changed as a whole, "" where it can.
+    ``values`` are produced inside the region; ``sources`` come from elsewhere (graph inputs, other operators) and
+    ``constants`` are fixed. ``entries`` are Casts from floats, ``casts`` those to other types. ``problem`` explains
+    why the region cannot be changed, "" if it can.
     """
 
     values: list[Value] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Region:
 
     @property
     def reads(self) -> tuple[Node | Value, ...]:
-        """What a match about this region relies on."""
+        """The values that a match about this region depends on."""
         nodes = [linear.node for linear in (*self.quantizers, *self.dequantizers)]
         nodes += [*self.entries, *self.dynamic, *self.moves, *self.products, *self.casts, *self.shapes]
         beside = [
@@ -100,8 +100,8 @@ def region_of(start: Iterable[Value | Node], model: Model) -> Region:
     Raises:
         UnknownAttribute: it depends on an attribute of the surrounding function.
     """
-    # What was found since the last change, by the ids of values and nodes: every member of a region asks for it. It is
-    # kept with the shapes, which an edit drops; a dictionary of its own would keep the model alive.
+    # Regions found since the last edit, by the ids of values and nodes: each member of a region looks it up. They
+    # are stored with the shapes, which an edit discards; a separate dictionary would keep the model alive.
     known: dict[int, Region] = vars(model.shapes).setdefault("_quantized_regions", {})
     items = list(start)
     for item in items:
@@ -146,7 +146,7 @@ class _Walk:
         if id(value) in self.seen:
             return
         self.seen.add(id(value))
-        if id(value) in self.known:  # what hangs together is found as a whole, unless it is too large
+        if id(value) in self.known:  # a region is complete unless it is too large
             self.large = True
             return
         if value.is_constant:
@@ -157,7 +157,7 @@ class _Walk:
             return
         self.region.values.append(value)
         if value.pinned:
-            self.fail(f"{value.name!r} is named outside of the nodes")
+            self.fail(f"{value.name!r} is referenced by name outside of the nodes")
         if value.is_output:
             self.region.outputs.append(value)
             if value.scope.parent is not None or value.scope.kind == "function":
@@ -210,7 +210,7 @@ class _Walk:
         self.pending.extend(v for v in node.outputs if v is not None)
 
     def entry(self, node: Node, value: Value) -> bool:
-        """A Cast of floats that are integers of the quantized type already."""
+        """A Cast of floats that already are integers of the quantized type."""
         source, elem = node.input(0), self.model.shapes.elem_type(value)
         if source is None or elem not in NARROW or not integral(source, elem, self.model):
             return False
@@ -235,18 +235,18 @@ class _Walk:
         return same_from_float(elem, node.attr("to"))
 
     def zero(self, linear: Linear) -> None:
-        """A zero point that a node of the region computes is one of its quantized values."""
+        """Include a zero point that a node of the region computes as a quantized value."""
         if linear.zero is not None and linear.zeros is None:
             self.pending.append(linear.zero)
 
     def reader(self, node: Node, index: int | None) -> None:
-        """Take a node that reads a value of the region; ``index`` is None where it is the start."""
+        """Add a node that reads a value of the region; ``index`` is None for the starting node."""
         region = self.region
         if index is not None and moved(node):
             if index in moved(node):
                 self.move(node)
             else:
-                self.fail(f"{node.place} reads it as an index")
+                self.fail(f"{node.place} uses it as an index")
             return
         if node.is_onnx and node.op_type in FACTORS:
             self.product(node)

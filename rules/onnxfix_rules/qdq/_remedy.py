@@ -1,4 +1,4 @@
-"""What the rules about QuantizeLinear offer: the shift where it changes nothing, else floats."""
+"""Fixes for QuantizeLinear rules: the shift if it changes no value, else floats."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ._float import in_floats
 from ._recentre import recentered
 from ._region import Region, region_of
 
-IN_FLOATS = "compute the quantization in floats, which gives up INT8 execution"
+IN_FLOATS = "quantize in floats, which loses INT8 execution"
 
 
 def remedies(region: Region, model: Model) -> Fix | None:
-    """The shift to a signed type around 0 where no number can change, else the same integers in floats."""
+    """Shift to a signed type around 0 if no value can change, else write the same integers in floats."""
     if "" not in region.fixes:
         shifted = recentered(region, model)
         region.fixes[""] = (
@@ -25,7 +25,7 @@ def remedies(region: Region, model: Model) -> Fix | None:
 
 
 def floats(region: Region, model: Model, title: str = IN_FLOATS) -> Fix | None:
-    """The region in floats, None where that cannot be written."""
+    """The region in floats, None if that is not possible."""
     if title not in region.fixes:
         try:
             found = in_floats(region, model)
@@ -44,5 +44,5 @@ def around(linear: Linear, model: Model) -> Region:
 
 
 def lossless(fix: Fix | None) -> bool:
-    """Whether the fix keeps every number, NaN aside, and quantized execution."""
+    """Whether the fix preserves all values except NaN and keeps quantized execution."""
     return fix is not None and fix.title != IN_FLOATS and fix.safety <= Safety.NUMERIC

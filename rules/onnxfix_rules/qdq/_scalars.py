@@ -1,4 +1,4 @@
-"""Scalars that are quantized, and whether the dimension that TensorRT gives them shows."""
+"""Quantized scalars, and whether the dimension that TensorRT adds is visible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnxfix.targets.documented import names
 from ._common import is_op, read
 
 MOST_STEPS = 64
-"""Values that are followed from one scalar."""
+"""Most values that are followed from one scalar."""
 
 _ALONE = names(
     "Abs Cast Ceil Clip Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity LeakyRelu Log Mish Neg Not Reciprocal "
@@ -26,7 +26,7 @@ _TOGETHER = names(
 
 @dataclass(frozen=True)
 class ScalarRegion:
-    """A scalar, the node that quantizes it and those that dequantize the result, or one of the latter alone."""
+    """A scalar, its quantizing node and the nodes that dequantize the result, or a single dequantizing node."""
 
     first: Node
     data: Value
@@ -34,19 +34,19 @@ class ScalarRegion:
 
     @property
     def results(self) -> list[Value]:
-        """What leaves the region."""
+        """The values that leave the region."""
         found = [node.output(0) for node in self.readers or (self.first,)]
         return [value for value in found if value is not None]
 
     @property
     def open(self) -> bool:
-        """Whether something else reads the quantized number."""
+        """Whether another node reads the quantized value."""
         inner = self.first.output(0)
         return inner is not None and (not inner.replaceable or inner.use_count > len(self.readers))
 
 
 def region_at(node: Node, model: Model) -> ScalarRegion | None:
-    """The region that begins at this node; None where none does, or where its data are no scalar."""
+    """The region that starts at this node; None if none does, or if its data is not a scalar."""
     data = node.input(0)
     if data is None or not is_read(node.output(0)) or model.shapes.rank(data) != 0:
         return None
@@ -65,7 +65,7 @@ def region_at(node: Node, model: Model) -> ScalarRegion | None:
         return None if inner is not None and inner.use_count <= MOST_STEPS else ScalarRegion(node, data, ())
     linear = read(node, model)
     if linear is not None and data.is_constant:
-        return None  # QDQ002 and QDQ005 know those
+        return None  # covered by QDQ002 and QDQ005
     return ScalarRegion(node, data, ())
 
 
@@ -74,7 +74,7 @@ def _dequantizes(node: Node, index: int, maker: Node) -> bool:
 
 
 def shows(values: list[Value], region: ScalarRegion, model: Model) -> bool | None:
-    """Whether a dimension more in these values is seen by the caller; None: not known."""
+    """Whether the caller can see an extra dimension in these values; None if unknown."""
     pending, seen, sure = list(values), set(values), True
     while pending:
         value = pending.pop()
@@ -96,9 +96,9 @@ def shows(values: list[Value], region: ScalarRegion, model: Model) -> bool | Non
 
 
 def _passes(node: Node, index: int, value: Value, model: Model) -> bool | None:
-    """Whether the node's result has a dimension more where this input has; None: not known."""
+    """Whether an extra dimension of this input adds one to the node's result; None if unknown."""
     if is_op(node, "QuantizeLinear") or is_op(node, "DequantizeLinear"):
-        return index == 0  # a scale of one number is one for all
+        return index == 0  # a one-element scale applies to the whole tensor
     if not node.is_onnx:
         return None
     if node.op_type in _ALONE or (node.op_type == "Unsqueeze" and index == 0):

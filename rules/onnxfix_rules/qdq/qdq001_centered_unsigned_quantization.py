@@ -13,7 +13,7 @@ _MIDDLE: dict[int, int] = {U8: 128, U4: 8}
 
 
 def is_middle(linear: Linear) -> bool:
-    """Whether this is an unsigned type around the middle of its range."""
+    """Whether this is an unsigned type with the midpoint of its range as zero point."""
     return linear.quantizes and linear.point is not None and _MIDDLE.get(linear.elem) == linear.point
 
 
@@ -22,21 +22,20 @@ def centered_unsigned_quantization(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear to uint8 with zero point 128 (or uint4 with 8), which TensorRT refuses.
 
     ## Why it matters
-    The parser stops: `Non-zero zero point is not supported. Please set kENABLE_UINT8_AND_ASYMMETRIC_QUANTIZATION_DLA to
-    enable asymmetric quantization if it is on DLA.` (measured with TensorRT-RTX 1.7.1; uint4 already fails as an
+    The parser fails: `Non-zero zero point is not supported. Please set kENABLE_UINT8_AND_ASYMMETRIC_QUANTIZATION_DLA
+    to enable asymmetric quantization if it is on DLA.` (measured with TensorRT-RTX 1.7.1; uint4 already fails as an
     initializer, `ONNX initializer z cannot be imported into TensorRT!`). TensorRT 8.6 and 10.x refuse it likewise.
-    ONNX Runtime's quantizer writes such models by default. The domain `com.microsoft` makes no difference to the
-    parser.
+    ONNX Runtime's quantizer writes such models by default. The parser treats the domain `com.microsoft` the same.
 
     ## Fix
     int8 with zero point 0 (int4 for uint4): both quantize to `clip(round(x / s), -128, 127)` steps of the scale,
-    saturation, infinities and NaN included. Everything that hangs together changes at once: the QuantizeLinear, every
-    DequantizeLinear, nodes that only move elements (Transpose, Reshape, Slice, Concat, Gather, MaxPool ...), constants
-    among them, which are stored less 128, and declared types.
+    including saturation, infinities and NaN. The whole region changes at once: the QuantizeLinear, every
+    DequantizeLinear, nodes that only move elements (Transpose, Reshape, Slice, Concat, Gather, MaxPool ...),
+    constants among them, which are stored minus 128, and declared types.
 
-    Where that cannot be, since a graph output keeps its type or another node reads the numbers, the integers are
-    written in floats: `Clip(Round(x / s) + z, 0, 255)`. The same bits, but no INT8 execution, and a NaN stays one; it
-    has to be asked for. None where a reader is unknown or a size is missing.
+    If a graph output must keep its type or another node reads the integers, they are written in floats instead:
+    `Clip(Round(x / s) + z, 0, 255)`. The bits are the same, except that NaN stays NaN, but INT8 execution is lost, so
+    this requires `--numeric-fixes`. No fix if a reader is unknown or a size is missing.
 
     ## References
     - NVIDIA/TensorRT issues 2774, 4698, 1749
@@ -48,7 +47,7 @@ def centered_unsigned_quantization(node: Node, model: Model) -> Iterator[Match]:
     region = around(linear, model)
     reason = f" ({region.problem})" if region.problem else ""
     yield Match(
-        f"{described(linear)}: {target_of(model).title} takes signed types with zero point 0 only, "
+        f"{described(linear)}: {target_of(model).title} supports only signed types with zero point 0, "
         f"such as int{8 if linear.elem == U8 else 4}{reason}",
         node=node,
         fix=remedies(region, model),
@@ -61,19 +60,19 @@ _PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
 
 centered_unsigned_quantization.examples = [
     Fixed(
-        "a pair with one scale",
+        "a Q/DQ pair with one scale",
         before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
         after=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{0}}> {{ {_PAIR} }}",
     ),
     Fixed(
-        "a scale for each channel, counted from the end",
+        "per-channel scales, negative axis",
         before="""g (float[N,2] x) => (float[N,2] y) <float[2] s = {0.1, 0.2}, uint8[2] z = {128, 128}> {
             q = QuantizeLinear<axis = -1>(x, s, z)  y = DequantizeLinear<axis = -1>(q, s, z) }""",
         after="""g (float[N,2] x) => (float[N,2] y) <float[2] s = {0.1, 0.2}, int8[2] z = {0, 0}> {
             q = QuantizeLinear<axis = -1>(x, s, z)  y = DequantizeLinear<axis = -1>(q, s, z) }""",
     ),
     Fixed(
-        "blocks",
+        "blocked quantization",
         before="""g (float[2,6] x) => (float[2,6] y) <float[2,2] s = {0.1, 0.2, 0.3, 0.4},
             uint8[2,2] z = {128, 128, 128, 128}> { q = QuantizeLinear<axis = 1, block_size = 3>(x, s, z)
             y = DequantizeLinear<axis = 1, block_size = 3>(q, s, z) }""",
@@ -84,7 +83,7 @@ centered_unsigned_quantization.examples = [
         ir_version=10,
     ),
     Fixed(
-        "several readers, moves in between, and a constant among them",
+        "several readers with data movement and a constant in between",
         before="""g (float[2,2] x) => (float[4] y, float[2,2] v) <float s = {0.1}, uint8 z = {128},
             uint8[2,2] c = {0, 127, 128, 255}, int64[1] r = {-1}> {
             q = QuantizeLinear(x, s, z)  t = Transpose(q)  b = Concat<axis = 0>(t, c)  u = Reshape(b, r)
@@ -97,7 +96,7 @@ centered_unsigned_quantization.examples = [
             y = DequantizeLinear(o, s, z)  v = DequantizeLinear(q, s, z) }""",
     ),
     Fixed(
-        "two tensors that meet must change together; declared types follow",
+        "connected tensors change together, with their declared types",
         before="""g (float[N,2] x, float[N,2] w) => (float[N,4] y) <float s = {0.1}, float r = {0.2}, uint8 z = {128},
             uint8[N,2] q> { q = QuantizeLinear(x, s, z)  p = QuantizeLinear(w, r, z)  b = Concat<axis = 1>(q, p)
             y = DequantizeLinear(b, s, z) }""",
@@ -117,7 +116,7 @@ centered_unsigned_quantization.examples = [
                       else_branch = e () => (float[N,2] v) { v = Neg(x) }> }""",
     ),
     Fixed(
-        "opset 10, before there was an axis, and IR version 3",
+        "opset 10, before the axis attribute, and IR version 3",
         before=f"""g (float[2,2] x) => (float[2,2] y) {{ s = Constant<value = float {{0.1}}>()
             z = Constant<value = uint8 {{128}}>()  {_PAIR} }}""",
         after="""g (float[2,2] x) => (float[2,2] y) { s = Constant<value = float {0.1}>()
@@ -127,7 +126,7 @@ centered_unsigned_quantization.examples = [
         ir_version=3,
     ),
     Fixed(
-        "written by ONNX Runtime in its own domain",
+        "ONNX Runtime's own domain",
         before="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
             g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}> {
             q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
@@ -136,7 +135,7 @@ centered_unsigned_quantization.examples = [
             q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
     ),
     Fixed(
-        "the output's type is named as well",
+        "output_dtype names the output type as well",
         before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}> {
             q = QuantizeLinear<output_dtype = 2>(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         after=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{0}}> {{ {_PAIR} }}",
@@ -144,7 +143,7 @@ centered_unsigned_quantization.examples = [
         ir_version=10,
     ),
     Fixed(
-        "a graph output keeps its type: only floats are left",
+        "a graph output keeps its type: only floats are possible",
         before=f"g (float[N,4] x) => (float[N,4] y, uint8[N,4] q) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
         after="""g (float[N,4] x) => (float[N,4] y, uint8[N,4] q)
             <float s = {0.1}, float z = {128}, float l = {0}, float h = {255}> {
@@ -154,7 +153,7 @@ centered_unsigned_quantization.examples = [
         differs={"branch": "quantized values that leave a branch are not followed"},
     ),
     Fixed(
-        "a reader that takes the number as it is",
+        "an operator that uses the integer values",
         before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}> {
             q = QuantizeLinear(x, s, z)  y = Cast<to = FLOAT>(q) }""",
         after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, float z = {128}, float l = {0}, float h = {255}> {
@@ -162,7 +161,7 @@ centered_unsigned_quantization.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "a reader of which nothing is known",
+        "an unknown reader",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}> {
             q = QuantizeLinear(x, s, z)  y = my.Op(q) }""",
@@ -170,12 +169,12 @@ centered_unsigned_quantization.examples = [
         runs=False,
     ),
     Flagged(
-        "readers that disagree about the zero point",
+        "readers with different zero points",
         """g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}, uint8 w = {127}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, w) }""",
     ),
     Silent(
-        "around 127 the ends differ: QDQ003",
+        "around 127 the limits differ: QDQ003",
         f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{127}}> {{ {_PAIR} }}",
     ),
     Silent(
@@ -183,7 +182,7 @@ centered_unsigned_quantization.examples = [
         f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{0}}> {{ {_PAIR} }}",
     ),
     Silent(
-        "the caller may give another zero point",
+        "the zero point may be overridden",
         f"g (float[N,4] x, uint8 z) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
     ),
 ]

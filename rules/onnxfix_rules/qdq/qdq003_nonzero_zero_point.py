@@ -1,4 +1,4 @@
-"""QDQ003: zero points other than 0 that no change of type takes away."""
+"""QDQ003: nonzero zero points that no change of type removes."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from .qdq001_centered_unsigned_quantization import is_middle
 
 @rule("QDQ003", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[6])
 def nonzero_zero_point(node: Node, model: Model) -> Iterator[Match]:
-    """A QuantizeLinear or DequantizeLinear of 8 bits whose zero point is not 0.
+    """An 8-bit QuantizeLinear or DequantizeLinear with a nonzero zero point.
 
     ## Why it matters
-    The parser stops: `Non-zero zero point is not supported. Please set kENABLE_UINT8_AND_ASYMMETRIC_QUANTIZATION_DLA to
-    enable asymmetric quantization if it is on DLA.` (measured with TensorRT-RTX 1.7.1; TensorRT 8.6 and 10.x likewise).
-    One number of a vector of zero points is enough.
+    The parser fails: `Non-zero zero point is not supported. Please set kENABLE_UINT8_AND_ASYMMETRIC_QUANTIZATION_DLA
+    to enable asymmetric quantization if it is on DLA.` (measured with TensorRT-RTX 1.7.1; TensorRT 8.6 and 10.x
+    likewise). One nonzero element in a vector of zero points is enough.
 
     ## Fix
-    Best is to quantize again with symmetric settings (`ActivationSymmetric` of ONNX Runtime's quantizer): asymmetric
-    quantization cannot be had in TensorRT, and int8 around 0 with the same scale saturates elsewhere.
+    The best fix is to quantize again with symmetric settings (`ActivationSymmetric` of ONNX Runtime's quantizer):
+    TensorRT does not support asymmetric quantization, and int8 around 0 with the same scale saturates at other
+    values.
 
-    - Where the data cannot reach the ends, int8 around 0 takes the same integers and INT8 execution stays: images cast
-      from uint8, constants, results of Sigmoid, Tanh, Clip and the like with a scale that leaves room. Exact; where
-      the data may be NaN it has to be asked for, since NaN is quantized to the type's smallest number.
-    - Else the integers are written in floats, `Clip(Round(x / s) + z, 0, 255)` and `(q - z) * s`: the bits of ONNX
-      Runtime and of the ONNX reference, NaN aside, for four to six cheap layers, and without INT8 execution. It has
-      to be asked for.
-    - A DequantizeLinear of what comes into the graph as int8 is written as Cast, Sub and Mul: exact.
+    - If the data cannot reach the limits, int8 around 0 represents the same integers and keeps INT8 execution: images
+      cast from uint8, constants, results of Sigmoid, Tanh, Clip and the like with a scale that leaves room. Exact; if
+      the data may be NaN it requires `--numeric-fixes`, since NaN is quantized to the type's lowest value.
+    - Otherwise the integers are written in floats, `Clip(Round(x / s) + z, 0, 255)` and `(q - z) * s`. Bit-identical
+      to ONNX Runtime and the ONNX reference, except for NaN, at the cost of four to six cheap layers and INT8
+      execution. Requires `--numeric-fixes`.
+    - A DequantizeLinear of an int8 graph input is written as Cast, Sub and Mul: exact.
 
-    None where a size, rank or reader is unknown.
+    No fix if a size, rank or reader is unknown.
 
     ## References
     - NVIDIA/TensorRT issues 2774, 4698, 1749
@@ -49,9 +50,9 @@ def nonzero_zero_point(node: Node, model: Model) -> Iterator[Match]:
     if not linear.quantizes and _elsewhere(linear, region):
         return
     reason = f" ({region.problem})" if region.problem else ""
-    fix = remedies(region, model) if region.quantizers else floats(region, model, "compute it in floats")
+    fix = remedies(region, model) if region.quantizers else floats(region, model, "compute in floats")
     yield Match(
-        f"{described(linear)}: {target_of(model).title} takes zero point 0 only{reason}",
+        f"{described(linear)}: {target_of(model).title} supports only zero point 0{reason}",
         node=node,
         fix=fix,
         reads=region.reads,
@@ -63,7 +64,7 @@ def _shifted(linear: Linear) -> bool:
 
 
 def _elsewhere(linear: Linear, region: Region) -> bool:
-    """Whether another node stands for it, or a rule: QDQ014 for uint8 from outside, QDQ012 for moved constants."""
+    """Whether the finding belongs to another node or rule: QDQ014 for uint8 inputs, QDQ012 for moved constants."""
     if region.sources and linear.elem == U8:
         return True
     made = (region.quantizers, region.sources, region.dynamic, region.entries, region.products)
@@ -85,25 +86,25 @@ nonzero_zero_point.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "that gives up INT8 and has to be asked for",
+        "losing INT8 requires --numeric-fixes",
         f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
     ),
     Fixed(
-        "int8 around -128: uint8 around 0 in disguise",
+        "int8 around -128: equivalent to uint8 around 0",
         before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{-128}}> {{ {_PAIR} }}",
         after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, float z = {-128}, float h = {127}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, z, h)  b = Sub(c, z)  y = Mul(b, s) }""",
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "the data never reach the ends: an image between 0 and 1",
+        "bounded data never saturates: an image between 0 and 1",
         before="""g (uint8[N,4] x) => (float[N,4] y) <float k = {255}, float s = {0.01}, uint8 z = {10}> {
             f = Cast<to = FLOAT>(x)  n = Div(f, k)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (uint8[N,4] x) => (float[N,4] y) <float k = {255}, float s = {0.01}, int8 z = {0}> {
             f = Cast<to = FLOAT>(x)  n = Div(f, k)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
     ),
     Fixed(
-        "nor here, but for NaN, which they quantize differently",
+        "bounded data that may be NaN, which is quantized differently",
         before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.01}, uint8 z = {10}> {
             n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.01}, int8 z = {0}> {
@@ -111,14 +112,14 @@ nonzero_zero_point.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "a constant that is quantized in the graph",
+        "a constant quantized in the graph",
         before="""g (float[N,2] x) => (float[N,2] y) <float[2] w = {-1, 1}, float s = {0.01}, uint8 z = {110}> {
             q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  y = Add(x, d) }""",
         after="""g (float[N,2] x) => (float[N,2] y) <float[2] w = {-1, 1}, float s = {0.01}, int8 z = {0}> {
             q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  y = Add(x, d) }""",
     ),
     Fixed(
-        "a scale and a zero point for each channel",
+        "per-channel scales and zero points",
         before="""g (float[N,2,3] x) => (float[N,2,3] y) <float[2] s = {0.1, 0.2}, uint8[2] z = {3, 0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (float[N,2,3] x) => (float[N,2,3] y)
@@ -127,7 +128,7 @@ nonzero_zero_point.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "another scale behind a Transpose",
+        "a different scale after a Transpose",
         before="""g (float[N,4] x) => (float[4,N] y) <float s = {0.1}, float t = {0.2}, uint8 z = {37}, uint8[4,N] p> {
             q = QuantizeLinear(x, s, z)  p = Transpose(q)  y = DequantizeLinear(p, t, z) }""",
         after="""g (float[N,4] x) => (float[4,N] y)
@@ -137,7 +138,7 @@ nonzero_zero_point.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "a scale of run time for each channel",
+        "non-constant per-channel scales",
         before="""g (float[N,2,3] x, float[2] s) => (float[N,2,3] y) <uint8[2] z = {3, 0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (float[N,2,3] x, float[2] s) => (float[N,2,3] y)
@@ -147,13 +148,13 @@ nonzero_zero_point.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "int8 from outside",
+        "int8 graph input",
         before="g (int8[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {3}> { y = DequantizeLinear(x, s, z) }",
         after="""g (int8[N,4] x) => (float[N,4] y) <float s = {0.1}, float z = {3}> {
             c = Cast<to = FLOAT>(x)  b = Sub(c, z)  y = Mul(b, s) }""",
     ),
     Fixed(
-        "opset 10 has no Round",
+        "opset 10, which has no Round",
         before=f"g (float[2,4] x) => (float[2,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
         after="""g (float[2,4] x) => (float[2,4] y) <float s = {0.1}, float z = {37}, float k = {0.5}, float t = {2},
             float e = {1.49011612e-8}, float o = {0}> { d = Div(x, s)
@@ -164,29 +165,29 @@ nonzero_zero_point.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "a rank that is unknown, and an axis",
+        "unknown rank with an axis",
         """g (float[N,2,3] w, int64[K] r) => (float[] y) <float[2] s = {0.1, 0.2}, uint8[2] z = {3, 0}> {
             x = Reshape(w, r)  q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         safety=Safety.NUMERIC,
         runs=False,
     ),
     Silent(
-        "int8 around 0, by one number and by many",
+        "int8 around 0, as a scalar and as a vector",
         """g (float[N,2] x) => (float[N,2] y) <float s = {0.1}, int8 z = {0}, float[2] t = {0.1, 0.2},
             int8[2] w = {0, 0}> { q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)
             p = QuantizeLinear(d, t, w)  y = DequantizeLinear(p, t, w) }""",
     ),
     Silent(
-        "uint8 around 128 is QDQ001's",
+        "uint8 around 128 is covered by QDQ001",
         f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
     ),
     Silent(
-        "a quantized constant that is moved is QDQ012's",
+        "a moved quantized constant is covered by QDQ012",
         """g (int64[N] i) => (float[N,2] y) <uint8[2,2] w = {0, 100, 3, 4}, float s = {0.1}, uint8 z = {3}> {
             t = Gather(w, i)  y = DequantizeLinear(t, s, z) }""",
     ),
     Silent(
-        "a quantized constant is QDQ002's",
+        "a quantized constant is covered by QDQ002",
         """g (float[N,2] x) => (float[N,2] y) <int8[2] w = {0, 100}, float s = {0.1}, int8 z = {3}> {
             d = DequantizeLinear(w, s, z)  y = Add(x, d) }""",
     ),

@@ -1,4 +1,4 @@
-"""QDQ004: quantization to uint8 around 0, which TensorRT reads as int8."""
+"""QDQ004: quantization to uint8 around 0, which TensorRT imports as int8."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from ._remedy import around, lossless, remedies
 
 @rule("QDQ004", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[7])
 def uint8_read_as_int8(node: Node, model: Model) -> Iterator[Match]:
-    """A QuantizeLinear to uint8 around 0, which is also what it does without a zero point; TensorRT reads int8.
+    """A QuantizeLinear to uint8 around 0 (also the default without a zero point), which TensorRT imports as int8.
 
     ## Why it matters
-    Nothing fails, and the numbers are others. ONNX: no zero point means uint8 with zero point 0, from 0 to 255.
-    TensorRT-RTX 1.7.1 imports a QUANTIZE layer whose output has type INT8 (read from the network's layers; no engine
-    was executed), which takes -128 to 127: with a scale of 0.05, -1.0 becomes -1.0 in place of 0.0 and 7.0 becomes
-    6.35. With a zero point it warns `TensorRT supports QuantizeLinear/DequantizeLinear with UINT8 zero_point only on
-    DLA (version >= 3.16). Defaulting to INT8 instead.`; without one it says nothing. With `output_dtype` UINT8 it
-    refuses the model. A quantized graph output changes its type, too.
+    The build succeeds but results differ. ONNX: no zero point means uint8 with zero point 0, range 0 to 255.
+    TensorRT-RTX 1.7.1 imports a QUANTIZE layer with output type INT8 (read from the network's layers; no engine was
+    executed), range -128 to 127: with a scale of 0.05, -1.0 becomes -1.0 instead of 0.0 and 7.0 becomes 6.35. With a
+    zero point it warns `TensorRT supports QuantizeLinear/DequantizeLinear with UINT8 zero_point only on DLA (version
+    >= 3.16). Defaulting to INT8 instead.`; without one it does not warn. With `output_dtype` UINT8 it refuses the
+    model. A quantized graph output changes its type, too.
 
-    It is harmless only where the data lie between 0 and 127 scales. Where that is proven, this is a remark.
+    It is harmless only if the data lies between 0 and 127 scales. If that is proven, the finding is a remark.
 
     ## Fix
-    - Proven range: int8 with zero point 0, as TensorRT reads it anyway. Exact; where the data may be NaN it has to be
-      asked for, since int8 quantizes that to -128.
-    - Else the integers are written in floats, `Clip(Round(x / s), 0, 255) * s`: the bits of ONNX Runtime and of the
-      ONNX reference, NaN aside, but no INT8 execution. It has to be asked for. To keep INT8, quantize again with signed
-      activations, or in 7 bits (`reduce_range` of ONNX Runtime's quantizer).
+    - Proven range: int8 with zero point 0, as TensorRT imports it anyway. Exact; if the data may be NaN it requires
+      `--numeric-fixes`, since int8 quantizes NaN to -128.
+    - Otherwise the integers are written in floats, `Clip(Round(x / s), 0, 255) * s`. Bit-identical to ONNX Runtime
+      and the ONNX reference, except for NaN, but without INT8 execution. Requires `--numeric-fixes`. To keep INT8,
+      quantize again with signed activations, or in 7 bits (`reduce_range` of ONNX Runtime's quantizer).
 
-    None where a size or a reader is unknown.
+    No fix if a size or a reader is unknown.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
-    - leimao/PyTorch-Eager-Mode-Quantization issue 1, which takes it for harmless
+    - leimao/PyTorch-Eager-Mode-Quantization issue 1, which considers it harmless
     """
     linear = read(node, model)
     if linear is None or not linear.quantizes or linear.elem != U8 or linear.point != 0:
@@ -46,7 +46,7 @@ def uint8_read_as_int8(node: Node, model: Model) -> Iterator[Match]:
     reason = f" ({region.problem})" if region.problem else ""
     if lossless(fix):
         yield Match(
-            f"{described(linear)}: {title} reads it as int8, which the data's range allows",
+            f"{described(linear)}: {title} imports it as int8, which the data's range allows",
             node=node,
             fix=fix,
             severity=Severity.INFO,
@@ -54,7 +54,7 @@ def uint8_read_as_int8(node: Node, model: Model) -> Iterator[Match]:
         )
         return
     yield Match(
-        f"{described(linear)}: {title} reads it as int8, so that it saturates at -128 and 127 scales{reason}",
+        f"{described(linear)}: {title} imports it as int8, which saturates at -128 and 127 scales{reason}",
         node=node,
         fix=fix,
         reads=region.reads,
@@ -76,13 +76,13 @@ uint8_read_as_int8.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "no zero point: uint8 by default",
+        "without a zero point: uint8 by default",
         before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}> {{ {_BARE} }}",
         after=f"g (float[N,4] x) => (float[N,4] y) {_FLOATS}",
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "that gives up INT8 and has to be asked for",
+        "losing INT8 requires --numeric-fixes",
         f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}> {{ {_BARE} }}",
     ),
     Flagged(
@@ -92,14 +92,14 @@ uint8_read_as_int8.examples = [
         ir_version=3,
     ),
     Fixed(
-        "the data stay below 128 scales: int8 says the same",
+        "data below 128 scales: int8 is equivalent",
         before=f"""g (uint8[N,4] x) => (float[N,4] y) <float k = {{255}}, float s = {{0.01}}> {{
             {_NORMAL}  q = QuantizeLinear(n, s)  y = DequantizeLinear(q, s) }}""",
         after=f"""g (uint8[N,4] x) => (float[N,4] y) <float k = {{255}}, float s = {{0.01}}, int8 z = {{0}}> {{
             {_NORMAL}  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s) }}""",
     ),
     Fixed(
-        "a Sigmoid in 7 bits: all but NaN",
+        "a Sigmoid in 7 bits: equivalent except for NaN",
         before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00787402}, uint8 z = {0}> {
             n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00787402}, int8 z = {0}> {
@@ -115,11 +115,11 @@ uint8_read_as_int8.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "a Relu has no upper end",
+        "a Relu has no upper bound",
         f"g (float[N,4] w) => (float[N,4] y) <float s = {{0.1}}> {{ x = Relu(w)  {_BARE} }}",
     ),
     Fixed(
-        "the quantized numbers are a graph output: TensorRT would give int8",
+        "a quantized graph output: TensorRT would return int8",
         before="g (float[N,4] x) => (uint8[N,4] y) <float s = {0.1}> { y = QuantizeLinear(x, s) }",
         after="""g (float[N,4] x) => (uint8[N,4] y) <float s = {0.1}, float l = {0}, float h = {255}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Cast<to = UINT8>(c) }""",
@@ -127,7 +127,7 @@ uint8_read_as_int8.examples = [
         differs={"branch": "quantized values that leave a branch are not followed"},
     ),
     Fixed(
-        "a zero point for each channel, all of them 0",
+        "per-channel zero points, all 0",
         before="""g (float[N,2] x) => (float[N,2] y) <float[2] s = {0.1, 0.2}, uint8[2] z = {0, 0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (float[N,2] x) => (float[N,2] y)
@@ -136,7 +136,7 @@ uint8_read_as_int8.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "half precision divides in half precision",
+        "half precision, with the division in half precision",
         before="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <uint8 z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <float16 l = {f16(0.0)}, float16 h = {f16(255.0)}> {
@@ -145,7 +145,7 @@ uint8_read_as_int8.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "opset 23: the scale's type is the precision of the division, and the result has a type of its own",
+        "opset 23: the division uses the scale's type, the result has its own",
         before="""g (float16[N,4] x) => (float16[N,4] y) <float s = {0.1}> {
             q = QuantizeLinear(x, s)  y = DequantizeLinear<output_dtype = 10>(q, s) }""",
         after="""g (float16[N,4] x) => (float16[N,4] y) <float s = {0.1}, float l = {0}, float h = {255}> {
@@ -156,7 +156,7 @@ uint8_read_as_int8.examples = [
         safety=Safety.NUMERIC,
     ),
     Silent(
-        "int8, by zero point or by name",
+        "int8, by zero point or by output_dtype",
         """g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
             q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)
             p = QuantizeLinear<output_dtype = 3>(d, s)  y = DequantizeLinear(p, s) }""",

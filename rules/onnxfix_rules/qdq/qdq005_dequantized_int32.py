@@ -1,4 +1,4 @@
-"""QDQ005: int32 that is dequantized: the biases of quantized convolutions."""
+"""QDQ005: dequantized int32: the biases of quantized convolutions."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def dequantized_int32(node: Node, model: Model) -> Iterator[Match]:
     """A DequantizeLinear of int32, as quantizers write it for biases.
 
     ## Why it matters
-    The parser stops: `input has type Int32 but must have type FP8, FP4, Int4, Int8, or UInt8` (measured with
-    TensorRT-RTX 1.7.1, for constants and for tensors of run time alike). TensorRT adds biases in float.
+    The parser fails: `input has type Int32 but must have type FP8, FP4, Int4, Int8, or UInt8` (measured with
+    TensorRT-RTX 1.7.1, for constants and computed tensors alike). TensorRT adds biases in float.
 
     ## Fix
-    A constant is stored as the floats that it stands for; they take as many bytes. What is computed becomes
-    `Mul(Cast(x), scale)`. Both are exact: ONNX Runtime and the ONNX reference round int32 to float32 first and
-    multiply there, and so is it done here.
+    A constant is stored as its dequantized floats, which have the same size. A computed tensor becomes `Mul(Cast(x),
+    scale)`. Both are exact: ONNX Runtime and the ONNX reference also round int32 to float32 first and multiply in
+    float32.
 
-    None with a zero point other than 0 (ONNX: there is none for int32), and where an unknown rank or size is needed.
+    No fix for a nonzero zero point (ONNX defines none for int32), or if a required rank or size is unknown.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
@@ -50,7 +50,7 @@ def dequantized_int32(node: Node, model: Model) -> Iterator[Match]:
     if linear is None or linear.quantizes or linear.elem != TensorProto.INT32:
         return
     yield Match(
-        f"int32 is dequantized: {target_of(model).title} takes int8 and narrower types there",
+        f"int32 is dequantized: {target_of(model).title} supports only int8 and narrower types",
         node=node,
         fix=_remedy(linear, model),
         reads=tuple(v for v in (linear.data, linear.scale, linear.zero) if v is not None),
@@ -82,11 +82,11 @@ def _computed(linear: Linear, model: Model) -> Fix | None:
     product = draft.add("Mul", [numbers, name], output=output.name if single else "")
     if not single:
         draft.add("Cast", [product], output=output.name, to=linear.result)
-    return Fix("write Mul(Cast(x), scale)", shop.edits)
+    return Fix("replace by Mul(Cast(x), scale)", shop.edits)
 
 
 def _scale(shop: Workshop, linear: Linear, model: Model) -> str | None:
-    """The scale in float32, in a shape that broadcasts with the data; None where that is unknown."""
+    """The scale in float32, reshaped to broadcast with the data; None if that is unknown."""
     node, scale, rank = linear.node, linear.scale, model.shapes.rank(linear.data)
     if linear.scales is not None:
         found = spread(linear.scales, linear, rank, sizes(linear.data, model))
@@ -120,13 +120,13 @@ dequantized_int32.examples = [
         after="g (float[N,2] x) => (float[N,2] y) <float[2] d = {-1.5, 50000}> { y = Add(x, d) }",
     ),
     Fixed(
-        "a scale for each channel, and a zero point of 0",
+        "per-channel scales and a zero point of 0",
         before="""g (float[N,2] x) => (float[N,2] y) <int32[2] b = {-3, 4}, float[2] s = {0.5, 0.25},
             int32[2] z = {0, 0}> { d = DequantizeLinear<axis = 0>(b, s, z)  y = Add(x, d) }""",
         after="g (float[N,2] x) => (float[N,2] y) <float[2] d = {-1.5, 1}> { y = Add(x, d) }",
     ),
     Fixed(
-        "beyond 2**24 it is rounded to float first, as ONNX Runtime does",
+        "values above 2**24, rounded to float first, as in ONNX Runtime",
         before=f"g (float[N,1] x) => (float[N,1] y) <int32[1] b = {{16777217}}, float s = {{0.5}}> {{ {_ADD} }}",
         after="g (float[N,1] x) => (float[N,1] y) <float[1] d = {8388608}> { y = Add(x, d) }",
     ),
@@ -146,37 +146,37 @@ dequantized_int32.examples = [
             a = Add(x, d)  y = Add(a, e) }""",
     ),
     Fixed(
-        "int32 of run time",
+        "non-constant int32",
         before="g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}> { y = DequantizeLinear(x, s) }",
         after="g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}> { f = Cast<to = FLOAT>(x)  y = Mul(f, s) }",
     ),
     Fixed(
-        "int32 of run time, with a scale of run time for each channel",
+        "non-constant int32 with non-constant per-channel scales",
         before="g (int32[N,2,3] x, float[2] s) => (float[N,2,3] y) { y = DequantizeLinear(x, s) }",
         after="""g (int32[N,2,3] x, float[2] s) => (float[N,2,3] y) <int64[1] e = {1}> {
             f = Cast<to = FLOAT>(x)  t = Unsqueeze(s, e)  y = Mul(f, t) }""",
     ),
     Fixed(
-        "half precision is computed in float and rounded once",
+        "half precision, computed in float and rounded once",
         before="g (int32[N,4] x, float16 s) => (float16[N,4] y) { y = DequantizeLinear(x, s) }",
         after="""g (int32[N,4] x, float16 s) => (float16[N,4] y) { f = Cast<to = FLOAT>(x)  t = Cast<to = FLOAT>(s)
             m = Mul(f, t)  y = Cast<to = FLOAT16>(m) }""",
         opset=19,
     ),
     Fixed(
-        "the caller may give another bias",
+        "the bias may be overridden",
         before=f"""g (float[N,2] x, int32[2] b) => (float[N,2] y) <int32[2] b = {{1, 2}}, float s = {{0.5}}> {{
             {_ADD} }}""",
         after="""g (float[N,2] x, int32[2] b) => (float[N,2] y) <int32[2] b = {1, 2}, float s = {0.5}> {
             f = Cast<to = FLOAT>(b)  d = Mul(f, s)  y = Add(x, d) }""",
     ),
     Flagged(
-        "a zero point, which ONNX does not provide for",
+        "a nonzero zero point, which ONNX does not define",
         "g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int32 z = {3}> { y = DequantizeLinear(x, s, z) }",
         runs=False,
     ),
     Flagged(
-        "an unknown rank, and a scale for each channel",
+        "unknown rank with per-channel scales",
         """g (int32[N,2,3] w, int64[K] r) => (float[] y) <float[2] s = {0.1, 0.2}> {
             x = Reshape(w, r)  y = DequantizeLinear(x, s) }""",
         runs=False,

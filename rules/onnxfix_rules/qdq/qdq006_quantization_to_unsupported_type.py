@@ -1,4 +1,4 @@
-"""QDQ006: quantization to integer types that TensorRT has not: 16 bits, 2 bits, uint4."""
+"""QDQ006: quantization to integer types that TensorRT does not support: 16 bits, 2 bits, uint4."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ MISSING = (TensorProto.INT16, TensorProto.UINT16, U4, I2, U2)
 
 @rule("QDQ006", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[27])
 def quantization_to_unsupported_type(node: Node, model: Model) -> Iterator[Match]:
-    """A QuantizeLinear to a type that TensorRT has not: int16, uint16, uint4, int2 or uint2.
+    """A QuantizeLinear to a type that TensorRT does not support: int16, uint16, uint4, int2 or uint2.
 
     ## Why it matters
-    The parser stops. Measured with TensorRT-RTX 1.7.1: `Failed to import initializer` at the zero point (`Found
+    The parser fails. Measured with TensorRT-RTX 1.7.1: `Failed to import initializer` at the zero point (`Found
     unsupported datatype (5) when importing initializer: z` for int16, `ONNX initializer z cannot be imported into
     TensorRT!` for uint4), and `TensorRT only allows FP8, INT8, INT4, and FP4 quantization` or `Attribute output_dtype
-    specifies an unsupported data type` where the type is named by an attribute.
+    specifies an unsupported data type` if an attribute names the type.
 
     ## Fix
-    The integers are written in floats, float32 for 16 bits: `Clip(Round(x / s) + z, least, largest)` and
-    `(q - z) * s`. The bits of ONNX Runtime and of the ONNX reference, NaN aside. It has to be asked for: 16 bits are
-    mostly there to spare accuracy where TensorRT would not quantize at all, and to leave them out is then better still.
-    uint4 becomes int4 around 0 where the data cannot reach the ends.
+    The integers are written in floats, float32 for 16 bits: `Clip(Round(x / s) + z, least, largest)` and `(q - z) *
+    s`. Bit-identical to ONNX Runtime and the ONNX reference, except for NaN. Requires `--numeric-fixes`: 16 bits
+    mostly mark tensors whose accuracy matters, which TensorRT need not quantize at all, so removing the quantization
+    is better still. uint4 becomes int4 around 0 if the data cannot reach the limits.
 
-    None where a size or a reader is unknown.
+    No fix if a size or a reader is unknown.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
@@ -55,7 +55,7 @@ def quantization_to_unsupported_type(node: Node, model: Model) -> Iterator[Match
     region = around(linear, model)
     reason = f" ({region.problem})" if region.problem else ""
     yield Match(
-        f"{target_of(model).title} has no {name_of(linear.elem)} to quantize to{reason}",
+        f"{target_of(model).title} does not support quantization to {name_of(linear.elem)}{reason}",
         node=node,
         fix=remedies(region, model),
         reads=region.reads,
@@ -77,7 +77,7 @@ quantization_to_unsupported_type.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "uint16 by name alone, in half precision: the integers need float32",
+        "uint16 by output_dtype alone, in half precision: the integers need float32",
         before="""g (float16[N,4] x, float16 s) => (float16[N,4] y) {
             q = QuantizeLinear<output_dtype = 4>(x, s)  y = DequantizeLinear(q, s) }""",
         after="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <float l = {0}, float h = {65535}> {
@@ -89,7 +89,7 @@ quantization_to_unsupported_type.examples = [
         runs=False,
     ),
     Flagged(
-        "it has to be asked for",
+        "requires --numeric-fixes",
         f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int16 z = {{0}}> {{ {_PAIR} }}",
         opset=21,
         ir_version=10,
@@ -105,7 +105,7 @@ quantization_to_unsupported_type.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "from Microsoft's domain, which had it before ONNX",
+        "Microsoft's domain, which supported it before ONNX",
         before="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
             g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint16 z = {32768}> {
             q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
@@ -116,7 +116,7 @@ quantization_to_unsupported_type.examples = [
         safety=Safety.NUMERIC,
     ),
     Silent(
-        "uint4 around 8 is QDQ001's",
+        "uint4 around 8 is covered by QDQ001",
         f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.5}}, uint4 z = {{8}}> {{ {_PAIR} }}",
         opset=21,
         ir_version=10,
@@ -130,13 +130,13 @@ quantization_to_unsupported_type.examples = [
         ir_version=10,
     ),
     Silent(
-        "zero point of 16 bits at a DequantizeLinear",
+        "a 16-bit zero point at a DequantizeLinear",
         """g (int16[N,4] x) => (float[N,4] y) <float s = {0.1}, int16 z = {3}> { y = DequantizeLinear(x, s, z)
             }""",
         opset=21,
     ),
     Flagged(
-        "bfloat16 in opset 12, where nothing computes it",
+        "bfloat16 in opset 12, which has no operators for it",
         """<ir_version: 8, opset_import: ["" : 12, "com.microsoft" : 1]>
             g (bfloat16[N] x) => (bfloat16[N] y) <bfloat16 s = {bf16(0.5)}, uint16 z = {7}> {
             q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",

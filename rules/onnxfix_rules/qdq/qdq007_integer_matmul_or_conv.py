@@ -14,23 +14,23 @@ from ._remedy import floats
     "QDQ007", ops=("MatMulInteger", "ConvInteger"), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[27]
 )
 def integer_matmul_or_conv(node: Node, model: Model) -> Iterator[Match]:
-    """A MatMulInteger or ConvInteger, which TensorRT has no importer for.
+    """A MatMulInteger or ConvInteger, for which TensorRT has no importer.
 
     ## Why it matters
-    The parser stops at it: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1; NVIDIA's lists for TensorRT 8 to 11
-    have neither. ONNX Runtime's dynamic quantization makes such models: DynamicQuantizeLinear, MatMulInteger, Cast and
-    Mul.
+    The parser fails: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1; NVIDIA's operator lists for TensorRT 8 to
+    11 contain neither. ONNX Runtime's dynamic quantization writes such models: DynamicQuantizeLinear, MatMulInteger,
+    Cast and Mul.
 
     ## Fix
-    A MatMul or Conv of float32 tensors that hold the integers, less their zero points, and a Cast of the result to
-    int32. Exact where no sum, in whatever order, can reach 2**24: known from the constant weights (the largest sum of
-    their magnitudes in a column or filter), or from the static number of terms. Else sums are rounded to 24 bits, which
-    is within tolerance where they are scaled afterwards; it has to be asked for. A DynamicQuantizeLinear before it, and
-    everything else that hangs together with it, is written in floats along with it (QDQ009 says how).
+    A MatMul or Conv of float32 tensors that hold the integers minus their zero points, and a Cast of the result to
+    int32. Exact if no sum, in any order, can reach 2**24: known from the constant weights (the largest sum of their
+    magnitudes in a column or filter), or from the static number of terms. Otherwise sums are rounded to 24 bits,
+    which is within tolerance if they are scaled afterwards; this requires `--numeric-fixes`. The rest of the
+    quantized region, such as a DynamicQuantizeLinear before it, is written in floats as well (see QDQ009).
 
-    The result runs in float32, with weights four times as large. For INT8 execution quantize statically.
+    The result runs in float32, with weights four times as large. For INT8 execution use static quantization.
 
-    None where a zero point's shape is unknown.
+    No fix if a zero point's shape is unknown.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__MatMulInteger.html
@@ -50,20 +50,20 @@ def integer_matmul_or_conv(node: Node, model: Model) -> Iterator[Match]:
 
 integer_matmul_or_conv.examples = [
     Fixed(
-        "a product with constant weights: no sum reaches 2**24",
+        "constant weights: no sum reaches 2**24",
         before="""g (uint8[N,2] x) => (int32[N,2] y) <int8[2,2] w = {1, -2, 3, 4}> { y = MatMulInteger(x, w) }""",
         after="""g (uint8[N,2] x) => (int32[N,2] y) <float[2,2] w = {1, -2, 3, 4}> {
             f = Cast<to = FLOAT>(x)  p = MatMul(f, w)  y = Cast<to = INT32>(p) }""",
     ),
     Fixed(
-        "zero points: of the data, and of each column of the weights",
+        "zero points of the data and of each weight column",
         before="""g (uint8[N,2] x) => (int32[N,2] y) <int8[2,2] w = {1, -2, 3, 4}, uint8 a = {7}, int8[2] b = {1, -1}> {
             y = MatMulInteger(x, w, a, b) }""",
         after="""g (uint8[N,2] x) => (int32[N,2] y) <float[2,2] w = {0, -1, 2, 5}, float a = {7}> {
             f = Cast<to = FLOAT>(x)  d = Sub(f, a)  p = MatMul(d, w)  y = Cast<to = INT32>(p) }""",
     ),
     Fixed(
-        "both of run time",
+        "both factors not constant",
         before="g (uint8[M,3] x, int8[3,N] w) => (int32[M,N] y) { y = MatMulInteger(x, w) }",
         after="""g (uint8[M,3] x, int8[3,N] w) => (int32[M,N] y) {
             f = Cast<to = FLOAT>(x)  g = Cast<to = FLOAT>(w)  p = MatMul(f, g)  y = Cast<to = INT32>(p) }""",
@@ -82,15 +82,15 @@ integer_matmul_or_conv.examples = [
             f = Cast<to = FLOAT>(x)  g = Cast<to = FLOAT>(w)  p = MatMul(f, g)  y = Cast<to = INT32>(p) }""",
     ),
     Flagged(
-        "515 terms need not",
+        "515 terms may exceed it",
         "g (uint8[M,515] x, int8[515,2] w) => (int32[M,2] y) { y = MatMulInteger(x, w) }",
     ),
     Flagged(
-        "an unknown number of terms: that has to be asked for",
+        "an unknown number of terms requires --numeric-fixes",
         "g (uint8[M,K] x, int8[K,N] w) => (int32[M,N] y) { y = MatMulInteger(x, w) }",
     ),
     Fixed(
-        "a convolution: its padding stands for the zero point",
+        "a convolution, padded with the zero point",
         before="""g (uint8[N,1,4,4] x) => (int32[N,1,4,4] y) <uint8[1,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9},
             uint8 a = {3}, uint8[1] b = {2}> { y = ConvInteger<pads = [1, 1, 1, 1]>(x, w, a, b) }""",
         after="""g (uint8[N,1,4,4] x) => (int32[N,1,4,4] y)
@@ -98,7 +98,7 @@ integer_matmul_or_conv.examples = [
             f = Cast<to = FLOAT>(x)  d = Sub(f, a)  p = Conv<pads = [1, 1, 1, 1]>(d, w)  y = Cast<to = INT32>(p) }""",
     ),
     Fixed(
-        "what DynamicQuantizeLinear makes",
+        "the output of DynamicQuantizeLinear",
         before="""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {1, -2, 3, 4}> {
             q, s, z = DynamicQuantizeLinear(x)  i = MatMulInteger(q, w, z)  f = Cast<to = FLOAT>(i)  y = Mul(f, s) }""",
         after="""g (float[N,2] x) => (float[N,2] y)
@@ -111,7 +111,7 @@ integer_matmul_or_conv.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "a zero point for each row of the data, which ONNX Runtime refuses",
+        "zero points per row of the data, which ONNX Runtime refuses",
         before="""g (uint8[2,2] x) => (int32[2,2] y) <int8[2,2] w = {1, -2, 3, 4}, uint8[2] a = {7, 8}> {
             y = MatMulInteger(x, w, a) }""",
         after="""g (uint8[2,2] x) => (int32[2,2] y) <float[2,2] w = {1, -2, 3, 4}, float[2,1] a = {7, 8}> {

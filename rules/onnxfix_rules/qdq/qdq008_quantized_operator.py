@@ -42,31 +42,30 @@ _MIDDLE: dict[int, int] = {TensorProto.INT8: 0, TensorProto.UINT8: 128}
     hazards=[27],
 )
 def quantized_operator(node: Node, model: Model) -> Iterator[Match]:
-    """A QLinearConv or QLinearMatMul, which TensorRT has no importer for.
+    """A QLinearConv or QLinearMatMul, for which TensorRT has no importer.
 
     ## Why it matters
-    The parser stops at it: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1; NVIDIA's lists for TensorRT 8 to 11
-    have neither. Quantized operators are the form that ONNX Runtime's quantizer calls QOperator; TensorRT reads the
-    other one, QDQ: DequantizeLinear, Conv, QuantizeLinear.
+    The parser fails: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1; NVIDIA's operator lists for TensorRT 8 to
+    11 contain neither. ONNX Runtime's quantizer calls this format QOperator; TensorRT supports the other one, QDQ:
+    DequantizeLinear, Conv, QuantizeLinear.
 
     ## Fix
-    Both have to be asked for.
+    Both forms require `--numeric-fixes`.
 
-    - Where all types are signed around 0, or unsigned around the middle, which QDQ001 and QDQ002 make of it next: the
-      form that TensorRT has INT8 kernels for. DequantizeLinear of both factors, MatMul or Conv, QuantizeLinear; a bias
-      becomes the floats that it stands for. Where a sum lies in the middle between two steps, up to rounding, the
-      result may be the other step, and a comparison of the outputs may say so: one step of the scale is more than a
-      tolerance allows. Before opset 13 DequantizeLinear has no axis; weights with a scale for each filter then become
-      floats.
-    - Half precision would round the sums before they are quantized. ONNX has them in 32 bits, so scales of half
-      precision go together into one factor, as in onnx.reference, and that scales the sums in float32; DequantizeLinear
-      and QuantizeLinear get the scale 1. The same bits, as long as no sum reaches 2**24.
-    - With other zero points INT8 is out of reach, and the integers are written in floats, together with everything
-      that hangs together with them: `Clip(Round(MatMul(a - za, b - zb) * m) + zy, 0, 255)`. The bits of ONNX Runtime
-      as long as no sum reaches 2**24.
+    - If all types are signed around 0, or unsigned around the midpoint, which QDQ001 and QDQ002 convert next: the
+      form for which TensorRT has INT8 kernels. DequantizeLinear of both factors, MatMul or Conv, QuantizeLinear; a
+      bias becomes its dequantized floats. If a sum lies halfway between two steps, up to rounding, the result may be
+      the other step, and a comparison of the outputs may report it: one step of the scale exceeds the tolerance.
+      Before opset 13 DequantizeLinear has no axis; weights with per-filter scales then become floats.
+    - Half precision would round the sums before they are quantized. ONNX keeps them in 32 bits, so half-precision
+      scales are combined into one factor, as in onnx.reference, which scales the sums in float32; DequantizeLinear
+      and QuantizeLinear get scale 1. Bit-identical as long as no sum reaches 2**24.
+    - With other zero points INT8 is not possible, and the integers are written in floats, together with the whole
+      quantized region: `Clip(Round(MatMul(a - za, b - zb) * m) + zy, 0, 255)`. Bit-identical to ONNX Runtime as long
+      as no sum reaches 2**24.
 
-    Where sums cannot be written so (float32 scales of unknown shape), the first form is. None for float8, and where
-    neither can.
+    If the sums cannot be written that way (float32 scales of unknown shape), the first form is used. No fix for
+    float8, or if neither form is possible.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__QLinearConv.html
@@ -85,13 +84,13 @@ def quantized_operator(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _remedy(node: Node, model: Model) -> tuple[Fix | None, tuple[Node | Value, ...]]:
-    """The fix, and what it relies on."""
+    """The fix, and the values that it depends on."""
     own = tuple(value for value in node.inputs if value is not None)
     pairs = _as_pairs(node, model)
     if pairs is not None and _centered(node, model):
         return pairs, own
     region = region_of([node], model)
-    found = floats(region, model, "multiply in float32, which gives up INT8 execution")
+    found = floats(region, model, "multiply in float32, which loses INT8 execution")
     return (found, (*own, *region.reads)) if found is not None else (pairs, own)
 
 
@@ -105,7 +104,7 @@ def _centered(node: Node, model: Model) -> bool:
             return False
         weights = None if value is None else value.constant(WEIGHT_LIMIT)
         if weights is not None and weights.size:
-            # Each zero point with the weights of every channel: more than there is, and simple.
+            # Checks each zero point against the weights of every channel: stricter than needed, but simple.
             low, high = int(weights.min()) - int(zeros.max()), int(weights.max()) - int(zeros.min())
             if low < -128 or high > 127:
                 return False
@@ -119,7 +118,7 @@ def _as_pairs(node: Node, model: Model) -> Fix | None:
         edits = _Writer(node, model).run()
     except Unable:
         return None
-    return Fix("write DequantizeLinear, the operator, QuantizeLinear", edits, Safety.NUMERIC)
+    return Fix("replace by DequantizeLinear, the float operator, QuantizeLinear", edits, Safety.NUMERIC)
 
 
 class _Writer:
@@ -159,7 +158,7 @@ class _Writer:
         return shape is not None and all(size == 1 for size in shape) and len(shape) < 2
 
     def factor(self, index: int) -> str:
-        """The data at ``index``, whose scale and zero point follow it, as floats."""
+        """Dequantize the data at ``index``, which its scale and zero point follow."""
         data, scale, zero = (self.given(index + k) for k in range(3))
         if self.model.shapes.elem_type(data) not in _INTEGERS or self.kind(scale) not in FLOATS:
             raise Unable
@@ -174,7 +173,7 @@ class _Writer:
         return self.model.shapes.elem_type(scale) if self.node.opset >= 21 else TensorProto.FLOAT
 
     def scale(self, scale: Value) -> Value | str:
-        """The scale; 1 for one of half precision, in which the sums would be rounded before they are quantized."""
+        """The scale; 1 for a half-precision one, which would round the sums before they are quantized."""
         if self.kind(scale) == TensorProto.FLOAT:
             return scale
         shape = self.model.shapes.static_shape(scale)
@@ -183,14 +182,14 @@ class _Writer:
         return self.shop.constant(self.node, np.ones(shape, np.float32), "one")
 
     def axis(self, index: int, data: Value, scale: Value, zero: Value) -> int:
-        """The axis that a vector of scales is for."""
+        """The axis of a vector of scales."""
         shapes = self.model.shapes
         rank = shapes.rank(data)
         if rank is None or shapes.rank(scale) != 1 or not shapes.same_shape(scale, zero).yes:
             raise Unable
         if self.convolves:
             if index == 0:
-                raise Unable  # ONNX: one scale for the data
+                raise Unable  # ONNX: the data has one scale
             return 0
         if rank < 2:
             raise Unable
@@ -208,13 +207,13 @@ class _Writer:
         return self.shop.constant(self.node, floats, "dequantized")
 
     def bias(self, bias: Value) -> str:
-        """ONNX: the bias is quantized with the product of the two scales, around 0."""
+        """The dequantized bias. In ONNX its scale is the product of the two scales, around 0."""
         first, second = self.given(1), self.given(4)
         numbers, one, other = bias.constant(WEIGHT_LIMIT), first.constant(), second.constant()
         if numbers is not None and one is not None and other is not None and one.size == 1:
             scales = one.astype(np.float32).reshape(()) * other.astype(np.float32).reshape(-1)
             return self.shop.constant(self.node, numbers.astype(np.float32) * scales, "bias")
-        # Vectors of one scale and of many broadcast with the bias, which is a vector as well.
+        # Vectors of one scale and of many broadcast with the bias, which is also a vector.
         product = self.draft.add("Mul", [first, second])
         return self.draft.add("Mul", [self.shop.cast(self.node, bias.name, TensorProto.FLOAT), product])
 
@@ -225,7 +224,7 @@ _PRODUCT = """<float s = {0.11}, int8 z = {0}, int8[2,2] w = {1, -2, 3, 4}, floa
 
 quantized_operator.examples = [
     Fixed(
-        "a product of signed numbers around 0",
+        "a product of signed values around 0",
         before=f"g (int8[N,2] x) => (int8[N,2] y) {_PRODUCT}",
         after="""g (int8[N,2] x) => (int8[N,2] y) <float s = {0.11}, int8 z = {0}, int8[2,2] w = {1, -2, 3, 4},
             float t = {0.23}, int8 v = {0}, float u = {0.37}> { a = DequantizeLinear(x, s, z)
@@ -234,9 +233,9 @@ quantized_operator.examples = [
         ir_version=10,
         safety=Safety.NUMERIC,
     ),
-    Flagged("it has to be asked for", f"g (int8[N,2] x) => (int8[N,2] y) {_PRODUCT}"),
+    Flagged("requires --numeric-fixes", f"g (int8[N,2] x) => (int8[N,2] y) {_PRODUCT}"),
     Fixed(
-        "uint8 around 128, and a scale for each column of the second factor",
+        "uint8 around 128, and per-column scales of the second factor",
         before="""g (uint8[N,2] x) => (uint8[N,2] y) <float s = {0.11}, uint8 z = {128}, uint8[2,2] w = {1, 2, 3, 4},
             float[2] t = {0.23, 0.31}, uint8[2] v = {0, 1}, float u = {0.37}> {
             y = QLinearMatMul(x, s, z, w, t, v, u, z) }""",
@@ -248,7 +247,7 @@ quantized_operator.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "a convolution with a bias and a scale for each filter",
+        "a convolution with a bias and per-filter scales",
         before="""g (int8[N,1,4,4] x) => (int8[N,2,4,4] y) <float s = {0.5}, int8 z = {0},
             int8[2,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9}, float[2] t = {0.5, 0.25},
             int8[2] v = {0, 0}, float u = {0.91}, int32[2] b = {4, -8}> {
@@ -263,7 +262,7 @@ quantized_operator.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "opset 10 has no axis: such weights become floats",
+        "opset 10 has no axis: per-filter weights become floats",
         before="""g (int8[1,1,2,2] x) => (float[1,2,2,2] y) <float s = {0.5}, int8 z = {0},
             int8[2,1,1,1] w = {4, 8}, float[2] t = {0.5, 0.25}, int8[2] v = {0, 2}, float u = {8}> {
             q = QLinearConv(x, s, z, w, t, v, u, z)  y = DequantizeLinear(q, u, z) }""",
@@ -274,7 +273,7 @@ quantized_operator.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "a scale of run time, and a bias with it",
+        "a non-constant scale with a bias",
         before="""g (int8[N,1,2,2] x, float s) => (int8[N,1,2,2] y) <int8 z = {0}, int8[1,1,1,1] w = {4},
             float t = {0.53}, int8 v = {0}, float u = {0.87}, int32[1] b = {4}> {
             y = QLinearConv(x, s, z, w, t, v, u, z, b) }""",
@@ -287,7 +286,7 @@ quantized_operator.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "scales of half precision: what they make together scales the sums, which float32 holds",
+        "half-precision scales, combined to scale the sums in float32",
         before="""g (int8[N,2] x) => (int8[N,2] y) <float16 s = {7875}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
             float16[2] t = {f16(0.00705, 0.01016)}, int8[2] v = {0, 0}, float16 u = {f16(0.0107)}> {
             y = QLinearMatMul(x, s, z, w, t, v, u, z) }""",
@@ -313,7 +312,7 @@ quantized_operator.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "scales and zero points of run time, in half precision, as in ONNX's own node models",
+        "non-constant scales and zero points in half precision, as in ONNX's node tests",
         before="""g (int8[2,4] x, float16[1] s, int8[1] z, int8[4,3] w, float16[1] t, int8[1] v,
             float16[1] u, int8[1] o) => (int8[2,3] y) { y = QLinearMatMul(x, s, z, w, t, v, u, o) }""",
         after="""g (int8[2,4] x, float16[1] s, int8[1] z, int8[4,3] w, float16[1] t, int8[1] v,
@@ -327,7 +326,7 @@ quantized_operator.examples = [
         differs={"branch": "quantized values that leave a branch are not followed"},
     ),
     Fixed(
-        "other zero points: the sums of integers in floats",
+        "other zero points: integer sums in floats",
         before="""g (uint8[N,2] x) => (uint8[N,2] y) <float s = {0.5}, uint8 z = {3}, int8[2,2] w = {1, -2, 3, 4},
             float t = {0.25}, int8 v = {1}, float u = {0.375}, uint8 o = {7}> {
             y = QLinearMatMul(x, s, z, w, t, v, u, o) }""",
@@ -339,7 +338,7 @@ quantized_operator.examples = [
         differs={"branch": "quantized values that leave a branch are not followed"},
     ),
     Fixed(
-        "what follows is written along with it: two convolutions, the second for each filter",
+        "two convolutions in sequence, the second with per-filter scales, change together",
         before="""g (uint8[N,1,4,4] x) => (float[N,2,2,2] y) <float s = {0.5}, uint8 z = {3},
             uint8[1,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float t = {0.5}, uint8 v = {0}, float u = {0.25},
             int8[2,1,1,1] k = {4, 8}, float[2] j = {0.5, 0.25}, int8[2] i = {0, 0}, int32[2] b = {4, -8}> {
@@ -354,7 +353,7 @@ quantized_operator.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "a scale for each row in each batch, which DequantizeLinear cannot say: the sums can be scaled so",
+        "scales per row and batch, which DequantizeLinear cannot represent: the sums are scaled",
         before="""g (uint8[2,1,2] x) => (uint8[2,1,2] y) <float[2,1,1] s = {0.5, 0.25}, uint8[2,1,1] z = {3, 4},
             int8[2,2] w = {1, -2, 3, 4}, float t = {0.5}, int8 v = {0}, float u = {0.75}, uint8 o = {3}> {
             y = QLinearMatMul(x, s, z, w, t, v, u, o) }""",
@@ -376,7 +375,7 @@ quantized_operator.examples = [
         runs=False,
     ),
     Silent(
-        "the form that it becomes",
+        "the form after the fix",
         """g (float[N,2] x) => (float[N,2] y) <float s = {0.1}, int8 z = {0}, int8[2,2] w = {1, -2, 3, 4}> {
             q = QuantizeLinear(x, s, z)  a = DequantizeLinear(q, s, z)  b = DequantizeLinear(w, s, z)
             y = MatMul(a, b) }""",

@@ -12,21 +12,21 @@ from ._remedy import floats
 
 @rule("QDQ009", ops=("DynamicQuantizeLinear",), safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[27])
 def dynamic_quantization(node: Node, model: Model) -> Iterator[Match]:
-    """A DynamicQuantizeLinear, which TensorRT has no importer for.
+    """A DynamicQuantizeLinear, for which TensorRT has no importer.
 
     ## Why it matters
-    The parser stops at it: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1; NVIDIA's lists for TensorRT 8 to 11 do
-    not have it, and zero points of run time are refused anyway.
+    The parser fails: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1; NVIDIA's operator lists for TensorRT 8 to
+    11 do not contain it, and TensorRT refuses non-constant zero points anyway.
 
     ## Fix
     Its definition, in floats that hold the integers: minimum and maximum of the data, extended to 0; scale and zero
-    point from them; `Clip(Round(x / s) + z, 0, 255)`. What reads the integers follows: DequantizeLinear becomes
-    `(q - z) * s`, MatMulInteger and ConvInteger products of floats (QDQ007), nodes that move elements stay. The bits of
-    ONNX Runtime, NaN aside. It has to be asked for: it costs some twenty layers and two reductions over the data,
-    where leaving quantization out altogether costs nothing.
+    point from them; `Clip(Round(x / s) + z, 0, 255)`. The readers of the integers change with it: DequantizeLinear
+    becomes `(q - z) * s`, MatMulInteger and ConvInteger products of floats (QDQ007); nodes that move elements stay.
+    Bit-identical to ONNX Runtime, except for NaN. Requires `--numeric-fixes`: it adds some twenty layers and two
+    reductions over the data, whereas removing the quantization altogether costs nothing.
 
-    For all zeros the scale is 1, as in ONNX Runtime; the ONNX reference says 1/255, ONNX's function body 0. The
-    integers are 0 in any case.
+    For all-zero data the scale is 1, as in ONNX Runtime; the ONNX reference returns 1/255, ONNX's function body 0.
+    The integers are 0 in any case.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html
@@ -40,7 +40,7 @@ def dynamic_quantization(node: Node, model: Model) -> Iterator[Match]:
     yield Match(
         f"{target_of(model).title} does not import {node.op_type}{reason}",
         node=node,
-        fix=floats(region, model, "write its definition in floats"),
+        fix=floats(region, model, "decompose it in floats"),
         reads=region.reads,
     )
 
@@ -55,7 +55,7 @@ _NUMBERS = "float o = {0}, float t = {255}, float k = {1}"
 
 dynamic_quantization.examples = [
     Fixed(
-        "dequantized again",
+        "the result is dequantized",
         before=f"g (float[N,2] x) => (float[N,2] y) {{ {_PAIR} }}",
         after=f"g (float[N,2] x) => (float[N,2] y) <{_NUMBERS}> {{ {_BODY}  v = Sub(q3, i3)  y = Mul(v, s) }}",
         safety=Safety.NUMERIC,
@@ -71,16 +71,16 @@ dynamic_quantization.examples = [
             "function": "quantized values that leave a function are not followed",
         },
     ),
-    Flagged("it has to be asked for", f"g (float[N,2] x) => (float[N,2] y) {{ {_PAIR} }}"),
+    Flagged("requires --numeric-fixes", f"g (float[N,2] x) => (float[N,2] y) {{ {_PAIR} }}"),
     Flagged(
-        "a reader of which nothing is known",
+        "an unknown reader",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[N,2] x) => (float[N,2] y) {
             q, s, z = DynamicQuantizeLinear(x)  y = my.Op(q, s, z) }""",
         safety=Safety.NUMERIC,
         runs=False,
     ),
     Silent(
-        "a scale that is known before the data",
+        "a QuantizeLinear with a constant scale",
         """g (float[N,2] x) => (float[N,2] y) <float s = {0.1}, int8 z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
     ),

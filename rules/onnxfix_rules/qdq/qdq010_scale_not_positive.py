@@ -15,20 +15,20 @@ from ._remedy import around, floats
 
 @rule("QDQ010", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[6])
 def scale_not_positive(node: Node, model: Model) -> Iterator[Match]:
-    """A QuantizeLinear or DequantizeLinear with a scale that is zero, negative or NaN.
+    """A QuantizeLinear or DequantizeLinear with a zero, negative or NaN scale.
 
     ## Why it matters
-    The parser stops: `Scale coefficients must all be positive` (measured with TensorRT-RTX 1.7.1, for one such scale
-    among many, too). ONNX does not ask for it. Zeros come from channels whose weights are all zero; frameworks that
-    derive the scale from the largest weight write 0 for them.
+    The parser fails: `Scale coefficients must all be positive` (measured with TensorRT-RTX 1.7.1, also for one such
+    scale among many). ONNX does not require positive scales. Zero scales come from channels whose weights are all
+    zero, in frameworks that derive the scale from the largest weight.
 
     ## Fix
-    - Constant weights with scales of 0: scale 1 and weight 0 there. Exact, unless a negative weight times 0 made -0.0;
-      then it has to be asked for.
-    - Constant weights with negative scales: the floats that they stand for. The same bits, without INT8 execution; it
-      has to be asked for.
-    - Activations with negative scales: the integers in floats (as QDQ003), on demand. With a scale of 0 there is
-      nothing that the result could be.
+    - Constant weights with scale 0: scale 1 and weight 0 instead. Exact, unless a negative weight times 0 gave -0.0;
+      then it requires `--numeric-fixes`.
+    - Constant weights with negative scales: their dequantized floats. Bit-identical, but without INT8 execution;
+      requires `--numeric-fixes`.
+    - Activations with negative scales: the integers in floats (see QDQ003); requires `--numeric-fixes`. For
+      activations a scale of 0 has no defined result.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
@@ -41,7 +41,8 @@ def scale_not_positive(node: Node, model: Model) -> Iterator[Match]:
     if (scales > 0).all():
         return
     yield Match(
-        f"{linear.scale.name!r} is not positive everywhere: {target_of(model).title} takes positive scales only",
+        f"{linear.scale.name!r} is not positive everywhere: {target_of(model).title} supports only "
+        "positive scales",
         node=node,
         fix=_remedy(linear, scales, model),
         reads=tuple(v for v in (linear.data, linear.scale, linear.zero) if v is not None),
@@ -64,7 +65,7 @@ def _remedy(linear: Linear, scales: Array, model: Model) -> Fix | None:
 
 
 def _without_zeros(linear: Linear, weights: Array) -> Fix | None:
-    """Scale 1 where it was 0, and there the weights that mean 0."""
+    """Replace scale 0 by 1, and the affected weights by those that represent 0."""
     assert linear.scales is not None
     placed = spread(linear.scales, linear, weights.ndim, list(weights.shape))
     before = dequantized(linear, weights)
@@ -79,9 +80,9 @@ def _without_zeros(linear: Linear, weights: Array) -> Fix | None:
     if not np.array_equal(cleared.astype(np.int64), weights.astype(np.int64)):
         draft.set_input(linear.node, 0, shop.constant(linear.node, cleared, "cleared"))
     draft.set_input(linear.node, 1, shop.constant(linear.node, ones.astype(linear.scales.dtype), "scale"))
-    # What a dead channel gave is 0.0 or, from a negative offset, -0.0.
+    # The result of a dead channel was 0.0 or, for a negative offset, -0.0.
     signed = bool(np.signbit(before[dead].astype(np.float64)).any())
-    return Fix("take 1 for scales of 0", shop.edits, Safety.NUMERIC if signed else Safety.EXACT)
+    return Fix("replace scales of 0 by 1", shop.edits, Safety.NUMERIC if signed else Safety.EXACT)
 
 
 _ADD = "d = DequantizeLinear(w, s)  y = Add(x, d)"
@@ -89,14 +90,14 @@ _ADD = "d = DequantizeLinear(w, s)  y = Add(x, d)"
 
 scale_not_positive.examples = [
     Fixed(
-        "a dead channel: its weights are 0, and so is its scale",
+        "a dead channel: weights and scale are 0",
         before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 0}}> {{
             {_ADD} }}""",
         after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1}}> {{
             {_ADD} }}""",
     ),
     Fixed(
-        "weights that a scale of 0 makes 0",
+        "weights that a zero scale turns into 0",
         before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 7, 2, 9}}, float[2] s = {{0.5, 0}}> {{
             {_ADD} }}""",
         after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1}}> {{
@@ -111,7 +112,7 @@ scale_not_positive.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "which has to be asked for",
+        "-0.0 requires --numeric-fixes",
         f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, -7, 2, 9}}, float[2] s = {{0.5, 0}}> {{
             {_ADD} }}""",
     ),
@@ -124,7 +125,7 @@ scale_not_positive.examples = [
             u = DequantizeLinear(q, t)  y = Mul(x, s)  v = Identity(w) }""",
     ),
     Fixed(
-        "a negative scale: floats",
+        "negative scales of weights: floats",
         before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 2, 3, 0}}, float[2] s = {{0.5, -1}}> {{
             {_ADD} }}""",
         after="g (float[N,2] x) => (float[N,2] y) <float[2,2] d = {0.5, -2, 1.5, -0}> { y = Add(x, d) }",
@@ -140,7 +141,7 @@ scale_not_positive.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "a scale of 0 for activations has no meaning",
+        "a zero scale of activations",
         """g (float[N,2] x) => (float[N,2] y) <float s = {0}, int8 z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         safety=Safety.NUMERIC,
@@ -151,7 +152,7 @@ scale_not_positive.examples = [
             {_ADD} }}""",
     ),
     Silent(
-        "a scale that the caller gives",
+        "a scale that is a graph input",
         f"""g (float[N,2] x, float[2] s) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}},
             float[2] s = {{0.5, 0}}> {{ {_ADD} }}""",
     ),

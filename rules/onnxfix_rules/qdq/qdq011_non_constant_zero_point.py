@@ -1,4 +1,4 @@
-"""QDQ011: zero points that are known only when the model runs."""
+"""QDQ011: zero points that are not constant."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ MAX_NODES = 64
 
 @rule("QDQ011", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[27])
 def non_constant_zero_point(node: Node, model: Model) -> Iterator[Match]:
-    """A QuantizeLinear or DequantizeLinear whose zero point is a graph input, or is computed from one.
+    """A QuantizeLinear or DequantizeLinear whose zero point is a graph input, or computed from one.
 
     ## Why it matters
-    The builder stops: ``IQuantizeLayer/IDequantizeLayer node_of_q has `zero_point` which is not an initializer``
-    (measured with TensorRT-RTX 1.7.1); a zero point that is computed fails before that, at the Cast to uint8:
-    `TensorRT does not support UINT8 types for intermediate tensors`. A default that the caller may override is read as
-    a constant, and refused unless it is 0; as uint8 it is misread as int8 (QDQ004). A scale of run time is accepted.
+    The builder fails: ``IQuantizeLayer/IDequantizeLayer node_of_q has `zero_point` which is not an initializer``
+    (measured with TensorRT-RTX 1.7.1); a computed zero point already fails at the Cast to uint8: `TensorRT does not
+    support UINT8 types for intermediate tensors`. The parser treats a default that the caller may override as a
+    constant, and refuses it unless it is 0; as uint8 it is misread as int8 (QDQ004). A non-constant scale is
+    supported.
 
     ## Fix
-    The integers are written in floats, `Clip(Round(x / s) + z, least, largest)` and `(q - z) * s`, with the zero point
-    cast to float, or taken before its Cast to uint8 where that is known to round nothing. It has to be asked for,
-    since there is no INT8 execution then; a DequantizeLinear by itself is exact.
+    The integers are written in floats, `Clip(Round(x / s) + z, least, largest)` and `(q - z) * s`, with the zero
+    point cast to float, or used before its Cast to uint8 if that is known to round nothing. Requires
+    `--numeric-fixes`, since INT8 execution is lost; a DequantizeLinear alone is exact.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
@@ -42,8 +43,8 @@ def non_constant_zero_point(node: Node, model: Model) -> Iterator[Match]:
         return
     reason = f" ({region.problem})" if region.problem else ""
     yield Match(
-        f"the zero point {linear.zero.name!r} is known at run time only: {target_of(model).title} takes constants"
-        f"{reason}",
+        f"the zero point {linear.zero.name!r} is not constant, which {target_of(model).title} "
+        f"requires{reason}",
         node=node,
         fix=floats(region, model),
         reads=region.reads,
@@ -51,7 +52,7 @@ def non_constant_zero_point(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _refused(linear: Linear, zero: Value, model: Model) -> bool:
-    """Whether the parser cannot know the zero point, or knows one that it refuses or misreads."""
+    """Whether the parser cannot fold the zero point, or folds it to one that it refuses or misreads."""
     if zero.initializer is None:
         return _depends_on_input(zero, model)
     if not zero.is_input:
@@ -61,9 +62,9 @@ def _refused(linear: Linear, zero: Value, model: Model) -> bool:
 
 
 def _depends_on_input(value: Value, model: Model) -> bool:
-    """Whether the value is computed from a graph input, as far as some nodes up show it.
+    """Whether the value is computed from a graph input, within a limited number of producers.
 
-    DynamicQuantizeLinear is QDQ009's matter.
+    DynamicQuantizeLinear is covered by QDQ009.
     """
     pending = [value]
     seen: set[int] = set()
@@ -83,7 +84,7 @@ def _depends_on_input(value: Value, model: Model) -> bool:
 
 
 def _elsewhere(zero: Value, region: Region) -> bool:
-    """Whether a QuantizeLinear of the region has the same zero point and stands for this one."""
+    """Whether a QuantizeLinear of the region has the same zero point and reports it."""
     return any(other.zero is zero for other in region.quantizers)
 
 
@@ -100,11 +101,11 @@ non_constant_zero_point.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "it has to be asked for",
+        "requires --numeric-fixes",
         f"g (float[N,4] x, uint8 z) => (float[N,4] y) <float s = {{0.1}}> {{ {_PAIR} }}",
     ),
     Fixed(
-        "one for each channel, and a scale of run time with it",
+        "per-channel zero points with a non-constant scale",
         before="""g (float[N,2,3] x, int8[2] z, float[2] s) => (float[N,2,3] y) {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (float[N,2,3] x, int8[2] z, float[2] s) => (float[N,2,3] y)
@@ -115,7 +116,7 @@ non_constant_zero_point.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "a default that the caller may override, and that is refused as it is",
+        "a default that may be overridden and is refused as it is",
         before=f"g (float[N,4] x, int8 z) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{3}}> {{ {_PAIR} }}",
         after="""g (float[N,4] x, int8 z) => (float[N,4] y)
             <float s = {0.1}, int8 z = {3}, float l = {-128}, float h = {127}> {
@@ -124,7 +125,7 @@ non_constant_zero_point.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "computed: ONNX's own definition of DynamicQuantizeLinear",
+        "computed: ONNX's definition of DynamicQuantizeLinear",
         before="""g (float[N,4] x, float s, float m) => (uint8[N,4] q, uint8 z) <float l = {0}, float h = {255}> {
             a = Div(m, s)  b = Sub(l, a)  c = Clip(b, l, h)  r = Round(c)  w = Cast<to = UINT8>(r)  z = Identity(w)
             q = QuantizeLinear(x, s, w) }""",
@@ -140,17 +141,17 @@ non_constant_zero_point.examples = [
         },
     ),
     Silent(
-        "a default that the parser takes",
+        "a default that the parser accepts",
         f"g (float[N,4] x, int8 z) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{0}}> {{ {_PAIR} }}",
     ),
     Fixed(
-        "a DequantizeLinear by itself",
+        "a DequantizeLinear alone",
         before="g (int8[N,4] x, int8 z) => (float[N,4] y) <float s = {0.1}> { y = DequantizeLinear(x, s, z) }",
         after="""g (int8[N,4] x, int8 z) => (float[N,4] y) <float s = {0.1}> {
             f = Cast<to = FLOAT>(x)  g = Cast<to = FLOAT>(z)  b = Sub(f, g)  y = Mul(b, s) }""",
     ),
     Fixed(
-        "blocks",
+        "blocked quantization",
         before="""g (uint8[2,5] x, uint8[2,3] z, float[2,3] s) => (float[2,5] y) {
             y = DequantizeLinear<axis = 1, block_size = 2>(x, s, z) }""",
         after="""g (uint8[2,5] x, uint8[2,3] z, float[2,3] s) => (float[2,5] y) <int64[5] i = {0, 0, 1, 1, 2}> {
@@ -165,11 +166,11 @@ non_constant_zero_point.examples = [
             z = Cast<to = INT8>(i)  {_PAIR} }}""",
     ),
     Silent(
-        "a scale of run time is fine",
+        "a non-constant scale is supported",
         f"g (float[N,4] x, float s) => (float[N,4] y) <int8 z = {{0}}> {{ {_PAIR} }}",
     ),
     Silent(
-        "DynamicQuantizeLinear's is QDQ009's",
+        "DynamicQuantizeLinear is covered by QDQ009",
         """g (float[N,4] x) => (float[N,4] y) { q, s, z = DynamicQuantizeLinear(x)
             y = DequantizeLinear(q, s, z) }""",
     ),

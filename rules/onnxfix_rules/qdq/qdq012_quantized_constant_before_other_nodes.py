@@ -1,4 +1,4 @@
-"""QDQ012: quantized constants that something else than DequantizeLinear reads."""
+"""QDQ012: quantized constants with readers other than DequantizeLinear."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KINDS = (I8, U8, I4)
 
 @dataclass(frozen=True)
 class Chain:
-    """A constant, the nodes that move it (the first of them first), and the node that reads the last one's output."""
+    """A constant, the nodes that move it (in order), and the node that reads the last one's output."""
 
     constant: Value
     moves: tuple[Node, ...]
@@ -53,23 +53,24 @@ class Chain:
     types=_KINDS,
 )
 def quantized_constant_before_other_nodes(node: Node, model: Model) -> Iterator[Match]:
-    """A constant of int8 that a node moves or casts before it is dequantized.
+    """An int8 constant that is moved or cast before it is dequantized.
 
     ## Why it matters
-    To TensorRT int8 is a quantized type. The builder stops: `Quantized constant (w) is only allowed before DQ or
+    TensorRT treats int8 as a quantized type. The builder fails: `Quantized constant (w) is only allowed before DQ or
     PLUGIN_V2 or kPLUGIN_V3 node. If this constant is not intended as a quantized floating-point value, consider using
-    other data types` (measured with TensorRT-RTX 1.7.1, for Transpose, Reshape, Identity, Gather and Cast). Constants
-    of uint8 become int32 in the parser, which DequantizeLinear then refuses; cast, they are fine.
+    other data types` (measured with TensorRT-RTX 1.7.1, for Transpose, Reshape, Identity, Gather and Cast). The
+    parser turns uint8 constants into int32, which DequantizeLinear then refuses; with a Cast they work.
 
     ## Fix
-    - Moved by constants only (Transpose, Reshape, Squeeze, Unsqueeze, Flatten, Identity): the constant is stored as
-      it comes out.
-    - Moved by data of run time, as a Gather of an embedding, with one scale for all: dequantized first, moved then.
-    - Cast: `DequantizeLinear` with scale 1, which is a Cast, where the constant is.
+    - Moved by nodes with constant parameters only (Transpose, Reshape, Squeeze, Unsqueeze, Flatten, Identity): the
+      moved constant is stored.
+    - Moved depending on runtime data, such as the Gather of an embedding, with one scale: dequantized first, then
+      moved.
+    - Cast: `DequantizeLinear` with scale 1, which is equivalent to a Cast, at the constant.
 
-    All are exact: moving commutes with what is done to each element alone.
+    All are exact: moving elements commutes with elementwise operations.
 
-    None where something else reads the moved integers, or with scales for each channel and moves of run time.
+    No fix if another node reads the moved integers, or for per-channel scales with data-dependent moves.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
@@ -79,8 +80,8 @@ def quantized_constant_before_other_nodes(node: Node, model: Model) -> Iterator[
         return
     what = f"{chain.moves[0].op_type} of" if chain.moves else "Cast of"
     yield Match(
-        f"{what} the quantized constant {chain.constant.name!r}: {target_of(model).title} takes those at "
-        "DequantizeLinear only",
+        f"{what} the quantized constant {chain.constant.name!r}: {target_of(model).title} supports those "
+        "only at DequantizeLinear",
         node=node,
         fix=_remedy(chain, model),
         reads=(chain.constant, *chain.moves, *(v for m in chain.moves for v in m.inputs if v is not None)),
@@ -88,7 +89,7 @@ def quantized_constant_before_other_nodes(node: Node, model: Model) -> Iterator[
 
 
 def _chain(node: Node, model: Model) -> Chain | None:
-    """The moves between a quantized constant and this node; None where there is no such constant at the top."""
+    """The moves between a quantized constant and this node; None if the chain does not start at such a constant."""
     moves: list[Node] = []
     value = node.input(0)
     while value is not None and not value.is_constant:
@@ -125,13 +126,13 @@ def _remedy(chain: Chain, model: Model) -> Fix | None:
 
 
 def _plain(linear: Linear, model: Model) -> bool:
-    """One scale and zero point for all elements, and no rank that depends on theirs."""
+    """Whether one scale and zero point apply to all elements, independent of the rank."""
     shapes = [model.shapes.static_shape(v) for v in (linear.scale, linear.zero) if v is not None]
     return linear.kind == "tensor" and all(shape in ((), (1,)) for shape in shapes)
 
 
 def _folded(chain: Chain) -> Fix | None:
-    """The constant as the moves leave it."""
+    """The constant after all moves."""
     array = chain.constant.constant(WEIGHT_LIMIT)
     for node in chain.moves:
         array = None if array is None else moved_constant(node, array)
@@ -143,7 +144,7 @@ def _folded(chain: Chain) -> Fix | None:
 
 
 def _raised(chain: Chain, linear: Linear | None, kind: np.dtype[np.generic] | None) -> Fix | None:
-    """Dequantize where the constant is, and move floats. Without ``linear`` the end is a Cast, and the scale 1."""
+    """Dequantize at the constant and move floats. Without ``linear`` the chain ends in a Cast, and the scale is 1."""
     end = chain.end
     for move in chain.moves:
         output = move.output(0)
@@ -159,7 +160,7 @@ def _raised(chain: Chain, linear: Linear | None, kind: np.dtype[np.generic] | No
             if value is not None and operand is None:
                 return None
             inputs += [] if operand is None else [operand]
-        # With one scale an axis means nothing, and the constant may have fewer of them.
+        # With one scale the axis is irrelevant, and the constant may have fewer axes.
         name = shop.like(
             end, "DequantizeLinear", inputs, domain=end.domain, without=("axis", "block_size"), before=first
         )
@@ -178,13 +179,15 @@ def _raised(chain: Chain, linear: Linear | None, kind: np.dtype[np.generic] | No
     last = chain.moves[-1].output(0)
     assert last is not None
     if linear is None and end.attr("to") != TensorProto.FLOAT:
-        return Fix("dequantize the constant with scale 1 first", shop.edits)  # the Cast goes on from float
+        return Fix(
+            "dequantize the constant with scale 1 first", shop.edits
+        )  # the Cast then starts from float
     shop.at(end).bypass(end, last)
     return Fix("dequantize the constant first", shop.edits)
 
 
 def _recast(shop: Workshop, end: Node, name: str) -> Fix | None:
-    """A Cast right after the constant."""
+    """A Cast directly after the constant."""
     output = end.output(0)
     if output is None:
         return None
@@ -197,10 +200,10 @@ def _recast(shop: Workshop, end: Node, name: str) -> Fix | None:
 
 
 def _readable(shop: Workshop, node: Node, value: Value) -> str | None:
-    """What ``node`` may read for the value without another order of the nodes, None where it cannot."""
+    """The name that ``node`` may read for the value without reordering nodes, None if there is none."""
     if value.producer is None:
         return value.name if node.scope.lookup(value.name) is value else None
-    array = value.constant()  # a Constant node, which may stand further down
+    array = value.constant()  # a Constant node, which may come later
     return None if array is None else shop.constant(node, array, "parameter")
 
 
@@ -221,21 +224,21 @@ quantized_constant_before_other_nodes.examples = [
             d = DequantizeLinear(u, s)  y = MatMul(x, d) }""",
     ),
     Fixed(
-        "an embedding: rows are picked at run time, so they are dequantized first",
+        "an embedding: dequantized before the non-constant Gather",
         before="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
             t = Gather(w, i)  y = DequantizeLinear(t, s) }""",
         after="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
             d = DequantizeLinear(w, s)  y = Gather(d, i) }""",
     ),
     Fixed(
-        "uint8 with a zero point likewise, which QDQ002 takes away next",
+        "uint8 with a zero point, which QDQ002 then removes",
         before="""g (int64[N] i) => (float[N,2] y) <uint8[2,2] w = {0, 200, 3, 4}, float s = {0.5}, uint8 z = {128}> {
             t = Gather(w, i)  y = DequantizeLinear(t, s, z) }""",
         after="""g (int64[N] i) => (float[N,2] y) <uint8[2,2] w = {0, 200, 3, 4}, float s = {0.5}, uint8 z = {128}> {
             d = DequantizeLinear(w, s, z)  y = Gather(d, i) }""",
     ),
     Fixed(
-        "picked and scaled by hand",
+        "gathered and scaled by Cast and Mul",
         before="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
             t = Gather(w, i)  f = Cast<to = FLOAT>(t)  y = Mul(f, s) }""",
         after="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}, float k = {1}> {
@@ -261,49 +264,49 @@ quantized_constant_before_other_nodes.examples = [
             t = Transpose(w)  d = DequantizeLinear(u, s)  y = MatMul(x, d) }""",
     ),
     Flagged(
-        "rows that something else reads as they are",
+        "gathered rows with a second reader",
         """g (int64[N] i) => (float[N,2] y, int8[N,2] t) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
             t = Gather(w, i)  y = DequantizeLinear(t, s) }""",
     ),
     Flagged(
-        "rows that another node reads as they are",
+        "gathered rows read by another node",
         """g (int64[N] i) => (float[N,2] y, int8[2,N] v) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
             t = Gather(w, i)  y = DequantizeLinear(t, s)  v = Transpose(t) }""",
     ),
     Fixed(
-        "a Constant node that stands behind the Gather",
+        "a Constant node after the Gather",
         before="""g (int64[N] i) => (float[N,2] y) { w = Constant<value = int8[3,2] {1, 2, 3, 4, 5, 6}>()
             t = Gather(w, i)  s = Constant<value = float {0.5}>()  y = DequantizeLinear(t, s) }""",
         after="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
             d = DequantizeLinear(w, s)  y = Gather(d, i) }""",
     ),
     Flagged(
-        "cast to bytes, where -1 wraps",
+        "a Cast to uint8, where -1 wraps",
         """g (int64[N] i) => (uint8[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, -1}> {
             t = Gather(w, i)  y = Cast<to = UINT8>(t) }""",
     ),
     Flagged(
-        "picked at run time, with a scale for each column",
+        "a non-constant Gather with per-column scales",
         """g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float[2] s = {0.5, 1}> {
             t = Gather(w, i)  y = DequantizeLinear(t, s) }""",
     ),
     Silent(
-        "dequantized at once",
+        "dequantized directly",
         """g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
             d = DequantizeLinear(w, s)  y = Gather(d, i) }""",
     ),
     Silent(
-        "uint8 that is cast: the parser makes int32 of it",
+        "a cast uint8 constant: the parser makes it int32",
         """g (int64[N] i) => (float[N,2] y) <uint8[3,2] w = {1, 2, 3, 4, 5, 6}> {
             t = Gather(w, i)  y = Cast<to = FLOAT>(t) }""",
     ),
     Silent(
-        "what is quantized at run time may move",
+        "a tensor quantized in the graph may be moved",
         """g (float[N,2] x) => (float[2,N] y) <float s = {0.5}, int8 z = {0}> {
             q = QuantizeLinear(x, s, z)  t = Transpose(q)  y = DequantizeLinear(t, s, z) }""",
     ),
     Silent(
-        "the caller may give another constant",
+        "the constant may be overridden",
         """g (float[N,2] x, int8[2,2] w) => (float[N,2] y) <int8[2,2] w = {1, 2, 3, 4}, float s = {0.5}> {
             t = Transpose(w)  d = DequantizeLinear(t, s)  y = MatMul(x, d) }""",
     ),

@@ -38,20 +38,21 @@ E4M3 = TensorProto.FLOAT8E4M3FN
     types=[E4M3],
 )
 def cast_to_or_from_float8(node: Node, model: Model) -> Iterator[Match]:
-    """A Cast to or from float8e4m3fn, where TensorRT wants QuantizeLinear and DequantizeLinear.
+    """A Cast to or from float8e4m3fn, for which TensorRT requires QuantizeLinear and DequantizeLinear.
 
     ## Why it matters
-    The builder stops: `Tensor q has datatype FP8 but is not produced by IPluginLayer, IPluginV2Layer, IPluginV3Layer,
-    IQuantizeLayer, IConstantLayer, IConcatenationLayer, IShuffleLayer, or IdentityLayer`, and likewise `is not consumed
-    by` for a Cast from it (measured with TensorRT-RTX 1.7.1; constants included).
+    The builder fails: `Tensor q has datatype FP8 but is not produced by IPluginLayer, IPluginV2Layer, IPluginV3Layer,
+    IQuantizeLayer, IConstantLayer, IConcatenationLayer, IShuffleLayer, or IdentityLayer`, and likewise `is not
+    consumed by` for a Cast from it (measured with TensorRT-RTX 1.7.1; constants included).
 
     ## Fix
-    QuantizeLinear with scale 1 to float8e4m3fn, and DequantizeLinear with scale 1 back. Exact: the same rounding and
-    saturation, compared for all numbers of half precision and bfloat16 with the ONNX reference, for half precision and
-    half a million floats with ONNX Runtime. TensorRT-RTX 1.7.1 builds both, as graph inputs and outputs, too.
+    QuantizeLinear with scale 1 to float8e4m3fn, and DequantizeLinear with scale 1 back. Exact: rounding and
+    saturation are identical, compared for all half-precision and bfloat16 values with the ONNX reference, for half
+    precision and half a million floats with ONNX Runtime. TensorRT-RTX 1.7.1 builds both, also as graph inputs and
+    outputs.
 
-    None for a Cast with `saturate=0`, whose NaN TensorRT's QUANTIZE layer has no setting for, and for other types than
-    float, half precision and bfloat16. Silent about the other float8 types, which TensorRT has not.
+    No fix for a Cast with `saturate=0`, whose NaN TensorRT's QUANTIZE layer cannot produce, and for types other than
+    float, half precision and bfloat16. Other float8 types are not reported, since TensorRT does not support them.
 
     ## References
     - https://onnx.ai/onnx/technical/float8.html
@@ -64,8 +65,8 @@ def cast_to_or_from_float8(node: Node, model: Model) -> Iterator[Match]:
         return
     title = target_of(model).title
     yield Match(
-        f"Cast from {name_of(source)} to {name_of(result)}: {title} takes float8 from QuantizeLinear and to "
-        "DequantizeLinear only",
+        f"Cast from {name_of(source)} to {name_of(result)}: {title} supports float8 only from "
+        "QuantizeLinear and to DequantizeLinear",
         node=node,
         severity=severity_of(model),
         fix=_quantized(node, data, output, source)
@@ -83,7 +84,7 @@ def _quantized(node: Node, data: Value, output: Value, source: int) -> Fix | Non
     zero = shop.constant(node, np.zeros((), dtype=numpy_type(E4M3)), "zero_point")
     shop.edits.append(RemoveNode(node))
     shop.at(node).add("QuantizeLinear", [data, scale, zero], output=output.name)
-    return Fix("write QuantizeLinear with scale 1", shop.edits)
+    return Fix("replace by QuantizeLinear with scale 1", shop.edits)
 
 
 def _dequantized(node: Node, data: Value, output: Value, result: int) -> Fix | None:
@@ -93,19 +94,19 @@ def _dequantized(node: Node, data: Value, output: Value, result: int) -> Fix | N
     scale = shop.constant(node, np.ones((), dtype=numpy_type(result)), "scale")
     shop.edits.append(RemoveNode(node))
     shop.at(node).add("DequantizeLinear", [data, scale], output=output.name)
-    return Fix("write DequantizeLinear with scale 1", shop.edits)
+    return Fix("replace by DequantizeLinear with scale 1", shop.edits)
 
 
 cast_to_or_from_float8.examples = [
     Fixed(
-        "there and back",
+        "a round trip",
         before="g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E4M3FN>(x)  y = Cast<to = FLOAT>(q) }",
         after="""g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}, float t = {1}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, t) }""",
         opset=19,
     ),
     Fixed(
-        "half precision; the quantized tensor is a graph output",
+        "half precision with a quantized graph output",
         before="g (float16[N] x) => (float8e4m3fn[N] y) { y = Cast<to = FLOAT8E4M3FN, saturate = 1>(x) }",
         after="""g (float16[N] x) => (float8e4m3fn[N] y) <float16 s = {f16(1.0)}, float8e4m3fn z = {0}> {
             y = QuantizeLinear(x, s, z) }""",
@@ -137,25 +138,25 @@ cast_to_or_from_float8.examples = [
         opset=19,
     ),
     Flagged(
-        "without saturation overflow becomes NaN, which QuantizeLinear in TensorRT does not say",
+        "without saturation overflow becomes NaN, unlike in TensorRT's QuantizeLinear",
         "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E4M3FN, saturate = 0>(x)  y = DequantizeLinear(q, s) "
         " s = Constant<value = float {1}>() }",
         opset=19,
         runs=False,
     ),
     Flagged(
-        "from double, which is no type to quantize",
+        "from double, which cannot be quantized",
         "g (double[N] x) => (float8e4m3fn[N] y) { y = Cast<to = FLOAT8E4M3FN>(x) }",
         opset=19,
         runs=False,
     ),
     Silent(
-        "float8e5m2 is of no use to TensorRT in any form",
+        "float8e5m2, which TensorRT does not support in any form",
         "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E5M2>(x)  y = Cast<to = FLOAT>(q) }",
         opset=19,
     ),
     Silent(
-        "a target without float8",
+        "a target without float8 support",
         "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E4M3FN>(x)  y = Cast<to = FLOAT>(q) }",
         opset=19,
         target="trt8.6",

@@ -1,4 +1,4 @@
-"""QDQ014: unsigned integers that come into the graph and are dequantized."""
+"""QDQ014: dequantized unsigned integers from outside the graph."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ._remedy import around, floats
 
 @rule("QDQ014", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[19, 6])
 def quantized_graph_input(node: Node, model: Model) -> Iterator[Match]:
-    """A DequantizeLinear of uint8 that is not quantized in the graph: a graph input, or what moves one.
+    """A DequantizeLinear of uint8 that is not quantized in the graph: a graph input, directly or moved.
 
     ## Why it matters
-    The parser stops: `Found unsupported input type of UINT8` (measured with TensorRT-RTX 1.7.1, with and without a zero
-    point). uint8 may come into a network, but all that may be done with it there is a Cast.
+    The parser fails: `Found unsupported input type of UINT8` (measured with TensorRT-RTX 1.7.1, with and without a
+    zero point). A network input may be uint8, but the only operation on it is a Cast.
 
     ## Fix
-    `Mul(Sub(Cast(x), zero point), scale)`, and the Cast first where nodes move the integers before. Exact: the
-    differences are integers of at most 9 bits, and the product is the one that DequantizeLinear takes.
+    `Mul(Sub(Cast(x), zero point), scale)`, with the Cast before any nodes that move the integers. Exact: the
+    differences are integers of at most 9 bits, and the product equals that of DequantizeLinear.
 
-    None where something else reads the moved integers or makes them, or a rank or size is unknown.
+    No fix if another node reads or produces the moved integers, or if a rank or size is unknown.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
@@ -37,10 +37,10 @@ def quantized_graph_input(node: Node, model: Model) -> Iterator[Match]:
     reason = f" ({region.problem})" if region.problem else ""
     given = all(value.is_input and value.producer is None for value in region.sources)
     yield Match(
-        f"{described(linear)} is dequantized, but not quantized by the graph: {target_of(model).title} only casts uint8"
-        f"{reason}",
+        f"{described(linear)} is dequantized, but not quantized by the graph: {target_of(model).title} "
+        f"only casts uint8{reason}",
         node=node,
-        fix=floats(region, model, "write Mul(Sub(Cast(x), zero point), scale)") if given else None,
+        fix=floats(region, model, "replace by Mul(Sub(Cast(x), zero point), scale)") if given else None,
         reads=region.reads,
     )
 
@@ -59,14 +59,14 @@ quantized_graph_input.examples = [
         after="g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { f = Cast<to = FLOAT>(x)  y = Mul(f, s) }",
     ),
     Fixed(
-        "transposed before",
+        "a Transpose before it",
         before="""g (uint8[N,4] x) => (float[4,N] y) <float s = {0.02}, uint8[4,N] t> {
             t = Transpose(x)  y = DequantizeLinear(t, s) }""",
         after="""g (uint8[N,4] x) => (float[4,N] y) <float s = {0.02}, float[4,N] t> {
             f = Cast<to = FLOAT>(x)  t = Transpose(f)  y = Mul(t, s) }""",
     ),
     Fixed(
-        "a scale for each channel, opset 13",
+        "per-channel scales, opset 13",
         before="""g (uint8[N,2,3] x) => (float[N,2,3] y) <float[2] s = {0.02, 0.03}, uint8[2] z = {3, 4}> {
             y = DequantizeLinear(x, s, z) }""",
         after="""g (uint8[N,2,3] x) => (float[N,2,3] y) <float[1,2,1] s = {0.02, 0.03}, float[1,2,1] z = {3, 4}> {
@@ -74,7 +74,7 @@ quantized_graph_input.examples = [
         opset=13,
     ),
     Fixed(
-        "two readers with scales of their own",
+        "two readers with different scales",
         before="""g (uint8[N,4] x) => (float[N,4] y, float[N,4] v) <float s = {0.02}, float t = {0.03}> {
             y = DequantizeLinear(x, s)  v = DequantizeLinear(x, t) }""",
         after="""g (uint8[N,4] x) => (float[N,4] y, float[N,4] v) <float s = {0.02}, float t = {0.03}> {
@@ -89,14 +89,14 @@ quantized_graph_input.examples = [
         opset=10,
     ),
     Flagged(
-        "another reader takes the transposed integers",
+        "another reader of the transposed integers",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (uint8[N,4] x) => (float[4,N] y, float[4,N] v) <float s = {0.02}> {
             t = Transpose(x)  y = DequantizeLinear(t, s)  v = my.Op(t) }""",
         runs=False,
     ),
     Flagged(
-        "what another operator makes, which may be quantized in another way one day",
+        "the output of another operator, which may be quantized differently",
         """<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
             g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}, uint8 z = {3}> {
             a = com.microsoft.QLinearAdd(x, s, z, x, s, z, s, z)  y = DequantizeLinear(a, s, z) }""",
@@ -105,16 +105,16 @@ quantized_graph_input.examples = [
         "int8 around 0", "g (int8[N,4] x) => (float[N,4] y) <float s = {0.02}> { y = DequantizeLinear(x, s) }"
     ),
     Silent(
-        "cast and scaled by hand",
+        "a Cast and Mul instead of DequantizeLinear",
         "g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { f = Cast<to = FLOAT>(x)  y = Mul(f, s) }",
     ),
     Silent(
-        "what the graph quantizes itself is QDQ004's",
+        "quantized in the graph: covered by QDQ004",
         """g (float[N,4] x) => (float[N,4] y) <float s = {0.02}> {
             q = QuantizeLinear(x, s)  y = DequantizeLinear(q, s) }""",
     ),
     Silent(
-        "weights are QDQ002's",
+        "weights are covered by QDQ002",
         """g (float[N,2] x) => (float[N,2] y) <uint8[2] w = {0, 255}, float s = {0.02}> {
             d = DequantizeLinear(w, s)  y = Add(x, d) }""",
     ),

@@ -1,4 +1,4 @@
-"""QDQ015: float8 and narrower quantization in a form that TensorRT refuses or reads otherwise."""
+"""QDQ015: float8 and narrower quantization that TensorRT refuses or interprets differently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MISSING = (
     TensorProto.FLOAT8E5M2,
     TensorProto.FLOAT8E4M3FNUZ,
     TensorProto.FLOAT8E5M2FNUZ,
-    24,  # FLOAT8E8M0, FLOAT6E2M3 and FLOAT6E3M2, which older onnx packages have no name for
+    24,  # FLOAT8E8M0, FLOAT6E2M3 and FLOAT6E3M2, unnamed in older onnx packages
     27,
     28,
 )
@@ -22,16 +22,16 @@ _MISSING = (
 
 @rule("QDQ015", ops=(*QUANTIZE, *DEQUANTIZE), severity=Severity.ERROR)
 def unsupported_float8_form(node: Node, model: Model) -> Iterator[Match]:
-    """A QuantizeLinear or DequantizeLinear of a float8 type that TensorRT has not, or with `saturate=0`.
+    """A QuantizeLinear or DequantizeLinear of an unsupported float8 type, or with `saturate=0`.
 
     ## Why it matters
-    TensorRT quantizes to float8e4m3fn and float4e2m1 beside int8 and int4. Measured with TensorRT-RTX 1.7.1: a zero
-    point or weight of float8e5m2 stops the parser, `Failed to import initializer` (`ONNX initializer z cannot be
-    imported into TensorRT!`). `saturate=0`, with which ONNX turns overflow into NaN, is imported without a word as the
-    same QUANTIZE layer, which has no such setting: a warning, since only data beyond 448 scales notice.
+    TensorRT quantizes to float8e4m3fn and float4e2m1 besides int8 and int4. Measured with TensorRT-RTX 1.7.1: a zero
+    point or weight of float8e5m2 fails in the parser, `Failed to import initializer` (`ONNX initializer z cannot be
+    imported into TensorRT!`). `saturate=0`, which in ONNX turns overflow into NaN, is silently imported as the same
+    QUANTIZE layer, which has no such setting: a warning, since only data beyond 448 scales is affected.
 
     ## Fix
-    None: another type has other values. Export with float8e4m3fn, and without `saturate=0`.
+    No fix: another type has other values. Export with float8e4m3fn, and without `saturate=0`.
 
     ## References
     - https://onnx.ai/onnx/technical/float8.html
@@ -46,10 +46,10 @@ def unsupported_float8_form(node: Node, model: Model) -> Iterator[Match]:
         elem = node.attr("output_dtype", 0)
     title = target_of(model).title
     if elem in _MISSING:
-        yield Match(f"{title} has no {name_of(elem)}", node=node)
+        yield Match(f"{title} does not support {name_of(elem)}", node=node)
     elif quantizes and elem == TensorProto.FLOAT8E4M3FN and node.attr("saturate", 1) == 0:
         yield Match(
-            f"{title} reads saturate=0 as 1: overflow becomes the largest float8, not NaN",
+            f"{title} ignores saturate=0: overflow becomes the largest float8, not NaN",
             node=node,
             severity=Severity.WARNING,
         )
@@ -63,19 +63,19 @@ unsupported_float8_form.examples = [
         opset=19,
     ),
     Flagged(
-        "overflow that becomes NaN",
+        "overflow to NaN",
         """g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}> {
             q = QuantizeLinear<saturate = 0>(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         opset=19,
     ),
     Silent(
-        "float8e4m3fn that saturates",
+        "float8e4m3fn with saturation",
         """g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         opset=19,
     ),
     Silent(
-        "for integers the attribute means nothing",
+        "the attribute has no effect on integers",
         """g (float[N] x) => (float[N] y) <float s = {1}, int8 z = {0}> {
             q = QuantizeLinear<saturate = 0>(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         opset=19,

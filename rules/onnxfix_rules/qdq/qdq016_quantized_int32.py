@@ -16,13 +16,13 @@ def quantized_int32(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear of int32 data.
 
     ## Why it matters
-    The parser stops: `input has type Int32 but must have type Float, Half, or BFloat16` (measured with TensorRT-RTX
+    The parser fails: `input has type Int32 but must have type Float, Half, or BFloat16` (measured with TensorRT-RTX
     1.7.1). ONNX Runtime has no kernel for it either.
 
     ## Fix
-    A Cast to the scale's type before it. Numbers up to 2**24 are the same; how larger ones are rounded before the
-    division ONNX does not say, and the ONNX reference divides in double. So it has to be asked for. None where the
-    scale is an integer, too (opsets 19 to 22 want that).
+    Insert a Cast to the scale's type. Values up to 2**24 are unchanged; ONNX does not specify how larger ones are
+    rounded before the division, and the ONNX reference divides in double. Therefore it requires `--numeric-fixes`. No
+    fix if the scale is an integer, too (required in opsets 19 to 22).
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
@@ -38,13 +38,16 @@ def quantized_int32(node: Node, model: Model) -> Iterator[Match]:
         shop.at(node).set_input(node, 0, shop.cast(node, data.name, TensorProto.FLOAT))
         fix = Fix("cast to float first", shop.edits, Safety.NUMERIC)
     yield Match(
-        f"{target_of(model).title} quantizes floats only, not int32", node=node, fix=fix, reads=(data, scale)
+        f"{target_of(model).title} supports quantization of floats only, not int32",
+        node=node,
+        fix=fix,
+        reads=(data, scale),
     )
 
 
 quantized_int32.examples = [
     Fixed(
-        "int32 of run time",
+        "non-constant int32",
         before="""g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
@@ -54,14 +57,14 @@ quantized_int32.examples = [
         runs=False,
     ),
     Flagged(
-        "it has to be asked for",
+        "requires --numeric-fixes",
         """g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         opset=23,
         ir_version=11,
     ),
     Flagged(
-        "opset 19: the scale has the data's type, and a fraction is no int32",
+        "opset 19: the scale has the data's type, and int32 holds no fractions",
         """g (int32[N,4] x, int32 s) => (int8[N,4] q) <int8 z = {0}> { q = QuantizeLinear(x, s, z) }""",
         opset=19,
         safety=Safety.NUMERIC,
@@ -73,7 +76,7 @@ quantized_int32.examples = [
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
     ),
     Silent(
-        "int32 that is dequantized is QDQ005's",
+        "dequantized int32 is covered by QDQ005",
         "g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}> { y = DequantizeLinear(x, s) }",
     ),
 ]

@@ -1,4 +1,4 @@
-"""QDQ017: quantization in blocks of which the last one is shorter."""
+"""QDQ017: blocked quantization with a shorter last block."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ._constants import MAX_SHARERS
 
 @dataclass(frozen=True)
 class Blocks:
-    """``count`` blocks of ``block`` elements along ``axis`` of ``size``; the last one has less."""
+    """``count`` blocks of ``block`` elements along ``axis`` of ``size``; the last one is shorter."""
 
     scale: Value
     zero: Value | None
@@ -40,12 +40,12 @@ class Blocks:
 
     @property
     def part(self) -> int:
-        """The size of the longest blocks that no boundary of these cuts and that fill the axis."""
+        """Size of the largest blocks that divide these blocks and the axis evenly."""
         return math.gcd(self.block, self.size)
 
     @property
     def places(self) -> Array:
-        """The number of its old scale, for each block of ``part``."""
+        """The index of the old scale, for each block of ``part``."""
         return np.arange(0, self.size, self.part, dtype=np.int64) // self.block
 
 
@@ -57,24 +57,24 @@ class Blocks:
     hazards=[66],
 )
 def partial_last_block(node: Node, model: Model) -> Iterator[Match]:
-    """A quantization in blocks along an axis that is no multiple of `block_size`.
+    """A blocked quantization along an axis that is no multiple of `block_size`.
 
     ## Why it matters
-    In ONNX the last block is shorter. TensorRT's parser does not read `block_size`: it divides the size by the number
-    of scales. Six elements in blocks of 4 have two scales, and become two blocks of 3: the fourth element gets the
-    scale of the second block. Nothing fails, and nothing is said. Measured with TensorRT-RTX 1.7.1, by the imported
-    network: with scales of 10 and 13 a weight of 12 counts 156 in place of 120. Where the division leaves a rest it
-    stops: `The quantization axis must divide into whole blocks`.
+    In ONNX the last block is shorter. TensorRT's parser ignores `block_size`: it divides the size by the number of
+    scales. Six elements in blocks of 4 have two scales, and become two blocks of 3: the fourth element gets the scale
+    of the second block, without an error or a warning. Measured with TensorRT-RTX 1.7.1, by the imported network:
+    with scales of 10 and 13 a weight of 12 becomes 156 instead of 120. If the division leaves a remainder the parser
+    fails: `The quantization axis must divide into whole blocks`.
 
-    One block that is longer than the axis is read rightly.
+    One block that is longer than the axis is imported correctly.
 
     ## Fix
-    Smaller blocks, of the greatest common divisor of size and `block_size`, and the scales and zero points repeated
-    for them: every element keeps its own, so it is exact. Scales of run time are repeated by a Gather. Where the
-    divisor is 1, which TensorRT takes for no blocks, a constant that is dequantized is filled up with zeros to whole
-    blocks, and these are cut off afterwards.
+    Smaller blocks, of the greatest common divisor of size and `block_size`, with scales and zero points repeated for
+    them: every element keeps its own, so it is exact. Non-constant scales are repeated by a Gather. If the divisor is
+    1, which TensorRT does not treat as blocks, a dequantized constant is padded with zeros to whole blocks, and the
+    padding is removed afterwards.
 
-    None where the divisor is 1 and the data come at run time, where zero points do, and over 256 MiB.
+    No fix if the divisor is 1 and the data is not constant, for non-constant zero points, and above 256 MiB.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
@@ -83,7 +83,7 @@ def partial_last_block(node: Node, model: Model) -> Iterator[Match]:
     if found is None:
         return
     rest = found.size % found.count
-    what = "refuses" if rest else f"reads blocks of {found.size // found.count} in"
+    what = "refuses" if rest else f"imports blocks of {found.size // found.count} in"
     yield Match(
         f"axis {found.axis} has {found.size} elements in {found.count} blocks of {found.block}: "
         f"{target_of(model).title} {what} an axis whose last block is shorter",
@@ -94,9 +94,9 @@ def partial_last_block(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _blocks(node: Node, model: Model) -> Blocks | None:
-    """The blocks of a node whose last one is shorter; None where it is not, or that is not known.
+    """The blocks of a node with a shorter last one; None if it is not shorter, or unknown.
 
-    Data of one dimension are left out: TensorRT takes no blocks of those at all.
+    One-dimensional data is excluded: TensorRT does not support blocks there at all.
     """
     if not node.is_onnx or node.opset < 21:
         return None
@@ -116,7 +116,7 @@ def _blocks(node: Node, model: Model) -> Blocks | None:
 
 
 def _smaller(node: Node, blocks: Blocks, model: Model) -> Fix | None:
-    """The same scales for more blocks, for all nodes of this graph that read them in the same way."""
+    """The same scales for more blocks, for all nodes of this graph that use them in the same way."""
     scales = blocks.scale.constant(WEIGHT_LIMIT)
     if scales is None and blocks.scale.is_constant:
         return None
@@ -141,11 +141,11 @@ def _smaller(node: Node, blocks: Blocks, model: Model) -> Fix | None:
                 return None
             draft.set_input(one, 2, shop.constant(one, more, "zeros"))
         draft.set_attr(one, "block_size", blocks.part)
-    return Fix(f"use blocks of {blocks.part}, and repeat the scales for them", shop.edits)
+    return Fix(f"use blocks of {blocks.part} with repeated scales", shop.edits)
 
 
 def _repeated(array: Array, blocks: Blocks) -> Array | None:
-    """Scales or zero points for the smaller blocks; None where they do not fit, or become too large."""
+    """Scales or zero points for the smaller blocks; None if they do not fit, or become too large."""
     if array.ndim <= blocks.axis or array.shape[blocks.axis] != blocks.count:
         return None
     places = blocks.places
@@ -155,7 +155,7 @@ def _repeated(array: Array, blocks: Blocks) -> Array | None:
 
 
 def _others(node: Node, blocks: Blocks, model: Model) -> list[Node]:
-    """Further nodes of the graph whose blocks are these, so that they can share the new scales."""
+    """Other nodes of the graph with the same blocks, which can share the new scales."""
     if blocks.scale.use_count > MAX_SHARERS:
         return []
     readers = [use.node for use in blocks.scale.uses if use.index == 1 and use.node.scope is node.scope]
@@ -164,7 +164,7 @@ def _others(node: Node, blocks: Blocks, model: Model) -> list[Node]:
 
 
 def _filled(node: Node, blocks: Blocks) -> Fix | None:
-    """The constant with zeros up to whole blocks, which are cut off from the result."""
+    """The constant padded with zeros to whole blocks; the result is sliced."""
     data = node.input(0)
     weights = None if data is None or node.op_type != "DequantizeLinear" else data.constant(WEIGHT_LIMIT)
     if data is None or weights is None:
@@ -180,7 +180,7 @@ def _filled(node: Node, blocks: Blocks) -> Fix | None:
     numbers = (0, blocks.size, blocks.axis)
     ends = [shop.constant(node, np.array([number], np.int64)) for number in numbers]
     shop.put(node, shop.at(node).add("Slice", [whole, *ends]))
-    return Fix(f"fill {data.name!r} up to whole blocks, and cut the rest off", shop.edits)
+    return Fix(f"pad {data.name!r} to whole blocks and slice the result", shop.edits)
 
 
 _W = "int8[6,2] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 120}"
@@ -192,7 +192,7 @@ _PAIR_6 = f"g (float[N,6] x) => (float[N,6] y) <float[1,2] s = {{0.5, 2}}> {{ {_
 
 partial_last_block.examples = [
     Fixed(
-        "a weight in blocks of 4 and 2, in which TensorRT sees two of 3",
+        "a weight in blocks of 4 and 2, which TensorRT imports as two of 3",
         before=f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
             {_WEIGHT.format(b=4)} }}""",
         after=f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[3,2] s = {{1, 2, 1, 2, 10, 20}}> {{
@@ -212,7 +212,7 @@ partial_last_block.examples = [
         ir_version=10,
     ),
     Fixed(
-        "data of run time; both nodes share the scales, and share the new ones",
+        "computed data; both nodes share the old and the new scales",
         before=_PAIR_6.replace("[N,6]", "[1,6]"),
         after=f"""g (float[1,6] x) => (float[1,6] y) <float[1,3] s = {{0.5, 0.5, 2}}> {{
             {_PAIR.format(b=2, s="s")} }}""",
@@ -220,7 +220,7 @@ partial_last_block.examples = [
         ir_version=10,
     ),
     Fixed(
-        "counted from the end, and another reader that needs no new scales",
+        "a negative axis, and another reader that needs no new scales",
         before="""g (float[2,6] x, float[2,8] u) => (float[2,6] y, float[2,8] v) <float[2,2] s = {1, 2, 3, 4}> {
             q = QuantizeLinear<axis = -1, block_size = 4, output_dtype = 3>(x, s)
             y = DequantizeLinear<axis = 1, block_size = 4>(q, s)
@@ -236,7 +236,7 @@ partial_last_block.examples = [
         ir_version=10,
     ),
     Fixed(
-        "scales of run time, for a dynamic batch",
+        "non-constant scales, for a dynamic batch",
         before=f"g (float[N,6] x, float[N,2] s) => (float[N,6] y) {{ {_PAIR.format(b=4, s='s')} }}",
         after="""g (float[N,6] x, float[N,2] s) => (float[N,6] y)
             <int64[3] i = {0, 0, 1}, int64[3] j = {0, 0, 1}> {
@@ -247,7 +247,7 @@ partial_last_block.examples = [
         ir_version=10,
     ),
     Fixed(
-        "scales that the caller may override",
+        "scales that may be overridden",
         before=f"""g (float[N,6] x, float[2,2] s) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
             {_WEIGHT.format(b=4)} }}""",
         after=f"""g (float[N,6] x, float[2,2] s) => (float[N,2] y)
@@ -258,7 +258,7 @@ partial_last_block.examples = [
         ir_version=10,
     ),
     Fixed(
-        "blocks of 3 and 2 have no common part: the weight is made as long as its blocks",
+        "blocks of 3 and 2 have divisor 1: the weight is padded",
         before="""g (float[N,5] x) => (float[N,1] y) <int8[5,1] w = {1, 2, 3, 4, 5}, float[2,1] s = {1, 10}> {
             d = DequantizeLinear<axis = 0, block_size = 3>(w, s)  y = MatMul(x, d) }""",
         after="""g (float[N,5] x) => (float[N,1] y) <int8[6,1] w = {1, 2, 3, 4, 5, 0}, float[2,1] s = {1, 10},
@@ -268,21 +268,21 @@ partial_last_block.examples = [
         ir_version=10,
     ),
     Flagged(
-        "9 in blocks of 4, which TensorRT takes for three of 3; the numbers may differ at every run",
+        "9 in blocks of 4, which TensorRT imports as three of 3; the data is not constant",
         f"""g (float[1,9] x) => (float[1,9] y) <float[1,3] s = {{1, 2, 3}}> {{
             {_PAIR.format(b=4, s="s")} }}""",
         opset=21,
         ir_version=10,
     ),
     Flagged(
-        "zero points of run time",
+        "non-constant zero points",
         f"""g (float[N,6] x, int8[2,2] z) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
             d = DequantizeLinear<axis = 0, block_size = 4>(w, s, z)  y = MatMul(x, d) }}""",
         opset=21,
         ir_version=10,
     ),
     Silent(
-        "a size that the function's caller chooses",
+        "a size that depends on the function's caller",
         """<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
             g (float[N,6] x) => (float[N,2] y) { y = f.h<b = 4>(x) }
             <domain: "f", opset_import: ["" : 21]> h<b>(x) => (y) {
@@ -305,21 +305,21 @@ partial_last_block.examples = [
         ir_version=10,
     ),
     Silent(
-        "a scale for each channel",
+        "per-channel scales",
         f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[2] s = {{1, 2}}> {{
             d = DequantizeLinear<axis = 1>(w, s)  y = MatMul(x, d) }}""",
         opset=21,
         ir_version=10,
     ),
     Silent(
-        "invalid: a scale too many",
+        "invalid: one scale too many",
         f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[3,2] s = {{1, 2, 3, 4, 5, 6}}> {{
             {_WEIGHT.format(b=4)} }}""",
         opset=21,
         ir_version=10,
     ),
     Silent(
-        "nobody knows how long the axis is",
+        "unknown axis size",
         f"g (float[2,M] x, float[2,K] s) => (float[2,M] y) {{ {_PAIR.format(b=4, s='s')} }}",
         opset=21,
         ir_version=10,

@@ -1,4 +1,4 @@
-"""QDQ018: float8 and uint8 constants that are stored as numbers of 32 bits."""
+"""QDQ018: float8 and uint8 constants stored in 32-bit `int32_data`."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ from onnxfix.rule import (
 )
 
 _KINDS = (TensorProto.FLOAT8E4M3FN, TensorProto.UINT8)
-"""The types of one byte that TensorRT imports, and does not take out of words: of int8 and bool it does."""
+"""The one-byte types that TensorRT imports but misreads from `int32_data`; int8 and bool are read correctly."""
 _LIMIT = 256 << 20
-"""Bytes of a constant that is stored anew."""
+"""Largest constant that is stored again, in bytes."""
 
 
 @rule("QDQ018", per="scope", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[67])
 def bytes_in_int32_data(scope: Scope, model: Model) -> Iterator[Match]:
-    """A constant of float8e4m3fn or uint8 whose numbers are stored in words of 32 bits, ONNX's `int32_data`.
+    """A float8e4m3fn or uint8 constant stored in ONNX's 32-bit `int32_data`.
 
     ## Why it matters
-    ONNX lets types of up to 16 bits be stored so, and `onnx.helper.make_tensor` does it by default. TensorRT's parser
-    takes the bytes of the words for the numbers: 1, 2, 3, 4 become 1, 0, 0, 0, and three quarters of the constant are
-    never looked at. Nothing fails, and nothing is said. Measured with TensorRT-RTX 1.7.1, by the constants of the
-    imported network, in graphs, branches and local functions alike. float16, bfloat16, int8, int4, float4 and bool it
-    takes out of their words as ONNX means it; other float8 types it refuses however they are stored (QDQ015).
+    ONNX allows this for types of up to 16 bits, and `onnx.helper.make_tensor` does it by default. TensorRT's parser
+    uses the raw bytes of the 32-bit words as the values: 1, 2, 3, 4 become 1, 0, 0, 0, and three quarters of the
+    constant are ignored, without an error or a warning. Measured with TensorRT-RTX 1.7.1, by the constants of the
+    imported network, in graphs, branches and local functions alike. float16, bfloat16, int8, int4, float4 and bool
+    are imported correctly; other float8 types are refused however they are stored (QDQ015).
 
-    A single number, and one that is followed by zeros only, come out right by chance.
+    A single value, or one followed by zeros only, is correct by chance.
 
     ## Fix
-    The same tensor in bytes, `raw_data`. Exact. None for an initializer that is a graph input or output as well, and
-    over 256 MiB.
+    The same tensor as bytes in `raw_data`. Exact. No fix for an initializer that is also a graph input or output, and
+    above 256 MiB.
 
     ## References
     - https://github.com/onnx/onnx/blob/main/onnx/onnx.proto (`TensorProto.int32_data`)
@@ -79,8 +79,8 @@ def bytes_in_int32_data(scope: Scope, model: Model) -> Iterator[Match]:
 def _message(name: str, tensor: TensorProto, model: Model) -> str:
     kind, count = name_of(tensor.data_type), tensors.element_count(tensor.dims)
     return (
-        f"{name!r} is stored in words of 32 bits, whose first {count} bytes {target_of(model).title} takes for "
-        f"the {count} numbers of {kind}"
+        f"{name!r} is stored in 32-bit words; {target_of(model).title} uses their first {count} bytes as "
+        f"the {count} values of {kind}"
     )
 
 
@@ -89,7 +89,7 @@ def _read(value: Value) -> bool:
 
 
 def _misread(tensor: TensorProto) -> bool:
-    """Whether the bytes of the words begin otherwise than with the low byte of each."""
+    """Whether the bytes of the words differ from the values, the low byte of each."""
     if (
         tensor.data_type not in _KINDS
         or tensors.is_external(tensor)
@@ -104,7 +104,7 @@ def _misread(tensor: TensorProto) -> bool:
 
 
 def _in_raw(tensor: TensorProto, name: str) -> TensorProto | None:
-    """The same numbers in bytes; None where they are too many."""
+    """The same values as bytes; None if there are too many."""
     array = tensors.to_array(tensor, None, _LIMIT)
     return None if array is None else numpy_helper.from_array(array, name)
 
@@ -137,7 +137,7 @@ _UINT8 = (
 
 
 def _in_bytes(text: str, opset: int = 19) -> ModelProto:
-    """The model of ``text``, whose constants the parser of ONNX's text puts into words, with ``w`` in raw data."""
+    """The model of ``text``, whose constants ONNX's text parser stores in words, with ``w`` in raw data."""
     model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]>\n{text}')
     for tensor in model.graph.initializer:
         if tensor.name == "w":
@@ -146,7 +146,7 @@ def _in_bytes(text: str, opset: int = 19) -> ModelProto:
 
 
 def _made(values: list[float]) -> ModelProto:
-    """``_FLOAT8`` with what ``onnx.helper.make_tensor`` makes of the values."""
+    """``_FLOAT8`` with the tensor that ``onnx.helper.make_tensor`` builds from the values."""
     model = _in_bytes(_FLOAT8)
     model.graph.initializer[0].CopyFrom(helper.make_tensor("w", TensorProto.FLOAT8E4M3FN, [2, 2], values))
     return model
@@ -168,7 +168,7 @@ bytes_in_int32_data.examples = [
         after=_UINT8,
     ),
     Fixed(
-        "inside a branch, and one outside that it captures",
+        "inside a branch, and a captured outer constant",
         before="""g (bool c, float[4] x) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> {
             y = If(c)<then_branch = p () => (float[4] u) <uint8[4] k = {5, 6, 7, 8}> {
                 a = Cast<to = 1>(w)  b = Cast<to = 1>(k)  u = Add(a, b) },
@@ -179,7 +179,7 @@ bytes_in_int32_data.examples = [
                 else_branch = r () => (float[4] v) { v = Neg(x) }> }""",
     ),
     Flagged(
-        "the caller may override it",
+        "the constant may be overridden",
         """g (float[4] x, uint8[4] w) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> {
             c = Cast<to = 1>(w)  y = Add(x, c) }""",
     ),
@@ -190,26 +190,26 @@ bytes_in_int32_data.examples = [
         opset=8,
         ir_version=3,
     ),
-    Flagged("invalid there: one that is none", _UINT8, opset=8, ir_version=3),
+    Flagged("an invalid value in a word", _UINT8, opset=8, ir_version=3),
     Flagged(
-        "it is a graph output, too",
+        "also a graph output",
         """g (float[4] x) => (float[4] y, uint8[4] w) <uint8[4] w = {1, 2, 3, 4}> {
             c = Cast<to = 1>(w)  y = Add(x, c) }""",
     ),
     Silent("float8 in bytes", partial(_in_bytes, _FLOAT8)),
     Silent("uint8 in bytes", partial(_in_bytes, _UINT8, 18)),
     Silent(
-        "one number: its byte comes first",
+        "one value: its byte comes first",
         """g (float[N,2] x) => (float[N,2] y) <float8e4m3fn[2,2] w = {0, 0, 0, 0}, float8e4m3fn z = {0},
             float s = {1}, uint8 k = {3}> {
             d = DequantizeLinear(w, s, z)  m = MatMul(x, d)  c = Cast<to = 1>(k)  y = Add(m, c) }""",
         opset=19,
     ),
     Silent(
-        "int8 and bool are taken out of their words",
+        "int8 and bool are imported correctly",
         """g (float[N,2] x) => (float[N,2] y)
             <int8[2,2] w = {1, 2, 3, 4}, float s = {1}, bool[2] b = {1, 0}> {
             d = DequantizeLinear(w, s)  m = MatMul(x, d)  y = Where(b, m, x) }""",
     ),
-    Silent("nothing reads it", "g (float[4] x) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> { y = Neg(x) }"),
+    Silent("unused", "g (float[4] x) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> { y = Neg(x) }"),
 ]

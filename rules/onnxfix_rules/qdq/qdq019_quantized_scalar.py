@@ -1,4 +1,4 @@
-"""QDQ019: quantization of a scalar, which gets a dimension."""
+"""QDQ019: quantization of a scalar, which gains a dimension."""
 
 from __future__ import annotations
 
@@ -33,23 +33,24 @@ _ZERO = np.array([0], np.int64)
 
 @rule("QDQ019", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[68])
 def quantized_scalar(node: Node, model: Model) -> Iterator[Match]:
-    """A QuantizeLinear or DequantizeLinear of a scalar, a tensor without dimensions, where that shows.
+    """A QuantizeLinear or DequantizeLinear of a scalar whose added dimension is visible.
 
     ## Why it matters
-    TensorRT's layers take no scalars, so its parser makes a vector of one out of it, and never goes back: the model's
-    output has shape `[1]` where ONNX says `[]`, an Unsqueeze gives `[1,1]`, a Shape `[1]`. It builds without a word
-    (measured with TensorRT-RTX 1.7.1, by the imported network). Other models are refused for it: a branch whose other
-    branch returns a scalar (`Must have inputs with equal ranks`), a Concat, and quantized constants, between which and
-    DequantizeLinear there is a SHUFFLE now (`Quantized constant (w) is only allowed before DQ`).
+    TensorRT's Q/DQ layers do not support scalars, so its parser makes a one-element vector and never converts back:
+    the model's output has shape `[1]` where ONNX has `[]`, an Unsqueeze gives `[1,1]`, a Shape `[1]`. The build
+    succeeds without a warning (measured with TensorRT-RTX 1.7.1, by the imported network). Other models are refused
+    because of it: a branch whose other branch returns a scalar (`Must have inputs with equal ranks`), a Concat, and
+    quantized constants, which are now separated from DequantizeLinear by a SHUFFLE (`Quantized constant (w) is only
+    allowed before DQ`).
 
-    Among vectors nobody sees the difference, since a scalar broadcasts as a vector of one does; that is no finding.
-    Where a node reads it of which that is not known, it is a warning.
+    Among vectors the difference is invisible, since a scalar broadcasts like a one-element vector; that is not
+    reported. If an operator not known to this rule reads the value, it is a warning.
 
     ## Fix
-    An Unsqueeze before the quantization (a constant is stored as a vector), and a Squeeze behind the dequantization;
-    a Reshape for float8, which neither of them takes in opsets 19 and 20. Exact. None with scales or zero points that
-    are vectors themselves: the builder refuses those for one number either way. None for a quantized constant that the
-    caller may override, and for types that the opset lets nothing reshape.
+    An Unsqueeze before the quantization (a constant is stored as a vector), and a Squeeze after the dequantization; a
+    Reshape for float8, which neither supports in opsets 19 and 20. Exact. No fix if scales or zero points are
+    vectors: the builder refuses those for one element either way. No fix for a quantized constant that the caller may
+    override, and for types that no operator of the opset can reshape.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
@@ -65,9 +66,9 @@ def quantized_scalar(node: Node, model: Model) -> Iterator[Match]:
     if shown is False:
         return
     title = target_of(model).title
-    what = "refuses a quantized constant" if held else "gives a dimension to a scalar that is quantized"
+    what = "refuses a quantized constant" if held else "adds a dimension to a quantized scalar"
     yield Match(
-        f"{region.data.name!r} has no dimension: {title} {what}",
+        f"{region.data.name!r} is a scalar: {title} {what}",
         node=node,
         severity=Severity.ERROR if shown else Severity.WARNING,
         fix=_fix(region, model, held),
@@ -88,7 +89,7 @@ def _fix(region: ScalarRegion, model: Model, held: bool) -> Fix | None:
         edits = _edits(region, model, array)
     except Unable:
         return None
-    return Fix("give the scalar a dimension, and take it away afterwards", edits)
+    return Fix("quantize the scalar as a vector", edits)
 
 
 def _edits(region: ScalarRegion, model: Model, array: Array | None) -> list[Edit]:
@@ -110,12 +111,12 @@ def _edits(region: ScalarRegion, model: Model, array: Array | None) -> list[Edit
 
 
 def _again(shop: Workshop, node: Node, data: str) -> str:
-    """The node on a vector."""
+    """Put the node on a vector."""
     return shop.like(node, node.op_type, [data, *node.inputs[1:]], domain=node.domain)
 
 
 def _give(shop: Workshop, node: Node, vector: str, model: Model) -> None:
-    """Let a scalar of the vector stand for the node's output."""
+    """Replace the node's output by a scalar made from the vector."""
     output = node.output(0)
     assert output is not None
     elems = _elems(output, node, model, made=True)
@@ -127,7 +128,7 @@ def _give(shop: Workshop, node: Node, vector: str, model: Model) -> None:
 
 
 def _elems(value: Value, node: Node, model: Model, *, made: bool) -> frozenset[int]:
-    """The element types that a node's data or, where it is ``made``, result may have."""
+    """The element types of a node's data or, with ``made``, of its result."""
     elem = model.shapes.elem_type(value)
     if elem:
         return frozenset({elem})
@@ -139,9 +140,9 @@ def _elems(value: Value, node: Node, model: Model, *, made: bool) -> frozenset[i
 def _axis(
     shop: Workshop, node: Node, op_type: str, value: str, elems: frozenset[int], output: str = ""
 ) -> str:
-    """Squeeze or Unsqueeze of the first axis, as the opset writes it; a Reshape for types that they did not take in 13.
+    """Squeeze or Unsqueeze of the first axis, in the opset's form; a Reshape for types that they lack in opset 13.
 
-    Those came with opset 19 to Reshape and with 21 to the others, for which ONNX Runtime 1.32 has no kernels.
+    Reshape supports those from opset 19, the others from 21, for which ONNX Runtime 1.32 has no kernels.
 
     Raises:
         Unable: the opset has neither for one of the element types.
@@ -165,7 +166,7 @@ _MADE = "e = Unsqueeze(x, a)  q = QuantizeLinear(e, s, z)  d = DequantizeLinear(
 
 quantized_scalar.examples = [
     Fixed(
-        "the model's output is a vector of one",
+        "the model's output becomes a one-element vector",
         before=f"g (float x) => (float y) <{_C}> {{ {_PAIR} }}",
         after=f"g (float x) => (float y) <{_A}> {{ {_MADE}  y = Squeeze(d, a) }}",
     ),
@@ -177,21 +178,21 @@ quantized_scalar.examples = [
         opset=12,
     ),
     Fixed(
-        "the mean of a dynamic batch, and on through other operators",
+        "the mean of a dynamic batch, followed by other operators",
         before=f"""g (float[N] v) => (float y) <{_C}, float k = {{2}}> {{ x = ReduceMean<keepdims = 0>(v)
             q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  r = Relu(d)  y = Mul(r, k) }}""",
         after=f"""g (float[N] v) => (float y) <{_A}, float k = {{2}}> {{ x = ReduceMean<keepdims = 0>(v)
             {_MADE}  c = Squeeze(d, a)  r = Relu(c)  y = Mul(r, k) }}""",
     ),
     Fixed(
-        "a dimension more than one more",
+        "an added dimension before an Unsqueeze",
         before=f"""g (float x) => (float[1] y) <{_A}> {{
             q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  y = Unsqueeze(d, a) }}""",
         after=f"""g (float x) => (float[1] y) <{_A}, int64[1] b = {{0}}> {{
             {_MADE}  c = Squeeze(d, a)  y = Unsqueeze(c, b) }}""",
     ),
     Fixed(
-        "the quantized number is an output itself, and is read twice",
+        "the quantized value is a graph output and has two readers",
         before=f"""g (float x) => (int8 q, float y, float u) <{_C}> {{
             {_PAIR}  u = DequantizeLinear(q, s, z) }}""",
         after=f"""g (float x) => (int8 q, float y, float u) <{_A}> {{
@@ -200,7 +201,7 @@ quantized_scalar.examples = [
             f = DequantizeLinear(p, s, z)  u = Squeeze(f, a) }}""",
     ),
     Fixed(
-        "quantized by the caller",
+        "a quantized graph input",
         before=f"g (int8 x) => (float y) <{_C}> {{ y = DequantizeLinear(x, s, z) }}",
         after=f"""g (int8 x) => (float y) <{_A}> {{
             e = Unsqueeze(x, a)  d = DequantizeLinear(e, s, z)  y = Squeeze(d, a) }}""",
@@ -212,7 +213,7 @@ quantized_scalar.examples = [
             q = QuantizeLinear(e, s, z)  d = DequantizeLinear(q, s, z)  y = Squeeze(d, a)  u = Mul(v, y) }}""",
     ),
     Fixed(
-        "a float8 constant, which TensorRT refuses where it has no dimension",
+        "a float8 constant, which TensorRT refuses as a scalar",
         before="""g (float[N] x) => (float[N] y) <float s = {0.5}, float8e4m3fn w = {56}> {
             d = DequantizeLinear(w, s)  y = Mul(x, d) }""",
         after="""g (float[N] x) => (float[N] y) <float s = {0.5}, float8e4m3fn[1] w = {56}, int64[1] a = {0}> {
@@ -220,7 +221,7 @@ quantized_scalar.examples = [
         opset=19,
     ),
     Fixed(
-        "float8 in opset 19, whose Squeeze does not take it: a Reshape",
+        "float8 in opset 19, whose Squeeze does not support it: a Reshape",
         before="""g (float x) => (float y, float8e4m3fn q) <float s = {0.5}, float8e4m3fn z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (float x) => (float y, float8e4m3fn q)
@@ -242,7 +243,7 @@ quantized_scalar.examples = [
         ir_version=10,
     ),
     Fixed(
-        "float8 in a local function of opset 19, whatever the model imports, quantized by its caller",
+        "float8 in a local function of opset 19, called with a quantized value",
         before="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
             g (float8e4m3fn x) => (float y) { y = f.h(x) }
             <domain: "f", opset_import: ["" : 19]> h (x) => (y) {
@@ -257,19 +258,19 @@ quantized_scalar.examples = [
             a = Constant<value = int64[1] {0}>()  y = Squeeze(d, a) }""",
     ),
     Flagged(
-        "float8 from Microsoft's operator before ONNX had the type: no node of that opset takes it",
+        "float8 from Microsoft's operator before ONNX had the type",
         """<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
             g (float8e4m3fn x) => (float y) <float s = {0.5}> { y = com.microsoft.DequantizeLinear(x, s) }""",
         runs=False,
         differs={"branch": "only the main graph's caller certainly sees the shape"},
     ),
     Flagged(
-        "the caller may override the constant",
+        "the constant may be overridden",
         f"""g (float[N] x, int8 w) => (float[N] y) <{_C}, int8 w = {{3}}> {{
             d = DequantizeLinear(w, s, z)  y = Mul(x, d) }}""",
     ),
     Flagged(
-        "a scale that is a vector: TensorRT takes none for one number, with or without a dimension",
+        "a vector of scales, which TensorRT refuses for one element, scalar or not",
         """g (float x) => (float y) <float[1] s = {0.5}, int8[1] z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         differs={"branch": "only the main graph's caller certainly sees the shape"},
@@ -285,7 +286,7 @@ quantized_scalar.examples = [
             y = Squeeze(d, a) }}""",
     ),
     Fixed(
-        "inside a branch, whose other branch returns a scalar",
+        "inside a branch whose other branch returns a scalar",
         before=f"""g (float x, bool c) => (float y) <{_C}> {{
             y = If(c)<then_branch = p () => (float u) {{
                 q = QuantizeLinear(x, s, z)  u = DequantizeLinear(q, s, z) }},
@@ -310,19 +311,19 @@ quantized_scalar.examples = [
             d = DequantizeLinear(q, s)  y = Squeeze(d, b) }""",
     ),
     Silent(
-        "among vectors a scalar and a vector of one are the same",
+        "among vectors a scalar and a one-element vector are equivalent",
         f"""g (float x, float[N] v) => (float[N] y) <{_C}> {{
             q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  n = Neg(d)  y = Add(n, v) }}""",
     ),
     Silent(
-        "as a scale for all, and where a shape is given anyway",
+        "as a scale, and with an explicit output shape",
         f"""g (float x, float[N,4] v) => (float[N,4] y, float[1,1] u) <{_C}, int64[2] k = {{1, 1}}> {{
             q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  u = Reshape(d, k)
             p = QuantizeLinear(v, d, z)  y = DequantizeLinear(p, d, z) }}""",
     ),
-    Silent("a vector of one", f"g (float[1] x) => (float[1] y) <{_C}> {{ {_PAIR} }}"),
+    Silent("a one-element vector", f"g (float[1] x) => (float[1] y) <{_C}> {{ {_PAIR} }}"),
     Silent(
-        "nobody knows how many dimensions it has",
+        "unknown rank",
         """<ir_version: 9, opset_import: ["" : 18, "f" : 1]>
             g (float[N] x) => (float[N] y) { y = f.h(x)  }
             <domain: "f", opset_import: ["" : 18]> h (x) => (y) {
@@ -330,7 +331,7 @@ quantized_scalar.examples = [
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
     ),
     Silent(
-        "integers without a dimension are QDQ002's",
+        "scalar integers are covered by QDQ002",
         f"""g (float[N] x) => (float y, float[N] u) <{_C}, int8 w = {{3}}> {{
             y = DequantizeLinear(w, s, z)  u = Neg(x) }}""",
     ),

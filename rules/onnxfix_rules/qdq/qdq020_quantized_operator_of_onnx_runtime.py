@@ -1,4 +1,4 @@
-"""QDQ020: QLinearAdd and the other quantized operators of ONNX Runtime's own domain."""
+"""QDQ020: QLinearAdd and other quantized operators of ONNX Runtime's domain."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def quantized_operator_of_onnx_runtime(node: Node, model: Model) -> Iterator[Mat
     """A quantized operator of ONNX Runtime: QLinearAdd, QLinearSigmoid, QLinearConcat, QGemm and others.
 
     ## Why it matters
-    `quantize_static` of ONNX Runtime writes them with `QuantFormat.QOperator`. TensorRT finds no importer: `Plugin not
-    found, are the plugin name, version, and namespace correct?`, measured with TensorRT-RTX 1.7.1. QDQ008 is about
-    QLinearConv and QLinearMatMul beside them.
+    `quantize_static` of ONNX Runtime writes them with `QuantFormat.QOperator`. TensorRT finds no importer: `Plugin
+    not found, are the plugin name, version, and namespace correct?`, measured with TensorRT-RTX 1.7.1. QLinearConv
+    and QLinearMatMul are covered by QDQ008.
 
     ## Fix
-    The form that TensorRT reads, QDQ: DequantizeLinear of every input, the operator on floats, QuantizeLinear. Other
-    rules then see to zero points other than 0 (QDQ003) and to uint8 (QDQ001). A QLinearConcat whose parts have the
-    scale and zero point of the result is a Concat: exact. Else NUMERIC: where a result lies in the middle between two
-    steps, up to rounding, it may be the other step; ONNX Runtime's QLinearSoftmax divides integers, and is one step
-    lower in up to a tenth of the elements.
+    The QDQ form, which TensorRT supports: DequantizeLinear of every input, the float operator, QuantizeLinear. Other
+    rules then handle nonzero zero points (QDQ003) and uint8 (QDQ001). A QLinearConcat whose inputs have the scale and
+    zero point of the result is a Concat: exact. Otherwise NUMERIC: a result halfway between two steps, up to
+    rounding, may become the other step; ONNX Runtime's QLinearSoftmax divides integers, and is one step lower in up
+    to a tenth of the elements.
 
-    None where channels come last, for 16 bits, for scales whose shape is unknown, and before opset 10. Better still:
-    quantize with `QuantFormat.QDQ`, `ActivationSymmetric` and signed types.
+    No fix for channels-last layouts, 16 bits, scales of unknown shape, and before opset 10. Better still: quantize
+    with `QuantFormat.QDQ`, `ActivationSymmetric` and signed types.
 
     ## References
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.QLinearAdd
@@ -45,7 +45,9 @@ def quantized_operator_of_onnx_runtime(node: Node, model: Model) -> Iterator[Mat
     fix = moved(node, model)
     try:
         fix = fix or Fix(
-            "write DequantizeLinear, the operator, QuantizeLinear", written(node, model), Safety.NUMERIC
+            "replace by DequantizeLinear, the float operator, QuantizeLinear",
+            written(node, model),
+            Safety.NUMERIC,
         )
     except Unable:
         fix = None
@@ -72,16 +74,17 @@ def _unary(call: str, head: str = _HEAD) -> str:
 
 quantized_operator_of_onnx_runtime.examples = [
     Fixed(
-        "a sum of two tensors with their own scales",
+        "a sum of two tensors with different scales",
         before=f"{_HEAD} {_TWO} {{ y = com.microsoft.QLinearAdd(x, s, z, w, t, z, s, z) }}",
         after=f"{_HEAD} {_TWO} {{ {_TWO_DONE}  c = Add(a, b)  y = QuantizeLinear(c, s, z) }}",
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "it has to be asked for", f"{_HEAD} {_TWO} {{ y = com.microsoft.QLinearAdd(x, s, z, w, t, z, s, z) }}"
+        "requires --numeric-fixes",
+        f"{_HEAD} {_TWO} {{ y = com.microsoft.QLinearAdd(x, s, z, w, t, z, s, z) }}",
     ),
     Fixed(
-        "a product whose zero points are left out: uint8 around 0",
+        "a product without zero points: uint8 around 0",
         before=f"""{_HEAD} g (uint8[N,4] x) => (uint8[N,4] y) <float s = {{0.25}}> {{
             y = com.microsoft.QLinearMul(x, s, , x, s, , s) }}""",
         after=f"""{_HEAD} g (uint8[N,4] x) => (uint8[N,4] y) <float s = {{0.25}}> {{ a = DequantizeLinear(x, s)
@@ -111,7 +114,7 @@ quantized_operator_of_onnx_runtime.examples = [
         runs=False,
     ),
     Fixed(
-        "an average with padding",
+        "an average pool with padding",
         before=f"""{_HEAD} {_P} {{ y = com.microsoft.QLinearAveragePool<kernel_shape = [2, 2], strides = [2, 2]>
             (x, s, z, s, z) }}""",
         after=f"""{_HEAD} {_P} {{ a = DequantizeLinear(x, s, z)
@@ -119,21 +122,21 @@ quantized_operator_of_onnx_runtime.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "the average of a whole image",
+        "global average pooling",
         before=f"{_HEAD} {_P.replace('3,3', '1,1')} {{ y = com.microsoft.QLinearGlobalAveragePool(x, s, z, s, z) }}",
         after=f"""{_HEAD} {_P.replace("3,3", "1,1")} {{ a = DequantizeLinear(x, s, z)  b = GlobalAveragePool(a)
             y = QuantizeLinear(b, s, z) }}""",
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "parts of one scale are only put together",
+        "inputs with the same scale are only concatenated",
         before=f"""{_HEAD} {_TWO.replace("int8[4] w", "int8[N,4] w").replace("4] y", "8] y")} {{
             y = com.microsoft.QLinearConcat<axis = 1>(s, z, x, s, z, w, s, z) }}""",
         after=f"""{_HEAD} g (int8[N,4] x, int8[N,4] w) => (int8[N,8] y) <float t = {{0.125}}> {{
             y = Concat<axis = 1>(x, w) }}""",
     ),
     Fixed(
-        "parts of several scales",
+        "inputs with different scales",
         before=f"""{_HEAD} {_TWO.replace("int8[4] w", "int8[N,4] w").replace("4] y", "8] y")} {{
             y = com.microsoft.QLinearConcat<axis = 1>(s, z, x, s, z, w, t, z) }}""",
         after=f"""{_HEAD} {_TWO.replace("int8[4] w", "int8[N,4] w").replace("4] y", "8] y")} {{
@@ -141,7 +144,7 @@ quantized_operator_of_onnx_runtime.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "a Gemm with bias and a scale for each column",
+        "a Gemm with bias and per-column scales",
         before=f"{_HEAD} {_GEMM} {{ y = com.microsoft.QGemm<alpha = 1.0>(x, s, z, w, t, v, c, u, z) }}",
         after=f"""{_HEAD} {_GEMM.replace("int32[2] c = {4, -8}", "float[2] d = {1, -1}")} {{
             a = DequantizeLinear(x, s, z)  b = DequantizeLinear<axis = 1>(w, t, v)  g = Gemm<alpha = 1.0>(a, b, d)
@@ -149,7 +152,7 @@ quantized_operator_of_onnx_runtime.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "a Gemm that gives floats, without a bias",
+        "a Gemm with float output, without a bias",
         before=f"""{_HEAD} {_GEMM.replace("=> (int8", "=> (float")} {{
             y = com.microsoft.QGemm(x, s, z, w, t, v) }}""",
         after=f"""{_HEAD} {_GEMM.replace("=> (int8", "=> (float")} {{ a = DequantizeLinear(x, s, z)
@@ -157,19 +160,19 @@ quantized_operator_of_onnx_runtime.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "channels that come last",
+        "channels last",
         _unary("com.microsoft.QLinearGlobalAveragePool<channels_last = 1>(x, s, z, s, z)"),
         safety=Safety.NUMERIC,
         runs=False,
     ),
     Flagged(
-        "int8 without zero points, which would be of uint8",
+        "int8 without zero points, which defaults to uint8",
         _unary("com.microsoft.QLinearSigmoid(x, s, , t)"),
         safety=Safety.NUMERIC,
         runs=False,
     ),
     Fixed(
-        "a scale that a caller may override is read where it is",
+        "a scale that may be overridden stays an input",
         before=f"""{_HEAD} g (int8[N,4] x, float s) => (int8[N,4] y) <float s = {{0.5}}, int8 z = {{0}}> {{
             y = com.microsoft.QLinearSigmoid(x, s, z, s, z) }}""",
         after=f"""{_HEAD} g (int8[N,4] x, float s) => (int8[N,4] y) <float s = {{0.5}}, int8 z = {{0}}> {{
@@ -178,7 +181,7 @@ quantized_operator_of_onnx_runtime.examples = [
         runs=False,
     ),
     Flagged(
-        "scales for channels, which ONNX Runtime does not take there",
+        "per-channel scales, which ONNX Runtime does not support there",
         _unary("com.microsoft.QLinearSigmoid(x, f, z, t, z)").replace(
             "<float s", "<float[4] f = {1,1,1,1}, float s"
         ),
@@ -186,7 +189,7 @@ quantized_operator_of_onnx_runtime.examples = [
         runs=False,
     ),
     Silent(
-        "the form that it becomes",
+        "the form after the fix",
         f"{_HEAD} {_I} {{ a = DequantizeLinear(x, s, z)  b = Sigmoid(a)  y = QuantizeLinear(b, t, z) }}",
     ),
 ]

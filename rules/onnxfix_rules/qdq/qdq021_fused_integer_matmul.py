@@ -36,16 +36,16 @@ def fused_integer_matmul(node: Node, model: Model) -> Iterator[Match]:
     """A MatMulIntegerToFloat or DynamicQuantizeMatMul of ONNX Runtime.
 
     ## Why it matters
-    ONNX Runtime's graph optimizer makes them of what `quantize_dynamic` writes. TensorRT finds no importer: `Plugin not
-    found, are the plugin name, version, and namespace correct?`, measured with TensorRT-RTX 1.7.1.
+    ONNX Runtime's graph optimizer fuses them from the output of `quantize_dynamic`. TensorRT finds no importer:
+    `Plugin not found, are the plugin name, version, and namespace correct?`, measured with TensorRT-RTX 1.7.1.
 
     ## Fix
-    What they were fused from: DynamicQuantizeLinear for DynamicQuantizeMatMul, MatMulInteger, Cast, Mul with the
-    product of the scales, Add of the bias. QDQ007 and QDQ009 then write these in floats, which TensorRT-RTX accepts.
-    NUMERIC: ONNX Runtime scales and adds inside the kernel.
+    The unfused form: DynamicQuantizeLinear for DynamicQuantizeMatMul, MatMulInteger, Cast, Mul with the product of
+    the scales, Add of the bias. QDQ007 and QDQ009 then write these in floats, which TensorRT-RTX accepts. NUMERIC:
+    ONNX Runtime scales and adds inside the kernel.
 
     The result runs in float32 and costs more than the float model: use that, or quantize statically with
-    `QuantFormat.QDQ`. None for half precision, and for DynamicQuantizeMatMul before opset 11.
+    `QuantFormat.QDQ`. No fix for half precision, and for DynamicQuantizeMatMul before opset 11.
 
     ## References
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulIntegerToFloat
@@ -90,11 +90,11 @@ def _fix(node: Node, output: Value, model: Model) -> Fix | None:
     last = draft.add("Mul", [whole, factor], output=output.name if bias is None else "")
     if bias is not None:
         draft.add("Add", [last, bias], output=output.name)
-    return Fix("write MatMulInteger, Cast and Mul", draft.edits, Safety.NUMERIC)
+    return Fix("replace by MatMulInteger, Cast and Mul", draft.edits, Safety.NUMERIC)
 
 
 def _quantized(draft: Draft, node: Node, data: Value) -> list[str]:
-    """The data quantized as it comes: integers, scale, zero point."""
+    """Quantize the data dynamically; returns the names of integers, scale and zero point."""
     names = [draft.name(hint) for hint in ("quantized", "scale", "zero_point")]
     draft.edits.append(
         AddNode(node.scope, helper.make_node("DynamicQuantizeLinear", [data.name], names), node)
@@ -109,14 +109,14 @@ _D = "g (float[N,2] x) => (float[N,2] y) <uint8[2,2] w = {1, 2, 3, 4}, float t =
 
 fused_integer_matmul.examples = [
     Fixed(
-        "a product of integers and its scales",
+        "an integer product with scales",
         before=f"{_HEAD} {_G}> {{ y = com.microsoft.MatMulIntegerToFloat(x, w, s, t) }}",
         after=f"""{_HEAD} {_G}> {{ m = MatMulInteger(x, w)  f = Cast<to = FLOAT>(m)  k = Mul(s, t)
             y = Mul(f, k) }}""",
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "it has to be asked for", f"{_HEAD} {_G}> {{ y = com.microsoft.MatMulIntegerToFloat(x, w, s, t) }}"
+        "requires --numeric-fixes", f"{_HEAD} {_G}> {{ y = com.microsoft.MatMulIntegerToFloat(x, w, s, t) }}"
     ),
     Fixed(
         "with zero points and a bias",
@@ -127,21 +127,21 @@ fused_integer_matmul.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "the first zero point is left out",
+        "without the first zero point",
         before=f"""{_HEAD} {_G}, int8[2] v = {{0, 1}}> {{ y = com.microsoft.MatMulIntegerToFloat(x, w, s, t, , v) }}""",
         after=f"""{_HEAD} {_G}, int8[2] v = {{0, 1}}> {{
             m = MatMulInteger(x, w, , v)  f = Cast<to = FLOAT>(m)  k = Mul(s, t)  y = Mul(f, k) }}""",
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "the data is quantized as well",
+        "dynamically quantized data",
         before=f"{_HEAD} {_D}> {{ y = com.microsoft.DynamicQuantizeMatMul(x, w, t, v) }}",
         after=f"""{_HEAD} {_D}> {{ q, s, z = DynamicQuantizeLinear(x)  m = MatMulInteger(q, w, z, v)
             f = Cast<to = FLOAT>(m)  k = Mul(s, t)  y = Mul(f, k) }}""",
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "and a bias added",
+        "dynamically quantized data with a bias",
         before=f"""{_HEAD} {_D}, float[2] b = {{1, 2}}> {{
             y = com.microsoft.DynamicQuantizeMatMul(x, w, t, , b) }}""".replace(", uint8 v = {2}", ""),
         after=f"""{_HEAD} {_D}, float[2] b = {{1, 2}}> {{ q, s, z = DynamicQuantizeLinear(x)
@@ -164,7 +164,7 @@ fused_integer_matmul.examples = [
         safety=Safety.NUMERIC,
     ),
     Silent(
-        "what it was fused from",
+        "the form in floats",
         f"""{_HEAD} {_G}> {{ a = Cast<to = FLOAT>(x)  b = Cast<to = FLOAT>(w)  m = MatMul(a, b)  k = Mul(s, t)
             y = Mul(m, k) }}""",
     ),

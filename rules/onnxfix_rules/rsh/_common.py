@@ -1,4 +1,4 @@
-"""What the Reshape rules share: the requested shape as symbolic integers, and how to write what a 0 means."""
+"""Shared by the Reshape rules: the requested shape as symbolic integers, and how to write the meaning of a 0."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from onnxfix.rule import Dim, Draft, Model, Node, Value, shared, symbols
 
 
 def requested(node: Node, model: Model) -> tuple[Dim, ...] | None:
-    """What the shape input of a Reshape holds, element by element; None where its length or values are unknown.
+    """The elements of a Reshape's shape input; None if its length or values are unknown.
 
-    A shape that no execution accepts (below -1, two -1, not a vector of int64) gives None as well.
+    An invalid shape (below -1, two -1, not a vector of int64) also gives None.
     """
     known = shared(model, _requested)  # half a dozen rules ask
     if node not in known:
@@ -49,7 +49,7 @@ def _elements(shape: Value, model: Model) -> tuple[Dim, ...] | None:
 
 
 def sizes(dims: Sequence[Dim]) -> tuple[int, ...] | None:
-    """The dimensions as integers where all are static."""
+    """The dimensions as integers if all are static."""
     static = tuple(d.value for d in dims if d.value is not None)
     return static if len(static) == len(dims) else None
 
@@ -65,23 +65,23 @@ def inferred(dims: Sequence[Dim]) -> int | None:
 
 
 def shape_of(value: Value | None, model: Model) -> tuple[Dim, ...] | None:
-    """The proven shape of a value, symbols included; None where not even the rank is known."""
+    """The symbolic shape of a value; None if even the rank is unknown."""
     found = None if value is None else model.shapes.shape(value)
     return None if found is None else tuple(found)
 
 
 def keeps_zero(node: Node) -> bool:
-    """Whether the node says ``allowzero=1``, and may: from opset 14 on."""
+    """Whether the node has an effective ``allowzero=1`` (from opset 14)."""
     return node.opset >= 14 and bool(node.attr("allowzero", 0) == 1)
 
 
 def copies_zero(node: Node) -> bool:
-    """Whether a 0 in the shape copies the dimension of the data: ``allowzero`` is 0, or not there."""
+    """Whether a 0 in the shape copies the dimension of the data: ``allowzero`` is 0 or absent."""
     return node.opset >= 5 and bool(node.attr("allowzero", 0) == 0)
 
 
 def let_zero_copy(draft: Draft, node: Node, model: Model) -> None:
-    """Make a 0 copy: without the attribute, but where the target throws without it."""
+    """Make a 0 copy: remove the attribute, or write 0 if the target fails without it."""
     draft.set_attr(node, "allowzero", 0 if model.target.requires_allowzero else None)
 
 
@@ -106,7 +106,7 @@ def quotient(count: Dim, others: Dim) -> Dim | None:
 
 
 def copy_fits(dims: Sequence[Dim], data: Sequence[Dim] | None) -> bool:
-    """Whether reading every 0 as "copy" gives a shape that the data may have, as far as anything is known."""
+    """Whether interpreting every 0 as "copy" gives a possible shape, as far as known."""
     if data is None:
         return True
     if any(i >= len(data) for i in zeros(dims)):

@@ -10,18 +10,18 @@ from onnxfix_rules.rsh import _common as c
 
 @rule("RSH001", ops=["Reshape"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[5])
 def redundant_allowzero(node: Node, model: Model) -> Iterator[Match]:
-    """A Reshape says ``allowzero=1``, and its shape never holds a 0.
+    """A Reshape with ``allowzero=1`` whose shape never contains a 0.
 
     ## Why it matters
-    The attribute says what a 0 in the shape means; without one it means nothing. PyTorch's dynamo exporter writes
-    it all the same. Today's TensorRT reads such a Reshape correctly, other consumers do not: ONNX Runtime used to
+    The attribute defines the meaning of a 0 in the shape; without a 0 it has no effect. PyTorch's dynamo exporter
+    writes it anyway. Current TensorRT handles such a Reshape correctly, other tools do not: ONNX Runtime used to
     reject every ``allowzero=1`` together with a -1 and its ReshapeFusion drops the attribute, tract and MIGraphX
     ignore it or fail.
 
     ## Fix
-    Drop the attribute (its default is 0); for TensorRT 8.0 to 8.4.1, which throws where it is missing, write 0.
-    Exact: every element of the shape is a constant other than 0, or is proven to be at least 1 for all sizes of
-    the inputs, 0 included. Where an element may be 0, nothing is found.
+    Remove the attribute (its default is 0); for TensorRT 8.0 to 8.4.1, which fails without it, write 0. Exact: every
+    element of the shape is a nonzero constant, or proven to be at least 1 for all sizes of the inputs, 0 included.
+    Not reported if an element may be 0.
 
     ## References
     ONNX, Reshape-14. onnxruntime #10664, #28348; tract #2698; AMDMIGraphX #2766; onnxscript PR #2346.
@@ -34,7 +34,7 @@ def redundant_allowzero(node: Node, model: Model) -> Iterator[Match]:
     draft = Draft(node)
     c.let_zero_copy(draft, node, model)
     yield Match(
-        f"allowzero=1 has no effect: the shape {c.text(dims)} holds no 0",
+        f"allowzero=1 has no effect: the shape {c.text(dims)} contains no 0",
         node=node,
         fix=Fix("write allowzero=0" if model.target.requires_allowzero else "drop allowzero", draft.edits),
     )
@@ -67,14 +67,14 @@ redundant_allowzero.examples = [
             s = Constant<value_ints = [2, 6]>() y = Reshape(x, s) }""",
     ),
     Fixed(
-        "a shape input that is computed, and proven to hold no 0",
+        "a computed shape proven to contain no 0",
         before="""g (float[3,4] x) => (float[4,3] y) <int64[2] i = {1, 0}> {
             d = Shape(x) s = Gather(d, i) y = Reshape<allowzero=1>(x, s) }""",
         after="""g (float[3,4] x) => (float[4,3] y) <int64[2] i = {1, 0}> {
             d = Shape(x) s = Gather(d, i) y = Reshape(x, s) }""",
     ),
     Fixed(
-        "proven to be 1 or more although it depends on N", before=_GROWN % "<allowzero=1>", after=_GROWN % ""
+        "proven to be at least 1 although it depends on N", before=_GROWN % "<allowzero=1>", after=_GROWN % ""
     ),
     Fixed(
         "an empty shape: the result is a scalar",
@@ -89,13 +89,13 @@ redundant_allowzero.examples = [
             y = Reshape(x, s) z = Reshape(x, s) }""",
     ),
     Fixed(
-        "TensorRT 8.4 wants the attribute written: it becomes 0 there",
+        "TensorRT 8.4 requires the attribute: it becomes 0",
         before="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=1>(x, s) }",
         after="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=0>(x, s) }",
         target="trt8.4",
     ),
     Silent(
-        "a 0 in the shape gives the attribute its meaning",
+        "with a 0 in the shape the attribute has an effect",
         "g (float[0,4] x) => (float[4,0] y) <int64[2] s = {4, 0}> { y = Reshape<allowzero=1>(x, s) }",
     ),
     Silent(
@@ -104,23 +104,23 @@ redundant_allowzero.examples = [
             d = Shape(x) s = Gather(d, i) y = Reshape<allowzero=1>(x, s) }""",
     ),
     Silent(
-        "the shape is an overridable initializer: a caller may feed a 0",
+        "the shape is an overridable initializer, which may contain a 0",
         "g (float[N,12] x, int64[2] s = {-1, 6}) => (float[M,K] y) { y = Reshape<allowzero=1>(x, s) }",
     ),
     Silent(
-        "the shape is fed by the caller",
+        "the shape is a graph input",
         "g (float[N] x, int64[2] s) => (float[M,K] y) { y = Reshape<allowzero=1>(x, s) }",
     ),
     Silent(
-        "the shape is a number, not a list: the model is invalid",
+        "the shape is a scalar: the model is invalid",
         "g (float[4] x) => (float[A] y) <int64 s = {4}> { y = Reshape<allowzero=1>(x, s) }",
     ),
     Silent(
-        "0 already",
+        "allowzero=0",
         "g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=0>(x, s) }",
     ),
     Silent(
-        "the attribute is the function's own: it differs from call to call",
+        "the attribute depends on the function's caller",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[N,4] x) => (float[M] y) { y = my.flat<z=1>(x) }
             <domain: "my", opset_import: ["" : 18]> flat<z>(a) => (b) {

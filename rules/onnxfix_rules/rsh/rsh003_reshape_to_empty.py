@@ -24,17 +24,17 @@ from onnxfix_rules.rsh import _common as c
 
 @rule("RSH003", ops=["Reshape"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[5])
 def nonempty_reshape_to_empty(node: Node, model: Model) -> Iterator[Match]:
-    """A Reshape with ``allowzero=1`` asks for a dimension of length 0, and its data is not empty.
+    """A Reshape with ``allowzero=1`` to an empty tensor, from data that is not empty.
 
     ## Why it matters
-    With ``allowzero=1`` a 0 is a length: the result has no elements, so the data must have none. TensorRT-RTX 1.7.1
-    fails (measured): ``reshape of non-empty tensor to empty tensor``; ONNX Runtime fails when it runs. Where the
-    data is empty for some sizes of the inputs only, the Reshape runs for those and fails for all others: a warning.
-    Empty data is left alone ([0, 4] to [4, 0] parses and builds), and so is data of unknown shape.
+    With ``allowzero=1`` a 0 is a size: the result is empty, so the data must be empty. TensorRT-RTX 1.7.1 fails
+    (measured): ``reshape of non-empty tensor to empty tensor``; ONNX Runtime fails at run time. If the data is empty
+    for some sizes of the inputs only, the Reshape works for those and fails for all others: a warning. Empty data is
+    not reported ([0, 4] to [4, 0] parses and builds), nor is data of unknown shape.
 
     ## Fix
-    Let the 0 copy the data's dimension (``allowzero=0``), which is almost surely what the exporter meant. A guess,
-    since the model as it stands fails; not offered where copying cannot fit either.
+    Let the 0 copy the data's dimension (``allowzero=0``), which the exporter almost certainly intended. This is a
+    guess, since the original model fails; not offered if copying cannot fit either.
 
     ## References
     ONNX, Reshape-14.
@@ -52,7 +52,7 @@ def nonempty_reshape_to_empty(node: Node, model: Model) -> Iterator[Match]:
     if c.copy_fits(dims, data):
         draft = Draft(node)
         c.let_zero_copy(draft, node, model)
-        remedy = Fix("let the 0 copy the data's dimension (allowzero=0)", draft.edits, Safety.UNSAFE)
+        remedy = Fix("copy the data's dimension for the 0 (allowzero=0)", draft.edits, Safety.UNSAFE)
     yield Match(
         _message(dims, data, certain=empty.no),
         node=node,
@@ -62,10 +62,10 @@ def nonempty_reshape_to_empty(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _message(dims: Sequence[Dim], data: Sequence[Dim], *, certain: bool) -> str:
-    what = f"allowzero=1 and the shape {c.text(dims)} ask for an empty tensor"
+    what = f"allowzero=1 and the shape {c.text(dims)} request an empty tensor"
     if certain:
         return f"{what}, but the data {c.text(data)} is not empty: TensorRT and ONNX Runtime reject it"
-    return f"{what}: it runs only where the data {c.text(data)} is empty, and fails for all other sizes"
+    return f"{what}: it works only if the data {c.text(data)} is empty, and fails for all other sizes"
 
 
 _BEFORE = "g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape<allowzero=1>(x, s) }"
@@ -73,13 +73,13 @@ _BEFORE = "g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshap
 
 nonempty_reshape_to_empty.examples = [
     Fixed(
-        "six elements cannot become none",
+        "six elements cannot become an empty tensor",
         before=_BEFORE,
         after="g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape(x, s) }",
         safety=Safety.UNSAFE,
         runs=False,
     ),
-    Flagged("by default it is only reported", _BEFORE, runs=False),
+    Flagged("reported only, by default", _BEFORE, runs=False),
     Flagged(
         "copying would not fit either: [2, 5] from six elements",
         "g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 5}> { y = Reshape<allowzero=1>(x, s) }",
@@ -87,7 +87,7 @@ nonempty_reshape_to_empty.examples = [
         runs=False,
     ),
     Fixed(
-        "N may be 0, and only then it runs",
+        "works only if N is 0",
         before="g (float[N,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape<allowzero=1>(x, s) }",
         after="g (float[N,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape(x, s) }",
         safety=Safety.UNSAFE,
@@ -102,7 +102,7 @@ nonempty_reshape_to_empty.examples = [
         "g (float[0,4] x) => (float[4,0] y) <int64[2] s = {4, 0}> { y = Reshape<allowzero=1>(x, s) }",
     ),
     Silent(
-        "the data is empty whatever N is",
+        "the data is empty for every N",
         "g (float[0,N] x) => (float[0,2,2] y) <int64[3] s = {0, 2, 2}> { y = Reshape<allowzero=1>(x, s) }",
     ),
     Silent(
@@ -110,7 +110,7 @@ nonempty_reshape_to_empty.examples = [
         "g (float[2,3] x) => (float[2,3] y) <int64[2] s = {0, 3}> { y = Reshape(x, s) }",
     ),
     Silent(
-        "nothing is known of the data",
+        "unknown data",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { u = my.op(x) y = Reshape<allowzero=1>(u, s) }""",
     ),

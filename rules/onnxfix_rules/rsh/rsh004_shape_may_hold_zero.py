@@ -25,30 +25,30 @@ from onnxfix.rule import (
 from onnxfix_rules.rsh import _common as c
 
 MAX_STEPS = 64
-"""Nodes that are looked at to find where an integer comes from."""
+"""Most nodes searched for the origin of an integer."""
 TRIALS = 1024
-"""Sizes that are tried to find one at which an element is 0."""
+"""Sizes that are tried to find one for which an element is 0."""
 
 
 @rule("RSH004", ops=["Reshape"], safety=Safety.UNSAFE, hazards=[5])
 def computed_shape_may_hold_zero(node: Node, model: Model) -> Iterator[Match]:
-    """The shape of a Reshape is computed, and may come to hold a 0 where a 0 means "copy".
+    """A computed Reshape shape that may contain a 0 where 0 means "copy".
 
     ## Why it matters
-    Without ``allowzero=1`` a 0 that comes out of shape arithmetic, such as N / 2 at N = 1, silently copies the
-    data's dimension. TensorRT-RTX 1.7.1 warns (measured) when the profile admits it: ``IShuffleLayer with
-    zeroIsPlaceHolder=true has reshape dimension at position 0 that might or might not be zero. TensorRT resolves it
-    at runtime, but this may cause excessive memory consumption and is usually a sign of a bug in the network.``
-    A profile whose smallest sizes rule the 0 out keeps it silent (N / 2 with N of at least 2).
+    Without ``allowzero=1`` a 0 from shape arithmetic, such as N / 2 at N = 1, silently copies the data's dimension.
+    TensorRT-RTX 1.7.1 warns (measured) if the profile allows it: ``IShuffleLayer with zeroIsPlaceHolder=true has
+    reshape dimension at position 0 that might or might not be zero. TensorRT resolves it at runtime, but this may
+    cause excessive memory consumption and is usually a sign of a bug in the network.`` There is no warning if the
+    profile's minimum sizes exclude the 0 (N / 2 with N of at least 2).
 
-    Found are floor division, subtraction, float arithmetic and integers that the caller feeds. A dimension of a
-    tensor that is 0 only where the data is empty is not: TensorRT profiles start at 1.
+    Reported are floor division, subtraction, float arithmetic and integers that the caller provides. A dimension that
+    is 0 only if the data is empty is not reported: TensorRT profiles start at 1.
 
     ## Fix
     ``allowzero=1`` removes the warning and made the engine smaller (164,762 to 158,628 bytes, measured). It is not
-    equivalent: where an element does become 0, the model copied a dimension before and fails afterwards (ONNX
-    Runtime at N = 1: shape (1, 3, 4) against an error). So it has to be asked for. It is not offered before opset
-    14, nor where the shape holds a literal 0, which does mean "copy".
+    equivalent: for an element of 0, the model copied a dimension before and fails afterwards (ONNX Runtime at N = 1:
+    shape (1, 3, 4) against an error). So it requires `--numeric-fixes`. It is not offered before opset 14, nor if the
+    shape contains a literal 0, which does mean "copy".
 
     ## References
     ONNX, Reshape-14. TensorRT, IShuffleLayer::setZeroIsPlaceholder. modelscope/dash-infer #92.
@@ -70,17 +70,18 @@ def computed_shape_may_hold_zero(node: Node, model: Model) -> Iterator[Match]:
     if node.opset >= 14 and not c.zeros(dims):
         draft = Draft(node)
         draft.set_attr(node, "allowzero", 1)
-        remedy = Fix("let a 0 mean length 0 (allowzero=1)", draft.edits, Safety.UNSAFE)
+        remedy = Fix("interpret a 0 as size 0 (allowzero=1)", draft.edits, Safety.UNSAFE)
     where = "; ".join(f"position {', '.join(places)}: {cause}" for cause, places in causes.items())
     yield Match(
-        f"the shape may hold a 0, which then copies the data's dimension ({where}); TensorRT warns and plans for both",
+        f"the shape may contain a 0, which then copies the data's dimension ({where}); TensorRT warns and "
+        "plans for both",
         node=node,
         fix=remedy,
     )
 
 
 def _cause(node: Node, model: Model, index: int, dim: Dim, data: Sequence[Dim] | None) -> str | None:
-    """Why ``dim`` may be 0 while the data is not empty, or None where it cannot or nobody knows."""
+    """Why ``dim`` may be 0 while the data is not empty, or None if it cannot or is unknown."""
     if symbols.is_zero(dim).no:
         return None
     if data is not None:
@@ -102,7 +103,7 @@ def _cause(node: Node, model: Model, index: int, dim: Dim, data: Sequence[Dim] |
 
 
 def _zero_at(dim: Dim, floors: dict[str, int], count: Dim) -> str:
-    """Sizes at which ``dim`` is 0 and ``count`` (as far as it can be computed) is not; empty when none is found."""
+    """Sizes for which ``dim`` is 0 and ``count`` (as far as known) is not; empty if none is found."""
     names = list(floors)
     span = max(2, int(TRIALS ** (1 / len(names)))) if names else 1
     ranges = [range(floors[name], floors[name] + span) for name in names]
@@ -120,19 +121,19 @@ def _zero_at(dim: Dim, floors: dict[str, int], count: Dim) -> str:
 
 
 def _fills(count: Dim, env: dict[str, int]) -> bool:
-    """Whether a tensor of ``count`` elements holds any; symbols that ``env`` does not name are 2."""
+    """Whether a tensor of ``count`` elements is not empty; symbols missing in ``env`` are 2."""
     found = symbols.evaluate(count, dict.fromkeys(count.symbols, 2) | env)
     return found is not None and found > 0
 
 
 def _source(value: Value, model: Model) -> str | None:
-    """Where integers come from that shapes do not determine: the caller, or floats; None for anything else."""
+    """The origin of integers that shapes do not determine: the caller, or floats; None for anything else."""
     todo, seen = [value], {id(value)}
     for value in todo:  # grows while it is walked
         node = value.producer
         if value.is_input:
             if value.scope.kind == "graph" and value.initializer is None and not value.sparse:
-                return f"from {value.name!r}, which the caller feeds"
+                return f"from {value.name!r}, which the caller provides"
             continue
         if node is None or not node.is_onnx or node.op_type in ("Shape", "Size", "Constant"):
             continue
@@ -163,17 +164,17 @@ computed_shape_may_hold_zero.examples = [
         safety=Safety.UNSAFE,
         runs=False,
     ),
-    Flagged("by default it is only reported", _HALF % ""),
-    Flagged("allowzero=0 written out means the same", _HALF % "<allowzero=0>"),
+    Flagged("reported only, by default", _HALF % ""),
+    Flagged("an explicit allowzero=0 is equivalent", _HALF % "<allowzero=0>"),
     Flagged(
-        "before opset 14 there is no allowzero",
+        "before opset 14, without allowzero",
         _HALF % "",
 
         opset=13,
         safety=Safety.UNSAFE,
     ),
     Flagged(
-        "a literal 0 copies: allowzero=1 would change that one too",
+        "a literal 0 copies, and allowzero=1 would change it too",
         f"""g (float[M,N,4] x) => (float[A,B,C] y) {_SHAPE} {{
             d = Shape<start=1, end=2>(x) h = Div(d, two) z = Constant<value_ints = [0]>()
             s = Concat<axis=0>(z, h, m) y = Reshape(x, s) }}""",
@@ -186,17 +187,17 @@ computed_shape_may_hold_zero.examples = [
             d = Shape(x) n = Gather(d, i) h = Sub(n, one) s = Concat<axis=0>(h, m) y = Reshape(x, s) }""",
     ),
     Flagged(
-        "the caller feeds the shape",
+        "the shape is a graph input",
         "g (float[N,4] x, int64[2] s) => (float[A,B] y) { y = Reshape(x, s) }",
     ),
     Flagged(
-        "float arithmetic: nobody proves that 0.5 * N is 1 or more",
+        "float arithmetic: 0.5 * N is not proven to be at least 1",
         """g (float[N,4] x) => (float[A,B] y) <int64[1] i = {0}, float[1] half = {0.5}, int64[1] m = {-1}> {
             d = Shape(x) n = Gather(d, i) f = Cast<to=FLOAT>(n) g = Mul(f, half) h = Floor(g) q = Cast<to=INT64>(h)
             s = Concat<axis=0>(q, m) y = Reshape(x, s) }""",
     ),
     Flagged(
-        "a count of non-zero elements: there may be none",
+        "the count of nonzero elements may be 0",
         """g (float[4,4] x) => (float[A,B] y) <int64[1] one = {1}, int64[1] m = {-1}> {
             n = NonZero(x) d = Shape(n) k = Gather(d, one) s = Concat<axis=0>(k, m) y = Reshape(x, s) }""",
     ),
@@ -220,17 +221,17 @@ computed_shape_may_hold_zero.examples = [
             s = Concat<axis=0>(k, m) y = Reshape(x, s) }""",
     ),
     Silent(
-        "N - 1 is the data's own dimension there: both readings of a 0 agree",
+        "N - 1 is the data's own dimension: both interpretations of 0 agree",
         """g (float[N,4] x) => (float[A,B,C] y)
             <int64[1] i = {0}, int64[1] one = {1}, int64[1] end = {1000000}, int64[2] t = {2, 2}> {
             c = Slice(x, one, end, i) d = Shape(c) n = Gather(d, i) s = Concat<axis=0>(n, t) y = Reshape(c, s) }""",
     ),
     Silent(
-        "a default that the caller may override: TensorRT takes the default for a weight",
+        "an overridable default, which TensorRT treats as a weight",
         "g (float[N,4] x, int64[2] s = {-1, 2}) => (float[A,B] y) { y = Reshape(x, s) }",
     ),
     Silent(
-        "the caller's own repeats: where one of them is 0 there is no data",
+        "repeats from the caller: if one is 0 the data is empty",
         """g (float[1,1] x, int64[2] n) => (float[A,B] y) <int64[2] swap = {1, 0}> {
             t = Tile(x, n) s = Gather(n, swap) y = Reshape(t, s) }""",
     ),
@@ -240,7 +241,7 @@ computed_shape_may_hold_zero.examples = [
     ),
     Silent("allowzero=1 already", _HALF % "<allowzero=1>"),
     Silent(
-        "the sum of a dimension and more",
+        "the sum of a dimension and a positive constant",
         """g (float[N,4] x, float[M,4] z) => (float[A,B,C] y) <int64[1] i = {0}, int64[2] t = {2, 2}> {
             d = Shape(x) e = Shape(z) n = Gather(d, i) k = Gather(e, i) p = Add(n, k)
             w = Concat<axis=0>(x, z) s = Concat<axis=0>(p, t) y = Reshape(w, s) }""",

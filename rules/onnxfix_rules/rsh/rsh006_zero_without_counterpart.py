@@ -10,14 +10,14 @@ from onnxfix_rules.rsh import _common as c
 
 @rule("RSH006", ops=["Reshape"], severity=Severity.ERROR, hazards=[5])
 def zero_without_counterpart(node: Node, model: Model) -> Iterator[Match]:
-    """The shape of a Reshape holds a 0, "copy", at a position that the data does not have.
+    """A 0 ("copy") in a Reshape's shape at a position that the data does not have.
 
     ## Why it matters
-    There is nothing to copy, so the model is broken: ONNX Runtime says ``The dimension with value zero exceeds the
-    dimension size of the input tensor``, and TensorRT-RTX 1.7.1 fails to parse it (measured).
+    There is nothing to copy, so the model is invalid: ONNX Runtime reports ``The dimension with value zero exceeds
+    the dimension size of the input tensor``, and TensorRT-RTX 1.7.1 fails to parse it (measured).
 
     ## Fix
-    None: what the exporter meant cannot be told. Export again, or write the size that is meant.
+    None: the intended size is unknown. Export again, or write the intended size.
 
     ## References
     ONNX, Reshape. onnxruntime #19119.
@@ -39,12 +39,12 @@ def zero_without_counterpart(node: Node, model: Model) -> Iterator[Match]:
 
 zero_without_counterpart.examples = [
     Flagged(
-        "position 2 of a tensor that has axes 0 and 1",
+        "position 2 of a tensor with axes 0 and 1",
         "g (float[2,6] x) => (float[A,B,C] y) <int64[3] s = {2, 6, 0}> { y = Reshape(x, s) }",
         runs=False,
     ),
     Flagged(
-        "the rank is known, the sizes are not; opset 13",
+        "a known rank with unknown sizes; opset 13",
         "g (float[N,M] x) => (float[A,B,C] y) <int64[3] s = {0, -1, 0}> { y = Reshape(x, s) }",
         opset=13,
         runs=False,
@@ -56,7 +56,7 @@ zero_without_counterpart.examples = [
         runs=False,
     ),
     Flagged(
-        "a scalar has no axis at all",
+        "a scalar has no axes",
         "g (float x) => (float[A] y) <int64[1] s = {0}> { y = Reshape(x, s) }",
         runs=False,
     ),
@@ -69,12 +69,12 @@ zero_without_counterpart.examples = [
         "g (float[0] x) => (float[2,0] y) <int64[2] s = {2, 0}> { y = Reshape<allowzero=1>(x, s) }",
     ),
     Silent(
-        "the rank is not known",
+        "the rank is unknown",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,3] x) => (float[A,B] y) <int64[2] s = {3, 0}> { u = my.op(x) y = Reshape(u, s) }""",
     ),
     Silent(
-        "a default that the caller may override is not a constant",
+        "a default that may be overridden is not a constant",
         "g (float[6] x, int64[2] s = {6, 0}) => (float[A,B] y) { y = Reshape(x, s) }",
     ),
 ]

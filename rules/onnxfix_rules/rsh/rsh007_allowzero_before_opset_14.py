@@ -10,16 +10,16 @@ from onnxfix_rules.rsh import _common as c
 
 @rule("RSH007", ops=["Reshape"], safety=Safety.EXACT, hazards=[5])
 def allowzero_before_opset_14(node: Node, model: Model) -> Iterator[Match]:
-    """A Reshape of an opset before 14 carries ``allowzero``, which came with opset 14.
+    """A Reshape with ``allowzero`` before opset 14, which introduced it.
 
     ## Why it matters
     The model is invalid: ONNX's checker and ONNX Runtime refuse it (``Unrecognized attribute: allowzero``).
     TensorRT-RTX 1.7.1 accepts it with a warning about a "TensorRT extension" and honors it (measured).
 
     ## Fix
-    Drop the attribute. Exact where it is 0, or where the shape is proven to hold no 0: every reader that accepts
-    the model, TensorRT included, then computes the same without it. Where a 0 may be in the shape, TensorRT reads
-    it as a length before and as "copy" afterwards, so the fix has to be asked for.
+    Remove the attribute. Exact if it is 0, or if the shape is proven to contain no 0: everything that accepts the
+    model, TensorRT included, then computes the same without it. If the shape may contain a 0, TensorRT interprets it
+    as a size before and as "copy" afterwards, so the fix requires `--numeric-fixes`.
 
     ## References
     ONNX, Reshape-13 and Reshape-14.

@@ -33,28 +33,28 @@ class _Case(NamedTuple):
     target: tuple[int, ...]
     data: tuple[Dim, ...]
     left: Dim
-    """Elements of the data, without the axes that a 0 copies."""
+    """Number of elements of the data, without the axes that a 0 copies."""
     fixed: int
     """Product of the literals."""
 
 
 @rule("RSH008", ops=["Reshape"], safety=Safety.UNSAFE, hazards=[10])
 def hard_coded_size(node: Node, model: Model) -> Iterator[Match]:
-    """A Reshape has the traced batch (or another traced size) baked in while its data is dynamic.
+    """A Reshape has the traced batch (or another traced size) hard-coded while its data is dynamic.
 
     ## Why it matters
-    Without a -1 the shape fits a single size: the model declares a dynamic dimension and accepts one value of it.
+    Without a -1 the shape fits a single size: the model declares a dynamic dimension but works for one value of it.
     TensorRT-RTX 1.7.1 refuses a profile with any other (measured): ``kOPT values for profile 0 violate shape
     constraints: IShuffleLayer … reshaping failed … would change volume 48 to 24``.
 
-    With a -1 further back, as in [1, -1, …], it is worse: at batch 2 the Reshape succeeds, and the samples are laid
-    side by side in another axis. Found where the leading literal stands in the place of a dynamic leading dimension
-    that is multiplied into the -1. A model that means to fold its batch looks the same: look at what comes next.
+    With a later -1, as in [1, -1, …], it is worse: at batch 2 the Reshape succeeds, and the samples are concatenated
+    along another axis. Reported if the leading literal replaces a dynamic leading dimension that is multiplied into
+    the -1. A model that intentionally folds its batch looks the same: check the following nodes.
 
     ## Fix
-    Let the literal that must be the traced size be -1 (no -1 there yet), or let the leading one copy the data's
-    batch (0). Equal for the traced size only, and not proven to be what the author meant: it has to be asked for.
-    Offered where, for all sizes, the new shape has a whole number there.
+    Let the literal that must be the traced size be -1 (if there is no -1 yet), or let the leading one copy the data's
+    batch (0). Equal for the traced size only, and not proven to be what the author intended: it requires
+    `--numeric-fixes`. Offered if the new dimension is an integer for all sizes.
 
     ## References
     NVIDIA/TensorRT #3916; tensorrt_inference #54.
@@ -76,10 +76,10 @@ def hard_coded_size(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _pinned(node: Node, model: Model, case: _Case) -> Iterator[Match]:
-    """No -1: the shape fits where the data has exactly as many elements."""
+    """Without a -1: the shape fits only if the data has exactly this many elements."""
     what = f"the shape {list(case.target)} is fixed, the data {c.text(case.data)} is not"
     if symbols.equal(case.left, case.fixed).no:
-        if 0 in case.target:  # an axis of length 0 that is copied makes everything fit
+        if 0 in case.target:  # a copied axis of size 0 makes everything fit
             yield Match(f"{what}: it fails unless the data is empty", node=node)
         else:
             yield Match(f"{what}: no size fits, so it always fails", node=node, severity=Severity.ERROR)
@@ -91,12 +91,14 @@ def _pinned(node: Node, model: Model, case: _Case) -> Iterator[Match]:
     chosen = name in model.shapes.symbols and 0 not in case.target
     more = f" (apply --fix-dim {shlex.quote(f'{name}={size}')} makes it static)" if chosen else ""
     yield Match(
-        f"{what}: it runs only {when}, and fails for {others}{more}", node=node, fix=_freed(node, model, case)
+        f"{what}: it works only {when}, and fails for {others}{more}",
+        node=node,
+        fix=_freed(node, model, case),
     )
 
 
 def _freed(node: Node, model: Model, case: _Case) -> Fix | None:
-    """A -1 instead of the first literal that it can stand for; None where it would fold the batch into another axis."""
+    """Replace the first possible literal by -1; None if that would fold the batch into another axis."""
     position = next((i for i in range(len(case.target)) if case.target[i] > 0 and _stands_for(case, i)), None)
     if position is None:
         return None
@@ -106,7 +108,7 @@ def _freed(node: Node, model: Model, case: _Case) -> Fix | None:
         return None
     draft = Draft(node)
     draft.set_input(node, 1, draft.constant(np.array(target, dtype=np.int64), "shape"))
-    return Fix(f"let the {old} at position {position} be -1", draft.edits, Safety.UNSAFE)
+    return Fix(f"replace the {old} at position {position} by -1", draft.edits, Safety.UNSAFE)
 
 
 def _stands_for(case: _Case, position: int) -> bool:
@@ -115,7 +117,7 @@ def _stands_for(case: _Case, position: int) -> bool:
 
 
 def _solution(case: _Case) -> str:
-    """``N = 2`` where the number of elements is a multiple of one symbol; else empty."""
+    """``N = 2`` if the number of elements is a multiple of one symbol; else empty."""
     if len(case.left.terms) != 1:
         return ""
     atoms, factor = case.left.terms[0]
@@ -123,9 +125,9 @@ def _solution(case: _Case) -> str:
 
 
 def _mixed(case: _Case, model: Model) -> Dim | None:
-    """What the -1 holds besides the data's dynamic first dimension, where a literal stands in that one's place.
+    """The factors of the -1 besides the data's dynamic first dimension, if a literal replaces that dimension.
 
-    None where that is not so, or where the dimension only moves on as it is.
+    None if not, or if the dimension is only moved.
     """
     lead, batch = case.target[0], case.data[0]
     if lead < 1 or len(case.data) < 2 or len(batch.terms) != 1 or batch.value is not None:
@@ -138,7 +140,7 @@ def _mixed(case: _Case, model: Model) -> Dim | None:
 
 
 def _folded(node: Node, model: Model, case: _Case) -> Iterator[Match]:
-    """A leading literal, and a -1 behind it that takes the data's dynamic leading dimension times something."""
+    """A leading literal, and a later -1 that includes the data's dynamic leading dimension times something."""
     inner = _mixed(case, model)
     if inner is None:
         return
@@ -150,11 +152,12 @@ def _folded(node: Node, model: Model, case: _Case) -> Iterator[Match]:
     if c.keeps_zero(node):
         c.let_zero_copy(draft, node, model)
     yield Match(
-        f"the shape {list(case.target)} has {lead} where the data {c.text(case.data)} has {batch}: for any other "
-        f"size the -1 becomes {whole}, and the samples run into one another, if that {lead} is the batch it was "
-        "traced with",
+        f"the shape {list(case.target)} has {lead} where the data {c.text(case.data)} has {batch}: for any "
+        f"other size the -1 becomes {whole}, which mixes samples if the {lead} is the traced batch",
         node=node,
-        fix=Fix(f"let the leading {lead} copy the data's first dimension (0)", draft.edits, Safety.UNSAFE),
+        fix=Fix(
+            f"copy the data's first dimension instead of the leading {lead} (0)", draft.edits, Safety.UNSAFE
+        ),
     )
 
 
@@ -165,40 +168,40 @@ def _flat(target: str, data: str = "float[N,3,4]", attrs: str = "", result: str 
 
 hard_coded_size.examples = [
     Fixed(
-        "traced at batch 2: no other batch runs",
+        "traced at batch 2: no other batch works",
         before=_flat("2, 12"),
         after=_flat("-1, 12"),
         safety=Safety.UNSAFE,
         runs=False,
     ),
-    Flagged("by default it is only reported", _flat("2, 12")),
+    Flagged("reported only, by default", _flat("2, 12")),
     Fixed(
-        "the batch folded together with the heads",
+        "the batch folded with the heads",
         before=_flat("16, 5, 8", "float[N,8,5,8]", result="float[A,B,C]"),
         after=_flat("-1, 5, 8", "float[N,8,5,8]", result="float[A,B,C]"),
         safety=Safety.UNSAFE,
         runs=False,
     ),
     Fixed(
-        "a hard-coded sequence length behind a copied batch",
+        "a hard-coded sequence length after a copied batch",
         before=_flat("0, 16, 2, 4", "float[N,S,8]", result="float[A,B,C,D]"),
         after=_flat("0, -1, 2, 4", "float[N,S,8]", result="float[A,B,C,D]"),
         safety=Safety.UNSAFE,
         runs=False,
     ),
     Flagged(
-        "two symbols: one -1 cannot stand for both",
+        "two symbols: one -1 cannot replace both",
         _flat("2, 16, 2, 4", "float[N,S,8]", result="float[A,B,C,D]"),
         safety=Safety.UNSAFE,
     ),
     Flagged(
-        "the 4 could be -1, but then N would be folded into it: what was meant cannot be told",
+        "the 4 could be -1, but then N would be folded into it: the intent is unknown",
         _flat("1, 4", "float[N,2]"),
         safety=Safety.UNSAFE,
     ),
     Flagged("no size of N gives 7 elements", _flat("7", result="float[A]"), safety=Safety.UNSAFE, runs=False),
     Flagged(
-        "one element of 2 * N, the copied axis aside: only where that one is empty",
+        "one element of 2 * N, besides the copied axis: works only if that is empty",
         _flat("0, 1", "float[N,N,2]"),
         safety=Safety.UNSAFE,
         runs=False,
@@ -216,14 +219,14 @@ hard_coded_size.examples = [
         runs=False,
     ),
     Fixed(
-        "the same with allowzero=1, which the 0 cannot keep",
+        "the same with allowzero=1, which the 0 rules out",
         before=_flat("1, -1", attrs="<allowzero=1>"),
         after=_flat("0, -1"),
         safety=Safety.UNSAFE,
         runs=False,
     ),
     Fixed(
-        "a shape that two nodes share: only the Reshape with the batch in its data changes",
+        "a shape shared by two nodes: only the Reshape of batched data changes",
         before="""g (float[N,3,4] x, float[2,12] z) => (float[A,B] y, float[2,12] w) <int64[2] s = {2, 12}> {
             y = Reshape(x, s) w = Reshape(z, s) }""",
         after="""g (float[N,3,4] x, float[2,12] z) => (float[A,B] y, float[2,12] w)
@@ -234,9 +237,9 @@ hard_coded_size.examples = [
     Silent("-1 leads", _flat("-1, 12")),
     Silent("0 leads", _flat("0, 12")),
     Silent("all sizes are static", _flat("2, 12", "float[2,3,4]", result="float[2,12]")),
-    Silent("an axis is added: N moves on as it is", _flat("1, -1, 3, 4", result="float[A,B,C,D]")),
+    Silent("an added axis: N is only moved", _flat("1, -1, 3, 4", result="float[A,B,C,D]")),
     Silent(
-        "the shape is computed from the data",
+        "a shape computed from the data",
         """g (float[N,3,4] x) => (float[A,B] y) <int64[1] i = {0}, int64[1] t = {12}> {
             d = Shape(x) n = Gather(d, i) s = Concat<axis=0>(n, t) y = Reshape(x, s) }""",
     ),
@@ -245,16 +248,16 @@ hard_coded_size.examples = [
         "g (float[N,3,4] x, int64[2] s = {2, 12}) => (float[A,B] y) { y = Reshape(x, s) }",
     ),
     Silent(
-        "nothing is known of the data",
+        "unknown data",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[N,3] x) => (float[A,B] y) <int64[2] s = {2, 3}> { u = my.op(x) y = Reshape(u, s) }""",
     ),
-    Silent("two -1: what is asked for cannot be told", _flat("2, -1, -1", result="float[A,B,C]"), runs=False),
+    Silent("two -1: an invalid shape", _flat("2, -1, -1", result="float[A,B,C]"), runs=False),
     Silent(
-        "what leads is not the batch of an input: nothing speaks for a traced size",
+        "the leading dimension is not an input's batch: no evidence of a traced size",
         """g (float[3,N,4] x) => (float[A,B] y) <int64[2] s = {1, -1}> {
             t = Transpose<perm = [1, 0, 2]>(x) y = Reshape(t, s) }""",
     ),
-    Silent("-2 is no dimension", _flat("2, -2"), runs=False),
+    Silent("-2 is not a valid dimension", _flat("2, -2"), runs=False),
     Silent("the batch is last, and -1 takes the rest", _flat("3, -1", "float[3,N,4]")),
 ]

@@ -27,21 +27,21 @@ from onnxfix_rules.rsh import _common as c
 
 @rule("RSH009", ops=["Squeeze"], safety=Safety.EXACT, hazards=[17])
 def squeeze_without_axes(node: Node, model: Model) -> Iterator[Match]:
-    """A Squeeze does not say which axes it removes: those that happen to be 1.
+    """A Squeeze without axes, which removes all dimensions of size 1.
 
     ## Why it matters
     With a dynamic dimension the rank of the result depends on the data. TensorRT 10.x fails:
     ``UNSUPPORTED_NODE_DYNAMIC: Cannot infer squeeze dimensions from a dynamic shape.`` TensorRT-RTX 1.7.1 builds,
-    warns (measured) ``ISqueezeLayer without an axes input requires dimension 0 to not be 1 at runtime``, and fails
-    at batch 1. With static dimensions every version reads it; then it is a remark.
+    warns (measured) ``ISqueezeLayer without an axes input requires dimension 0 to not be 1 at runtime``, and fails at
+    batch 1. With static dimensions every version supports it; then it is a remark.
 
-    An axes list that is there and empty is read in two ways: ONNX Runtime removes every dimension of 1, the ONNX
-    reference removes none. That is only reported.
+    An explicitly empty axes list is ambiguous: ONNX Runtime removes every dimension of 1, the ONNX reference removes
+    none. That is only reported.
 
     ## Fix
-    Write the axes whose dimension is proven to be 1, where every other one is proven not to be: exact, sizes of 0
-    included. Without any such axis the node is a copy and goes (an empty list would mean two things). Where a
-    dimension may be 1 the fix keeps it: equal for all its other sizes, another rank at 1. It has to be asked for.
+    Write the axes whose dimension is proven to be 1, if every other one is proven not to be: exact, sizes of 0
+    included. Without any such axis the node is a copy and is removed (an empty list would be ambiguous). A dimension
+    that may be 1 is kept: equal for all its other sizes, a different rank at 1. That requires `--numeric-fixes`.
 
     ## References
     ONNX, Squeeze. modelscope PR #1577.
@@ -55,7 +55,8 @@ def squeeze_without_axes(node: Node, model: Model) -> Iterator[Match]:
         yield from _empty(node, given, shape)
     elif shape is None:
         yield Match(
-            "Squeeze without axes on data of unknown rank: TensorRT cannot tell which dimensions go",
+            "Squeeze without axes on data of unknown rank: TensorRT cannot determine the dimensions to "
+            "remove",
             node=node,
             severity=_severity(model),
         )
@@ -74,7 +75,7 @@ def _match(node: Node, model: Model, data: Value, shape: Sequence[Dim]) -> Match
         draft.set_input(node, 1, draft.constant(np.array(axes, dtype=np.int64), "axes"))
     else:
         draft.set_attr(node, "axes", axes)
-    what = f"Write axes {axes}" if axes else "Remove the Squeeze"
+    what = f"write axes {axes}" if axes else "remove the Squeeze"
     if open_axes:
         some = ", ".join(f"{shape[i]} (axis {i})" for i in open_axes)
         return Match(
@@ -82,7 +83,7 @@ def _match(node: Node, model: Model, data: Value, shape: Sequence[Dim]) -> Match
             "is 1; TensorRT 8 and 10 refuse it, TensorRT-RTX fails at that size",
             node=node,
             severity=_severity(model),
-            fix=Fix(f"{what}, as if the others were never 1", draft.edits, Safety.UNSAFE),
+            fix=Fix(f"{what}, assuming that the others are never 1", draft.edits, Safety.UNSAFE),
         )
     static = c.sizes(shape) is not None
     return Match(
@@ -94,14 +95,14 @@ def _match(node: Node, model: Model, data: Value, shape: Sequence[Dim]) -> Match
 
 
 def _empty(node: Node, given: Value | None, shape: Sequence[Dim] | None) -> Iterator[Match]:
-    """Axes that are there: nothing to say unless they are an empty list, and some dimension could go."""
+    """Explicit axes: reported only if they are an empty list and some dimension could be removed."""
     if given is not None:
         array = given.constant()
         if array is None or array.size:
             return
     if shape is None or not all(symbols.is_one(d).no for d in shape):
         yield Match(
-            "the list of axes is empty: ONNX Runtime then removes every dimension of 1, the ONNX reference none",
+            "the axes list is empty: ONNX Runtime then removes every dimension of 1, the ONNX reference none",
             node=node,
         )
 
@@ -123,12 +124,12 @@ squeeze_without_axes.examples = [
         opset=11,
     ),
     Fixed(
-        "an axis of length 0 stays",
+        "an axis of size 0 stays",
         before="g (float[1,0,2] x) => (float[0,2] y) { y = Squeeze(x) }",
         after="g (float[1,0,2] x) => (float[0,2] y) <int64[1] a = {0}> { y = Squeeze(x, a) }",
     ),
     Fixed(
-        "a dimension that is never 1 although it is not static",
+        "a dynamic dimension that is never 1",
         before="g (float[1,N] x) => (float[M] y) { c = Concat<axis=1>(x, x) y = Squeeze(c) }",
         after="g (float[1,N] x) => (float[M] y) <int64[1] a = {0}> { c = Concat<axis=1>(x, x) y = Squeeze(c, a) }",
     ),
@@ -150,14 +151,15 @@ squeeze_without_axes.examples = [
         opset=13,
     ),
     Fixed(
-        "N may be 1, and then the result has another rank",
+        "N may be 1, which gives the result another rank",
         before="g (float[N,1,3] x) => (float[M,3] y) { y = Squeeze(x) }",
         after="g (float[N,1,3] x) => (float[M,3] y) <int64[1] a = {1}> { y = Squeeze(x, a) }",
         safety=Safety.UNSAFE,
         runs=False,
     ),
     Flagged(
-        "by default a dynamic one is only reported", "g (float[N,1,3] x) => (float[M,3] y) { y = Squeeze(x) }"
+        "a dynamic dimension is only reported, by default",
+        "g (float[N,1,3] x) => (float[M,3] y) { y = Squeeze(x) }",
     ),
     Fixed(
         "no axis is known to be 1",
@@ -167,28 +169,26 @@ squeeze_without_axes.examples = [
         runs=False,
     ),
     Flagged(
-        "not even the rank is known",
+        "unknown rank",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,3] x) => (float[A,B] y) { u = my.op(x) y = Squeeze(u) }""",
         safety=Safety.UNSAFE,
         runs=False,
     ),
     Flagged(
-        "an empty list of axes: ONNX Runtime removes both, the reference removes none",
+        "an empty axes list: ONNX Runtime removes both, the reference removes none",
         "g (float[1,3,1] x) => (float[3] y) <int64[0] a = {}> { y = Squeeze(x, a) }",
         safety=Safety.UNSAFE,
     ),
     Silent(
-        "an empty list of axes, and no axis that could be removed",
+        "an empty axes list, and no axis that could be removed",
         "g (float[2,3] x) => (float[2,3] y) <int64[0] a = {}> { y = Squeeze(x, a) }",
     ),
+    Silent("explicit axes", "g (float[N,1,3] x) => (float[N,3] y) <int64[1] a = {1}> { y = Squeeze(x, a) }"),
     Silent(
-        "the axes are given", "g (float[N,1,3] x) => (float[N,3] y) <int64[1] a = {1}> { y = Squeeze(x, a) }"
-    ),
-    Silent(
-        "the axes are given, as an attribute",
+        "explicit axes, as an attribute",
         "g (float[N,1,3] x) => (float[N,3] y) { y = Squeeze<axes=[1]>(x) }",
         opset=11,
     ),
-    Silent("the caller feeds the axes", "g (float[1,3] x, int64[K] a) => (float[M] y) { y = Squeeze(x, a) }"),
+    Silent("axes from a graph input", "g (float[1,3] x, int64[K] a) => (float[M] y) { y = Squeeze(x, a) }"),
 ]

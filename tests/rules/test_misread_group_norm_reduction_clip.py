@@ -32,7 +32,6 @@ RULES = {rule.code: rule for rule in registry().rules if rule.code in (*CODES, "
 #: Left alone although TensorRT does not agree with ONNX Runtime, or nobody can say.
 NOT_ABOUT = {
     "a scale per channel where opset 20 requires one per group: ONNX Runtime rejects it",
-    "a local function of that name",  # OPS060
     "a function's input, which may be a weight at the call site",
     "the logarithm of integers, which is undefined",
     "before opset 18 there is no such attribute",

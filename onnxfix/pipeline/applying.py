@@ -1,6 +1,6 @@
 """``apply``, as a straight line of stages: each takes the record of the one before it and returns its own.
 
-ARCHITECTURE.md draws the line, and ``tests/test_apply_path.py`` holds a run to the drawing.
+ARCHITECTURE.md draws the line, and ``tests/pipeline/test_apply_path.py`` holds a run to the drawing.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from onnxfix.errors import UsageError
 from onnxfix.files import loading, saving
 from onnxfix.files.temporary import Temporary, temporary_beside
 from onnxfix.options import Verification
@@ -36,7 +37,12 @@ def comparison_of(verification: Verification, trt: TrtOptions) -> Comparison:
 
     The contract always runs. No engine is written of a model that TensorRT does not build, so that trt-build must pass
     where one is to be saved or swept over batch sizes.
+
+    Raises:
+        UsageError: an engine is to be saved of a model that is not verified.
     """
+    if trt.save_engine and not verification.enabled:
+        raise UsageError("save_engine requires verify=True: an engine is built of a verified model only")
     rungs = verification.rungs
     if rungs is not None:
         rungs = tuple(dict.fromkeys(("contract", *rungs)))

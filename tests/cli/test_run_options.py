@@ -115,3 +115,10 @@ def test_the_record_is_frozen_all_through() -> None:
 def test_inputs_are_kept_only_where_some_are_fixed() -> None:
     with pytest.raises(UsageError, match="--keep-inputs has no effect without --fix-input"):
         Specialization(keep=True)
+
+
+def test_no_engine_is_built_of_a_model_that_is_not_verified(tmp_path: Path) -> None:
+    model, engine = write(tmp_path / "m.onnx", CLEAN), tmp_path / "m.engine"
+    with pytest.raises(UsageError, match="save_engine requires verify=True"):
+        onnxfix.apply(model, verify=False, trt=TrtOptions(save_engine=str(engine)))
+    assert not engine.exists()

@@ -82,8 +82,8 @@ def obituary(code: int, tail: str, note: str = "") -> Outcome:
     if NO_MEMORY.search(tail):
         return replace(ended, status="memory", message=f"ran out of memory ({name}){said}", killed=False)
     if -code == getattr(signal, "SIGKILL", 0):
-        told = f"{name}, probably because memory ran out{said}"
-        return replace(ended, status="memory", message=told)
+        message = f"{name}, probably because memory ran out{said}"
+        return replace(ended, status="memory", message=message)
     return ended
 
 

@@ -141,12 +141,12 @@ def check_contexts(rule: Rule) -> None:
     """
     found: dict[Context, list[str]] = {name: [] for name in get_args(Context)}
     for example in rule.examples:
-        for name, told in _in_contexts(rule, example).items():
+        for name, difference in _in_contexts(rule, example).items():
             label = f"{rule.code} ({example.why}), {name}"
             if name in rule.differs or name not in example.differs:
-                found[name] += [f"{label}: {told}"] if told else []
+                found[name] += [f"{label}: {difference}"] if difference else []
             else:
-                assert told, f"{label}: is declared to differ and does not"
+                assert difference, f"{label}: is declared to differ and does not"
     for name in rule.differs:
         assert found.pop(name), f"{rule.code}, {name}: is declared to differ and does not"
     wrong = [line for lines in found.values() for line in lines]
@@ -269,13 +269,13 @@ def graph_difference(first: ModelProto, second: ModelProto, *, shared: bool = Fa
         new = [info.name for info in getattr(second.graph, kind)]
         if old != new:
             return f"{kind}s {old} against {new}"
-    told = _graph_difference(first.graph, second.graph, shared)
+    difference = _graph_difference(first.graph, second.graph, shared)
     bodies = [{(f.domain, f.name, f.overload): f for f in model.functions} for model in (first, second)]
     for key in sorted(bodies[0].keys() & bodies[1].keys()):  # nothing calls the others, or the graphs differ
         one, other = (_body(each[key]) for each in bodies)
-        if not told and (inside := _graph_difference(one, other, shared)):
-            told = f"function {key[0]}::{key[1]}: {inside}"
-    return told
+        if not difference and (inside := _graph_difference(one, other, shared)):
+            difference = f"function {key[0]}::{key[1]}: {inside}"
+    return difference
 
 
 def _body(function: FunctionProto) -> GraphProto:

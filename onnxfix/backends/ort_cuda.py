@@ -76,7 +76,7 @@ def unavailable() -> Missing | None:
     Loads CUDA and forbids TF32 to the process (see ``load``): call it in the sandbox.
     """
     _forbid_tf32()
-    said = _preload()
+    printed = _preload()
     import onnxruntime  # lazy: optional package
 
     if PROVIDER not in onnxruntime.get_available_providers():
@@ -92,7 +92,7 @@ def unavailable() -> Missing | None:
     except Exception as error:  # whatever CUDA and its libraries come up with
         words = one_line(ort_messages.without_host(str(error)))
         return Missing(f"the CUDA provider does not work: {words}", cause_of(words) or "not-loadable")
-    return _why_fallen(onnxruntime, said) if fell_back else None
+    return _why_fallen(onnxruntime, printed) if fell_back else None
 
 
 def _one_node() -> bytes:
@@ -104,12 +104,12 @@ def _one_node() -> bytes:
     return model.SerializeToString()
 
 
-def _why_fallen(onnxruntime: Any, said: str) -> Missing:
+def _why_fallen(onnxruntime: Any, printed: str) -> Missing:
     """ONNX Runtime logs that it goes on without CUDA, and why; as an exception there is nothing."""
     if not nvidia.gpus():
         return Missing(_NO_GPU, "no-gpu")
     name = "onnxruntime_providers_cuda.dll" if _WINDOWS else "libonnxruntime_providers_cuda.so"
-    cause = said or "no reason given"
+    cause = printed or "no reason given"
     try:
         ctypes.CDLL(str(Path(onnxruntime.__file__).parent / "capi" / name))
     except OSError as error:
@@ -130,15 +130,15 @@ def _preload() -> str:
     """Load the libraries of CUDA and cuDNN that pip installed. Returns what went wrong, on one line."""
     import onnxruntime  # lazy: optional package
 
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         for folder in _library_folders(
             Path(onnxruntime.__file__).parent.parent, str(getattr(onnxruntime, "cuda_version", ""))
         ):
             onnxruntime.preload_dlls(directory=str(folder))
-        said.truncate(said.seek(0))  # what one folder lacks, the next or the system may have
+        printed.truncate(printed.seek(0))  # what one folder lacks, the next or the system may have
         onnxruntime.preload_dlls()
-    return one_line(said.getvalue(), 200)
+    return one_line(printed.getvalue(), 200)
 
 
 def _library_folders(home: Path, cuda_version: str) -> list[Path]:

@@ -53,7 +53,6 @@ from onnxfix.cli.options import (
 )
 from onnxfix.cli.outcomes import Printing, queued, run
 from onnxfix.errors import UsageError
-from onnxfix.options import Fixes, Output, Rules, RunOptions, Specialization, Verification
 
 
 # Long because: typer reads the options of a command from the parameters of its function.
@@ -165,6 +164,14 @@ def apply(
     """Fix models, prove the results, and write them (default: to MODEL.fixed.onnx)."""
     with guarded(format):
         from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
+        from onnxfix.options import (  # lazy: start-up
+            Fixes,
+            Output,
+            Rules,
+            RunOptions,
+            Specialization,
+            Verification,
+        )
         from onnxfix.pipeline.whole.steps import steps_of  # lazy: start-up
 
         refuse_unknown(select, ignore, target)

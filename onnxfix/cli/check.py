@@ -44,7 +44,6 @@ from onnxfix.cli.options import (
 )
 from onnxfix.cli.outcomes import Printing, queued, run
 from onnxfix.errors import UsageError
-from onnxfix.options import Rules, RunOptions
 
 
 # Long because: typer reads the options of a command from the parameters of its function.
@@ -90,6 +89,8 @@ def check(
 ) -> None:
     """List the hazards in models. Reads only."""
     with guarded(format):
+        from onnxfix.options import Rules, RunOptions  # lazy: start-up
+
         refuse_unknown(select, ignore, target)
         options = RunOptions(
             rules=Rules(listed(select), listed(ignore), target),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import typer
 
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     Work = Callable[[Say], Generator[Outcome, None, None]]
 
 
-@dataclass(frozen=True)
-class Printing:
+class Printing(NamedTuple):
     """How outcomes are shown, and which findings fail the run."""
 
     fail_on: FailOn
@@ -35,8 +33,7 @@ class Printing:
     verbose: bool
 
 
-@dataclass(frozen=True)
-class Queue:
+class Queue(NamedTuple):
     """The models of a run as tasks, and its journal (None: none)."""
 
     tasks: Sequence[Task]

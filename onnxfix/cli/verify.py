@@ -44,7 +44,6 @@ from onnxfix.cli.options import (
 )
 from onnxfix.cli.outcomes import Printing, run
 from onnxfix.errors import UsageError
-from onnxfix.options import RunOptions, Verification
 
 if TYPE_CHECKING:
     from onnxfix.cli.outcomes import Say
@@ -105,6 +104,7 @@ def verify(
     with guarded(format):
         from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
         from onnxfix.fleet.work import Task, attempt  # lazy: start-up
+        from onnxfix.options import RunOptions, Verification  # lazy: start-up
 
         if max_batch is not None and not batch_sweep:
             raise UsageError("--max-batch has no effect without --batch-sweep")

@@ -48,6 +48,7 @@ from onnxfix.cli.options import (
     listed,
     merged,
     pairs_of,
+    profile_of,
     sizes_of,
     trt_options,
 )
@@ -181,11 +182,7 @@ def apply(
             )
         if no_verify and not static and (inputs or input_shapes or shapes_alias):
             raise UsageError("--inputs and --input-shapes have no effect with --no-verify")
-        profile = (
-            merged(min_shapes, min_alias),
-            merged(opt_shapes, opt_alias),
-            merged(max_shapes, max_alias),
-        )
+        profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
         fixed_inputs = pairs_of("--fix-input", fix_input or ())
         options = RunOptions(
             rules=Rules(listed(select), listed(ignore), target),

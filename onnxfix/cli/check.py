@@ -39,7 +39,7 @@ from onnxfix.cli.options import (
     TrtPackage,
     Verbose,
     listed,
-    merged,
+    profile_of,
     trt_options,
 )
 from onnxfix.cli.outcomes import Printing, queued, run
@@ -97,11 +97,7 @@ def check(
             memory_mb=memory_limit,
             inputs_help=inputs_help,
         )
-        profile = (
-            merged(min_shapes, min_alias),
-            merged(opt_shapes, opt_alias),
-            merged(max_shapes, max_alias),
-        )
+        profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
         cache = timing_cache or timing_alias
         if trt:
             asked = trt_options(trt_package, compute_capability, profile, timing_cache=cache)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Texts = Sequence[str] | None
 """The values of an option that may be repeated; None where it was not given."""
+Pair = tuple[Texts, Texts]
+"""The values of an option, and those of its alias."""
 
 
 class Format(enum.StrEnum):
@@ -198,6 +200,11 @@ def listed(values: Texts) -> tuple[str, ...] | None:
 def merged(values: Texts, aliased: Texts) -> tuple[str, ...]:
     """The values of an option and of its alias."""
     return (*(values or ()), *(aliased or ()))
+
+
+def profile_of(minimum: Pair, optimum: Pair, maximum: Pair) -> Profile:
+    """The shapes of an optimization profile, each as given by the option and by its alias."""
+    return merged(*minimum), merged(*optimum), merged(*maximum)
 
 
 def pairs_of(option: str, texts: Iterable[str]) -> dict[str, str]:

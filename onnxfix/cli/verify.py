@@ -40,6 +40,7 @@ from onnxfix.cli.options import (
     Verbose,
     listed,
     merged,
+    profile_of,
     trt_options,
 )
 from onnxfix.cli.outcomes import Printing, run
@@ -108,11 +109,7 @@ def verify(
 
         if max_batch is not None and not batch_sweep:
             raise UsageError("--max-batch has no effect without --batch-sweep")
-        profile = (
-            merged(min_shapes, min_alias),
-            merged(opt_shapes, opt_alias),
-            merged(max_shapes, max_alias),
-        )
+        profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
         options = RunOptions(
             verification=Verification(
                 exact=exact,

@@ -49,6 +49,8 @@ LAYERS = [
     ["contexts"],
     ["testing"],
     ["doctor"],
+    ["diagnosis"],
+    ["reduction", "precision"],
     ["report"],
     ["pipeline"],
     ["api"],

@@ -118,7 +118,11 @@ class Collector:
         if any(name not in given for name in inputs):
             return {}
         reply = self.bench.run(part, {name: given[name] for name in inputs}, of=self.truth)
-        return {**reply.values, **{name: given[name] for name in outputs if name in own}} if not reply.error else {}
+        return (
+            {**reply.values, **{name: given[name] for name in outputs if name in own}}
+            if not reply.error
+            else {}
+        )
 
 
 def upstream(graph: Graph, names: Sequence[str], given: frozenset[str]) -> list[int]:

@@ -28,8 +28,8 @@ _RANDOM = frozenset(
 @dataclass(frozen=True)
 class Row:
     """What one tensor of the truth shows: ``own`` distance of the region that computes it, ``noise`` (absolute) that
-    rounding explains, distance ``whole`` in the other side's own run, and the largest relative distance ``before`` among
-    the region's inputs there. None: not measured."""
+    rounding explains, distance ``whole`` in the other side's own run, and the largest relative distance ``before``
+    among the region's inputs there. None: not measured."""
 
     name: str
     number: int
@@ -90,7 +90,10 @@ class Lockstep:
         self.whole: dict[str, Distance] = {}
 
     def run(
-        self, feed: Mapping[str, Held], their_feed: Mapping[str, Held], say: Callable[[int, int], None] | None = None
+        self,
+        feed: Mapping[str, Held],
+        their_feed: Mapping[str, Held],
+        say: Callable[[int, int], None] | None = None,
     ) -> Walk:
         """Walk through all nodes. ``their_feed`` are the inputs of the other side by its own names."""
         self.values, self.theirs = dict(feed), dict(their_feed)
@@ -185,12 +188,17 @@ class Lockstep:
         for region, found in zip(here, self._apart(here), strict=True):
             before = [self.whole[name].relative for name in region.inputs.values() if name in self.whole]
             for theirs, ours in region.targets.items():
-                number = self.truth.producer[ours] if ours in self.truth.producer else -1
+                number = self.truth.producer.get(ours, -1)
                 if number < 0 or self.truth.nodes[number].op_type in _RANDOM:
                     continue
                 truth, held = self.values[ours], found.get(theirs)
                 row = Row(
-                    ours, number, whole=self.whole.get(ours), dtype=truth.dtype, shape=truth.shape, region=region
+                    ours,
+                    number,
+                    whole=self.whole.get(ours),
+                    dtype=truth.dtype,
+                    shape=truth.shape,
+                    region=region,
                 )
                 if held is not None:
                     row = replace(row, own=distance(truth.load(), aligned(held, truth).load()))
@@ -264,7 +272,9 @@ class Lockstep:
     def _split(self, off: Sequence[Row]) -> list[float]:
         half = len(off) // 2
         parts = (off[:half], off[half:])
-        return [far for part in parts for far in self._moved(part, list(dict.fromkeys(r.number for r in part)))]
+        return [
+            far for part in parts for far in self._moved(part, list(dict.fromkeys(r.number for r in part)))
+        ]
 
     def _release(self, end: int) -> None:
         """Drop what nothing reads any more."""

@@ -76,7 +76,7 @@ def diagnose(
             truth="ONNX Runtime on the CPU, without optimizations",
         )
         try:
-            prepared = _prepared(truth, other, against, bench, tools, say)
+            prepared = _prepared(truth, other, against, bench, tools, say, stack)
         except Impossible as error:
             found = Diagnosis(name_of(one), against, "", "unknown", str(error), cause=error.cause)
         else:
@@ -84,7 +84,8 @@ def diagnose(
             samples = given if given is not None else _made(known, options)
             count = min(len(given), MOST_SAMPLES) if given is not None else SAMPLES
             explainer = Explainer(against)
-            case = Case(truth, prepared, against, samples, count, given is None, explainer)
+            engines = prepared.tools.get("engines")
+            case = Case(truth, prepared, against, samples, count, given is None, explainer, engines)
             found = run(case, bench, base, Clock(timeout), say)
         one.check()
         if two is not None:
@@ -119,7 +120,13 @@ def _tensorrt(against: Against, options: RunOptions, stack: ExitStack) -> Builde
 
 
 def _prepared(
-    truth: Graph, other: Path | None, against: Against, bench: Bench, builder: Builder | None, say: Progress
+    truth: Graph,
+    other: Path | None,
+    against: Against,
+    bench: Bench,
+    builder: Builder | None,
+    say: Progress,
+    stack: ExitStack,
 ) -> Prepared:
     say("preparing the other side")
     if other is not None:
@@ -131,9 +138,27 @@ def _prepared(
     if against == "ort-cuda":
         return itself(truth, "ort-cuda", "ONNX Runtime's CUDA provider")
     assert builder is not None
+    if against == "trt-gpu":
+        return _executing(truth, bench, builder, stack)
     from onnxfix.diagnosis.imported import imported  # lazy: start-up, seldom used
 
     return imported(truth, builder, bench)
+
+
+def _executing(truth: Graph, bench: Bench, builder: Builder, stack: ExitStack) -> Prepared:
+    """Engines as the other side.
+
+    Raises:
+        Impossible: no engine runs on this machine.
+    """
+    from onnxfix.diagnosis.engines import Engines, prepared  # lazy: start-up, seldom used
+    from onnxfix.verification.rungs import probe  # lazy: start-up, seldom used
+
+    here = probe.probe(builder)
+    if here.reason:
+        raise Impossible(here.reason, here.cause)
+    sessions = stack.enter_context(probe.engines(builder.choice, builder.options, bench.timeout))
+    return prepared(Engines(truth, builder, sessions, bench), here.precision, here.where)
 
 
 def _given(known: Signature, options: RunOptions) -> list[dict[str, Any]] | None:

@@ -77,8 +77,9 @@ def diagnose(case: Case, bench: Bench, base: Diagnosis, clock: Clock, say: Say) 
     except KeyboardInterrupt:
         state.complete = False
     if not state.walks:
-        why = state.refused or "no sample could be made that the model accepts"
-        found = replace(base, status="unknown", reason=f"the truth does not run: {why}", cause="refused")
+        why = f"the truth does not run: {state.refused or 'no sample could be made that the model accepts'}"
+        why = why if state.complete else "it was interrupted before anything was compared"
+        found = replace(base, status="unknown", reason=why, cause="refused" if state.complete else "")
         return replace(found, seconds=time.perf_counter() - began, complete=state.complete)
     try:
         found = _Judge(case, bench, state, say).result(base)

@@ -1,4 +1,4 @@
-"""TensorRT's engines as the other side: of the whole model, of the model with inner tensors as outputs, and of parts."""
+"""TensorRT's engines as the other side: of the whole model, of it with inner tensors as outputs, and of parts."""
 
 from __future__ import annotations
 

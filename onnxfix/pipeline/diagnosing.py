@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnxfix import backends
 from onnxfix.diagnosis.bench import Bench, Clock
 from onnxfix.diagnosis.diagnose import Case
 from onnxfix.diagnosis.diagnose import diagnose as run
@@ -18,12 +19,14 @@ from onnxfix.diagnosis.records import Against, Diagnosis
 from onnxfix.diagnosis.sides import Impossible, Prepared, itself, lowered, opened, optimized
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
+from onnxfix.nvidia import Missing
 from onnxfix.options import RunOptions
 from onnxfix.pipeline.opening import Source, name_of
 from onnxfix.pipeline.plan import Progress
 from onnxfix.pipeline.proof import on_disk
 from onnxfix.sandbox import memory_limit, shared
 from onnxfix.trt.records import TrtOptions
+from onnxfix.verification import cuda
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.files import check_inputs, load_inputs
 from onnxfix.verification.feeds.inputs import Kind
@@ -136,6 +139,10 @@ def _prepared(
     if against == "ort-cpu":
         return optimized(truth, bench)
     if against == "ort-cuda":
+        why = backends.missing("ort-cuda")
+        absent = Missing(why, "not-installed") if why else cuda.unavailable(bench.worker, bench.timeout)
+        if absent is not None:
+            raise Impossible(absent.reason, absent.cause)
         return itself(truth, "ort-cuda", "ONNX Runtime's CUDA provider")
     assert builder is not None
     if against == "trt-gpu":

@@ -122,7 +122,9 @@ def _plain(attribute: AttributeProto) -> Any:
         return attribute.SerializeToString(deterministic=True)
     if isinstance(value, float):
         return float(np.float32(value))
-    if isinstance(value, (list, tuple)) or hasattr(value, "__len__") and not isinstance(value, (str, bytes)):
+    if isinstance(value, (list, tuple)) or (
+        hasattr(value, "__len__") and not isinstance(value, (str, bytes))
+    ):
         return tuple(value)
     return value
 

@@ -1,7 +1,7 @@
 """What a constant contains, as keys that are equal for equal contents: to recognize a weight in another file.
 
-Large weights are not read: up to 256 elements on a grid stand for them. Floats are compared as float16, so that a model and
-its copy in half precision have the same keys; layouts of a matrix (transposed) and of a vector (dimensions of 1) too.
+Large weights are not read: up to 256 elements on a grid stand for them. Floats are compared as float16, so that a model
+and its copy in half precision have the same keys. A transposed matrix is recognized, and a vector with dimensions of 1.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class Reader:
             dims = tuple(int(dim) for dim in tensor.dims)
             if tensor.data_type == TensorProto.STRING:
                 text = ("text", dims, tuple(tensor.string_data))
-                return Content(text, text, None, len(set(tensor.string_data)) >= _MARKED, len(tensor.string_data))
+                return Content(
+                    text, text, None, len(set(tensor.string_data)) >= _MARKED, len(tensor.string_data)
+                )
             if tensors.element_count(dims) <= _WHOLE or not self._sampled(tensor):
                 return content_of(self._whole(tensor))
             return _sampled_content(self._grid(tensor, dims), dims)
@@ -124,8 +126,8 @@ def content_of(array: npt.NDArray[Any]) -> Content:
         return Content(key, key, small, len(set(small)) >= 8, array.size)
     if array.size == 1:
         value = float(np.float32(array.reshape(-1)[0]))
-        key = ("number", f"{value:.5g}")
-        return Content(key, key, (value,), False, 1)
+        number = ("number", f"{value:.5g}")
+        return Content(number, number, (value,), False, 1)
     return _sampled_content(array.reshape(_matrix(dims)), dims)
 
 

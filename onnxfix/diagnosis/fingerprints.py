@@ -20,8 +20,8 @@ _ENOUGH = 4
 @dataclass(frozen=True)
 class Fingerprint:
     """``kind`` is "f" for numbers with a fraction, "i" for integers, "b" for truths. ``mean``, ``norm`` (root mean
-    square) and ``scale`` (largest magnitude) are of the finite elements; ``odd`` counts the others. ``samples`` are up to
-    32 elements spread evenly over the tensor, ``small`` all elements of an integer tensor of up to 64."""
+    square) and ``scale`` (largest magnitude) are of the finite elements; ``odd`` counts the others. ``samples`` are
+    up to 32 elements spread evenly over the tensor, ``small`` all elements of an integer tensor of up to 64."""
 
     kind: str
     shape: tuple[int, ...]
@@ -40,9 +40,7 @@ class Fingerprint:
 
 #: Computes fingerprints of tensors of A and of B, by name, from one run of each on the same feed. Tensors without
 #: one (strings, sequences, not computed) are left out.
-Probe = Callable[
-    [Sequence[str], Sequence[str]], tuple[Mapping[str, Fingerprint], Mapping[str, Fingerprint]]
-]
+Probe = Callable[[Sequence[str], Sequence[str]], tuple[Mapping[str, Fingerprint], Mapping[str, Fingerprint]]]
 
 
 def fingerprint(value: Any) -> Fingerprint | None:
@@ -81,7 +79,7 @@ def error(one: Fingerprint | None, other: Fingerprint | None) -> float | None:
     """How far two tensors are from each other, as a share of their scale; infinite where shapes or the kinds of
     elements differ. None where a fingerprint is missing.
 
-    The scale of elements is a low quartile of theirs, not the largest: beside a mask's -3e38 everything else is nothing.
+    An element's scale is the lower quartile of all, not the largest: beside a mask's -3e38 all others are nothing.
     """
     if one is None or other is None:
         return None

@@ -1,4 +1,4 @@
-"""Which tensor of one model corresponds to which of another: exports, opsets and tools name and build things differently.
+"""Which tensor of one model corresponds to which of another, although exporters, opsets and tools differ.
 
 Evidence in the order of its strength, again and again until nothing is added: the interface; equal computations from
 what is paired; equal values of a run (with a probe); weights that occur once; names that surroundings confirm; nodes
@@ -16,21 +16,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import ValueInfoProto
 
 from onnxfix.diagnosis.canonical import SHAPED
+from onnxfix.diagnosis.contradictions import refuted
 from onnxfix.diagnosis.fingerprints import Fingerprint, Probe
 from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.interface import inputs_of, outputs_of
 from onnxfix.diagnosis.pairing import How, Pair, Pairs, following, nearest
 from onnxfix.diagnosis.views import Classes, View
-from onnxfix.errors import UsageError
 
 EQUAL = 1e-4
 """Share of a tensor's scale up to which values of two runs are equal."""
-_APART = 1e-3
-"""Share from which on they differ."""
-_ROUNDING = 1e-5
-"""Share up to which they differ by rounding."""
 _ROUNDS = 400
 _SINGLE = frozenset({"Cast", "Identity", "Dropout"})
 """Operators of which one more or less says nothing."""
@@ -57,73 +53,14 @@ def match(a: Graph, b: Graph, probe: Probe | None = None) -> Matching:
     one, other = View(a), View(b)
     try:
         pairs = Pairs(one, other, interface)
-        pairs.how.update((theirs, "name" if theirs == ours else "structure") for theirs, ours in interface.items())
+        pairs.how.update(
+            (theirs, "name" if theirs == ours else "structure") for theirs, ours in interface.items()
+        )
         _Matcher(one, other, pairs).run(probe)
     finally:
         one.close()
         other.close()
     return Matching(dict(pairs.to_a), dict(pairs.how), tuple(_notes(one, other, pairs)))
-
-
-# --------------------------------------------------------------------------------------------------- interface
-
-
-def inputs_of(a: Graph, b: Graph) -> dict[str, str]:
-    """B's inputs -> A's: by name, else by position.
-
-    Raises:
-        UsageError: their number, types or ranks differ.
-    """
-    return _partners("input", list(a.inputs.values()), list(b.inputs.values()))
-
-
-def outputs_of(a: Graph, b: Graph) -> dict[str, str]:
-    """B's outputs -> A's: by name, else by position.
-
-    Raises:
-        UsageError: their number, types or ranks differ.
-    """
-    return _partners("output", list(a.proto.graph.output), list(b.proto.graph.output))
-
-
-def _partners(kind: str, ours: Sequence[ValueInfoProto], theirs: Sequence[ValueInfoProto]) -> dict[str, str]:
-    if len(ours) != len(theirs):
-        raise UsageError(
-            f"the models have not the same interface: {len(ours)} {kind}s and {len(theirs)}"
-        )
-    known = {info.name: info for info in ours}
-    if set(known) == {info.name for info in theirs}:
-        found = [(known[info.name], info) for info in theirs]
-    else:
-        found = list(zip(ours, theirs, strict=True))
-    for one, other in found:
-        why = _differs(one, other)
-        if why:
-            names = one.name if one.name == other.name else f"{one.name} and {other.name}"
-            raise UsageError(f"the models have not the same interface: {kind} {names} {why}")
-    return {other.name: one.name for one, other in found}
-
-
-_CLASSES = {**dict.fromkeys((1, 10, 11, 16), "float"), **dict.fromkeys((2, 3, 4, 5, 6, 7, 12, 13), "int")}
-
-
-def _differs(one: ValueInfoProto, other: ValueInfoProto) -> str:
-    """How two declarations contradict each other; "" where they do not. Widths of a type may differ."""
-    x, y = one.type, other.type
-    if not x.WhichOneof("value") or not y.WhichOneof("value"):
-        return ""
-    if x.WhichOneof("value") != y.WhichOneof("value"):
-        return "has another type"
-    if not x.HasField("tensor_type"):
-        return ""
-    types = [kind.tensor_type.elem_type for kind in (x, y)]
-    if all(types) and _CLASSES.get(types[0], types[0]) != _CLASSES.get(types[1], types[1]):
-        return "has another type"
-    if x.tensor_type.HasField("shape") and y.tensor_type.HasField("shape"):
-        ranks = [len(kind.tensor_type.shape.dim) for kind in (x, y)]
-        if ranks[0] != ranks[1]:
-            return f"has rank {ranks[0]} and {ranks[1]}"
-    return ""
 
 
 def _notes(a: View, b: View, pairs: Pairs) -> Iterator[str]:
@@ -140,27 +77,26 @@ class _Matcher:
     def __init__(self, a: View, b: View, pairs: Pairs) -> None:
         self.a, self.b, self.pairs = a, b, pairs
         self.classes = Classes(a, b, pairs.to_a)
-        self.readers: dict[str, list[int]] = {}
-        for number, names in enumerate(b.graph.reads):
-            for name in names:
-                self.readers.setdefault(name, []).append(number)
+        self.names_alone = True  # whether names count that only some neighbors confirm
 
     def run(self, probe: Probe | None) -> None:
         """Pair what can be paired."""
+        self.names_alone = probe is None
         self._settle([self._equal_computations, self._equal_names])
-        if probe is not None and (self._left(self.b) and self._left(self.a)):
-            self.a.prints, self.b.prints = probe(self._wanted(self.a), self._wanted(self.b))
+        if probe is not None and self._free(self.b) and self._free(self.a):
+            wanted = [[*view.graph.inputs, *view.tensors] for view in (self.a, self.b)]
+            self.a.prints, self.b.prints = probe(*wanted)
+        self.names_alone = True
         self._settle(self._steps())
         for _ in range(8):
-            if not self.a.prints or not self._refuted():
+            if not self.a.prints or not refuted(self.a, self.b, self.pairs, self.classes):
                 break
             self._settle(self._steps())
 
     def _steps(self) -> list[Callable[[], int]]:
-        return [
-            self._equal_computations, self._equal_values, self._equal_weights, self._equal_names, self._same_inputs,
-            self._inputs_of_pairs, self._one_input, self._between,
-        ]  # fmt: skip
+        steps = [self._equal_computations, self._equal_values, self._equal_weights, self._equal_names]
+        steps += [self._same_inputs, self._inputs_of_pairs]
+        return [*steps, self._one_input, self._between] if self.a.prints else steps
 
     def _settle(self, steps: Sequence[Callable[[], int]]) -> None:
         """Take evidence, the strongest first, until none is left."""
@@ -169,20 +105,9 @@ class _Matcher:
             if not any(step() for step in steps):
                 return
 
-    def _left(self, view: View) -> bool:
-        known = self.pairs.to_a if view is self.b else self.pairs.to_b
-        return any(name not in known and not view.is_constant(name) for name in view.tensors)
-
-    @staticmethod
-    def _wanted(view: View) -> list[str]:
-        return [*view.graph.inputs, *view.tensors]
-
     def _free(self, view: View) -> list[str]:
         known = self.pairs.to_a if view is self.b else self.pairs.to_b
         return [name for name in view.tensors if name not in known and not view.is_constant(name)]
-
-    def _numbers(self, view: View) -> Mapping[str, int]:
-        return self.classes.a if view is self.a else self.classes.b
 
     # ------------------------------------------------------------------------------------------- by computation
 
@@ -190,7 +115,9 @@ class _Matcher:
         """Values of the same class: the same operators on the same inputs and constants."""
         ours = _grouped((self.classes.a[name], name) for name in self._free(self.a))
         theirs = _grouped((self.classes.b[name], name) for name in self._free(self.b))
-        found = [pair for key, names in theirs.items() if key in ours for pair in self._aligned(names, ours[key])]
+        found = [
+            pair for key, names in theirs.items() if key in ours for pair in self._aligned(names, ours[key])
+        ]
         return self.pairs.add(found, "structure")
 
     def _aligned(self, theirs: Sequence[str], ours: Sequence[str]) -> Iterator[Pair]:
@@ -239,8 +166,8 @@ class _Matcher:
             close = [at for at in near.tolist() if self._is_equal(name, ours[at])]
             if close:
                 groups.setdefault(tuple(close), []).append(name)
-        for close, names in groups.items():
-            yield from self._aligned(names, [ours[at] for at in close])
+        for places, names in groups.items():
+            yield from self._aligned(names, [ours[at] for at in places])
 
     def _is_equal(self, theirs: str, ours: str) -> bool:
         off = self.pairs.error(theirs, ours)
@@ -250,31 +177,13 @@ class _Matcher:
 
     def _equal_weights(self) -> int:
         """Outputs of nodes that use a weight which occurs once in this use."""
-        ours, theirs = (_grouped(self._uses(view)) for view in (self.a, self.b))
+        ours, theirs = (_grouped(view.weight_uses()) for view in (self.a, self.b))
         found = [
             (names[0], ours[key][0])
             for key, names in theirs.items()
             if len(names) == 1 and len(ours.get(key, ())) == 1
         ]
         return self.pairs.add(found, "weights")
-
-    def _uses(self, view: View) -> Iterator[tuple[Any, str]]:
-        for name in view.tensors:
-            number, index = view.at[name]
-            found = list(view.weights(number))
-            if index or not found or view.is_constant(name):
-                continue
-            op = view.roles[number].op
-            slot, content = found[-1]
-            if op == "MatMul" or (op == "Gemm" and slot == 1):
-                key = content.key if op == "MatMul" or not dict(view.roles[number].attributes).get("transB") else content.turned
-                yield ("product", key), name
-            elif op in _SHIFTED and slot == _SHIFTED[op]:
-                yield ("sum", content.key), name
-            elif op == "Add":
-                yield ("sum", content.key), name
-            else:
-                yield (op, slot if op not in ("Mul",) else 0, content.key), name
 
     # ------------------------------------------------------------------------------------------------- by names
 
@@ -291,12 +200,12 @@ class _Matcher:
         if self._is_equal(name, name):
             return True
         number_a, number_b = self.a.at[name][0], self.b.at[name][0]
-        inputs_a, inputs_b = self._sources(self.a, number_a), self._sources(self.b, number_b)
+        inputs_a, inputs_b = self.classes.sources(self.a, number_a), self.classes.sources(self.b, number_b)
         shared = sum((Counter(inputs_a) & Counter(inputs_b)).values())
         same_op = self.a.op(name) == self.b.op(name)
         if same_op and inputs_b and shared == len(inputs_b) == len(inputs_a):
             return not self._elsewhere(number_a, number_b)
-        if self.pairs.error(name, name) == math.inf:
+        if not self.names_alone or self.pairs.error(name, name) == math.inf:
             return False
         return (same_op or self._after(name, name)) and (shared > 0 or self._after(name, name))
 
@@ -315,11 +224,6 @@ class _Matcher:
                 content.key for number in range(len(self.a.roles)) for _, content in self.a.weights(number)
             }
         return self._known_weights
-
-    def _sources(self, view: View, number: int) -> list[int]:
-        """The classes of the values that a node computes on, before Casts; constants left out."""
-        numbers = self._numbers(view)
-        return [numbers[view.source(name)] for name in view.signals(number) if view.source(name) in numbers]
 
     def _after(self, theirs: str, ours: str) -> bool:
         """Whether nodes with paired outputs read both, as the same input."""
@@ -341,7 +245,9 @@ class _Matcher:
 
     def _is_pair(self, theirs: int, ours: int) -> bool:
         outputs = self.a.graph.nodes[ours].output
-        return any(self.pairs.to_a.get(name, "") in outputs for name in self.b.graph.nodes[theirs].output if name)
+        return any(
+            self.pairs.to_a.get(name, "") in outputs for name in self.b.graph.nodes[theirs].output if name
+        )
 
     # -------------------------------------------------------------------------------- by neighbors of unequal nodes
 
@@ -352,12 +258,17 @@ class _Matcher:
     def _inputs_key(self, view: View, name: str) -> Any:
         number, index = view.at[name]
         one = view.roles[number]
-        sources = self._sources(view, number)
+        sources = self.classes.sources(view, number)
         if one.op in _SINGLE or not sources or not all(source in self._common for source in sources):
             return None
         if one.op in SHAPED and name not in view.prints:
             return None  # nothing says which of the shapes
-        return one.op, tuple(sorted(sources) if one.commutative else sources), len(one.data) - len(sources), index
+        return (
+            one.op,
+            tuple(sorted(sources) if one.commutative else sources),
+            len(one.data) - len(sources),
+            index,
+        )
 
     def _one_input(self) -> int:
         """Nodes of one operator that share an input, where the other input comes from nodes of one operator."""
@@ -367,7 +278,7 @@ class _Matcher:
         number, index = view.at[name]
         one = view.roles[number]
         signals = [view.source(value) for value in view.signals(number)]
-        numbers = self._numbers(view)
+        numbers = self.classes.of(view)
         known = [at for at, value in enumerate(signals) if numbers.get(value) in self._common]
         if one.op in _SINGLE or len(signals) < 2 or not known:
             return None
@@ -381,22 +292,12 @@ class _Matcher:
         return self._unique(self._between_key)
 
     def _between_key(self, view: View, name: str) -> Any:
-        numbers, known = self._numbers(view), self.pairs.to_a if view is self.b else self.pairs.to_b
+        numbers, known = self.classes.of(view), self.pairs.to_a if view is self.b else self.pairs.to_b
         if view.op(name) in _SINGLE:
             return None
         before = frozenset(numbers[one] for one in nearest(view, known, name) if one in numbers)
-        readers = self.readers if view is self.b else self._readers_of_a
-        after = frozenset(numbers[one] for one in following(view, known, readers, name) if one in numbers)
+        after = frozenset(numbers[one] for one in following(view, known, name) if one in numbers)
         return (view.op(name), view.at[name][1], before, after) if before and after else None
-
-    @property
-    def _readers_of_a(self) -> Mapping[str, Sequence[int]]:
-        if not hasattr(self, "_known_readers"):
-            self._known_readers: dict[str, list[int]] = {}
-            for number, names in enumerate(self.a.graph.reads):
-                for name in names:
-                    self._known_readers.setdefault(name, []).append(number)
-        return self._known_readers
 
     def _unique(self, key: Callable[[View, str], Any], *, reshaped: bool = False) -> int:
         self._common = set(self.classes.a.values()) & set(self.classes.b.values())
@@ -430,8 +331,8 @@ class _Matcher:
         else:
             couples = [(name, left_a[slot]) for slot, name in left_b.items() if slot in left_a]
         for one, other in couples:
-            same_sources = sorted(self._sources(self.b, self.b.at[one][0])) == sorted(
-                self._sources(self.a, self.a.at[other][0])
+            same_sources = sorted(self.classes.sources(self.b, self.b.at[one][0])) == sorted(
+                self.classes.sources(self.a, self.a.at[other][0])
             )
             if self.b.op(one) == self.a.op(other) or same_sources or self._is_equal(one, other):
                 yield one, other
@@ -442,42 +343,14 @@ class _Matcher:
         found = {}
         for slot, name in view.roles[number].data:
             source = view.source(name)
-            if name not in known and source not in known and source in view.at and not view.is_constant(source):
+            if (
+                name not in known
+                and source not in known
+                and source in view.at
+                and not view.is_constant(source)
+            ):
                 found[slot] = source
         return found
-
-    # ------------------------------------------------------------------------------------------------ contradictions
-
-    def _refuted(self) -> int:
-        """Take back pairs that the values contradict; returns how many.
-
-        Those whose values differ while all that is computed from them is equal: a real difference would go on. (One that
-        later nodes mask entirely has no effect on the outputs; only where names agree, the pair stays.)
-        """
-        pairs = self.pairs
-        off = {theirs: pairs.error(theirs, ours) for theirs, ours in pairs.to_a.items()}
-        wrong = []
-        for theirs, ours in pairs.to_a.items():
-            far = off[theirs]
-            if theirs in pairs.fixed or theirs == ours or far is None or far <= _APART:
-                continue
-            after = following(self.b, pairs.to_a, self.readers, theirs)
-            if after and all(_agree(off.get(one)) for one in after):
-                wrong.append(theirs)
-        for theirs in wrong:
-            pairs.ban(theirs)
-        return len(wrong)
-
-
-_SHIFTED = {
-    "Gemm": 2, "Conv": 2, "ConvTranspose": 2, "LayerNormalization": 2, "BatchNormalization": 2,
-    "InstanceNormalization": 2, "GroupNormalization": 2,
-}  # fmt: skip
-"""Operators that add a weight last, and the number of that input."""
-
-
-def _agree(off: float | None) -> bool:
-    return off is not None and off <= _ROUNDING
 
 
 def _row(seen: Fingerprint) -> list[float]:

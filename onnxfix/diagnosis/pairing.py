@@ -1,9 +1,9 @@
-"""The pairs found so far: one to one, and never crossing: what is upstream in one model is not downstream in the other."""
+"""The pairs found so far: one to one, and never crossing (upstream in one model, downstream in the other)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from onnxfix.diagnosis import fingerprints
@@ -15,8 +15,8 @@ Pair = tuple[str, str]
 
 
 class Pairs:
-    """``to_a`` leads from B's tensors to A's, ``to_b`` back, ``how`` says by what (by B's tensor). ``fixed`` are the pairs
-    of the interface, which stay; ``banned`` are those that were taken back."""
+    """``to_a`` leads from B's tensors to A's, ``to_b`` back, ``how`` says by what (by B's tensor). ``fixed`` are the
+    pairs of the interface, which stay; ``banned`` are those that were taken back."""
 
     def __init__(self, a: View, b: View, fixed: Mapping[str, str]) -> None:
         self.a, self.b = a, b
@@ -43,9 +43,9 @@ class Pairs:
             if not self.is_free(theirs, ours) or theirs in new or ours in taken:
                 continue
             off = self.error(theirs, ours)
-            if off is not None and math.isinf(off) and not self._same_shape(theirs, ours):
-                if not reshaped or self.b.op(theirs) in SHAPED:
-                    continue
+            odd = off is not None and math.isinf(off) and not self._same_shape(theirs, ours)
+            if odd and (not reshaped or self.b.op(theirs) in SHAPED):
+                continue
             new[theirs] = ours
             taken.add(ours)
         for theirs in self._crossing(new):
@@ -81,7 +81,9 @@ class Pairs:
         }
         gone = [theirs for theirs, mask in crossed.items() if mask & old]
         alive = ~sum(bits[theirs] for theirs in gone)
-        left = sorted((theirs for theirs in new if crossed[theirs] & alive), key=lambda one: -crossed[one].bit_count())
+        left = sorted(
+            (theirs for theirs in new if crossed[theirs] & alive), key=lambda one: -crossed[one].bit_count()
+        )
         for theirs in left:
             if theirs not in gone and crossed[theirs] & alive & ~old:
                 gone.append(theirs)
@@ -93,7 +95,7 @@ def _around(view: View, bits: Mapping[str, int]) -> tuple[dict[str, int], dict[s
     """For each tensor in ``bits``: the bits of those upstream, and of those downstream."""
     graph = view.graph
     above: dict[int, int] = {}
-    up = {name: 0 for name in bits}
+    up = dict.fromkeys(bits, 0)
     for number, names in enumerate(graph.reads):
         mask = 0
         for name in names:
@@ -103,7 +105,7 @@ def _around(view: View, bits: Mapping[str, int]) -> tuple[dict[str, int], dict[s
         above[number] = mask
         up.update((name, mask) for name in graph.nodes[number].output if name in bits)
     below: dict[str, int] = {}
-    down = {name: 0 for name in bits}
+    down = dict.fromkeys(bits, 0)
     for number in range(len(graph.nodes) - 1, -1, -1):
         mask = 0
         for name in graph.nodes[number].output:
@@ -132,11 +134,11 @@ def nearest(view: View, known: Mapping[str, object], name: str) -> set[str]:
     return found
 
 
-def following(view: View, known: Mapping[str, object], readers: Mapping[str, Sequence[int]], name: str) -> set[str]:
-    """The closest paired values that are computed from a value. ``readers`` are the nodes that read each value."""
+def following(view: View, known: Mapping[str, object], name: str) -> set[str]:
+    """The closest paired values that are computed from a value."""
     found: set[str] = set()
     seen: set[int] = set()
-    stack = list(readers.get(name, ()))
+    stack = list(view.readers.get(name, ()))
     while stack:
         number = stack.pop()
         if number in seen:
@@ -146,5 +148,5 @@ def following(view: View, known: Mapping[str, object], readers: Mapping[str, Seq
             if value in known:
                 found.add(value)
             elif value:
-                stack.extend(readers.get(value, ()))
+                stack.extend(view.readers.get(value, ()))
     return found

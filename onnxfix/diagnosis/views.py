@@ -12,19 +12,28 @@ from onnxfix.diagnosis.fingerprints import Fingerprint
 from onnxfix.diagnosis.graph import Graph
 
 _TRANSPARENT = THROUGH | {"Cast"}
+_SHIFTED = {
+    "Gemm": 2,
+    "Conv": 2,
+    "ConvTranspose": 2,
+    "LayerNormalization": 2,
+    "BatchNormalization": 2,
+    "InstanceNormalization": 2,
+    "GroupNormalization": 2,
+}
+"""Operators that add a weight in the end, and the number of that input."""
 
 
 class View:
-    """One model. ``tensors`` are the computed ones in the order of computation, ``at`` has each one's node and the number
-    of the output, ``uses`` each value's readers with the number of the input. ``prints`` are fingerprints of a run."""
+    """One model. ``tensors`` are the computed ones in the order of computation, ``at`` has each one's node and the
+    number of the output, ``uses`` each value's readers with the number of the input. ``prints`` are fingerprints of a
+    run."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.prints: Mapping[str, Fingerprint] = {}
         opset = next((one.version for one in graph.proto.opset_import if one.domain in ("", "ai.onnx")), 1)
-        self.roles = [
-            role(node, opset, reads) for node, reads in zip(graph.nodes, graph.reads, strict=True)
-        ]
+        self.roles = [role(node, opset, reads) for node, reads in zip(graph.nodes, graph.reads, strict=True)]
         self.at = {
             name: (number, index)
             for number, node in enumerate(graph.nodes)
@@ -95,6 +104,38 @@ class View:
         """The values that a node computes on, without constants."""
         return [name for _, name in self.roles[number].data if not self.is_constant(name)]
 
+    def manner(self, number: int) -> Any:
+        """How a node computes, without what it computes on: operator, attributes, constants that are no weights."""
+        one = self.roles[number]
+        known = [self.content(name) for _, name in (*one.data, *one.parameters)]
+        constants = [repr(content.key) for content in known if content is not None and not content.marked]
+        return one.op, one.attributes, one.fixed, sorted(constants)
+
+    def weight_uses(self) -> Iterator[tuple[Any, str]]:
+        """Computed values with what makes them recognizable: the weight that their node uses last, and how. A bias is
+        added alike by Add, by Gemm, by Conv and by a normalization."""
+        for name, (number, index) in self.at.items():
+            found = list(self.weights(number))
+            if index or not found or self.is_constant(name):
+                continue
+            one, (slot, content) = self.roles[number], found[-1]
+            key = content.turned if dict(one.attributes).get("transB") else content.key
+            if one.op == "Add" or _SHIFTED.get(one.op) == slot:
+                yield ("sum", content.key), name
+            elif one.op == "MatMul" or one.op == "Gemm":
+                yield ("product", slot, key), name
+            else:
+                yield (one.op, None if one.commutative else slot, content.key), name
+
+    @cached_property
+    def readers(self) -> dict[str, list[int]]:
+        """The nodes that read each value, in their subgraphs too."""
+        found: dict[str, list[int]] = {}
+        for number, names in enumerate(self.graph.reads):
+            for name in names:
+                found.setdefault(name, []).append(number)
+        return found
+
     @cached_property
     def varying(self) -> frozenset[str]:
         """Values that depend on an input of the graph."""
@@ -110,9 +151,19 @@ class Classes:
     same inputs and constants, in one model or in both. Values that are paired share a number."""
 
     def __init__(self, a: View, b: View, pairs: Mapping[str, str]) -> None:
+        self._first = a
         self._ids: dict[Any, int] = {}
         self.a = self._numbered(a, {})
         self.b = self._numbered(b, {theirs: self.a[ours] for theirs, ours in pairs.items() if ours in self.a})
+
+    def of(self, view: View) -> Mapping[str, int]:
+        """The numbers of one model's values."""
+        return self.a if view is self._first else self.b
+
+    def sources(self, view: View, number: int) -> list[int]:
+        """The classes of the values that a node computes on, before Casts; constants left out."""
+        numbers = self.of(view)
+        return [numbers[view.source(name)] for name in view.signals(number) if view.source(name) in numbers]
 
     def _id(self, key: Any) -> int:
         return self._ids.setdefault(key, len(self._ids))
@@ -166,9 +217,7 @@ class Classes:
         right = self._value(view, values[1], found)
         if dict(one.attributes).get("transB"):
             right = self._id(weight.turned) if weight is not None else self._id(("Transpose", right))
-        product = self._id(
-            ("MatMul", (), ((0, self._value(view, values[0], found)), (1, right)), 0)
-        )
+        product = self._id(("MatMul", (), ((0, self._value(view, values[0], found)), (1, right)), 0))
         if 2 not in values:
             return product
         terms = tuple(sorted((product, self._value(view, values[2], found))))
@@ -178,7 +227,9 @@ class Classes:
         if one.op in SHAPED and name in view.prints:
             return [("shape", view.prints[name].shape)]
         rank = _rank(view, one, name)
-        listed: list[Any] = [(slot, _listed(value, rank if _has_axes(one.op, slot) else None)) for slot, value in one.fixed]
+        listed: list[Any] = [
+            (slot, _listed(value, rank if _has_axes(one.op, slot) else None)) for slot, value in one.fixed
+        ]
         for slot, value in one.parameters:
             content, seen = view.content(value), view.prints.get(value)
             small = content.small if content is not None else seen.small if seen is not None else None
@@ -191,7 +242,9 @@ class Classes:
 
 def _has_axes(op: str, slot: int) -> bool:
     """Whether this parameter is a list of axes."""
-    return (slot == 1 and (op in ("Squeeze", "Unsqueeze") or op.startswith("Reduce"))) or (op == "Slice" and slot == 3)
+    return (slot == 1 and (op in ("Squeeze", "Unsqueeze") or op.startswith("Reduce"))) or (
+        op == "Slice" and slot == 3
+    )
 
 
 def _listed(value: Any, rank: int | None) -> tuple[Any, ...]:
@@ -217,5 +270,3 @@ def _ranked(view: View, one: Role, name: str) -> tuple[Any, ...]:
         (key, value % rank) if key == "axis" and isinstance(value, int) else (key, value)
         for key, value in one.attributes
     )
-
-

@@ -78,12 +78,17 @@ def diagnose(
             "unknown",
             truth="ONNX Runtime on the CPU, without optimizations",
         )
+        given = _given(known, options)
+        say("preparing the other side")
         try:
-            prepared = _prepared(truth, other, against, bench, tools, say, stack)
+            if other is not None:
+                tried = given if given is not None else _made(known, options)
+                prepared = paired(truth, opened(other, bench), str(other), bench, tried)
+            else:
+                prepared = _prepared(truth, against, bench, tools, stack)
         except Impossible as error:
             found = Diagnosis(name_of(one), against, "", "unknown", str(error), cause=error.cause)
         else:
-            given = _given(known, options)
             samples = given if given is not None else _made(known, options)
             count = min(len(given), MOST_SAMPLES) if given is not None else SAMPLES
             explainer = Explainer(against)
@@ -123,17 +128,8 @@ def _tensorrt(against: Against, options: RunOptions, stack: ExitStack) -> Builde
 
 
 def _prepared(
-    truth: Graph,
-    other: Path | None,
-    against: Against,
-    bench: Bench,
-    builder: Builder | None,
-    say: Progress,
-    stack: ExitStack,
+    truth: Graph, against: Against, bench: Bench, builder: Builder | None, stack: ExitStack
 ) -> Prepared:
-    say("preparing the other side")
-    if other is not None:
-        return paired(truth, opened(other, bench), str(other))
     if against in ("fp16", "bf16"):
         return lowered(truth, against)
     if against == "ort-cpu":

@@ -131,7 +131,7 @@ def _sample(
     if case.engines is not None:
         execution = Execution(bench, case.truth, side, case.engines, clock, say, is_beyond)
         try:
-            return execution.run(feed)
+            return execution.run(feed, case.prepared.feed(feed))
         finally:
             state.markings += tuple(execution.markings)
             state.notes += tuple(note for note in execution.notes if note not in state.notes)

@@ -69,8 +69,12 @@ class Side:
 
 @dataclass
 class Walk:
-    """The result of a walk. ``outputs`` are the truth's and the other side's values of the model's outputs.
-    ``failed`` is why the truth stopped, with its ``cause``; ``stopped`` why the other side's own run did, at ``at``."""
+    """The result of a walk. ``truth`` and ``other`` are the two sides' values of the model's outputs.
+
+    ``failed`` is why the truth stopped, with its ``cause``; ``stopped`` why the other side's own run did. ``refused``
+    are regions that did not run alone, by a target, with the reason. ``kinds`` are types and shapes of the truth's
+    tensors, without values.
+    """
 
     rows: dict[str, Row] = field(default_factory=dict)
     truth: dict[str, Held] = field(default_factory=dict)
@@ -78,9 +82,9 @@ class Walk:
     failed: str = ""
     cause: Cause = ""
     stopped: str = ""
-    at: str = ""
     refused: dict[str, str] = field(default_factory=dict)
     complete: bool = True
+    kinds: dict[str, Held] = field(default_factory=dict)
 
 
 class Lockstep:
@@ -132,9 +136,12 @@ class Lockstep:
         }
         return self.walk
 
-    def measure(self, here: Sequence[Region], feed: Mapping[str, Held], values: Mapping[str, Held]) -> Walk:
-        """Only the own errors of these regions; ``values`` are the truth's that they need."""
-        self.values, self.theirs = {**feed, **values}, dict(feed)
+    def measure(
+        self, here: Sequence[Region], values: Mapping[str, Held], their_feed: Mapping[str, Held]
+    ) -> Walk:
+        """Only the own errors of these regions. ``values`` are the truth's that they need, ``their_feed`` the inputs of
+        the other side."""
+        self.values, self.theirs = dict(values), dict(their_feed)
         self._own(here)
         self._noise(here)
         return self.walk
@@ -148,6 +155,7 @@ class Lockstep:
             self.walk.failed, self.walk.cause = reply.error, reply.cause
             return 0
         self.values.update(reply.values)
+        self.walk.kinds.update((name, Held(held.dtype, held.shape)) for name, held in reply.values.items())
         if not self.walk.stopped:
             self._theirs(start, end)
         here = [one for one in self.regions if start <= one.at < end]
@@ -307,6 +315,11 @@ class Lockstep:
             ours = self.ours.get(name, "")
             if name not in graph.inputs and self._needed.get(ours, -1) < end:
                 self.theirs.pop(name).drop()
+
+
+def alone(bench: Bench, truth: Graph, feed: Mapping[str, Held]) -> Walk:
+    """A walk through the truth, without another side."""
+    return Lockstep(bench, truth, Side(Graph(ModelProto()), {})).run(feed, {})
 
 
 def aligned(held: Held, like: Held) -> Held:

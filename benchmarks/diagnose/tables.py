@@ -54,10 +54,15 @@ def false_culprits(key: str, said: Mapping[str, Any]) -> list[Mapping[str, Any]]
 def line(key: str, said: Mapping[str, Any]) -> str:
     """For people who watch."""
     named = ", ".join(
-        f"{one['output']} ({one['own_error']:.1e} {one['cause']})" for one in said["culprits"][:AMONG]
+        f"{one['output']} ({_error(one)} {one['cause']})" for one in said["culprits"][:AMONG]
     )
     place = f" named {said['place'] or 'NOT'}" if "place" in said else ""
     return f"{key}: {said['status']},{place} {said['seconds']:.1f} s: {named or said['reason'][-300:]}"
+
+
+def _error(culprit: Mapping[str, Any]) -> str:
+    """A share of the output's scale; infinity, which JSON has not, is None."""
+    return "∞" if culprit["own_error"] is None else f"{culprit['own_error']:.1e}"
 
 
 def _share(count: int, of: int) -> str:
@@ -143,7 +148,7 @@ def _first(said: Mapping[str, Any]) -> str:
     if not said["culprits"]:
         return str(said["reason"])
     one = said["culprits"][0]
-    return f"{one['op_type']} {one['node']} ({one['own_error']:.1e}): {one['reason']}"
+    return f"{one['op_type']} {one['node']} ({_error(one)}): {one['reason']}"
 
 
 def _unplanted(controls: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

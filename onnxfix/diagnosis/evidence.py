@@ -102,7 +102,7 @@ class Collector:
         if any(name not in given for name in inputs):
             return {}
         feed = {name: given[name] for name in inputs}
-        reply = self.bench.run(part, feed, of=graph, backend=self.side.backend)
+        reply = self.side.run(self.bench, part, feed)
         found = {region.targets[n]: reply.values[new] for n, new in names[0].items() if new in reply.values}
         return found
 

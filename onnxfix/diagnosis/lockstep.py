@@ -30,13 +30,15 @@ _RANDOM = frozenset(
 @dataclass(frozen=True)
 class Row:
     """What one tensor of the truth shows: ``own`` distance of the region that computes it, ``noise`` (absolute) that
-    rounding explains, distance ``whole`` in the other side's own run, and the largest relative distance ``before``
-    among the region's inputs there. None: not measured."""
+    rounding explains, with its quantiles ``typical_noise`` (``distance.LEVELS``; none for few elements), distance
+    ``whole`` in the other side's own run, and the largest relative distance ``before`` among the region's inputs there.
+    None: not measured."""
 
     name: str
     number: int
     own: Distance | None = None
     noise: float = 0.0
+    typical_noise: tuple[float, ...] = ()
     whole: Distance | None = None
     before: float | None = None
     dtype: str = ""
@@ -262,28 +264,33 @@ class Lockstep:
         ]
         numbers = list(dict.fromkeys(row.number for row in off))
         for row, noise in zip(off, self._moved(off, numbers), strict=True):
-            self.walk.rows[row.name] = replace(row, noise=noise)
+            quantiles = [one.typical.off for one in noise if one.typical is not None]
+            self.walk.rows[row.name] = replace(
+                row,
+                noise=max((one.largest for one in noise), default=0.0),
+                typical_noise=tuple(map(max, *quantiles)) if len(quantiles) > 1 else (*quantiles, ())[0],
+            )
 
-    def _moved(self, off: Sequence[Row], numbers: Sequence[int]) -> list[float]:
+    def _moved(self, off: Sequence[Row], numbers: Sequence[int]) -> list[list[Distance]]:
         if not off:
             return []
         outputs = {n: [row.name for row in off if row.number == n] for n in numbers}
         part, inputs, names = self.truth.apart([([n], outputs[n]) for n in numbers], self.values)
         feed = {name: self.values[name] for name in inputs}
         where = {name: new for one in names for name, new in one.items()}
-        far = [0.0] * len(off)
+        far: list[list[Distance]] = [[] for _ in off]
         for seed in range(2):
             reply = self.bench.run(part, feed, of=self.truth, moved=self.side.unit, seed=seed)
             if reply.error:
                 return far if len(off) == 1 else self._split(off)
             for place, row in enumerate(off):
                 moved = reply.values[where[row.name]]
-                far[place] = max(far[place], distance(self.values[row.name].load(), moved.load()).largest)
+                far[place].append(distance(self.values[row.name].load(), moved.load()))
             for held in reply.values.values():
                 held.drop()
         return far
 
-    def _split(self, off: Sequence[Row]) -> list[float]:
+    def _split(self, off: Sequence[Row]) -> list[list[Distance]]:
         half = len(off) // 2
         parts = (off[:half], off[half:])
         return [

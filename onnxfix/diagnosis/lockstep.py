@@ -22,6 +22,7 @@ from onnxfix.diagnosis.store import Held
 
 _FIRST, _MOST = 24, 400  # nodes of a chunk
 _BYTES = 96 << 20  # of outputs of a chunk
+_BOUND = 64  # nodes of the truth that a region stands for
 _RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 )
@@ -262,7 +263,9 @@ class Lockstep:
     # ------------------------------------------------------------------------------------------------ noise
 
     def _noise(self, here: Sequence[Region]) -> None:
-        """How far the truth moves where the other side differs: the same nodes of the truth, on moved inputs."""
+        """How far the truth moves where the other side differs: its nodes from the region's inputs on, these moved. If
+        only the last node's inputs moved, a rounding that the truth has before it and the other side has not would
+        count as noise."""
         off = [
             row
             for region in here
@@ -281,8 +284,9 @@ class Lockstep:
     def _moved(self, off: Sequence[Row], numbers: Sequence[int]) -> list[list[Distance]]:
         if not off:
             return []
-        outputs = {n: [row.name for row in off if row.number == n] for n in numbers}
-        part, inputs, names = self.truth.apart([([n], outputs[n]) for n in numbers], self.values)
+        outputs = {n: [row for row in off if row.number == n] for n in numbers}
+        asked = [(self._back(rows), [row.name for row in rows]) for rows in outputs.values()]
+        part, inputs, names = self.truth.apart(asked, self.values)
         feed = {name: self.values[name] for name in inputs}
         where = {name: new for one in names for name, new in one.items()}
         far: list[list[Distance]] = [[] for _ in off]
@@ -296,6 +300,22 @@ class Lockstep:
             for held in reply.values.values():
                 held.drop()
         return far
+
+    def _back(self, rows: Sequence[Row]) -> list[int]:
+        """The truth's nodes that compute these outputs of one node from what the region reads; the node alone where
+        that does not bound them."""
+        given = {name for row in rows if row.region is not None for name in row.region.inputs.values()}
+        found, stack = {rows[0].number}, [rows[0].number]
+        while stack:
+            for name in self.truth.reads[stack.pop()]:
+                number = self.truth.producer.get(name, -1)
+                if name in given or self.truth.is_constant(name) or number in found or number < 0:
+                    continue
+                found.add(number)
+                stack.append(number)
+                if len(found) > _BOUND:
+                    return [rows[0].number]
+        return sorted(found)
 
     def _split(self, off: Sequence[Row]) -> list[list[Distance]]:
         half = len(off) // 2

@@ -158,7 +158,7 @@ def _excess(row: Row) -> float:
     """The own error as a multiple of what rounding may make of it."""
     if row.own is None:
         return 0.0
-    if not math.isfinite(row.own.relative):
+    if row.own.shape or row.own.special > row.unstable:
         return math.inf
     limit = allowed(row)
     largest = row.own.largest / limit if limit else (math.inf if row.own.largest else 0.0)

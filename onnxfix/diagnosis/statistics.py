@@ -182,7 +182,7 @@ class _Tally:
 
     def _snr(self) -> float | None:
         signal, distance = _total(self._sums["tt"]), _total(self._sums["dd"])
-        return 10.0 * math.log10(signal / distance) if signal and distance else None
+        return 10.0 * (math.log10(signal) - math.log10(distance)) if signal and distance else None
 
     def _scan(self, leaf: _Leaf) -> None:
         """Ranges of finite values, and what is not finite."""

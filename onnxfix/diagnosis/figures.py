@@ -134,6 +134,6 @@ def unit(largest: float) -> int:
     return math.frexp(largest)[1]
 
 
-def plain_number(value: Any) -> str:
-    """An element as text, as it is read best: floats with the digits that they have."""
-    return str(value.item() if hasattr(value, "item") else value)
+def as_text(value: Any) -> str:
+    """An element as text: a float with the digits that tell it from its neighbors."""
+    return str(value)

@@ -76,7 +76,9 @@ class Bench:
             self.nodes += 0 if isinstance(model, str) else len(model.graph.node)
             self.load_seconds += reply.load_seconds
             self.run_seconds += reply.run_seconds
-            return replace(reply, error=self.worker.starved(reply.error)) if reply.cause == "memory" else reply
+            return (
+                replace(reply, error=self.worker.starved(reply.error)) if reply.cause == "memory" else reply
+            )
         if outcome.status == "error":
             raise Fault(outcome.message)
         return Reply(error=outcome.message, cause=ENDED[outcome.status])

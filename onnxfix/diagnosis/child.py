@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import onnx
 
@@ -90,7 +89,9 @@ def _session(
     allow_maps(mapped)
     threads = cores()
     if isinstance(model, str):
-        return backends.load(backend, model, **({"threads": threads, "fused": fused} if backend == "ort-cpu" else {}))
+        return backends.load(
+            backend, model, **({"threads": threads, "fused": fused} if backend == "ort-cpu" else {})
+        )
     if backend == "ort-cpu":
         where = ort_weights.Stored(inside=mapped, folder=folder)
         options = ort.session_options(threads)
@@ -135,13 +136,15 @@ def optimized(path: str, out: str, level: str = "basic") -> str:
 
     options = ort.session_options(1)
     levels = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_BASIC if level == "basic" else levels.ORT_ENABLE_EXTENDED
+    options.graph_optimization_level = (
+        levels.ORT_ENABLE_BASIC if level == "basic" else levels.ORT_ENABLE_EXTENDED
+    )
     options.optimized_model_filepath = out
-    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", Path(out).name + ".data")
-    options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
+    key = "session.optimized_model_external_initializers"
+    options.add_session_config_entry(f"{key}_file_name", Path(out).name + ".data")
+    options.add_session_config_entry(f"{key}_min_size_in_bytes", "1024")
     try:
         onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         return one_line(error, _WORDS)
     return ""
-

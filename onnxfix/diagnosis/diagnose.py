@@ -39,8 +39,8 @@ Sample = Mapping[str, Any]
 
 @dataclass
 class Case:
-    """What is diagnosed: the ``truth`` and the other side, on ``samples`` (candidates, of which ``count`` that the truth
-    accepts are used; ``generated``: fewer are enough)."""
+    """What is diagnosed: the ``truth`` and the other side, on ``samples``: candidates, of which ``count`` that the
+    truth accepts are used (``generated``: fewer are enough)."""
 
     truth: Graph
     prepared: Prepared
@@ -166,9 +166,12 @@ def _size(row: Row) -> float:
 
 
 def _error(case: Case, feed: int, row: Row, effect: float | None = None) -> NodeError:
-    node = case.truth.nodes[row.number]
     own = row.own
-    labels = [_label(case.prepared.side.graph.nodes[n]) for n in row.region.nodes] if row.region is not None else []
+    labels = (
+        [_label(case.prepared.side.graph.nodes[n]) for n in row.region.nodes]
+        if row.region is not None
+        else []
+    )
     return NodeError(
         place=place(case.truth, row.number, row.name),
         own_error=own.relative if own is not None else 0.0,
@@ -217,7 +220,8 @@ class _Judge:
         seen = self._seen(suspects, outputs)
         seen.sort(key=lambda one: (-self._worth(one[1]), -_size(one[1].row), one[1].row.number))
         culprits = tuple(self._culprit(feed, one) for feed, one in seen)
-        table = tuple(_error(self.case, feed, row) for feed, row in ranked[:_TABLE] if _size(row) > 0)
+        strange = sorted(ranked, key=lambda one: (-_excess(one[1]), one[1].number))
+        table = tuple(_error(self.case, feed, row) for feed, row in strange[:_TABLE] if _size(row) > 0)
         stopped = next((walk.stopped for walk in self.state.walks if walk.stopped), "")
         found = replace(
             base,
@@ -272,7 +276,9 @@ class _Judge:
             made = [name for name in names if name in self.case.truth.producer]
             part, inputs = self.case.truth.part(range(len(self.case.truth.nodes)), made, feed)
             given = {name: feed[name] for name in inputs if name in feed}
-            reply = self.bench.run(part, given, of=self.case.truth, moved=self.case.prepared.side.unit, seed=3)
+            reply = self.bench.run(
+                part, given, of=self.case.truth, moved=self.case.prepared.side.unit, seed=3
+            )
             for name, held in reply.values.items():
                 far = distance(walk.truth[name].load(), held.load()).largest
                 found[name] = max(found.get(name, 0.0), far)
@@ -297,9 +303,7 @@ class _Judge:
     def _beginnings(self) -> tuple[NodeError, ...]:
         """The first tensors that differ in the other side's own run, beyond noise."""
         off = {name for name, (_, row) in self.state.rows.items() if _whole_beyond(row)}
-        names = beginnings(
-            {name: row for name, (_, row) in self.state.rows.items()}, self.case.truth, off
-        )
+        names = beginnings({name: row for name, (_, row) in self.state.rows.items()}, self.case.truth, off)
         return tuple(_error(self.case, *self.state.rows[name]) for name in names[:MOST])
 
     def _seen(

@@ -36,7 +36,11 @@ class Distance:
 
 def distance(truth: Any, other: Any) -> Distance:
     """Compare two arrays of numbers or truths in blocks, in float64; anything else for equality only."""
-    if not isinstance(truth, np.ndarray) or not isinstance(other, np.ndarray) or "OUS".count(truth.dtype.kind):
+    if (
+        not isinstance(truth, np.ndarray)
+        or not isinstance(other, np.ndarray)
+        or "OUS".count(truth.dtype.kind)
+    ):
         same = _equal(truth, other)
         return Distance() if same else Distance(1.0, 1.0, differing=1)
     if truth.shape != other.shape:

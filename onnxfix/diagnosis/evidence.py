@@ -102,7 +102,7 @@ class Collector:
         if any(name not in given for name in inputs):
             return {}
         feed = {name: given[name] for name in inputs}
-        reply = self.bench.run(part, feed, of=graph, backend=self.side.backend)
+        reply = self.side.run(self.bench, part, feed)
         found = {region.targets[n]: reply.values[new] for n, new in names[0].items() if new in reply.values}
         return found
 
@@ -118,7 +118,11 @@ class Collector:
         if any(name not in given for name in inputs):
             return {}
         reply = self.bench.run(part, {name: given[name] for name in inputs}, of=self.truth)
-        return {**reply.values, **{name: given[name] for name in outputs if name in own}} if not reply.error else {}
+        return (
+            {**reply.values, **{name: given[name] for name in outputs if name in own}}
+            if not reply.error
+            else {}
+        )
 
 
 def upstream(graph: Graph, names: Sequence[str], given: frozenset[str]) -> list[int]:

@@ -21,11 +21,13 @@ OWN = "/own/"
 class Graph:
     """The main graph of a model whose local functions are inlined.
 
-    ``nodes`` are in topological order. ``inputs`` are those without a default. ``folder`` is where the external data of ``proto`` is; ``mapped`` is how many
-    bytes of files its weights may map.
+    ``nodes`` are in topological order. ``inputs`` are those without a default. ``folder`` is where the external data of
+    ``proto`` is; ``mapped`` is how many bytes of files its weights may map.
     """
 
-    def __init__(self, proto: ModelProto, folder: str = "", mapped: int = 0, path: Path | None = None) -> None:
+    def __init__(
+        self, proto: ModelProto, folder: str = "", mapped: int = 0, path: Path | None = None
+    ) -> None:
         self.proto, self.folder, self.mapped, self.path = proto, folder, mapped, path
         weights = {tensor.name for tensor in proto.graph.initializer}
         self.inputs = {info.name: info for info in proto.graph.input if info.name not in weights}
@@ -79,7 +81,12 @@ class Graph:
     # ------------------------------------------------------------------------------------------------ parts
 
     def part(
-        self, numbers: Collection[int], outputs: Sequence[str], known: Mapping[str, Held], *, static: bool = False
+        self,
+        numbers: Collection[int],
+        outputs: Sequence[str],
+        known: Mapping[str, Held],
+        *,
+        static: bool = False,
     ) -> tuple[ModelProto, tuple[str, ...]]:
         """A model of these nodes, and the names of its inputs: the values that they read and do not make.
 
@@ -211,7 +218,5 @@ def _sorted(graph: GraphProto) -> list[NodeProto]:
 
 
 def _outer(node: NodeProto) -> list[str]:
-    inner = {
-        name for graph in walk.subgraphs(node) for one in walk.nodes(graph.node) for name in one.output
-    }
+    inner = {name for graph in walk.subgraphs(node) for one in walk.nodes(graph.node) for name in one.output}
     return [name for name in walk.reads(node) if name not in inner]

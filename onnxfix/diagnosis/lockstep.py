@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from onnx import ModelProto
+
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench, Clock
 from onnxfix.diagnosis.child import Reply
@@ -28,8 +30,8 @@ _RANDOM = frozenset(
 @dataclass(frozen=True)
 class Row:
     """What one tensor of the truth shows: ``own`` distance of the region that computes it, ``noise`` (absolute) that
-    rounding explains, distance ``whole`` in the other side's own run, and the largest relative distance ``before`` among
-    the region's inputs there. None: not measured."""
+    rounding explains, distance ``whole`` in the other side's own run, and the largest relative distance ``before``
+    among the region's inputs there. None: not measured."""
 
     name: str
     number: int
@@ -42,15 +44,27 @@ class Row:
     region: Region | None = None
 
 
+Runner = Callable[[ModelProto, Mapping[str, Held]], Reply]
+"""Runs a part of a model on stored values."""
+
+
 @dataclass(frozen=True)
 class Side:
     """The other side: its graph, its tensors by the truth's names (``pairs``: its name -> the truth's), the ``backend``
-    that runs it, and the share ``unit`` of a value that one rounding of it amounts to."""
+    that runs it (or ``runner``, where it is none of ONNX Runtime's), and the share ``unit`` of a value that one
+    rounding of it amounts to."""
 
     graph: Graph
     pairs: Mapping[str, str]
     backend: str = "ort-cpu"
     unit: float = 1e-7
+    runner: Runner | None = None
+
+    def run(self, bench: Bench, part: ModelProto, feed: Mapping[str, Held]) -> Reply:
+        """Run a part of its graph."""
+        if self.runner is not None:
+            return self.runner(part, feed)
+        return bench.run(part, feed, of=self.graph, backend=self.backend)
 
 
 @dataclass
@@ -90,7 +104,10 @@ class Lockstep:
         self.whole: dict[str, Distance] = {}
 
     def run(
-        self, feed: Mapping[str, Held], their_feed: Mapping[str, Held], say: Callable[[int, int], None] | None = None
+        self,
+        feed: Mapping[str, Held],
+        their_feed: Mapping[str, Held],
+        say: Callable[[int, int], None] | None = None,
     ) -> Walk:
         """Walk through all nodes. ``their_feed`` are the inputs of the other side by its own names."""
         self.values, self.theirs = dict(feed), dict(their_feed)
@@ -169,7 +186,7 @@ class Lockstep:
             self.walk.stopped = f"the value of {lacking} is not known"
             return
         feed = {name: self.theirs[name] for name in inputs}
-        reply = self.bench.run(part, feed, of=graph, backend=self.side.backend)
+        reply = self.side.run(self.bench, part, feed)
         if reply.error:
             self.walk.stopped = reply.error
             return
@@ -185,12 +202,17 @@ class Lockstep:
         for region, found in zip(here, self._apart(here), strict=True):
             before = [self.whole[name].relative for name in region.inputs.values() if name in self.whole]
             for theirs, ours in region.targets.items():
-                number = self.truth.producer[ours] if ours in self.truth.producer else -1
+                number = self.truth.producer.get(ours, -1)
                 if number < 0 or self.truth.nodes[number].op_type in _RANDOM:
                     continue
                 truth, held = self.values[ours], found.get(theirs)
                 row = Row(
-                    ours, number, whole=self.whole.get(ours), dtype=truth.dtype, shape=truth.shape, region=region
+                    ours,
+                    number,
+                    whole=self.whole.get(ours),
+                    dtype=truth.dtype,
+                    shape=truth.shape,
+                    region=region,
                 )
                 if held is not None:
                     row = replace(row, own=distance(truth.load(), aligned(held, truth).load()))
@@ -209,7 +231,7 @@ class Lockstep:
         reply = Reply(error=f"the value of {lacking[0]} is not known") if lacking else Reply()
         if not lacking:
             feed = {name: known[name] for name in inputs}
-            reply = self.bench.run(part, feed, of=graph, backend=self.side.backend)
+            reply = self.side.run(self.bench, part, feed)
         if not reply.error:
             return [{name: reply.values[new] for name, new in one.items()} for one in names]
         if len(here) > 1:
@@ -264,7 +286,9 @@ class Lockstep:
     def _split(self, off: Sequence[Row]) -> list[float]:
         half = len(off) // 2
         parts = (off[:half], off[half:])
-        return [far for part in parts for far in self._moved(part, list(dict.fromkeys(r.number for r in part)))]
+        return [
+            far for part in parts for far in self._moved(part, list(dict.fromkeys(r.number for r in part)))
+        ]
 
     def _release(self, end: int) -> None:
         """Drop what nothing reads any more."""

@@ -29,9 +29,7 @@ def paired(truth: Graph, other: Graph, name: str) -> Prepared:
 def _partners(kind: str, ours: list[str], theirs: list[str]) -> dict[str, str]:
     """The second model's inputs or outputs -> the first model's: by name, else by position."""
     if len(ours) != len(theirs):
-        raise UsageError(
-            f"the models have not the same interface: {len(ours)} {kind}s and {len(theirs)}"
-        )
+        raise UsageError(f"the models have not the same interface: {len(ours)} {kind}s and {len(theirs)}")
     if set(ours) == set(theirs):
         return {name: name for name in theirs}
     return dict(zip(theirs, ours, strict=True))

@@ -42,7 +42,7 @@ def regions(truth: Graph, other: Graph, pairs: Mapping[str, str]) -> list[Region
 
 
 def _closed(graph: Graph, number: int, matched: Mapping[str, str]) -> tuple[list[int], list[str]]:
-    """The nodes that this node needs back to matched values, in order, and these values. Constant nodes are left out."""
+    """The nodes that this node needs back to matched values, in order, and these values. Constants are left out."""
     members, inputs, stack = {number}, dict[str, None](), [number]
     while stack:
         for name in graph.reads[stack.pop()]:

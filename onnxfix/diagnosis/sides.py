@@ -110,7 +110,7 @@ def lowered(truth: Graph, against: Literal["fp16", "bf16"]) -> Prepared:
     side = Side(other, same_names(truth, other), unit=UNITS[against])
     inputs = {one: one for one in truth.inputs}
     name = f"every node rounded to {low}, on the CPU (products and sums in float32)"
-    notes = ()
+    notes: tuple[str, ...] = ()
     if found.whole:
         kept = Counter(truth.nodes[n].op_type for n in found.whole)
         text = ", ".join(f"{count} {kind}" for kind, count in sorted(kept.items()))

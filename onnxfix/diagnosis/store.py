@@ -54,13 +54,14 @@ class Held:
             Path(self.file).unlink(missing_ok=True)
 
 
-def _dtype(name: str) -> Any:
+def _dtype(name: str) -> np.dtype[Any]:
     try:
         return np.dtype(name)
     except TypeError:
         import ml_dtypes  # lazy: seldom used
 
-        return np.dtype(getattr(ml_dtypes, name))
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return found
 
 
 def hold(value: Any, file: Path) -> Held:

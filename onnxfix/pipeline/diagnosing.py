@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnxfix.diagnosis.bench import Bench, Clock
 from onnxfix.diagnosis.diagnose import Case
@@ -23,11 +23,15 @@ from onnxfix.pipeline.opening import Source, name_of
 from onnxfix.pipeline.plan import Progress
 from onnxfix.pipeline.proof import on_disk
 from onnxfix.sandbox import memory_limit, shared
+from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.files import check_inputs, load_inputs
 from onnxfix.verification.feeds.inputs import Kind
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import Signature, signature
+
+if TYPE_CHECKING:
+    from onnxfix.verification.rungs.builder import Builder
 
 SAMPLES = 2
 """Generated samples."""
@@ -61,6 +65,7 @@ def diagnose(
         other = on_disk(two, stack) if two is not None else None
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
         bench = Bench(shared(), scratch)
+        tools = _tensorrt(against, options, stack)
         truth = opened(path, bench)
         known = signature(one.proto)
         base = Diagnosis(
@@ -71,7 +76,7 @@ def diagnose(
             truth="ONNX Runtime on the CPU, without optimizations",
         )
         try:
-            prepared = _prepared(truth, other, against, bench, say)
+            prepared = _prepared(truth, other, against, bench, tools, say)
         except Impossible as error:
             found = Diagnosis(name_of(one), against, "", "unknown", str(error), cause=error.cause)
         else:
@@ -100,7 +105,22 @@ def _kind(second: Source | None, against: Against | None) -> Against:
     return "model" if against is None else against
 
 
-def _prepared(truth: Graph, other: Path | None, against: Against, bench: Bench, say: Progress) -> Prepared:
+def _tensorrt(against: Against, options: RunOptions, stack: ExitStack) -> Builder | None:
+    """TensorRT, where it is needed.
+
+    Raises:
+        UsageError: it is not available.
+    """
+    if against not in ("trt-network", "trt-gpu"):
+        return None
+    from onnxfix.verification.asking import require_tensorrt  # lazy: start-up, seldom used
+
+    return stack.enter_context(closing(require_tensorrt(options.trt or TrtOptions())))
+
+
+def _prepared(
+    truth: Graph, other: Path | None, against: Against, bench: Bench, builder: Builder | None, say: Progress
+) -> Prepared:
     say("preparing the other side")
     if other is not None:
         return paired(truth, opened(other, bench), str(other))
@@ -110,7 +130,10 @@ def _prepared(truth: Graph, other: Path | None, against: Against, bench: Bench, 
         return optimized(truth, bench)
     if against == "ort-cuda":
         return itself(truth, "ort-cuda", "ONNX Runtime's CUDA provider")
-    raise Impossible(f"--against {against} is not there yet")
+    assert builder is not None
+    from onnxfix.diagnosis.imported import imported  # lazy: start-up, seldom used
+
+    return imported(truth, builder, bench)
 
 
 def _given(known: Signature, options: RunOptions) -> list[dict[str, Any]] | None:

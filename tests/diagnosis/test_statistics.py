@@ -167,7 +167,9 @@ def assert_worst(found: OutputComparison, pairs: Any) -> None:
         assert found.atol == found.max_abs
     else:
         assert found.atol is None
-    assert [float(text) for text in found.values] == pytest.approx([truth, other], nan_ok=True)
+    types = [side.dtype for side in pairs[found.sample]]
+    shown = [wide(np.array(float(text)).astype(kind)) for text, kind in zip(found.values, types, strict=True)]
+    assert [*map(float, shown)] == pytest.approx([truth, other], nan_ok=True, rel=0.0, abs=0.0)
 
 
 def assert_histograms(found: OutputComparison, one: Any, two: Any, distance: Any) -> None:

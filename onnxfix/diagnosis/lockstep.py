@@ -132,6 +132,13 @@ class Lockstep:
         }
         return self.walk
 
+    def measure(self, here: Sequence[Region], feed: Mapping[str, Held], values: Mapping[str, Held]) -> Walk:
+        """Only the own errors of these regions; ``values`` are the truth's that they need."""
+        self.values, self.theirs = {**feed, **values}, dict(feed)
+        self._own(here)
+        self._noise(here)
+        return self.walk
+
     def _chunk(self, start: int, end: int) -> int:
         """One chunk; returns the bytes of the truth's values in it."""
         numbers = [n for n in range(start, end) if self.truth.nodes[n].op_type != "Constant"]

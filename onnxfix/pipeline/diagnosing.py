@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnxfix import backends
 from onnxfix.diagnosis.bench import Bench, Clock
 from onnxfix.diagnosis.diagnose import Case
 from onnxfix.diagnosis.diagnose import diagnose as run
@@ -18,12 +19,14 @@ from onnxfix.diagnosis.records import Against, Diagnosis
 from onnxfix.diagnosis.sides import Impossible, Prepared, itself, lowered, opened, optimized
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
+from onnxfix.nvidia import Missing
 from onnxfix.options import RunOptions
 from onnxfix.pipeline.opening import Source, name_of
 from onnxfix.pipeline.plan import Progress
 from onnxfix.pipeline.proof import on_disk
 from onnxfix.sandbox import memory_limit, shared
 from onnxfix.trt.records import TrtOptions
+from onnxfix.verification import cuda
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.files import check_inputs, load_inputs
 from onnxfix.verification.feeds.inputs import Kind
@@ -76,7 +79,7 @@ def diagnose(
             truth="ONNX Runtime on the CPU, without optimizations",
         )
         try:
-            prepared = _prepared(truth, other, against, bench, tools, say)
+            prepared = _prepared(truth, other, against, bench, tools, say, stack)
         except Impossible as error:
             found = Diagnosis(name_of(one), against, "", "unknown", str(error), cause=error.cause)
         else:
@@ -84,7 +87,8 @@ def diagnose(
             samples = given if given is not None else _made(known, options)
             count = min(len(given), MOST_SAMPLES) if given is not None else SAMPLES
             explainer = Explainer(against)
-            case = Case(truth, prepared, against, samples, count, given is None, explainer)
+            engines = prepared.tools.get("engines")
+            case = Case(truth, prepared, against, samples, count, given is None, explainer, engines)
             found = run(case, bench, base, Clock(timeout), say)
         one.check()
         if two is not None:
@@ -119,7 +123,13 @@ def _tensorrt(against: Against, options: RunOptions, stack: ExitStack) -> Builde
 
 
 def _prepared(
-    truth: Graph, other: Path | None, against: Against, bench: Bench, builder: Builder | None, say: Progress
+    truth: Graph,
+    other: Path | None,
+    against: Against,
+    bench: Bench,
+    builder: Builder | None,
+    say: Progress,
+    stack: ExitStack,
 ) -> Prepared:
     say("preparing the other side")
     if other is not None:
@@ -129,11 +139,33 @@ def _prepared(
     if against == "ort-cpu":
         return optimized(truth, bench)
     if against == "ort-cuda":
+        why = backends.missing("ort-cuda")
+        absent = Missing(why, "not-installed") if why else cuda.unavailable(bench.worker, bench.timeout)
+        if absent is not None:
+            raise Impossible(absent.reason, absent.cause)
         return itself(truth, "ort-cuda", "ONNX Runtime's CUDA provider")
     assert builder is not None
+    if against == "trt-gpu":
+        return _executing(truth, bench, builder, stack)
     from onnxfix.diagnosis.imported import imported  # lazy: start-up, seldom used
 
     return imported(truth, builder, bench)
+
+
+def _executing(truth: Graph, bench: Bench, builder: Builder, stack: ExitStack) -> Prepared:
+    """Engines as the other side.
+
+    Raises:
+        Impossible: no engine runs on this machine.
+    """
+    from onnxfix.diagnosis.engines import Engines, prepared  # lazy: start-up, seldom used
+    from onnxfix.verification.rungs import probe  # lazy: start-up, seldom used
+
+    here = probe.probe(builder)
+    if here.reason:
+        raise Impossible(here.reason, here.cause)
+    sessions = stack.enter_context(probe.engines(builder.choice, builder.options, bench.timeout))
+    return prepared(Engines(truth, builder, sessions, bench), here.precision, here.where)
 
 
 def _given(known: Signature, options: RunOptions) -> list[dict[str, Any]] | None:

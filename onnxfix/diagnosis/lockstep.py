@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from onnx import ModelProto
+
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench, Clock
 from onnxfix.diagnosis.child import Reply
@@ -42,15 +44,27 @@ class Row:
     region: Region | None = None
 
 
+Runner = Callable[[ModelProto, Mapping[str, Held]], Reply]
+"""Runs a part of a model on stored values."""
+
+
 @dataclass(frozen=True)
 class Side:
     """The other side: its graph, its tensors by the truth's names (``pairs``: its name -> the truth's), the ``backend``
-    that runs it, and the share ``unit`` of a value that one rounding of it amounts to."""
+    that runs it (or ``runner``, where it is none of ONNX Runtime's), and the share ``unit`` of a value that one
+    rounding of it amounts to."""
 
     graph: Graph
     pairs: Mapping[str, str]
     backend: str = "ort-cpu"
     unit: float = 1e-7
+    runner: Runner | None = None
+
+    def run(self, bench: Bench, part: ModelProto, feed: Mapping[str, Held]) -> Reply:
+        """Run a part of its graph."""
+        if self.runner is not None:
+            return self.runner(part, feed)
+        return bench.run(part, feed, of=self.graph, backend=self.backend)
 
 
 @dataclass
@@ -118,6 +132,13 @@ class Lockstep:
         }
         return self.walk
 
+    def measure(self, here: Sequence[Region], feed: Mapping[str, Held], values: Mapping[str, Held]) -> Walk:
+        """Only the own errors of these regions; ``values`` are the truth's that they need."""
+        self.values, self.theirs = {**feed, **values}, dict(feed)
+        self._own(here)
+        self._noise(here)
+        return self.walk
+
     def _chunk(self, start: int, end: int) -> int:
         """One chunk; returns the bytes of the truth's values in it."""
         numbers = [n for n in range(start, end) if self.truth.nodes[n].op_type != "Constant"]
@@ -172,7 +193,7 @@ class Lockstep:
             self.walk.stopped = f"the value of {lacking} is not known"
             return
         feed = {name: self.theirs[name] for name in inputs}
-        reply = self.bench.run(part, feed, of=graph, backend=self.side.backend)
+        reply = self.side.run(self.bench, part, feed)
         if reply.error:
             self.walk.stopped = reply.error
             return
@@ -217,7 +238,7 @@ class Lockstep:
         reply = Reply(error=f"the value of {lacking[0]} is not known") if lacking else Reply()
         if not lacking:
             feed = {name: known[name] for name in inputs}
-            reply = self.bench.run(part, feed, of=graph, backend=self.side.backend)
+            reply = self.side.run(self.bench, part, feed)
         if not reply.error:
             return [{name: reply.values[new] for name, new in one.items()} for one in names]
         if len(here) > 1:

@@ -21,6 +21,11 @@ UNITS = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 LOW = {"fp16": "float16", "bf16": "bfloat16"}
 
 
+def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Any:
+    """Normally distributed float32."""
+    return (np.random.default_rng(seed).normal(size=shape) * scale).astype(np.float32)
+
+
 def evidence(
     truth: ModelProto,
     feed: Mapping[str, Any],

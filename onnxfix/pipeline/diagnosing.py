@@ -86,7 +86,7 @@ def diagnose(
             given = _given(known, options)
             samples = given if given is not None else _made(known, options)
             count = min(len(given), MOST_SAMPLES) if given is not None else SAMPLES
-            explainer = Explainer(against)
+            explainer = Explainer(against, truth, prepared.side.graph, name_of(one))
             engines = prepared.tools.get("engines")
             case = Case(truth, prepared, against, samples, count, given is None, explainer, engines)
             found = run(case, bench, base, Clock(timeout), say)

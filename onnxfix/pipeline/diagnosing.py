@@ -81,17 +81,17 @@ def diagnose(
         given = _given(known, options)
         say("preparing the other side")
         try:
+            like = None
             if other is not None:
                 tried = given if given is not None else _made(known, options)
-                prepared = paired(truth, opened(other, bench), str(other), bench, tried)
-            else:
-                prepared = _prepared(truth, against, bench, tools, stack)
+                like = paired(truth, opened(other, bench), str(other), bench, tried)
+            prepared = _prepared(truth, like, against, bench, tools, stack)
         except Impossible as error:
             found = Diagnosis(name_of(one), against, "", "unknown", str(error), cause=error.cause)
         else:
             samples = given if given is not None else _made(known, options)
             count = min(len(given), MOST_SAMPLES) if given is not None else SAMPLES
-            explainer = Explainer(against)
+            explainer = Explainer(against, truth, prepared.side.graph, name_of(one))
             engines = prepared.tools.get("engines")
             case = Case(truth, prepared, against, samples, count, given is None, explainer, engines)
             found = run(case, bench, base, Clock(timeout), say)
@@ -107,8 +107,10 @@ def _kind(second: Source | None, against: Against | None) -> Against:
     Raises:
         UsageError: nothing was named, or two things were.
     """
-    if second is not None and against not in (None, "model"):
-        raise UsageError("--against is for one model; of two models the second is the other side")
+    if second is not None and against not in (None, "model", "trt-gpu"):
+        raise UsageError(
+            f"--against {against} is for one model; of two, the second or its engine is the other side"
+        )
     if second is None and against in (None, "model"):
         raise UsageError("name a second model, or what to compare with: --against")
     return "model" if against is None else against
@@ -128,8 +130,19 @@ def _tensorrt(against: Against, options: RunOptions, stack: ExitStack) -> Builde
 
 
 def _prepared(
-    truth: Graph, against: Against, bench: Bench, builder: Builder | None, stack: ExitStack
+    truth: Graph,
+    like: Prepared | None,
+    against: Against,
+    bench: Bench,
+    builder: Builder | None,
+    stack: ExitStack,
 ) -> Prepared:
+    """The other side; ``like`` is the second model."""
+    if against == "trt-gpu":
+        assert builder is not None
+        return _executing(like or itself(truth, "", ""), bench, builder, stack)
+    if like is not None:
+        return like
     if against in ("fp16", "bf16"):
         return lowered(truth, against)
     if against == "ort-cpu":
@@ -141,15 +154,13 @@ def _prepared(
             raise Impossible(absent.reason, absent.cause)
         return itself(truth, "ort-cuda", "ONNX Runtime's CUDA provider")
     assert builder is not None
-    if against == "trt-gpu":
-        return _executing(truth, bench, builder, stack)
     from onnxfix.diagnosis.imported import imported  # lazy: start-up, seldom used
 
     return imported(truth, builder, bench)
 
 
-def _executing(truth: Graph, bench: Bench, builder: Builder, stack: ExitStack) -> Prepared:
-    """Engines as the other side.
+def _executing(like: Prepared, bench: Bench, builder: Builder, stack: ExitStack) -> Prepared:
+    """Engines of a graph as the other side.
 
     Raises:
         Impossible: no engine runs on this machine.
@@ -161,7 +172,8 @@ def _executing(truth: Graph, bench: Bench, builder: Builder, stack: ExitStack) -
     if here.reason:
         raise Impossible(here.reason, here.cause)
     sessions = stack.enter_context(probe.engines(builder.choice, builder.options, bench.timeout))
-    return prepared(Engines(truth, builder, sessions, bench), here.precision, here.where)
+    engines = Engines(like.side.graph, builder, sessions, bench)
+    return prepared(engines, like, here.precision, here.where)
 
 
 def _given(known: Signature, options: RunOptions) -> list[dict[str, Any]] | None:

@@ -96,7 +96,7 @@ class _Matcher:
     def _steps(self) -> list[Callable[[], int]]:
         steps = [self._equal_computations, self._equal_values, self._equal_weights, self._equal_names]
         steps += [self._same_inputs, self._inputs_of_pairs]
-        return [*steps, self._one_input, self._between] if self.a.prints else steps
+        return [*steps, self._other_operator, self._one_input, self._between] if self.a.prints else steps
 
     def _settle(self, steps: Sequence[Callable[[], int]]) -> None:
         """Take evidence, the strongest first, until none is left."""
@@ -268,6 +268,40 @@ class _Matcher:
             tuple(sorted(sources) if one.commutative else sources),
             len(one.data) - len(sources),
             index,
+        )
+
+    def _other_operator(self) -> int:
+        """Nodes with the same inputs and other operators, where these values are equal and a difference begins: further
+        down it could be another way to compute the same."""
+        return self._unique(self._begins_key)
+
+    def _begins_key(self, view: View, name: str) -> Any:
+        number, index = view.at[name]
+        one = view.roles[number]
+        known = self.pairs.to_a if view is self.b else self.pairs.to_b
+        sources = [view.source(value) for value in view.signals(number)]
+        if (
+            one.op in _SINGLE
+            or not sources
+            or name not in view.prints
+            or not all(value in known for value in sources)
+        ):
+            return None
+        couples = [(value, known[value]) if view is self.b else (known[value], value) for value in sources]
+        after = [
+            (value, known[value]) if view is self.b else (known[value], value)
+            for value in following(view, known, name)
+        ]
+        begins = all(self._is_equal(*couple) for couple in couples) and not all(
+            self._is_equal(*couple) for couple in after
+        )
+        if not begins:
+            return None
+        return (
+            tuple(self.classes.sources(view, number)),
+            len(one.data) - len(sources),
+            index,
+            view.prints[name].shape,
         )
 
     def _one_input(self) -> int:

@@ -311,13 +311,7 @@ class Lockstep:
 
 def aligned(held: Held, like: Held) -> Held:
     """A value in the element type of another, for sides that name types differently (int32 for int64)."""
-    if not held.is_tensor or not like.is_tensor or held.dtype == like.dtype:
-        return held
-    import numpy as np  # lazy: start-up
-
-    with np.errstate(all="ignore"):
-        value = held.load().astype(like.array_dtype)
-    return Held(like.dtype, held.shape, value=value)
+    return held.as_type(like.dtype) if held.is_tensor and like.is_tensor else held
 
 
 def beginnings(rows: Mapping[str, Row], truth: Graph, beyond: Collection[str]) -> list[str]:

@@ -53,9 +53,7 @@ def false_culprits(key: str, said: Mapping[str, Any]) -> list[Mapping[str, Any]]
 
 def line(key: str, said: Mapping[str, Any]) -> str:
     """For people who watch."""
-    named = ", ".join(
-        f"{one['output']} ({_error(one)} {one['cause']})" for one in said["culprits"][:AMONG]
-    )
+    named = ", ".join(f"{one['output']} ({_error(one)} {one['cause']})" for one in said["culprits"][:AMONG])
     place = f" named {said['place'] or 'NOT'}" if "place" in said else ""
     return f"{key}: {said['status']},{place} {said['seconds']:.1f} s: {named or said['reason'][-300:]}"
 

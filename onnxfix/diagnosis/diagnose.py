@@ -94,7 +94,7 @@ def diagnose(case: Case, bench: Bench, base: Diagnosis, clock: Clock, say: Say) 
         samples=len(state.walks),
         nodes=total,
         compared=len(state.rows),
-        runs=round(bench.nodes / total, 2),
+        runs=round(bench.runs, 2),
         seconds=time.perf_counter() - began,
         complete=state.complete,
         markings=state.markings,

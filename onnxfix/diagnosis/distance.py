@@ -138,9 +138,7 @@ def _whole(a: Any, b: Any) -> Distance:
     x, y = a[unequal], b[unequal]
     far = max((abs(int(one) - int(two)) for one, two in zip(*_far(x, y), strict=True)), default=0)
     low, high = int(a.min()), int(a.max())
-    return Distance(
-        float(far), float(max(-low, high)), float(low), float(high), differing=int(unequal.sum())
-    )
+    return Distance(float(far), float(max(-low, high)), float(low), float(high), differing=int(unequal.sum()))
 
 
 def _far(x: Any, y: Any) -> tuple[Any, Any]:

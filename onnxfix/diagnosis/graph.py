@@ -8,13 +8,16 @@ from functools import cached_property
 from pathlib import Path
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from onnxfix import walk
 from onnxfix.backends import ort_weights
 from onnxfix.diagnosis.store import Held
 from onnxfix.errors import ModelError
 
+_RANDOM = frozenset(
+    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
+)
 OWN = "/own/"
 """What separates the number of a region from the name of its output in a part apart."""
 
@@ -23,20 +26,26 @@ class Graph:
     """The main graph of a model whose local functions are inlined.
 
     ``nodes`` are in topological order. ``inputs`` are those without a default. ``folder`` is where the external data of
-    ``proto`` is; ``mapped`` is how many bytes of files its weights may map.
+    ``proto`` is; ``mapped`` is how many bytes of files its weights may map. ``untensored`` are values of the main graph
+    that are sequences, maps or optionals.
     """
 
     def __init__(
-        self, proto: ModelProto, folder: str = "", mapped: int = 0, path: Path | None = None
+        self,
+        proto: ModelProto,
+        folder: str = "",
+        mapped: int = 0,
+        path: Path | None = None,
+        untensored: Iterable[str] = (),
     ) -> None:
         self.proto, self.folder, self.mapped, self.path = proto, folder, mapped, path
-        weights = {tensor.name for tensor in proto.graph.initializer}
+        self.weights = {tensor.name: tensor for tensor in proto.graph.initializer}
+        self.sparse = {tensor.values.name: tensor for tensor in proto.graph.sparse_initializer}
+        weights = {*self.weights, *self.sparse}
         self.inputs = {info.name: info for info in proto.graph.input if info.name not in weights}
         odd = (name for name, info in self.inputs.items() if info.type.WhichOneof("value") != "tensor_type")
         self.untensored = frozenset((*untensored, *odd))
         self.outputs = list(dict.fromkeys(info.name for info in proto.graph.output))
-        self.weights = {tensor.name: tensor for tensor in proto.graph.initializer}
-        self.sparse = {tensor.values.name: tensor for tensor in proto.graph.sparse_initializer}
         self.nodes = _sorted(proto.graph)
         self.producer = {
             name: number for number, node in enumerate(self.nodes) for name in node.output if name
@@ -55,6 +64,23 @@ class Graph:
     def last_use(self) -> dict[str, int]:
         """The number of the last node that reads each value."""
         return {name: number for number, names in enumerate(self.reads) for name in names}
+
+    def share(self, part: ModelProto) -> float:
+        """How much of this graph a part of it is: 1 if it has as many nodes, Constant nodes aside."""
+        return _computing(part.graph.node) / max(1, _computing(self.nodes))
+
+    @cached_property
+    def random(self) -> frozenset[int]:
+        """The numbers of the nodes that draw numbers, also inside."""
+        return frozenset(
+            number for number, node in enumerate(self.nodes) if any(map(self._draws, walk.nodes([node])))
+        )
+
+    def _draws(self, node: NodeProto) -> bool:
+        if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:  # whether this is training
+            tensor = self.constant(node.input[2])
+            return tensor is None or bool(numpy_helper.to_array(tensor))
+        return node.op_type in _RANDOM
 
     def is_constant(self, name: str) -> bool:
         """Whether it is a weight, or the output of a Constant node."""
@@ -159,11 +185,13 @@ class Graph:
             info.CopyFrom(self.inputs[name])
             return info
         if held is not None and (held.is_tensor or held.is_strings):
-            elem = (
-                helper.np_dtype_to_tensor_dtype(held.array_dtype) if held.is_tensor else TensorProto.STRING
-            )
+            elem = helper.np_dtype_to_tensor_dtype(held.array_dtype) if held.is_tensor else TensorProto.STRING
             return helper.make_tensor_value_info(name, elem, [None] * len(held.shape))
         return ValueInfoProto(name=name)
+
+
+def _computing(nodes: Iterable[NodeProto]) -> int:
+    return sum(node.op_type != "Constant" for node in nodes)
 
 
 def renamed(node: NodeProto, names: Mapping[str, str], *, prefix: str = "") -> NodeProto:
@@ -245,7 +273,5 @@ def _outer(node: NodeProto) -> list[str]:
     """What a node reads of the graphs around it."""
     if not walk.subgraphs(node):
         return list(node.input)
-    inner = {
-        name for one in walk.nodes([node]) for graph in walk.subgraphs(one) for name in _defined(graph)
-    }
+    inner = {name for one in walk.nodes([node]) for graph in walk.subgraphs(one) for name in _defined(graph)}
     return [*node.input, *(name for name in walk.reads(node) if name not in inner)]

@@ -47,9 +47,7 @@ class Held:
         if not self.dtype:  # pickled by ``hold`` in this run
             return pickle.loads(Path(self.file).read_bytes()) if self.file else self.value
         dtype = _dtype(self.stored or self.dtype)
-        value = (
-            np.fromfile(self.file, np.uint8).view(dtype).reshape(self.shape) if self.file else self.value
-        )
+        value = np.fromfile(self.file, np.uint8).view(dtype).reshape(self.shape) if self.file else self.value
         if not self.stored:
             return value
         with np.errstate(all="ignore"):

@@ -199,7 +199,7 @@ def renamed(node: NodeProto, names: Mapping[str, str], *, prefix: str = "") -> N
     define a value of that name themselves."""
     found = NodeProto()
     found.CopyFrom(node)
-    found.name = f"{prefix}{node.name}"
+    found.name = f"{prefix}{node.name}" if node.name else ""
     found.output[:] = [names.get(name, name) for name in found.output]
     waiting = [(found, names)]
     while waiting:

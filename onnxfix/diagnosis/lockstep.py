@@ -83,13 +83,22 @@ class Lockstep:
                 break
             start = end
             count = max(1, min(_MOST, count * 4, int(count * _BYTES / max(size, 1))))
+        self._outputs()
+        return self.walk
+
+    def _outputs(self) -> None:
+        """The model's outputs on both sides, those that are constant included."""
+        for graph, values in ((self.truth, self.values), (self.side.graph, self.theirs)):
+            constant = [name for name in graph.outputs if name not in values and graph.is_constant(name)]
+            if constant:
+                part, _ = graph.part((), constant, {})
+                values.update(self.bench.run(part, {}, of=graph).values)
         self.walk.truth = {name: self.values[name] for name in self.truth.outputs if name in self.values}
         self.walk.other = {
             self.ours.get(name, name): self.theirs[name]
             for name in self.side.graph.outputs
             if name in self.theirs
         }
-        return self.walk
 
     def _closed(self) -> Iterator[int]:
         """Where the walk must not be cut: values that are no tensors cross there, which have no type to declare."""
@@ -233,6 +242,7 @@ class Lockstep:
                     dtype=truth.dtype,
                     shape=truth.shape,
                     region=region,
+                    kernels=self.side.kernels,
                 )
                 if held is not None:
                     row = replace(row, own=distance(truth.load(), aligned(held, truth).load()))
@@ -301,9 +311,9 @@ class Lockstep:
                 self.theirs.pop(name).drop()
 
 
-def alone(bench: Bench, truth: Graph, feed: Mapping[str, Held]) -> Walk:
+def alone(bench: Bench, truth: Graph, feed: Mapping[str, Held], clock: Clock | None = None) -> Walk:
     """A walk through the truth, without another side."""
-    return Lockstep(bench, truth, Side(Graph(ModelProto()), {})).run(feed, {})
+    return Lockstep(bench, truth, Side(Graph(ModelProto()), {}), clock=clock).run(feed, {})
 
 
 def declared_types(graph: Graph) -> dict[str, str]:

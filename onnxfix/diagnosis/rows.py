@@ -34,6 +34,7 @@ class Row:
     dtype: str = ""
     shape: tuple[int, ...] = ()
     region: Region | None = None
+    kernels: float = 0.0
 
 
 Runner = Callable[[ModelProto, Mapping[str, Held]], Reply]
@@ -44,13 +45,14 @@ Runner = Callable[[ModelProto, Mapping[str, Held]], Reply]
 class Side:
     """The other side: its graph, its tensors by the truth's names (``pairs``: its name -> the truth's), the ``backend``
     that runs it (or ``runner``, where it is none of ONNX Runtime's), and the share ``unit`` of a value that one
-    rounding of it amounts to."""
+    rounding of it amounts to. ``kernels`` is the share of a tensor's scale that its kernels for one node may cost."""
 
     graph: Graph
     pairs: Mapping[str, str]
     backend: str = "ort-cpu"
     unit: float = 1e-7
     runner: Runner | None = None
+    kernels: float = 0.0
 
     def run(self, bench: Bench, part: ModelProto, feed: Mapping[str, Held]) -> Reply:
         """Run a part of its graph."""

@@ -82,6 +82,8 @@ def hold(value: Any, file: Path) -> Held:
     Raises:
         OSError: the disk is full.
     """
+    if isinstance(value, np.generic):
+        value = np.asarray(value)
     if isinstance(value, np.ndarray) and value.dtype.kind not in "OUS":
         if value.nbytes <= _INLINE:
             return Held(value.dtype.name, value.shape, value=value)

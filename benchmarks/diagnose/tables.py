@@ -60,7 +60,8 @@ def line(key: str, said: Mapping[str, Any]) -> str:
 
 def _error(culprit: Mapping[str, Any]) -> str:
     """A share of the output's scale; infinity, which JSON has not, is None."""
-    return "∞" if culprit["own_error"] is None else f"{culprit['own_error']:.1e}"
+    error = culprit["own_error"]
+    return f"{error:.1e}" if isinstance(error, float) else "∞"
 
 
 def _share(count: int, of: int) -> str:

@@ -33,7 +33,10 @@ class Advice:
 
 
 def tolerance(noise: float) -> float:
-    """The tolerance that is right for this much noise (both as shares of the scale): 1, 2 or 5 times a power of 10."""
+    """The tolerance that is right for this much noise (both as shares of the scale): 1, 2 or 5 times a power of 10.
+    Infinite where the noise is."""
+    if not math.isfinite(noise):
+        return math.inf
     wanted = max(MARGIN * noise, 1e-7)
     power = 10.0 ** math.floor(math.log10(wanted))
     step = next(step for step in (1, 2, 5, 10) if step * power >= wanted * (1 - 1e-9))
@@ -81,6 +84,8 @@ def _by_cause(cause: Why, evidence: Evidence) -> str:
         return f"this is rounding: a tolerance of {share:g} of the scale is right"
     if cause in ("ill-conditioned", "cancellation"):
         share = tolerance(max(evidence.error.noise, evidence.error.own_error))
+        if not math.isfinite(share):
+            return "no tolerance helps: with inputs like these the truth itself is not finite everywhere"
         return (
             f"no repair of the node can help: its inputs do not determine the result better; compare with a tolerance "
             f"of {share:g} of the scale, or compute this part in float64"

@@ -68,6 +68,7 @@ class Explainer:
             low=LOW.get(self.against, ""),
             opsets=_opsets(self.truth),
             other_opsets=_opsets(self.other),
+            names=seen.row.region.inputs if seen.row.region is not None else {},
         )
 
     def keep_fp32(self, culprits: Sequence[Culprit]) -> tuple[str, ...]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from onnx import ModelProto
 
 from onnxfix.diagnosis.explain import half_hazard, worst_hazard
 from onnxfix.diagnosis.facts import Evidence
@@ -68,14 +65,15 @@ def _relevant(cause: Why, evidence: Evidence) -> Hazard | None:
 
 
 def _fixed(hazard: Hazard, path: str) -> str:
-    model = "the half-precision model" if hazard.half else path
-    return f"onnxfix apply {model} --select {hazard.code}{_OPTIONS[hazard.safety]} ({hazard.fix})"
+    model = "" if hazard.half else f" {path}"
+    command = f"onnxfix apply{model} --select {hazard.code}{_OPTIONS[hazard.safety]} ({hazard.fix})"
+    return f"in the model in half precision, {command}" if hazard.half else command
 
 
 def _kept(evidence: Evidence) -> str:
     node = evidence.node
     name = f"node {node.name!r}" if node.name else f"the node of {next(iter(node.output), '')!r}"
-    return f"keep {name} in float32 (keep_fp32 of the report; --keep of onnxfix precision)"
+    return f"keep {name} in float32 (onnxfix diagnose --keep-fp32 FILE, onnxfix precision --keep FILE)"
 
 
 def _by_cause(cause: Why, evidence: Evidence) -> str:
@@ -116,33 +114,12 @@ _TEXTS: dict[Why, str] = {
 }
 
 
-def keep_fp32(culprits: Sequence[Culprit], model: ModelProto) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The nodes that should stay in float32, and the outputs of those among them that have no name.
+def keep_fp32(culprits: Sequence[Culprit]) -> tuple[str, ...]:
+    """The names of the nodes that should stay in float32, those without a name by their output.
 
-    Each node is written as AutoCast of NVIDIA's Model Optimizer reads it in ``nodes_to_exclude``, as a regular
-    expression that has to match the beginning of the name: the name itself where no other node's matches, otherwise
-    with its special characters escaped and an end.
+    Where some leave the range of half precision or lose more than its rounding, those that only round are left out.
     """
-    names = [node.name for node in model.graph.node if node.name]
-    kept: dict[str, None] = {}
-    unnamed: dict[str, None] = {}
-    for culprit in culprits:
-        if culprit.cause not in OF_PRECISION:
-            continue
-        place = culprit.error.place.around or culprit.error.place
-        if place.node:
-            kept[pattern(place.node, names)] = None
-        else:
-            unnamed[place.output] = None
-    return tuple(kept), tuple(unnamed)
-
-
-def pattern(name: str, names: Sequence[str]) -> str:
-    """A regular expression that matches this name, and no other one of ``names``, from its beginning on."""
-    try:
-        plain = re.compile(name)
-    except re.error:
-        plain = None
-    if plain is not None and plain.match(name) and not any(plain.match(one) for one in names if one != name):
-        return name
-    return f"{re.escape(name)}$"
+    wanted = [one for one in culprits if one.cause in OF_PRECISION]
+    serious = [one for one in wanted if one.cause != "precision"]
+    places = [one.error.place.around or one.error.place for one in serious or wanted]
+    return tuple(dict.fromkeys(place.node or place.output for place in places))

@@ -116,16 +116,15 @@ def _attribute(
             continue  # an attribute that older opsets do not have
         first, second = _resolved(name, one.value, evidence), _resolved(name, other.value, evidence)
         if not _equal(first, second):
-            first = one.value if _is_plain(one.value) else first
-            second = other.value if _is_plain(other.value) else second
+            first, second = _stated(one.value, first), _stated(other.value, second)
             here, there = f"{_shown(first)} in the first model", f"{_shown(second)} in {evidence.side}"
             return "attribute", f"the attribute {name} of {evidence.node.op_type} is {here} and {there}"
     return None
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether a value can be shown as it is stated."""
-    return value is not None and not isinstance(value, np.ndarray)
+def _stated(value: Any, resolved: Any) -> Any:
+    """A value as the model states it; what it means where it states none."""
+    return resolved if value is None else value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _is_default(one: Parameter) -> bool:

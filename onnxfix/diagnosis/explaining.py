@@ -72,9 +72,8 @@ class Explainer:
         )
 
     def keep_fp32(self, culprits: Sequence[Culprit]) -> tuple[str, ...]:
-        """The nodes to keep in float32, as AutoCast reads them; those without a name by their outputs."""
-        named, unnamed = keep_fp32(culprits, self.truth.proto)
-        return (*named, *unnamed)
+        """The names of nodes to keep in float32, the outputs of those without a name."""
+        return keep_fp32(culprits)
 
 
 def _only_arrays(values: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:

@@ -6,7 +6,7 @@ Every function is called through :class:`onnxfix.sandbox.Worker`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -123,7 +123,7 @@ def inlined(model: bytes) -> bytes:
     return bytes(inliner.inline_local_functions(onnx.ModelProto.FromString(model)).SerializeToString())
 
 
-def untensored(model: bytes) -> Sequence[str]:
+def untensored(model: bytes) -> list[str]:
     """Names of the values that are sequences, maps or optionals, as far as ONNX's shape inference knows."""
     inferred = onnx.shape_inference.infer_shapes(onnx.ModelProto.FromString(model))
     infos = (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output)

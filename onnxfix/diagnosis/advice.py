@@ -47,18 +47,24 @@ def advise(cause: Why, evidence: Evidence, path: str = "MODEL") -> Advice:
     hazard = half_hazard(evidence) if low else None
     hazard = hazard or _relevant(cause, evidence)
     rule, fix = (hazard.code, hazard.safety) if hazard is not None else ("", "")
-    parts = [_fixed(hazard, path)] if hazard is not None and hazard.fix else []
+    named = hazard is not None and evidence.against == "model"
+    parts = [_fixed(hazard, path)] if hazard is not None and hazard.fix and not named else []
     if low and cause in OF_PRECISION:
         parts.append(_kept(evidence))
     elif not parts:
         parts.append(_by_cause(cause, evidence))
+    if named and hazard is not None:
+        parts.append(
+            f"{hazard.code} ({hazard.name}) names the node in the second model only: {hazard.message}"
+        )
+        return Advice("; ".join(parts), rule, fix)
     return Advice("; or ".join(parts), rule, fix)
 
 
 def _relevant(cause: Why, evidence: Evidence) -> Hazard | None:
     """The rule's finding about this cause: any where the cause is a hazard or unknown, else TensorRT's errors."""
     hazard = worst_hazard(evidence)
-    if hazard is None or cause == "hazard":
+    if hazard is None or cause == "hazard" or evidence.against == "model":
         return hazard
     about_import = evidence.against in ("trt-network", "trt-gpu") and hazard.severity is Severity.ERROR
     return hazard if about_import or cause in ("saturation", "unknown") else None

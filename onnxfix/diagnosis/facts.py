@@ -40,7 +40,8 @@ class Evidence:
     included, by their names in its model. ``truth``, ``own`` and ``moved`` are its outputs by name: the true ones, what
     the other side computes from the true inputs, and the true ones with inputs moved by one rounding (one part in 10^7,
     or one unit of ``low``). ``others`` are the nodes that compute the output on the other side, and ``constants`` the
-    initializers that these read, by their names there. ``findings`` are those of onnxfix's rules at this node.
+    initializers that these read, by their names there. ``findings`` are those of onnxfix's rules at this
+    node; of two models those that only the second has there.
     ``low`` is the precision of the other side: "float16", "bfloat16", or "" for that of the truth. ``opsets`` and
     ``other_opsets`` are both models' imports; ``names`` leads from tensors of the other side to the truth's.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,16 +54,15 @@ def false_culprits(key: str, said: Mapping[str, Any]) -> list[Mapping[str, Any]]
 
 def line(key: str, said: Mapping[str, Any]) -> str:
     """For people who watch."""
-    named = ", ".join(
-        f"{one['output']} ({_error(one)} {one['cause']})" for one in said["culprits"][:AMONG]
-    )
+    named = ", ".join(f"{one['output']} ({_error(one)} {one['cause']})" for one in said["culprits"][:AMONG])
     place = f" named {said['place'] or 'NOT'}" if "place" in said else ""
     return f"{key}: {said['status']},{place} {said['seconds']:.1f} s: {named or said['reason'][-300:]}"
 
 
 def _error(culprit: Mapping[str, Any]) -> str:
-    """A share of the output's scale; infinity, which JSON has not, is None."""
-    return "∞" if culprit["own_error"] is None else f"{culprit['own_error']:.1e}"
+    """A share of the output's scale. JSON has no infinity: it is written as null or as a text."""
+    value = culprit["own_error"]
+    return f"{float(value):.1e}" if value is not None and math.isfinite(float(value)) else "∞"
 
 
 def _share(count: int, of: int) -> str:

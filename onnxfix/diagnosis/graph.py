@@ -90,7 +90,8 @@ class Graph:
     ) -> tuple[ModelProto, tuple[str, ...]]:
         """A model of these nodes, and the names of its inputs: the values that they read and do not make.
 
-        ``known`` are the values of inputs, of which types and ranks are declared (sizes too with ``static``).
+        ``known`` are the values of inputs, of which types and ranks are declared (sizes too with ``static``,
+        and of vectors).
         """
         nodes = [self.nodes[number] for number in sorted(numbers) if self.nodes[number].op_type != "Constant"]
         made = {name for node in nodes for name in node.output if name}
@@ -152,7 +153,8 @@ class Graph:
     def _declared(self, name: str, held: Held | None, static: bool) -> ValueInfoProto:
         if held is not None and held.is_tensor:
             elem = helper.np_dtype_to_tensor_dtype(held.array_dtype)
-            dims = held.shape if static else [None] * len(held.shape)
+            # ONNX Runtime's Resize counts the elements of "sizes", and takes an unknown number for 0.
+            dims = held.shape if static or len(held.shape) == 1 else [None] * len(held.shape)
             return helper.make_tensor_value_info(name, elem, dims)
         if name in self.inputs:
             info = ValueInfoProto()

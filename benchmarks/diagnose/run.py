@@ -6,11 +6,11 @@
 
 ``measure`` plants the faults of planted.json (see ``choosing.py``), one at a time, and hands each pair of models to the
 command in a process of its own, with inputs from a file; then the same with other names in the model with the fault;
-then each model without a fault against a copy of itself, against a copy with other names, and against ways to execute it
-that differ by rounding alone. What result.json holds is not measured again (``--fresh`` forgets it). A fault is named if
-a culprit is the changed node (of a changed constant, the node that reads it; of Casts around a node, that node). The
-exit code of ``table`` is 1 where fewer faults are named than should be (first: 90 %, among three: 97 %), or a culprit is
-named where nothing was planted.
+then each model without a fault against a copy of itself, against a copy with other names, and against ways to execute
+it that differ by rounding alone. What result.json holds is not measured again (``--fresh`` forgets it). A fault is
+named if a culprit is the changed node (of a changed constant, the node that reads it; of Casts around a node, that
+node). The exit code of ``table`` is 1 where fewer faults are named than should be (first: 90 %, among three: 97 %), or
+a culprit is named where nothing was planted.
 """
 
 from __future__ import annotations

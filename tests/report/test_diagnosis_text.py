@@ -26,7 +26,7 @@ from onnxfix.place import Place
 from onnxfix.report.render import diagnosis
 from onnxfix.report.render.bars import error_lines, value_lines
 from onnxfix.report.render.diagnosis import diagnosis_json, diagnosis_lines, show_diagnosis
-from onnxfix.report.render.numbers import bound, percent, share
+from onnxfix.report.render.numbers import bound, cosine, percent, share
 
 TRUTH = np.array([[1.0, 2.0, 3.0], [4.0, 8.0, 6.0]], np.float32)
 OTHER = np.array([[1.0, 2.5, 3.0], [4.0, 5.0, np.nan]], np.float32)
@@ -87,7 +87,7 @@ FOUND = Diagnosis(
     environment={"onnxruntime": "1.30.0"},
 )
 GOLDEN = """\
-decoder.onnx against trt-network  differs: 1 node computes something else, first /norm/Pow (import)
+decoder.onnx against trt-network  differs: /norm/Pow (import)
   node  /norm/Pow (Pow, output /norm/Pow_output_0): own error 1 of its scale
   why   TensorRT computes pow(|x|, 3) there: -3.1 at [0, 1, 2] becomes 29.8
         and is -29.8 in the truth, and so on for every negative base
@@ -96,7 +96,7 @@ outputs
   logits  float32 [2, 3]  3 of 12 elements differ
     absolute error  max 3  mean 0.318  p99 3  (scale 8, rounding 2e-07)
     relative error  max 0.375  mean 0.0568  p99 0.375
-    cosine 0.981434, SNR 13.8 dB, argmax agrees in 75 % of rows
+    cosine 0.9814, SNR 13.8 dB, argmax agrees in 75 % of rows
     worst at [1, 2] of sample 2: 6.0 in the truth, nan on the other side
     not finite: none in the truth, 1 NaN from [1, 2] on the other side
     passes with no tolerance
@@ -207,6 +207,36 @@ def test_many_outputs_and_nodes_are_counted() -> None:
     assert "… and 2 more nodes" in text
 
 
+def test_half_precision_names_no_casts() -> None:
+    text = shown(replace(FOUND, against="fp16"))
+    assert "other side: POWER" not in " ".join(text.split())
+    assert "2 more" not in text
+    text = shown(replace(FOUND, culprits=(CULPRIT,) * 5))
+    assert text.splitlines()[0].endswith("differs: /norm/Pow (import) and 4 more")
+    assert "… and 2 more nodes" in text
+
+
+def test_an_error_that_is_no_number_is_said_in_words() -> None:
+    error = replace(
+        POW, own_error=math.inf, input_error=math.inf, output_error=math.inf, nodes=("/norm/Pow",)
+    )
+    lines = shown(replace(FOUND, culprits=(replace(CULPRIT, error=error),), table=(error,))).splitlines()
+    assert lines[1].split(": ")[1] == "1,024 elements are finite"
+    row = next(line for line in lines if line.startswith("         inf"))
+    assert row.split()[:6] == ["inf", "1.1e-07", "inf", "inf", "-", "0.21"]
+    assert "other side: /norm/Pow" not in lines  # the same node
+
+
+def test_a_tolerance_that_is_shown_passes() -> None:
+    other = (TRUTH * np.float32(1.00004)).astype(np.float32)
+    output = compare_output("y", [(TRUTH, other)])
+    line = shown(replace(FOUND, outputs=(output,))).partition("passes with ")[2].splitlines()[0]
+    atol, rtol = (float(text) for text in re.findall(r"=(\S+)", line))
+    assert np.isclose(other, TRUTH, rtol=0.0, atol=atol).all()
+    assert np.isclose(other, TRUTH, rtol=rtol, atol=0.0).all()
+    assert atol < 1.02 * output.max_abs
+
+
 def test_the_worst_output_comes_first() -> None:
     near = compare_output("near", [(TRUTH, TRUTH * np.float32(1.001))])
     far = compare_output("far", [(TRUTH * np.float32(1e-6), TRUTH * np.float32(2e-6))])
@@ -304,6 +334,7 @@ def test_only_all_is_all() -> None:
         "0 %", "0.1 %", "12.5 %", "99.9 %", "100 %"
     ]  # fmt: skip
     assert share(None) == "-"
+    assert [cosine(value) for value in (1.0, 0.99999, 0.98, -1.0)] == ["1", "1 - 1e-05", "0.98", "-1"]
 
 
 def test_bars_show_what_is_not_nothing() -> None:

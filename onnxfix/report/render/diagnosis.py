@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib import metadata
 from typing import Any
 
@@ -14,7 +15,7 @@ from onnxfix._version import __version__
 from onnxfix.diagnosis.records import Culprit, Diagnosis, Marking, NodeError, NonFinite, OutputComparison
 from onnxfix.report.render.bars import error_lines, value_lines
 from onnxfix.report.render.lines import Line, line, print_lines
-from onnxfix.report.render.numbers import count, number, percent, places, share
+from onnxfix.report.render.numbers import bound, cosine, count, number, percent, places, share
 from onnxfix.report.render.stream import output as standard_output
 from onnxfix.report.render.stream import printable
 from onnxfix.report.report import plain
@@ -106,7 +107,7 @@ def _lines(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
             yield _more(len(found.begins) - MOST, "nodes")
     if found.table:
         yield line("worst nodes", style="bold")
-        yield from _nodes(found.table, verbose, width)
+        yield from _nodes(found, verbose, width)
     if found.markings:
         yield line("marked builds", style="bold")
         for mark in found.markings:
@@ -120,16 +121,16 @@ def _lines(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
 
 def _outcome(found: Diagnosis) -> tuple[str, str]:
     """The status in a few words."""
-    culprits = len(found.culprits)
     texts = {
         "agree": "agrees: every output is bit-identical",
         "rounding": "agrees up to rounding",
-        "differ": f"differs: {culprits} node{'s compute' if culprits != 1 else ' computes'} something else",
+        "differ": "differs",
         "unexplained": "differs, and no node alone shows why",
     }
     text = texts.get(found.status, f"could not be found out: {found.reason}")
     if found.status == "differ" and found.culprits:
-        text = f"{text}, first {node_name(found.culprits[0].error)} ({found.culprits[0].cause})"
+        first, more = found.culprits[0], len(found.culprits) - 1
+        text = f"differs: {node_name(first.error)} ({first.cause}){f' and {more} more' if more else ''}"
     interrupted = "" if found.complete else " (interrupted; this was found until then)"
     return f"{text}{interrupted}", _STYLES.get(found.status, "yellow")
 
@@ -137,7 +138,7 @@ def _outcome(found: Diagnosis) -> tuple[str, str]:
 def _answer(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
     """Which node, why, and what to do."""
     for one in found.culprits if verbose else found.culprits[:3]:
-        place = f"{_where(one.error)}: own error {share(one.error.own_error)} of its scale"
+        place = f"{_where(one.error)}: {_own(one.error)}"
         yield from _labeled("node", place, width, "bold red")
         yield from _labeled("why", one.reason, width)
         if one.advice:
@@ -149,6 +150,12 @@ def _answer(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
         yield from _labeled("do", text, width, "cyan")
     elif found.reason and not found.culprits and found.status not in ("unknown", "agree"):
         yield from _labeled("why", found.reason, width)
+
+
+def _own(one: NodeError) -> str:
+    if math.isfinite(one.own_error) or not one.nonfinite:
+        return f"own error {share(one.own_error)} of its scale"
+    return f"{count(one.nonfinite)} element{'s are' if one.nonfinite > 1 else ' is'} finite on one side only"
 
 
 def _where(one: NodeError) -> str:
@@ -204,7 +211,7 @@ def _figures(one: OutputComparison) -> Iterator[str]:
                 f"{figure} {number(getattr(one, f'{figure}_{kind}'))}" for figure in ("max", "mean", "p99")
             ]
             yield f"{what}  {'  '.join(figures)}{_scale(one) if kind == 'abs' else ''}"
-        similar = [f"cosine {one.cosine:.6g}" if one.cosine is not None else ""]
+        similar = [f"cosine {cosine(one.cosine)}" if one.cosine is not None else ""]
         similar += [f"SNR {one.snr:.1f} dB" if one.snr is not None else ""]
         similar += [f"argmax agrees in {percent(one.argmax)} of rows" if one.argmax is not None else ""]
         if any(similar):
@@ -217,7 +224,7 @@ def _figures(one: OutputComparison) -> Iterator[str]:
         truth, other = _nonfinite(one.truth_nonfinite), _nonfinite(one.other_nonfinite)
         yield f"not finite: {truth} in the truth, {other} on the other side"
     tolerances = [
-        f"{name}={number(value)}" for name, value in (("atol", one.atol), ("rtol", one.rtol)) if value
+        f"{name}={bound(value)}" for name, value in (("atol", one.atol), ("rtol", one.rtol)) if value
     ]
     if tolerances:
         yield f"passes with {' or '.join(tolerances)} alone"
@@ -241,13 +248,15 @@ def _nonfinite(one: NonFinite) -> str:
 _COLUMNS = ("own", "rounding", "in", "out", "x", "effect")
 
 
-def _nodes(nodes: Sequence[NodeError], verbose: bool, width: int) -> Iterator[Line]:
-    """One line of figures for each node, and one of facts below."""
+def _nodes(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
+    """One line of figures for each node, and one of facts below. With half precision the other side's nodes are the
+    same ones between Casts, which say nothing."""
+    nodes, same = found.table, found.against in ("fp16", "bf16")
     yield line(f"  {''.join(f'{name:>10}' for name in _COLUMNS)}  node", style="dim")
     for one in nodes if verbose else nodes[:MOST]:
         figures = (one.own_error, one.noise, one.input_error, one.output_error, one.amplification, one.effect)
         yield line(f"  {''.join(f'{share(value):>10}' for value in figures)}  ", (_where(one), "bold"))
-        yield from _wrapped(_facts(one), 8, width, "dim")
+        yield from _wrapped(_facts(one if not same else replace(one, nodes=())), 8, width, "dim")
     if len(nodes) > MOST and not verbose:
         yield _more(len(nodes) - MOST, "nodes")
 
@@ -263,7 +272,7 @@ def _facts(one: NodeError) -> str:
     facts.append(f"{number(one.low)} to {number(one.high)}")
     if one.nonfinite:
         facts.append(f"{count(one.nonfinite)} finite on one side only")
-    if one.nodes:
+    if one.nodes not in ((), (node_name(one),)):
         facts.append(f"other side: {places(one.nodes)}")
     return ", ".join(facts)
 

@@ -88,7 +88,7 @@ FOUND = Diagnosis(
 )
 GOLDEN = """\
 decoder.onnx against trt-network  differs: /norm/Pow (import)
-  node  /norm/Pow (Pow, output /norm/Pow_output_0): own error 1 of its scale
+  node  /norm/Pow (Pow): own error 1 of its scale
   why   TensorRT computes pow(|x|, 3) there: -3.1 at [0, 1, 2] becomes 29.8
         and is -29.8 in the truth, and so on for every negative base
   do    onnxfix apply decoder.onnx -o fixed.onnx repairs it (OPS042, exact)
@@ -105,10 +105,10 @@ outputs
     passes with no tolerance
   … and 1 more outputs, all identical (--verbose lists them)
 begins at
-  /norm/Pow (Pow, output /norm/Pow_output_0): 1 of its scale, 0 at its inputs
+  /norm/Pow (Pow): 1 of its scale, 0 at its inputs
 worst nodes
          own  rounding        in       out         x    effect  node
-           1   1.1e-07         0         1         -      0.21  /norm/Pow (Pow, output /norm/Pow_output_0)
+           1   1.1e-07         0         1         -      0.21  /norm/Pow (Pow)
         float32 [2, 8, 64], -3.1 to 4.25, 1,024 finite on one side only, other
           side: POWER, b, c and 1 more
        3e-05     1e-07       0.5      0.75       1.5         -  then_branch of If h / h (Add)
@@ -216,12 +216,18 @@ def test_half_precision_names_no_casts() -> None:
     assert "… and 2 more nodes" in text
 
 
+def test_an_output_with_a_name_of_its_own_is_named() -> None:
+    error = replace(POW, place=Place((), "/norm/Pow", "Pow", "squared"))
+    text = shown(replace(FOUND, culprits=(replace(CULPRIT, error=error),)))
+    assert "  node  /norm/Pow (Pow, output squared): own error 1 of its scale" in text
+
+
 def test_an_error_that_is_no_number_is_said_in_words() -> None:
     error = replace(
         POW, own_error=math.inf, input_error=math.inf, output_error=math.inf, nodes=("/norm/Pow",)
     )
     lines = shown(replace(FOUND, culprits=(replace(CULPRIT, error=error),), table=(error,))).splitlines()
-    assert lines[1].split(": ")[1] == "1,024 elements are finite"
+    assert lines[1].split(": ")[1] == "1,024 elements are finite on one side only"
     row = next(line for line in lines if line.startswith("         inf"))
     assert row.split()[:6] == ["inf", "1.1e-07", "inf", "inf", "-", "0.21"]
     assert "other side: /norm/Pow" not in lines  # the same node

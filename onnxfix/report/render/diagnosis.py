@@ -158,10 +158,14 @@ def _own(one: NodeError) -> str:
     return f"{count(one.nonfinite)} element{'s are' if one.nonfinite > 1 else ' is'} finite on one side only"
 
 
+def _name(one: NodeError, output: str = "") -> str:
+    return f"{' / '.join((*one.place.graph, node_name(one)))} ({one.place.op_type or 'value'}{output})"
+
+
 def _where(one: NodeError) -> str:
-    name = node_name(one)
-    output = f", output {one.place.output}" if one.place.output not in ("", name) else ""
-    return f"{' / '.join((*one.place.graph, name))} ({one.place.op_type or 'value'}{output})"
+    """The node with its output, unless that has the node's name, or continues it as PyTorch's exporter does."""
+    output = one.place.output
+    return _name(one, f", output {output}" if output and not output.startswith(node_name(one)) else "")
 
 
 # ---------------------------------------------------------------------------------------------------------- outputs
@@ -255,7 +259,7 @@ def _nodes(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
     yield line(f"  {''.join(f'{name:>10}' for name in _COLUMNS)}  node", style="dim")
     for one in nodes if verbose else nodes[:MOST]:
         figures = (one.own_error, one.noise, one.input_error, one.output_error, one.amplification, one.effect)
-        yield line(f"  {''.join(f'{share(value):>10}' for value in figures)}  ", (_where(one), "bold"))
+        yield line(f"  {''.join(f'{share(value):>10}' for value in figures)}  ", (_name(one), "bold"))
         yield from _wrapped(_facts(one if not same else replace(one, nodes=())), 8, width, "dim")
     if len(nodes) > MOST and not verbose:
         yield _more(len(nodes) - MOST, "nodes")

@@ -75,10 +75,14 @@ def _checked(
     model: Model, rules: list[Rule], problems: list[Problem], *, half: bool
 ) -> Iterable[tuple[str, Hazard]]:
     """The findings about nodes, each with the outputs of the node of the main graph."""
+    nodes = model.proto.graph.node
+    # A place has its node's position only where it has no output to name it by.
+    made = {output: number for number, node in enumerate(nodes) for output in node.output if output}
     for item in engine.check(model, rules, problems):
         place, fix = item.match.place, item.match.fix
         outer = place.around or place
-        if item.match.node is None or not 0 <= outer.index < len(model.proto.graph.node):
+        index = made.get(outer.output, outer.index)
+        if item.match.node is None or not 0 <= index < len(nodes):
             continue
         hazard = Hazard(
             item.rule.code,
@@ -90,6 +94,6 @@ def _checked(
             fix.safety.name.lower() if fix is not None else "",
             half,
         )
-        for output in model.proto.graph.node[outer.index].output:
+        for output in nodes[index].output:
             if output:
                 yield output, hazard

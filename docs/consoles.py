@@ -85,7 +85,10 @@ def alike(shown: str, printed: str) -> bool:
     if one != two:
         return False
     first, second = (_NUMBER.findall(_words(text)) for text in (shown, printed))
-    return all(_near(float(a.replace(",", "")), float(b.replace(",", ""))) for a, b in zip(first, second, strict=True))
+    return all(
+        _near(float(a.replace(",", "")), float(b.replace(",", "")))
+        for a, b in zip(first, second, strict=True)
+    )
 
 
 def _words(text: str) -> str:

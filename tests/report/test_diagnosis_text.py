@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfix.diagnosis.keep import Kept, keep_line, keep_text
+from onnxfix.diagnosis.advice import pattern
+from onnxfix.diagnosis.keep import Kept, keep_text
 from onnxfix.diagnosis.records import (
     Culprit,
     Diagnosis,
@@ -358,18 +359,15 @@ def test_bars_show_what_is_not_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["/Add", "/layers.0/attn/MatMul_1", "a b", "x[0]*(y)+z$^|{2}?\\#", "naïve", "#1"]
+    "name", ["/Add", "/layers.0/attn/MatMul_1", "a b", "x[0]*(y)+z$^|{2}?\\#", "naïve", "#1", "\t"]
 )
 def test_a_line_matches_its_name_alone(name: str) -> None:
-    line = keep_line(name)
-    assert re.match(line, name)  # as AutoCast matches
-    assert not re.match(line, name + "_1")
-    assert not re.match(line, name.replace(".", "x") + "x")
+    others = [name, name + "_1", name.replace(".", "x") + "x"]
+    text = keep_text([pattern(name, others)] * 2)
+    (line,) = text.splitlines()
+    assert [one for one in others if re.match(line, one)] == [name]  # as AutoCast matches
     assert len(line.split()) == 1  # for $(cat keep_fp32.txt)
-    kept = Kept(keep_text([name, name, ""]))
-    assert len(kept.lines) == 1
-    assert name in kept
-    assert name + "_1" not in kept
+    assert [one for one in others if one in Kept(text)] == [name]
 
 
 def test_a_file_of_names_and_patterns() -> None:

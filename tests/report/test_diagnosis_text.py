@@ -217,6 +217,17 @@ def test_half_precision_names_no_casts() -> None:
     assert "… and 2 more nodes" in text
 
 
+def test_a_command_stays_on_one_line() -> None:
+    command = f"onnxfix apply {'folder/' * 12}decoder.onnx --select OPS042 --numeric-fixes"
+    advice = f"{command} (replace the power by products); or keep it in float32"
+    lines = shown(replace(FOUND, culprits=(replace(CULPRIT, advice=advice),))).splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("  do"))
+    assert lines[start : start + 2] == [
+        f"  do    {command}",
+        "        (replace the power by products); or keep it in float32",
+    ]
+
+
 def test_an_output_with_a_name_of_its_own_is_named() -> None:
     error = replace(POW, place=Place((), "/norm/Pow", "Pow", "squared"))
     text = shown(replace(FOUND, culprits=(replace(CULPRIT, error=error),)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ WIDTH = 100
 """Columns where standard output is no terminal."""
 MOST = 5
 """Outputs, culprits and nodes that are shown without ``--verbose``."""
+_COMMAND = re.compile(r"onnxfix apply [^(;]*[^(; ]")
 _STYLES = {"agree": "green", "rounding": "green", "differ": "bold red", "unexplained": "bold red"}
 
 
@@ -142,7 +144,7 @@ def _answer(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
         yield from _labeled("node", place, width, "bold red")
         yield from _labeled("why", one.reason, width)
         if one.advice:
-            yield from _labeled("do", one.advice, width, "cyan")
+            yield from _labeled("do", _COMMAND.sub(_unbroken, one.advice), width, "cyan")
     if len(found.culprits) > 3 and not verbose:
         yield _more(len(found.culprits) - 3, "nodes")
     if found.status == "rounding" and found.tolerance is not None:
@@ -150,6 +152,11 @@ def _answer(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
         yield from _labeled("do", text, width, "cyan")
     elif found.reason and not found.culprits and found.status not in ("unknown", "agree"):
         yield from _labeled("why", found.reason, width)
+
+
+def _unbroken(match: re.Match[str]) -> str:
+    """A command that stays on one line, so that it can be copied: ``_wrap`` makes spaces of these again."""
+    return match[0].replace(" ", "\xa0")
 
 
 def _own(one: NodeError) -> str:
@@ -318,7 +325,8 @@ def _wrapped(text: str, indent: int, width: int, style: str = "") -> Iterator[Li
 def _wrap(text: str, width: int) -> list[str]:
     """Lines of a text. Names that are longer than a line stay whole, so that they can be copied."""
     text = printable(text)
-    return textwrap.wrap(text, max(width - 2, 40), break_long_words=False, break_on_hyphens=False) or [""]
+    lines = textwrap.wrap(text, max(width - 2, 40), break_long_words=False, break_on_hyphens=False) or [""]
+    return [one.replace("\xa0", " ") for one in lines]
 
 
 def _more(number_of: int, what: str) -> Line:

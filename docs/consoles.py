@@ -1,8 +1,8 @@
 """Runs the commands that the tutorials show, and writes what they print: ``python docs/consoles.py``.
 
-A block of the language ``console`` holds commands (``$ onnxfix ...`` or ``$ cat FILE``), each with its output. The
-commands of a section (a heading of level 2) run one after another in a folder of their own, which has a link to
-``fixtures``. tests/test_tutorials.py runs them again and compares.
+A block of the language ``console`` holds commands (``$ onnxfix ...``, ``$ cat FILE``, ``$ python FILE``), each with its
+output. The commands of a section (a heading of level 2) run one after another in a folder of their own, which has a
+link to ``fixtures``. tests/test_tutorials.py runs them again and compares.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ PAGES = [DOCS / "diagnose.md"]
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TIME = re.compile(r"\b\d+\.\d+ s\b")
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+_PROGRAMS = {"onnxfix": ("-m", "onnxfix"), "python": ()}
 _NEAR, _TINY = 0.05, 1e-5
 
 
@@ -55,12 +56,12 @@ def run(command: str, folder: Path) -> str:
     name, *arguments = shlex.split(command)
     if name == "cat":
         return "".join((folder / path).read_text(encoding="utf-8") for path in arguments)
-    if name != "onnxfix":
-        raise ValueError(f"tutorials run onnxfix and cat only, not {name!r}")
+    if name not in _PROGRAMS:
+        raise ValueError(f"tutorials run {', '.join(_PROGRAMS)} and cat only, not {name!r}")
     root = str(DOCS.parent)
     paths = os.pathsep.join([root, os.path.join(root, "rules"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", "onnxfix", *arguments],
+        [sys.executable, *_PROGRAMS[name], *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": paths, "NO_COLOR": "1", "PYTHONUTF8": "1"},
         capture_output=True,

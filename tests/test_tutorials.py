@@ -81,7 +81,7 @@ def test_a_page_is_written_where_it_is_stale() -> None:
 
 
 def test_tutorials_run_no_other_programs(tmp_path: Any) -> None:
-    with pytest.raises(ValueError, match="onnxfix and cat only"):
+    with pytest.raises(ValueError, match="onnxfix, python and cat only"):
         consoles().run("rm -rf x", tmp_path)
     with pytest.raises(RuntimeError, match="exit code 2"):
         consoles().run("onnxfix diagnose missing.onnx --against fp16", tmp_path)

@@ -9,7 +9,6 @@ from pathlib import Path
 import onnx
 import pytest
 
-from onnxfix.diagnosis.keep import Kept
 from support.cli import run
 from support.models import model
 from support.paths import FIXTURES
@@ -69,11 +68,11 @@ def test_the_nodes_to_keep_are_written(tmp_path: Path) -> None:
     code, text, _ = run("diagnose", OUTLIER, "--against", "fp16", "--keep-fp32", keep, "--format", "json")
     data = json.loads(text)
     assert code == 1
-    kept = Kept(keep.read_text())
-    assert list(kept.lines) == data["keep_fp32"]
-    assert all(one["node"] in kept for one in data["culprits"])
-    assert "/embed/MatMul" not in kept
-    assert not [line for line in kept.lines if line.split() != [line]]
+    lines = keep.read_text().splitlines()
+    assert lines == data["keep_fp32"]
+    for one in data["culprits"]:
+        assert [line for line in lines if re.match(line, one["node"])]
+    assert not [line for line in lines if re.match(line, "/embed/MatMul") or line.split() != [line]]
 
 
 @pytest.mark.parametrize(

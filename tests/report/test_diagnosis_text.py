@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from onnxfix.diagnosis.advice import pattern
-from onnxfix.diagnosis.keep import Kept, keep_text
+from onnxfix.diagnosis.keep import keep_text
 from onnxfix.diagnosis.records import (
     Culprit,
     Diagnosis,
@@ -378,16 +378,3 @@ def test_a_line_matches_its_name_alone(name: str) -> None:
     (line,) = text.splitlines()
     assert [one for one in others if re.match(line, one)] == [name]  # as AutoCast matches
     assert len(line.split()) == 1  # for $(cat keep_fp32.txt)
-    assert [one for one in others if one in Kept(text)] == [name]
-
-
-def test_a_file_of_names_and_patterns() -> None:
-    kept = Kept("# by hand\n/layers.0/Add\n\n/layers\\.\\d+/Softmax\nmodel/x+y\n")
-    assert "/layers.0/Add" in kept
-    assert "/layers.11/Softmax" in kept
-    assert "model/x+y" in kept
-    assert "/layers.0/Add_1" not in kept
-    assert "" not in kept
-    assert "a[0" in Kept("a[0")  # a name that is no expression
-    with pytest.raises(ValueError, match=r"'\^a\[0\$' is not a regular expression"):
-        Kept("^a[0$")

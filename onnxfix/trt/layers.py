@@ -26,8 +26,8 @@ from onnxfix.trt.places import Places
 from onnxfix.trt.records import Profile
 from onnxfix.trt.tactics import Tactics
 
-#: Kinds of layers that have no values of a tensor to change, by which the engine's control flow is done.
-_CONTROL = ("shape_call", "cjmp", "jmp", "memset")
+#: Kinds of layers that have no kernel of several to choose from: control flow, and copies.
+_PLAIN = ("shape_call", "cjmp", "jmp", "memset", "copy")
 
 
 def attempt(
@@ -154,7 +154,7 @@ def _engine(
     if not listed:
         unknown.append("the build's log does not list the engine's layers")
         return ("", ()), tuple(unknown)
-    late = sum(not one.tactic and not one.tactic_id and one.kind not in _CONTROL for one in listed)
+    late = sum(not one.tactic and not one.tactic_id and one.kind not in _PLAIN for one in listed)
     if late:
         unknown.append(
             f"{late} of {len(listed)} layers have no tactic yet: it is chosen when the engine is loaded"
@@ -209,6 +209,17 @@ def _stamped(
 
 def _is_reformat(layer: EngineLayer) -> bool:
     return layer.kind == "Reformat"
+
+
+def _reformats(layer: EngineLayer) -> bool:
+    """Whether a layer that TensorRT added writes the tensor that it reads in another layout or type. Before
+    TensorRT-RTX 1.5, layouts are not logged: there, a copy counts as well."""
+    if layer.stamps or layer.kind in _PLAIN or len(layer.inputs) != 1 or len(layer.outputs) != 1:
+        return False
+    (before,), (after,) = layer.inputs, layer.outputs
+    same = (before.dtype, before.layout) == (after.dtype, after.layout)
+    described = " " in before.layout and " " in after.layout
+    return _is_reformat(layer) or (before.dims == after.dims and (not same or not described))
 
 
 def table(
@@ -278,7 +289,7 @@ class _Reformats:
         self._writing: dict[str, list[str]] = defaultdict(list)
         self._reading: dict[str, list[str]] = defaultdict(list)
         for layer in layers:
-            if layer.stamps or layer.kind in _CONTROL or not (layer.inputs and layer.outputs):
+            if not _reformats(layer):
                 continue
             for tensor in layer.outputs:
                 self._writing[tensor.name].append(layer.name)
@@ -297,3 +308,22 @@ def layers_by_node(found: LayerTable) -> dict[Place, tuple[str, ...]]:
     ``Place`` of a node is that of ``Node.at``: two are equal if graph, output, and name are.
     """
     return {row.place: row.layers for row in found.nodes}
+
+
+def differing(first: LayerTable, second: LayerTable) -> tuple[Place, ...]:
+    """The nodes for which two engines of one model have other layers: of another kind, with other tactics, fused with
+    other nodes, or with other reformats around them."""
+    ours, theirs = ({layer.name: layer.kind for layer in one.layers} for one in (first, second))
+    other = {row.place: _choice(row, theirs) for row in second.nodes}
+    return tuple(row.place for row in first.nodes if _choice(row, ours) != other.get(row.place))
+
+
+def _choice(row: NodeLayers, kinds: Mapping[str, str]) -> tuple[object, ...]:
+    """What a build chose for a node, given the kinds of layers by name. Names are left out: they count up."""
+    return (
+        row.fate,
+        sorted(kinds.get(name, "") for name in row.layers),
+        sorted(row.tactics),
+        frozenset(row.fused_with),
+        len(row.reformats),
+    )

@@ -147,12 +147,18 @@ def stamps_in(metadata: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(match[1] or match[2] or "" for match in _STAMP.finditer(metadata)))
 
 
-def split_stamp(stamp: str) -> tuple[str, tuple[str, ...]]:
-    """A stamp as the label of a node and the names of the nodes around it, innermost first: those of If, Loop, Scan
-    and of calls. Names of subgraphs are left out."""
+def split_stamp(stamp: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """A stamp as the label of a node, and what is around it, innermost first: the attribute that holds the subgraph (""
+    in a local function), and the label of the node with that attribute, or of the call."""
     label, *around = stamp.split(_AROUND)
-    owners = (_OWNER.match(one) for one in around)
-    return label, tuple(match[1] for match in owners if match is not None and match[2] not in _BODIES)
+    found, attribute = [], ""
+    for match in filter(None, map(_OWNER.match, around)):
+        if match[2] in _BODIES:
+            attribute = match[2]
+        else:
+            found.append((attribute, match[1]))
+            attribute = ""
+    return label, tuple(found)
 
 
 def stamp_in(metadata: str) -> str | None:

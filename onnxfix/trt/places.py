@@ -112,14 +112,14 @@ class Places:
     def _at(self, node: Node) -> int:
         return self._index.get(id(node.proto), -1)
 
-    def _within(self, node: Node, around: tuple[str, ...]) -> bool:
-        """Whether the nodes around a node are those that a stamp names. Who calls a local function is not known."""
-        owners = []
-        owner = node.scope.owner
-        while owner is not None:
-            owners.append(owner.name or _UNNAMED + owner.first_output)
-            owner = owner.scope.owner
-        return tuple(owners) == around[: len(owners)]
+    def _within(self, node: Node, around: tuple[tuple[str, str], ...]) -> bool:
+        """Whether a node is in the subgraphs that a stamp names. Who calls a local function is not known."""
+        graphs = []
+        scope = node.scope
+        while scope.owner is not None:
+            graphs.append((scope.attr, scope.owner.name or _UNNAMED + scope.owner.first_output))
+            scope = scope.owner.scope
+        return tuple(graphs) == around[: len(graphs)]
 
     def _nearest(self, found: list[Node], outer: onnx.NodeProto) -> Node:
         """Of nodes with one label, the one in a subgraph of ``outer``, else the first."""

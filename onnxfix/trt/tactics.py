@@ -1,7 +1,7 @@
 """Tactics that a build chose, kept in a file, edited, and used again: TensorRT's editable timing cache.
 
 The file is JSON. Each entry names an operation of the engine, its key in the cache, and the hash of its tactic; where
-the builder logged them, also the other tactics that it timed. Another tactic is used where the field ``tactic`` is
+the builder logged them, also all tactics that it timed. Another one of those is used where the field ``tactic`` is
 changed. The cache itself is in the file too, since TensorRT updates only keys that a cache has.
 """
 
@@ -12,7 +12,7 @@ import binascii
 import dataclasses
 import json
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,15 +31,14 @@ SAVE, LOAD = "--save-tactics", "--load-tactics"
 @dataclass(frozen=True)
 class Entry:
     """The tactic of one operation: its ``key`` in the cache and the ``tactic``'s hash, both in hexadecimal, and
-    milliseconds. ``operation`` and ``kernel`` are names, and ``others`` what else was timed, where the builder logged
-    them."""
+    milliseconds. Where the builder logged them, ``operation`` is its name and ``timed`` are all tactics to choose
+    from."""
 
     key: str
     tactic: str
     ms: float
     operation: str = ""
-    kernel: str = ""
-    others: tuple[Candidate, ...] = ()
+    timed: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,10 +98,7 @@ def _entry(fields: dict[str, Any]) -> Entry:
         str(fields["tactic"]),
         float(fields["ms"]),
         str(fields.get("operation", "")),
-        str(fields.get("kernel", "")),
-        tuple(
-            Candidate(str(o["kernel"]), str(o["tactic"]), float(o["ms"])) for o in fields.get("others", ())
-        ),
+        tuple(Candidate(str(o["kernel"]), str(o["tactic"]), float(o["ms"])) for o in fields.get("timed", ())),
     )
 
 
@@ -160,7 +156,8 @@ class Editor:
             key = self.trt.TimingCacheKey.parse(entry.key)
             if int(cache.query(key).tacticHash) == int(entry.tactic, 16):
                 continue
-            value = self.trt.TimingCacheValue(int(entry.tactic, 16), entry.ms)
+            known = (one.ms for one in entry.timed if int(one.tactic, 16) == int(entry.tactic, 16))
+            value = self.trt.TimingCacheValue(int(entry.tactic, 16), next(known, entry.ms))
             if not cache.update(key, value):
                 what = f" of {entry.operation}" if entry.operation else ""
                 raise UsageError(
@@ -187,17 +184,9 @@ class Editor:
         text, value = str(key), self._cache.query(key)
         chosen, ms = int(value.tacticHash), float(value.timingMSec)
         tuned, known = logged.get(int(text, 16)), before.get(int(text, 16))
-        if tuned is not None:
-            timed: Iterable[Candidate] = tuned.candidates
-            name = tuned.operation
-        elif known is not None:
-            own = Candidate(known.kernel, known.tactic, known.ms)
-            timed, name = (own, *known.others), known.operation
-        else:
-            timed, name = (), ""
-        kernel = next((one.kernel for one in timed if int(one.tactic, 16) == chosen), "")
-        others = tuple(one for one in timed if int(one.tactic, 16) != chosen)
-        return Entry(text, hex(chosen), ms, name, kernel, others)
+        name = tuned.operation if tuned is not None else known.operation if known is not None else ""
+        timed = tuned.candidates if tuned is not None else known.timed if known is not None else ()
+        return Entry(text, hex(chosen), ms, name, timed)
 
 
 def _lacking(trt: Any) -> str:

@@ -26,6 +26,7 @@ from onnxfix.trt.places import Places
 from onnxfix.trt.records import Profile
 from onnxfix.trt.tactics import Tactics
 
+_INSPECTING = "inspect"  # what the child does once it has built
 #: Kinds of layers that have no kernel of several to choose from: control flow, and copies.
 _PLAIN = ("shape_call", "cjmp", "jmp", "memset", "copy")
 
@@ -54,24 +55,28 @@ def attempt(
         UsageError: the options do not fit the model or this TensorRT.
         OnnxfixError: a file cannot be written.
     """
-    outcome = worker.call(
-        f"{__name__}:read",
-        timeout=timeout,
-        path=str(path),
-        package=package,
-        compute_capability=compute_capability,
-        profiles=tuple(profiles) if profiles is not None else None,
-        tf32=tf32,
-        save_engine=save_engine,
-        timing_cache=timing_cache,
-        inspect=inspect,
-        edit=edit,
-        given=given,
-    )
+    request = {
+        "path": str(path),
+        "package": package,
+        "compute_capability": compute_capability,
+        "profiles": tuple(profiles) if profiles is not None else None,
+        "tf32": tf32,
+        "save_engine": save_engine,
+        "timing_cache": timing_cache,
+        "edit": edit,
+        "given": given,
+    }
+    outcome = worker.call(f"{__name__}:read", timeout=timeout, inspect=inspect, **request)
+    reason = ""
+    if (
+        not outcome.ok and outcome.note == _INSPECTING
+    ):  # it was built, and what has the log is worth a second build
+        reason = f"TensorRT's inspector does not read the engine: {outcome.message}"
+        outcome = worker.call(f"{__name__}:read", timeout=timeout, **request)
     if not outcome.ok:
         return LayerTable(failed(outcome, package, compute_capability)), None
-    found: tuple[LayerTable, Tactics | None] = outcome.value
-    return found
+    table, chosen = outcome.value
+    return replace(table, unknown=tuple(filter(None, (reason, *table.unknown)))), chosen
 
 
 def read(
@@ -111,21 +116,15 @@ def read(
         finally:
             run.received.detail = None
         nodes = imported(run.network)
-        places = Places(path)
+        places = run.places
         if not build.accepted:
             complete = build.stage != "parse"
             return LayerTable(build, tuple(table(places, nodes, None, complete=complete))), None
-        seen, unknown = _engine(run, log, inspect)
-        layers = _stamped(seen[1], log.regions, nodes)
-        found = LayerTable(
-            build,
-            tuple(table(places, nodes, layers if seen[0] else None)),
-            layers,
-            seen[0],
-            log.autotuning,
-            unknown,
-        )
-        return found, editor.collect(log.autotuning) if editor is not None else None
+        chosen = editor.collect(log.autotuning) if editor is not None else None
+        (source, listed), unknown = _engine(run, log, inspect)
+        layers = _stamped(listed, log.regions, nodes)
+        rows = table(places, nodes, layers if source else None)
+        return LayerTable(build, tuple(rows), layers, source, log.autotuning, unknown), chosen
 
 
 def _prepare(run: Run, config: Any, editor: tactics.Editor | None) -> None:
@@ -143,7 +142,7 @@ def _engine(
     listed = log.layers or ()
     unknown = []
     if inspect:
-        note("inspect")
+        note(_INSPECTING)
         inspected, reason = inspector.layers(run.trt, run.log, run.engine)
         if reason:
             unknown.append(f"TensorRT's inspector does not read the engine: {reason}")

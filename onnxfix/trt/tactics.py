@@ -120,21 +120,21 @@ class Editor:
         reason = _lacking(self.trt)
         if reason:
             raise UsageError(self._refusal(reason))
-        if self.given is not None:
-            self._fits(self.given)
         # TensorRT-RTX has all of the methods, which do nothing: only its warnings say so.
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             config.set_flag(self.trt.BuilderFlag.EDITABLE_TIMING_CACHE)
-            cache = config.create_timing_cache(self.given.cache if self.given is not None else b"")
-            if cache is not None:
-                _keys(cache)
-                accepted = bool(config.set_timing_cache(cache, False))
+            empty = config.create_timing_cache(b"")
+            if empty is not None:
+                _keys(empty)
         obsolete = [str(one.message) for one in caught if issubclass(one.category, DeprecationWarning)]
         if obsolete:
             raise UsageError(self._refusal(f'it says "{one_line(obsolete[-1], 200)}"'))
-        if cache is None or not accepted:
-            made = "it makes none" if self.given is None else "the cache was made for another GPU or version"
+        if self.given is not None:
+            self._fits(self.given)
+        cache = config.create_timing_cache(self.given.cache) if self.given is not None else empty
+        if cache is None or not config.set_timing_cache(cache, False):
+            made = "it takes none" if self.given is None else "the cache was made for another GPU or version"
             raise UsageError(self._refusal(made))
         self._update(cache)
         self._cache = cache

@@ -10,12 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from onnxfix.cli.app import app
+from onnxfix.pipeline import layering
 from onnxfix.place import Place
 from onnxfix.report.layers import LayerReport
 from onnxfix.report.render.layers import layers_json, layers_lines
 from onnxfix.trt.layer_records import Candidate, EngineLayer, LayerTable, LayerTensor, NodeLayers
-from onnxfix.trt.records import Issue, TrtBuild
-from onnxfix.trt.tactics import Entry, Tactics
+from onnxfix.trt.records import Issue, TrtBuild, TrtOptions
+from onnxfix.trt.tactics import Entry, Tactics, load_file
 from onnxfix.trt.timing import timing
 from onnxfix.verification.rungs.builds import Builds, BuiltEngine
 from support.paths import FIXTURES
@@ -226,6 +227,41 @@ def test_options_that_make_no_sense(
     assert found.exit_code == 2
     assert words in found.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tactics_are_written_and_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a TensorRT that keeps tactics, which cannot be had here."""
+    tactics = Tactics("tensorrt", "10.9.0", "8.9", (Entry(f"0x{1:032x}", "0x2", 0.5),), b"cache", 1)
+    asked: list[tuple[str, Tactics | None]] = []
+
+    class Builder:
+        product, options = "TensorRT 10.9.0", TrtOptions()
+
+        def close(self) -> None: ...
+
+        def notes(self) -> tuple[str, ...]:
+            return ()
+
+    def builder(options: TrtOptions) -> Any:
+        Builder.options = options
+        return Builder()
+
+    def read(
+        used: Any, path: Path, *_: Any, given: Tactics | None, **more: Any
+    ) -> tuple[LayerTable, Tactics]:
+        asked.append((used.options.save_tactics, given))
+        return TABLE, tactics
+
+    monkeypatch.setattr(layering, "require_tensorrt", builder)
+    monkeypatch.setattr("onnxfix.verification.asking.require_tensorrt", builder)
+    monkeypatch.setattr(layering, "read_layers", read)
+    file = tmp_path / "tactics.json"
+    found = run(VIT, "--save-tactics", file)
+    assert found.exit_code == 0, found.output
+    assert f"1 tactics → {file}" in found.stdout
+    assert load_file(file).cache == b"cache"
+    assert run(VIT, "--load-tactics", file).exit_code == 0
+    assert asked == [(str(file), None), ("", load_file(file))]
 
 
 def test_a_model_that_is_none(tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ from onnx import NodeProto
 
 from onnxfix.diagnosis.bench import Bench, Clock
 from onnxfix.diagnosis.distance import distance
+from onnxfix.diagnosis.engines import Engines
 from onnxfix.diagnosis.evidence import Collector, Seen
+from onnxfix.diagnosis.executed import Execution
 from onnxfix.diagnosis.explaining import Explainer
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import Lockstep, Row, Walk, beginnings
-from onnxfix.diagnosis.records import Against, Culprit, Diagnosis, NodeError, OutputComparison
+from onnxfix.diagnosis.records import Against, Culprit, Diagnosis, Marking, NodeError, OutputComparison
 from onnxfix.diagnosis.sides import LOW, Prepared
 from onnxfix.diagnosis.statistics import compare_output
 from onnxfix.diagnosis.store import Held
@@ -40,7 +42,7 @@ Sample = Mapping[str, Any]
 @dataclass
 class Case:
     """What is diagnosed: the ``truth`` and the other side, on ``samples``: candidates, of which ``count`` that the
-    truth accepts are used (``generated``: fewer are enough)."""
+    truth accepts are used (``generated``: fewer are enough). ``engines``: the other side are engines."""
 
     truth: Graph
     prepared: Prepared
@@ -49,6 +51,7 @@ class Case:
     count: int
     generated: bool
     explainer: Explainer
+    engines: Engines | None = None
 
 
 @dataclass
@@ -58,6 +61,8 @@ class _State:
     rows: dict[str, tuple[int, Row]] = field(default_factory=dict)
     refused: str = ""
     complete: bool = True
+    markings: tuple[Marking, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def diagnose(case: Case, bench: Bench, base: Diagnosis, clock: Clock, say: Say) -> Diagnosis:
@@ -72,8 +77,9 @@ def diagnose(case: Case, bench: Bench, base: Diagnosis, clock: Clock, say: Say) 
     except KeyboardInterrupt:
         state.complete = False
     if not state.walks:
-        why = state.refused or "no sample could be made that the model accepts"
-        found = replace(base, status="unknown", reason=f"the truth does not run: {why}", cause="refused")
+        why = f"the truth does not run: {state.refused or 'no sample could be made that the model accepts'}"
+        why = why if state.complete else "it was interrupted before anything was compared"
+        found = replace(base, status="unknown", reason=why, cause="refused" if state.complete else "")
         return replace(found, seconds=time.perf_counter() - began, complete=state.complete)
     try:
         found = _Judge(case, bench, state, say).result(base)
@@ -91,7 +97,8 @@ def diagnose(case: Case, bench: Bench, base: Diagnosis, clock: Clock, say: Say) 
         runs=round(bench.nodes / total, 2),
         seconds=time.perf_counter() - began,
         complete=state.complete,
-        notes=(*found.notes, *case.prepared.notes),
+        markings=state.markings,
+        notes=(*found.notes, *state.notes, *case.prepared.notes),
     )
 
 
@@ -100,16 +107,7 @@ def _walk(case: Case, bench: Bench, state: _State, clock: Clock, say: Say) -> No
     for values in case.samples:
         began = time.perf_counter()
         feed = bench.hold(values)
-        lockstep = Lockstep(bench, case.truth, case.prepared.side, clock=clock)
-        number = len(state.walks) + 1
-
-        def told(done: int, total: int, number: int = number) -> None:
-            say(f"sample {number}: node {done} of {total}")
-
-        try:
-            walk = lockstep.run(feed, case.prepared.feed(feed), told)
-        except KeyboardInterrupt:
-            walk, state.complete = lockstep.walk, False
+        walk = _sample(case, bench, state, feed, clock, say)
         if walk.failed:
             state.refused = walk.failed
             continue
@@ -125,6 +123,28 @@ def _walk(case: Case, bench: Bench, state: _State, clock: Clock, say: Say) -> No
             return
 
 
+def _sample(
+    case: Case, bench: Bench, state: _State, feed: Mapping[str, Held], clock: Clock, say: Say
+) -> Walk:
+    """Walk through one sample, as far as it is not interrupted."""
+    side, label = case.prepared.side, f"sample {len(state.walks) + 1}"
+    if case.engines is not None:
+        execution = Execution(bench, case.truth, side, case.engines, clock, say, is_beyond)
+        try:
+            return execution.run(feed, case.prepared.feed(feed))
+        finally:
+            state.markings += tuple(execution.markings)
+            state.notes += tuple(note for note in execution.notes if note not in state.notes)
+    lockstep = Lockstep(bench, case.truth, side, clock=clock)
+    try:
+        return lockstep.run(
+            feed, case.prepared.feed(feed), lambda done, total: say(f"{label}: node {done} of {total}")
+        )
+    except KeyboardInterrupt:
+        state.complete = False
+        return lockstep.walk
+
+
 # ------------------------------------------------------------------------------------------------------- judging
 
 
@@ -138,10 +158,26 @@ def _excess(row: Row) -> float:
     """The own error as a multiple of what rounding may make of it."""
     if row.own is None:
         return 0.0
-    if not math.isfinite(row.own.relative):
+    if row.own.shape or row.own.special > row.unstable:
         return math.inf
     limit = allowed(row)
-    return row.own.largest / limit if limit else (math.inf if row.own.largest else 0.0)
+    largest = row.own.largest / limit if limit else (math.inf if row.own.largest else 0.0)
+    return max(largest, _typical_excess(row))
+
+
+def _typical_excess(row: Row) -> float:
+    """The same for the quantiles of all elements: where a few elements are unstable, or much larger than all others,
+    the largest difference says nothing of the rest."""
+    typical = row.own.typical if row.own is not None else None
+    if typical is None:
+        return 0.0
+    found = [0.0]
+    noises = row.typical_noise or (0.0,) * len(typical.off)
+    for off, size, noise in zip(typical.off, typical.size, noises, strict=True):
+        limit = max(_SHARE * noise, _FLOOR.get(row.dtype, 0.0) * size)
+        if off:
+            found.append(off / limit if limit else math.inf)
+    return max(found)
 
 
 def is_beyond(row: Row) -> bool:

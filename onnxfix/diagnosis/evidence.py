@@ -39,6 +39,7 @@ class Collector:
 
     def __init__(self, bench: Bench, truth: Graph, side: Side, feed: Mapping[str, Held]) -> None:
         self.bench, self.truth, self.side, self.feed = bench, truth, side, dict(feed)
+        self.error = ""  # why the truth did not run, the last time
 
     def values(self, names: Sequence[str]) -> dict[str, Held]:
         """The truth's values of these tensors.  Empty where the truth does not run that far."""
@@ -49,6 +50,7 @@ class Collector:
             part, inputs = self.truth.part(numbers, wanted, self.feed)
             reply = self.bench.run(part, {name: self.feed[name] for name in inputs}, of=self.truth)
             found.update(reply.values)
+            self.error = reply.error
         return found
 
     def seen(self, rows: Sequence[Row], theirs: Mapping[str, Held]) -> list[Seen]:
@@ -102,7 +104,7 @@ class Collector:
         if any(name not in given for name in inputs):
             return {}
         feed = {name: given[name] for name in inputs}
-        reply = self.bench.run(part, feed, of=graph, backend=self.side.backend)
+        reply = self.side.run(self.bench, part, feed)
         found = {region.targets[n]: reply.values[new] for n, new in names[0].items() if new in reply.values}
         return found
 

@@ -22,8 +22,7 @@ class Graph:
     """The main graph of a model whose local functions are inlined.
 
     ``nodes`` are in topological order. ``inputs`` are those without a default. ``folder`` is where the external data of
-    ``proto`` is; ``mapped`` is how many
-    bytes of files its weights may map.
+    ``proto`` is; ``mapped`` is how many bytes of files its weights may map.
     """
 
     def __init__(

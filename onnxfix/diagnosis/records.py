@@ -167,13 +167,15 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Marking:
-    """One build with inner tensors as outputs: which, and whether its own outputs stayed bit-identical to those of the
-    unmarked build. Values of a marked build that changed are not believed."""
+    """One build with inner ``tensors`` as outputs. ``unchanged``: its own outputs stayed bit-identical to those of the
+    unmarked build. ``believed``: they still show the difference that is looked for, else ``reason`` says what changed,
+    and nothing is concluded from this build."""
 
     tensors: tuple[str, ...]
     unchanged: bool
     seconds: float = 0.0
     reason: str = ""
+    believed: bool = True
 
 
 @dataclass(frozen=True)

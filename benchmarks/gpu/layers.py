@@ -1,9 +1,9 @@
 """What TensorRT says of an engine's layers on a GPU: in the build's log, and in the inspector of the engine and of an
 execution context.
 
-``python -m benchmarks.gpu.layers OUT MODEL...`` writes OUT/layers.json (for each model: how many layers each source has,
-which names, types, tactics and nodes agree, and the seconds) and OUT/NAME.{engine,context}.json: the inspector's documents as
-they are.
+``python -m benchmarks.gpu.layers OUT MODEL...`` writes OUT/layers.json: for each model, how many layers each has,
+on which names, types, tactics and nodes they agree, and the seconds. OUT/NAME.{engine,context}.json are the inspector's
+documents as they are.
 """
 
 from __future__ import annotations

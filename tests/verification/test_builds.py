@@ -18,10 +18,11 @@ from onnxfix.sandbox import Worker
 from onnxfix.trt.layer_records import EngineLayer, LayerTable, NodeLayers
 from onnxfix.trt.package import Choice
 from onnxfix.trt.records import Issue, Profile, TrtBuild, TrtOptions
+from onnxfix.trt.timing import timing
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.request import Request
-from onnxfix.verification.rungs import probe
-from onnxfix.verification.rungs.builds import Builds, compare_builds, path_of
+from onnxfix.verification.rungs import builds, probe
+from onnxfix.verification.rungs.builds import Builds, BuiltEngine, compare_builds, path_of
 from onnxfix.verification.rungs.probe import Probe
 from support import fake_engines
 
@@ -135,6 +136,34 @@ def test_a_wrong_engine_is_not_kept_where_one_is_right(folder: Path, worker: Wor
     assert found.kept == 2
     alone = compared(folder, worker, Builder([(off(0.5), {}, "a"), (off(0.6), {}, "a")]))
     assert ([one.outcome for one in alone.engines], alone.kept) == (["wrong", "wrong"], 1)
+
+
+@pytest.mark.parametrize(
+    ("engines", "kept"),
+    [
+        ([("wrong", 0.1, 1.0), ("right", 0.2, 2.0)], 2),
+        ([("wrong", 0.2, 1.0), ("wrong", 0.1, 2.0)], 2),
+        ([("failed", None, 1.0), ("wrong", 0.1, 2.0)], 2),
+        ([("right", 1.0, 2.0), ("right", 1.05, 1.0)], 2),  # the errors are alike
+        ([("right", 1.0, 2.0), ("right", 1.2, 1.0)], 1),
+        ([("right", 0.0, 2.0), ("right", 1e-9, 1.0)], 1),
+        ([("", None, 2.0), ("", None, 1.0)], 2),
+        ([("right", 0.1, None), ("right", 0.1, 1.0)], 2),
+        ([("", None, None), ("", None, None)], 1),
+        ([("failed", None, None)], 0),
+    ],
+)
+def test_right_before_near_before_fast(
+    engines: list[tuple[Any, float | None, float | None]], kept: int
+) -> None:
+    table = LayerTable(TrtBuild("accepted"))
+    built = [
+        BuiltEngine(
+            number, table, "d", (), outcome, error, "", timing([[ms] * 5] * 4) if ms is not None else None
+        )
+        for number, (outcome, error, ms) in enumerate(engines, 1)
+    ]
+    assert builds._kept(built) == kept
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from onnx import NodeProto
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench, Clock, drop
 from onnxfix.diagnosis.beyond import excess, is_beyond, is_beyond_whole
+from onnxfix.diagnosis.descend import Inner, descended
 from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.engines import Engines
 from onnxfix.diagnosis.evidence import Collector, Seen, upstream
@@ -233,7 +234,7 @@ class _Judge:
         self.say("looking at the worst nodes")
         seen = self._seen(suspects, outputs)
         seen.sort(key=lambda one: (-self._worth(one[1]), -_size(one[1].row), one[1].row.number))
-        culprits = tuple(self._culprit(feed, one) for feed, one in seen)
+        culprits = tuple(culprit for feed, one in seen for culprit in self._culprits(feed, one))
         strange = sorted(ranked, key=lambda one: (-excess(one[1]), one[1].number))
         table = tuple(_error(self.case, feed, row) for feed, row in strange[:_TABLE] if _size(row) > 0)
         found = replace(
@@ -379,9 +380,20 @@ class _Judge:
     def _worth(self, seen: Seen) -> float:
         return seen.effect if seen.effect is not None else _size(seen.row)
 
-    def _culprit(self, feed: int, seen: Seen) -> Culprit:
+    def _culprits(self, feed: int, seen: Seen) -> list[Culprit]:
+        """The culprit, or those inside of it."""
         error = _error(self.case, feed, seen.row, seen.effect)
-        return self.case.explainer.culprit(error, seen)
+        culprit = self.case.explainer.culprit(error, seen)
+        if self.state.interrupted or self.case.engines is not None:
+            return [culprit]
+        return descended(seen, culprit, self.case.truth, self.case.prepared.side, self.bench, self._inside)
+
+    def _inside(self, inner: Inner) -> Sequence[Culprit]:
+        """The culprits in a graph inside of a node."""
+        explainer = replace(self.case.explainer, truth=inner.truth, other=inner.prepared.side.graph)
+        case = Case(inner.truth, inner.prepared, self.case.against, [inner.feed], 1, False, explainer)
+        base = Diagnosis("", self.case.against, "", "unknown")
+        return diagnose(case, self.bench, base, Clock(None), self.say).culprits
 
 
 def rounded_up(share: float) -> float:

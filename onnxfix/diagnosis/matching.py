@@ -41,15 +41,18 @@ class Matching:
     notes: tuple[str, ...] = ()
 
 
-def match(a: Graph, b: Graph, probe: Probe | None = None) -> Matching:
+def match(
+    a: Graph, b: Graph, probe: Probe | None = None, interface: Mapping[str, str] | None = None
+) -> Matching:
     """The tensors of B that correspond to tensors of A. ``probe`` is called once at most, where structure alone leaves
-    something open.
+    something open. ``interface`` are inputs and outputs that belong together (B's -> A's), where that is known.
 
     Raises:
         UsageError: the models have not the same interface.
         ModelError: a file of weights has changed.
     """
-    interface = {**inputs_of(a, b), **outputs_of(a, b)}
+    if interface is None:
+        interface = {**inputs_of(a, b), **outputs_of(a, b)}
     one, other = View(a), View(b)
     try:
         pairs = Pairs(one, other, interface)

@@ -19,6 +19,7 @@ from onnxfix.cli.check import check
 from onnxfix.cli.doctor import doctor
 from onnxfix.cli.explain import explain
 from onnxfix.cli.lift import lift
+from onnxfix.cli.reduce import reduce
 from onnxfix.cli.rules import rules
 from onnxfix.cli.verify import verify
 
@@ -47,7 +48,7 @@ def root(
     """Repair ONNX models for TensorRT, and prove that they still compute the same."""
 
 
-for _command in (check, apply, verify, lift, explain, rules, doctor):
+for _command in (check, apply, verify, lift, reduce, explain, rules, doctor):
     app.command()(_command)
 
 

@@ -50,8 +50,10 @@ class Builder:
         *,
         save_engine: str = "",
         patience: float = 1.0,
+        parse_only: bool = False,
     ) -> TrtBuild:
         """Parse and build the model file; whatever TensorRT does is a result. ``patience`` multiplies the time limit.
+        ``parse_only``: build no engine of what the parser takes.
 
         Raises:
             UsageError: TensorRT cannot use the profiles or the timing cache.
@@ -67,6 +69,7 @@ class Builder:
             tf32=self.options.tf32,
             save_engine=save_engine,
             timing_cache=os.path.abspath(self.options.timing_cache) if self.options.timing_cache else "",
+            parse_only=parse_only,
         )
         # A child that died reported no version.
         return self._starved(replace(build, version=build.version or self.choice.version), path)

@@ -158,7 +158,7 @@ class Home:
             "onnxfix": FORMAT,
             "identity": self.identity,
             "complete": complete,
-            "failure": dataclasses.asdict(reducer.terms.failure),
+            "failure": dataclasses.asdict(reducer.failure),
             "seen": dataclasses.asdict(reducer.seen),
             "origin": dict(reducer.case.origin),
             "cut": sorted(reducer.case.cut),

@@ -109,7 +109,9 @@ def _differences(name: str, a: Any, b: Any, moved: Any, *, strict: bool) -> list
         allowed = _WOBBLES * noise + _UNITS * _unit(a) * one.scale
         if one.kind == "values" and not one.special and one.max_abs <= allowed:
             continue
-        found.append(Difference(name, "special" if one.special else one.kind, one.reason))
+        kind = "special" if one.special else one.kind
+        far = f", by up to {one.max_abs:.3g} of {one.scale:.3g}" if kind == "values" else ""
+        found.append(Difference(name, kind, f"{one.reason}{far}"))
     return found
 
 

@@ -31,10 +31,19 @@ _ITERATIONS = 8
 def opened(reducer: Reducer) -> bool:
     """Inline whatever keeps the failure. Returns whether anything was."""
     found = False
-    while any(reducer.attempt(candidate, what) for what, candidate in _candidates(reducer)):
+    while any(reducer.attempt(one, what, _new(reducer, one)) for what, one in _candidates(reducer)):
         reducer.values.forget()  # of a branch that is not taken, or of another iteration
         found = True
     return found
+
+
+def _new(reducer: Reducer, candidate: Case | None) -> set[str]:
+    """What nodes of a candidate compute that were not nodes of the main graph before, or have another operator."""
+    if candidate is None:
+        return set()
+    before = {name: node.op_type for node in reducer.case.model.graph.node for name in node.output}
+    nodes = candidate.model.graph.node
+    return {name for node in nodes for name in node.output if before.get(name) != node.op_type}
 
 
 def _candidates(reducer: Reducer) -> Iterator[tuple[str, Case | None]]:

@@ -27,7 +27,7 @@ def shrink(reducer: Reducer) -> bool:
 
 def by_place(reducer: Reducer) -> bool:
     """The node that the failure names, alone or with its neighbors."""
-    place = reducer.terms.failure.place
+    place = reducer.failure.place
     outer = place.around.output if place.around is not None else ""
     graph = reducer.case.model.graph
     start = node_at(graph, outer) if outer else node_at(graph, place.output)
@@ -36,9 +36,8 @@ def by_place(reducer: Reducer) -> bool:
     if start is None:
         return False
     for kept in _around(graph, start):
-        if _taken(
-            reducer, kept, "the failing node and its neighbors" if len(kept) > 1 else "the failing node"
-        ):
+        what = "the failing node and others" if len(kept) > 1 else "the failing node"
+        if _taken(reducer, kept, what if reducer.place else "what leads to the output that differs"):
             return True
     return False
 
@@ -84,7 +83,7 @@ def _reach(start: int, radius: int, edges: list[set[int]]) -> set[int]:
 def by_outputs(reducer: Reducer) -> bool:
     """Fewer outputs, and the nodes alone that they depend on."""
     before = reducer.case
-    place = reducer.terms.failure.place
+    place = reducer.failure.place
     wanted = [name for name in reducer.case.outputs if name in (place.output, place.label)]
     for names in (wanted, *([name] for name in reducer.case.outputs[:16])):
         if names and len(reducer.case.outputs) > 1 and _only(reducer, names):
@@ -117,7 +116,7 @@ def by_halves(reducer: Reducer) -> bool:
             while size:
                 count = len(reducer.case.model.graph.node)
                 kept = set(range(size, count)) if front else set(range(count - size))
-                if kept and _taken(reducer, kept, "the end" if front else "the beginning"):
+                if kept and _taken(reducer, kept, "without the beginning" if front else "without the end"):
                     changed = True
                     size = min(size, len(reducer.case.model.graph.node) // 2)
                 else:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from onnxfix.causes import Cause
@@ -51,6 +51,12 @@ class Failure:
             return (other.kind, other.detail) == (self.kind, self.detail)
         label = other.place.label
         return self.cause == other.cause and self.place.label in ("", label, origin.get(label, label))
+
+    def inside(self, other: Failure, labels: Collection[str]) -> bool:
+        """Whether ``other`` is this failure at one of the nodes that were inside the node of this one, by the names of
+        their outputs: some tools only name the outer node."""
+        same = replace(other, op_type=self.op_type).cause == self.cause
+        return same and bool(self.place.label) and other.place.label in labels
 
 
 @dataclass(frozen=True)

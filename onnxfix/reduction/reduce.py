@@ -38,3 +38,4 @@ def _search(reducer: Reducer) -> None:
         trim.attributes(reducer)
         nodes.shrink(reducer)
         trim.cleaned(reducer)
+    trim.declared(reducer)

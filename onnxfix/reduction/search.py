@@ -42,13 +42,13 @@ class Terms:
 class Reducer:
     """The smallest case so far, and how to try smaller ones.
 
-    ``seen`` is the failure of the present case. ``runs`` says whether ONNX Runtime runs the case: then it must run
+    ``failure`` is what every part must show, ``seen`` how the present case shows it. ``runs`` says whether ONNX Runtime runs the case: then it must run
     every part too. ``dynamic``: inputs keep their symbolic sizes, since the failure needs them.
     """
 
     def __init__(self, case: Case, terms: Terms, values: Values, facts: Facts, *, runs: bool) -> None:
         self.case, self.terms, self.values, self.facts, self.runs = case, terms, values, facts, runs
-        self.seen = terms.failure
+        self.failure = self.seen = terms.failure
         self.dynamic = False
         self.made = False
         self.tries = 0
@@ -63,10 +63,11 @@ class Reducer:
     @property
     def place(self) -> str:
         """The tensor that names the place of the failure, "" for none."""
-        return self.terms.failure.place.label if self.terms.failure.kind != "differs" else ""
+        return self.failure.place.label if self.failure.kind != "differs" else ""
 
-    def attempt(self, candidate: Case | None, what: str) -> bool:
-        """Check a candidate, and take it if it fails for the same reason.
+    def attempt(self, candidate: Case | None, what: str, inside: Collection[str] = ()) -> bool:
+        """Check a candidate, and take it if it fails for the same reason. Where a node was inlined, ``inside`` are the
+        outputs of the nodes that were in it, one of which may be the place from here on.
 
         Raises:
             OutOfTime: the time limit was reached.
@@ -81,15 +82,17 @@ class Reducer:
         self._tried.add(key)
         self.terms.say(f"{self.case.count} nodes left: {what}")
         self.tries += 1
-        found = self.examine(candidate)
+        found = self.examine(candidate, inside)
         if found is None or (self.runs and not self._runs(candidate)):
             return False
         self.case, self.seen = candidate, found
+        if not self.failure.same(found, candidate.origin):
+            self.failure = found
         self.steps.append(Step(what, candidate.count))
         self.terms.kept(self)
         return True
 
-    def examine(self, candidate: Case) -> Failure | None:
+    def examine(self, candidate: Case, inside: Collection[str] = ()) -> Failure | None:
         """The failure of a candidate, if it is the same; None where it passes, or fails for another reason."""
         path = self.terms.scratch / "candidate.onnx"
         try:
@@ -97,8 +100,10 @@ class Reducer:
             seen = self.terms.check.examine(candidate, path)
         except OnnxfixError:  # what was cut is no model that can be judged
             return None
-        same = (one for one in seen.failures if self.terms.failure.same(one, candidate.origin))
-        return next(same, None)
+        wanted = self.failure
+        same = [one for one in seen.failures if wanted.same(one, candidate.origin)]
+        same += [one for one in seen.failures if wanted.inside(one, inside)]
+        return next(iter(same), None)
 
     def _runs(self, candidate: Case) -> bool:
         return not self.values.run(candidate).error

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, defs
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, defs
 
 from onnxfix import walk
 from onnxfix.files import tensors
@@ -23,7 +23,7 @@ def constants(reducer: Reducer) -> bool:
     """Constant nodes of the main graph become initializers."""
     model = reducer.case.copy()
     graph = model.graph
-    place, left = reducer.terms.failure.place.label, []
+    place, left = reducer.failure.place.label, []
     for node in graph.node:
         array = tensors.constant_node_array(node, None, _LARGEST) if node.op_type == "Constant" else None
         if array is None or not node.output or node.output[0] == place or array.dtype.kind == "O":
@@ -51,10 +51,29 @@ def static(reducer: Reducer) -> bool:
         return False
     del model.graph.value_info[:]
     for info in model.graph.output:
-        info.type.tensor_type.ClearField("shape")
+        _open(info)
     done = reducer.attempt(reducer.case.with_model(model), "static shapes")
     reducer.dynamic = not done
     return done
+
+
+def _open(info: ValueInfoProto) -> None:
+    """Leave all sizes of a declaration open, but not its rank."""
+    for dim in info.type.tensor_type.shape.dim:
+        dim.ClearField("value")
+
+
+def declared(reducer: Reducer) -> bool:
+    """Outputs get the types and shapes that they have when the model is run."""
+    if not reducer.runs:
+        return False
+    ran = reducer.values.run(reducer.case)
+    model = reducer.case.copy()
+    for info in model.graph.output:
+        if isinstance(ran.values.get(info.name), np.ndarray):
+            info.CopyFrom(cases.info_of(info.name, ran.values[info.name]))
+    changed = model != reducer.case.model
+    return changed and reducer.attempt(reducer.case.with_model(model), "declared outputs")
 
 
 def cleaned(reducer: Reducer) -> bool:
@@ -133,7 +152,7 @@ def _resized(case: Case, size: int, smaller: int) -> Case | None:
         if new.shape != array.shape or not np.array_equal(new, array):
             tensor.CopyFrom(cases.tensor_of(tensor.name, new))
     for info in model.graph.output:
-        info.type.tensor_type.ClearField("shape")
+        _open(info)
     del model.graph.value_info[:]
     return case.with_model(model, inputs=inputs)
 

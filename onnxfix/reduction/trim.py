@@ -30,6 +30,8 @@ def constants(reducer: Reducer) -> bool:
             left.append(node)
         else:
             graph.initializer.append(cases.tensor_of(node.output[0], np.asarray(array)))
+    if len(left) == len(graph.node):
+        return False
     cases.refill(graph.node, left)
     results = {info.name for info in graph.output}
     if not left or results & {tensor.name for tensor in graph.initializer}:

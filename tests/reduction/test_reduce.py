@@ -95,7 +95,8 @@ def test_a_refusal_in_a_real_export(tmp_path: Path) -> None:
     )
     found, model = reduced(tmp_path, with_uint16(whole, at), check="trt-build")
     assert operators(model) == ["Cast"]
-    assert found.failure is not None and found.failure.op_type == "Cast"
+    assert found.failure is not None
+    assert found.failure.op_type == "Cast"
     assert model.graph.node[0].name == "planted"
     assert found.bytes_after < 1000
     inputs = np.load(tmp_path / "out" / "inputs.npz")
@@ -127,7 +128,8 @@ def test_another_refusal_on_the_way_is_not_taken(tmp_path: Path) -> None:
     wanted = refusal(tmp_path / "whole.onnx").place
     assert operators(model) == [wanted.op_type]
     assert wanted.output in model.graph.node[0].output
-    assert found.failure is not None and found.failure.place.output == wanted.output
+    assert found.failure is not None
+    assert found.failure.place.output == wanted.output
 
 
 @REAL
@@ -270,7 +272,8 @@ TANH = "g (float[4] x) => (float[4] y) { a = Exp(x)  s = Sqrt(a)  t = Tanh(s)  y
 def test_a_command(tmp_path: Path) -> None:
     found, model = reduced(tmp_path, models.model(TANH), check=COMMAND)
     assert operators(model) == ["Tanh"]  # without it, Sqrt fails with another exit code
-    assert found.failure is not None and found.failure.code == "3"
+    assert found.failure is not None
+    assert found.failure.code == "3"
     assert fresh(tmp_path / "out") == 1
     found, model = reduced(tmp_path, models.model(TANH), check=COMMAND, match="tanh is wrong")
     assert operators(model) == ["Tanh"]

@@ -1,7 +1,7 @@
 """onnxfix repairs ONNX models before they go to NVIDIA TensorRT, and proves that they still are the same models.
 
-``check``, ``apply``, ``verify``, ``lift`` and ``reduce`` are the command line's verbs as functions. Everything is
-imported on first use, so that ``import onnxfix`` costs nothing.
+``check``, ``apply``, ``verify``, ``lift``, ``diagnose`` and ``reduce`` are the command line's verbs as functions.
+Everything is imported on first use, so that ``import onnxfix`` costs nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from onnxfix._version import __version__
 
 if TYPE_CHECKING:
-    from onnxfix.api import apply, check, reduce, verify
+    from onnxfix.api import apply, check, diagnose, reduce, verify
+    from onnxfix.diagnosis.records import Diagnosis
     from onnxfix.errors import ModelError, OnnxfixError, UsageError
     from onnxfix.pipeline.lifting import lift
     from onnxfix.pipeline.reducing import reproduce
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
     from onnxfix.trt.records import TrtOptions
 
 __all__ = [
-    "Example", "Fix", "Match", "ModelError", "OnnxfixError", "Report", "Rule", "Safety", "Severity", "TrtOptions",
-    "UsageError", "__version__", "apply", "check", "lift", "reduce", "reproduce", "verify",
+    "Diagnosis", "Example", "Fix", "Match", "ModelError", "OnnxfixError", "Report", "Rule", "Safety", "Severity",
+    "TrtOptions", "UsageError", "__version__", "apply", "check", "diagnose", "lift", "reduce", "reproduce", "verify",
 ]  # fmt: skip
 
 _HOME = {
-    **dict.fromkeys(("apply", "check", "reduce", "verify"), "onnxfix.api"),
+    **dict.fromkeys(("apply", "check", "diagnose", "reduce", "verify"), "onnxfix.api"),
     **dict.fromkeys(("ModelError", "OnnxfixError", "UsageError"), "onnxfix.errors"),
+    "Diagnosis": "onnxfix.diagnosis.records",
     "lift": "onnxfix.pipeline.lifting",
     "reproduce": "onnxfix.pipeline.reducing",
     "Report": "onnxfix.report.report",

@@ -40,6 +40,9 @@ class AgainstCheck:
     ) -> None:
         self.other, self.names, self.step = other, dict(names or {}), step
         self.worker = worker or shared("reduction against")
+        graph = other.model.graph
+        self._known = {*cases.producers(graph), *(info.name for info in graph.input)}
+        self._known |= {tensor.name for tensor in graph.initializer}
 
     def expect(self, failure: Failure) -> None:
         """Nothing to learn."""
@@ -89,10 +92,13 @@ class AgainstCheck:
     def part(self, case: Case) -> Case | None:
         """The part of the other model between the inputs and the outputs of ``case``; None where it has none, or reads
         something else."""
-        given = {**case.cut, **case.inputs}
+        stored = {tensor.name for tensor in case.model.graph.initializer}
+        given = {name: value for name, value in case.cut.items() if name in stored} | dict(case.inputs)
         feed = {self._partner(name): value for name, value in given.items()}
         outputs = [self._partner(name) for name in case.outputs]
         graph = self.other.model.graph
+        if not self._known.issuperset(self._partner(name) for name in case.inputs):
+            return None  # the other would compute from elsewhere what this part is given
         stops = {name for name in feed if name not in outputs}
         kept = _between(self.other.model, outputs, stops)
         made = {name for number in kept for name in graph.node[number].output}

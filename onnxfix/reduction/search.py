@@ -42,8 +42,9 @@ class Terms:
 class Reducer:
     """The smallest case so far, and how to try smaller ones.
 
-    ``failure`` is what every part must show, ``seen`` how the present case shows it. ``runs`` says whether ONNX Runtime runs the case: then it must run
-    every part too. ``dynamic``: inputs keep their symbolic sizes, since the failure needs them.
+    ``failure`` is what every part must show, ``seen`` how the present case shows it. ``runs`` says whether ONNX Runtime
+    runs the case: then it must run every part too. ``dynamic``: inputs keep their symbolic sizes, since the failure
+    needs them. ``made``: some values are made up, since a node before them cannot be run.
     """
 
     def __init__(self, case: Case, terms: Terms, values: Values, facts: Facts, *, runs: bool) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.reference
 import pytest
 from onnx import ModelProto
 
@@ -20,6 +19,7 @@ from onnxfix.reduction import commands, inline
 from onnxfix.reduction.records import Failure, Seen
 from onnxfix.trt import messages
 from support import models
+from support.ort import run
 
 CHAIN = "g (float[4] x) => (float[4] y) { " + "  ".join(
     [f"t{n} = {'Tanh' if n == 5 else 'Neg'}({'x' if n == 0 else f't{n - 1}'})" for n in range(11)]
@@ -200,8 +200,7 @@ def test_a_function_with_attributes_subgraphs_and_omitted_inputs_is_inlined() ->
     rng = np.random.default_rng(0)
     for given in (True, False):
         feed = {"x": rng.normal(size=4).astype(np.float32), "c": np.array(given)}
-        runs = [onnx.reference.ReferenceEvaluator(one).run(None, feed) for one in (model, flat)]
-        for a, b in zip(*runs, strict=True):
+        for a, b in zip(run(model, feed), run(flat, feed), strict=True):
             np.testing.assert_array_equal(a, b)
 
 
@@ -218,7 +217,5 @@ def test_a_branch_that_returns_what_is_outside_is_inlined() -> None:
         onnx.checker.check_model(found.model)
         feed = {"x": np.array([1, -2, 3, 4], np.float32), "c": np.array(wanted)}
         kept = {one.name: feed[one.name] for one in found.model.graph.input}
-        a = onnx.reference.ReferenceEvaluator(model).run(None, feed)
-        b = onnx.reference.ReferenceEvaluator(found.model).run(None, kept)
-        for one, other in zip(a, b, strict=True):
+        for one, other in zip(run(model, feed), run(found.model, kept), strict=True):
             np.testing.assert_array_equal(one, other)

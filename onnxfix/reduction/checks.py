@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from onnx import GraphProto, NodeProto, helper
 
 from onnxfix import walk
 from onnxfix.backends import ort_messages
+from onnxfix.causes import cause_of
 from onnxfix.errors import UsageError
+from onnxfix.nvidia import Missing
 from onnxfix.place import Place
 from onnxfix.reduction.case import Case
 from onnxfix.reduction.child import Compared, Ran
@@ -21,6 +23,7 @@ from onnxfix.trt import lift, messages
 from onnxfix.trt.lift.types import ONNX_TYPES
 from onnxfix.trt.reading import Misread
 from onnxfix.trt.records import Issue, TrtBuild
+from onnxfix.verification import cuda
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.ladder import Limits, half_type
 from onnxfix.verification.readback import network
@@ -248,6 +251,7 @@ class OrtCheck:
     def __init__(self, name: str, step: float = 300.0, worker: Worker | None = None) -> None:
         self.name, self.step = name, step
         self.worker = worker or shared(f"reduction {name}")
+        self._tried, self._missing = False, cast("Missing | None", None)
 
     def expect(self, failure: Failure) -> None:
         """Nothing to learn."""
@@ -266,6 +270,9 @@ class OrtCheck:
         return dict(outcome.value.values) if outcome.ok else {}
 
     def examine(self, case: Case, path: Path) -> Seen:
+        absent = self._absent()
+        if absent is not None:
+            return Seen(unknown=absent.reason, cause=absent.cause)
         lacking = [one.name for one in case.model.graph.input if one.name not in case.inputs]
         if lacking:
             return Seen(unknown=f"there is no value for the input {lacking[0]}")
@@ -286,10 +293,17 @@ class OrtCheck:
         found: Ran | Compared = outcome.value
         return self._seen(found, case)
 
+    def _absent(self) -> Missing | None:
+        """Why there is no CUDA here; None where there is, and on the CPU."""
+        if self.name == "ort-cuda" and not self._tried:
+            self._tried = True
+            self._missing = cuda.unavailable(self.worker, self.step)
+        return self._missing
+
     def _seen(self, found: Ran | Compared, case: Case) -> Seen:
         ran = found if isinstance(found, Ran) else found.second if not found.first.error else found.first
         if ran.lacking:
-            return Seen(unknown=ran.error, cause="memory")
+            return Seen(unknown=ran.error, cause=cause_of(ran.error))
         if ran.error and isinstance(found, Compared) and found.first.error:
             return Seen(unknown=f"ONNX Runtime does not run the model on the CPU either: {ran.error}")
         if ran.error:

@@ -44,7 +44,8 @@ def run(path: str, feed: Mapping[str, Any], backend: str = "ort-cpu", moved: boo
         return Ran(dict(zip(session.outputs, session.run(given), strict=True)))
     except Exception as error:
         text = str(error)
-        lacking = isinstance(error, (backends.Broken, MemoryError)) or bool(NO_MEMORY.search(text))
+        unable = (backends.Unsupported, backends.Broken, MemoryError)
+        lacking = isinstance(error, unable) or bool(NO_MEMORY.search(text))
         return Ran({}, one_line(error, _WORDS), ort_messages.status(text), stage, lacking)
 
 

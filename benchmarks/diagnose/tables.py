@@ -53,16 +53,15 @@ def false_culprits(key: str, said: Mapping[str, Any]) -> list[Mapping[str, Any]]
 
 def line(key: str, said: Mapping[str, Any]) -> str:
     """For people who watch."""
-    named = ", ".join(
-        f"{one['output']} ({_error(one)} {one['cause']})" for one in said["culprits"][:AMONG]
-    )
+    named = ", ".join(f"{one['output']} ({_error(one)} {one['cause']})" for one in said["culprits"][:AMONG])
     place = f" named {said['place'] or 'NOT'}" if "place" in said else ""
     return f"{key}: {said['status']},{place} {said['seconds']:.1f} s: {named or said['reason'][-300:]}"
 
 
 def _error(culprit: Mapping[str, Any]) -> str:
     """A share of the output's scale; infinity, which JSON has not, is None."""
-    return "∞" if culprit["own_error"] is None else f"{culprit['own_error']:.1e}"
+    error = culprit["own_error"]
+    return f"{error:.1e}" if isinstance(error, float) else "∞"
 
 
 def _share(count: int, of: int) -> str:

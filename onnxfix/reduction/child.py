@@ -107,8 +107,9 @@ def _differences(name: str, a: Any, b: Any, moved: Any, *, strict: bool) -> list
     for one in compare(name, a, b, exact=True):
         if one.agreement != "different":
             continue
-        allowed = _WOBBLES * noise + _UNITS * _unit(a) * one.scale
-        if one.kind == "values" and not one.special and one.max_abs <= allowed:
+        unit = _unit(a)
+        allowed = _WOBBLES * noise + _UNITS * unit * one.scale
+        if unit and one.kind == "values" and not one.special and one.max_abs <= allowed:
             continue
         kind = "special" if one.special else one.kind
         far = f", by up to {one.max_abs:.3g} of {one.scale:.3g}" if kind == "values" else ""

@@ -19,6 +19,7 @@ from onnxfix.sandbox import Worker
 from onnxfix.trt.build import attempt
 from onnxfix.trt.records import Issue
 from support import models
+from support.ort import run
 from support.paths import FIXTURES
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL
@@ -248,6 +249,34 @@ def test_the_values_are_those_of_the_whole_model(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.load(tmp_path / "out" / "inputs.npz")["a"], np.exp(x), rtol=1e-6)
     np.testing.assert_allclose(np.load(tmp_path / "out" / "expected.npz")["b"], 2 * np.exp(x), rtol=1e-6)
     np.testing.assert_allclose(np.load(tmp_path / "out" / "seen.npz")["b"], 4 * np.exp(x), rtol=1e-6)
+
+
+def test_two_models_whose_truth_values_differ(tmp_path: Path) -> None:
+    """Where only a condition differs, the node that computes it is what is left."""
+    text = """g (float[4] x, float[4] z) => (float[4] y) {
+        a = Exp(x)  c = Less(a, z)  n = Not(c)  w = Where(n, a, x)  y = Neg(w) }"""
+    onnx.save(models.model(text.replace("Less", "LessOrEqual")), tmp_path / "other.onnx")
+    inputs = {"x": np.zeros(4, np.float32), "z": np.ones(4, np.float32)}
+    _, model = reduced(
+        tmp_path, models.model(text), check="ort-cpu", against=tmp_path / "other.onnx", inputs=inputs
+    )
+    assert operators(model) == ["Less"]
+
+
+def test_rounding_is_no_difference(tmp_path: Path) -> None:
+    """The second model adds in another order."""
+    text = "g (float[4096] x) => (float y) <int64[2] s = {64, 64}, int64[1] a = {0}> { SUM }"
+    one = models.model(text.replace("SUM", "y = ReduceSum<keepdims = 0>(x)"))
+    other = models.model(
+        text.replace("SUM", "r = Reshape(x, s)  t = ReduceSum(r, a)  y = ReduceSum<keepdims = 0>(t)")
+    )
+    inputs = {"x": np.random.default_rng(0).normal(1.0, 1.0, 4096).astype(np.float32)}
+    assert run(one, inputs) != run(other, inputs)
+    onnx.save(one, tmp_path / "whole.onnx")
+    onnx.save(other, tmp_path / "other.onnx")
+    paths = tmp_path / "whole.onnx", tmp_path / "out"
+    found = onnxfix.reduce(*paths, check="ort-cpu", against=tmp_path / "other.onnx", inputs=inputs)
+    assert found.status == "passes"
 
 
 def test_two_models_that_agree(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def readme(found: Reduction, files: Sequence[str]) -> str:
     text = found.failure.text if found.failure is not None else ""
     operators = ", ".join(found.operators)
     rows = [f"- `{name}`: {_FILES[name]}" for name in files if name in _FILES]
-    alone = stock_command(found.check)
+    alone = [f"    {command}" for command in stock_commands(found.check)]
     return "\n".join(
         [
             "# Reduced model",
@@ -106,7 +106,7 @@ def readme(found: Reduction, files: Sequence[str]) -> str:
             found.command,
             "```",
             "",
-            *([f"Without reproduce.py: `{alone}`", ""] if alone else []),
+            *(["Without reproduce.py:", "", *alone, ""] if alone else []),
             "## Files",
             "",
             *rows,
@@ -119,14 +119,13 @@ def readme(found: Reduction, files: Sequence[str]) -> str:
     )
 
 
-def stock_command(check: str) -> str:
-    """A command that shows the failure without reproduce.py; "" where there is none."""
-    known = {
-        "trt-build": "trt-build",
-        "trt-network": "trt-network",
-        "trt-gpu": "trt-gpu",
-        "ort-cuda": "ort-cuda",
-    }
-    if check in known:
-        return f"onnxfix verify model.onnx --rungs {check} --inputs inputs.npz"
-    return "" if check == "ort-cpu" else check.replace("{inputs}", "inputs.npz").replace("{}", "model.onnx")
+def stock_commands(check: str) -> tuple[str, ...]:
+    """Commands that show the failure without reproduce.py; none where there are none."""
+    verify = f"onnxfix verify model.onnx --rungs {check} --inputs inputs.npz"
+    if check == "trt-build":
+        return verify, "trtexec --onnx=model.onnx"
+    if check in ("trt-network", "trt-gpu"):
+        return (verify,)
+    if check in ("ort-cpu", "ort-cuda"):
+        return ()
+    return (check.replace("{inputs}", "inputs.npz").replace("{}", "model.onnx"),)

@@ -102,11 +102,16 @@ def rounded(
         ModelError: the model is not a valid graph.
     """
     able = able or lowerable(model, to, base_dir)
+    low = tuple(index for index in able.slots if not is_kept(model.graph.node[index], keep))
+    return Rounded(with_casts(model, able, frozenset(low), apart=apart), low, able.whole)
+
+
+def with_casts(model: ModelProto, able: Lowerable, low: frozenset[int], *, apart: bool) -> ModelProto:
+    """The copy that ``rounded`` makes where ``low`` are the nodes to round, by index (of those in ``able.slots``)."""
     proto = ModelProto()
     proto.CopyFrom(model)
-    low = [index for index in able.slots if not is_kept(model.graph.node[index], keep)]
-    _Rounding(proto, able, apart).insert(frozenset(low))
-    return Rounded(proto, tuple(low), able.whole)
+    _Rounding(proto, able, apart).insert(low)
+    return proto
 
 
 def is_kept(node: NodeProto, keep: Collection[str]) -> bool:

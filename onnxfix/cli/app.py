@@ -16,6 +16,7 @@ from onnxfix._version import __version__
 from onnxfix.cli.apply import apply
 from onnxfix.cli.arguments import lighten
 from onnxfix.cli.check import check
+from onnxfix.cli.diagnose import diagnose
 from onnxfix.cli.doctor import doctor
 from onnxfix.cli.explain import explain
 from onnxfix.cli.lift import lift
@@ -47,7 +48,7 @@ def root(
     """Repair ONNX models for TensorRT, and prove that they still compute the same."""
 
 
-for _command in (check, apply, verify, lift, explain, rules, doctor):
+for _command in (check, apply, verify, diagnose, lift, explain, rules, doctor):
     app.command()(_command)
 
 

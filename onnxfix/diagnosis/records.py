@@ -39,6 +39,16 @@ class Histogram:
 
 
 @dataclass(frozen=True)
+class ErrorHistogram:
+    """How many absolute errors fall between ``edges`` (powers of 10, one more than counts; the first bin may span
+    several), and how many elements have none (``zeros``)."""
+
+    edges: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+    zeros: int = 0
+
+
+@dataclass(frozen=True)
 class NonFinite:
     """NaN and infinities of one side: how many, and the index of the first."""
 
@@ -51,14 +61,23 @@ class NonFinite:
 class OutputComparison:
     """How one output of the model agrees, over all samples.
 
-    Absolute errors are in the output's unit. Relative errors are of each element whose true value is not 0. ``scale``
-    is the truth's largest finite magnitude. ``cosine`` is the cosine similarity and ``snr`` the signal-to-noise ratio
-    in dB (None where it is infinite or undefined). ``argmax`` is the share of rows (along the last axis) whose largest
-    element is at the same index; None where a row has one element or the type is no number.
-    ``rtol`` and ``atol`` are the least tolerances with which ``|other - truth| <= atol + rtol * |truth|`` holds
-    everywhere: each alone, with the other 0; None where no tolerance suffices. ``noise`` is how far rounding alone
-    moves the truth (absolute). ``shape`` and ``dtype`` are the truth's; ``differs`` says in one line what differs besides
-    values (shape, type, structure), "" for nothing.
+    ``dtype`` (numpy's name, or "string", "sequence", "map", "optional") and ``shape`` (None: no tensor) are those of
+    the truth's first sample. ``elements`` counts the truth's, ``differing`` those that are not bit-identical (every
+    NaN equals every NaN, -0.0 is not 0.0) or have no counterpart.
+
+    Errors are of elements that are finite on both sides: absolute ones in the output's unit, relative ones where the
+    true value is not 0. ``p99`` is the least error that 99 % of them do not exceed, exact up to 2 million elements
+    and at most 0.4 % too large beyond. ``scale`` is the truth's largest finite magnitude. ``cosine`` is the cosine
+    similarity and ``snr`` the signal-to-noise ratio in dB (None where it is infinite or undefined). ``argmax`` is the
+    share of rows (along the last axis) in which the other side's largest element is at an index where the truth has
+    its largest; None where rows have one element or the type is no number.
+
+    ``rtol`` and ``atol`` are the least tolerances with which ``|other - truth| <= atol + rtol * |truth|`` holds in
+    float64 for every element, where NaN and infinities agree with themselves: each alone, with the other 0; None
+    where no tolerance suffices. ``worst`` is the index of the element where one side alone is finite, otherwise of
+    the largest absolute error (in a sequence or map, its position there comes first), ``sample`` the sample in which
+    it is, and ``values`` the true value and the other one there. ``noise`` is how far rounding alone moves the truth
+    (absolute). ``differs`` says in one line what differs besides values (shape, type, structure), "" for nothing.
     """
 
     name: str
@@ -79,10 +98,12 @@ class OutputComparison:
     rtol: float | None = 0.0
     atol: float | None = 0.0
     worst: tuple[int, ...] | None = None
+    sample: int = 0
+    values: tuple[str, str] | None = None
     truth_nonfinite: NonFinite = NonFinite()
     other_nonfinite: NonFinite = NonFinite()
     histogram: Histogram | None = None
-    errors: Histogram | None = None
+    errors: ErrorHistogram | None = None
     noise: float = 0.0
     differs: str = ""
 
@@ -96,13 +117,13 @@ class OutputComparison:
 class NodeError:
     """How one node of the truth's model compares with what computes its output on the other side.
 
-    ``own_error`` is the error of its output when it gets the truth's inputs, as a share of the output's scale (largest
-    finite magnitude); ``own_abs`` the same in the output's unit. ``noise`` is the share that rounding explains.
-    ``input_error`` and ``output_error`` are those of the whole run on the other side, as shares too (None: not
-    measured); ``effect`` is the largest error, as a share of its scale, that this node alone causes in an output of the
-    model (None: not measured). ``nodes`` are the nodes, or TensorRT's layers, that compute the output on the other
-    side. ``low`` and ``high`` are the range of the true values, ``nonfinite`` counts elements that are finite on one side
-    only. ``feed`` counts the samples from 0: the one with the largest own error.
+    ``own_error`` is the error of its output when it gets the truth's inputs, as a share of the output's scale
+    (largest finite magnitude); ``own_abs`` the same in the output's unit. ``noise`` is the share that rounding
+    explains. ``input_error`` and ``output_error`` are those of the whole run on the other side, as shares too (None:
+    not measured); ``effect`` is the largest error, as a share of its scale, that this node alone causes in an output
+    of the model (None: not measured). ``nodes`` are the nodes, or TensorRT's layers, that compute the output on the
+    other side. ``low`` and ``high`` are the range of the true values, ``nonfinite`` counts elements that are finite
+    on one side only. ``feed`` counts the samples from 0: the one with the largest own error.
     """
 
     place: Place
@@ -130,7 +151,9 @@ class NodeError:
 
 @dataclass(frozen=True)
 class Culprit:
-    """A node that computes something else. ``reason`` says why in one sentence, with the evidence; ``advice`` what to do.
+    """A node that computes something else.
+
+    ``reason`` says why in one sentence, with the evidence; ``advice`` what to do.
     ``rule`` is the code of the rule that names or fixes it, "" for none; ``fix`` the safety of that fix ("" for none).
     """
 
@@ -144,13 +167,15 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Marking:
-    """One build with inner tensors as outputs: which, and whether its own outputs stayed bit-identical to those of the
-    unmarked build. Values of a marked build that changed are not believed."""
+    """One build with inner ``tensors`` as outputs. ``unchanged``: its own outputs stayed bit-identical to those of the
+    unmarked build. ``believed``: they still show the difference that is looked for, else ``reason`` says what changed,
+    and nothing is concluded from this build."""
 
     tensors: tuple[str, ...]
     unchanged: bool
     seconds: float = 0.0
     reason: str = ""
+    believed: bool = True
 
 
 @dataclass(frozen=True)

@@ -106,21 +106,21 @@ def _ends(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return np.asarray(np.abs(array) == np.finfo(array.dtype).max)
 
 
-def shaken(feed: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
-    """The feed with every floating-point element moved by ``RELATIVE`` up or down, at random; in half precision by one
+def shaken(feed: Mapping[str, Any], seed: int = 0, relative: float = RELATIVE) -> dict[str, Any]:
+    """The feed with every floating-point element moved by ``relative`` up or down, at random; in half precision by one
     unit in the last place."""
     rng = np.random.default_rng(seed)
-    return {name: _shaken(value, rng) for name, value in feed.items()}
+    return {name: _shaken(value, rng, relative) for name, value in feed.items()}
 
 
-def _shaken(value: Any, rng: np.random.Generator) -> Any:
+def _shaken(value: Any, rng: np.random.Generator, relative: float) -> Any:
     dtype = getattr(value, "dtype", np.dtype(bool)).name
     if dtype not in ("float64", "float32", "float16", "bfloat16"):
         return value
     signs = np.asarray(rng.integers(0, 2, value.shape) * 2 - 1)
     if value.dtype.itemsize > 2:
         return np.asarray(
-            value * (1.0 + RELATIVE * signs), value.dtype
+            value * (1.0 + relative * signs), value.dtype
         )  # never a scalar, which no session takes
     bits = np.ascontiguousarray(value).reshape(-1).view(np.uint16)
     exponent = 0x7C00 if dtype == "float16" else 0x7F80

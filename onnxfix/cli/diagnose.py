@@ -1,0 +1,104 @@
+"""``onnxfix diagnose``."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnxfix.cli.guard import collect_garbage, guarded, refuse_missing
+from onnxfix.cli.options import (
+    Format,
+    FormatOption,
+    Inputs,
+    InputShapes,
+    MemoryLimit,
+    Package,
+    Quiet,
+    ReportFile,
+    Seed,
+    TrtPackage,
+    Verbose,
+    trt_options,
+)
+from onnxfix.report.render.stream import output as standard_output
+
+
+class Other(enum.StrEnum):
+    """What one model is compared with."""
+
+    trt_gpu = "trt-gpu"
+    trt_network = "trt-network"
+    ort_cuda = "ort-cuda"
+    ort_cpu = "ort-cpu"
+    fp16 = "fp16"
+    bf16 = "bf16"
+
+
+# Long because: typer reads the options of a command from the parameters of its function.
+def diagnose(
+    model: Annotated[Path, typer.Argument(help="The model that is right.", show_default=False)],
+    other: Annotated[
+        Path | None,
+        typer.Argument(help="A second model that should compute the same.", show_default=False),
+    ] = None,
+    against: Annotated[
+        Other | None,
+        typer.Option(
+            "--against",
+            help="Compare MODEL with TensorRT's engine or network of it, with ONNX Runtime's CUDA provider or "
+            "optimizations, or with half precision.",
+            show_default=False,
+        ),
+    ] = None,
+    inputs: Inputs = None,
+    input_shapes: InputShapes = None,
+    seed: Seed = 0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout", help="Seconds after which to report what was found.", min=1, show_default=False
+        ),
+    ] = None,
+    trt_package: TrtPackage = Package.auto,
+    memory_limit: MemoryLimit = None,
+    format: FormatOption = Format.text,
+    report: ReportFile = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Find the node where two ways to compute a model begin to differ, why, and what to do."""
+    with guarded(format):
+        from onnxfix.files import atomic  # lazy: start-up
+        from onnxfix.options import RunOptions, Verification  # lazy: start-up
+        from onnxfix.pipeline.diagnosing import diagnose  # lazy: start-up
+        from onnxfix.report.render.diagnosis import diagnosis_json, show_diagnosis  # lazy: start-up
+        from onnxfix.report.render.progress import Steps  # lazy: start-up
+
+        trt = trt_options(trt_package)
+        if against in (Other.trt_gpu, Other.trt_network):
+            refuse_missing(trt)
+        collect_garbage()
+        options = RunOptions(
+            verification=Verification(inputs=inputs, input_shapes=tuple(input_shapes or ()), seed=seed),
+            trt=trt,
+            memory_mb=memory_limit,
+        )
+        with Steps(1) as steps:
+            found = diagnose(
+                model,
+                other,
+                against.value if against is not None else None,
+                options,
+                timeout=timeout,
+                progress=steps.of(str(model)),
+            )
+        if format is Format.json:
+            standard_output().write(diagnosis_json(found) + "\n")
+        else:
+            show_diagnosis(found, quiet=quiet, verbose=verbose)
+        if report is not None:
+            atomic.put(report, diagnosis_json(found).encode() + b"\n")
+        raise typer.Exit(found.exit_code)

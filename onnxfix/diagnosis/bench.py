@@ -1,0 +1,113 @@
+"""Runs parts of models in the sandbox, on values that are stored in a scratch folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+from onnxfix.causes import ENDED
+from onnxfix.diagnosis.child import Reply
+from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.store import Held, hold
+from onnxfix.errors import Fault
+from onnxfix.sandbox import Worker
+
+_CHILD = "onnxfix.diagnosis.child"
+
+
+@dataclass
+class Bench:
+    """The sandbox ``worker``, a ``scratch`` folder, and the seconds that one call may take. ``runs`` counts nodes that
+    were executed, ``busy`` is the time that execution took, in seconds."""
+
+    worker: Worker
+    scratch: Path
+    timeout: float = 120.0
+    nodes: int = 0
+    load_seconds: float = 0.0
+    run_seconds: float = 0.0
+    _files: int = field(default=0, repr=False)
+
+    def path(self, ending: str = "") -> Path:
+        """A new file in the scratch folder."""
+        self._files += 1
+        return self.scratch / f"{self._files}{ending}"
+
+    def hold(self, values: Mapping[str, Any]) -> dict[str, Held]:
+        """Store values, such as a feed."""
+        return {name: hold(value, self.path()) for name, value in values.items()}
+
+    def run(
+        self,
+        model: ModelProto | str,
+        feed: Mapping[str, Held],
+        *,
+        of: Graph | None = None,
+        backend: str = "ort-cpu",
+        moved: float = 0.0,
+        seed: int = 0,
+        fused: bool = False,
+    ) -> Reply:
+        """Run a model file, or a part of the graph ``of``; a child that dies is a reply too.
+
+        Raises:
+            Fault: the sandbox's own code failed.
+        """
+        outcome = self.worker.call(
+            f"{_CHILD}:run",
+            timeout=self.timeout,
+            model=model if isinstance(model, str) else model.SerializeToString(),
+            feed=feed,
+            scratch=str(self.path()),
+            folder=of.folder if of is not None else "",
+            mapped=of.mapped if of is not None else 0,
+            backend=backend,
+            moved=moved,
+            seed=seed,
+            fused=fused,
+        )
+        if outcome.ok:
+            reply: Reply = outcome.value
+            self.nodes += 0 if isinstance(model, str) else len(model.graph.node)
+            self.load_seconds += reply.load_seconds
+            self.run_seconds += reply.run_seconds
+            return (
+                replace(reply, error=self.worker.starved(reply.error)) if reply.cause == "memory" else reply
+            )
+        if outcome.status == "error":
+            raise Fault(outcome.message)
+        return Reply(error=outcome.message, cause=ENDED[outcome.status])
+
+    def call(self, function: str, **arguments: Any) -> Any:
+        """What another function of the child returns.
+
+        Raises:
+            Fault: it failed, or the child died.
+        """
+        outcome = self.worker.call(f"{_CHILD}:{function}", timeout=self.timeout, **arguments)
+        if not outcome.ok:
+            raise Fault(outcome.message)
+        return outcome.value
+
+
+class Clock:
+    """A deadline of ``seconds`` from now (None: none)."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+
+    @property
+    def over(self) -> bool:
+        """Whether it has passed."""
+        return self._end is not None and time.monotonic() > self._end
+
+
+def drop(values: Sequence[Held]) -> None:
+    """Remove the files of stored values."""
+    for held in values:
+        held.drop()

@@ -1,0 +1,150 @@
+"""The sandbox's side: runs a part of a model on stored values, and stores its outputs.
+
+Every function is called through :class:`onnxfix.sandbox.Worker`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+
+from onnxfix import backends
+from onnxfix._child import NO_MEMORY, cores
+from onnxfix.backends import ort, ort_weights
+from onnxfix.causes import Cause
+from onnxfix.diagnosis.store import Held, hold
+from onnxfix.sandbox import allow_maps, one_line
+from onnxfix.verification.compare.noise import shaken
+
+_WORDS = 600
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The outputs of a part by name, or ``error``: why there are none, with its ``cause`` as data. ``seconds`` is the
+    time of loading and of running."""
+
+    values: dict[str, Held] = field(default_factory=dict)
+    error: str = ""
+    cause: Cause = ""
+    load_seconds: float = 0.0
+    run_seconds: float = 0.0
+
+
+def run(
+    model: bytes | str,
+    feed: Mapping[str, Held],
+    scratch: str,
+    *,
+    folder: str = "",
+    mapped: int = 0,
+    backend: str = "ort-cpu",
+    fused: bool = False,
+    moved: float = 0.0,
+    seed: int = 0,
+) -> Reply:
+    """Run a model on stored inputs.
+
+    Args:
+        model: its bytes, or the path of its file.
+        feed: its inputs by name.
+        scratch: prefix of the files that its outputs are written to.
+        folder: where its external data is, for a model as bytes.
+        mapped: bytes of files that its weights may map.
+        backend: "ort-cpu", "ort-cuda" or "reference".
+        fused: with ONNX Runtime's optimizations.
+        moved: move floating-point inputs at random by this share of each element first.
+        seed: of the moves.
+    """
+    values = {name: held.load() for name, held in feed.items()}
+    if moved:
+        values = shaken(values, seed, moved)
+    began = time.perf_counter()
+    try:
+        session = _session(model, folder, mapped, backend, fused, scratch)
+        loaded = time.perf_counter()
+        found = session.run(values)
+    except Exception as error:
+        return _failed(error)
+    finally:
+        allow_maps()
+    ended = time.perf_counter()
+    try:
+        held = {
+            name: hold(value, Path(f"{scratch}.{number}"))
+            for number, (name, value) in enumerate(zip(session.outputs, found, strict=True))
+        }
+    except OSError as error:
+        return Reply(error=f"the disk is full: {one_line(error)}", cause="memory")
+    return Reply(held, load_seconds=loaded - began, run_seconds=ended - loaded)
+
+
+def _session(
+    model: bytes | str, folder: str, mapped: int, backend: str, fused: bool, scratch: str
+) -> backends.Session:
+    allow_maps(mapped)
+    threads = cores()
+    if isinstance(model, str):
+        return backends.load(
+            backend, model, **({"threads": threads, "fused": fused} if backend == "ort-cpu" else {})
+        )
+    if backend == "ort-cpu":
+        where = ort_weights.Stored(inside=mapped, folder=folder)
+        options = ort.session_options(threads)
+        # The copies that kernels pack of weights save time only where a session runs more than once.
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        return ort.load_mapped(onnx.ModelProto.FromString(model), where, options)
+    path = Path(scratch + ".onnx")
+    whole = onnx.ModelProto.FromString(model)
+    if folder:
+        onnx.load_external_data_for_model(whole, folder)
+    onnx.save(whole, path)
+    try:
+        return backends.load(backend, str(path))
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _failed(error: Exception) -> Reply:
+    lacking = isinstance(error, (backends.Unsupported, backends.Broken))
+    starved = isinstance(error, MemoryError) or (not lacking and bool(NO_MEMORY.search(str(error))))
+    cause: Cause = "memory" if starved else (getattr(error, "cause", "") or "refused")
+    return Reply(error=str(error) if lacking else one_line(error, _WORDS), cause=cause)
+
+
+def inlined(model: bytes) -> bytes:
+    """The model with its local functions in place of their calls."""
+    from onnx import inliner  # lazy: seldom used
+
+    return bytes(inliner.inline_local_functions(onnx.ModelProto.FromString(model)).SerializeToString())
+
+
+def untensored(model: bytes) -> Sequence[str]:
+    """Names of the values that are sequences, maps or optionals, as far as ONNX's shape inference knows."""
+    inferred = onnx.shape_inference.infer_shapes(onnx.ModelProto.FromString(model))
+    infos = (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output)
+    return [one.name for one in infos if one.type.WhichOneof("value") not in (None, "tensor_type")]
+
+
+def optimized(path: str, out: str, level: str = "basic") -> str:
+    """Write the model as ONNX Runtime optimizes it, with the name of every tensor that is left; returns the error."""
+    import onnxruntime  # lazy: optional package
+
+    options = ort.session_options(1)
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = (
+        levels.ORT_ENABLE_BASIC if level == "basic" else levels.ORT_ENABLE_EXTENDED
+    )
+    options.optimized_model_filepath = out
+    key = "session.optimized_model_external_initializers"
+    options.add_session_config_entry(f"{key}_file_name", Path(out).name + ".data")
+    options.add_session_config_entry(f"{key}_min_size_in_bytes", "1024")
+    try:
+        onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        return one_line(error, _WORDS)
+    return ""

@@ -1,0 +1,136 @@
+"""TensorRT's engines as the other side: of the whole model, of it with inner tensors as outputs, and of parts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
+
+from onnxfix import walk
+from onnxfix.diagnosis.bench import Bench
+from onnxfix.diagnosis.child import Reply
+from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.lockstep import Side
+from onnxfix.diagnosis.sides import Prepared, same_names
+from onnxfix.diagnosis.store import Held, hold
+from onnxfix.files import tensors
+from onnxfix.trt.records import Profile
+from onnxfix.verification.rungs.builder import Builder
+from onnxfix.verification.rungs.sessions import Sessions
+
+_HOST = 64
+"""Elements up to which an integer input of a part becomes a constant: shapes and indices, which TensorRT must know when
+it builds."""
+_NAME = "diagnosis"
+
+
+class Engines:
+    """Builds and executes engines for one sample.
+
+    ``builder`` builds them, ``sessions`` execute them; ``feed`` are the sample's inputs."""
+
+    def __init__(self, graph: Graph, builder: Builder, sessions: Sessions, bench: Bench) -> None:
+        self.graph, self.builder, self.sessions, self.bench = graph, builder, sessions, bench
+        self.feed: dict[str, Held] = {}
+        self.types: dict[str, str] = {}
+        self.builds = 0
+
+    def whole(self, marks: Sequence[str]) -> Reply:
+        """The model's outputs and those inner tensors on the sample, or why there are none."""
+        model = ModelProto()
+        model.CopyFrom(self.graph.proto)
+        own = {info.name for info in model.graph.output}
+        model.graph.output.extend(ValueInfoProto(name=name) for name in marks if name not in own)
+        declare(model, self.types)
+        return self._run(model, self.feed)
+
+    def part(self, model: ModelProto, feed: Mapping[str, Held]) -> Reply:
+        """Run a part of the model on stored values; small integers become constants."""
+        baked = ModelProto()
+        baked.CopyFrom(model)
+        fixed = {name for name, held in feed.items() if _is_host(held)}
+        kept = [info for info in baked.graph.input if info.name not in fixed]
+        del baked.graph.input[:]
+        for info in kept:
+            held = feed.get(info.name)
+            if held is not None and held.is_tensor:
+                elem = helper.np_dtype_to_tensor_dtype(held.array_dtype)
+                info = helper.make_tensor_value_info(info.name, elem, held.shape)
+            baked.graph.input.append(info)
+        for name in sorted(fixed):
+            baked.graph.initializer.append(numpy_helper.from_array(feed[name].load(), name))
+        return self._run(baked, {name: held for name, held in feed.items() if name not in fixed})
+
+    def _run(self, model: ModelProto, feed: Mapping[str, Held]) -> Reply:
+        self.builds += 1
+        folder = self.bench.path()
+        folder.mkdir()
+        try:
+            return self._built(model, feed, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _built(self, model: ModelProto, feed: Mapping[str, Held], folder: Path) -> Reply:
+        path, engine = folder / "part.onnx", folder / "part.engine"
+        link_weights(model, self.graph.folder, folder)
+        onnx.save(model, path)
+        values = {name: held.load() for name, held in feed.items()}
+        dynamic = any(not dim.HasField("dim_value") for info in model.graph.input for dim in _dims(info))
+        profiles = (Profile.of_feeds([values]),) if dynamic else None
+        build = self.builder.build(path, profiles, save_engine=str(engine))
+        if not build.accepted:
+            return Reply(error=f"{self.builder.product} builds no engine: {build.reason}", cause="refused")
+        error = self.sessions.load(_NAME, str(engine))
+        if error:
+            return Reply(error=f"the engine does not load: {error}", cause=self.sessions.cause)
+        ran = self.sessions.run(_NAME, values)
+        if ran.error:
+            return Reply(error=ran.error, cause=ran.cause)
+        held = {name: hold(value, self.bench.path()) for name, value in ran.outputs.items()}
+        return Reply(held, run_seconds=ran.seconds)
+
+
+def prepared(engines: Engines, precision: str, where: str) -> Prepared:
+    """The engines as the other side. ``precision`` is what float32 products are computed in ("float32", "tf32", or ""),
+    ``where`` the GPU, as text."""
+    graph = engines.graph
+    unit = 2.0**-11 if precision == "tf32" else 1e-7
+    side = Side(graph, same_names(graph, graph), "", unit, engines.part)
+    inputs = {name: name for name in graph.inputs}
+    return Prepared(
+        side, inputs, f"engines of {engines.builder.product}, executed on {where}", tools={"engines": engines}
+    )
+
+
+def link_weights(model: ModelProto, source: str, folder: Path) -> None:
+    """Make the external data of a model in ``source`` reachable from ``folder``, without copying where links work."""
+    for name in tensors.locations(one for one in walk.model_tensors(model) if tensors.is_external(one)):
+        there, here = Path(source) / name, folder / name
+        here.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            here.symlink_to(there.absolute())  # a hard link would change the times of the user's file
+        except OSError:
+            shutil.copyfile(there, here)
+
+
+def declare(model: ModelProto, types: Mapping[str, str]) -> None:
+    """Declare the element types of outputs that have none, by numpy's names: TensorRT's parser reads them."""
+    for info in model.graph.output:
+        dtype = types.get(info.name)
+        if dtype and not info.type.HasField("tensor_type"):
+            held = Held(dtype)
+            info.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(held.array_dtype)
+
+
+def _is_host(held: Held) -> bool:
+    size = 1
+    for length in held.shape:
+        size *= length
+    return held.is_tensor and held.dtype.startswith(("int", "uint", "bool")) and size <= _HOST
+
+
+def _dims(info: ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:
+    return info.type.tensor_type.shape.dim

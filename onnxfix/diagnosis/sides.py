@@ -1,0 +1,118 @@
+"""What the truth is held against: how each kind of other side is made from the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import onnx
+
+from onnxfix.causes import Cause
+from onnxfix.diagnosis.bench import Bench
+from onnxfix.diagnosis.graph import Graph, has_functions, open_graph
+from onnxfix.diagnosis.lockstep import Side
+from onnxfix.diagnosis.store import Held
+
+UNITS = {"fp16": 2.0**-11, "bf16": 2.0**-8}
+"""Half of the distance between 1 and the next number of a low-precision type."""
+LOW = {"fp16": "float16", "bf16": "bfloat16"}
+"""Type names by what is asked."""
+_SINGLE = 1e-7
+
+
+class Impossible(Exception):
+    """The other side cannot be made; ``str`` is the reason, in one line, and ``cause`` the same as data."""
+
+    def __init__(self, text: str, cause: Cause = "") -> None:
+        super().__init__(text)
+        self.cause = cause
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The other side, and how inputs of the truth are fed to it: its input -> the truth's. ``name`` is for people."""
+
+    side: Side
+    inputs: Mapping[str, str]
+    name: str
+    notes: tuple[str, ...] = ()
+    tools: dict[str, Any] = field(default_factory=dict)
+
+    def feed(self, feed: Mapping[str, Held]) -> dict[str, Held]:
+        """The inputs of the other side by its own names, in its own types."""
+        from onnxfix.diagnosis.lockstep import aligned  # lazy: start-up
+
+        found = {}
+        for theirs, ours in self.inputs.items():
+            if ours in feed:
+                info = self.side.graph.inputs[theirs]
+                elem = info.type.tensor_type.elem_type
+                held = feed[ours]
+                if elem and held.is_tensor:
+                    dtype = onnx.helper.tensor_dtype_to_np_dtype(elem)
+                    held = aligned(held, Held(dtype.name, held.shape))
+                found[theirs] = held
+        return found
+
+
+def opened(path: Path, bench: Bench) -> Graph:
+    """The graph of a model file, local functions inlined.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    graph = open_graph(path)
+    if not has_functions(graph):
+        return graph
+    proto = onnx.ModelProto.FromString(bench.call("inlined", model=graph.proto.SerializeToString()))
+    return Graph(proto, graph.folder, graph.mapped, path)
+
+
+def same_names(truth: Graph, other: Graph) -> dict[str, str]:
+    """Tensors that carry the same name on both sides."""
+    ours = {*truth.producer, *truth.inputs}
+    return {name: name for name in (*other.producer, *other.inputs) if name in ours}
+
+
+def optimized(truth: Graph, bench: Bench) -> Prepared:
+    """The model as ONNX Runtime optimizes it by default.
+
+    Raises:
+        Impossible: ONNX Runtime does not load it.
+    """
+    out = bench.path(".onnx")
+    error = bench.call("optimized", path=str(truth.path), out=str(out), level="extended")
+    if error:
+        raise Impossible(f"ONNX Runtime does not load the model: {error}", "refused")
+    other = opened(out, bench)
+    pairs = same_names(truth, other)
+    inputs = {name: name for name in other.inputs if name in truth.inputs}
+    return Prepared(Side(other, pairs), inputs, "ONNX Runtime with its optimizations, on the CPU")
+
+
+def itself(truth: Graph, backend: str, name: str) -> Prepared:
+    """The model itself, on another backend."""
+    pairs = same_names(truth, truth)
+    inputs = {one: one for one in truth.inputs}
+    return Prepared(Side(truth, pairs, backend), inputs, name)
+
+
+def lowered(truth: Graph, against: Literal["fp16", "bf16"]) -> Prepared:
+    """The model with the inputs and the output of every node rounded to half precision."""
+    from onnxfix.diagnosis.lowered import rounded  # lazy: start-up
+
+    low = LOW[against]
+    found = rounded(truth.proto, against, base_dir=Path(truth.folder))
+    other = Graph(found.proto, truth.folder, truth.mapped)
+    side = Side(other, same_names(truth, other), unit=UNITS[against])
+    inputs = {one: one for one in truth.inputs}
+    name = f"every node rounded to {low}, on the CPU (products and sums in float32)"
+    notes: tuple[str, ...] = ()
+    if found.whole:
+        kept = Counter(truth.nodes[n].op_type for n in found.whole)
+        text = ", ".join(f"{count} {kind}" for kind, count in sorted(kept.items()))
+        notes = (f"nodes that stay in float32: {text}",)
+    return Prepared(side, inputs, name, notes)

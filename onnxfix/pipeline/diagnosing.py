@@ -1,0 +1,191 @@
+"""``diagnose``: files, inputs and tools for a diagnosis."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnxfix import backends
+from onnxfix.diagnosis.bench import Bench, Clock
+from onnxfix.diagnosis.diagnose import Case
+from onnxfix.diagnosis.diagnose import diagnose as run
+from onnxfix.diagnosis.explaining import Explainer
+from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.model_pair import paired
+from onnxfix.diagnosis.records import Against, Diagnosis
+from onnxfix.diagnosis.sides import Impossible, Prepared, itself, lowered, opened, optimized
+from onnxfix.errors import UsageError
+from onnxfix.files import loading
+from onnxfix.nvidia import Missing
+from onnxfix.options import RunOptions
+from onnxfix.pipeline.opening import Source, name_of
+from onnxfix.pipeline.plan import Progress
+from onnxfix.pipeline.proof import on_disk
+from onnxfix.sandbox import memory_limit, shared
+from onnxfix.trt.records import TrtOptions
+from onnxfix.verification import cuda
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.files import check_inputs, load_inputs
+from onnxfix.verification.feeds.inputs import Kind
+from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.feeds.signature import Signature, signature
+
+if TYPE_CHECKING:
+    from onnxfix.verification.rungs.builder import Builder
+
+SAMPLES = 2
+"""Generated samples."""
+MOST_SAMPLES = 16
+"""Samples of the user's inputs that are walked through."""
+_KINDS: tuple[Kind, ...] = ("normal", "small", "ones")
+
+
+def diagnose(
+    first: Source,
+    second: Source | None,
+    against: Against | None,
+    options: RunOptions,
+    *,
+    timeout: float | None = None,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Where a model and the other side begin to differ; see :func:`onnxfix.diagnose`.
+
+    Raises:
+        ModelError, UsageError: as there.
+    """
+    say = progress or (lambda text: None)
+    against = _kind(second, against)
+    say("reading")
+    one = loading.load(first)
+    two = loading.load(second) if second is not None else None
+    with ExitStack() as stack:
+        stack.enter_context(memory_limit(options.memory_mb))
+        path = on_disk(one, stack)
+        other = on_disk(two, stack) if two is not None else None
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
+        bench = Bench(shared(), scratch)
+        tools = _tensorrt(against, options, stack)
+        truth = opened(path, bench)
+        known = signature(one.proto)
+        base = Diagnosis(
+            name_of(one),
+            against,
+            name_of(two) if two is not None else "",
+            "unknown",
+            truth="ONNX Runtime on the CPU, without optimizations",
+        )
+        try:
+            prepared = _prepared(truth, other, against, bench, tools, say, stack)
+        except Impossible as error:
+            found = Diagnosis(name_of(one), against, "", "unknown", str(error), cause=error.cause)
+        else:
+            given = _given(known, options)
+            samples = given if given is not None else _made(known, options)
+            count = min(len(given), MOST_SAMPLES) if given is not None else SAMPLES
+            explainer = Explainer(against)
+            engines = prepared.tools.get("engines")
+            case = Case(truth, prepared, against, samples, count, given is None, explainer, engines)
+            found = run(case, bench, base, Clock(timeout), say)
+        one.check()
+        if two is not None:
+            two.check()
+    return found
+
+
+def _kind(second: Source | None, against: Against | None) -> Against:
+    """What is compared with.
+
+    Raises:
+        UsageError: nothing was named, or two things were.
+    """
+    if second is not None and against not in (None, "model"):
+        raise UsageError("--against is for one model; of two models the second is the other side")
+    if second is None and against in (None, "model"):
+        raise UsageError("name a second model, or what to compare with: --against")
+    return "model" if against is None else against
+
+
+def _tensorrt(against: Against, options: RunOptions, stack: ExitStack) -> Builder | None:
+    """TensorRT, where it is needed.
+
+    Raises:
+        UsageError: it is not available.
+    """
+    if against not in ("trt-network", "trt-gpu"):
+        return None
+    from onnxfix.verification.asking import require_tensorrt  # lazy: start-up, seldom used
+
+    return stack.enter_context(closing(require_tensorrt(options.trt or TrtOptions())))
+
+
+def _prepared(
+    truth: Graph,
+    other: Path | None,
+    against: Against,
+    bench: Bench,
+    builder: Builder | None,
+    say: Progress,
+    stack: ExitStack,
+) -> Prepared:
+    say("preparing the other side")
+    if other is not None:
+        return paired(truth, opened(other, bench), str(other))
+    if against in ("fp16", "bf16"):
+        return lowered(truth, against)
+    if against == "ort-cpu":
+        return optimized(truth, bench)
+    if against == "ort-cuda":
+        why = backends.missing("ort-cuda")
+        absent = Missing(why, "not-installed") if why else cuda.unavailable(bench.worker, bench.timeout)
+        if absent is not None:
+            raise Impossible(absent.reason, absent.cause)
+        return itself(truth, "ort-cuda", "ONNX Runtime's CUDA provider")
+    assert builder is not None
+    if against == "trt-gpu":
+        return _executing(truth, bench, builder, stack)
+    from onnxfix.diagnosis.imported import imported  # lazy: start-up, seldom used
+
+    return imported(truth, builder, bench)
+
+
+def _executing(truth: Graph, bench: Bench, builder: Builder, stack: ExitStack) -> Prepared:
+    """Engines as the other side.
+
+    Raises:
+        Impossible: no engine runs on this machine.
+    """
+    from onnxfix.diagnosis.engines import Engines, prepared  # lazy: start-up, seldom used
+    from onnxfix.verification.rungs import probe  # lazy: start-up, seldom used
+
+    here = probe.probe(builder)
+    if here.reason:
+        raise Impossible(here.reason, here.cause)
+    sessions = stack.enter_context(probe.engines(builder.choice, builder.options, bench.timeout))
+    return prepared(Engines(truth, builder, sessions, bench), here.precision, here.where)
+
+
+def _given(known: Signature, options: RunOptions) -> list[dict[str, Any]] | None:
+    inputs = options.verification.inputs
+    if inputs is None:
+        return None
+    feeds = load_inputs(inputs) if isinstance(inputs, (str, Path)) else list(inputs)  # type: ignore[arg-type]
+    return check_inputs(known, feeds)
+
+
+def _made(known: Signature, options: RunOptions) -> Iterator[Mapping[str, Any]]:
+    """Generated samples: mixed sizes first, then milder ones until the truth accepts some."""
+    shapes = plan.parse_shapes(options.verification.input_shapes, known.names)
+    fixed = plan.bind_shapes(known, shapes) if shapes else {}
+    sweep = plan.assignments(known, fixed)
+    order = [sweep[min(2, len(sweep) - 1)], *sweep]
+    seed = options.verification.seed
+    for kind in _KINDS:
+        for number, sizes in enumerate(order):
+            try:
+                yield Feed(sizes, kind, seed + number).values(known)
+            except MemoryError:
+                continue

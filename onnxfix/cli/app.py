@@ -20,6 +20,7 @@ from onnxfix.cli.diagnose import diagnose
 from onnxfix.cli.doctor import doctor
 from onnxfix.cli.explain import explain
 from onnxfix.cli.lift import lift
+from onnxfix.cli.precision import precision
 from onnxfix.cli.rules import rules
 from onnxfix.cli.verify import verify
 
@@ -48,7 +49,7 @@ def root(
     """Repair ONNX models for TensorRT, and prove that they still compute the same."""
 
 
-for _command in (check, apply, verify, diagnose, lift, explain, rules, doctor):
+for _command in (check, apply, verify, diagnose, precision, lift, explain, rules, doctor):
     app.command()(_command)
 
 

@@ -45,15 +45,15 @@ class Bench:
         self._worker.close()
         self._folder.cleanup()
 
-    def open(self, path: Path, to: Low, feeds: Sequence[Mapping[str, Any]]) -> None:
-        """Load the model and run it in float32.
+    def open(self, path: Path, to: Low, feeds: Sequence[Mapping[str, Any]], most: int = 16) -> None:
+        """Load the model and run it in float32 on those of the feeds that it takes, ``most`` at most.
 
         Raises:
             Failed: it does not run.
         """
         given = [dict(feed) for feed in feeds]
         self.samples = self._call(
-            "open_model", path=str(path.absolute()), to=to, scratch=self._folder.name, feeds=given
+            "open_model", path=str(path.absolute()), to=to, scratch=self._folder.name, feeds=given, most=most
         )
 
     def measure(self) -> tuple[dict[str, Tensor], dict[int, Own]]:

@@ -63,9 +63,9 @@ def _failed(error: Exception) -> Reply:
     return Reply(one_line(error, 1500), "memory" if starved else "not-installed" if lacking else "")
 
 
-def open_model(path: str, to: Low, scratch: str, feeds: Sequence[Mapping[str, Any]]) -> Reply:
+def open_model(path: str, to: Low, scratch: str, feeds: Sequence[Mapping[str, Any]], most: int) -> Reply:
     """Read the model, run it on the feeds in float32, and keep its outputs. The value is the number of feeds that it
-    takes; those that it refuses are left out, all of them being an error."""
+    takes, ``most`` at most; those that it refuses are left out, and it is an error if these are all."""
     try:
         _STATE.model, _STATE.where = _shared(path, Path(scratch))
         _STATE.able = lowerable(_STATE.model, to, Path(path).parent, strict=True)
@@ -75,6 +75,8 @@ def open_model(path: str, to: Low, scratch: str, feeds: Sequence[Mapping[str, An
     refused: Exception | None = None
     _STATE.feeds, _STATE.truth = [], []
     for feed in feeds:
+        if len(_STATE.feeds) == most:
+            break
         try:
             values = session.run(dict(feed))
         except Exception as error:

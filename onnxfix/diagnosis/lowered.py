@@ -201,6 +201,8 @@ def lowerable(model: ModelProto, to: Low, base_dir: Path | None = None, *, stric
     """
     overlay = Model(model, base_dir)
     shapes = overlay.shapes
+    cast = _formal("Cast", overlay.opset(), strict=True)
+    rounds = cast is not None and ELEMENT[to] in cast.outputs[0].types  # not to bfloat16 before opset 13
 
     def elem(value: Value | None) -> int | None:
         return None if value is None else shapes.elem_type(value)
@@ -218,7 +220,7 @@ def lowerable(model: ModelProto, to: Low, base_dir: Path | None = None, *, stric
         if any(kind(value) != "tensor" for value in (*node.inputs, *node.outputs)):
             reason = "kind"
         else:
-            reason = _whole(node)
+            reason = _whole(node) or (None if rounds else "schema")
         found = None if reason else _slots(node, elem, ELEMENT[to], strict)
         if isinstance(found, Slots):
             if found.inputs or found.outputs:

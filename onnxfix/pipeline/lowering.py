@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -83,7 +84,10 @@ def lower(
 
 def _missed(result: Lowering) -> Lowering:
     if result.best is None:
-        return replace(result, status="nothing", reason="every node that computes has to stay in float32")
+        every = "every node that computes has to stay in float32"
+        counts = Counter(one.why for one in result.kept)
+        why = ", ".join(f"{count} {name}" for name, count in counts.most_common(3))
+        return replace(result, status="nothing", reason=f"{every}: {why}")
     reason = f"the smallest error found is {result.best:.3g}, and the budget is {result.budget:.3g}"
     return replace(result, status="missed", reason=reason)
 
@@ -104,7 +108,7 @@ def _proven(
     """Make the model, prove it, and write it where it is to go."""
     say("converting")
     made = converted(
-        loaded.proto, found.facts.able, found.plan.low, base_dir=loaded.base_dir, io_types=wish.io_types
+        found.facts.model, found.facts.able, found.plan.low, base_dir=loaded.base_dir, io_types=wish.io_types
     )
     result = replace(result, casts=made.casts)
     file: Temporary | Path
@@ -150,7 +154,7 @@ def _proven(
     return replace(result, status="written", output=str(destination), reason=reason)
 
 
-def _judged(errors: Sequence[OutputError], budget: float) -> tuple[str, str]:
+def _judged(errors: tuple[OutputError, ...], budget: float) -> tuple[str, str]:
     """Whether the result's own errors are within the budget, as status and reason."""
     found = worst(errors)
     if found <= budget:
@@ -180,7 +184,7 @@ def _feeds(model: ModelProto, options: RunOptions) -> list[Mapping[str, Any]]:
     known = signature(model)
     inputs = options.verification.inputs
     if inputs is not None:
-        given = load_inputs(inputs) if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+        given = load_inputs(os.fspath(inputs)) if isinstance(inputs, (str, os.PathLike)) else list(inputs)
         return list(check_inputs(known, [dict(feed) for feed in given][:MOST_SAMPLES]))
     return list(_generated(known, options))
 

@@ -56,6 +56,10 @@ class Bench:
             "open_model", path=str(path.absolute()), to=to, scratch=self._folder.name, feeds=given, most=most
         )
 
+    def saturate(self, names: Collection[str]) -> None:
+        """Saturate constants in all variants from here on. Raises Failed."""
+        self._call("saturate", names=sorted(names))
+
     def measure(self) -> tuple[dict[str, Tensor], dict[int, Own]]:
         """Ranges by tensor and own errors by node. Raises Failed."""
         found: tuple[dict[str, Tensor], dict[int, Own]] = self._call("measure")

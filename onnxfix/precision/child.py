@@ -21,7 +21,7 @@ from onnxfix._child import NO_MEMORY, cores
 from onnxfix.backends import ort, ort_weights
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.lowered import Low, Lowerable, lowerable, with_casts
-from onnxfix.precision import selfmeasure
+from onnxfix.precision import masks, selfmeasure
 from onnxfix.precision.records import OutputError
 from onnxfix.precision.widened import widened
 from onnxfix.sandbox import note, one_line
@@ -41,6 +41,7 @@ class Reply:
 
 @dataclass
 class _State:
+    plain: ModelProto | None = None
     model: ModelProto | None = None
     where: ort_weights.Stored = field(default_factory=ort_weights.Stored)
     able: Lowerable | None = None
@@ -68,6 +69,7 @@ def open_model(path: str, to: Low, scratch: str, feeds: Sequence[Mapping[str, An
     takes, ``most`` at most; those that it refuses are left out, and it is an error if these are all."""
     try:
         _STATE.model, _STATE.where = _shared(path, Path(scratch))
+        _STATE.plain = _STATE.model
         _STATE.able = lowerable(_STATE.model, to, Path(path).parent, strict=True)
         session = _session(_STATE.model)
     except Exception as error:
@@ -113,6 +115,17 @@ def _session(model: ModelProto) -> ort.OrtSession:
     return ort.load_mapped(model, _STATE.where, ort.session_options(THREADS, lean=_STATE.where.large))
 
 
+def saturate(names: Collection[str]) -> Reply:
+    """From here on, run variants with these constants saturated, and no others; see ``masks``. What they are compared
+    with stays."""
+    assert _STATE.plain is not None
+    assert _STATE.able is not None
+    _STATE.model = ModelProto()
+    _STATE.model.CopyFrom(_STATE.plain)
+    masks.saturate(_STATE.model, names, _STATE.able.to, Path(_STATE.where.folder))
+    return Reply()
+
+
 def measure() -> Reply:
     """What the self-measuring variant sees on all feeds: by tensor, and by node."""
     assert _STATE.model is not None
@@ -125,9 +138,11 @@ def measure() -> Reply:
         for feed in _STATE.feeds:
             note("measuring")
             values = dict(zip(session.outputs, session.run(feed), strict=True))
-            for found, into in zip(probes.read(values), (tensors, nodes), strict=True):
-                for key, one in found.items():
-                    into[key] = one.joined(into[key]) if key in into else one  # type: ignore[index]
+            found, own = probes.read(values)
+            tensors = {
+                name: one.joined(tensors[name]) if name in tensors else one for name, one in found.items()
+            }
+            nodes = {index: one.joined(nodes[index]) if index in nodes else one for index, one in own.items()}
     except Exception as error:
         return _failed(error)
     return Reply(value=(tensors, nodes))

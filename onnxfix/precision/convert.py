@@ -19,6 +19,7 @@ from onnxfix import walk
 from onnxfix.diagnosis.lowered import ELEMENT, FLOAT, Lowerable, fresh, names_of
 from onnxfix.errors import ModelError
 from onnxfix.files import tensors
+from onnxfix.precision.kinds import is_heavy
 from onnxfix.precision.records import IoTypes
 
 NUMPY: dict[int, Any] = {ELEMENT["fp16"]: np.float16, ELEMENT["bf16"]: ml_dtypes.bfloat16}
@@ -46,8 +47,8 @@ def converted(
 ) -> Converted:
     """The model in which the nodes ``low`` (by index, of those in ``able.slots``) have the low type, as a copy.
 
-    Constants that are read in both types are stored in both. ``weights`` False: large ones keep no data, for looking
-    at the graph alone.
+    Constants that are read in both types are stored in both. ``weights`` False: those of products and tables
+    keep no data, for looking at the graph alone.
 
     Raises:
         ModelError: a weight cannot be read, or its file has changed.
@@ -57,10 +58,6 @@ def converted(
     work = _Conversion(proto, able, low, base_dir, io_types, weights)
     work.run()
     return Converted(proto, work.casts)
-
-
-SMALL = 1 << 12
-"""Bytes of a constant that is converted in any case: epsilons, scales, axes."""
 
 
 class _Conversion:
@@ -91,6 +88,13 @@ class _Conversion:
         self.constants.update(
             (node.output[0], node) for node in graph.node if node.op_type == "Constant" and not node.domain
         )
+        #: Weights of products and tables: what is not looked at without ``weights``.
+        self.heavy = {
+            name
+            for node in graph.node
+            if is_heavy(node.op_type) or node.op_type == "Gather"
+            for name in node.input
+        }
         self.outputs = {info.name for info in graph.output}
         self.held = set(_captured(proto)) | {one.tensor_name for one in graph.quantization_annotation}
         if io_types == "keep":
@@ -184,7 +188,7 @@ class _Conversion:
         """Add the constant in the low type under ``name``; False where it can only be cast."""
         if isinstance(constant, NodeProto):
             array = tensors.constant_node_array(constant, self.base_dir, _HUGE)
-        elif not self.weights and tensors.nbytes(constant) > SMALL:
+        elif not self.weights and constant.name in self.heavy:
             lacking = TensorProto(name=name, data_type=self.to, dims=constant.dims)
             lacking.data_location = TensorProto.EXTERNAL
             lacking.external_data.add(key="location", value="absent")
@@ -221,6 +225,10 @@ class _Conversion:
         graph.initializer.extend(kept)
         for tensor in graph.initializer:
             tensor.name = renamed.get(tensor.name, tensor.name)
+        self.stored.update(dict.fromkeys(renamed.values(), self.to))
+        declared = [info for info in graph.value_info if info.name not in gone - set(renamed.values())]
+        del graph.value_info[:]
+        graph.value_info.extend(declared)
         for node in graph.node:
             for slot, name in enumerate(node.input):
                 if name in renamed:

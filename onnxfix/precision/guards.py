@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import ml_dtypes
 from onnx import ModelProto, NodeProto
 
 from onnxfix.diagnosis.lowered import ELEMENT, Lowerable
@@ -35,7 +34,7 @@ class Guard:
 @dataclass(frozen=True)
 class Facts:
     """What is known of a model: its graph, what can have the low type, what was measured by tensor and by node, what
-    rules name (``hazards``), and the names of its constants."""
+    rules name (``hazards``), and the nodes that saturated masks go through."""
 
     model: ModelProto
     able: Lowerable
@@ -43,6 +42,7 @@ class Facts:
     own: Mapping[int, Own]
     hazards: Mapping[int, tuple[Why, str]]
     target: Target | None = None
+    masked: frozenset[int] = frozenset()
 
     @property
     def highest(self) -> float:
@@ -52,7 +52,7 @@ class Facts:
     @property
     def unit(self) -> float:
         """Half a unit in the low type's last place, of 1."""
-        return float(ml_dtypes.finfo("float16" if self.able.to == "fp16" else "bfloat16").eps) / 2
+        return float(2.0 ** -FLOATS[ELEMENT[self.able.to]].precision)
 
 
 def guards(facts: Facts) -> dict[int, Guard]:
@@ -88,7 +88,9 @@ def _of_node(
 
 
 def _ranges(facts: Facts, index: int, node: NodeProto) -> Iterator[tuple[int, Guard]]:
-    """Overflow of what the node reads or writes."""
+    """Overflow of what the node reads or writes; masks are meant to be at the limit."""
+    if index in facts.masked:
+        return
     for name in _floats(facts, index, node):
         seen = facts.tensors.get(name)
         if seen is not None and seen.highest * MARGIN > facts.highest:

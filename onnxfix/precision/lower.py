@@ -17,6 +17,7 @@ from onnxfix.precision.guards import Facts, Guard, guards
 from onnxfix.precision.hazards import hazards
 from onnxfix.precision.islands import Graph
 from onnxfix.precision.kinds import is_heavy
+from onnxfix.precision.masks import masks, saturate
 from onnxfix.precision.records import IoTypes, Kept, Lowering, Range
 from onnxfix.precision.search import Plan, Search, worst
 from onnxfix.targets import Target
@@ -41,7 +42,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Found:
-    """A plan for a model, with what it rests on."""
+    """A plan for a model, with what it rests on. ``facts.model`` is the model with its masks saturated."""
 
     plan: Plan
     facts: Facts
@@ -68,12 +69,13 @@ def find(
     able = lowerable(model, wish.to, path.parent, strict=True)
     say("running in float32")
     bench.open(path, wish.to, feeds, wish.samples)
+    model, masked, notes = _saturated(model, path.parent, wish, bench)
     say("measuring ranges and each node's own error")
-    tensors, own = bench.measure()
-    facts = Facts(model, able, tensors, own, hazards(model, able, path.parent), wish.target)
+    tensors, own = bench.measure() if able.slots else ({}, {})
+    facts = Facts(model, able, tensors, own, hazards(model, able, path.parent), wish.target, masked)
     graph = Graph(model, able, wish.io_types == "low")
     guarded = guards(facts)
-    matched, notes = _named(model, wish.keep)
+    matched, unmatched = _named(model, wish.keep)
     for index in matched & able.slots.keys():
         guarded[index] = Guard("user")
 
@@ -81,7 +83,34 @@ def find(
         return bench.errors(low, 1 if quick else None)
 
     search = Search(facts, graph, run, wish.budget, frozenset(guarded), wish.seconds, say)
-    return Found(search.plan(), facts, graph, guarded, tuple(notes), bench.samples)
+    return Found(search.plan(), facts, graph, guarded, (*notes, *unmatched), bench.samples)
+
+
+def _saturated(
+    model: ModelProto, base_dir: Path, wish: Wish, bench: Bench
+) -> tuple[ModelProto, frozenset[int], list[str]]:
+    """The model with masks that the low type represents, where its outputs allow that; the nodes that they go through;
+    and notes about it."""
+    found = masks(model, base_dir)
+    if not found.constants:
+        return model, frozenset(), []
+    bench.saturate(found.constants)
+    moved = worst(bench.errors(()))
+    if moved > wish.budget / 4:
+        bench.saturate(())
+        return (
+            model,
+            frozenset(),
+            [f"masks stay: at the lowest {wish.to} outputs move by {moved:.3g} of their scale"],
+        )
+    made = ModelProto()
+    made.CopyFrom(model)
+    saturate(made, found.constants, wish.to, base_dir)
+    return (
+        made,
+        found.nodes,
+        [f"mask saturated to the lowest {wish.to}: {name}" for name in sorted(found.constants)],
+    )
 
 
 def _named(model: ModelProto, patterns: Collection[str]) -> tuple[set[int], list[str]]:

@@ -23,6 +23,8 @@ _PARTS = 8
 """Parts that the model is divided into at first."""
 _MOST_RUNS = 48
 """Runs to find out where the error comes from."""
+_GIVEN_BACK = 8
+"""Parts of the kept nodes that are tried without."""
 _BROKEN = 1e12
 """The squared error of a run that gives NaN or infinity."""
 _CLIP = 16.0
@@ -99,7 +101,22 @@ class Search:
                 above, least = middle, found if found.met else least
             else:
                 below = middle
-        return self._final(least or closest)
+        if least is None:
+            return self._final(closest)
+        return self._final(self._released(least, order[:above], effects))
+
+    def _released(self, least: Plan, order: list[int], effects: Mapping[int, float]) -> Plan:
+        """The plan without what is kept in vain: parts of the kept nodes are given back while the budget allows it,
+        those that cost most first. Keeping the last of ``order`` may have made many of the others unnecessary."""
+        kept = list(order)
+        by_cost = sorted(kept, key=lambda index: (-cost_of(self.graph.nodes[index].op_type), effects[index]))
+        for part in _divided(by_cost, _GIVEN_BACK):
+            fewer = [index for index in kept if index not in set(part)]
+            self._say(f"keeping {len(fewer)} nodes in float32")
+            found = self._plan(frozenset(fewer), effects)
+            if found.met and len(found.low) >= len(least.low):
+                kept, least = fewer, found
+        return least
 
     def _final(self, found: Plan) -> Plan:
         return Plan(

@@ -114,8 +114,9 @@ class Probes:
 
 
 def _tensor(numbers: Any) -> Tensor:
-    highest, count, *others = map(float, numbers)
-    return Tensor(highest, count - 1, *others)  # without the zero that was added
+    highest, count, nonzero, left, fraction, rounding = map(float, numbers)
+    # without the zero that was added
+    return Tensor(highest, count - 1, nonzero, left, fraction, rounding)
 
 
 def measuring(model: ModelProto, able: Lowerable) -> tuple[ModelProto, Probes]:

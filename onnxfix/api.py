@@ -1,4 +1,4 @@
-"""``check``, ``apply`` and ``verify`` as functions: their keywords become one record, which the pipeline gets.
+"""``check``, ``apply``, ``verify`` and ``diagnose`` as functions: their keywords become one record for the pipeline.
 
 The command line makes the same record from its options, see :mod:`onnxfix.cli`.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from onnxfix.errors import UsageError
 from onnxfix.options import Fixes, Output, Rules, RunOptions, Specialization, Verification
 
 if TYPE_CHECKING:
     from onnxfix.diagnosis.lowered import Low
+    from onnxfix.diagnosis.records import Against, Diagnosis
     from onnxfix.pipeline.opening import Source
     from onnxfix.precision.records import IoTypes, Lowering
     from onnxfix.report.report import Report
@@ -202,6 +203,54 @@ def verify(
         memory_mb=memory_mb,
     )
     return verifying.verify(original, fixed, options, progress)
+
+
+def diagnose(
+    model: Source,
+    other: Source | None = None,
+    *,
+    against: Against | None = None,
+    inputs: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None = None,
+    input_shapes: Sequence[str] = (),
+    seed: int = 0,
+    trt: TrtOptions | None = None,
+    memory_mb: int | None = None,
+    timeout: float | None = None,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Find the node where another way to compute a model begins to differ, why, and what to do.
+
+    The model itself, in ONNX Runtime on the CPU without optimizations, is the truth. Each node of the other side is
+    also run alone on the truth's values, so that an error it introduces is told apart from one it received.
+
+    Args:
+        model: path, bytes, or ``ModelProto`` (never changed): the one that is right.
+        other: a second model that should compute the same; its nodes are matched by names and structure.
+        against: instead of ``other``, another way to compute ``model``: ``ort-cpu`` (ONNX Runtime's optimizations),
+            ``ort-cuda``, ``fp16`` or ``bf16`` (every node rounded to half precision), ``trt-network`` (the network that
+            TensorRT imports, no GPU needed), ``trt-gpu`` (its engine).
+        timeout: seconds after which the result is what was found until then (``Diagnosis.complete`` is False).
+        inputs: as for ``apply``, or the samples themselves, arrays by the names of inputs. At most 16 are used.
+        input_shapes, seed, trt, memory_mb, progress: as for ``apply``.
+
+    An interrupt (KeyboardInterrupt) also ends it with what was found.
+
+    Raises:
+        ModelError: a model cannot be read, or is not a valid graph.
+        UsageError: neither or both of ``other`` and ``against`` are given, or TensorRT is needed and not available.
+    """
+    from onnxfix.diagnosis.records import Against  # lazy: start-up
+    from onnxfix.pipeline import diagnosing  # lazy: start-up
+
+    known = get_args(Against)
+    if against is not None and against not in known:
+        raise UsageError(f"unknown against={against!r}; choose from {', '.join(known)}")
+    options = RunOptions(
+        verification=Verification(inputs=inputs, input_shapes=tuple(input_shapes), seed=seed),
+        trt=_trt(trt, benchmark=False),
+        memory_mb=memory_mb,
+    )
+    return diagnosing.diagnose(model, other, against, options, timeout=timeout, progress=progress)
 
 
 def precision(

@@ -62,6 +62,14 @@ def diagnose(
             "--timeout", help="Seconds after which to report what was found.", min=1, show_default=False
         ),
     ] = None,
+    keep_fp32: Annotated[
+        Path | None,
+        typer.Option(
+            "--keep-fp32",
+            help="File to write: the nodes that must stay in float32, as AutoCast and precision --keep take them.",
+            show_default=False,
+        ),
+    ] = None,
     trt_package: TrtPackage = Package.auto,
     memory_limit: MemoryLimit = None,
     format: FormatOption = Format.text,
@@ -71,6 +79,7 @@ def diagnose(
 ) -> None:
     """Find the node where two ways to compute a model begin to differ, why, and what to do."""
     with guarded(format):
+        from onnxfix.diagnosis.keep import keep_text  # lazy: start-up
         from onnxfix.files import atomic  # lazy: start-up
         from onnxfix.options import RunOptions, Verification  # lazy: start-up
         from onnxfix.pipeline.diagnosing import diagnose  # lazy: start-up
@@ -99,6 +108,8 @@ def diagnose(
             standard_output().write(diagnosis_json(found) + "\n")
         else:
             show_diagnosis(found, quiet=quiet, verbose=verbose)
+        if keep_fp32 is not None:
+            atomic.put(keep_fp32, keep_text(found.keep_fp32).encode())
         if report is not None:
             atomic.put(report, diagnosis_json(found).encode() + b"\n")
         raise typer.Exit(found.exit_code)

@@ -131,7 +131,7 @@ def _sample(
     if case.engines is not None:
         execution = Execution(bench, case.truth, side, case.engines, clock, say, is_beyond)
         try:
-            return execution.run(feed)
+            return execution.run(feed, case.prepared.feed(feed))
         finally:
             state.markings += tuple(execution.markings)
             state.notes += tuple(note for note in execution.notes if note not in state.notes)
@@ -158,10 +158,26 @@ def _excess(row: Row) -> float:
     """The own error as a multiple of what rounding may make of it."""
     if row.own is None:
         return 0.0
-    if not math.isfinite(row.own.relative):
+    if row.own.shape or row.own.special > row.unstable:
         return math.inf
     limit = allowed(row)
-    return row.own.largest / limit if limit else (math.inf if row.own.largest else 0.0)
+    largest = row.own.largest / limit if limit else (math.inf if row.own.largest else 0.0)
+    return max(largest, _typical_excess(row))
+
+
+def _typical_excess(row: Row) -> float:
+    """The same for the quantiles of all elements: where a few elements are unstable, or much larger than all others,
+    the largest difference says nothing of the rest."""
+    typical = row.own.typical if row.own is not None else None
+    if typical is None:
+        return 0.0
+    found = [0.0]
+    noises = row.typical_noise or (0.0,) * len(typical.off)
+    for off, size, noise in zip(typical.off, typical.size, noises, strict=True):
+        limit = max(_SHARE * noise, _FLOOR.get(row.dtype, 0.0) * size)
+        if off:
+            found.append(off / limit if limit else math.inf)
+    return max(found)
 
 
 def is_beyond(row: Row) -> bool:

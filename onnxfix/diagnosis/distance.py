@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 _BLOCK = 1 << 20
+LEVELS = (0.5, 0.9)
+"""The quantiles that are compared besides the largest difference, which one unstable element may decide."""
+_FEWEST, _DRAWN = 16, 1 << 16  # elements that have quantiles, and those that they are estimated from
+
+
+@dataclass(frozen=True)
+class Typical:
+    """Quantiles (``LEVELS``) of the absolute differences, and of the truth's magnitudes, of finite elements."""
+
+    off: tuple[float, ...]
+    size: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Distance:
     """``largest`` absolute difference of elements that are finite on both sides, ``scale`` the largest finite magnitude
     of the truth, with its range from ``low`` to ``high``. ``special`` counts elements that are NaN or infinite on one
-    side only (or another infinity), ``differing`` those that are not equal. ``shape`` says that shapes differ."""
+    side only (or another infinity), ``differing`` those that are not equal. ``shape`` says that shapes differ.
+    ``typical``: None where nothing differs or there are too few elements."""
 
     largest: float = 0.0
     scale: float = 0.0
@@ -24,6 +36,7 @@ class Distance:
     special: int = 0
     differing: int = 0
     shape: bool = False
+    typical: Typical | None = None
 
     @property
     def relative(self) -> float:
@@ -49,7 +62,25 @@ def distance(truth: Any, other: Any) -> Distance:
     found = Distance(low=math.inf, high=-math.inf)
     for start in range(0, a.size, _BLOCK):
         found = _joined(found, _block(a[start : start + _BLOCK], b[start : start + _BLOCK]))
-    return found if found.low <= found.high else Distance(special=found.special, differing=found.differing)
+    if found.low > found.high:
+        return Distance(special=found.special, differing=found.differing)
+    return replace(found, typical=_typical(a, b)) if found.largest else found
+
+
+def _typical(a: Any, b: Any) -> Typical | None:
+    """The quantiles, of elements drawn at random where there are many: the same ones each time."""
+    if a.size < _FEWEST:
+        return None
+    if a.size > _DRAWN:
+        drawn = np.random.default_rng(0).integers(0, a.size, _DRAWN)
+        a, b = a[drawn], b[drawn]
+    with np.errstate(all="ignore"):
+        x, y = (one.astype(np.complex128 if one.dtype.kind == "c" else np.float64) for one in (a, b))
+        both = np.isfinite(x) & np.isfinite(y)
+        if not both.any():
+            return None
+        off, size = np.abs(x - y)[both], np.abs(x)[both]
+    return Typical(*(tuple(np.quantile(one, LEVELS).tolist()) for one in (off, size)))
 
 
 def _block(a: Any, b: Any) -> Distance:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -13,8 +14,7 @@ from onnxfix import walk
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.lockstep import Side
-from onnxfix.diagnosis.sides import Prepared, same_names
+from onnxfix.diagnosis.sides import Prepared
 from onnxfix.diagnosis.store import Held, hold
 from onnxfix.files import tensors
 from onnxfix.trt.records import Profile
@@ -44,7 +44,6 @@ class Engines:
         model.CopyFrom(self.graph.proto)
         own = {info.name for info in model.graph.output}
         model.graph.output.extend(ValueInfoProto(name=name) for name in marks if name not in own)
-        declare(model, self.types)
         return self._run(model, self.feed)
 
     def part(self, model: ModelProto, feed: Mapping[str, Held]) -> Reply:
@@ -93,16 +92,13 @@ class Engines:
         return Reply(held, run_seconds=ran.seconds)
 
 
-def prepared(engines: Engines, precision: str, where: str) -> Prepared:
-    """The engines as the other side. ``precision`` is what float32 products are computed in ("float32", "tf32", or ""),
-    ``where`` the GPU, as text."""
-    graph = engines.graph
+def prepared(engines: Engines, like: Prepared, precision: str, where: str) -> Prepared:
+    """The engines as the other side. ``like`` is the same graph as the other side of ONNX Runtime. ``precision`` is
+    what float32 products are computed in ("float32", "tf32", or ""), ``where`` the GPU, as text."""
     unit = 2.0**-11 if precision == "tf32" else 1e-7
-    side = Side(graph, same_names(graph, graph), "", unit, engines.part)
-    inputs = {name: name for name in graph.inputs}
-    return Prepared(
-        side, inputs, f"engines of {engines.builder.product}, executed on {where}", tools={"engines": engines}
-    )
+    side = replace(like.side, unit=unit, runner=engines.part)
+    name = f"engines of {engines.builder.product}, executed on {where}"
+    return replace(like, side=side, name=name, tools={"engines": engines})
 
 
 def link_weights(model: ModelProto, source: str, folder: Path) -> None:
@@ -114,15 +110,6 @@ def link_weights(model: ModelProto, source: str, folder: Path) -> None:
             here.symlink_to(there.absolute())  # a hard link would change the times of the user's file
         except OSError:
             shutil.copyfile(there, here)
-
-
-def declare(model: ModelProto, types: Mapping[str, str]) -> None:
-    """Declare the element types of outputs that have none, by numpy's names: TensorRT's parser reads them."""
-    for info in model.graph.output:
-        dtype = types.get(info.name)
-        if dtype and not info.type.HasField("tensor_type"):
-            held = Held(dtype)
-            info.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(held.array_dtype)
 
 
 def _is_host(held: Held) -> bool:

@@ -2,23 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.diagnosis.advice import advise, keep_fp32
 from onnxfix.diagnosis.evidence import Seen
+from onnxfix.diagnosis.explain import explain
+from onnxfix.diagnosis.facts import Evidence
+from onnxfix.diagnosis.findings import Findings, collect
+from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.records import Against, Culprit, NodeError
+from onnxfix.diagnosis.sides import LOW
+from onnxfix.errors import OnnxfixError
+from onnxfix.files.tensors import to_array
+
+_LIMIT = 1 << 31
+"""Bytes of a weight that is compared with another: those of a protobuf."""
 
 
 @dataclass(frozen=True)
 class Explainer:
-    """Explains the culprits of one diagnosis."""
+    """Explains the culprits of one diagnosis: of ``truth`` against ``other``, which may be the same graph. ``path`` is
+    what people call the truth's model."""
 
     against: Against
+    truth: Graph
+    other: Graph
+    path: str = "MODEL"
+
+    @cached_property
+    def findings(self) -> Findings:
+        """Those of onnxfix's rules on the truth's model; empty where the rules cannot read it."""
+        low = LOW.get(self.against, "")
+        try:
+            return collect(self.truth.proto, Path(self.truth.folder) if self.truth.folder else None, low)
+        except OnnxfixError:
+            return Findings()
 
     def culprit(self, error: NodeError, seen: Seen) -> Culprit:
         """The culprit with its cause, the reason in a sentence, and advice."""
-        return Culprit(error, "unknown", f"its own error is {error.own_error:.2g} of its scale")
+        evidence = self._evidence(error, seen)
+        cause, reason = explain(evidence)
+        found = advise(cause, evidence, self.path)
+        return Culprit(error, cause, reason, found.text, found.rule, found.fix)
+
+    def _evidence(self, error: NodeError, seen: Seen) -> Evidence:
+        weights = _arrays(seen.weights, self.truth)
+        return Evidence(
+            against=self.against,
+            error=error,
+            node=seen.node,
+            inputs={**weights, **_only_arrays(seen.inputs)},
+            truth=_only_arrays(seen.truth),
+            own=_only_arrays(seen.own),
+            moved=_only_arrays(seen.moved),
+            others=seen.others,
+            constants=_arrays(seen.other_weights, self.other),
+            findings=self.findings.at(name for name in seen.node.output if name),
+            low=LOW.get(self.against, ""),
+            opsets=_opsets(self.truth),
+            other_opsets=_opsets(self.other),
+        )
 
     def keep_fp32(self, culprits: Sequence[Culprit]) -> tuple[str, ...]:
-        """The names of nodes to keep in float32."""
-        return tuple(one.error.place.node or one.error.place.output for one in culprits)
+        """The nodes to keep in float32, as AutoCast reads them; those without a name by their outputs."""
+        named, unnamed = keep_fp32(culprits, self.truth.proto)
+        return (*named, *unnamed)
+
+
+def _only_arrays(values: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+
+def _arrays(tensors: Mapping[str, TensorProto], graph: Graph) -> dict[str, np.ndarray[Any, Any]]:
+    """The values of constants; without those that cannot be read."""
+    folder = Path(graph.folder) if graph.folder else None
+    found = {name: to_array(tensor, folder, _LIMIT) for name, tensor in tensors.items()}
+    return {name: array for name, array in found.items() if array is not None}
+
+
+def _opsets(graph: Graph) -> dict[str, int]:
+    return {one.domain: int(one.version) for one in graph.proto.opset_import}

@@ -23,6 +23,7 @@ BINS = 32
 """Bins of a histogram of values."""
 DECADES = 16
 """Bins of a histogram of errors, at most."""
+_MOST = 1e300
 _SHIFT = np.uint64(52 - _MANTISSA)
 _LOWEST = -323
 _POWERS = np.array([float(f"1e{exponent}") for exponent in range(_LOWEST, 309)])
@@ -90,9 +91,10 @@ class Values:
     def __init__(self, low: float, high: float) -> None:
         self.edges: Floats | None = None
         self.counts = np.zeros((2, BINS), np.int64)
-        if not math.isfinite(high - low):
-            return  # no value, or a range that float64 does not hold
-        least = 2 * BINS * float(np.spacing(max(abs(low), abs(high))))
+        largest = max(abs(low), abs(high))
+        if not math.isfinite(high - low) or largest > _MOST:
+            return  # no value, or edges that float64 does not hold
+        least = 2 * BINS * float(np.spacing(largest))
         if high - low < least:
             low, high = low - max(least, 0.5), high + max(least, 0.5)
         self.edges = np.histogram_bin_edges(np.empty(0), BINS, (low, high))
@@ -132,6 +134,6 @@ def unit(largest: float) -> int:
     return math.frexp(largest)[1]
 
 
-def plain_number(value: Any) -> str:
-    """An element as text, as it is read best: floats with the digits that they have."""
-    return str(value.item() if hasattr(value, "item") else value)
+def as_text(value: Any) -> str:
+    """An element as text: a float with the digits that tell it from its neighbors."""
+    return str(value)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from onnx import ModelProto
 
 from onnxfix.causes import Cause
-from onnxfix.diagnosis.bench import Bench, Clock
+from onnxfix.diagnosis.bench import Bench, Clock, drop
 from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph
@@ -22,6 +22,7 @@ from onnxfix.diagnosis.store import Held
 
 _FIRST, _MOST = 24, 400  # nodes of a chunk
 _BYTES = 96 << 20  # of outputs of a chunk
+_BOUND = 64  # nodes of the truth that a region stands for
 _RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 )
@@ -30,13 +31,16 @@ _RANDOM = frozenset(
 @dataclass(frozen=True)
 class Row:
     """What one tensor of the truth shows: ``own`` distance of the region that computes it, ``noise`` (absolute) that
-    rounding explains, distance ``whole`` in the other side's own run, and the largest relative distance ``before``
-    among the region's inputs there. None: not measured."""
+    rounding explains, with its quantiles ``typical_noise`` (``distance.LEVELS``; none for few elements) and the number
+    of elements that rounding makes finite or not (``unstable``), distance ``whole`` in the other side's own run, and
+    the largest relative distance ``before`` among the region's inputs there. None: not measured."""
 
     name: str
     number: int
     own: Distance | None = None
     noise: float = 0.0
+    typical_noise: tuple[float, ...] = ()
+    unstable: int = 0
     whole: Distance | None = None
     before: float | None = None
     dtype: str = ""
@@ -69,8 +73,12 @@ class Side:
 
 @dataclass
 class Walk:
-    """The result of a walk. ``outputs`` are the truth's and the other side's values of the model's outputs.
-    ``failed`` is why the truth stopped, with its ``cause``; ``stopped`` why the other side's own run did, at ``at``."""
+    """The result of a walk. ``truth`` and ``other`` are the two sides' values of the model's outputs.
+
+    ``failed`` is why the truth stopped, with its ``cause``; ``stopped`` why the other side's own run did. ``refused``
+    are regions that did not run alone, by a target, with the reason. ``kinds`` are types and shapes of the truth's
+    tensors, without values.
+    """
 
     rows: dict[str, Row] = field(default_factory=dict)
     truth: dict[str, Held] = field(default_factory=dict)
@@ -78,9 +86,9 @@ class Walk:
     failed: str = ""
     cause: Cause = ""
     stopped: str = ""
-    at: str = ""
     refused: dict[str, str] = field(default_factory=dict)
     complete: bool = True
+    kinds: dict[str, Held] = field(default_factory=dict)
 
 
 class Lockstep:
@@ -102,6 +110,7 @@ class Lockstep:
         self.values: dict[str, Held] = {}
         self.theirs: dict[str, Held] = {}
         self.whole: dict[str, Distance] = {}
+        self._computed: dict[str, Held] = {}  # by the regions of the chunk, by the truth's names
 
     def run(
         self,
@@ -132,9 +141,12 @@ class Lockstep:
         }
         return self.walk
 
-    def measure(self, here: Sequence[Region], feed: Mapping[str, Held], values: Mapping[str, Held]) -> Walk:
-        """Only the own errors of these regions; ``values`` are the truth's that they need."""
-        self.values, self.theirs = {**feed, **values}, dict(feed)
+    def measure(
+        self, here: Sequence[Region], values: Mapping[str, Held], their_feed: Mapping[str, Held]
+    ) -> Walk:
+        """Only the own errors of these regions. ``values`` are the truth's that they need, ``their_feed`` the inputs of
+        the other side."""
+        self.values, self.theirs = dict(values), dict(their_feed)
         self._own(here)
         self._noise(here)
         return self.walk
@@ -148,6 +160,7 @@ class Lockstep:
             self.walk.failed, self.walk.cause = reply.error, reply.cause
             return 0
         self.values.update(reply.values)
+        self.walk.kinds.update((name, Held(held.dtype, held.shape)) for name, held in reply.values.items())
         if not self.walk.stopped:
             self._theirs(start, end)
         here = [one for one in self.regions if start <= one.at < end]
@@ -225,7 +238,7 @@ class Lockstep:
                     row = replace(row, own=distance(truth.load(), aligned(held, truth).load()))
                 self.walk.rows[ours] = replace(row, before=max(before, default=0.0) if self.whole else None)
                 if held is not None:
-                    held.drop()
+                    self._computed[ours] = held
 
     def _apart(self, here: Sequence[Region]) -> list[dict[str, Held]]:
         """What regions compute from the truth's values; halved where they do not run together."""
@@ -260,42 +273,77 @@ class Lockstep:
     # ------------------------------------------------------------------------------------------------ noise
 
     def _noise(self, here: Sequence[Region]) -> None:
-        """How far the truth moves where the other side differs: the same nodes of the truth, on moved inputs."""
+        """How far the truth moves where the other side differs: its nodes from the region's inputs on, these moved. If
+        only the last node's inputs moved, a rounding that the truth has before it and the other side has not would
+        count as noise."""
         off = [
             row
             for region in here
             for row in (self.walk.rows.get(ours) for ours in region.targets.values())
             if row is not None and row.own is not None and row.own.relative > 0
         ]
-        numbers = list(dict.fromkeys(row.number for row in off))
-        for row, noise in zip(off, self._moved(off, numbers), strict=True):
-            self.walk.rows[row.name] = replace(row, noise=noise)
+        for row in self._moved(off):
+            self.walk.rows[row.name] = row
+        drop(list(self._computed.values()))
+        self._computed.clear()
 
-    def _moved(self, off: Sequence[Row], numbers: Sequence[int]) -> list[float]:
+    def _moved(self, off: Sequence[Row]) -> list[Row]:
         if not off:
             return []
-        outputs = {n: [row.name for row in off if row.number == n] for n in numbers}
-        part, inputs, names = self.truth.apart([([n], outputs[n]) for n in numbers], self.values)
+        outputs: dict[int, list[Row]] = {}
+        for row in off:
+            outputs.setdefault(row.number, []).append(row)
+        asked = [(self._back(rows), [row.name for row in rows]) for rows in outputs.values()]
+        part, inputs, names = self.truth.apart(asked, self.values)
         feed = {name: self.values[name] for name in inputs}
         where = {name: new for one in names for name, new in one.items()}
-        far = [0.0] * len(off)
-        for seed in range(2):
-            reply = self.bench.run(part, feed, of=self.truth, moved=self.side.unit, seed=seed)
-            if reply.error:
-                return far if len(off) == 1 else self._split(off)
-            for place, row in enumerate(off):
-                moved = reply.values[where[row.name]]
-                far[place] = max(far[place], distance(self.values[row.name].load(), moved.load()).largest)
-            for held in reply.values.values():
-                held.drop()
-        return far
+        replies: list[Reply] = []
+        for moved, seed in ((0.0, 0), (self.side.unit, 0), (self.side.unit, 1)):
+            replies.append(self.bench.run(part, feed, of=self.truth, moved=moved, seed=seed))
+            if replies[-1].error:
+                break
+        if not replies[-1].error:
+            found = [self._weighed(row, [one.values[where[row.name]] for one in replies]) for row in off]
+        elif len(off) == 1:
+            found = list(off)
+        else:
+            half = len(off) // 2
+            found = [*self._moved(off[:half]), *self._moved(off[half:])]
+        drop([held for one in replies for held in one.values.values()])
+        return found
 
-    def _split(self, off: Sequence[Row]) -> list[float]:
-        half = len(off) // 2
-        parts = (off[:half], off[half:])
-        return [
-            far for part in parts for far in self._moved(part, list(dict.fromkeys(r.number for r in part)))
-        ]
+    def _weighed(self, row: Row, values: Sequence[Held]) -> Row:
+        """A row with its noise. ``values`` are what the truth's nodes compute by themselves of the same inputs, and of
+        moved ones: ONNX Runtime may compute a node among others with more digits than alone, in half precision."""
+        base, truth, own = values[0].load(), self.values[row.name], row.own
+        computed = self._computed.get(row.name)
+        if computed is not None and distance(truth.load(), base).relative > 0:
+            own = distance(base, aligned(computed, truth).load())
+        noise = [distance(base, one.load()) for one in values[1:]]
+        quantiles = [one.typical.off for one in noise if one.typical is not None]
+        return replace(
+            row,
+            own=own,
+            noise=max(one.largest for one in noise),
+            typical_noise=tuple(map(max, *quantiles)) if len(quantiles) > 1 else (*quantiles, ())[0],
+            unstable=max(one.special for one in noise),
+        )
+
+    def _back(self, rows: Sequence[Row]) -> list[int]:
+        """The truth's nodes that compute these outputs of one node from what the region reads; the node alone where
+        that does not bound them."""
+        given = {name for row in rows if row.region is not None for name in row.region.inputs.values()}
+        found, stack = {rows[0].number}, [rows[0].number]
+        while stack:
+            for name in self.truth.reads[stack.pop()]:
+                number = self.truth.producer.get(name, -1)
+                if name in given or self.truth.is_constant(name) or number in found or number < 0:
+                    continue
+                found.add(number)
+                stack.append(number)
+                if len(found) > _BOUND:
+                    return [rows[0].number]
+        return sorted(found)
 
     def _release(self, end: int) -> None:
         """Drop what nothing reads any more."""
@@ -307,6 +355,11 @@ class Lockstep:
             ours = self.ours.get(name, "")
             if name not in graph.inputs and self._needed.get(ours, -1) < end:
                 self.theirs.pop(name).drop()
+
+
+def alone(bench: Bench, truth: Graph, feed: Mapping[str, Held]) -> Walk:
+    """A walk through the truth, without another side."""
+    return Lockstep(bench, truth, Side(Graph(ModelProto()), {})).run(feed, {})
 
 
 def aligned(held: Held, like: Held) -> Held:

@@ -7,6 +7,7 @@ looked for.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,7 +54,9 @@ class Bisection:
     """Looks for the window on one sample.
 
     ``plain`` are the outputs of the unmarked engine and ``truth`` those of the truth; ``values`` gives the truth's
-    values of inner tensors; ``differs`` says whether a tensor (name, distance) is beyond rounding.
+    values of inner tensors, as far as there are any; all by the names of ``graph``. ``differs`` says whether a tensor
+    (name, type and shape, distance) is beyond rounding. ``kinds`` are types and shapes of inner tensors: those that are
+    not in it are not marked.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Bisection:
         truth: Mapping[str, Held],
         values: Callable[[Sequence[str]], Mapping[str, Held]],
         differs: Callable[[str, Held, Distance], bool],
+        kinds: Mapping[str, Held],
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.graph, self.engine, self.plain, self.truth = graph, engine, plain, truth
@@ -71,7 +75,7 @@ class Bisection:
         self.seen: dict[str, Distance] = {}
         self.markings: list[Marking] = []
         self.spoiled: set[str] = set()
-        self.kinds: dict[str, Held] = {}
+        self.kinds = kinds
 
     def run(self, wrong: Collection[str], over: Callable[[], bool] = lambda: False) -> Window:
         """Narrow down what the outputs in ``wrong`` depend on."""
@@ -108,44 +112,51 @@ class Bisection:
             middle = low + number * span
             reach = max(1, span // 2)
             near = range(max(low + 1, middle - reach), min(high, middle + reach + 1))
-            fitting = [at for at in near if 0 < len(alive[at]) <= FEW and not self.spoiled & set(alive[at])]
+            fitting = [at for at in near if 0 < len(alive[at]) <= FEW and self._marks(alive[at])]
             if fitting:
                 best = min(fitting, key=lambda at: (len(alive[at]), abs(at - middle)))
                 found[best] = alive[best]
         return found
 
+    def _marks(self, names: Sequence[str]) -> bool:
+        return all(name in self.kinds and name not in self.spoiled for name in names)
+
     def _alive(self, order: Sequence[int]) -> list[list[str]]:
-        """For each position, the computed tensors that nodes before it make and nodes from it on read."""
-        members = set(order)
+        """For each position, the tensors that nodes before it make of inputs and nodes from it on read."""
+        varying = set(self.graph.inputs)  # what is made of weights alone shows where it meets these
+        for number in order:
+            if not varying.isdisjoint(self.graph.reads[number]):
+                varying.update(name for name in self.graph.nodes[number].output if name)
         last: dict[str, int] = {}
         for at, number in enumerate(order):
             for name in self.graph.reads[number]:
-                if self.graph.producer.get(name, -1) in members:
+                if name in varying and name in self.graph.producer:
                     last[name] = at
         alive: list[list[str]] = [[]]
         now: list[str] = []
         for at, number in enumerate(order):
             now = [name for name in now if last.get(name, -1) > at]
             now += [name for name in self.graph.nodes[number].output if name and last.get(name, -1) > at]
-            alive.append([name for name in now if not self._is_host(name)])
+            alive.append([name for name in now if self._matters(name)])
         return alive
 
-    def _is_host(self, name: str) -> bool:
-        held = self.kinds.get(name)
+    def _matters(self, name: str) -> bool:
+        """Whether a tensor must be seen to know that all is right: not where it was seen to be, and no shape."""
+        held, seen = self.kinds.get(name), self.seen.get(name)
         if held is None:
+            return True
+        if seen is not None and not self.differs(name, held, seen):
             return False
-        size = 1
-        for length in held.shape:
-            size *= length
-        return not held.is_tensor or (held.dtype.startswith(("int", "uint", "bool")) and size <= _SHAPE)
+        whole = held.dtype.startswith(("int", "uint", "bool"))
+        return held.is_tensor and not (whole and math.prod(held.shape) <= _SHAPE)
 
     def _look(self, cuts: Mapping[int, Sequence[str]]) -> dict[int, bool] | None:
         """Mark the tensors of all cuts in one build: position -> whether something is wrong there. None where the build
         is not believed, or a tensor turned out to be no mark."""
         names = list(dict.fromkeys(name for tensors in cuts.values() for name in tensors))
-        values = self.values([name for name in names if name not in self.kinds])
-        self.kinds.update(values)
-        if any(self._is_host(name) for name in names):
+        whole = self.values(names)
+        self.spoiled.update(name for name in names if name not in whole)
+        if self.spoiled.intersection(names):
             return None  # choose again, without them
         self.say(f"building with {len(names)} inner tensors as outputs")
         began = time.perf_counter()
@@ -161,9 +172,8 @@ class Bisection:
         if fault:
             self.spoiled.update(names)
             return None
-        whole = self.values(names)
         for name in names:
-            if name in reply.values and name in whole:
+            if name in reply.values:
                 self.seen[name] = distance(whole[name].load(), reply.values[name].load())
         return {
             at: any(self.differs(name, whole[name], self.seen[name]) for name in tensors if name in self.seen)

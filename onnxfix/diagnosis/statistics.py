@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxfix.diagnosis.figures import Decades, Percentile, Values, least_rtol, plain_number, unit
+from onnxfix.diagnosis.figures import Decades, Percentile, Values, as_text, least_rtol, unit
 from onnxfix.diagnosis.records import NonFinite, OutputComparison
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class _Tally:
 
     def _snr(self) -> float | None:
         signal, distance = _total(self._sums["tt"]), _total(self._sums["dd"])
-        return 10.0 * math.log10(signal / distance) if signal and distance else None
+        return 10.0 * (math.log10(signal) - math.log10(distance)) if signal and distance else None
 
     def _scan(self, leaf: _Leaf) -> None:
         """Ranges of finite values, and what is not finite."""
@@ -379,4 +379,4 @@ def _distance(truth: Array, other: Array, wide: Array, wide_other: Array) -> Arr
 
 def _values_at(leaf: _Leaf, flat: int) -> tuple[str, str]:
     index = np.unravel_index(flat, leaf.truth.shape)
-    return plain_number(leaf.truth[index]), plain_number(leaf.other[index])
+    return as_text(leaf.truth[index]), as_text(leaf.other[index])

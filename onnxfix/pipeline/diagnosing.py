@@ -86,7 +86,7 @@ def diagnose(
             given = _given(known, options)
             samples = given if given is not None else _made(known, options)
             count = min(len(given), MOST_SAMPLES) if given is not None else SAMPLES
-            explainer = Explainer(against)
+            explainer = Explainer(against, truth, prepared.side.graph, name_of(one))
             engines = prepared.tools.get("engines")
             case = Case(truth, prepared, against, samples, count, given is None, explainer, engines)
             found = run(case, bench, base, Clock(timeout), say)
@@ -102,8 +102,10 @@ def _kind(second: Source | None, against: Against | None) -> Against:
     Raises:
         UsageError: nothing was named, or two things were.
     """
-    if second is not None and against not in (None, "model"):
-        raise UsageError("--against is for one model; of two models the second is the other side")
+    if second is not None and against not in (None, "model", "trt-gpu"):
+        raise UsageError(
+            f"--against {against} is for one model; of two, the second or its engine is the other side"
+        )
     if second is None and against in (None, "model"):
         raise UsageError("name a second model, or what to compare with: --against")
     return "model" if against is None else against
@@ -132,6 +134,10 @@ def _prepared(
     stack: ExitStack,
 ) -> Prepared:
     say("preparing the other side")
+    if against == "trt-gpu":
+        assert builder is not None
+        like = itself(truth, "", "") if other is None else paired(truth, opened(other, bench), str(other))
+        return _executing(like, bench, builder, stack)
     if other is not None:
         return paired(truth, opened(other, bench), str(other))
     if against in ("fp16", "bf16"):
@@ -145,15 +151,13 @@ def _prepared(
             raise Impossible(absent.reason, absent.cause)
         return itself(truth, "ort-cuda", "ONNX Runtime's CUDA provider")
     assert builder is not None
-    if against == "trt-gpu":
-        return _executing(truth, bench, builder, stack)
     from onnxfix.diagnosis.imported import imported  # lazy: start-up, seldom used
 
     return imported(truth, builder, bench)
 
 
-def _executing(truth: Graph, bench: Bench, builder: Builder, stack: ExitStack) -> Prepared:
-    """Engines as the other side.
+def _executing(like: Prepared, bench: Bench, builder: Builder, stack: ExitStack) -> Prepared:
+    """Engines of a graph as the other side.
 
     Raises:
         Impossible: no engine runs on this machine.
@@ -165,7 +169,8 @@ def _executing(truth: Graph, bench: Bench, builder: Builder, stack: ExitStack) -
     if here.reason:
         raise Impossible(here.reason, here.cause)
     sessions = stack.enter_context(probe.engines(builder.choice, builder.options, bench.timeout))
-    return prepared(Engines(truth, builder, sessions, bench), here.precision, here.where)
+    engines = Engines(like.side.graph, builder, sessions, bench)
+    return prepared(engines, like, here.precision, here.where)
 
 
 def _given(known: Signature, options: RunOptions) -> list[dict[str, Any]] | None:

@@ -1,53 +1,312 @@
-"""The result of ``diagnose`` as text and as JSON."""
+"""A diagnosis as text and as JSON: the headline first, then the outputs, where it begins, and the worst nodes."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
-from collections.abc import Iterator
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from importlib import metadata
 from typing import Any
 
-from onnxfix.diagnosis.records import Diagnosis
+from onnxfix._version import __version__
+from onnxfix.diagnosis.records import Culprit, Diagnosis, Marking, NodeError, NonFinite, OutputComparison
+from onnxfix.report.render.bars import error_lines, value_lines
 from onnxfix.report.render.lines import Line, line, print_lines
+from onnxfix.report.render.numbers import count, number, percent, places, share
+from onnxfix.report.render.stream import output as standard_output
 from onnxfix.report.render.stream import printable
+from onnxfix.report.report import plain
+
+SCHEMA = 1
+"""Version of the JSON; it increases when a field changes its meaning or is removed."""
+WIDTH = 100
+"""Columns where standard output is no terminal."""
+MOST = 5
+"""Outputs, culprits and nodes that are shown without ``--verbose``."""
+_STYLES = {"agree": "green", "rounding": "green", "differ": "bold red", "unexplained": "bold red"}
+
+
+# ------------------------------------------------------------------------------------------------------------- JSON
 
 
 def diagnosis_json(found: Diagnosis) -> str:
-    """One document: the fields of ``Diagnosis``; each culprit with its node's fields at its own level. In ASCII."""
-    document = _plain(dataclasses.asdict(found))
-    for culprit, one in zip(document["culprits"], found.culprits, strict=True):
-        error = culprit.pop("error")
-        place = one.error.place
-        culprit.update(error)
-        culprit.update(node=place.node or place.output, op_type=place.op_type, output=place.output)
-    document["exit_code"] = found.exit_code
-    return json.dumps(document, indent=2, allow_nan=False)
+    """One document, in ASCII, with the keys of ``diagnosis_data``."""
+    return json.dumps(diagnosis_data(found), indent=2, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
-    """Without numbers that JSON has not: infinity and NaN become None."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def diagnosis_data(found: Diagnosis) -> dict[str, Any]:
+    """The fields of ``Diagnosis`` as plain dicts, lists, strings, numbers and None, with ``schema``, ``exit_code`` and
+    ``versions`` before them. Nodes (``culprits``, ``begins``, ``table``) have ``node``, ``op_type`` and ``output`` at
+    their top. Numbers that are not finite are the strings "inf", "-inf" and "nan"."""
+    versions = {"onnxfix": __version__, "onnx": metadata.version("onnx"), **found.environment}
+    data = {"schema": SCHEMA, "exit_code": found.exit_code, "versions": versions}
+    data.update({one.name: plain(getattr(found, one.name)) for one in fields(found)})
+    data["outputs"] = [{**plain(one), "same": one.same} for one in found.outputs]
+    data["culprits"] = [_culprit_data(one) for one in found.culprits]
+    data["begins"] = [_node_data(one) for one in found.begins]
+    data["table"] = [_node_data(one) for one in found.table]
+    del data["environment"]
+    return data
+
+
+def _node_data(one: NodeError) -> dict[str, Any]:
+    names = {"node": node_name(one), "op_type": one.place.op_type, "output": one.place.output}
+    return {**names, **plain(one), "amplification": plain(one.amplification)}
+
+
+def _culprit_data(one: Culprit) -> dict[str, Any]:
+    error = _node_data(one.error)
+    own = {key: value for key, value in plain(one).items() if key != "error"}
+    first = {key: error.pop(key) for key in ("node", "op_type", "output", "own_error")}
+    return {**first, **own, **error}
+
+
+def node_name(one: NodeError) -> str:
+    """A node's name, or that of its output where it has none."""
+    return one.place.node or one.place.output or one.place.text
+
+
+# ------------------------------------------------------------------------------------------------------------- text
 
 
 def show_diagnosis(found: Diagnosis, *, quiet: bool = False, verbose: bool = False) -> None:
-    """Print it to standard output."""
-    print_lines(diagnosis_lines(found, quiet=quiet, verbose=verbose))
+    """Print it to standard output, without color where that is not a terminal."""
+    print_lines(diagnosis_lines(found, quiet=quiet, verbose=verbose, width=terminal_width()))
 
 
-def diagnosis_lines(found: Diagnosis, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
-    """The outcome, and the culprits, worst first."""
-    yield line(printable(f"{found.path}: {found.status}: {found.reason}"), style="bold")
-    if quiet:
+def terminal_width() -> int:
+    """The columns of the terminal, within reason; ``WIDTH`` where there is none."""
+    if not standard_output().isatty():
+        return WIDTH
+    return min(max(shutil.get_terminal_size((WIDTH, 24)).columns, 60), 140)
+
+
+def diagnosis_lines(
+    found: Diagnosis, *, quiet: bool = False, verbose: bool = False, width: int = WIDTH
+) -> Iterator[Line]:
+    """The lines of a diagnosis. ``quiet`` keeps the first one; ``verbose`` lists all outputs and nodes, with
+    histograms."""
+    lines = _lines(found, verbose, width)
+    for one in [next(lines)] if quiet else lines:
+        yield Line(tuple((printable(text), style) for text, style in one.parts))
+
+
+def _lines(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
+    yield line((found.path, "bold"), f" against {found.other or found.against}  ", _outcome(found))
+    yield from _answer(found, verbose, width)
+    if found.outputs:
+        yield from _outputs(found.outputs, verbose, width)
+    if found.begins:
+        yield line("begins at", style="bold")
+        for one in found.begins if verbose else found.begins[:MOST]:
+            yield from _wrapped(_beginning(one), 2, width)
+        if len(found.begins) > MOST and not verbose:
+            yield _more(len(found.begins) - MOST, "nodes")
+    if found.table:
+        yield line("worst nodes", style="bold")
+        yield from _nodes(found.table, verbose, width)
+    if found.markings:
+        yield line("marked builds", style="bold")
+        for mark in found.markings:
+            yield from _marking(mark, width)
+    if found.keep_fp32:
+        yield from _labeled("keep", _kept(found.keep_fp32, verbose), width)
+    for note in found.notes:
+        yield from _labeled("note", note, width)
+    yield line(f"  {_effort(found)}", style="dim")
+
+
+def _outcome(found: Diagnosis) -> tuple[str, str]:
+    """The status in a few words."""
+    culprits = len(found.culprits)
+    texts = {
+        "agree": "agrees: every output is bit-identical",
+        "rounding": "agrees up to rounding",
+        "differ": f"differs: {culprits} node{'s compute' if culprits != 1 else ' computes'} something else",
+        "unexplained": "differs, and no node alone shows why",
+    }
+    text = texts.get(found.status, f"could not be found out: {found.reason}")
+    if found.status == "differ" and found.culprits:
+        text = f"{text}, first {node_name(found.culprits[0].error)} ({found.culprits[0].cause})"
+    interrupted = "" if found.complete else " (interrupted; this was found until then)"
+    return f"{text}{interrupted}", _STYLES.get(found.status, "yellow")
+
+
+def _answer(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
+    """Which node, why, and what to do."""
+    for one in found.culprits if verbose else found.culprits[:3]:
+        place = f"{_where(one.error)}: own error {share(one.error.own_error)} of its scale"
+        yield from _labeled("node", place, width, "bold red")
+        yield from _labeled("why", one.reason, width)
+        if one.advice:
+            yield from _labeled("do", one.advice, width, "cyan")
+    if len(found.culprits) > 3 and not verbose:
+        yield _more(len(found.culprits) - 3, "nodes")
+    if found.status == "rounding" and found.tolerance is not None:
+        text = f"nothing: a tolerance of {number(found.tolerance)} of each output's scale is right"
+        yield from _labeled("do", text, width, "cyan")
+    elif found.reason and not found.culprits and found.status not in ("unknown", "agree"):
+        yield from _labeled("why", found.reason, width)
+
+
+def _where(one: NodeError) -> str:
+    name = node_name(one)
+    output = f", output {one.place.output}" if one.place.output not in ("", name) else ""
+    return f"{' / '.join((*one.place.graph, name))} ({one.place.op_type or 'value'}{output})"
+
+
+# ---------------------------------------------------------------------------------------------------------- outputs
+
+
+def _outputs(outputs: Sequence[OutputComparison], verbose: bool, width: int) -> Iterator[Line]:
+    yield line("outputs", style="bold")
+    ranked = sorted(outputs, key=lambda one: -_badness(one))  # stable: in the model's order where alike
+    shown = ranked if verbose else [one for one in ranked if not one.same][:MOST] or ranked[:1]
+    for one in shown:
+        yield from _output(one, width)
+        if verbose:
+            yield from (line(f"    {each}") for each in value_lines(one.histogram, width - 4))
+            yield from (line(f"    {each}") for each in error_lines(one.errors, width - 4))
+    rest = [one for one in ranked if one not in shown]
+    if rest:
+        same = sum(one.same for one in rest)
+        which = "all identical" if same == len(rest) else f"{same} of them identical"
+        yield _more(len(rest), f"outputs, {which}")
+
+
+def _badness(one: OutputComparison) -> float:
+    if one.same:
+        return -1.0
+    if one.differs or one.atol is None:
+        return float("inf")
+    return one.max_abs / one.scale if one.scale else one.max_abs
+
+
+def _output(one: OutputComparison, width: int) -> Iterator[Line]:
+    shape = "" if one.shape is None else f" [{', '.join(map(str, one.shape))}]"
+    if one.same:
+        yield line("  ", (one.name, "bold"), f"  {one.dtype}{shape}  ", ("identical", "green"))
         return
-    for one in found.culprits:
-        yield line(
-            printable(f"  {one.error.place.text}  {one.error.place.op_type}  {one.cause}: {one.reason}")
-        )
-    if verbose:
-        for note in found.notes:
-            yield line(printable(f"  note: {note}"))
+    differing = f"{count(one.differing)} of {count(one.elements)} elements differ"
+    yield line("  ", (one.name, "bold"), f"  {one.dtype}{shape}  {differing}")
+    for text in _figures(one):
+        yield from _wrapped(text, 4, width)
+
+
+def _figures(one: OutputComparison) -> Iterator[str]:
+    if one.differs:
+        yield one.differs
+    if one.errors is not None:
+        for what, kind in (("absolute error", "abs"), ("relative error", "rel")):
+            figures = [
+                f"{figure} {number(getattr(one, f'{figure}_{kind}'))}" for figure in ("max", "mean", "p99")
+            ]
+            yield f"{what}  {'  '.join(figures)}{_scale(one) if kind == 'abs' else ''}"
+        similar = [f"cosine {one.cosine:.6g}" if one.cosine is not None else ""]
+        similar += [f"SNR {one.snr:.1f} dB" if one.snr is not None else ""]
+        similar += [f"argmax agrees in {percent(one.argmax)} of rows" if one.argmax is not None else ""]
+        if any(similar):
+            yield ", ".join(text for text in similar if text)
+    if one.worst is not None and one.values is not None:
+        sample = f" of sample {one.sample + 1}" if one.sample else ""
+        truth, other = one.values
+        yield f"worst at [{', '.join(map(str, one.worst))}]{sample}: {truth} in the truth, {other} on the other side"
+    if one.truth_nonfinite != one.other_nonfinite or one.truth_nonfinite.first is not None:
+        truth, other = _nonfinite(one.truth_nonfinite), _nonfinite(one.other_nonfinite)
+        yield f"not finite: {truth} in the truth, {other} on the other side"
+    tolerances = [
+        f"{name}={number(value)}" for name, value in (("atol", one.atol), ("rtol", one.rtol)) if value
+    ]
+    if tolerances:
+        yield f"passes with {' or '.join(tolerances)} alone"
+    elif one.atol is None:
+        yield "passes with no tolerance"
+
+
+def _scale(one: OutputComparison) -> str:
+    rounding = f", rounding {number(one.noise)}" if one.noise else ""
+    return f"  (scale {number(one.scale)}{rounding})"
+
+
+def _nonfinite(one: NonFinite) -> str:
+    found = [f"{count(value)} {name}" for name, value in (("NaN", one.nan), ("infinite", one.inf)) if value]
+    first = f" from [{', '.join(map(str, one.first))}]" if one.first is not None else ""
+    return f"{' and '.join(found) or 'none'}{first}"
+
+
+# ------------------------------------------------------------------------------------------------------------ nodes
+
+_COLUMNS = ("own", "rounding", "in", "out", "x", "effect")
+
+
+def _nodes(nodes: Sequence[NodeError], verbose: bool, width: int) -> Iterator[Line]:
+    """One line of figures for each node, and one of facts below."""
+    yield line(f"  {''.join(f'{name:>10}' for name in _COLUMNS)}  node", style="dim")
+    for one in nodes if verbose else nodes[:MOST]:
+        figures = (one.own_error, one.noise, one.input_error, one.output_error, one.amplification, one.effect)
+        yield line(f"  {''.join(f'{share(value):>10}' for value in figures)}  ", (_where(one), "bold"))
+        yield from _wrapped(_facts(one), 8, width, "dim")
+    if len(nodes) > MOST and not verbose:
+        yield _more(len(nodes) - MOST, "nodes")
+
+
+def _beginning(one: NodeError) -> str:
+    before = f", {share(one.input_error)} at its inputs" if one.input_error is not None else ""
+    return f"{_where(one)}: {share(one.output_error)} of its scale{before}"
+
+
+def _facts(one: NodeError) -> str:
+    """Type, shape, range of the true values, and what computes it on the other side."""
+    facts = [f"{one.dtype} [{', '.join(map(str, one.shape))}]"] if one.dtype else []
+    facts.append(f"{number(one.low)} to {number(one.high)}")
+    if one.nonfinite:
+        facts.append(f"{count(one.nonfinite)} finite on one side only")
+    if one.nodes:
+        facts.append(f"other side: {places(one.nodes)}")
+    return ", ".join(facts)
+
+
+def _marking(one: Marking, width: int) -> Iterator[Line]:
+    outcome = "the outputs did not change" if one.unchanged else "the outputs changed, so it is not believed"
+    reason = f": {one.reason}" if one.reason else ""
+    yield from _wrapped(f"{places(one.tensors)}: {outcome}{reason} ({one.seconds:.1f} s)", 2, width)
+
+
+def _kept(names: Sequence[str], verbose: bool) -> str:
+    shown = names if verbose else names[:MOST]
+    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return f"in float32: {', '.join(shown)}{more} (--keep-fp32 FILE writes them)"
+
+
+def _effort(found: Diagnosis) -> str:
+    parts = [f"{found.compared} of {found.nodes} nodes compared"] if found.nodes else []
+    parts += [f"{found.samples} sample{'s' * (found.samples != 1)}"] if found.samples else []
+    parts += [f"{found.runs:.1f} runs of the model"] if found.runs else []
+    return ", ".join([*parts, f"{found.seconds:.1f} s"])
+
+
+# ------------------------------------------------------------------------------------------------------------ lines
+
+
+def _labeled(label: str, text: str, width: int, style: str = "") -> Iterator[Line]:
+    first, *rest = _wrap(text, width - 8)
+    yield line(f"  {label:<6}", (first, style))
+    yield from (line(" " * 8, (each, style)) for each in rest)
+
+
+def _wrapped(text: str, indent: int, width: int, style: str = "") -> Iterator[Line]:
+    first, *rest = _wrap(text, width - indent)
+    yield line(" " * indent, (first, style))
+    yield from (line(" " * (indent + 2), (each, style)) for each in rest)
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """Lines of a text. Names that are longer than a line stay whole, so that they can be copied."""
+    text = printable(text)
+    return textwrap.wrap(text, max(width - 2, 40), break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _more(number_of: int, what: str) -> Line:
+    return line(f"  … and {number_of} more {what} (--verbose lists them)", style="dim")

@@ -1,0 +1,1 @@
+"""Faults planted into models, and whether `onnxfix diagnose` and its peers find them."""

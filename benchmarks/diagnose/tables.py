@@ -1,0 +1,185 @@
+"""The tables of planted faults: by kind, by model, what was missed, and what was named where nothing was planted."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from acceptance.tables import markdown
+from network.tables import cell
+
+from diagnose.cases import CONTROLS
+from diagnose.choosing import Fault
+from diagnose.judging import AMONG
+
+FIRST, THREE = 0.90, 0.97
+"""Shares of the faults that are to be named first, and among three."""
+#: Causes that a model in half precision really has: a number of it leaves the range of the type, or cancels out.
+RANGES = frozenset({"overflow", "underflow", "saturation", "cancellation", "ill-conditioned", "hazard"})
+_LONGEST = 150
+
+
+@dataclass(frozen=True)
+class Row:
+    """A fault and what was said of it."""
+
+    fault: Fault
+    said: Mapping[str, Any]
+
+    @property
+    def place(self) -> int:
+        """The place at which it is named, 0 for not at all."""
+        return int(self.said["place"])
+
+
+def rows_of(faults: Sequence[Fault], results: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    """The faults that were measured."""
+    keys = {f"{fault.group}/{fault.key}": fault for fault in faults}
+    return [Row(fault, results[key]) for key, fault in keys.items() if key in results]
+
+
+def controls_of(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The results of models in which nothing was planted, by their keys."""
+    return {key: said for key, said in results.items() if key.rpartition("/")[2] in CONTROLS}
+
+
+def false_culprits(key: str, said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Culprits where nothing was planted. In half precision a range that is left is no false one."""
+    half = key.rpartition("/")[2] in ("fp16", "bf16")
+    return [one for one in said["culprits"] if not (half and one["cause"] in RANGES)]
+
+
+def line(key: str, said: Mapping[str, Any]) -> str:
+    """For people who watch."""
+    named = ", ".join(
+        f"{one['output']} ({_error(one)} {one['cause']})" for one in said["culprits"][:AMONG]
+    )
+    place = f" named {said['place'] or 'NOT'}" if "place" in said else ""
+    return f"{key}: {said['status']},{place} {said['seconds']:.1f} s: {named or said['reason'][-300:]}"
+
+
+def _error(culprit: Mapping[str, Any]) -> str:
+    """A share of the output's scale; infinity, which JSON has not, is None."""
+    return "∞" if culprit["own_error"] is None else f"{culprit['own_error']:.1e}"
+
+
+def _share(count: int, of: int) -> str:
+    return f"{count} ({count / of:.0%})" if of else "–"
+
+
+def _groups(rows: Sequence[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
+
+
+def _counted(rows: Sequence[Row]) -> list[object]:
+    return [
+        len(rows),
+        _share(sum(row.place == 1 for row in rows), len(rows)),
+        _share(sum(0 < row.place <= AMONG for row in rows), len(rows)),
+        f"{statistics.median(row.said['seconds'] for row in rows):.1f}",
+        f"{max(row.said['seconds'] for row in rows):.1f}",
+        f"{statistics.median(row.said.get('runs') or 0.0 for row in rows):.1f}",
+    ]
+
+
+_HEAD = ("faults", "named first", "among three", "seconds, median", "greatest", "runs of the model")
+
+
+def page(
+    rows: Sequence[Row], controls: Mapping[str, Mapping[str, Any]], trials: Mapping[str, int]
+) -> Iterator[str]:
+    """Markdown: totals, by kind, by model, the misses, the controls."""
+    first, three = (sum(0 < row.place <= most for row in rows) for most in (1, AMONG))
+    yield (
+        f"**Of {len(rows)} planted faults {_share(first, len(rows))} are named first, {_share(three, len(rows))} among "
+        f"three.**"
+    )
+    yield ""
+    yield from markdown(
+        ("kind", *_HEAD),
+        ([name, *_counted(own)] for name, own in sorted(_groups(rows, lambda row: row.fault.kind).items())),
+    )
+    yield ""
+    by_model = _groups(rows, lambda row: f"{row.fault.group}/{row.fault.model}")
+    yield from markdown(("model", *_HEAD), ([f"`{name}`", *_counted(own)] for name, own in by_model.items()))
+    yield ""
+    yield from _missed(rows)
+    yield ""
+    yield from _unplanted(controls)
+    yield ""
+    yield f"Tried, and not counted: {_uncounted(trials)}."
+
+
+def _uncounted(trials: Mapping[str, int]) -> str:
+    words: dict[str, int] = {}
+    for name, count in trials.items():
+        words[name.partition(": ")[2]] = words.get(name.partition(": ")[2], 0) + count
+    return ", ".join(f"{count} {name}" for name, count in sorted(words.items()) if name != "planted")
+
+
+def _missed(rows: Sequence[Row]) -> Iterator[str]:
+    missed = [row for row in rows if row.place != 1]
+    yield f"Not named first ({len(missed)}):" if missed else "All are named first."
+    if missed:
+        yield ""
+        yield from markdown(
+            ("model", "planted", "own error", "effect", "status", "place", "first culprit"),
+            (
+                [
+                    f"`{row.fault.model}`",
+                    cell(f"{row.fault.kind}: {row.fault.what}")[:_LONGEST],
+                    f"{row.fault.own:.1e}",
+                    f"{row.fault.effect:.1e}",
+                    row.said["status"],
+                    row.place or "–",
+                    cell(_first(row.said))[:_LONGEST],
+                ]
+                for row in missed
+            ),
+        )
+
+
+def _first(said: Mapping[str, Any]) -> str:
+    if not said["culprits"]:
+        return str(said["reason"])
+    one = said["culprits"][0]
+    return f"{one['op_type']} {one['node']} ({_error(one)}): {one['reason']}"
+
+
+def _unplanted(controls: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    yield "Where nothing was planted:"
+    yield ""
+    rows = []
+    for control in CONTROLS:
+        own = {key: said for key, said in controls.items() if key.endswith(f"/{control}")}
+        if own:
+            states: dict[str, int] = {}
+            for said in own.values():
+                states[said["status"]] = states.get(said["status"], 0) + 1
+            wrong = sum(bool(false_culprits(key, said)) for key, said in own.items())
+            seconds = statistics.median(said["seconds"] for said in own.values())
+            words = ", ".join(f"{count} {name}" for name, count in sorted(states.items()))
+            rows.append([control, len(own), words, wrong, f"{seconds:.1f}"])
+    yield from markdown(("held against", "models", "status", "with a false culprit", "seconds, median"), rows)
+    for key, said in controls.items():
+        for one in false_culprits(key, said)[:1]:
+            yield f"- {key}: {said['status']}, {cell(_first({**said, 'culprits': [one]}))}"
+
+
+def lacking(rows: Sequence[Row], controls: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What is not as it should be."""
+    found = []
+    for most, least in ((1, FIRST), (AMONG, THREE)):
+        named = sum(0 < row.place <= most for row in rows)
+        if named < least * len(rows):
+            found.append(f"{named} of {len(rows)} are among the first {most}: less than {least:.0%}")
+    found += [f"{key}: a false culprit" for key, said in controls.items() if false_culprits(key, said)]
+    found += [
+        f"{key}: {said['reason'][-200:]}" for key, said in controls.items() if said["status"] == "error"
+    ]
+    return found

@@ -1,0 +1,185 @@
+"""What computes a node's output on the other side, without what changes no value: constants folded, Casts set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, defs, helper
+
+from onnxfix.diagnosis.facts import Array, Evidence
+from onnxfix.diagnosis.terms import attributes
+from onnxfix.files.tensors import constant_node_array
+
+_STANDARD = ("", "ai.onnx")
+_LIMIT = 1 << 34
+"""Bytes of a constant that is looked at; they are in memory or mapped already."""
+
+#: Inputs of newer opsets that were attributes of another name in older ones.
+_ALIASES = {("Pad", "value"): "constant_value"}
+
+
+@dataclass(frozen=True)
+class Counterpart:
+    """``nodes`` are those that compute something from tensors that are not constant. ``constants`` are the values that
+    are known on the other side, by name; ``casts`` the numbers of the types that Casts there produce."""
+
+    nodes: tuple[NodeProto, ...]
+    constants: Mapping[str, Array]
+    casts: frozenset[int] = frozenset()
+
+
+def counterpart_of(evidence: Evidence) -> Counterpart:
+    """The other side's nodes, reduced to those that matter."""
+    known = dict(evidence.constants)
+    kept: list[NodeProto] = []
+    casts: set[int] = set()
+    own_type = evidence.node.op_type
+    for node in evidence.others:
+        folded = _folded(node, known)
+        if folded is not None:
+            known[node.output[0]] = folded
+        elif node.op_type == "Cast" and own_type != "Cast" and node.domain in _STANDARD:
+            casts.add(int(attributes(node).get("to", 0)))
+        elif node.op_type not in ("Identity", "Constant") or node.op_type == own_type:
+            kept.append(node)
+    return Counterpart(tuple(kept), known, frozenset(casts))
+
+
+def _folded(node: NodeProto, known: Mapping[str, Array]) -> Array | None:
+    """The node's value where it is constant and of a kind that exporters leave around weights; else None."""
+    if node.domain not in _STANDARD or len(node.output) != 1:
+        return None
+    if node.op_type == "Constant":
+        return constant_node_array(node, None, _LIMIT)
+    fold = _FOLDS.get(node.op_type)
+    arrays = [known[name] for name in node.input if name in known]
+    if fold is None or not arrays or len(arrays) != len(node.input):
+        return None
+    try:
+        return fold(arrays, attributes(node))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _cast(arrays: Sequence[Array], given: Mapping[str, Any]) -> Array:
+    with np.errstate(all="ignore"):
+        return arrays[0].astype(helper.tensor_dtype_to_np_dtype(given["to"]))
+
+
+def _unsqueezed(arrays: Sequence[Array], given: Mapping[str, Any]) -> Array:
+    axes = given["axes"] if len(arrays) < 2 else arrays[1].reshape(-1).tolist()
+    return np.expand_dims(arrays[0], tuple(axes))
+
+
+def _squeezed(arrays: Sequence[Array], given: Mapping[str, Any]) -> Array:
+    axes = given.get("axes") if len(arrays) < 2 else arrays[1].reshape(-1).tolist()
+    return np.squeeze(arrays[0], None if axes is None else tuple(axes))
+
+
+_FOLDS: dict[str, Callable[[Sequence[Array], Mapping[str, Any]], Array]] = {
+    "Identity": lambda arrays, given: arrays[0],
+    "Cast": _cast,
+    "Transpose": lambda arrays, given: arrays[0].transpose(given.get("perm")),
+    "Reshape": lambda arrays, given: arrays[0].reshape(arrays[1].tolist()),
+    "Unsqueeze": _unsqueezed,
+    "Squeeze": _squeezed,
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One setting or weight of a node. ``value`` is None where it is not known or not given.
+
+    ``weight`` is True for an input that is no setting: a weight, a bias, a table. ``name`` is the tensor's, where it is
+    an input; ``dynamic``: an input whose value is computed, and not known. ``default`` is what the schema states where
+    an attribute is not given.
+    """
+
+    value: Any = None
+    weight: bool = False
+    name: str = ""
+    dynamic: bool = False
+    default: Any = None
+
+
+#: Inputs that are settings: exporters and opsets store them as attributes or as constants.
+_SETTINGS = {
+    "axes", "axis", "constant_value", "depth", "ends", "k", "max", "min", "output_shape", "pads", "ratio", "repeats",
+    "roi", "scales", "shape", "sizes", "split", "starts", "steps", "training_mode",
+}  # fmt: skip
+
+
+def parameters(node: NodeProto, values: Mapping[str, Array], version: int) -> dict[str, Parameter]:
+    """A node's attributes, with the schema's defaults, and its inputs by their formal names.
+
+    ``values`` are the tensors that are known, and ``version`` the opset of the node's domain (0: the newest).
+    """
+    schema = _schema(node.op_type, "" if node.domain in _STANDARD else node.domain, version)
+    found: dict[str, Parameter] = {}
+    for name, default in schema.defaults.items():
+        found[_name(node, name)] = Parameter(default, default=default)
+    for name, value in attributes(node).items():
+        default = schema.defaults.get(name)
+        found[_name(node, name)] = Parameter(plain(value), default=default)
+    for i, name in enumerate(node.input):
+        formal = schema.formal(i)
+        if name:
+            found[formal] = Parameter(values.get(name), formal not in _SETTINGS, name, name not in values)
+    return found
+
+
+def _name(node: NodeProto, name: str) -> str:
+    return _ALIASES.get((node.op_type, name), name).lower()
+
+
+def plain(value: Any) -> Any:
+    """An attribute's value as numbers, text, a list of these, or an array; graphs as their bytes."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, (int, float, str)):
+        return value
+    if hasattr(value, "data_type"):
+        carrier = helper.make_node("Constant", [], ["value"])
+        carrier.attribute.append(helper.make_attribute("value", value))
+        return constant_node_array(carrier, None, _LIMIT)
+    if hasattr(value, "SerializeToString"):
+        return value.SerializeToString(deterministic=True)
+    return [plain(one) for one in value]
+
+
+@dataclass(frozen=True)
+class _Schema:
+    """Of an operator: the attributes' defaults, and the names of the inputs, lower case."""
+
+    defaults: Mapping[str, Any]
+    inputs: tuple[str, ...] = ()
+
+    def formal(self, number: int) -> str:
+        """The name of an input; further ones of a variadic input are numbered."""
+        if number < len(self.inputs) - 1 or (self.inputs and number == len(self.inputs) - 1):
+            return self.inputs[number]
+        return f"{self.inputs[-1] if self.inputs else 'input'}[{number}]"
+
+
+@cache
+def _schema(op_type: str, domain: str, version: int) -> _Schema:
+    try:
+        schema = defs.get_schema(op_type, version or defs.onnx_opset_version(), domain)
+    except defs.SchemaError:
+        return _Schema({})
+    defaults = {
+        name: plain(helper.get_attribute_value(one.default_value))
+        for name, one in schema.attributes.items()
+        if one.default_value.type
+    }
+    return _Schema(defaults, tuple(one.name.lower() for one in schema.inputs))
+
+
+def version_of(node: NodeProto, opsets: Mapping[str, int]) -> int:
+    """The opset of the node's domain; 0 where the model does not say."""
+    names = _STANDARD if node.domain in _STANDARD else (node.domain,)
+    return next((opsets[name] for name in names if name in opsets), 0)

@@ -1,0 +1,46 @@
+"""Numbers as people read them in tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+FEW = 3
+
+
+def number(value: float | None) -> str:
+    """Three significant digits; "-" for what was not measured."""
+    if value is None:
+        return "-"
+    return f"{value:.3g}"
+
+
+def bound(value: float) -> str:
+    """Three significant digits, rounded up: what the value passes."""
+    text = f"{value:.3g}"
+    if float(text) < value:
+        text = f"{value + 10.0 ** (math.floor(math.log10(value)) - 2) / 2:.3g}"
+    return text
+
+
+def share(value: float | None) -> str:
+    """Two significant digits: errors are no more exact than that."""
+    return "-" if value is None else f"{value:.2g}"
+
+
+def percent(value: float) -> str:
+    """A share as a percentage. Only what is all is 100 %, and only what is none 0 %."""
+    if 0.0 < value < 1.0:
+        value = min(max(value, 0.001), 0.999)
+    return f"{100 * value:.1f}".removesuffix(".0") + " %"
+
+
+def count(value: int) -> str:
+    """With separators of thousands."""
+    return f"{value:,}"
+
+
+def places(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    return f"{', '.join(names[:FEW])}{more}"

@@ -1,0 +1,263 @@
+"""Causes that lie in two models: what is planted in the second one is what is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxfix.diagnosis.explain import explain
+from onnxfix.diagnosis.facts import Evidence
+from support.evidence import evidence, normal
+from support.models import model
+
+LINEAR = "g (float[4,16] x) => (float[4,8] y) { y = MatMul(x, w) }"
+BIASED = "g (float[4,16] x) => (float[4,8] y) { y = Gemm(x, w, b) }"
+NORM = "g (float[2,3,16] x) => (float[2,3,16] y) { y = LayerNormalization<epsilon = 1e-05>(x, s, b) }"
+CONV = "g (float[1,2,8,8] x) => (float[1,4,a,b] y) { y = Conv<pads = [1, 1, 1, 1]>(x, w, b) }"
+
+
+def two(
+    before: str,
+    after: str,
+    feed: dict[str, Any],
+    mine: dict[str, Any],
+    theirs: dict[str, Any] | None = None,
+    **how: Any,
+) -> Evidence:
+    """Two models with weights of their own."""
+    opset, other_opset = how.get("opset", 20), how.get("other_opset", how.get("opset", 20))
+    other = model(after, opset=other_opset, **(mine if theirs is None else theirs))
+    return evidence(model(before, opset=opset, **mine), feed, other)
+
+
+# ------------------------------------------------------------------------------------------------------ two models
+
+
+def test_a_scaled_weight_is_named_with_its_factor():
+    w = normal(16, 8)
+    found = two(LINEAR, LINEAR, {"x": normal(4, 16, seed=1)}, {"w": w}, {"w": w * np.float32(1.01)})
+    cause, reason = explain(found)
+    assert cause == "weight"
+    assert "'w' is the first model's times 1.01 (128 elements)" in reason
+
+
+def test_one_element_of_a_weight_is_named_with_both_values():
+    w = normal(16, 8)
+    changed = w.copy()
+    changed[3, 5] = 7.5
+    cause, reason = explain(two(LINEAR, LINEAR, {"x": normal(4, 16, seed=1)}, {"w": w}, {"w": changed}))
+    assert cause == "weight"
+    assert f"1 of 128 elements differs at [3, 5]: {w[3, 5]:.5g} here and 7.5 there" in reason
+
+
+def test_a_transposed_square_weight_is_named():
+    w = normal(16, 16)
+    text = "g (float[4,16] x) => (float[4,16] y) { y = MatMul(x, w) }"
+    cause, reason = explain(two(text, text, {"x": normal(4, 16, seed=1)}, {"w": w}, {"w": w.T.copy()}))
+    assert (cause, "is transposed" in reason) == ("weight", True)
+
+
+def test_a_bias_that_is_zero_on_the_other_side():
+    b = normal(8, seed=3)
+    given = {"x": normal(4, 16, seed=1)}
+    w = normal(16, 8)
+    cause, reason = explain(two(BIASED, BIASED, given, {"w": w, "b": b}, {"w": w, "b": b * 0}))
+    assert (cause, "the bias 'b' is all zeros" in reason) == ("weight", True)
+
+
+def test_a_bias_that_the_other_side_does_not_have():
+    without = "g (float[1,2,8,8] x) => (float[1,4,a,b] y) { y = Conv<pads = [1, 1, 1, 1]>(x, w) }"
+    weights = {"w": normal(4, 2, 3, 3), "b": normal(4, seed=2)}
+    found = two(CONV, without, {"x": normal(1, 2, 8, 8, seed=1)}, weights, {"w": weights["w"]})
+    cause, reason = explain(found)
+    assert cause == "weight"
+    assert "the input b of Conv (b, 4 elements" in reason
+    assert "only in the first model" in reason
+
+
+def test_a_constant_node_is_a_weight_too_and_its_form_does_not_matter():
+    constant = "g (float[4,16] x) => (float[4,8] y) { w = Constant<value = float[16,8] w0 {%s}>()  y = MatMul(x, w) }"
+    w = normal(16, 8)
+    digits = ", ".join(f"{float(value)!r}" for value in w.reshape(-1))
+    given = {"x": normal(4, 16, seed=1)}
+    same = two(LINEAR, constant.replace("%s", digits), given, {"w": w}, {})
+    assert explain(same)[0] == "rounding"
+    other = ", ".join(f"{float(np.float32(value * np.float32(0.5)))!r}" for value in w.reshape(-1))
+    cause, reason = explain(two(LINEAR, constant.replace("%s", other), given, {"w": w}, {}))
+    assert (cause, "times 0.5" in reason) == ("weight", True)
+
+
+def test_a_weight_behind_a_transpose_is_compared_as_what_it_is():
+    turned = "g (float[4,16] x) => (float[4,8] y) { t = Transpose<perm = [1, 0]>(v)  y = MatMul(x, t) }"
+    w, given = normal(16, 8), {"x": normal(4, 16, seed=1)}
+    assert explain(two(LINEAR, turned, given, {"w": w}, {"v": w.T.copy()}))[0] == "rounding"
+    changed = w.T.copy()
+    changed[2, 9] += 1
+    cause, reason = explain(two(LINEAR, turned, given, {"w": w}, {"v": changed}))
+    assert (cause, "at [9, 2]" in reason) == ("weight", True)
+
+
+def test_a_weight_in_another_operator_is_found():
+    gemm = "g (float[4,16] x) => (float[4,8] y) { y = Gemm<transB = 1>(x, v) }"
+    changed = normal(16, 8).T.copy()
+    changed[2, 9] += 1
+    cause, reason = explain(
+        two(LINEAR, gemm, {"x": normal(4, 16, seed=1)}, {"w": normal(16, 8)}, {"v": changed})
+    )
+    assert (cause, "the weight 'w' differs: 1 of 128" in reason) == ("weight", True)
+
+
+def test_the_constant_of_a_commutative_operator_may_be_on_either_side():
+    before = "g (float[4] x) => (float[4] y) { y = Mul(x, c) }"
+    after = "g (float[4] x) => (float[4] y) { y = Mul(c, x) }"
+    given, c = {"x": normal(4, seed=1)}, normal(4)
+    assert explain(two(before, after, given, {"c": c}))[0] == "rounding"
+    cause, reason = explain(two(before, after, given, {"c": c}, {"c": c * np.float32(2)}))
+    assert (cause, "'c' is the first model's times 2" in reason) == ("weight", True)
+
+
+def test_a_mask_value_is_named():
+    text = "g (bool[2,4] m, float[2,4] x) => (float[2,4] y) { y = Where(m, x, v) }"
+    given = {"m": np.array([[True, False] * 2] * 2), "x": normal(2, 4)}
+    mine, theirs = {"v": np.float32(-np.inf)}, {"v": np.float32(-1e4)}
+    cause, reason = explain(two(text, text, given, mine, theirs))
+    assert cause == "weight"
+    assert "-inf here and -10000 there" in reason
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shape", "weights", "expected"),
+    [
+        (NORM, NORM.replace("1e-05", "0.1"), (2, 3, 16), {"s": normal(16), "b": normal(16)},
+         "epsilon of LayerNormalization is 1e-05 in the first model and 0.1"),
+        (
+            "g (float[4,4,4] x) => (float[4,4,4] y) { y = Transpose<perm = [0, 2, 1]>(x) }",
+            "g (float[4,4,4] x) => (float[4,4,4] y) { y = Transpose<perm = [1, 0, 2]>(x) }",
+            (4, 4, 4), {}, "perm of Transpose is [0, 2, 1] in the first model and [1, 0, 2]",
+        ),
+        (
+            "g (float[4,4] x) => (float[4,4] y) { y = Transpose(x) }",
+            "g (float[4,4] x) => (float[4,4] y) { y = Transpose<perm = [0, 1]>(x) }",
+            (4, 4), {}, "perm of Transpose is [1, 0] in the first model and [0, 1]",
+        ),
+        (
+            "g (float[4,4] x) => (float[4,4] y) { y = Softmax<axis = 0>(x) }",
+            "g (float[4,4] x) => (float[4,4] y) { y = Softmax(x) }",
+            (4, 4), {}, "axis of Softmax is 0 in the first model and 1",
+        ),
+        (CONV, CONV.replace("pads = [1, 1, 1, 1]", "pads = [2, 0, 1, 1]"), (1, 2, 8, 8),
+         {"w": normal(4, 2, 3, 3), "b": normal(4)}, "pads of Conv is [1, 1, 1, 1] in the first model and [2, 0, 1, 1]"),
+        (
+            "g (float[4,4] x) => (float[4,4] y) { y = Clip(x, low, high) }",
+            "g (float[4,4] x) => (float[4,4] y) { y = Clip(x, low) }",
+            (4, 4), {"low": np.float32(-1), "high": np.float32(0.5)},
+            "max of Clip is 0.5 in the first model and not given",
+        ),
+    ],
+    ids=["epsilon", "perm", "default-perm", "default-axis", "pads", "clip"],
+)  # fmt: skip
+def test_an_attribute_is_named_with_both_values(before, after, shape, weights, expected):
+    used = {name: value for name, value in weights.items() if name in after}
+    cause, reason = explain(two(before, after, {"x": normal(*shape, seed=5)}, weights, used))
+    assert cause == "attribute"
+    assert expected in reason
+
+
+def test_a_shape_that_differs_is_said():
+    before = "g (float[4,6] x) => (float[a,b] y) { y = ReduceSum<keepdims = 1>(x, axes) }"
+    found = two(before, before, {"x": normal(4, 6)}, {"axes": np.array([0])}, {"axes": np.array([1])})
+    cause, reason = explain(found)
+    assert cause == "attribute"
+    assert "axes of ReduceSum is [0] in the first model and [1]" in reason
+    assert "the shape [4, 1] instead of [1, 6]" in reason
+
+
+def test_stated_defaults_and_axes_from_the_end_are_no_difference():
+    before = "g (float[4,6] x) => (float[4,6] y) { y = Softmax(x) }"
+    after = "g (float[4,6] x) => (float[4,6] y) { y = Softmax<axis = 1>(x) }"
+    far = two(before, after, {"x": normal(4, 6)}, {})
+    assert explain(wrong_by(far, 0.1))[0] == "unknown"
+    explicit = CONV.replace(
+        "pads", 'auto_pad = "NOTSET", dilations = [1, 1], group = 1, strides = [1, 1], pads'
+    )
+    weights = {"w": normal(4, 2, 3, 3), "b": normal(4)}
+    far = two(CONV, explicit, {"x": normal(1, 2, 8, 8)}, weights)
+    assert explain(wrong_by(far, 0.1))[0] == "unknown"
+
+
+def test_an_attribute_of_an_old_opset_is_an_input_of_a_new_one():
+    before = "g (float[4,6] x) => (float[4,1] y) { y = ReduceSum<axes = [1]>(x) }"
+    after = "g (float[4,6] x) => (float[4,1] y) { y = ReduceSum(x, axes) }"
+    given, axes = {"x": normal(4, 6)}, {"axes": np.array([-1])}
+    same = two(before, after, given, {}, axes, opset=11, other_opset=13)
+    assert explain(wrong_by(same, 0.5))[0] == "unknown"
+    before = "g (float[4,4] x) => (float[a,b] y) { y = Pad<pads = [0, 1, 0, 0], value = 2.0>(x) }"
+    after = "g (float[4,4] x) => (float[a,b] y) { y = Pad(x, pads, v) }"
+    pads = np.array([0, 1, 0, 0])
+    found = two(
+        before, after, {"x": normal(4, 4)}, {}, {"pads": pads, "v": np.float32(3)}, opset=10, other_opset=13
+    )
+    cause, reason = explain(found)
+    assert (cause, "constant_value of Pad is 2 in the first model and 3" in reason) == ("attribute", True)
+
+
+def wrong_by(found: Evidence, amount: float) -> Evidence:
+    """The evidence with one element of what the other side computed moved."""
+    name = next(iter(found.truth))
+    own = np.array(found.own[name])
+    own.reshape(-1)[3] += np.asarray(amount, own.dtype)
+    return replace(found, own={name: own})
+
+
+def test_another_operator_and_another_structure_are_told_apart():
+    relu = "g (float[4,16] x) => (float[4,16] y) { y = Relu(x) }"
+    gelu = "g (float[4,16] x) => (float[4,16] y) { y = Gelu(x) }"
+    given = {"x": normal(4, 16)}
+    cause, reason = explain(two(relu, gelu, given, {}))
+    assert (cause, "Relu in the first model is computed by Gelu" in reason) == ("operator", True)
+    several = "g (float[4,16] x) => (float[4,16] y) { s = Sigmoid(x)  y = Mul(x, s) }"
+    cause, reason = explain(two(relu, several, given, {}))
+    assert (cause, "computed by Sigmoid, Mul" in reason) == ("structure", True)
+
+
+def test_a_node_that_the_other_side_leaves_out():
+    add = "g (float[4,16] x) => (float[4,16] y) { y = Add(x, c) }"
+    none = "g (float[4,16] x) => (float[4,16] y) { y = Identity(x) }"
+    cause, reason = explain(two(add, none, {"x": normal(4, 16)}, {"c": normal(16, seed=2)}, {}))
+    assert cause == "operator"
+    assert "returns the input 'x' of Add unchanged without 'c'" in reason
+
+
+def test_swapped_operands():
+    before = "g (float[4] a, float[4] b) => (float[4] y) { y = Sub(a, b) }"
+    after = "g (float[4] a, float[4] b) => (float[4] y) { y = Sub(b, a) }"
+    cause, reason = explain(two(before, after, {"a": normal(4), "b": normal(4, seed=1)}, {}))
+    assert (cause, "the operands of Sub are swapped" in reason) == ("operator", True)
+
+
+def test_a_lower_precision_in_the_second_model_is_seen_by_its_casts():
+    wrapped = (
+        "g (float[4,16] x) => (float[4,8] y) { h = Cast<to = 10>(x)  v = Cast<to = 10>(w)  z = MatMul(h, v)"
+        "  y = Cast<to = 1>(z) }"
+    )
+    for scale, expected in ((1.0, "precision"), (5e4, "overflow")):
+        x, w = normal(4, 16, scale=scale), normal(16, 8)
+        found = two(LINEAR, wrapped, {"x": x}, {"w": w})
+        with np.errstate(all="ignore"):  # ONNX Runtime removes such Casts on a CPU
+            own = (x.astype(np.float16) @ w.astype(np.float16)).astype(np.float32)
+        cause, reason = explain(replace(found, own={"y": own}))
+        assert cause == expected
+        assert "float16" in reason
+
+
+def test_the_same_in_other_words_is_rounding():
+    before = "g (float[8,64] x) => (float[8,64] y) { y = Softmax<axis = 1>(x) }"
+    after = (
+        "g (float[8,64] x) => (float[8,64] y) { m = ReduceMax(x, a)  d = Sub(x, m)  e = Exp(d)  s = ReduceSum(e, a)"
+        "  y = Div(e, s) }"
+    )
+    cause, reason = explain(two(before, after, {"x": normal(8, 64, scale=3)}, {}, {"a": np.array([1])}))
+    assert (cause, "rounding of float32" in reason) == ("rounding", True)

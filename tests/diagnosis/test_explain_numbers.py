@@ -1,0 +1,236 @@
+"""Causes that lie in the numbers: range, precision, conditioning, kernels; and hazards that rules name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxfix.diagnosis.explain import explain
+from onnxfix.diagnosis.findings import Hazard
+from onnxfix.diagnosis.rounding import to_tf32
+from onnxfix.place import Place
+from onnxfix.rule import Severity
+from support.evidence import evidence, normal
+from support.models import model
+
+# ---------------------------------------------------------------------------------------------------- half precision
+
+
+def low(text: str, feed: dict[str, Any], against: Any = "fp16", **weights: Any) -> tuple[str, str]:
+    return explain(evidence(model(text, **weights), feed, against=against))
+
+
+def test_a_square_that_float16_cannot_hold():
+    x = normal(2, 4)
+    x[1, 2] = 285.0
+    cause, reason = low("g (float[2,4] x) => (float[2,4] y) { y = Mul(x, x) }", {"x": x})
+    assert cause == "overflow"
+    assert "float16 ends at 65504: the output reaches 81225 at [1, 2]" in reason
+    assert "one value is beyond" in reason
+
+
+def test_an_input_that_float16_cannot_hold_is_named():
+    x = normal(2, 4)
+    x[0, 1] = 3e5
+    cause, reason = low("g (float[2,4] x) => (float[2,4] y) { y = Mul(x, c) }", {"x": x}, c=np.float32(1e-3))
+    assert cause == "overflow"
+    assert "the input 'x' reaches 300000 at [0, 1]" in reason
+
+
+def test_bfloat16_does_not_overflow_there():
+    x = normal(2, 4)
+    x[1, 2] = 285.0
+    cause, reason = low("g (float[2,4] x) => (float[2,4] y) { y = Mul(x, x) }", {"x": x}, "bf16")
+    assert (cause, "bfloat16" in reason) == ("precision", True)
+
+
+def test_an_epsilon_that_float16_rounds_to_zero():
+    given = {"x": np.zeros((2, 4), np.float32)}
+    cause, reason = low("g (float[2,4] x) => (float[2,4] y) { y = Add(x, e) }", given, e=np.float32(1e-8))
+    assert cause == "underflow"
+    assert "8 of them become 0" in reason
+
+
+def test_a_divisor_that_float16_rounds_to_zero():
+    given = {"x": normal(2, 4, seed=1) + 3, "d": np.full((2, 4), 2e-8, np.float32)}
+    cause, reason = low("g (float[2,4] x, float[2,4] d) => (float[2,4] y) { y = Div(x, d) }", given)
+    assert cause == "overflow"  # 3 / 2e-8 is beyond float16 as well
+    given = {"x": np.full((2, 4), 1e-4, np.float32), "d": np.full((2, 4), 2e-8, np.float32)}
+    cause, reason = low("g (float[2,4] x, float[2,4] d) => (float[2,4] y) { y = Div(x, d) }", given)
+    assert cause == "underflow"
+    assert "the input 'd'" in reason
+    assert "8 of them become 0" in reason
+
+
+def test_a_mean_that_is_far_larger_than_the_deviation_cancels_out():
+    x = normal(4, 64) * np.float32(0.01) + 30
+    mean = x.mean(axis=1, keepdims=True, dtype=np.float32)
+    text = "g (float[4,64] x, float[4,1] m) => (float[4,64] y) { y = Sub(x, m) }"
+    cause, reason = low(text, {"x": x, "m": mean})
+    assert cause == "cancellation"
+    assert "cancel out" in reason
+    assert "loses 3." in reason
+
+
+def test_a_sum_that_cancels_out_in_float32():
+    x = normal(4, 1000, scale=1000.0)
+    x[:, 500:] = -x[:, :500] + normal(4, 500, seed=2, scale=1e-3)
+    text = "g (float[4,1000] x) => (float[4] y) { y = ReduceSum<keepdims = 0>(x, a) }"
+    truth = model(text, a=np.array([1]))
+    other = x[:, np.random.default_rng(1).permutation(1000)].astype(np.float32)
+    summed = np.zeros(4, np.float32)
+    for column in other.T:
+        summed += column
+    cause, reason = explain(evidence(truth, {"x": x}, own={"y": summed}, against="ort-cpu"))
+    assert (cause, "cancel out" in reason) == ("cancellation", True)
+
+
+def test_a_sum_without_cancellation_is_precision():
+    text = "g (float[4,64] x) => (float[4] y) { y = ReduceMean<keepdims = 0>(x, a) }"
+    cause, reason = low(text, {"x": np.abs(normal(4, 64))}, a=np.array([1]))
+    assert (cause, "roundings of float16" in reason) == ("precision", True)
+
+
+def test_a_function_that_amplifies_rounding_is_ill_conditioned():
+    cause, reason = low(
+        "g (float[2,64] x) => (float[2,64] y) { y = Sin(x) }", {"x": normal(2, 64, scale=200.0)}
+    )
+    assert cause == "ill-conditioned"
+    assert "move the truth itself by" in reason
+
+
+def test_a_function_of_known_conditioning_is_not():
+    cause, _ = low("g (float[2,64] x) => (float[2,64] y) { y = Tanh(x) }", {"x": normal(2, 64)})
+    assert cause == "precision"
+
+
+# ----------------------------------------------------------------------------------------------------------- ranges
+
+
+def test_a_cast_of_what_int32_cannot_hold():
+    text = "g (float[4] x) => (int64[4] y) { y = Cast<to = 7>(x) }"
+    x = np.array([1, 2, 3e9, 4], np.float32)
+    clamped = np.array([1, 2, 2**31 - 1, 4])
+    cause, reason = explain(evidence(model(text), {"x": x}, own={"y": clamped}, against="trt-network"))
+    assert cause == "saturation"
+    assert "int32 holds -2147483648 to 2147483647: Cast gets 3e+09 at [2]" in reason
+
+
+def test_integers_beyond_int32():
+    text = "g (int64[3] x) => (int64[3] y) { y = Mul(x, x) }"
+    x = np.array([1, 70000, 3])
+    wrapped = (x * x).astype(np.int32).astype(np.int64)
+    cause, reason = explain(evidence(model(text), {"x": x}, own={"y": wrapped}, against="trt-gpu"))
+    assert (cause, "int32 ends at 2147483647" in reason) == ("saturation", True)
+
+
+def test_a_quantizer_that_saturates_at_another_value():
+    text = "g (float[4] x) => (uint8[4] y) { y = QuantizeLinear(x, s, z) }"
+    truth = model(text, s=np.float32(0.1), z=np.uint8(0))
+    x = np.array([1.0, 5.0, 20.0, 2.0], np.float32)
+    as_int8 = np.clip(np.round(x / 0.1), -128, 127).astype(np.int8)
+    cause, reason = explain(evidence(truth, {"x": x}, own={"y": as_int8}, against="trt-network"))
+    assert cause == "saturation"
+    assert "20 at [2] is 200.0 steps" in reason
+
+
+def test_a_quantizer_within_its_range_is_no_saturation():
+    text = "g (float[4] x) => (uint8[4] y) { y = QuantizeLinear(x, s, z) }"
+    truth = model(text, s=np.float32(0.1), z=np.uint8(0))
+    x = np.array([1.0, 5.0, 6.0, 2.0], np.float32)
+    off = np.array([10, 50, 90, 20], np.uint8)
+    assert explain(evidence(truth, {"x": x}, own={"y": off}, against="trt-network"))[0] == "import"
+
+
+# ---------------------------------------------------------------------------------------------------------- kernels
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Gemm", "Conv"])
+def test_products_of_tensor_float_32_are_recognized(op):
+    if op == "Conv":
+        text = "g (float[1,8,9,9] x) => (float[1,4,a,b] y) { y = Conv<pads = [1, 0, 2, 1], strides = [2, 1]>(x, w) }"
+        x, w = normal(1, 8, 9, 9, seed=1), normal(4, 8, 3, 3)
+    else:
+        text = f"g (float[16,64] x) => (float[16,8] y) {{ y = {op}(x, w) }}"
+        x, w = normal(16, 64, seed=1), normal(64, 8)
+    truth = model(text, w=w)
+    rounded = model(text, w=to_tf32(w).astype(np.float32))
+    own = evidence(truth, {"x": to_tf32(x).astype(np.float32)}, rounded).own
+    cause, reason = explain(evidence(truth, {"x": x}, own=own, against="trt-gpu"))
+    assert cause == "kernel"
+    assert "TF32: rounding the factors to 10 bits gives" in reason
+
+
+def test_another_order_of_sums_is_a_kernel_and_not_tf32():
+    x, w = normal(8, 4096, seed=1), normal(4096, 4)
+    text = "g (float[8,4096] x) => (float[8,4] y) { y = MatMul(x, w) }"
+    own = np.zeros((8, 4), np.float32)
+    for k in range(4096):
+        own += x[:, k : k + 1] * w[k]
+    found = evidence(model(text, w=w), {"x": x}, own={"y": own}, against="trt-gpu")
+    found = replace(found, error=replace(found.error, noise=0.0))
+    cause, reason = explain(found)
+    assert cause in ("kernel", "rounding")
+    assert "TF32" not in reason
+
+
+def test_tf32_is_no_excuse_on_a_cpu_or_for_a_wrong_weight():
+    text = "g (float[16,64] x) => (float[16,8] y) { y = MatMul(x, w) }"
+    x, w = normal(16, 64, seed=1), normal(64, 8)
+    own = (to_tf32(x) @ to_tf32(w)).astype(np.float32)
+    found = evidence(model(text, w=w), {"x": x}, own={"y": own}, against="ort-cpu")
+    assert explain(found)[0] == "unknown"
+    own = x @ (w * np.float32(1.01))
+    found = evidence(model(text, w=w), {"x": x}, own={"y": own}, against="trt-gpu")
+    assert explain(found)[0] == "unknown"
+
+
+def test_products_near_each_other_are_rounding():
+    text = "g (float[16,64] x) => (float[16,8] y) { y = MatMul(x, w) }"
+    x, w = normal(16, 64, seed=1), normal(64, 8)
+    own = (x.astype(np.float64) @ w.astype(np.float64)).astype(np.float32)
+    assert explain(evidence(model(text, w=w), {"x": x}, own={"y": own}, against="trt-gpu"))[0] == "rounding"
+
+
+# ---------------------------------------------------------------------------------------------------------- hazards
+
+
+def hazard(code: str, severity: Severity, **more: Any) -> Hazard:
+    return Hazard(code, "some-rule", severity, Place((), "", "Relu", "y", 0), "is read differently", **more)
+
+
+def test_a_known_hazard_comes_first_where_tensorrt_reads_the_model():
+    truth = model("g (float[4,16] x) => (float[4,16] y) { y = Relu(x) }")
+    x = normal(4, 16)
+    for against in ("trt-network", "trt-gpu"):
+        found = evidence(
+            truth, {"x": x}, own={"y": x}, against=against, findings=[hazard("OPS010", Severity.ERROR)]
+        )
+        cause, reason = explain(found)
+        assert cause == "hazard"
+        assert reason.startswith("OPS010 some-rule: is read differently")
+    # In two models, what TensorRT would read differently explains nothing.
+    found = evidence(truth, {"x": x}, own={"y": x}, findings=[hazard("OPS010", Severity.ERROR)])
+    assert explain(found)[0] == "operator"
+
+
+def test_a_finding_of_no_consequence_is_no_cause():
+    truth = model("g (float[4,16] x) => (float[4,16] y) { y = Relu(x) }")
+    some = [hazard("GRA011", Severity.INFO)]
+    own = {"y": normal(4, 16, seed=9)}
+    found = evidence(truth, {"x": normal(4, 16)}, own=own, against="trt-network", findings=some)
+    assert explain(found)[0] == "import"
+
+
+def test_equal_values_are_equal():
+    x = normal(4, 16)
+    found = evidence(
+        model("g (float[4,16] x) => (float[4,16] y) { y = Relu(x) }"),
+        {"x": x},
+        own={"y": np.maximum(x, 0)},
+        against="ort-cpu",
+    )
+    assert explain(found) == ("rounding", "both sides compute the same from the same inputs")

@@ -1,0 +1,347 @@
+"""What a diagnosis looks like as text, and which keys its JSON has."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxfix.diagnosis.keep import Kept, keep_line, keep_text
+from onnxfix.diagnosis.records import (
+    Culprit,
+    Diagnosis,
+    ErrorHistogram,
+    Histogram,
+    Marking,
+    NodeError,
+    OutputComparison,
+)
+from onnxfix.diagnosis.statistics import compare_output
+from onnxfix.place import Place
+from onnxfix.report.render import diagnosis
+from onnxfix.report.render.bars import error_lines, value_lines
+from onnxfix.report.render.diagnosis import diagnosis_json, diagnosis_lines, show_diagnosis
+from onnxfix.report.render.numbers import bound, percent, share
+
+TRUTH = np.array([[1.0, 2.0, 3.0], [4.0, 8.0, 6.0]], np.float32)
+OTHER = np.array([[1.0, 2.5, 3.0], [4.0, 5.0, np.nan]], np.float32)
+POW = NodeError(
+    Place((), "/norm/Pow", "Pow", "/norm/Pow_output_0", 12),
+    own_error=1.0,
+    own_abs=3.2,
+    noise=1.1e-7,
+    input_error=0.0,
+    output_error=1.0,
+    effect=0.21,
+    shape=(2, 8, 64),
+    dtype="float32",
+    low=-3.1,
+    high=4.25,
+    nonfinite=1024,
+    nodes=("POWER", "b", "c", "d"),
+)
+ADD = NodeError(
+    Place(("then_branch of If h",), "", "Add", "h", 13),
+    3e-5,
+    noise=1e-7,
+    input_error=0.5,
+    output_error=0.75,
+    dtype="float32",
+)
+CULPRIT = Culprit(
+    POW,
+    "import",
+    "TensorRT computes pow(|x|, 3) there: -3.1 at [0, 1, 2] becomes 29.8 and is -29.8 in the truth, and so on for "
+    "every negative base",
+    "onnxfix apply decoder.onnx -o fixed.onnx repairs it (OPS042, exact)",
+    "OPS042",
+    "exact",
+)
+FOUND = Diagnosis(
+    "decoder.onnx",
+    "trt-network",
+    "",
+    "differ",
+    "/norm/Pow: what TensorRT computes there",
+    samples=2,
+    outputs=(
+        compare_output("same", [(TRUTH, TRUTH)]),
+        compare_output("logits", [(TRUTH, TRUTH), (TRUTH, OTHER)], noise=2e-7),
+        compare_output("words", [(np.array(["a", "b"]), np.array(["a", "c"]))]),
+    ),
+    culprits=(CULPRIT,),
+    begins=(POW,),
+    table=(POW, ADD),
+    markings=(Marking(("a", "b"), True, 2.1), Marking(("c",), False, 1.0, "logits moved by 0.2")),
+    keep_fp32=("/norm/Pow",),
+    notes=("nodes that stay in float32: 2 Pow",),
+    nodes=114,
+    compared=110,
+    runs=3.21,
+    seconds=4.06,
+    environment={"onnxruntime": "1.30.0"},
+)
+GOLDEN = """\
+decoder.onnx against trt-network  differs: 1 node computes something else, first /norm/Pow (import)
+  node  /norm/Pow (Pow, output /norm/Pow_output_0): own error 1 of its scale
+  why   TensorRT computes pow(|x|, 3) there: -3.1 at [0, 1, 2] becomes 29.8
+        and is -29.8 in the truth, and so on for every negative base
+  do    onnxfix apply decoder.onnx -o fixed.onnx repairs it (OPS042, exact)
+outputs
+  logits  float32 [2, 3]  3 of 12 elements differ
+    absolute error  max 3  mean 0.318  p99 3  (scale 8, rounding 2e-07)
+    relative error  max 0.375  mean 0.0568  p99 0.375
+    cosine 0.981434, SNR 13.8 dB, argmax agrees in 75 % of rows
+    worst at [1, 2] of sample 2: 6.0 in the truth, nan on the other side
+    not finite: none in the truth, 1 NaN from [1, 2] on the other side
+    passes with no tolerance
+  words  string [2]  1 of 2 elements differ
+    worst at [1]: b in the truth, c on the other side
+    passes with no tolerance
+  … and 1 more outputs, all identical (--verbose lists them)
+begins at
+  /norm/Pow (Pow, output /norm/Pow_output_0): 1 of its scale, 0 at its inputs
+worst nodes
+         own  rounding        in       out         x    effect  node
+           1   1.1e-07         0         1         -      0.21  /norm/Pow (Pow, output /norm/Pow_output_0)
+        float32 [2, 8, 64], -3.1 to 4.25, 1,024 finite on one side only, other
+          side: POWER, b, c and 1 more
+       3e-05     1e-07       0.5      0.75       1.5         -  then_branch of If h / h (Add)
+        float32 [], 0 to 0
+marked builds
+  a, b: the outputs did not change (2.1 s)
+  c: the outputs changed, so it is not believed: logits moved by 0.2 (1.0 s)
+  keep  in float32: /norm/Pow (--keep-fp32 FILE writes them)
+  note  nodes that stay in float32: 2 Pow
+  110 of 114 nodes compared, 2 samples, 3.2 runs of the model, 4.1 s"""
+
+
+def shown(found: Diagnosis, **options: Any) -> str:
+    return "\n".join(line.plain for line in diagnosis_lines(found, **{"width": 80, **options}))
+
+
+def test_the_headline_comes_first() -> None:
+    assert shown(FOUND) == GOLDEN
+
+
+def test_quiet_is_the_first_line() -> None:
+    assert shown(FOUND, quiet=True) == GOLDEN.splitlines()[0]
+
+
+def test_verbose_adds_all_outputs_and_histograms() -> None:
+    text = shown(FOUND, verbose=True)
+    assert "  same  float32 [2, 3]  identical" in text
+    assert "… and" not in text
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if "values" in line)
+    assert lines[start : start + 13] == [
+        "    values        truth                   other side",
+        "       1 to 1.88  ############ 2          ############ 2",
+        "    1.88 to 2.75  ############ 2          ############ 2",
+        "    2.75 to 3.62  ############ 2          ############ 2",
+        "    3.62 to 4.5   ############ 2          ############ 2",
+        "     4.5 to 5.38                          ###### 1",
+        "    5.38 to 6.25  ############ 2          ###### 1",
+        "    6.25 to 7.12",
+        "    7.12 to 8     ############ 2          ###### 1",
+        "    errors",
+        "    none        #################################### 9",
+        "    0.1 to 1    #### 1",
+        "      1 to 10   #### 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "tolerance", "complete", "first", "second"),
+    [
+        ("agree", None, True, "agrees: every output is bit-identical", ""),
+        ("rounding", 3e-6, True, "agrees up to rounding", "  do    nothing: a tolerance of 3e-06 of each"),
+        ("unexplained", None, True, "differs, and no node alone shows why", "  why   because"),
+        ("unknown", None, False, "could not be found out: because (interrupted; this was found until", ""),
+    ],
+)
+def test_every_status_has_its_headline(
+    status: Any, tolerance: float | None, complete: bool, first: str, second: str
+) -> None:
+    found = Diagnosis("m.onnx", "fp16", "", status, "because", tolerance=tolerance, complete=complete)
+    lines = shown(found).splitlines()
+    assert lines[0].startswith(f"m.onnx against fp16  {first}")
+    assert lines[1].startswith(second) if second else len(lines) == 2
+
+
+def test_names_cannot_forge_lines_or_move_the_cursor() -> None:
+    evil = "x\n  do    rm -rf /\x1b[2J"
+    error = replace(POW, place=Place((), evil, "Pow", evil), nodes=(evil,))
+    found = replace(
+        FOUND,
+        path=evil,
+        culprits=(replace(CULPRIT, error=error, reason=evil, advice=evil),),
+        table=(error,),
+        outputs=(replace(FOUND.outputs[1], name=evil, values=(evil, evil)),),
+        notes=(evil,),
+        keep_fp32=(evil,),
+        markings=(Marking((evil,), True),),
+    )
+    for line in diagnosis_lines(found, verbose=True):
+        assert "\x1b" not in line.plain
+        assert "\n" not in line.plain
+        assert not line.plain.startswith("  do    rm")
+
+
+def test_prose_keeps_to_the_width() -> None:
+    for width in (60, 72, 100, 140):
+        for line in shown(FOUND, width=width).splitlines()[1:]:
+            assert len(line) <= width or "norm/Pow (Pow" in line or "node" in line or "h (Add)" in line, line
+
+
+def test_many_outputs_and_nodes_are_counted() -> None:
+    outputs = tuple(replace(FOUND.outputs[1], name=f"past.{n}", max_abs=float(n)) for n in range(20))
+    text = shown(replace(FOUND, outputs=(*outputs, FOUND.outputs[0]), table=(ADD,) * 9, begins=(POW,) * 7))
+    assert "… and 16 more outputs, 1 of them identical (--verbose lists them)" in text
+    assert "… and 4 more nodes" in text
+    assert "… and 2 more nodes" in text
+
+
+def test_the_worst_output_comes_first() -> None:
+    near = compare_output("near", [(TRUTH, TRUTH * np.float32(1.001))])
+    far = compare_output("far", [(TRUTH * np.float32(1e-6), TRUTH * np.float32(2e-6))])
+    lines = shown(replace(FOUND, outputs=(near, FOUND.outputs[0], far))).splitlines()
+    names = [line.split()[0] for line in lines if line.endswith("elements differ")]
+    assert names == ["far", "near"]
+
+
+def test_a_closed_terminal_is_no_width(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "61")
+    show_diagnosis(FOUND)
+    assert capsys.readouterr().out == shown(FOUND, width=diagnosis.WIDTH) + "\n"
+
+
+# ------------------------------------------------------------------------------------------------------------- JSON
+
+NODE = {"node": str, "op_type": str, "output": str, "own_error": (float, str), "own_abs": (float, str)}
+NODE |= {"noise": float, "input_error": (float, type(None)), "output_error": (float, type(None))}
+NODE |= {"effect": (float, type(None)), "amplification": (float, type(None)), "shape": list, "dtype": str}
+NODE |= {
+    "low": (int, float),
+    "high": (int, float),
+    "nonfinite": int,
+    "nodes": list,
+    "feed": int,
+    "place": dict,
+}
+CULPRIT_KEYS = {**NODE, "cause": str, "reason": str, "advice": str, "rule": str, "fix": str}
+TOP = {
+    "schema": int, "exit_code": int, "versions": dict, "path": str, "against": str, "other": str, "status": str,
+    "reason": str, "cause": str, "truth": str, "samples": int, "outputs": list, "culprits": list, "begins": list,
+    "table": list, "markings": list, "tolerance": (float, type(None)), "keep_fp32": list, "notes": list, "nodes": int,
+    "compared": int, "runs": float, "seconds": float, "complete": bool,
+}  # fmt: skip
+
+
+def checked(value: dict[str, Any], kinds: dict[str, Any]) -> None:
+    assert value.keys() == kinds.keys()
+    for key, kind in kinds.items():
+        assert isinstance(value[key], kind), key
+
+
+def test_the_keys_of_the_json() -> None:
+    text = diagnosis_json(FOUND)
+    assert text.isascii()
+    data = json.loads(text)
+    checked(data, TOP)
+    assert list(data)[:3] == ["schema", "exit_code", "versions"]
+    assert data["versions"].keys() == {"onnxfix", "onnx", "onnxruntime"}
+    assert (data["status"], data["exit_code"]) == ("differ", 1)
+    for one in data["culprits"]:
+        checked(one, CULPRIT_KEYS)
+    for one in (*data["begins"], *data["table"]):
+        checked(one, NODE)
+    for one in data["outputs"]:
+        assert one.keys() == {field.name for field in fields(OutputComparison)} | {"same"}
+    assert [one["same"] for one in data["outputs"]] == [True, False, False]
+    first = data["culprits"][0]
+    assert (first["node"], first["op_type"], first["output"], first["own_error"], first["cause"]) == (
+        "/norm/Pow",
+        "Pow",
+        "/norm/Pow_output_0",
+        1.0,
+        "import",
+    )
+    assert data["table"][1]["node"] == "h"  # it has no name of its own
+    assert data["table"][1]["amplification"] == 1.5
+
+
+def test_numbers_that_are_not_finite_are_strings() -> None:
+    data = json.loads(
+        diagnosis_json(replace(FOUND, table=(replace(POW, own_error=math.inf, low=-math.inf),)))
+    )
+    assert (data["table"][0]["own_error"], data["table"][0]["low"]) == ("inf", "-inf")
+
+
+# ------------------------------------------------------------------------------------------------- parts of the text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0441, "0.0441"), (0.04407, "0.0441"), (0.04411, "0.0442"), (9.991, "10"), (2.0, "2")],
+)
+def test_bounds_are_rounded_up(value: float, text: str) -> None:
+    assert bound(value) == text
+
+
+def test_bounds_hold_what_they_bound() -> None:
+    for value in np.random.default_rng(0).uniform(0.0, 1.0, 500) ** 20 * 1e5:
+        assert value <= float(bound(float(value))) <= value * 1.011
+
+
+def test_only_all_is_all() -> None:
+    assert [percent(value) for value in (0.0, 1e-9, 0.125, 0.9999, 1.0)] == [
+        "0 %", "0.1 %", "12.5 %", "99.9 %", "100 %"
+    ]  # fmt: skip
+    assert share(None) == "-"
+
+
+def test_bars_show_what_is_not_nothing() -> None:
+    found = Histogram(tuple(map(float, range(17))), (1, *[0] * 14, 10000), (0,) * 16)
+    lines = list(value_lines(found, 80))
+    assert re.search(r" # 1$", lines[1])
+    assert lines[2].endswith("to 4")
+    assert list(value_lines(None, 80)) == []
+    errors = list(error_lines(ErrorHistogram((0.1, 1.0, 10.0), (3, 5000), 2), 80))
+    assert [line.split()[-1] for line in errors] == ["errors", "2", "3", "5,000"]
+    assert list(error_lines(ErrorHistogram(zeros=3), 80)) == []
+
+
+# ------------------------------------------------------------------------------------------------------ keep_fp32.txt
+
+
+@pytest.mark.parametrize(
+    "name", ["/Add", "/layers.0/attn/MatMul_1", "a b", "x[0]*(y)+z$^|{2}?\\#", "naïve", "#1"]
+)
+def test_a_line_matches_its_name_alone(name: str) -> None:
+    line = keep_line(name)
+    assert re.match(line, name)  # as AutoCast matches
+    assert not re.match(line, name + "_1")
+    assert not re.match(line, name.replace(".", "x") + "x")
+    assert len(line.split()) == 1  # for $(cat keep_fp32.txt)
+    kept = Kept(keep_text([name, name, ""]))
+    assert len(kept.lines) == 1
+    assert name in kept
+    assert name + "_1" not in kept
+
+
+def test_a_file_of_names_and_patterns() -> None:
+    kept = Kept("# by hand\n/layers.0/Add\n\n/layers\\.\\d+/Softmax\nmodel/x+y\n")
+    assert "/layers.0/Add" in kept
+    assert "/layers.11/Softmax" in kept
+    assert "model/x+y" in kept
+    assert "/layers.0/Add_1" not in kept
+    assert "" not in kept
+    assert "a[0" in Kept("a[0")  # a name that is no expression
+    with pytest.raises(ValueError, match=r"'\^a\[0\$' is not a regular expression"):
+        Kept("^a[0$")

@@ -1,7 +1,7 @@
 """onnxfix repairs ONNX models before they go to NVIDIA TensorRT, and proves that they still are the same models.
 
-``check``, ``apply``, ``verify``, ``diagnose``, ``precision`` and ``lift`` are the command line's verbs as functions. Everything is
-imported on first use, so that ``import onnxfix`` costs nothing.
+``check``, ``apply``, ``verify``, ``diagnose``, ``precision`` and ``lift`` are the command line's verbs as functions.
+Everything is imported on first use, so that ``import onnxfix`` costs nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from onnxfix.trt.records import TrtOptions
 
 __all__ = [
-    "Diagnosis", "Example", "Fix", "Lowering", "Match", "ModelError", "OnnxfixError", "Report", "Rule", "Safety", "Severity",
-    "TrtOptions", "UsageError", "__version__", "apply", "check", "diagnose", "lift", "precision", "verify",
+    "Diagnosis", "Example", "Fix", "Lowering", "Match", "ModelError", "OnnxfixError", "Report", "Rule", "Safety",
+    "Severity", "TrtOptions", "UsageError", "__version__", "apply", "check", "diagnose", "lift", "precision", "verify",
 ]  # fmt: skip
 
 _HOME = {

@@ -16,8 +16,8 @@ from onnxfix.options import Fixes, Output, Rules, RunOptions, Specialization, Ve
 if TYPE_CHECKING:
     from onnxfix.diagnosis.lowered import Low
     from onnxfix.diagnosis.records import Against, Diagnosis
+    from onnxfix.lowering.records import IoTypes, Lowering
     from onnxfix.pipeline.opening import Source
-    from onnxfix.precision.records import IoTypes, Lowering
     from onnxfix.report.report import Report
     from onnxfix.trt.records import TrtOptions
 
@@ -281,7 +281,7 @@ def precision(
         max_error: largest error of an output, as a share of its largest magnitude in float32.
         output: file to write; not the source.
         keep: nodes that stay in float32: names of nodes or of their outputs, or regular expressions that match the
-            whole of a name; or a file of these, one a line, ``#`` beginning a comment.
+            beginning of a node's name; or a file of these, one a line, ``#`` beginning a comment.
         io_types: ``keep`` leaves inputs and outputs in float32, ``low`` gives them the low type.
         inputs: samples, several if possible: ranges are theirs. Generated without.
         rungs: checks to run besides the budget (None: all available): ``trt-build``.
@@ -293,8 +293,8 @@ def precision(
         UsageError: an argument does not fit.
         OnnxfixError: the output cannot be written. Nothing half-written is left behind.
     """
+    from onnxfix.lowering.lower import Wish  # lazy: start-up
     from onnxfix.pipeline import lowering  # lazy: start-up
-    from onnxfix.precision.lower import Wish  # lazy: start-up
 
     patterns = patterns_of(keep) if isinstance(keep, (str, os.PathLike)) else tuple(keep)
     options = RunOptions(

@@ -93,9 +93,9 @@ def precision(
     with guarded(format):
         from onnxfix.api import patterns_of  # lazy: start-up
         from onnxfix.files import apart, atomic  # lazy: start-up
+        from onnxfix.lowering.lower import Wish  # lazy: start-up
         from onnxfix.options import Rules, RunOptions, Verification  # lazy: start-up
         from onnxfix.pipeline.lowering import lower  # lazy: start-up
-        from onnxfix.precision.lower import Wish  # lazy: start-up
         from onnxfix.report.render.precision import precision_json, show_precision  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
 

@@ -18,15 +18,15 @@ from onnxfix import walk
 from onnxfix.errors import UsageError
 from onnxfix.files import atomic, loading, saving, tensors
 from onnxfix.files.temporary import Temporary, temporary_beside
+from onnxfix.lowering.bench import Bench, Failed
+from onnxfix.lowering.convert import converted
+from onnxfix.lowering.lower import Found, Wish, described, find
+from onnxfix.lowering.records import Lowering, OutputError
+from onnxfix.lowering.search import worst
 from onnxfix.options import Output, RunOptions
 from onnxfix.pipeline.opening import Source, destination_of, name_of, refuse_conflicts
 from onnxfix.pipeline.plan import Progress
 from onnxfix.pipeline.proof import climb, comparison_of, on_disk
-from onnxfix.precision.bench import Bench, Failed
-from onnxfix.precision.convert import converted
-from onnxfix.precision.lower import Found, Wish, described, find
-from onnxfix.precision.records import Lowering, OutputError
-from onnxfix.precision.search import worst
 from onnxfix.sandbox import memory_limit
 from onnxfix.targets import target_named
 from onnxfix.trt.records import TrtOptions

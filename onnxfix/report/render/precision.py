@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from onnxfix.precision.records import Kept, Lowering, Why
+from onnxfix.lowering.records import Kept, Lowering, Why
 from onnxfix.report.render.lines import Line, line, print_lines
 from onnxfix.report.render.stream import printable
 

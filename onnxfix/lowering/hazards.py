@@ -14,9 +14,9 @@ from onnx import ModelProto
 from onnxfix.diagnosis.lowered import Lowerable
 from onnxfix.engine import Found, check
 from onnxfix.graph.overlay import Node
+from onnxfix.lowering.convert import converted
+from onnxfix.lowering.records import Why
 from onnxfix.model import Model
-from onnxfix.precision.convert import converted
-from onnxfix.precision.records import Why
 from onnxfix.registry import registry
 
 #: Rules that look at the model as it is: norms of float32 that a conversion would break.

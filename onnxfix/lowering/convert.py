@@ -19,8 +19,8 @@ from onnxfix import walk
 from onnxfix.diagnosis.lowered import ELEMENT, FLOAT, Lowerable, fresh, names_of
 from onnxfix.errors import ModelError
 from onnxfix.files import tensors
-from onnxfix.precision.kinds import is_heavy
-from onnxfix.precision.records import IoTypes
+from onnxfix.lowering.kinds import is_heavy
+from onnxfix.lowering.records import IoTypes
 
 NUMPY: dict[int, Any] = {ELEMENT["fp16"]: np.float16, ELEMENT["bf16"]: ml_dtypes.bfloat16}
 _ANY = frozenset({"Shape", "Size", "Cast"})

@@ -10,12 +10,12 @@ from typing import Any
 from onnxfix.causes import ENDED, Cause
 from onnxfix.diagnosis.lowered import Low
 from onnxfix.errors import OnnxfixError
-from onnxfix.precision.child import Reply
-from onnxfix.precision.records import OutputError
-from onnxfix.precision.selfmeasure import Own, Tensor
+from onnxfix.lowering.child import Reply
+from onnxfix.lowering.records import OutputError
+from onnxfix.lowering.selfmeasure import Own, Tensor
 from onnxfix.sandbox import Worker
 
-_CHILD = "onnxfix.precision.child"
+_CHILD = "onnxfix.lowering.child"
 
 
 class Failed(OnnxfixError):

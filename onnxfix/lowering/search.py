@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from onnxfix.precision.guards import Facts
-from onnxfix.precision.islands import Graph, settled
-from onnxfix.precision.kinds import cost_of
-from onnxfix.precision.records import OutputError
+from onnxfix.lowering.guards import Facts
+from onnxfix.lowering.islands import Graph, settled
+from onnxfix.lowering.kinds import cost_of
+from onnxfix.lowering.records import OutputError
 
 _PARTS = 8
 """Parts that the model is divided into at first."""

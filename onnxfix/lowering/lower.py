@@ -10,16 +10,17 @@ from typing import Any
 
 from onnx import ModelProto, NodeProto
 
+from onnxfix.diagnosis.advice import pattern
 from onnxfix.diagnosis.lowered import Low, Lowerable, lowerable
+from onnxfix.lowering.bench import Bench
+from onnxfix.lowering.guards import Facts, Guard, guards
+from onnxfix.lowering.hazards import hazards
+from onnxfix.lowering.islands import Graph
+from onnxfix.lowering.kinds import is_heavy
+from onnxfix.lowering.masks import masks, saturate
+from onnxfix.lowering.records import IoTypes, Kept, Lowering, Range
+from onnxfix.lowering.search import Plan, Search, worst
 from onnxfix.place import Place
-from onnxfix.precision.bench import Bench
-from onnxfix.precision.guards import Facts, Guard, guards
-from onnxfix.precision.hazards import hazards
-from onnxfix.precision.islands import Graph
-from onnxfix.precision.kinds import is_heavy
-from onnxfix.precision.masks import masks, saturate
-from onnxfix.precision.records import IoTypes, Kept, Lowering, Range
-from onnxfix.precision.search import Plan, Search, worst
 from onnxfix.targets import Target
 
 MOST_RANGES = 32
@@ -114,21 +115,22 @@ def _saturated(
 
 
 def _named(model: ModelProto, patterns: Collection[str]) -> tuple[set[int], list[str]]:
-    """The nodes that patterns name: a node's name, the name of one of its outputs, or a regular expression that matches
-    the whole of a node's name. A pattern that names none becomes a note."""
+    """The nodes that patterns name: a node's name, the name of one of its outputs, or else a regular expression that
+    matches the beginning of a node's name (as AutoCast of NVIDIA's Model Optimizer does it). A pattern that names none
+    becomes a note."""
     found: set[int] = set()
     notes = []
-    for pattern in patterns:
-        hits = {i for i, node in enumerate(model.graph.node) if pattern in (node.name, *node.output)}
+    for wanted in patterns:
+        hits = {i for i, node in enumerate(model.graph.node) if wanted in (node.name, *node.output)}
         if not hits:
-            expression = _compiled(pattern)
+            expression = _compiled(wanted)
             hits = {
                 i
                 for i, node in enumerate(model.graph.node)
-                if expression is not None and expression.fullmatch(node.name or _output(node))
+                if expression is not None and expression.match(node.name or _output(node))
             }
         if not hits:
-            notes.append(f"no node is called {pattern!r}, nor matches it")
+            notes.append(f"no node is called {wanted!r}, nor matches it")
         found |= hits
     return found, notes
 
@@ -150,6 +152,7 @@ def described(found: Found, base: Lowering) -> Lowering:
     computing = [index for index in range(len(graph.nodes)) if graph.computes(index)]
     heavy = [index for index in computing if is_heavy(graph.nodes[index].op_type)]
     kept = tuple(_kept(found, computing))
+    names = [node.name for node in graph.nodes if node.name]
     best = plan.best if plan.best != float("inf") else None
     return replace(
         base,
@@ -162,7 +165,7 @@ def described(found: Found, base: Lowering) -> Lowering:
         heavy_low=sum(index in plan.low for index in heavy),
         casts=graph.casts(plan.low),
         kept=kept,
-        keep_fp32=tuple(one.place.node or one.place.output for one in kept),
+        keep_fp32=tuple(pattern(one.place.node, names) for one in kept if one.place.node),
         ranges=_ranges(found.facts),
         samples=found.samples,
         runs=plan.runs,

@@ -18,9 +18,9 @@ from onnxfix.diagnosis.lowered import ELEMENT, Low, lowerable
 from onnxfix.dtypes import FLOATS
 from onnxfix.engine import check
 from onnxfix.files import tensors
+from onnxfix.lowering.convert import converted
+from onnxfix.lowering.kinds import MOVES
 from onnxfix.model import Model
-from onnxfix.precision.convert import converted
-from onnxfix.precision.kinds import MOVES
 from onnxfix.registry import registry
 
 _RULE = "PRC003"

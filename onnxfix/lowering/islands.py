@@ -11,7 +11,7 @@ from onnx import ModelProto, NodeProto
 
 from onnxfix import walk
 from onnxfix.diagnosis.lowered import Lowerable
-from onnxfix.precision.kinds import MOVES, is_heavy
+from onnxfix.lowering.kinds import MOVES, is_heavy
 
 MOST = 4
 """Computing nodes of an island that is given up for fewer Casts."""

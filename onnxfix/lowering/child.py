@@ -21,9 +21,9 @@ from onnxfix._child import NO_MEMORY, cores
 from onnxfix.backends import ort, ort_weights
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.lowered import Low, Lowerable, lowerable, with_casts
-from onnxfix.precision import masks, selfmeasure
-from onnxfix.precision.records import OutputError
-from onnxfix.precision.widened import widened
+from onnxfix.lowering import masks, selfmeasure
+from onnxfix.lowering.records import OutputError
+from onnxfix.lowering.widened import widened
 from onnxfix.sandbox import note, one_line
 
 THREADS = max(1, cores() // 2)

@@ -11,9 +11,9 @@ from onnx import ModelProto, NodeProto
 
 from onnxfix.diagnosis.lowered import ELEMENT, Lowerable
 from onnxfix.dtypes import FLOATS
-from onnxfix.precision.kinds import DENOMINATORS, SQUARES, SUMS
-from onnxfix.precision.records import Why
-from onnxfix.precision.selfmeasure import Own, Tensor
+from onnxfix.lowering.kinds import DENOMINATORS, SQUARES, SUMS
+from onnxfix.lowering.records import Why
+from onnxfix.lowering.selfmeasure import Own, Tensor
 from onnxfix.targets import Target
 
 MARGIN = 4.0

@@ -16,6 +16,7 @@ from onnxfix import backends
 from onnxfix._child import NO_MEMORY, cores
 from onnxfix.backends import ort, ort_weights
 from onnxfix.causes import Cause
+from onnxfix.diagnosis.exact import exact
 from onnxfix.diagnosis.store import Held, hold
 from onnxfix.sandbox import allow_maps, one_line
 from onnxfix.verification.compare.noise import shaken
@@ -97,7 +98,7 @@ def _session(
         options = ort.session_options(threads)
         # The copies that kernels pack of weights save time only where a session runs more than once.
         options.add_session_config_entry("session.disable_prepacking", "1")
-        return ort.load_mapped(onnx.ModelProto.FromString(model), where, options)
+        return ort.load_mapped(exact(onnx.ModelProto.FromString(model)), where, options)
     path = Path(scratch + ".onnx")
     whole = onnx.ModelProto.FromString(model)
     if folder:

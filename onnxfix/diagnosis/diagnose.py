@@ -306,7 +306,7 @@ class _Judge:
         if self.state.interrupted or all(one.same for one in found):
             return tuple(found)
         noise = self._noise([one.name for one in found if not one.same])
-        return tuple(compare_output(name, pairs[name], noise=noise.get(name, 0.0)) for name in names)
+        return tuple(replace(one, noise=noise.get(one.name, 0.0)) for one in found)
 
     def _noise(self, names: Sequence[str]) -> dict[str, float]:
         """How far the truth's outputs move with its inputs, over all samples."""

@@ -117,7 +117,7 @@ class Graph:
     ) -> tuple[ModelProto, tuple[str, ...]]:
         """A model of these nodes, and the names of its inputs: the values that they read and do not make.
 
-        ``known`` are the values of inputs, of which types and ranks are declared.
+        ``known`` are the values of inputs, of which types and ranks are declared (of vectors the size, too).
 
         Raises:
             ModelError: one of ``outputs`` is neither computed by these nodes nor constant.
@@ -186,7 +186,9 @@ class Graph:
             return info
         if held is not None and (held.is_tensor or held.is_strings):
             elem = helper.np_dtype_to_tensor_dtype(held.array_dtype) if held.is_tensor else TensorProto.STRING
-            return helper.make_tensor_value_info(name, elem, [None] * len(held.shape))
+            # ONNX Runtime's Resize counts the elements of "sizes", and takes an unknown number for 0.
+            dims = held.shape if len(held.shape) == 1 else [None] * len(held.shape)
+            return helper.make_tensor_value_info(name, elem, dims)
         return ValueInfoProto(name=name)
 
 

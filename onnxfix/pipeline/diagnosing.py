@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from onnxfix.options import RunOptions
 from onnxfix.pipeline.opening import Source, name_of
 from onnxfix.pipeline.plan import Progress
 from onnxfix.pipeline.proof import on_disk
+from onnxfix.report.report import runtimes
 from onnxfix.sandbox import memory_limit, shared
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification import cuda
@@ -77,11 +79,12 @@ def diagnose(
             name_of(two) if two is not None else "",
             "unknown",
             truth="ONNX Runtime on the CPU, without optimizations",
+            environment={**runtimes(), **({tools.choice.package: tools.choice.version} if tools else {})},
         )
         try:
             prepared = _prepared(truth, other, against, bench, tools, say, stack)
         except Impossible as error:
-            found = Diagnosis(name_of(one), against, "", "unknown", str(error), cause=error.cause)
+            found = replace(base, reason=str(error), cause=error.cause)
         else:
             given = _given(known, options)
             samples = given if given is not None else generated(known, options)

@@ -30,6 +30,7 @@ def test_two_models_are_compared() -> None:
     assert (found.status, found.exit_code, found.against) == ("differ", 1, "model")
     assert [one.error.place.output for one in found.culprits] == ["b"]
     assert steps[0] == "reading"
+    assert any(name.startswith("onnxruntime") for name in found.environment)
 
 
 def test_a_path_and_a_message(tmp_path: Path) -> None:

@@ -95,7 +95,9 @@ def diagnose(
         else:
             samples = given if given is not None else generated(known, options)
             count = min(len(given), MOST_SAMPLES) if given is not None else SAMPLES
-            explainer = Explainer(against, truth, prepared.side.graph, name_of(one))
+            explainer = Explainer(
+                against, truth, prepared.side.graph, name_of(one), frozenset(prepared.side.pairs.values())
+            )
             engines = prepared.tools.get("engines")
             case = Case(truth, prepared, against, samples, count, given is None, explainer, engines)
             found = run(case, bench, base, Clock(timeout), say)

@@ -316,7 +316,7 @@ class _Judge:
                 part, given, of=self.case.truth, moved=self.case.prepared.side.unit, seed=3
             )
             for name, held in reply.values.items():
-                far = distance(walk.truth[name].load(), held.load()).largest
+                far = compare_output(name, [(walk.truth[name].load(), held.load())]).max_abs
                 found[name] = max(found.get(name, 0.0), far)
         return found
 

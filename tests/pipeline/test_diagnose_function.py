@@ -63,6 +63,14 @@ def test_sizes_are_given() -> None:
     assert found.exit_code == 0
 
 
+def test_the_rounding_of_a_sequence_is_that_of_its_elements() -> None:
+    text = "g (float[N,4] x) => (seq(float[M,4]) y) { a = Exp(x)  b = OP(x)  y = SequenceConstruct(a, b) }"
+    found = onnxfix.diagnose(model(text.replace("OP", "Neg")), model(text.replace("OP", "Abs")))
+    (output,) = found.outputs
+    assert 0.0 < output.noise < 1e-5 * output.scale
+    assert [one.error.place.output for one in found.culprits] == ["b"]
+
+
 def test_one_side_is_needed_and_no_more() -> None:
     with pytest.raises(UsageError, match="name a second model, or what to compare with"):
         onnxfix.diagnose(net())

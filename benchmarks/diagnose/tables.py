@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 from acceptance.tables import markdown
 from network.tables import cell
 
-from diagnose.cases import CONTROLS
+from diagnose.cases import CONTROLS, DISGUISED
 from diagnose.choosing import Fault
 from diagnose.judging import AMONG
 
@@ -34,15 +35,21 @@ class Row:
         return int(self.said["place"])
 
 
-def rows_of(faults: Sequence[Fault], results: Mapping[str, Mapping[str, Any]]) -> list[Row]:
-    """The faults that were measured."""
-    keys = {f"{fault.group}/{fault.key}": fault for fault in faults}
+def rows_of(
+    faults: Sequence[Fault], results: Mapping[str, Mapping[str, Any]], disguised: bool = False
+) -> list[Row]:
+    """The faults that were measured; ``disguised``: in models with other names."""
+    keys = {f"{fault.group}/{fault.key}{DISGUISED if disguised else ''}": fault for fault in faults}
     return [Row(fault, results[key]) for key, fault in keys.items() if key in results]
 
 
 def controls_of(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """The results of models in which nothing was planted, by their keys."""
-    return {key: said for key, said in results.items() if key.rpartition("/")[2] in CONTROLS}
+    return {
+        key: said
+        for key, said in results.items()
+        if "place" not in said and key.rpartition("/")[2] in CONTROLS
+    }
 
 
 def false_culprits(key: str, said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -59,9 +66,9 @@ def line(key: str, said: Mapping[str, Any]) -> str:
 
 
 def _error(culprit: Mapping[str, Any]) -> str:
-    """A share of the output's scale; infinity, which JSON has not, is None."""
-    error = culprit["own_error"]
-    return f"{error:.1e}" if isinstance(error, float) else "∞"
+    """A share of the output's scale. JSON has no infinity: it is written as null or as a text."""
+    value = culprit["own_error"]
+    return f"{float(value):.1e}" if value is not None and math.isfinite(float(value)) else "∞"
 
 
 def _share(count: int, of: int) -> str:
@@ -90,9 +97,12 @@ _HEAD = ("faults", "named first", "among three", "seconds, median", "greatest", 
 
 
 def page(
-    rows: Sequence[Row], controls: Mapping[str, Mapping[str, Any]], trials: Mapping[str, int]
+    rows: Sequence[Row],
+    disguised: Sequence[Row],
+    controls: Mapping[str, Mapping[str, Any]],
+    trials: Mapping[str, int],
 ) -> Iterator[str]:
-    """Markdown: totals, by kind, by model, the misses, the controls."""
+    """Markdown: totals, by kind, by model, the misses, those with other names, the controls."""
     first, three = (sum(0 < row.place <= most for row in rows) for most in (1, AMONG))
     yield (
         f"**Of {len(rows)} planted faults {_share(first, len(rows))} are named first, {_share(three, len(rows))} among "
@@ -109,6 +119,15 @@ def page(
     yield ""
     yield from _missed(rows)
     yield ""
+    if disguised:
+        first, three = (sum(0 < row.place <= most for row in disguised) for most in (1, AMONG))
+        yield (
+            f"Where the model with the fault has other names for everything inside, {_share(first, len(disguised))} of "
+            f"{len(disguised)} are named first, {_share(three, len(disguised))} among three."
+        )
+        yield ""
+        yield from _missed(disguised)
+        yield ""
     yield from _unplanted(controls)
     yield ""
     yield f"Tried, and not counted: {_uncounted(trials)}."

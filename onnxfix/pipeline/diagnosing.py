@@ -87,7 +87,7 @@ def diagnose(
             found = replace(base, reason=str(error), cause=error.cause)
         else:
             given = _given(known, options)
-            samples = given if given is not None else _made(known, options)
+            samples = given if given is not None else generated(known, options)
             count = min(len(given), MOST_SAMPLES) if given is not None else SAMPLES
             explainer = Explainer(against, truth, prepared.side.graph, name_of(one))
             engines = prepared.tools.get("engines")
@@ -184,7 +184,7 @@ def _given(known: Signature, options: RunOptions) -> list[dict[str, Any]] | None
     return check_inputs(known, feeds)
 
 
-def _made(known: Signature, options: RunOptions) -> Iterator[Mapping[str, Any]]:
+def generated(known: Signature, options: RunOptions) -> Iterator[Mapping[str, Any]]:
     """Generated samples: mixed sizes first, then milder ones until the truth accepts some."""
     shapes = plan.parse_shapes(options.verification.input_shapes, known.names)
     fixed = plan.bind_shapes(known, shapes) if shapes else {}

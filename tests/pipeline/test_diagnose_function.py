@@ -74,7 +74,7 @@ def test_the_rounding_of_a_sequence_is_that_of_its_elements() -> None:
 def test_one_side_is_needed_and_no_more() -> None:
     with pytest.raises(UsageError, match="name a second model, or what to compare with"):
         onnxfix.diagnose(net())
-    with pytest.raises(UsageError, match="of two, the second or its engine is the other side"):
+    with pytest.raises(UsageError, match="is for one model"):
         onnxfix.diagnose(net(), net(), against="fp16")
     with pytest.raises(UsageError, match="unknown against='gpu'; choose from model, ort-cpu"):
         onnxfix.diagnose(net(), against="gpu")  # type: ignore[arg-type]

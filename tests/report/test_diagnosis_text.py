@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfix.diagnosis.advice import pattern
-from onnxfix.diagnosis.keep import keep_text
+from onnxfix.diagnosis.keep import keep_text, pattern
 from onnxfix.diagnosis.records import (
     Culprit,
     Diagnosis,

@@ -362,7 +362,7 @@ class _Judge:
                 found += [(feed, collector.bare(row)) for row in rows]
                 continue
             theirs = self.case.prepared.feed(values)
-            for one in collector.seen(rows, theirs, list(walk.truth) if measure else ()):
+            for one in collector.seen(rows, theirs, list(walk.truth) if measure else (), walk.types):
                 effect = self._effect(collector, one, walk) if measure else None
                 found.append((feed, replace(one, effect=effect)))
         return found

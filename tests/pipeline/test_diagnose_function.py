@@ -78,3 +78,24 @@ def test_one_side_is_needed_and_no_more() -> None:
         onnxfix.diagnose(net(), net(), against="fp16")
     with pytest.raises(UsageError, match="unknown against='gpu'; choose from model, ort-cpu"):
         onnxfix.diagnose(net(), against="gpu")  # type: ignore[arg-type]
+
+
+def test_a_part_in_half_precision_is_explained() -> None:
+    """Its tensors have another type than the truth's: the node alone is run on values in that type."""
+    right = """
+    g (float[N, 64] x) => (float[N, 64] y) <float[64, 64] w>
+    { a = MatMul(x, w)  b = MatMul(a, w)  y = Tanh(b) }
+    """
+    other = right.replace(
+        "a = MatMul(x, w)  b = MatMul(a, w)",
+        "h = Cast<to=10>(w)  p = Cast<to=10>(x)  a = MatMul(p, h)  q = MatMul(a, h)  b = Cast<to=1>(q)",
+    )
+    weight = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32) / 8
+    models = [model(right), model(other)]
+    for one in models:
+        one.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    found = onnxfix.diagnose(*models)
+    assert found.status == "differ"
+    assert {one.error.place.output for one in found.culprits} == {"a", "b"}
+    assert {one.cause for one in found.culprits} == {"precision"}
+    assert all(0.0 < (one.error.effect or 0.0) < 0.01 for one in found.culprits)

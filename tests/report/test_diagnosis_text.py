@@ -290,7 +290,7 @@ TOP = {
     "schema": int, "exit_code": int, "versions": dict, "path": str, "against": str, "other": str, "status": str,
     "reason": str, "cause": str, "truth": str, "samples": int, "outputs": list, "culprits": list, "begins": list,
     "table": list, "markings": list, "tolerance": (float, type(None)), "keep_fp32": list, "notes": list, "nodes": int,
-    "compared": int, "runs": float, "seconds": float, "complete": bool,
+    "compared": int, "runs": float, "seconds": float, "complete": bool, "interrupted": bool,
 }  # fmt: skip
 
 

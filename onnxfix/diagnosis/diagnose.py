@@ -327,7 +327,7 @@ class _Judge:
             given = {name: feed[name] for name in inputs if name in feed}
             reply = self.bench.run(part, given, of=truth, moved=unit, seed=3)
             for name, held in reply.values.items():
-                far = distance(walk.truth[name].load(), held.load()).largest
+                far = compare_output(name, [(walk.truth[name].load(), held.load())]).max_abs
                 found[name] = max(found.get(name, 0.0), far)
             drop(list(reply.values.values()))
         return found
@@ -368,7 +368,7 @@ class _Judge:
                 found += [(feed, collector.bare(row)) for row in rows]
                 continue
             theirs = self.case.prepared.feed(values)
-            for one in collector.seen(rows, theirs, list(walk.truth) if measure else ()):
+            for one in collector.seen(rows, theirs, list(walk.truth) if measure else (), walk.types):
                 effect = self._effect(collector, one, walk) if measure else None
                 found.append((feed, replace(one, effect=effect)))
         return found

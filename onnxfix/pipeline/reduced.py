@@ -56,6 +56,8 @@ class Saved:
     match: str = ""
     other: Path | None = None
     cwd: str = ""
+    package: str = "auto"
+    capability: str | None = None
 
     @contextlib.contextmanager
     def workplace(self) -> Iterator[None]:
@@ -249,6 +251,8 @@ def saved(folder: Path) -> Saved:
             identity["match"],
             other,
             document["cwd"],
+            identity["package"],
+            identity["capability"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{folder / STATE}: cannot be read: {error!r}") from None

@@ -97,6 +97,8 @@ def _identity(loaded: loading.Loaded, other: loading.Loaded | None, options: Red
     return {
         "check": options.check,
         "match": options.match,
+        "package": options.trt.package if options.trt is not None else "auto",
+        "capability": options.trt.compute_capability if options.trt is not None else None,
         "models": [[os.path.abspath(one.path or ""), one.size] for one in models],
     }
 
@@ -161,15 +163,20 @@ class _Run:
             start = found
         else:
             start = _Start(state.case, state.failure, not self.values.run(state.case).error)
-        return self._reduced(base, start, done=state is not None and state.complete)
+        done = state is not None and state.complete
+        return self._reduced(base, start, done=done, resumed=state is not None)
 
-    def _reduced(self, base: Reduction, start: _Start, *, done: bool) -> Reduction:
+    def _reduced(self, base: Reduction, start: _Start, *, done: bool, resumed: bool) -> Reduction:
         limit = self.options.time_limit
         deadline = time.monotonic() + limit if limit is not None else float("inf")
         facts = Facts(self.loaded.proto, self.loaded.base_dir)
         terms = Terms(self.check, start.failure, self.scratch, self.say, self._keep, deadline)
         reducer = Reducer(start.case, terms, self.values, facts, runs=start.runs)
         self.check.expect(start.failure)
+        if resumed and not done and reducer.examine(start.case) is None:
+            raise UsageError(
+                f"{self.home.folder}: what it holds does not fail in this way; leave out --resume"
+            )
         complete = done or search(reducer)
         self.say("writing")
         made = "ONNX Runtime does not run some node: values behind it are made up" if reducer.made else ""
@@ -265,7 +272,8 @@ def reproduce(folder: str | os.PathLike[str]) -> Failure | None:
         OnnxfixError: a file of it cannot be read.
     """
     home = reduced.saved(Path(folder))
-    options = ReduceOptions(home.check, match=home.match)
+    trt = TrtOptions(package=home.package, compute_capability=home.capability)  # type: ignore[arg-type]
+    options = ReduceOptions(home.check, match=home.match, trt=trt)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
         other = loading.load(home.other) if home.other is not None else None

@@ -1,6 +1,7 @@
 """onnxfix repairs ONNX models before they go to NVIDIA TensorRT, and proves that they still are the same models.
 
-``check``, ``apply``, ``verify``, ``lift``, ``diagnose`` and ``reduce`` are the command line's verbs as functions.
+``check``, ``apply``, ``verify``, ``diagnose``, ``reduce``, ``precision`` and ``lift`` are the command line's verbs as
+functions.
 Everything is imported on first use, so that ``import onnxfix`` costs nothing.
 """
 
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from onnxfix._version import __version__
 
 if TYPE_CHECKING:
-    from onnxfix.api import apply, check, diagnose, reduce, verify
+    from onnxfix.api import apply, check, diagnose, precision, reduce, verify
     from onnxfix.diagnosis.records import Diagnosis
     from onnxfix.errors import ModelError, OnnxfixError, UsageError
+    from onnxfix.lowering.records import Lowering
     from onnxfix.pipeline.lifting import lift
     from onnxfix.pipeline.reducing import reproduce
     from onnxfix.report.report import Report
@@ -21,15 +23,17 @@ if TYPE_CHECKING:
     from onnxfix.trt.records import TrtOptions
 
 __all__ = [
-    "Diagnosis", "Example", "Fix", "Match", "ModelError", "OnnxfixError", "Report", "Rule", "Safety", "Severity",
-    "TrtOptions", "UsageError", "__version__", "apply", "check", "diagnose", "lift", "reduce", "reproduce", "verify",
+    "Diagnosis", "Example", "Fix", "Lowering", "Match", "ModelError", "OnnxfixError", "Report", "Rule", "Safety",
+    "Severity", "TrtOptions", "UsageError", "__version__", "apply", "check", "diagnose", "lift", "precision", "reduce",
+    "reproduce", "verify",
 ]  # fmt: skip
 
 _HOME = {
-    **dict.fromkeys(("apply", "check", "diagnose", "reduce", "verify"), "onnxfix.api"),
+    **dict.fromkeys(("apply", "check", "diagnose", "precision", "reduce", "verify"), "onnxfix.api"),
     **dict.fromkeys(("ModelError", "OnnxfixError", "UsageError"), "onnxfix.errors"),
     "Diagnosis": "onnxfix.diagnosis.records",
     "lift": "onnxfix.pipeline.lifting",
+    "Lowering": "onnxfix.lowering.records",
     "reproduce": "onnxfix.pipeline.reducing",
     "Report": "onnxfix.report.report",
     "TrtOptions": "onnxfix.trt.records",

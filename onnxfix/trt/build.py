@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from onnxfix.backends.ort_weights import weight_bytes
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import atomic, loading
 from onnxfix.place import Place
-from onnxfix.sandbox import Worker, note
+from onnxfix.sandbox import Outcome, Worker, note
 from onnxfix.sizes.search import Search
 from onnxfix.trt import files, messages
 from onnxfix.trt import profiles as trt_profiles
@@ -76,6 +76,15 @@ def attempt(
     if outcome.ok:
         done: TrtBuild = outcome.value
         return done
+    return failed(outcome, package, compute_capability)
+
+
+def failed(outcome: Outcome, package: str, compute_capability: str) -> TrtBuild:
+    """What a call of ``build`` in a sandbox that did not end well says about the build.
+
+    Raises:
+        UsageError, OnnxfixError: as for ``attempt``.
+    """
     if outcome.status == "error" and outcome.note in (_ASKED, _PLANNING, _SAVING):
         raise (OnnxfixError if outcome.note == _SAVING else UsageError)(outcome.message)
     stage = _STAGES.get(outcome.note, "")
@@ -141,16 +150,26 @@ def build(
     # ("Timing Cache Migration" in its documentation).
     cache = Path(timing_cache) if timing_cache and package != "tensorrt-rtx" else None
     with messages.memory_errors():
-        return _Run(load(package), path, package, compute_capability, tf32).run(
+        return Run(load(package), path, package, compute_capability, tf32).run(
             profiles, Path(save_engine) if save_engine else None, cache, parse_only=parse_only
         )
 
 
-class _Run:
-    """One parse and build."""
+class Run:
+    """One parse and build. ``prepare`` is called with each configuration before it is used, and once more before the
+    model is parsed: a UsageError that it raises is the user's mistake."""
 
-    def __init__(self, trt: Any, path: str, package: str, capability: str, tf32: bool) -> None:
-        self.trt, self.path, self.tf32 = trt, path, tf32
+    def __init__(
+        self,
+        trt: Any,
+        path: str,
+        package: str,
+        capability: str,
+        tf32: bool,
+        prepare: Callable[[Any], None] | None = None,
+    ) -> None:
+        self.trt, self.path, self.tf32, self.prepare = trt, path, tf32, prepare
+        self.engine: Any = None  # the serialized engine of the accepted build
         self.capability = member(trt, capability) if package == "tensorrt-rtx" else None
         self.places = Places(path)
         self.layers: Layers | None = None
@@ -167,14 +186,19 @@ class _Run:
     def run(
         self,
         profiles: Sequence[Profile] | None,
-        save_engine: Path | None,
-        timing_cache: Path | None,
+        save_engine: Path | None = None,
+        timing_cache: Path | None = None,
         *,
         parse_only: bool = False,
     ) -> TrtBuild:
+        """Parse and build; see ``build``."""
         if timing_cache is not None:
             note(_ASKED)
             self._timing_cache(self.builder.create_builder_config(), timing_cache)
+            self.received.clear()
+        if self.prepare is not None:
+            note(_ASKED)
+            self.prepare(self.builder.create_builder_config())
             self.received.clear()
         parser, parsed, seconds = parse(self.trt, self.network, self.log, self.received, self.path)
         self.layers = Layers(self.network)
@@ -246,6 +270,8 @@ class _Run:
         if not self.tf32:
             config.clear_flag(self.trt.BuilderFlag.TF32)
         cache = self._timing_cache(config, timing_cache) if timing_cache is not None else None
+        if self.prepare is not None:
+            self.prepare(config)
         for profile in done.profiles:
             problem = trt_profiles.add(self.builder, config, profile)
             if problem:
@@ -265,6 +291,7 @@ class _Run:
                 warnings=warnings,
                 errors=errors or (Issue("build", "error", "TensorRT built no engine and gave no reason"),),
             )
+        self.engine = engine
         note(_SAVING)
         if save_engine is not None:
             atomic.hand_over(save_engine, engine)

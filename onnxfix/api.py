@@ -1,4 +1,4 @@
-"""``check``, ``apply``, ``verify`` and ``diagnose`` as functions: their keywords become one record for the pipeline.
+"""The verbs as functions: their keywords become one record for the pipeline.
 
 The command line makes the same record from its options, see :mod:`onnxfix.cli`.
 """
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from onnxfix.diagnosis.records import Against, Diagnosis
     from onnxfix.lowering.records import IoTypes, Lowering
     from onnxfix.pipeline.opening import Source
+    from onnxfix.reduction.records import Reduction
     from onnxfix.report.report import Report
     from onnxfix.trt.records import TrtOptions
 
@@ -203,6 +204,54 @@ def verify(
         memory_mb=memory_mb,
     )
     return verifying.verify(original, fixed, options, progress)
+
+
+def reduce(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    check: str,
+    against: str | os.PathLike[str] | None = None,
+    match: str = "",
+    inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    input_shapes: Sequence[str] = (),
+    seed: int = 0,
+    timeout: float = 300.0,
+    time_limit: float | None = None,
+    resume: bool = False,
+    trt: TrtOptions | None = None,
+    memory_mb: int | None = None,
+    progress: Progress | None = None,
+) -> Reduction:
+    """Find the smallest part of a model that still fails for the same reason, and write a folder for a bug report.
+
+    An interrupt (KeyboardInterrupt) ends the search once the failure of the whole model is known: the smallest part so
+    far is written, and the result is not ``complete``.
+
+    Args:
+        source: path of the model, which is only read.
+        output: folder to write (None: MODEL.reduced beside the model): a new or empty one, or that of an earlier run.
+        check: ``trt-build``, ``trt-network``, ``trt-gpu``, ``ort-cuda``, ``ort-cpu``, or a command for the shell with
+            ``{}`` for the model's path and ``{inputs}`` for that of its inputs, which fails if its exit code is not 0.
+        against: a second model, for ``ort-cpu``: its same part computes something else from the same inputs.
+        match: regular expression that the command's output must contain, too.
+        inputs: an .npz, a folder of .npy files, Polygraphy's JSON, or the arrays; by default they are generated.
+        timeout: time limit of one check in seconds.
+        time_limit: time limit of the search in seconds.
+        resume: go on with what an earlier run left in the folder.
+        input_shapes, seed, trt, memory_mb, progress: as for ``apply``.
+
+    Raises:
+        ModelError: a model cannot be read.
+        UsageError: the check does not exist or TensorRT is not available, or the folder holds something else.
+        OnnxfixError: the folder cannot be written.
+    """
+    from onnxfix.pipeline import reducing  # lazy: start-up
+
+    options = reducing.ReduceOptions(
+        check, against, match, inputs, tuple(input_shapes), seed, timeout, time_limit, resume, trt, memory_mb
+    )
+    return reducing.reduce(source, output, options, progress)
 
 
 def diagnose(

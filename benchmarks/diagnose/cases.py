@@ -18,32 +18,38 @@ from onnxfix.files import loading, saving
 #: What a model without a fault is held against: a copy of its file, a copy whose inner names are others, or one of the
 #: ways to execute it that differ by rounding.
 Control = Literal["copy", "renamed", "ort-cpu", "fp16", "bf16"]
+DISGUISED = "/renamed"
 CONTROLS: tuple[Control, ...] = get_args(Control)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One diagnosis: of a ``fault``, or where nothing was planted, with what ``control`` the model is held against."""
+    """One diagnosis: of a ``fault``, or where nothing was planted, with what ``control`` the model is held against.
+
+    ``disguised``: the model with the fault has other names besides, as another exporter gives.
+    """
 
     group: str
     path: Path
     fault: Fault | None = None
     control: Control | None = None
+    disguised: bool = False
 
     @property
     def key(self) -> str:
         """Its name, unique among the cases."""
-        return f"{self.group}/{self.fault.key if self.fault else f'{self.path.stem}/{self.control}'}"
+        name = self.fault.key if self.fault is not None else f"{self.path.stem}/{self.control}"
+        return f"{self.group}/{name}{DISGUISED if self.disguised else ''}"
 
 
-def planted_cases(faults: list[Fault], exports: Path | None) -> list[Case]:
+def planted_cases(faults: list[Fault], exports: Path | None, disguised: bool = False) -> list[Case]:
     """Those of which the model is there."""
     folders = {"fixtures": choosing.FIXTURES, "exports": exports}
     cases = []
     for fault in faults:
         folder = folders[fault.group]
         if folder is not None:
-            cases.append(Case(fault.group, folder / f"{fault.model}.onnx", fault))
+            cases.append(Case(fault.group, folder / f"{fault.model}.onnx", fault, disguised=disguised))
     return cases
 
 
@@ -76,7 +82,7 @@ def arguments(case: Case, folder: Path, seed: int) -> list[str]:
         if planted.truth is not loaded.proto:
             first = folder / "truth.onnx"
             saving.save(planted.truth, first)
-        saving.save(planted.other, second)
+        saving.save(renamed(planted.other) if case.disguised else planted.other, second)
         words = [str(second)]
     elif case.control == "copy":
         shutil.copyfile(case.path, second)

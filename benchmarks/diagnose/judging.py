@@ -75,7 +75,13 @@ def entry(ended: Ended, fault: Fault | None) -> dict[str, Any]:
         culprits = said["culprits"]
     except (ValueError, LookupError, TypeError):
         words = f"no result in {ended.seconds:.0f} s" if ended.code == TIMED_OUT else ended.stderr[-400:]
-        return {**found, "status": "error", "reason": words, "culprits": [], "place": 0}
+        return {
+            **found,
+            "status": "error",
+            "reason": words,
+            "culprits": [],
+            **({"place": 0} if fault is not None else {}),
+        }
     if fault is not None:
         found["place"] = place_of(culprits, fault)
     shown = ("node", "op_type", "output", "own_error", "cause", "reason")

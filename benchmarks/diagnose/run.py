@@ -5,11 +5,12 @@
     python benchmarks/diagnose/run.py table result.json [--write-readme]
 
 ``measure`` plants the faults of planted.json (see ``choosing.py``), one at a time, and hands each pair of models to the
-command in a process of its own, with inputs from a file; then each model against a copy of itself, against a copy with
-other names, and against ways to execute it that differ by rounding alone. What result.json holds is not measured again
-(``--fresh`` forgets it). A fault is named if a culprit is the changed node (of a changed constant, the node that reads
-it; of Casts around a node, that node). The exit code of ``table`` is 1 where fewer faults are named than should be
-(first: 90 %, among three: 97 %), or a culprit is named where nothing was planted.
+command in a process of its own, with inputs from a file; then the same with other names in the model with the fault;
+then each model without a fault against a copy of itself, against a copy with other names, and against ways to execute
+it that differ by rounding alone. What result.json holds is not measured again (``--fresh`` forgets it). A fault is
+named if a culprit is the changed node (of a changed constant, the node that reads it; of Casts around a node, that
+node). The exit code of ``table`` is 1 where fewer faults are named than should be (first: 90 %, among three: 97 %), or
+a culprit is named where nothing was planted.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from diagnose import cases, choosing, judging, tables  # noqa: E402
 from diagnose.cases import CONTROLS, Case  # noqa: E402
 from onnxfix.errors import OnnxfixError  # noqa: E402
 
+PARTS = ("planted", "renamed", "controls")
 PLANTED = HERE / "planted.json"
 
 
@@ -53,9 +55,11 @@ def measure(given: argparse.Namespace) -> int:
     wanted: list[Case] = []
     if "planted" in given.parts:
         wanted += cases.planted_cases(faults, given.exports)
+    if "renamed" in given.parts:
+        wanted += cases.planted_cases(faults, given.exports, disguised=True)
     if "controls" in given.parts:
         wanted += cases.control_cases(given.exports, tuple(given.controls))
-    wanted = [case for case in wanted if given.only in case.key]
+    wanted = [case for case in wanted if given.only in case.key][:: given.every]
     if given.fresh:
         given.json.unlink(missing_ok=True)
     digest = hashlib.sha256(given.planted.read_bytes()).hexdigest()[:16]
@@ -81,11 +85,12 @@ def table(given: argparse.Namespace) -> int:
     _, faults, trials = choosing.read(given.planted)
     results = load(given.json)["results"]
     rows = tables.rows_of(faults, results)
-    text = "\n".join(tables.page(rows, tables.controls_of(results), trials))
+    disguised = tables.rows_of(faults, results, disguised=True)
+    text = "\n".join(tables.page(rows, disguised, tables.controls_of(results), trials))
     print(text)
     if given.write_readme:
         write_between(HERE / "README.md", "planted", text)
-    lacking = tables.lacking(rows, tables.controls_of(results))
+    lacking = tables.lacking([*rows, *disguised], tables.controls_of(results))
     print("\n".join(["", *lacking]), file=sys.stderr)
     return int(bool(lacking))
 
@@ -101,8 +106,9 @@ def main(words: Sequence[str] | None = None) -> int:
         "--exports", type=Path, help="a folder of full-size exports; without it, fixtures alone"
     )
     first.add_argument("--only", default="", help="cases whose key (group/model/kind/place) holds this")
-    first.add_argument("--parts", nargs="+", default=["planted", "controls"], choices=["planted", "controls"])
+    first.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     first.add_argument("--controls", nargs="+", default=list(CONTROLS), choices=CONTROLS)
+    first.add_argument("--every", type=int, default=1, help="only each N-th case of those")
     first.add_argument("--jobs", type=int, default=1)
     first.add_argument("--timeout", type=float, default=600.0, help="seconds for a diagnosis")
     first.add_argument(

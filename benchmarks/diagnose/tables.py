@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +11,31 @@ from typing import Any
 from acceptance.tables import markdown
 from network.tables import cell
 
-from diagnose.cases import CONTROLS
+from diagnose.cases import CONTROLS, DISGUISED
 from diagnose.choosing import Fault
+from diagnose.faults import Kind
 from diagnose.judging import AMONG
 
 FIRST, THREE = 0.90, 0.97
 """Shares of the faults that are to be named first, and among three."""
 #: Causes that a model in half precision really has: a number of it leaves the range of the type, or cancels out.
 RANGES = frozenset({"overflow", "underflow", "saturation", "cancellation", "ill-conditioned", "hazard"})
+#: The causes that are right for a kind. Epsilons, axes and pads are attributes or constants.
+CAUSES: dict[Kind, frozenset[str]] = {
+    "weight scaled": frozenset(("weight",)),
+    "weight element": frozenset(("weight",)),
+    "epsilon": frozenset(("attribute", "weight")),
+    "axis": frozenset(("attribute", "weight")),
+    "perm": frozenset(("attribute",)),
+    "pads": frozenset(("attribute", "weight")),
+    "lost Cast": frozenset(("precision", "operator", "structure")),
+    "mask value": frozenset(("weight",)),
+    "lost bias": frozenset(("weight", "attribute", "operator", "structure")),
+    "half precision": frozenset(("precision", "overflow", "underflow", "structure")),
+    "shape constant": frozenset(("weight", "attribute")),
+    "operands": frozenset(("operator", "structure")),
+    "operator": frozenset(("operator", "attribute")),
+}
 _LONGEST = 150
 
 
@@ -33,16 +51,30 @@ class Row:
         """The place at which it is named, 0 for not at all."""
         return int(self.said["place"])
 
+    @property
+    def explained(self) -> bool:
+        """Whether the culprit that is right has a cause of the planted kind; culprits after the fifth are not kept."""
+        culprits = self.said["culprits"]
+        return (
+            0 < self.place <= len(culprits) and culprits[self.place - 1]["cause"] in CAUSES[self.fault.kind]
+        )
 
-def rows_of(faults: Sequence[Fault], results: Mapping[str, Mapping[str, Any]]) -> list[Row]:
-    """The faults that were measured."""
-    keys = {f"{fault.group}/{fault.key}": fault for fault in faults}
+
+def rows_of(
+    faults: Sequence[Fault], results: Mapping[str, Mapping[str, Any]], disguised: bool = False
+) -> list[Row]:
+    """The faults that were measured; ``disguised``: in models with other names."""
+    keys = {f"{fault.group}/{fault.key}{DISGUISED if disguised else ''}": fault for fault in faults}
     return [Row(fault, results[key]) for key, fault in keys.items() if key in results]
 
 
 def controls_of(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """The results of models in which nothing was planted, by their keys."""
-    return {key: said for key, said in results.items() if key.rpartition("/")[2] in CONTROLS}
+    return {
+        key: said
+        for key, said in results.items()
+        if "place" not in said and key.rpartition("/")[2] in CONTROLS
+    }
 
 
 def false_culprits(key: str, said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -53,16 +85,15 @@ def false_culprits(key: str, said: Mapping[str, Any]) -> list[Mapping[str, Any]]
 
 def line(key: str, said: Mapping[str, Any]) -> str:
     """For people who watch."""
-    named = ", ".join(
-        f"{one['output']} ({_error(one)} {one['cause']})" for one in said["culprits"][:AMONG]
-    )
+    named = ", ".join(f"{one['output']} ({_error(one)} {one['cause']})" for one in said["culprits"][:AMONG])
     place = f" named {said['place'] or 'NOT'}" if "place" in said else ""
     return f"{key}: {said['status']},{place} {said['seconds']:.1f} s: {named or said['reason'][-300:]}"
 
 
 def _error(culprit: Mapping[str, Any]) -> str:
-    """A share of the output's scale; infinity, which JSON has not, is None."""
-    return "∞" if culprit["own_error"] is None else f"{culprit['own_error']:.1e}"
+    """A share of the output's scale. JSON has no infinity: it is written as null or as a text."""
+    value = culprit["own_error"]
+    return f"{float(value):.1e}" if value is not None and math.isfinite(float(value)) else "∞"
 
 
 def _share(count: int, of: int) -> str:
@@ -81,19 +112,31 @@ def _counted(rows: Sequence[Row]) -> list[object]:
         len(rows),
         _share(sum(row.place == 1 for row in rows), len(rows)),
         _share(sum(0 < row.place <= AMONG for row in rows), len(rows)),
+        _share(sum(row.explained for row in rows), len(rows)),
         f"{statistics.median(row.said['seconds'] for row in rows):.1f}",
         f"{max(row.said['seconds'] for row in rows):.1f}",
         f"{statistics.median(row.said.get('runs') or 0.0 for row in rows):.1f}",
     ]
 
 
-_HEAD = ("faults", "named first", "among three", "seconds, median", "greatest", "runs of the model")
+_HEAD = (
+    "faults",
+    "named first",
+    "among three",
+    "cause right",
+    "seconds, median",
+    "greatest",
+    "runs of the model",
+)
 
 
 def page(
-    rows: Sequence[Row], controls: Mapping[str, Mapping[str, Any]], trials: Mapping[str, int]
+    rows: Sequence[Row],
+    disguised: Sequence[Row],
+    controls: Mapping[str, Mapping[str, Any]],
+    trials: Mapping[str, int],
 ) -> Iterator[str]:
-    """Markdown: totals, by kind, by model, the misses, the controls."""
+    """Markdown: totals, by kind, by model, the misses, those with other names, the controls."""
     first, three = (sum(0 < row.place <= most for row in rows) for most in (1, AMONG))
     yield (
         f"**Of {len(rows)} planted faults {_share(first, len(rows))} are named first, {_share(three, len(rows))} among "
@@ -110,6 +153,15 @@ def page(
     yield ""
     yield from _missed(rows)
     yield ""
+    if disguised:
+        first, three = (sum(0 < row.place <= most for row in disguised) for most in (1, AMONG))
+        yield (
+            f"Where the model with the fault has other names for everything inside, {_share(first, len(disguised))} of "
+            f"{len(disguised)} are named first, {_share(three, len(disguised))} among three."
+        )
+        yield ""
+        yield from _missed(disguised)
+        yield ""
     yield from _unplanted(controls)
     yield ""
     yield f"Tried, and not counted: {_uncounted(trials)}."

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from onnx import ModelProto
 
 from onnxfix.diagnosis.explain import half_hazard, worst_hazard
 from onnxfix.diagnosis.facts import Evidence
@@ -33,7 +30,10 @@ class Advice:
 
 
 def tolerance(noise: float) -> float:
-    """The tolerance that is right for this much noise (both as shares of the scale): 1, 2 or 5 times a power of 10."""
+    """The tolerance that is right for this much noise (both as shares of the scale): 1, 2 or 5 times a power of 10.
+    Infinite where the noise is."""
+    if not math.isfinite(noise):
+        return math.inf
     wanted = max(MARGIN * noise, 1e-7)
     power = 10.0 ** math.floor(math.log10(wanted))
     step = next(step for step in (1, 2, 5, 10) if step * power >= wanted * (1 - 1e-9))
@@ -47,32 +47,39 @@ def advise(cause: Why, evidence: Evidence, path: str = "MODEL") -> Advice:
     hazard = half_hazard(evidence) if low else None
     hazard = hazard or _relevant(cause, evidence)
     rule, fix = (hazard.code, hazard.safety) if hazard is not None else ("", "")
-    parts = [_fixed(hazard, path)] if hazard is not None and hazard.fix else []
+    named = hazard is not None and evidence.against == "model"
+    parts = [_fixed(hazard, path)] if hazard is not None and hazard.fix and not named else []
     if low and cause in OF_PRECISION:
         parts.append(_kept(evidence))
     elif not parts:
         parts.append(_by_cause(cause, evidence))
+    if named and hazard is not None:
+        parts.append(
+            f"{hazard.code} ({hazard.name}) names the node in the second model only: {hazard.message}"
+        )
+        return Advice("; ".join(parts), rule, fix)
     return Advice("; or ".join(parts), rule, fix)
 
 
 def _relevant(cause: Why, evidence: Evidence) -> Hazard | None:
     """The rule's finding about this cause: any where the cause is a hazard or unknown, else TensorRT's errors."""
     hazard = worst_hazard(evidence)
-    if hazard is None or cause == "hazard":
+    if hazard is None or cause == "hazard" or evidence.against == "model":
         return hazard
     about_import = evidence.against in ("trt-network", "trt-gpu") and hazard.severity is Severity.ERROR
     return hazard if about_import or cause in ("saturation", "unknown") else None
 
 
 def _fixed(hazard: Hazard, path: str) -> str:
-    model = "the half-precision model" if hazard.half else path
-    return f"onnxfix apply {model} --select {hazard.code}{_OPTIONS[hazard.safety]} ({hazard.fix})"
+    model = "" if hazard.half else f" {path}"
+    command = f"onnxfix apply{model} --select {hazard.code}{_OPTIONS[hazard.safety]} ({hazard.fix})"
+    return f"in the model in half precision, {command}" if hazard.half else command
 
 
 def _kept(evidence: Evidence) -> str:
     node = evidence.node
     name = f"node {node.name!r}" if node.name else f"the node of {next(iter(node.output), '')!r}"
-    return f"keep {name} in float32 (keep_fp32 of the report; --keep of onnxfix precision)"
+    return f"keep {name} in float32 (onnxfix diagnose --keep-fp32 FILE, onnxfix precision --keep FILE)"
 
 
 def _by_cause(cause: Why, evidence: Evidence) -> str:
@@ -81,6 +88,8 @@ def _by_cause(cause: Why, evidence: Evidence) -> str:
         return f"this is rounding: a tolerance of {share:g} of the scale is right"
     if cause in ("ill-conditioned", "cancellation"):
         share = tolerance(max(evidence.error.noise, evidence.error.own_error))
+        if not math.isfinite(share):
+            return "no tolerance helps: with inputs like these the truth itself is not finite everywhere"
         return (
             f"no repair of the node can help: its inputs do not determine the result better; compare with a tolerance "
             f"of {share:g} of the scale, or compute this part in float64"
@@ -111,33 +120,12 @@ _TEXTS: dict[Why, str] = {
 }
 
 
-def keep_fp32(culprits: Sequence[Culprit], model: ModelProto) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The nodes that should stay in float32, and the outputs of those among them that have no name.
+def keep_fp32(culprits: Sequence[Culprit]) -> tuple[str, ...]:
+    """The names of the nodes that should stay in float32, those without a name by their output.
 
-    Each node is written as AutoCast of NVIDIA's Model Optimizer reads it in ``nodes_to_exclude``, as a regular
-    expression that has to match the beginning of the name: the name itself where no other node's matches, otherwise
-    with its special characters escaped and an end.
+    Where some leave the range of half precision or lose more than its rounding, those that only round are left out.
     """
-    names = [node.name for node in model.graph.node if node.name]
-    kept: dict[str, None] = {}
-    unnamed: dict[str, None] = {}
-    for culprit in culprits:
-        if culprit.cause not in OF_PRECISION:
-            continue
-        place = culprit.error.place.around or culprit.error.place
-        if place.node:
-            kept[pattern(place.node, names)] = None
-        else:
-            unnamed[place.output] = None
-    return tuple(kept), tuple(unnamed)
-
-
-def pattern(name: str, names: Sequence[str]) -> str:
-    """A regular expression that matches this name, and no other one of ``names``, from its beginning on."""
-    try:
-        plain = re.compile(name)
-    except re.error:
-        plain = None
-    if plain is not None and plain.match(name) and not any(plain.match(one) for one in names if one != name):
-        return name
-    return f"{re.escape(name)}$"
+    wanted = [one for one in culprits if one.cause in OF_PRECISION]
+    serious = [one for one in wanted if one.cause != "precision"]
+    places = [one.error.place.around or one.error.place for one in serious or wanted]
+    return tuple(dict.fromkeys(place.node or place.output for place in places))

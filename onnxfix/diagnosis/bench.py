@@ -18,19 +18,39 @@ from onnxfix.errors import Fault
 from onnxfix.sandbox import Worker
 
 _CHILD = "onnxfix.diagnosis.child"
+_LEAST = 5.0  # seconds
+
+
+class Clock:
+    """A deadline of ``seconds`` from now (None: none)."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+
+    @property
+    def over(self) -> bool:
+        """Whether it has passed."""
+        return self._end is not None and time.monotonic() > self._end
+
+    def within(self, seconds: float) -> float:
+        """At most these seconds, and until the deadline; never less than what starting a child takes."""
+        if self._end is None:
+            return seconds
+        return min(seconds, max(_LEAST, self._end - time.monotonic()))
 
 
 @dataclass
 class Bench:
-    """The sandbox ``worker``, a ``scratch`` folder, and the seconds that one call may take. ``runs`` counts nodes that
-    were executed, ``busy`` is the time that execution took, in seconds."""
+    """The sandbox ``worker``, a ``scratch`` folder, and the seconds that one call may take, within ``clock``. ``runs``
+    counts what was executed, in whole graphs; ``load_seconds`` and ``run_seconds`` are what that took."""
 
     worker: Worker
     scratch: Path
-    timeout: float = 120.0
-    nodes: int = 0
+    timeout: float = 600.0
+    runs: float = 0.0
     load_seconds: float = 0.0
     run_seconds: float = 0.0
+    clock: Clock = field(default_factory=Clock)
     _files: int = field(default=0, repr=False)
 
     def path(self, ending: str = "") -> Path:
@@ -58,12 +78,15 @@ class Bench:
         Raises:
             Fault: the sandbox's own code failed.
         """
+        if of is not None and not isinstance(model, str):
+            self.runs += of.share(model)
+        scratch = self.path()
         outcome = self.worker.call(
             f"{_CHILD}:run",
-            timeout=self.timeout,
+            timeout=self.clock.within(self.timeout),
             model=model if isinstance(model, str) else model.SerializeToString(),
             feed=feed,
-            scratch=str(self.path()),
+            scratch=str(scratch),
             folder=of.folder if of is not None else "",
             mapped=of.mapped if of is not None else 0,
             backend=backend,
@@ -73,7 +96,6 @@ class Bench:
         )
         if outcome.ok:
             reply: Reply = outcome.value
-            self.nodes += 0 if isinstance(model, str) else len(model.graph.node)
             self.load_seconds += reply.load_seconds
             self.run_seconds += reply.run_seconds
             return (
@@ -81,6 +103,8 @@ class Bench:
             )
         if outcome.status == "error":
             raise Fault(outcome.message)
+        for left in self.scratch.glob(f"{scratch.name}.*"):  # what it wrote before it died
+            left.unlink(missing_ok=True)
         return Reply(error=outcome.message, cause=ENDED[outcome.status])
 
     def call(self, function: str, **arguments: Any) -> Any:
@@ -93,18 +117,6 @@ class Bench:
         if not outcome.ok:
             raise Fault(outcome.message)
         return outcome.value
-
-
-class Clock:
-    """A deadline of ``seconds`` from now (None: none)."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._end = None if seconds is None else time.monotonic() + seconds
-
-    @property
-    def over(self) -> bool:
-        """Whether it has passed."""
-        return self._end is not None and time.monotonic() > self._end
 
 
 def drop(values: Sequence[Held]) -> None:

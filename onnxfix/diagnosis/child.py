@@ -6,7 +6,7 @@ Every function is called through :class:`onnxfix.sandbox.Worker`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from onnxfix import backends
 from onnxfix._child import NO_MEMORY, cores
 from onnxfix.backends import ort, ort_weights
 from onnxfix.causes import Cause
+from onnxfix.diagnosis.exact import exact
 from onnxfix.diagnosis.store import Held, hold
 from onnxfix.sandbox import allow_maps, one_line
 from onnxfix.verification.compare.noise import shaken
@@ -97,7 +98,7 @@ def _session(
         options = ort.session_options(threads)
         # The copies that kernels pack of weights save time only where a session runs more than once.
         options.add_session_config_entry("session.disable_prepacking", "1")
-        return ort.load_mapped(onnx.ModelProto.FromString(model), where, options)
+        return ort.load_mapped(exact(onnx.ModelProto.FromString(model)), where, options)
     path = Path(scratch + ".onnx")
     whole = onnx.ModelProto.FromString(model)
     if folder:
@@ -123,7 +124,7 @@ def inlined(model: bytes) -> bytes:
     return bytes(inliner.inline_local_functions(onnx.ModelProto.FromString(model)).SerializeToString())
 
 
-def untensored(model: bytes) -> Sequence[str]:
+def untensored(model: bytes) -> list[str]:
     """Names of the values that are sequences, maps or optionals, as far as ONNX's shape inference knows."""
     inferred = onnx.shape_inference.infer_shapes(onnx.ModelProto.FromString(model))
     infos = (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output)

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
-from onnxfix.diagnosis.bench import Bench, Clock
+from onnxfix.causes import Cause
+from onnxfix.diagnosis.bench import Bench, Clock, drop
+from onnxfix.diagnosis.beyond import excess, is_beyond, is_beyond_whole
 from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.engines import Engines
-from onnxfix.diagnosis.evidence import Collector, Seen
+from onnxfix.diagnosis.evidence import Collector, Seen, upstream
 from onnxfix.diagnosis.executed import Execution
 from onnxfix.diagnosis.explaining import Explainer
 from onnxfix.diagnosis.graph import Graph
@@ -29,10 +31,6 @@ from onnxfix.verification.compare.tolerance import TOLERANCES, tolerance_for
 MOST = 8
 """Suspected nodes that are looked at closely."""
 _TABLE = 20
-_SHARE = 8.0  # times the measured noise that is no difference
-_FLOOR = {"float64": 2.0**-48, "float32": 2.0**-19, "float16": 2.0**-9, "bfloat16": 2.0**-6}
-"""Share of a tensor's scale that another kernel, or another order of sums, may make of it: 32 units in the last place
-for float32."""
 _SLOW = 8.0  # seconds that the first sample may take for a second one to be tried by default
 
 Say = Callable[[str], None]
@@ -60,7 +58,9 @@ class _State:
     feeds: list[dict[str, Held]] = field(default_factory=list)
     rows: dict[str, tuple[int, Row]] = field(default_factory=dict)
     refused: str = ""
+    cause: Cause = ""
     complete: bool = True
+    interrupted: bool = False
     markings: tuple[Marking, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -68,54 +68,68 @@ class _State:
 def diagnose(case: Case, bench: Bench, base: Diagnosis, clock: Clock, say: Say) -> Diagnosis:
     """Find out where the other side begins to differ. ``base`` has what is known before.
 
-    An interrupt (KeyboardInterrupt) ends the walk; what was found until then is the result, with ``complete`` False.
+    An interrupt (KeyboardInterrupt) ends the walk; what was found until then is the result, with ``complete`` False,
+    and nothing is run any more to explain it.
     """
     began = time.perf_counter()
     state = _State()
     try:
         _walk(case, bench, state, clock, say)
     except KeyboardInterrupt:
-        state.complete = False
-    if not state.walks:
-        why = f"the truth does not run: {state.refused or 'no sample could be made that the model accepts'}"
-        why = why if state.complete else "it was interrupted before anything was compared"
-        found = replace(base, status="unknown", reason=why, cause="refused" if state.complete else "")
-        return replace(found, seconds=time.perf_counter() - began, complete=state.complete)
-    try:
-        found = _Judge(case, bench, state, say).result(base)
-    except KeyboardInterrupt:
-        rows = _ranked(state.rows.values())
-        table = tuple(_error(case, feed, row) for feed, row in rows[:_TABLE])
-        found = replace(base, status="unknown", reason="it was interrupted", table=table)
-        state.complete = False
+        state.interrupted = True
+    found = _judged(case, bench, state, base, say)
     total = max(len(case.truth.nodes), 1)
     return replace(
         found,
         samples=len(state.walks),
         nodes=total,
         compared=len(state.rows),
-        runs=round(bench.nodes / total, 2),
+        runs=round(bench.runs, 2),
         seconds=time.perf_counter() - began,
-        complete=state.complete,
+        complete=state.complete and not state.interrupted,
+        interrupted=state.interrupted,
         markings=state.markings,
         notes=(*found.notes, *state.notes, *case.prepared.notes),
     )
 
 
+def _judged(case: Case, bench: Bench, state: _State, base: Diagnosis, say: Say) -> Diagnosis:
+    if not state.walks:
+        if state.interrupted or not state.complete:
+            how = "it was interrupted" if state.interrupted else "time ran out"
+            return replace(base, status="unknown", reason=f"{how} before anything was compared")
+        why = state.refused or "no sample could be made that the model accepts"
+        return replace(
+            base, status="unknown", reason=f"the truth does not run: {why}", cause=state.cause or "refused"
+        )
+    if not state.interrupted:
+        try:
+            return _Judge(case, bench, state, say).result(base)
+        except KeyboardInterrupt:
+            state.interrupted = True
+    return _Judge(case, bench, state, say).result(base)
+
+
 def _walk(case: Case, bench: Bench, state: _State, clock: Clock, say: Say) -> None:
     """Walk through samples until enough of them ran."""
-    for values in case.samples:
+    for number, values in enumerate(case.samples):
+        if clock.over or state.interrupted:
+            state.complete = False
+            return
         began = time.perf_counter()
         feed = bench.hold(values)
         walk = _sample(case, bench, state, feed, clock, say)
         if walk.failed:
-            state.refused = walk.failed
+            state.refused, state.cause = walk.failed, walk.cause
+            if not case.generated:
+                state.notes += (f"sample {number + 1}: the truth does not run: {walk.failed}",)
+            drop(list(feed.values()))
             continue
         state.walks.append(walk)
-        state.feeds.append(feed)
+        state.feeds.append({**feed, **walk.drawn})
         for name, row in walk.rows.items():
             old = state.rows.get(name)
-            if old is None or _excess(row) > _excess(old[1]):
+            if old is None or excess(row) > excess(old[1]):
                 state.rows[name] = (len(state.walks) - 1, row)
         state.complete = state.complete and walk.complete
         slow = case.generated and time.perf_counter() - began > _SLOW
@@ -128,61 +142,25 @@ def _sample(
 ) -> Walk:
     """Walk through one sample, as far as it is not interrupted."""
     side, label = case.prepared.side, f"sample {len(state.walks) + 1}"
+    their_feed = case.prepared.feed(feed)
     if case.engines is not None:
         execution = Execution(bench, case.truth, side, case.engines, clock, say, is_beyond)
         try:
-            return execution.run(feed, case.prepared.feed(feed))
-        finally:
-            state.markings += tuple(execution.markings)
-            state.notes += tuple(note for note in execution.notes if note not in state.notes)
+            execution.run(feed, their_feed)
+        except KeyboardInterrupt:
+            state.interrupted = True
+        state.markings += tuple(execution.markings)
+        state.notes += tuple(note for note in execution.notes if note not in state.notes)
+        return execution.walk
     lockstep = Lockstep(bench, case.truth, side, clock=clock)
     try:
-        return lockstep.run(
-            feed, case.prepared.feed(feed), lambda done, total: say(f"{label}: node {done} of {total}")
-        )
+        lockstep.run(feed, their_feed, lambda done, total: say(f"{label}: node {done} of {total}"))
     except KeyboardInterrupt:
-        state.complete = False
-        return lockstep.walk
+        state.interrupted = True
+    return lockstep.walk
 
 
 # ------------------------------------------------------------------------------------------------------- judging
-
-
-def allowed(row: Row) -> float:
-    """How far a tensor may be from the truth by rounding alone, in its own unit."""
-    scale = row.own.scale if row.own is not None else 0.0
-    return max(_SHARE * row.noise, _FLOOR.get(row.dtype, 0.0) * scale)
-
-
-def _excess(row: Row) -> float:
-    """The own error as a multiple of what rounding may make of it."""
-    if row.own is None:
-        return 0.0
-    if row.own.shape or row.own.special > row.unstable:
-        return math.inf
-    limit = allowed(row)
-    largest = row.own.largest / limit if limit else (math.inf if row.own.largest else 0.0)
-    return max(largest, _typical_excess(row))
-
-
-def _typical_excess(row: Row) -> float:
-    """The same for the quantiles of all elements: where a few elements are unstable, or much larger than all others,
-    the largest difference says nothing of the rest."""
-    typical = row.own.typical if row.own is not None else None
-    if typical is None:
-        return 0.0
-    found = [0.0]
-    noises = row.typical_noise or (0.0,) * len(typical.off)
-    for off, size, noise in zip(typical.off, typical.size, noises, strict=True):
-        limit = max(_SHARE * noise, _FLOOR.get(row.dtype, 0.0) * size)
-        if off:
-            found.append(off / limit if limit else math.inf)
-    return max(found)
-
-
-def is_beyond(row: Row) -> bool:
-    """Whether the region computes something else than the truth, beyond rounding."""
-    return _excess(row) > 1.0
 
 
 def _ranked(rows: Iterable[tuple[int, Row]]) -> list[tuple[int, Row]]:
@@ -256,9 +234,8 @@ class _Judge:
         seen = self._seen(suspects, outputs)
         seen.sort(key=lambda one: (-self._worth(one[1]), -_size(one[1].row), one[1].row.number))
         culprits = tuple(self._culprit(feed, one) for feed, one in seen)
-        strange = sorted(ranked, key=lambda one: (-_excess(one[1]), one[1].number))
+        strange = sorted(ranked, key=lambda one: (-excess(one[1]), one[1].number))
         table = tuple(_error(self.case, feed, row) for feed, row in strange[:_TABLE] if _size(row) > 0)
-        stopped = next((walk.stopped for walk in self.state.walks if walk.stopped), "")
         found = replace(
             base,
             outputs=outputs,
@@ -266,20 +243,45 @@ class _Judge:
             begins=begins,
             table=table,
             keep_fp32=self.case.explainer.keep_fp32(culprits) if self.low else (),
-            notes=(*base.notes, *([f"the other side's own run stopped: {stopped}"] if stopped else [])),
+            notes=(*base.notes, *self._notes()),
         )
         return self._concluded(found, wrong)
 
+    def _notes(self) -> tuple[str, ...]:
+        """What could not be run on the other side."""
+        graph, notes = self.case.prepared.side.graph, []
+        stopped = next((walk for walk in self.state.walks if walk.stopped), None)
+        if stopped is not None:
+            where = f" at {_label(graph.nodes[stopped.at])}" if stopped.at is not None else ""
+            notes.append(f"the other side's own run stopped{where}: {stopped.stopped}")
+        refused = {name: why for walk in self.state.walks for name, why in walk.refused.items()}
+        if refused:
+            name, why = next(iter(refused.items()))
+            notes.append(
+                f"{len(refused)} tensors that the other side does not compute alone, such as {name}: {why}"
+            )
+        return tuple(notes)
+
     def _concluded(self, found: Diagnosis, wrong: Sequence[OutputComparison]) -> Diagnosis:
+        state = self.state
         if found.culprits:
             worst = found.culprits[0]
             return replace(found, status="differ", reason=f"{worst.error.place.text}: {worst.reason}")
         if wrong:
             text = f"output {wrong[0].name} differs, and no node alone shows why"
+            if state.interrupted or not state.complete:
+                text = f"output {wrong[0].name} differs; the search for the node was not finished"
             return replace(found, status="unexplained", reason=text)
-        stopped = [walk for walk in self.state.walks if walk.stopped]
-        if stopped and not found.outputs:
-            return replace(found, status="unknown", reason=stopped[0].stopped, cause="refused")
+        stopped = next((walk for walk in state.walks if walk.stopped), None)
+        if stopped is not None:
+            return replace(found, status="unknown", reason=stopped.stopped, cause="refused")
+        if state.interrupted or (not state.complete and not found.outputs):
+            how = "it was interrupted" if state.interrupted else "time ran out"
+            text = f"{how}; no difference was found in {len(state.rows)} tensors"
+            cause: Cause = "" if state.interrupted else "timeout"
+            return replace(found, status="unknown", reason=text, cause=cause)
+        if not found.outputs:
+            return replace(found, status="unknown", reason="the other side computes no output of the model")
         if all(one.same for one in found.outputs):
             return replace(found, status="agree", reason="all outputs are bit-identical")
         share = max((one.max_abs / one.scale if one.scale else one.max_abs) for one in found.outputs)
@@ -291,38 +293,42 @@ class _Judge:
 
     def _outputs(self) -> tuple[OutputComparison, ...]:
         """The model's outputs over all samples."""
-        walks = [walk for walk in self.state.walks if walk.other]
-        names = [name for name in self.case.truth.outputs if all(name in walk.other for walk in walks)]
-        if not walks:
-            return ()
         pairs = {
-            name: [(walk.truth[name].load(), walk.other[name].load()) for walk in walks if name in walk.truth]
-            for name in names
+            name: [
+                (walk.truth[name].load(), walk.other[name].load())
+                for walk in self.state.walks
+                if name in walk.truth and name in walk.other
+            ]
+            for name in self.case.truth.outputs
         }
+        names = [name for name, values in pairs.items() if values]
         found = [compare_output(name, pairs[name]) for name in names]
-        if all(one.same for one in found):
+        if self.state.interrupted or all(one.same for one in found):
             return tuple(found)
-        noise = self._noise(names)
-        return tuple(compare_output(name, pairs[name], noise=noise.get(name, 0.0)) for name in names)
+        noise = self._noise([one.name for one in found if not one.same])
+        return tuple(replace(one, noise=noise.get(one.name, 0.0)) for one in found)
 
     def _noise(self, names: Sequence[str]) -> dict[str, float]:
         """How far the truth's outputs move with its inputs, over all samples."""
         found: dict[str, float] = {}
+        truth, unit = self.case.truth, self.case.prepared.side.unit
         for walk, feed in zip(self.state.walks, self.state.feeds, strict=True):
-            made = [name for name in names if name in self.case.truth.producer]
-            part, inputs = self.case.truth.part(range(len(self.case.truth.nodes)), made, feed)
+            made = [name for name in names if name in walk.truth and name not in feed]
+            made = [name for name in made if not truth.is_constant(name)]
+            if not made:
+                continue
+            part, inputs = truth.part(upstream(truth, made, frozenset(feed)), made, feed)
             given = {name: feed[name] for name in inputs if name in feed}
-            reply = self.bench.run(
-                part, given, of=self.case.truth, moved=self.case.prepared.side.unit, seed=3
-            )
+            reply = self.bench.run(part, given, of=truth, moved=unit, seed=3)
             for name, held in reply.values.items():
                 far = distance(walk.truth[name].load(), held.load()).largest
                 found[name] = max(found.get(name, 0.0), far)
+            drop(list(reply.values.values()))
         return found
 
     def _is_wrong(self, one: OutputComparison) -> bool:
         """Whether an output differs by more than rounding explains."""
-        if one.differs:
+        if one.differs or one.atol is None:
             return True
         special = (one.truth_nonfinite.nan, one.truth_nonfinite.inf) != (
             one.other_nonfinite.nan,
@@ -338,7 +344,7 @@ class _Judge:
 
     def _beginnings(self) -> tuple[NodeError, ...]:
         """The first tensors that differ in the other side's own run, beyond noise."""
-        off = {name for name, (_, row) in self.state.rows.items() if _whole_beyond(row)}
+        off = {name for name, (_, row) in self.state.rows.items() if is_beyond_whole(row)}
         names = beginnings({name: row for name, (_, row) in self.state.rows.items()}, self.case.truth, off)
         return tuple(_error(self.case, *self.state.rows[name]) for name in names[:MOST])
 
@@ -350,9 +356,13 @@ class _Judge:
         measure = len(suspects) > 1 and any(not one.same for one in outputs)
         for feed in dict.fromkeys(number for number, _ in suspects):
             walk, values = self.state.walks[feed], self.state.feeds[feed]
+            rows = [row for number, row in suspects if number == feed]
             collector = Collector(self.bench, self.case.truth, self.case.prepared.side, values)
+            if self.state.interrupted:
+                found += [(feed, collector.bare(row)) for row in rows]
+                continue
             theirs = self.case.prepared.feed(values)
-            for one in collector.seen([row for number, row in suspects if number == feed], theirs):
+            for one in collector.seen(rows, theirs, list(walk.truth) if measure else ()):
                 effect = self._effect(collector, one, walk) if measure else None
                 found.append((feed, replace(one, effect=effect)))
         return found
@@ -372,13 +382,6 @@ class _Judge:
     def _culprit(self, feed: int, seen: Seen) -> Culprit:
         error = _error(self.case, feed, seen.row, seen.effect)
         return self.case.explainer.culprit(error, seen)
-
-
-def _whole_beyond(row: Row) -> bool:
-    if row.whole is None:
-        return False
-    limit = max(_SHARE * row.noise, 8 * _FLOOR.get(row.dtype, 0.0) * row.whole.scale)
-    return not math.isfinite(row.whole.relative) or row.whole.largest > limit
 
 
 def rounded_up(share: float) -> float:

@@ -39,7 +39,9 @@ def changed(evidence: Evidence) -> Explanation | None:
     mine = parameters(evidence.node, evidence.inputs, version_of(evidence.node, evidence.opsets))
     theirs = parameters(pairs[0], other.constants, version_of(pairs[0], evidence.other_opsets))
     alone = len(other.nodes) == 1
-    found = _attribute(evidence, mine, theirs, alone)
+    found = (_operands(evidence, pairs[0], other) if alone else None) or _attribute(
+        evidence, mine, theirs, alone
+    )
     if found is None and alone:
         found = _weight(evidence, mine, theirs)
     return found or (None if alone else _weight_anywhere(evidence, other))
@@ -60,6 +62,42 @@ def _constant(evidence: Evidence, other: Counterpart) -> Explanation | None:
     return None
 
 
+def _operands(evidence: Evidence, node: NodeProto, other: Counterpart) -> Explanation | None:
+    """An input that reads another tensor than on the truth's side. Constants are told apart by their values."""
+    if evidence.node.op_type in _COMMUTATIVE or len(node.input) != len(evidence.node.input):
+        return None
+    mine = list(evidence.node.input)
+    theirs = [_partner(name, place, evidence, other) for place, name in enumerate(node.input)]
+    off = [place for place, name in enumerate(theirs) if name is not None and name != mine[place]]
+    known = all(name is not None for name in theirs)
+    if not off:
+        return None
+    op_type = evidence.node.op_type
+    if (
+        known
+        and len(off) == 2
+        and [theirs[place] for place in off] == [mine[place] for place in reversed(off)]
+    ):
+        return "operator", f"the inputs {off[0]} and {off[1]} of {op_type} are swapped in {evidence.side}"
+    place = off[0]
+    return (
+        "operator",
+        f"input {place} of {op_type} is {theirs[place]!r} in {evidence.side} instead of {mine[place]!r}",
+    )
+
+
+def _partner(name: str, place: int, evidence: Evidence, other: Counterpart) -> str | None:
+    """The truth's name of what a node of the other side reads; None where that is not known."""
+    if not name:
+        return ""
+    if name not in other.constants:
+        return evidence.names.get(name)
+    stated = evidence.node.input[place]
+    order = [stated, *(one for one in evidence.node.input if one != stated)]
+    same = (one for one in order if one in evidence.inputs)
+    return next((one for one in same if change_of(evidence.inputs[one], other.constants[name]) is None), None)
+
+
 def _attribute(
     evidence: Evidence, mine: Mapping[str, Parameter], theirs: Mapping[str, Parameter], alone: bool
 ) -> Explanation | None:
@@ -78,11 +116,15 @@ def _attribute(
             continue  # an attribute that older opsets do not have
         first, second = _resolved(name, one.value, evidence), _resolved(name, other.value, evidence)
         if not _equal(first, second):
-            text = (
-                f"the attribute {name} of {evidence.node.op_type} is {_shown(first)} in the first model and "
-            )
-            return "attribute", f"{text}{_shown(second)} in {evidence.side}"
+            first, second = _stated(one.value, first), _stated(other.value, second)
+            here, there = f"{_shown(first)} in the first model", f"{_shown(second)} in {evidence.side}"
+            return "attribute", f"the attribute {name} of {evidence.node.op_type} is {here} and {there}"
     return None
+
+
+def _stated(value: Any, resolved: Any) -> Any:
+    """A value as the model states it; what it means where it states none."""
+    return resolved if value is None else value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _is_default(one: Parameter) -> bool:

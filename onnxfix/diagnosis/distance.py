@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ _BLOCK = 1 << 20
 LEVELS = (0.5, 0.9)
 """The quantiles that are compared besides the largest difference, which one unstable element may decide."""
 _FEWEST, _DRAWN = 16, 1 << 16  # elements that have quantiles, and those that they are estimated from
+_FEW = 64  # pairs of large whole numbers that are subtracted exactly
 
 
 @dataclass(frozen=True)
@@ -47,23 +49,28 @@ class Distance:
         return self.largest / self.scale if self.scale else self.largest
 
 
+_NONE = Distance(low=math.inf, high=-math.inf)
+
+
 def distance(truth: Any, other: Any) -> Distance:
-    """Compare two arrays of numbers or truths in blocks, in float64; anything else for equality only."""
-    if (
-        not isinstance(truth, np.ndarray)
-        or not isinstance(other, np.ndarray)
-        or "OUS".count(truth.dtype.kind)
-    ):
-        same = _equal(truth, other)
-        return Distance() if same else Distance(1.0, 1.0, differing=1)
+    """Compare two arrays of numbers or truths in blocks, in float64 (whole numbers exactly); sequences and maps item by
+    item; anything else, such as strings, for equality only."""
+    if isinstance(truth, (list, tuple)) and isinstance(other, (list, tuple)):
+        return _items(list(truth), list(other))
+    if isinstance(truth, dict) and isinstance(other, dict):
+        if truth.keys() != other.keys():
+            return Distance(shape=True)
+        return _items(list(truth.values()), [other[key] for key in truth])
+    if not (_is_number(truth) and _is_number(other)):
+        return Distance() if _equal(truth, other) else Distance(1.0, 1.0, differing=1)
+    truth, other = np.asarray(truth), np.asarray(other)
     if truth.shape != other.shape:
         return Distance(shape=True)
     a, b = truth.reshape(-1), other.reshape(-1)
-    found = Distance(low=math.inf, high=-math.inf)
+    found = _NONE
     for start in range(0, a.size, _BLOCK):
         found = _joined(found, _block(a[start : start + _BLOCK], b[start : start + _BLOCK]))
-    if found.low > found.high:
-        return Distance(special=found.special, differing=found.differing)
+    found = _closed(found)
     return replace(found, typical=_typical(a, b)) if found.largest else found
 
 
@@ -83,7 +90,30 @@ def _typical(a: Any, b: Any) -> Typical | None:
     return Typical(*(tuple(np.quantile(one, LEVELS).tolist()) for one in (off, size)))
 
 
+def _is_number(value: Any) -> bool:
+    """Whether it is an array of numbers or truths, or one number."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.dtype.kind not in "OUS"
+    return isinstance(value, (int, float, complex))
+
+
+def _items(truth: Sequence[Any], other: Sequence[Any]) -> Distance:
+    if len(truth) != len(other):
+        return Distance(shape=True)
+    found = _NONE
+    for one, two in zip(truth, other, strict=True):
+        found = _joined(found, distance(one, two))
+    return _closed(found)
+
+
+def _closed(found: Distance) -> Distance:
+    """Without the range of nothing."""
+    return found if found.low <= found.high else replace(found, low=0.0, high=0.0)
+
+
 def _block(a: Any, b: Any) -> Distance:
+    if a.dtype.kind in "iub" and b.dtype.kind in "iub":
+        return _whole(a, b)
     with np.errstate(all="ignore"):
         x, y = (one.astype(np.complex128 if one.dtype.kind == "c" else np.float64) for one in (a, b))
         whole = np.isfinite(x)
@@ -102,6 +132,24 @@ def _block(a: Any, b: Any) -> Distance:
         )
 
 
+def _whole(a: Any, b: Any) -> Distance:
+    """Whole numbers, whose low bits float64 would lose."""
+    unequal = a != b
+    x, y = a[unequal], b[unequal]
+    far = max((abs(int(one) - int(two)) for one, two in zip(*_far(x, y), strict=True)), default=0)
+    low, high = int(a.min()), int(a.max())
+    return Distance(float(far), float(max(-low, high)), float(low), float(high), differing=int(unequal.sum()))
+
+
+def _far(x: Any, y: Any) -> tuple[Any, Any]:
+    """The few pairs among which the largest difference is: float64 is exact enough to choose them."""
+    if not x.size:
+        return x, y
+    off = np.abs(x.astype(np.float64) - y.astype(np.float64))
+    chosen = np.flatnonzero(off >= off.max() * (1 - 1e-12))[:_FEW]
+    return x[chosen], y[chosen]
+
+
 def _joined(a: Distance, b: Distance) -> Distance:
     return Distance(
         max(a.largest, b.largest),
@@ -110,12 +158,11 @@ def _joined(a: Distance, b: Distance) -> Distance:
         max(a.high, b.high),
         a.special + b.special,
         a.differing + b.differing,
+        a.shape or b.shape,
     )
 
 
 def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return a.shape == b.shape and bool((a == b).all())
-    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(map(_equal, a, b))
-    return bool(a is b or a == b)
+        return a.shape == b.shape and bool(np.all(a == b))
+    return type(a) is type(b) and bool(np.all(a == b))

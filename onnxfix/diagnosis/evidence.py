@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onnx import NodeProto, TensorProto
@@ -39,22 +39,28 @@ class Collector:
 
     def __init__(self, bench: Bench, truth: Graph, side: Side, feed: Mapping[str, Held]) -> None:
         self.bench, self.truth, self.side, self.feed = bench, truth, side, dict(feed)
+        self.known: dict[str, Held] = {}
         self.error = ""  # why the truth did not run, the last time
 
     def values(self, names: Sequence[str]) -> dict[str, Held]:
-        """The truth's values of these tensors.  Empty where the truth does not run that far."""
+        """The truth's values of these tensors. Empty where the truth does not run that far."""
         found = {name: self.feed[name] for name in names if name in self.feed}
-        wanted = [n for n in names if n in self.truth.producer and not self.truth.is_constant(n)]
+        wanted = [name for name in names if name in self.truth.producer and name not in found]
+        wanted = [name for name in wanted if not self.truth.is_constant(name)]
         if wanted:
-            numbers = upstream(self.truth, wanted, frozenset())
+            numbers = upstream(self.truth, wanted, frozenset(self.feed))
             part, inputs = self.truth.part(numbers, wanted, self.feed)
-            reply = self.bench.run(part, {name: self.feed[name] for name in inputs}, of=self.truth)
+            feed = {name: self.feed[name] for name in inputs if name in self.feed}
+            reply = self.bench.run(part, feed, of=self.truth)
             found.update(reply.values)
             self.error = reply.error
         return found
 
-    def seen(self, rows: Sequence[Row], theirs: Mapping[str, Held]) -> list[Seen]:
-        """The values around each row's node. ``theirs`` are types of the other side's tensors."""
+    def seen(
+        self, rows: Sequence[Row], theirs: Mapping[str, Held], outputs: Sequence[str] = ()
+    ) -> list[Seen]:
+        """The values around each row's node. ``theirs`` are types of the other side's tensors. ``outputs``: the effect
+        on these will be asked for, so that what it needs is kept too."""
         wanted = dict.fromkeys(
             name
             for row in rows
@@ -62,11 +68,34 @@ class Collector:
                 *self.truth.reads[row.number],
                 *(one for one in self.truth.nodes[row.number].output if one),
                 *(row.region.inputs.values() if row.region is not None else ()),
+                *(self._beside([row.name], outputs) if outputs else ()),
             )
             if not self.truth.is_constant(name)
         )
         known = self.values(list(wanted))
+        self.known.update(known)
         return [self._seen(row, known, theirs) for row in rows]
+
+    def _beside(self, names: Sequence[str], outputs: Sequence[str]) -> list[str]:
+        """What the nodes between these values and the outputs read besides, as far as it is worth keeping."""
+        graph = self.truth
+        after = downstream(graph, names)
+        numbers = [n for n in upstream(graph, outputs, frozenset(names)) if n in after]
+        made = {name for number in numbers for name in graph.nodes[number].output}
+        read = dict.fromkeys(name for number in numbers for name in graph.reads[number])
+        found = [one for one in read if one not in made and one not in names and not graph.is_constant(one)]
+        return [one for one in found if one not in graph.untensored]
+
+    def bare(self, row: Row) -> Seen:
+        """What is known of a row without running anything."""
+        nodes = row.region.nodes if row.region is not None else ()
+        return Seen(
+            row,
+            self.truth.nodes[row.number],
+            tuple(self.side.graph.nodes[number] for number in nodes),
+            weights=_constants(self.truth, [row.number]),
+            other_weights=_constants(self.side.graph, nodes),
+        )
 
     def _seen(self, row: Row, known: Mapping[str, Held], theirs: Mapping[str, Held]) -> Seen:
         node, region = self.truth.nodes[row.number], row.region
@@ -80,22 +109,18 @@ class Collector:
             }
             given.update({name: held for name, held in theirs.items() if name in self.side.graph.inputs})
             own = self._own(region, given)
-        part, inputs, names = self.truth.apart([((row.number,), outputs)], known)
         moved = {}
-        if all(name in known for name in inputs):
+        part, inputs, names = self.truth.apart([((row.number,), outputs)], known)
+        if outputs and all(name in known for name in inputs):
             feed = {name: known[name] for name in inputs}
             reply = self.bench.run(part, feed, of=self.truth, moved=self.side.unit, seed=1)
             moved = {n: reply.values[new].load() for n, new in names[0].items() if new in reply.values}
-        return Seen(
-            row,
-            node,
-            tuple(self.side.graph.nodes[n] for n in region.nodes) if region is not None else (),
-            {name: known[name].load() for name in self.truth.reads[row.number] if name in known},
-            {name: known[name].load() for name in outputs},
-            {name: held.load() for name, held in own.items()},
-            moved,
-            _constants(self.truth, [row.number]),
-            _constants(self.side.graph, region.nodes) if region is not None else {},
+        return replace(
+            self.bare(row),
+            inputs={name: known[name].load() for name in self.truth.reads[row.number] if name in known},
+            truth={name: known[name].load() for name in outputs},
+            own={name: held.load() for name, held in own.items()},
+            moved=moved,
         )
 
     def _own(self, region: Region, given: Mapping[str, Held]) -> dict[str, Held]:
@@ -109,22 +134,30 @@ class Collector:
         return found
 
     def effect(self, own: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Held]:
-        """The truth's outputs if these tensors had these values."""
-        given = {**self.feed, **self.bench.hold(own)}
-        numbers = upstream(self.truth, outputs, frozenset(own))
-        reached = [name for name in outputs if name in self.truth.producer and name not in own]
+        """The truth's outputs that depend on these tensors, if these had these values."""
+        given = {**self.feed, **self.known, **self.bench.hold(own)}
+        after = downstream(self.truth, list(own))
+        made = {name for number in after for name in self.truth.nodes[number].output}
+        known = frozenset(name for name in given if name in own or name not in made)
+        reached = [name for name in outputs if name in made and name not in own]
+        found = {name: given[name] for name in outputs if name in own}
         if not reached:
-            return {name: given[name] for name in outputs if name in given}
-        numbers = [n for n in numbers if not set(self.truth.nodes[n].output) & set(own)]
-        part, inputs = self.truth.part(numbers, reached, given)
+            return found
+        part, inputs = self.truth.part(upstream(self.truth, reached, known), reached, given)
         if any(name not in given for name in inputs):
             return {}
         reply = self.bench.run(part, {name: given[name] for name in inputs}, of=self.truth)
-        return (
-            {**reply.values, **{name: given[name] for name in outputs if name in own}}
-            if not reply.error
-            else {}
-        )
+        return {} if reply.error else {**reply.values, **found}
+
+
+def downstream(graph: Graph, names: Sequence[str]) -> set[int]:
+    """The nodes that depend on these values."""
+    reached, found = set(names), set[int]()
+    for number, node in enumerate(graph.nodes):
+        if not reached.isdisjoint(graph.reads[number]):
+            found.add(number)
+            reached.update(name for name in node.output if name)
+    return found
 
 
 def upstream(graph: Graph, names: Sequence[str], given: frozenset[str]) -> list[int]:

@@ -56,13 +56,14 @@ class Execution:
         self.clock, self.say, self.judged = clock, say, judged
         self.markings: list[Marking] = []
         self.notes: list[str] = []
+        self.walk = Walk()
 
     def run(self, feed: Mapping[str, Held], their_feed: Mapping[str, Held]) -> Walk:
         """One sample; ``their_feed`` are the inputs by the other side's names."""
         collector = Collector(self.bench, self.truth, self.side, feed)
         self.say("running the truth")
-        walk = alone(self.bench, self.truth, feed)
-        if walk.failed:
+        walk = self.walk = alone(self.bench, self.truth, feed, self.clock)
+        if walk.failed or not walk.complete:
             return walk
         names = list(walk.truth)
         self.engines.feed = dict(their_feed)

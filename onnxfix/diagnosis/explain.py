@@ -99,6 +99,19 @@ def _read_differently(evidence: Evidence, focus: Focus) -> Explanation | None:
     return ("import", f"{found[1]}: {focus.values}") if found is not None else None
 
 
+def _lost_cast(evidence: Evidence, focus: Focus) -> Explanation | None:
+    """A Cast that the other side does not have: rounding to a type, or cutting to whole numbers, that is lost."""
+    node = evidence.node
+    if node.op_type != "Cast" or any(one.op_type == "Cast" for one in evidence.others):
+        return None
+    source = evidence.inputs.get(node.input[0])
+    kinds = [str(array.dtype) for array in (source, focus.truth) if array is not None]
+    low = next((kind for kind in kinds if kind in ("float16", "bfloat16")), "")
+    if low:
+        return "precision", f"the first model rounds to {low} here, {evidence.side} does not: {focus.values}"
+    return "operator", f"the Cast from {' to '.join(kinds)} is missing in {evidence.side}: {focus.values}"
+
+
 def _skipped(evidence: Evidence, focus: Focus) -> Explanation | None:
     """A node that the other side leaves out, or whose operands it swaps."""
     node = evidence.node
@@ -218,7 +231,7 @@ _NUMERIC: tuple[_Test, ...] = (cancellation, in_float32_order, ill_conditioned)
 #: differ, a known hazard where TensorRT reads the model, and otherwise the range of the values.
 _ORDER: dict[Against, tuple[_Test, ...]] = {
     "model": (
-        _rounded, _changed, _skipped, *_RANGES, *_NUMERIC, precision, _other_operator, _structure, _hazard,
+        _changed, _lost_cast, _rounded, _skipped, *_RANGES, *_NUMERIC, precision, _other_operator, _structure, _hazard,
     ),
     "ort-cpu": (_rounded, *_RANGES, *_NUMERIC, precision, _hazard, _skipped, _other_operator, _structure),
     "ort-cuda": (_rounded, *_RANGES, cancellation, in_float32_order, tf32, ill_conditioned, precision, _hazard),

@@ -15,8 +15,9 @@ from onnxfix.diagnosis.advice import advise, keep_fp32
 from onnxfix.diagnosis.evidence import Seen
 from onnxfix.diagnosis.explain import explain
 from onnxfix.diagnosis.facts import Evidence
-from onnxfix.diagnosis.findings import Findings, collect
+from onnxfix.diagnosis.findings import Findings, Hazard, collect
 from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.keep import pattern
 from onnxfix.diagnosis.records import Against, Culprit, NodeError
 from onnxfix.diagnosis.sides import LOW
 from onnxfix.errors import OnnxfixError
@@ -38,12 +39,22 @@ class Explainer:
 
     @cached_property
     def findings(self) -> Findings:
-        """Those of onnxfix's rules on the truth's model; empty where the rules cannot read it."""
-        low = LOW.get(self.against, "")
-        try:
-            return collect(self.truth.proto, Path(self.truth.folder) if self.truth.folder else None, low)
-        except OnnxfixError:
-            return Findings()
+        """Those of onnxfix's rules on the truth's model."""
+        return _findings(self.truth, LOW.get(self.against, ""))
+
+    @cached_property
+    def other_findings(self) -> Findings:
+        """Those on the second model."""
+        return _findings(self.other) if self.against == "model" else Findings()
+
+    def _hazards(self, seen: Seen) -> tuple[Hazard, ...]:
+        """The findings at a node; of two models, those that only the second one has there."""
+        ours = self.findings.at(name for name in seen.node.output if name)
+        if self.against != "model":
+            return ours
+        known = {one.code for one in ours}
+        theirs = self.other_findings.at(name for node in seen.others for name in node.output if name)
+        return tuple(one for one in theirs if one.code not in known)
 
     def culprit(self, error: NodeError, seen: Seen) -> Culprit:
         """The culprit with its cause, the reason in a sentence, and advice."""
@@ -64,16 +75,25 @@ class Explainer:
             moved=_only_arrays(seen.moved),
             others=seen.others,
             constants=_arrays(seen.other_weights, self.other),
-            findings=self.findings.at(name for name in seen.node.output if name),
+            findings=self._hazards(seen),
             low=LOW.get(self.against, ""),
             opsets=_opsets(self.truth),
             other_opsets=_opsets(self.other),
+            names=seen.row.region.inputs if seen.row.region is not None else {},
         )
 
     def keep_fp32(self, culprits: Sequence[Culprit]) -> tuple[str, ...]:
-        """The nodes to keep in float32, as AutoCast reads them; those without a name by their outputs."""
-        named, unnamed = keep_fp32(culprits, self.truth.proto)
-        return (*named, *unnamed)
+        """Expressions for the nodes to keep in float32: their names, the outputs of those without a name."""
+        names = [node.name for node in self.truth.nodes if node.name]
+        return tuple(pattern(name, names) for name in keep_fp32(culprits))
+
+
+def _findings(graph: Graph, low: str = "") -> Findings:
+    """Those of a graph; none where the rules cannot read it."""
+    try:
+        return collect(graph.proto, Path(graph.folder) if graph.folder else None, low)
+    except OnnxfixError:
+        return Findings()
 
 
 def _only_arrays(values: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:

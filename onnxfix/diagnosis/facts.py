@@ -40,9 +40,10 @@ class Evidence:
     included, by their names in its model. ``truth``, ``own`` and ``moved`` are its outputs by name: the true ones, what
     the other side computes from the true inputs, and the true ones with inputs moved by one rounding (one part in 10^7,
     or one unit of ``low``). ``others`` are the nodes that compute the output on the other side, and ``constants`` the
-    initializers that these read, by their names there. ``findings`` are those of onnxfix's rules at this node.
+    initializers that these read, by their names there. ``findings`` are those of onnxfix's rules at this
+    node; of two models those that only the second has there.
     ``low`` is the precision of the other side: "float16", "bfloat16", or "" for that of the truth. ``opsets`` and
-    ``other_opsets`` are both models' imports.
+    ``other_opsets`` are both models' imports; ``names`` leads from tensors of the other side to the truth's.
     """
 
     against: Against
@@ -58,6 +59,7 @@ class Evidence:
     low: str = ""
     opsets: Mapping[str, int] = field(default_factory=dict)
     other_opsets: Mapping[str, int] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def side(self) -> str:
@@ -133,7 +135,10 @@ class Focus:
     @property
     def values(self) -> str:
         """``0.5 instead of 0.25 at [0, 3]``, the other side's first."""
-        return f"{number(self.seen)} instead of {number(self.true)}{at(self.index)}"
+        seen, true = number(self.seen), number(self.true)
+        if seen == true:
+            seen, true = f"{self.seen:.9g}", f"{self.true:.9g}"
+        return f"{seen} instead of {true}{at(self.index)}"
 
 
 def number(value: float) -> str:

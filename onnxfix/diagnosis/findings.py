@@ -15,6 +15,7 @@ from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.registry import registry
 from onnxfix.rule import NO_MODEL, Rule, Severity
+from onnxfix.targets import DEFAULT
 
 _HALF = "PRC"
 """The family of the rules about half precision."""
@@ -75,21 +76,22 @@ def _checked(
     model: Model, rules: list[Rule], problems: list[Problem], *, half: bool
 ) -> Iterable[tuple[str, Hazard]]:
     """The findings about nodes, each with the outputs of the node of the main graph."""
+    model.target = DEFAULT
     for item in engine.check(model, rules, problems):
-        place, fix = item.match.place, item.match.fix
-        outer = place.around or place
-        if item.match.node is None or not 0 <= outer.index < len(model.proto.graph.node):
+        outer = item.match.node
+        while outer is not None and outer.scope.parent is not None:
+            outer = outer.scope.owner
+        if outer is None or outer.scope is not model.main:
             continue
+        fix = item.match.fix
         hazard = Hazard(
             item.rule.code,
             item.rule.name,
             item.severity,
-            place,
+            item.match.place,
             item.match.message,
             fix.title if fix is not None else "",
             fix.safety.name.lower() if fix is not None else "",
             half,
         )
-        for output in model.proto.graph.node[outer.index].output:
-            if output:
-                yield output, hazard
+        yield from ((value.name, hazard) for value in outer.outputs if value is not None)

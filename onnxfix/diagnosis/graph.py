@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from onnxfix import walk
 from onnxfix.backends import ort_weights
 from onnxfix.diagnosis.store import Held
 from onnxfix.errors import ModelError
 
+_RANDOM = frozenset(
+    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
+)
 OWN = "/own/"
 """What separates the number of a region from the name of its output in a part apart."""
 
@@ -22,18 +26,26 @@ class Graph:
     """The main graph of a model whose local functions are inlined.
 
     ``nodes`` are in topological order. ``inputs`` are those without a default. ``folder`` is where the external data of
-    ``proto`` is; ``mapped`` is how many bytes of files its weights may map.
+    ``proto`` is; ``mapped`` is how many bytes of files its weights may map. ``untensored`` are values of the main graph
+    that are sequences, maps or optionals.
     """
 
     def __init__(
-        self, proto: ModelProto, folder: str = "", mapped: int = 0, path: Path | None = None
+        self,
+        proto: ModelProto,
+        folder: str = "",
+        mapped: int = 0,
+        path: Path | None = None,
+        untensored: Iterable[str] = (),
     ) -> None:
         self.proto, self.folder, self.mapped, self.path = proto, folder, mapped, path
-        weights = {tensor.name for tensor in proto.graph.initializer}
-        self.inputs = {info.name: info for info in proto.graph.input if info.name not in weights}
-        self.outputs = [info.name for info in proto.graph.output]
         self.weights = {tensor.name: tensor for tensor in proto.graph.initializer}
         self.sparse = {tensor.values.name: tensor for tensor in proto.graph.sparse_initializer}
+        weights = {*self.weights, *self.sparse}
+        self.inputs = {info.name: info for info in proto.graph.input if info.name not in weights}
+        odd = (name for name, info in self.inputs.items() if info.type.WhichOneof("value") != "tensor_type")
+        self.untensored = frozenset((*untensored, *odd))
+        self.outputs = list(dict.fromkeys(info.name for info in proto.graph.output))
         self.nodes = _sorted(proto.graph)
         self.producer = {
             name: number for number, node in enumerate(self.nodes) for name in node.output if name
@@ -44,7 +56,7 @@ class Graph:
         """The values of the main graph that each node reads, those read in its subgraphs included."""
         known = {*self.producer, *self.inputs, *self.weights, *self.sparse}
         return [
-            tuple(dict.fromkeys(name for name in walk.reads(node) if name and name in known))
+            tuple(dict.fromkeys(name for name in _outer(node) if name and name in known))
             for node in self.nodes
         ]
 
@@ -52,6 +64,23 @@ class Graph:
     def last_use(self) -> dict[str, int]:
         """The number of the last node that reads each value."""
         return {name: number for number, names in enumerate(self.reads) for name in names}
+
+    def share(self, part: ModelProto) -> float:
+        """How much of this graph a part of it is: 1 if it has as many nodes, Constant nodes aside."""
+        return _computing(part.graph.node) / max(1, _computing(self.nodes))
+
+    @cached_property
+    def random(self) -> frozenset[int]:
+        """The numbers of the nodes that draw numbers, also inside."""
+        return frozenset(
+            number for number, node in enumerate(self.nodes) if any(map(self._draws, walk.nodes([node])))
+        )
+
+    def _draws(self, node: NodeProto) -> bool:
+        if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:  # whether this is training
+            tensor = self.constant(node.input[2])
+            return tensor is None or bool(numpy_helper.to_array(tensor))
+        return node.op_type in _RANDOM
 
     def is_constant(self, name: str) -> bool:
         """Whether it is a weight, or the output of a Constant node."""
@@ -85,24 +114,23 @@ class Graph:
         numbers: Collection[int],
         outputs: Sequence[str],
         known: Mapping[str, Held],
-        *,
-        static: bool = False,
     ) -> tuple[ModelProto, tuple[str, ...]]:
         """A model of these nodes, and the names of its inputs: the values that they read and do not make.
 
-        ``known`` are the values of inputs, of which types and ranks are declared (sizes too with ``static``).
+        ``known`` are the values of inputs, of which types and ranks are declared (of vectors the size, too).
+
+        Raises:
+            ModelError: one of ``outputs`` is neither computed by these nodes nor constant.
         """
         nodes = [self.nodes[number] for number in sorted(numbers) if self.nodes[number].op_type != "Constant"]
         made = {name for node in nodes for name in node.output if name}
         read = [name for number in sorted(numbers) for name in self.reads[number] if name not in made]
-        return self._model(nodes, read, outputs, known, static=static)
+        return self._model(nodes, read, outputs, known)
 
     def apart(
         self,
         regions: Sequence[tuple[Collection[int], Sequence[str]]],
         known: Mapping[str, Held],
-        *,
-        static: bool = False,
     ) -> tuple[ModelProto, tuple[str, ...], list[dict[str, str]]]:
         """A model in which each region (nodes, and which of their outputs) computes by itself, on inputs of the model.
 
@@ -119,7 +147,7 @@ class Graph:
             read.extend(name for one in chosen for name in self.reads[one] if name not in made)
             names.append({name: new[name] for name in outputs if name in new})
         wanted = [name for region in names for name in region.values()]
-        model, inputs = self._model(nodes, read, wanted, known, static=static)
+        model, inputs = self._model(nodes, read, wanted, known)
         return model, inputs, names
 
     def _model(
@@ -128,52 +156,72 @@ class Graph:
         read: Iterable[str],
         outputs: Sequence[str],
         known: Mapping[str, Held],
-        *,
-        static: bool,
     ) -> tuple[ModelProto, tuple[str, ...]]:
-        read = list(dict.fromkeys(read))
+        made = {name for node in nodes for name in node.output}
+        read = list(
+            dict.fromkeys([*read, *(one for one in outputs if one not in made and self.is_constant(one))])
+        )
         weights, constants = self.constants(name for name in read if self.is_constant(name))
         given = tuple(name for name in read if not self.is_constant(name))
-        model = ModelProto(ir_version=self.proto.ir_version)
+        # Before version 4, an initializer had to be an input too.
+        model = ModelProto(ir_version=max(4, self.proto.ir_version))
         model.opset_import.extend(self.proto.opset_import)
         graph = model.graph
         graph.name = "part"
         graph.node.extend([*constants, *nodes])
         graph.initializer.extend(weights)
         graph.sparse_initializer.extend(self.sparse[name] for name in read if name in self.sparse)
-        graph.input.extend(self._declared(name, known.get(name), static) for name in given)
-        made = {name for node in graph.node for name in node.output}
+        graph.input.extend(self._declared(name, known.get(name)) for name in given)
+        made.update(name for name in read if self.is_constant(name))
         for name in outputs:
             if name not in made:
                 raise ModelError(f"{name}: is not computed by this part of the model")
             graph.output.append(ValueInfoProto(name=name))
         return model, given
 
-    def _declared(self, name: str, held: Held | None, static: bool) -> ValueInfoProto:
-        if held is not None and held.is_tensor:
-            elem = helper.np_dtype_to_tensor_dtype(held.array_dtype)
-            dims = held.shape if static else [None] * len(held.shape)
-            return helper.make_tensor_value_info(name, elem, dims)
-        if name in self.inputs:
+    def _declared(self, name: str, held: Held | None) -> ValueInfoProto:
+        if name in self.inputs and (held is None or not held.is_tensor or name in self.untensored):
             info = ValueInfoProto()
             info.CopyFrom(self.inputs[name])
             return info
-        if held is not None and held.value is not None and getattr(held.value, "dtype", None) is not None:
-            return helper.make_tensor_value_info(name, TensorProto.STRING, [None] * len(held.shape))
+        if held is not None and (held.is_tensor or held.is_strings):
+            elem = helper.np_dtype_to_tensor_dtype(held.array_dtype) if held.is_tensor else TensorProto.STRING
+            # ONNX Runtime's Resize counts the elements of "sizes", and takes an unknown number for 0.
+            dims = held.shape if len(held.shape) == 1 else [None] * len(held.shape)
+            return helper.make_tensor_value_info(name, elem, dims)
         return ValueInfoProto(name=name)
 
 
+def _computing(nodes: Iterable[NodeProto]) -> int:
+    return sum(node.op_type != "Constant" for node in nodes)
+
+
 def renamed(node: NodeProto, names: Mapping[str, str], *, prefix: str = "") -> NodeProto:
-    """A copy of a node that reads and writes values by other names, in its subgraphs too."""
+    """A copy of a node that reads and writes values by other names, in its subgraphs too, as far as these do not
+    define a value of that name themselves."""
     found = NodeProto()
     found.CopyFrom(node)
-    found.name = f"{prefix}{node.name}"
-    for one in walk.nodes([found]):
-        one.input[:] = [names.get(name, name) for name in one.input]
-        for graph in walk.subgraphs(one):
-            for info in graph.output:
-                info.name = names.get(info.name, info.name)
+    found.name = f"{prefix}{node.name}" if node.name else ""
     found.output[:] = [names.get(name, name) for name in found.output]
+    waiting = [(found, names)]
+    while waiting:
+        one, new = waiting.pop()
+        one.input[:] = [new.get(name, name) for name in one.input]
+        for graph in walk.subgraphs(one):
+            hidden = _defined(graph)
+            seen = {name: to for name, to in new.items() if name not in hidden}
+            for info in graph.output:
+                info.name = seen.get(info.name, info.name)
+            waiting.extend((inner, seen) for inner in graph.node)
+    return found
+
+
+def _defined(graph: GraphProto) -> set[str]:
+    """The names of values that a graph itself defines."""
+    found = {name for node in graph.node for name in node.output}
+    found.update(info.name for info in graph.input)
+    found.update(tensor.name for tensor in graph.initializer)
+    found.update(tensor.values.name for tensor in graph.sparse_initializer)
     return found
 
 
@@ -199,24 +247,33 @@ def has_functions(graph: Graph) -> bool:
 
 
 def _sorted(graph: GraphProto) -> list[NodeProto]:
-    """The nodes in topological order, stored order where that is one. A node in a cycle comes last."""
-    made = {name for node in graph.node for name in node.output if name}
-    done: set[str] = set()
-    waiting, order = list(graph.node), list[NodeProto]()
-    while waiting:
-        later = []
-        for node in waiting:
-            if any(name in made and name not in done for name in _outer(node)):
-                later.append(node)
-            else:
-                order.append(node)
-                done.update(node.output)
-        if len(later) == len(waiting):
-            return [*order, *later]
-        waiting = later
-    return order
+    """The nodes in topological order, stored order where that is one. Nodes in a cycle, and behind it, come last."""
+    maker = {name: number for number, node in enumerate(graph.node) for name in node.output if name}
+    readers: dict[int, list[int]] = {}
+    lacking = []
+    for number, node in enumerate(graph.node):
+        needed = {maker[name] for name in _outer(node) if name in maker}
+        lacking.append(len(needed))
+        for one in needed:
+            readers.setdefault(one, []).append(number)
+    ready = [number for number, count in enumerate(lacking) if not count]
+    order = []
+    while ready:
+        number = heapq.heappop(ready)
+        order.append(number)
+        for one in readers.get(number, ()):
+            lacking[one] -= 1
+            if not lacking[one]:
+                heapq.heappush(ready, one)
+    done = set(order)
+    order += [number for number in range(len(lacking)) if number not in done]
+    nodes = list(graph.node)
+    return [nodes[number] for number in order]
 
 
 def _outer(node: NodeProto) -> list[str]:
-    inner = {name for graph in walk.subgraphs(node) for one in walk.nodes(graph.node) for name in one.output}
-    return [name for name in walk.reads(node) if name not in inner]
+    """What a node reads of the graphs around it."""
+    if not walk.subgraphs(node):
+        return list(node.input)
+    inner = {name for one in walk.nodes([node]) for graph in walk.subgraphs(one) for name in _defined(graph)}
+    return [*node.input, *(name for name in walk.reads(node) if name not in inner)]

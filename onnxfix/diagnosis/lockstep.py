@@ -7,92 +7,28 @@ itself moves with its inputs (noise), where something differs. Values are droppe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto, helper
 
-from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench, Clock, drop
 from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.noise import Noise
 from onnxfix.diagnosis.regions import Region, levels, regions
+from onnxfix.diagnosis.rows import Row, Side, Walk, aligned
 from onnxfix.diagnosis.store import Held
 
-_FIRST, _MOST = 24, 400  # nodes of a chunk
+__all__ = ["Lockstep", "Row", "Side", "Walk", "aligned", "alone", "beginnings"]
+
+_FIRST, _MOST = 8, 400  # nodes of a chunk
 _BYTES = 96 << 20  # of outputs of a chunk
-_BOUND = 64  # nodes of the truth that a region stands for
-_RANDOM = frozenset(
-    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
-)
-
-
-@dataclass(frozen=True)
-class Row:
-    """What one tensor of the truth shows: ``own`` distance of the region that computes it, ``noise`` (absolute) that
-    rounding explains, with its quantiles ``typical_noise`` (``distance.LEVELS``; none for few elements) and the number
-    of elements that rounding makes finite or not (``unstable``), distance ``whole`` in the other side's own run, and
-    the largest relative distance ``before`` among the region's inputs there. None: not measured."""
-
-    name: str
-    number: int
-    own: Distance | None = None
-    noise: float = 0.0
-    typical_noise: tuple[float, ...] = ()
-    unstable: int = 0
-    whole: Distance | None = None
-    before: float | None = None
-    dtype: str = ""
-    shape: tuple[int, ...] = ()
-    region: Region | None = None
-
-
-Runner = Callable[[ModelProto, Mapping[str, Held]], Reply]
-"""Runs a part of a model on stored values."""
-
-
-@dataclass(frozen=True)
-class Side:
-    """The other side: its graph, its tensors by the truth's names (``pairs``: its name -> the truth's), the ``backend``
-    that runs it (or ``runner``, where it is none of ONNX Runtime's), and the share ``unit`` of a value that one
-    rounding of it amounts to."""
-
-    graph: Graph
-    pairs: Mapping[str, str]
-    backend: str = "ort-cpu"
-    unit: float = 1e-7
-    runner: Runner | None = None
-
-    def run(self, bench: Bench, part: ModelProto, feed: Mapping[str, Held]) -> Reply:
-        """Run a part of its graph."""
-        if self.runner is not None:
-            return self.runner(part, feed)
-        return bench.run(part, feed, of=self.graph, backend=self.backend)
-
-
-@dataclass
-class Walk:
-    """The result of a walk. ``truth`` and ``other`` are the two sides' values of the model's outputs.
-
-    ``failed`` is why the truth stopped, with its ``cause``; ``stopped`` why the other side's own run did. ``refused``
-    are regions that did not run alone, by a target, with the reason. ``kinds`` are types and shapes of the truth's
-    tensors, without values.
-    """
-
-    rows: dict[str, Row] = field(default_factory=dict)
-    truth: dict[str, Held] = field(default_factory=dict)
-    other: dict[str, Held] = field(default_factory=dict)
-    failed: str = ""
-    cause: Cause = ""
-    stopped: str = ""
-    refused: dict[str, str] = field(default_factory=dict)
-    complete: bool = True
-    kinds: dict[str, Held] = field(default_factory=dict)
 
 
 class Lockstep:
-    """Walks through one sample; ``keep`` are the truth's tensors whose values are kept beyond that."""
+    """Walks through one sample."""
 
     def __init__(self, bench: Bench, truth: Graph, side: Side, *, clock: Clock | None = None) -> None:
         self.bench, self.truth, self.side, self.clock = bench, truth, side, clock or Clock(None)
@@ -106,6 +42,13 @@ class Lockstep:
         self._used: dict[str, int] = {}
         for number, names in enumerate(side.graph.reads):
             self._used.update({name: max(self._used.get(name, -1), self.levels[number]) for name in names})
+            for name in side.graph.nodes[number].output:
+                if name in self.ours:
+                    self._needed[self.ours[name]] = max(
+                        self._needed.get(self.ours[name], -1), self.levels[number]
+                    )
+        self._uncut = frozenset(self._closed())
+        self._types = declared_types(side.graph)
         self.walk = Walk()
         self.values: dict[str, Held] = {}
         self.theirs: dict[str, Held] = {}
@@ -127,19 +70,52 @@ class Lockstep:
                 break
             if say is not None:
                 say(start, total)
-            end = min(start + count, total)
+            end = self._end(start, count)
             size = self._chunk(start, end)
+            if self.walk.failed and self.clock.over:
+                self.walk.failed, self.walk.cause, self.walk.complete = "", "", False
+                break
+            if self.walk.cause == "memory" and count > 1 and end - start > 1:
+                self.walk.failed, self.walk.cause = "", ""  # less at a time may fit
+                count = min(count, end - start) // 2
+                continue
             if self.walk.failed:
                 break
             start = end
-            count = max(8, min(_MOST, count * 4, int(count * _BYTES / max(size, 1))))
+            count = max(1, min(_MOST, count * 4, int(count * _BYTES / max(size, 1))))
+        self._outputs()
+        return self.walk
+
+    def _outputs(self) -> None:
+        """The model's outputs on both sides, those that are constant included."""
+        for graph, values in ((self.truth, self.values), (self.side.graph, self.theirs)):
+            constant = [name for name in graph.outputs if name not in values and graph.is_constant(name)]
+            if constant:
+                part, _ = graph.part((), constant, {})
+                values.update(self.bench.run(part, {}, of=graph).values)
         self.walk.truth = {name: self.values[name] for name in self.truth.outputs if name in self.values}
         self.walk.other = {
             self.ours.get(name, name): self.theirs[name]
             for name in self.side.graph.outputs
             if name in self.theirs
         }
-        return self.walk
+
+    def _closed(self) -> Iterator[int]:
+        """Where the walk must not be cut: values that are no tensors cross there, which have no type to declare."""
+        for name in self.truth.untensored:
+            if name in self.truth.producer:
+                yield from range(self.truth.producer[name] + 1, self._needed.get(name, -1) + 1)
+        graph = self.side.graph
+        for name in graph.untensored:
+            if name in graph.producer:
+                yield from range(self.levels[graph.producer[name]] + 1, self._used.get(name, -1) + 1)
+
+    def _end(self, start: int, count: int) -> int:
+        """The end of a chunk of about ``count`` nodes."""
+        end, total = start + count, len(self.truth.nodes)
+        while end < total and end in self._uncut:
+            end += 1
+        return min(end, total)
 
     def measure(
         self, here: Sequence[Region], values: Mapping[str, Held], their_feed: Mapping[str, Held]
@@ -160,6 +136,12 @@ class Lockstep:
             self.walk.failed, self.walk.cause = reply.error, reply.cause
             return 0
         self.values.update(reply.values)
+        self.walk.drawn.update(
+            (name, reply.values[name])
+            for number in self.truth.random.intersection(numbers)
+            for name in self.truth.nodes[number].output
+            if name in reply.values
+        )
         self.walk.kinds.update((name, Held(held.dtype, held.shape)) for name, held in reply.values.items())
         if not self.walk.stopped:
             self._theirs(start, end)
@@ -192,25 +174,51 @@ class Lockstep:
             for number, level in enumerate(self.levels)
             if (start <= level < end or (first and level < 0)) and graph.nodes[number].op_type != "Constant"
         ]
+        self._advance([number for number in numbers if not self._drawn(number)], end)
+
+    def _drawn(self, number: int) -> bool:
+        """Whether the node draws numbers: if the truth's draw is known, the other side goes on with that."""
+        graph = self.side.graph
+        names = [name for name in graph.nodes[number].output if name]
+        if number not in graph.random or any(self.ours.get(name) not in self.values for name in names):
+            return False
+        self.theirs.update((name, self.values[self.ours[name]]) for name in names)
+        return True
+
+    def _advance(self, numbers: Sequence[int], end: int, split: bool = False) -> None:
+        """Run these nodes of the other side. ``split``: they are a part of a chunk, which others of it continue."""
+        graph = self.side.graph
         made = [
             name
             for number in numbers
             for name in graph.nodes[number].output
-            if name and (name in self.ours or name in graph.outputs or self._used.get(name, -1) >= end)
+            if name
+            and (
+                name in self.ours
+                or name in graph.outputs
+                or self._used.get(name, -1) >= end
+                or (split and name in self._used)
+            )
         ]
         if not made:
             return
         part, inputs = graph.part(numbers, made, self.theirs)
         lacking = next((name for name in inputs if name not in self.theirs), None)
         if lacking is not None:
-            self.walk.stopped = f"the value of {lacking} is not known"
+            self.walk.stopped, self.walk.at = f"the value of {lacking} is not known", numbers[0]
             return
-        feed = {name: self.theirs[name] for name in inputs}
-        reply = self.side.run(self.bench, part, feed)
+        reply = self.side.run(self.bench, part, {name: self.theirs[name] for name in inputs})
+        if reply.error and len(numbers) > 1 and reply.cause != "timeout":
+            half = len(numbers) // 2
+            for some in (numbers[:half], numbers[half:]):
+                if not self.walk.stopped:
+                    self._advance(some, end, split=True)
+            return
         if reply.error:
-            self.walk.stopped = reply.error
+            self.walk.stopped, self.walk.at = reply.error, numbers[0]
             return
         self.theirs.update(reply.values)
+        self._types.update((name, held.dtype) for name, held in reply.values.items())
         for name, held in reply.values.items():
             ours = self.ours.get(name, "")
             if ours in self.values:
@@ -223,22 +231,34 @@ class Lockstep:
             before = [self.whole[name].relative for name in region.inputs.values() if name in self.whole]
             for theirs, ours in region.targets.items():
                 number = self.truth.producer.get(ours, -1)
-                if number < 0 or self.truth.nodes[number].op_type in _RANDOM:
+                if number < 0 or number in self.truth.random:
                     continue
                 truth, held = self.values[ours], found.get(theirs)
                 row = Row(
                     ours,
                     number,
                     whole=self.whole.get(ours),
+                    before=max(before, default=0.0) if self.whole else None,
                     dtype=truth.dtype,
                     shape=truth.shape,
                     region=region,
+                    kernels=self.side.kernels,
                 )
                 if held is not None:
                     row = replace(row, own=distance(truth.load(), aligned(held, truth).load()))
-                self.walk.rows[ours] = replace(row, before=max(before, default=0.0) if self.whole else None)
-                if held is not None:
-                    self._computed[ours] = held
+                self._put(row, held)
+
+    def _put(self, row: Row, held: Held | None) -> None:
+        """Keep a row; of several for one tensor the one with the largest own error."""
+        old = self.walk.rows.get(row.name)
+        if old is not None and old.own is not None:
+            if row.own is None or row.own.relative <= old.own.relative:
+                drop([held] if held is not None else [])
+                return
+            drop([self._computed[row.name]] if row.name in self._computed else [])
+        self.walk.rows[row.name] = row
+        if held is not None:
+            self._computed[row.name] = held
 
     def _apart(self, here: Sequence[Region]) -> list[dict[str, Held]]:
         """What regions compute from the truth's values; halved where they do not run together."""
@@ -265,112 +285,48 @@ class Lockstep:
         found = {name: held for name, held in self.theirs.items() if name in self.side.graph.inputs}
         for region in here:
             for theirs, ours in region.inputs.items():
-                held = self.values[ours]
-                seen = self.theirs.get(theirs)
-                found[theirs] = aligned(held, seen) if seen is not None else held
+                dtype = self._types.get(theirs, "")
+                found[theirs] = self.values[ours].as_type(dtype) if dtype else self.values[ours]
         return found
-
-    # ------------------------------------------------------------------------------------------------ noise
 
     def _noise(self, here: Sequence[Region]) -> None:
-        """How far the truth moves where the other side differs: its nodes from the region's inputs on, these moved. If
-        only the last node's inputs moved, a rounding that the truth has before it and the other side has not would
-        count as noise."""
-        off = [
-            row
-            for region in here
-            for row in (self.walk.rows.get(ours) for ours in region.targets.values())
-            if row is not None and row.own is not None and row.own.relative > 0
-        ]
-        for row in self._moved(off):
-            self.walk.rows[row.name] = row
+        """How far the truth moves where the other side differs."""
+        names = dict.fromkeys(ours for region in here for ours in region.targets.values())
+        rows = (self.walk.rows.get(name) for name in names)
+        off = [row for row in rows if row is not None and row.own is not None and row.own.relative > 0]
+        noise = Noise(self.bench, self.truth, self.side.unit, self.values, self._computed)
+        self.walk.rows.update((row.name, row) for row in noise.weighed(off))
         drop(list(self._computed.values()))
         self._computed.clear()
-
-    def _moved(self, off: Sequence[Row]) -> list[Row]:
-        if not off:
-            return []
-        outputs: dict[int, list[Row]] = {}
-        for row in off:
-            outputs.setdefault(row.number, []).append(row)
-        asked = [(self._back(rows), [row.name for row in rows]) for rows in outputs.values()]
-        part, inputs, names = self.truth.apart(asked, self.values)
-        feed = {name: self.values[name] for name in inputs}
-        where = {name: new for one in names for name, new in one.items()}
-        replies: list[Reply] = []
-        for moved, seed in ((0.0, 0), (self.side.unit, 0), (self.side.unit, 1)):
-            replies.append(self.bench.run(part, feed, of=self.truth, moved=moved, seed=seed))
-            if replies[-1].error:
-                break
-        if not replies[-1].error:
-            found = [self._weighed(row, [one.values[where[row.name]] for one in replies]) for row in off]
-        elif len(off) == 1:
-            found = list(off)
-        else:
-            half = len(off) // 2
-            found = [*self._moved(off[:half]), *self._moved(off[half:])]
-        drop([held for one in replies for held in one.values.values()])
-        return found
-
-    def _weighed(self, row: Row, values: Sequence[Held]) -> Row:
-        """A row with its noise. ``values`` are what the truth's nodes compute by themselves of the same inputs, and of
-        moved ones: ONNX Runtime may compute a node among others with more digits than alone, in half precision."""
-        base, truth, own = values[0].load(), self.values[row.name], row.own
-        computed = self._computed.get(row.name)
-        if computed is not None and distance(truth.load(), base).relative > 0:
-            own = distance(base, aligned(computed, truth).load())
-        noise = [distance(base, one.load()) for one in values[1:]]
-        quantiles = [one.typical.off for one in noise if one.typical is not None]
-        return replace(
-            row,
-            own=own,
-            noise=max(one.largest for one in noise),
-            typical_noise=tuple(map(max, *quantiles)) if len(quantiles) > 1 else (*quantiles, ())[0],
-            unstable=max(one.special for one in noise),
-        )
-
-    def _back(self, rows: Sequence[Row]) -> list[int]:
-        """The truth's nodes that compute these outputs of one node from what the region reads; the node alone where
-        that does not bound them."""
-        given = {name for row in rows if row.region is not None for name in row.region.inputs.values()}
-        found, stack = {rows[0].number}, [rows[0].number]
-        while stack:
-            for name in self.truth.reads[stack.pop()]:
-                number = self.truth.producer.get(name, -1)
-                if name in given or self.truth.is_constant(name) or number in found or number < 0:
-                    continue
-                found.add(number)
-                stack.append(number)
-                if len(found) > _BOUND:
-                    return [rows[0].number]
-        return sorted(found)
 
     def _release(self, end: int) -> None:
         """Drop what nothing reads any more."""
         for name in [n for n in self.values if self._needed.get(n, -1) < end and n not in self.truth.outputs]:
-            if name not in self.truth.inputs:
+            if name not in self.truth.inputs and name not in self.walk.drawn:
                 self.values.pop(name).drop()
         graph = self.side.graph
         for name in [n for n in self.theirs if self._used.get(n, -1) < end and n not in graph.outputs]:
-            ours = self.ours.get(name, "")
-            if name not in graph.inputs and self._needed.get(ours, -1) < end:
+            held = self.theirs[name]
+            if name not in graph.inputs and held is not self.values.get(self.ours.get(name, "")):
                 self.theirs.pop(name).drop()
 
 
-def alone(bench: Bench, truth: Graph, feed: Mapping[str, Held]) -> Walk:
+def alone(bench: Bench, truth: Graph, feed: Mapping[str, Held], clock: Clock | None = None) -> Walk:
     """A walk through the truth, without another side."""
-    return Lockstep(bench, truth, Side(Graph(ModelProto()), {})).run(feed, {})
+    return Lockstep(bench, truth, Side(Graph(ModelProto()), {}), clock=clock).run(feed, {})
 
 
-def aligned(held: Held, like: Held) -> Held:
-    """A value in the element type of another, for sides that name types differently (int32 for int64)."""
-    if not held.is_tensor or not like.is_tensor or held.dtype == like.dtype:
-        return held
-    import numpy as np  # lazy: start-up
-
-    with np.errstate(all="ignore"):
-        value = held.load().astype(like.array_dtype)
-    return Held(like.dtype, held.shape, value=value)
+def declared_types(graph: Graph) -> dict[str, str]:
+    """The element types (numpy's names) that a graph declares for its inputs, outputs and inner tensors."""
+    proto = graph.proto.graph
+    infos = (*proto.value_info, *proto.output, *graph.inputs.values())
+    elems = {one.name: one.type.tensor_type.elem_type for one in infos if one.type.HasField("tensor_type")}
+    strings = TensorProto.STRING
+    return {
+        name: helper.tensor_dtype_to_np_dtype(elem).name
+        for name, elem in elems.items()
+        if elem and elem != strings
+    }
 
 
 def beginnings(rows: Mapping[str, Row], truth: Graph, beyond: Collection[str]) -> list[str]:

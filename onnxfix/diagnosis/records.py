@@ -187,7 +187,7 @@ class Diagnosis:
     are the nodes with the largest own error, worst first (culprits among them). ``tolerance`` is the one that is right
     where the status is "rounding" (relative to each output's scale). ``keep_fp32`` are node names for a file that keeps
     nodes in float32. ``runs`` counts runs of the model or of its parts, in whole models. ``complete`` is False where it
-    was interrupted or ran out of time. ``cause`` says why the status is "unknown", as data.
+    was interrupted (``interrupted``) or ran out of time. ``cause`` says why the status is "unknown", as data.
     """
 
     path: str
@@ -211,9 +211,12 @@ class Diagnosis:
     runs: float = 0.0
     seconds: float = 0.0
     complete: bool = True
+    interrupted: bool = False
     environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
-        """0: they agree, or differ by rounding. 1: they differ. 3: it could not be found out."""
+        """0: they agree, or differ by rounding. 1: they differ. 2: interrupted. 3: it could not be found out."""
+        if self.interrupted:
+            return 2
         return {"agree": 0, "rounding": 0, "differ": 1, "unexplained": 1, "unknown": 3}[self.status]

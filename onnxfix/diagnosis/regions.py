@@ -22,23 +22,30 @@ class Region:
 
 def regions(truth: Graph, other: Graph, pairs: Mapping[str, str]) -> list[Region]:
     """All regions, by the truth's nodes in the order of computation. ``pairs`` leads from the other model's tensors to
-    the truth's; constants on either side count as not matched."""
+    the truth's; constants on either side count as not matched, and so do names that are not in the graphs. No region
+    begins at a value that is no tensor, or contains a random operator."""
     matched = {
-        theirs: ours
-        for theirs, ours in pairs.items()
-        if not other.is_constant(theirs) and not truth.is_constant(ours)
+        theirs: ours for theirs, ours in pairs.items() if _computed(other, theirs) and _computed(truth, ours)
     }
+    odd = other.untensored | {theirs for theirs, ours in matched.items() if ours in truth.untensored}
+    begins = {theirs: ours for theirs, ours in matched.items() if theirs not in odd}
     found = []
     for number, node in enumerate(other.nodes):
         targets = {name: matched[name] for name in node.output if name in matched}
         if not targets:
             continue
-        members, inputs = _closed(other, number, matched)
+        members, inputs = _closed(other, number, begins)
+        if other.random.intersection(members):
+            continue
         ours = [*targets.values(), *(matched[name] for name in inputs)]
         at = max(truth.producer.get(name, -1) for name in ours)
         if at >= 0:
             found.append(Region(tuple(members), targets, {name: matched[name] for name in inputs}, at))
     return sorted(found, key=lambda one: one.at)
+
+
+def _computed(graph: Graph, name: str) -> bool:
+    return (name in graph.producer or name in graph.inputs) and not graph.is_constant(name)
 
 
 def _closed(graph: Graph, number: int, matched: Mapping[str, str]) -> tuple[list[int], list[str]]:

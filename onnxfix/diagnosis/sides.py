@@ -10,11 +10,13 @@ from typing import Any, Literal
 
 import onnx
 
+from onnxfix import walk
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.graph import Graph, has_functions, open_graph
 from onnxfix.diagnosis.lockstep import Side
 from onnxfix.diagnosis.store import Held
+from onnxfix.errors import Fault, ModelError
 
 UNITS = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 """Half of the distance between 1 and the next number of a low-precision type."""
@@ -65,10 +67,29 @@ def opened(path: Path, bench: Bench) -> Graph:
         ModelError: it cannot be read.
     """
     graph = open_graph(path)
-    if not has_functions(graph):
-        return graph
-    proto = onnx.ModelProto.FromString(bench.call("inlined", model=graph.proto.SerializeToString()))
-    return Graph(proto, graph.folder, graph.mapped, path)
+    if has_functions(graph):
+        try:
+            data = bench.call("inlined", model=graph.proto.SerializeToString())
+        except Fault as error:
+            raise ModelError(f"{path}: its local functions cannot be inlined: {error}") from error
+        graph = Graph(onnx.ModelProto.FromString(data), graph.folder, graph.mapped, path)
+    odd = _untensored(graph.proto, bench)
+    return Graph(graph.proto, graph.folder, graph.mapped, path, odd) if odd else graph
+
+
+def _untensored(proto: onnx.ModelProto, bench: Bench) -> list[str]:
+    """The values that are sequences, maps or optionals; by ONNX's shape inference, where there may be any."""
+    makers = [node for node in walk.model_nodes(proto) if _makes_others(node)]
+    if not makers and all(info.type.HasField("tensor_type") for info in proto.graph.input):
+        return []
+    try:
+        return list(bench.call("untensored", model=proto.SerializeToString()))
+    except Fault:
+        return [name for node in makers for name in node.output]
+
+
+def _makes_others(node: onnx.NodeProto) -> bool:
+    return node.op_type.startswith(("Sequence", "Optional")) or node.op_type in ("SplitToSequence", "ZipMap")
 
 
 def same_names(truth: Graph, other: Graph) -> dict[str, str]:
@@ -106,7 +127,7 @@ def lowered(truth: Graph, against: Literal["fp16", "bf16"]) -> Prepared:
 
     low = LOW[against]
     found = rounded(truth.proto, against, base_dir=Path(truth.folder))
-    other = Graph(found.proto, truth.folder, truth.mapped)
+    other = Graph(found.proto, truth.folder, truth.mapped, untensored=truth.untensored)
     side = Side(other, same_names(truth, other), unit=UNITS[against])
     inputs = {one: one for one in truth.inputs}
     name = f"every node rounded to {low}, on the CPU (products and sums in float32)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,15 @@ _INLINE = 1 << 14
 @dataclass(frozen=True)
 class Held:
     """A value that was stored: an array by ``dtype`` (its numpy name) and ``shape``, in a ``file`` or, if it is small
-    or not an array (sequence, map, strings, None), as it is in ``value``."""
+    or not an array (sequence, map, strings, None), as it is in ``value``. ``stored`` is the type in which it is stored,
+    if that is another one."""
 
     dtype: str = ""
     shape: tuple[int, ...] = ()
     file: str = ""
     value: Any = None
+    stored: str = ""
+    is_strings: bool = False
 
     @property
     def is_tensor(self) -> bool:
@@ -32,21 +35,30 @@ class Held:
     @property
     def array_dtype(self) -> np.dtype[Any]:
         """The element type of an array."""
-        return np.dtype(_dtype(self.dtype))
+        return _dtype(self.dtype)
 
     @property
     def nbytes(self) -> int:
         """Its size in bytes; 0 for a value that is not an array."""
-        return math.prod(self.shape) * np.dtype(_dtype(self.dtype)).itemsize if self.dtype else 0
+        return math.prod(self.shape) * _dtype(self.dtype).itemsize if self.dtype else 0
 
     def load(self) -> Any:
         """The value. An array may be read-only."""
-        if not self.file:
-            return self.value
-        dtype = np.dtype(_dtype(self.dtype))
-        if not self.dtype:
-            return pickle.loads(Path(self.file).read_bytes())  # written by ``hold`` in this run
-        return np.fromfile(self.file, np.uint8).view(dtype).reshape(self.shape)
+        if not self.dtype:  # pickled by ``hold`` in this run
+            return pickle.loads(Path(self.file).read_bytes()) if self.file else self.value
+        dtype = _dtype(self.stored or self.dtype)
+        value = np.fromfile(self.file, np.uint8).view(dtype).reshape(self.shape) if self.file else self.value
+        if not self.stored:
+            return value
+        with np.errstate(all="ignore"):
+            return value.astype(_dtype(self.dtype))
+
+    def as_type(self, dtype: str) -> Held:
+        """The same array, converted to another type when it is loaded; any other value as it is."""
+        if not self.dtype or self.dtype == dtype:
+            return self
+        stored = self.stored or self.dtype
+        return replace(self, dtype=dtype, stored="" if stored == dtype else stored)
 
     def drop(self) -> None:
         """Remove its file."""
@@ -70,13 +82,17 @@ def hold(value: Any, file: Path) -> Held:
     Raises:
         OSError: the disk is full.
     """
+    if isinstance(value, np.generic):
+        value = np.asarray(value)
     if isinstance(value, np.ndarray) and value.dtype.kind not in "OUS":
         if value.nbytes <= _INLINE:
             return Held(value.dtype.name, value.shape, value=value)
         np.ascontiguousarray(value).reshape(-1).view(np.uint8).tofile(file)
         return Held(value.dtype.name, value.shape, str(file))
     data = pickle.dumps(value, protocol=5)
+    strings = isinstance(value, np.ndarray)
+    shape = value.shape if strings else ()
     if len(data) <= _INLINE:
-        return Held(value=value)
+        return Held(shape=shape, value=value, is_strings=strings)
     file.write_bytes(data)
-    return Held(file=str(file))
+    return Held(shape=shape, file=str(file), is_strings=strings)

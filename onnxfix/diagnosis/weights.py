@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
 from onnxfix.diagnosis.facts import Array, at, blocks, number, numeric
 
 _ALIKE = 1e-6
-"""Relative spread of a factor that is the same for all elements, besides the rounding of float32."""
+"""How far a factor of float32 weights may be from that of all elements, relative."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def change_of(first: Array, second: Array) -> Change | None:
         same = first.shape == second.shape and bool(np.all(first == second))
         return None if same else Change(first.size, first.size, "holds other values")
     if _core(first) != _core(second):
-        sizes = f"{list(first.shape)} here and {list(second.shape)} there"
+        sizes = f"{list(first.shape)} in the first model and {list(second.shape)} in the other"
         return Change(first.size, first.size, f"has the shape {sizes}")
     found = _compared(first, second)
     if found.differing == 0:
@@ -41,8 +42,9 @@ def change_of(first: Array, second: Array) -> Change | None:
     rounded = _rounded(first, second)
     if rounded:
         return Change(found.differing, first.size, f"is stored in {rounded} on the other side", rounded)
-    scaled = found.scaled and found.differing > 1 and _same_factor(found, second)
-    return Change(found.differing, first.size, _described(first, second, found), factor=scaled)
+    factor = _factor(first, second, found)
+    text = _described(first, second, found, factor)
+    return Change(found.differing, first.size, text, factor=factor is not None)
 
 
 def _core(array: Array) -> tuple[int, ...]:
@@ -55,15 +57,14 @@ def _core(array: Array) -> tuple[int, ...]:
 
 @dataclass
 class _Compared:
-    """Counts and places of what differs; ``low`` and ``high`` are the range of second / first where first is not 0."""
+    """Counts and places of what differs; ``product`` is the sum of first * second, ``square`` that of first squared."""
 
     differing: int = 0
     first: int = -1
     largest: float = 0.0
     largest_at: int = -1
-    low: float = np.inf
-    high: float = -np.inf
-    scaled: bool = True
+    product: float = 0.0
+    square: float = 0.0
 
 
 def _compared(first: Array, second: Array) -> _Compared:
@@ -72,10 +73,9 @@ def _compared(first: Array, second: Array) -> _Compared:
         off = ~((one == other) | (np.isnan(one) & np.isnan(other)))
         if off.any():
             _add(found, start, off, one, other)
-        ratio = other[one != 0] / one[one != 0]
-        found.scaled &= bool(np.all(other[one == 0] == 0)) and bool(np.all(np.isfinite(ratio)))
-        if ratio.size and found.scaled:
-            found.low, found.high = min(found.low, float(ratio.min())), max(found.high, float(ratio.max()))
+        with np.errstate(all="ignore"):
+            found.product += float(np.sum(one * other))
+            found.square += float(np.sum(one * one))
     return found
 
 
@@ -91,31 +91,42 @@ def _add(found: _Compared, start: int, off: Array, one: Array, other: Array) -> 
         found.largest, found.largest_at = float(distance[worst]), start + int(places[worst])
 
 
-def _described(first: Array, second: Array, found: _Compared) -> str:
+def _described(first: Array, second: Array, found: _Compared, factor: float | None) -> str:
     elements = first.size
+    if elements == 1:
+        return f"is {_both(first, second, 0)}"
     if found.differing > 1 and not np.any(second):
         return f"is all zeros on the other side ({found.differing} of {elements} elements differ)"
-    if found.scaled and found.differing > 1 and _same_factor(found, second):
-        return f"is the first model's times {number((found.low + found.high) / 2)} ({elements} elements)"
+    if factor is not None:
+        return f"is the first model's times {factor:.4g} ({elements} elements)"
     if found.differing > 1 and first.ndim > 1 and first.shape == second.shape:
         axes = _transposed(first, second)
         if axes:
             return f"is transposed (the axes {axes[0]} and {axes[1]} are swapped)"
-    index = np.unravel_index(found.first if found.differing == 1 else found.largest_at, first.shape)
-    values = (
-        f"{number(float(first[index]))} here and {number(float(second.reshape(first.shape)[index]))} there"
-    )
-    many = "elements differs" if found.differing == 1 else "elements differ"
-    most = "" if found.differing == 1 else ", most"
-    where = at([int(i) for i in index])
-    return f"differs: {found.differing} of {elements} {many}{most}{where}: {values}"
+    flat = found.first if found.differing == 1 else found.largest_at
+    many = "elements differs" if found.differing == 1 else "elements differ, most"
+    where = at([int(i) for i in np.unravel_index(flat, first.shape)])
+    return f"differs: {found.differing} of {elements} {many}{where}: {_both(first, second, flat)}"
 
 
-def _same_factor(found: _Compared, second: Array) -> bool:
-    step = 2.0 ** -(10 if second.dtype.itemsize == 2 else 22)
-    spread = found.high - found.low
-    middle = (found.high + found.low) / 2
-    return abs(middle - 1) > 2 * step and spread <= (step + _ALIKE) * max(abs(found.low), abs(found.high))
+def _both(first: Array, second: Array, flat: int) -> str:
+    one, other = float(first.reshape(-1)[flat]), float(second.reshape(-1)[flat])
+    return f"{number(one)} in the first model and {number(other)} in the other"
+
+
+def _factor(first: Array, second: Array, found: _Compared) -> float | None:
+    """The factor by which all elements are scaled, up to the rounding of their types; None where there is none."""
+    if found.differing < 2 or not np.isfinite(found.square) or not found.square or not found.product:
+        return None
+    factor = found.product / found.square
+    half = min(first.dtype.itemsize, second.dtype.itemsize) == 2
+    step, smallest = (2.0**-7, 2.0**-23) if half else (_ALIKE, 1e-37)
+    if not np.isfinite(factor) or abs(factor - 1) <= 2.0**-10:
+        return None
+    for _, (one, other) in blocks(first, second):
+        if not np.all(np.abs(other - factor * one) <= step * np.abs(other) + smallest):
+            return None
+    return factor
 
 
 def _transposed(first: Array, second: Array) -> tuple[int, int] | None:
@@ -129,13 +140,16 @@ def _transposed(first: Array, second: Array) -> tuple[int, int] | None:
 
 
 def _rounded(first: Array, second: Array) -> str:
-    """The type of fewer bits in which ``second`` stores the values of ``first``; "" where that is not so."""
-    if second.dtype.itemsize >= first.dtype.itemsize or first.dtype.kind not in "f":
+    """The type of fewer bits through which the values of ``first`` went to become ``second``; "" for none."""
+    if first.dtype.kind != "f" or first.dtype.itemsize < 4 or second.dtype.kind in "biu":
         return ""
-    with np.errstate(all="ignore"):
-        for start in range(0, first.size, 1 << 22):
-            one = np.asarray(first.reshape(-1)[start : start + (1 << 22)]).astype(second.dtype)
-            other = np.asarray(second.reshape(-1)[start : start + (1 << 22)])
-            if not np.array_equal(one.astype(np.float64), other.astype(np.float64), equal_nan=True):
-                return ""
-    return str(second.dtype)
+    for kind in (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)):
+        if second.dtype.itemsize >= 4 or second.dtype == kind:
+            with np.errstate(all="ignore"):
+                through = all(
+                    np.array_equal(one.astype(kind).astype(np.float64), other, equal_nan=True)
+                    for _, (one, other) in blocks(first, second)
+                )
+            if through:
+                return str(kind)
+    return ""

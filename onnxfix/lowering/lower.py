@@ -10,7 +10,7 @@ from typing import Any
 
 from onnx import ModelProto, NodeProto
 
-from onnxfix.diagnosis.advice import pattern
+from onnxfix.diagnosis.keep import pattern
 from onnxfix.diagnosis.lowered import Low, Lowerable, lowerable
 from onnxfix.lowering.bench import Bench
 from onnxfix.lowering.guards import Facts, Guard, guards

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from onnxfix.options import RunOptions
 from onnxfix.pipeline.opening import Source, name_of
 from onnxfix.pipeline.plan import Progress
 from onnxfix.pipeline.proof import on_disk
+from onnxfix.report.report import runtimes
 from onnxfix.sandbox import memory_limit, shared
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification import cuda
@@ -77,14 +79,20 @@ def diagnose(
             name_of(two) if two is not None else "",
             "unknown",
             truth="ONNX Runtime on the CPU, without optimizations",
+            environment={**runtimes(), **({tools.choice.package: tools.choice.version} if tools else {})},
         )
+        given = _given(known, options)
+        say("preparing the other side")
         try:
-            prepared = _prepared(truth, other, against, bench, tools, say, stack)
+            like = None
+            if other is not None:
+                tried = given if given is not None else generated(known, options)
+                like = paired(truth, opened(other, bench), str(other), bench, tried)
+            prepared = _prepared(truth, like, against, bench, tools, stack)
         except Impossible as error:
-            found = Diagnosis(name_of(one), against, "", "unknown", str(error), cause=error.cause)
+            found = replace(base, reason=str(error), cause=error.cause)
         else:
-            given = _given(known, options)
-            samples = given if given is not None else _made(known, options)
+            samples = given if given is not None else generated(known, options)
             count = min(len(given), MOST_SAMPLES) if given is not None else SAMPLES
             explainer = Explainer(against, truth, prepared.side.graph, name_of(one))
             engines = prepared.tools.get("engines")
@@ -126,20 +134,18 @@ def _tensorrt(against: Against, options: RunOptions, stack: ExitStack) -> Builde
 
 def _prepared(
     truth: Graph,
-    other: Path | None,
+    like: Prepared | None,
     against: Against,
     bench: Bench,
     builder: Builder | None,
-    say: Progress,
     stack: ExitStack,
 ) -> Prepared:
-    say("preparing the other side")
+    """The other side; ``like`` is the second model."""
     if against == "trt-gpu":
         assert builder is not None
-        like = itself(truth, "", "") if other is None else paired(truth, opened(other, bench), str(other))
-        return _executing(like, bench, builder, stack)
-    if other is not None:
-        return paired(truth, opened(other, bench), str(other))
+        return _executing(like or itself(truth, "", ""), bench, builder, stack)
+    if like is not None:
+        return like
     if against in ("fp16", "bf16"):
         return lowered(truth, against)
     if against == "ort-cpu":
@@ -181,7 +187,7 @@ def _given(known: Signature, options: RunOptions) -> list[dict[str, Any]] | None
     return check_inputs(known, feeds)
 
 
-def _made(known: Signature, options: RunOptions) -> Iterator[Mapping[str, Any]]:
+def generated(known: Signature, options: RunOptions) -> Iterator[Mapping[str, Any]]:
     """Generated samples: mixed sizes first, then milder ones until the truth accepts some."""
     shapes = plan.parse_shapes(options.verification.input_shapes, known.names)
     fixed = plan.bind_shapes(known, shapes) if shapes else {}

@@ -206,7 +206,7 @@ class Report:
         rungs = self.verdict.rungs if self.verdict is not None else ()
         found = {"onnxfix": __version__, "onnx": _version("onnx")}
         if self.intake is not None or any(one.judged and one.name not in _BY_ONNX for one in rungs):
-            found.update((f"onnxruntime{kind}", _version(f"onnxruntime{kind}")) for kind in _RUNTIMES)
+            found.update(runtimes())
         found.update((one.package, one.version) for one in self.builds)
         found.update((one.package, one.version) for one in self.networks)
         if self.executed is not None:
@@ -245,6 +245,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and value in (float("inf"), float("-inf")):
         return "inf" if value > 0 else "-inf"
     return value.item() if hasattr(value, "item") and not isinstance(value, str) else value
+
+
+def runtimes() -> dict[str, str]:
+    """The installed distributions of ONNX Runtime: name -> version."""
+    found = ((f"onnxruntime{kind}", _version(f"onnxruntime{kind}")) for kind in _RUNTIMES)
+    return {name: version for name, version in found if version}
 
 
 def finding_of(found: Found) -> Finding:

@@ -30,6 +30,7 @@ def test_two_models_are_compared() -> None:
     assert (found.status, found.exit_code, found.against) == ("differ", 1, "model")
     assert [one.error.place.output for one in found.culprits] == ["b"]
     assert steps[0] == "reading"
+    assert any(name.startswith("onnxruntime") for name in found.environment)
 
 
 def test_a_path_and_a_message(tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_sizes_are_given() -> None:
 def test_one_side_is_needed_and_no_more() -> None:
     with pytest.raises(UsageError, match="name a second model, or what to compare with"):
         onnxfix.diagnose(net())
-    with pytest.raises(UsageError, match="of two models the second is the other side"):
+    with pytest.raises(UsageError, match="is for one model"):
         onnxfix.diagnose(net(), net(), against="fp16")
     with pytest.raises(UsageError, match="unknown against='gpu'; choose from model, ort-cpu"):
         onnxfix.diagnose(net(), against="gpu")  # type: ignore[arg-type]

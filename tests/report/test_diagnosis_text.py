@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfix.diagnosis.keep import Kept, keep_line, keep_text
+from onnxfix.diagnosis.keep import keep_text, pattern
 from onnxfix.diagnosis.records import (
     Culprit,
     Diagnosis,
@@ -26,7 +26,7 @@ from onnxfix.place import Place
 from onnxfix.report.render import diagnosis
 from onnxfix.report.render.bars import error_lines, value_lines
 from onnxfix.report.render.diagnosis import diagnosis_json, diagnosis_lines, show_diagnosis
-from onnxfix.report.render.numbers import bound, percent, share
+from onnxfix.report.render.numbers import bound, cosine, percent, share
 
 TRUTH = np.array([[1.0, 2.0, 3.0], [4.0, 8.0, 6.0]], np.float32)
 OTHER = np.array([[1.0, 2.5, 3.0], [4.0, 5.0, np.nan]], np.float32)
@@ -87,8 +87,8 @@ FOUND = Diagnosis(
     environment={"onnxruntime": "1.30.0"},
 )
 GOLDEN = """\
-decoder.onnx against trt-network  differs: 1 node computes something else, first /norm/Pow (import)
-  node  /norm/Pow (Pow, output /norm/Pow_output_0): own error 1 of its scale
+decoder.onnx against trt-network  differs: /norm/Pow (import)
+  node  /norm/Pow (Pow): own error 1 of its scale
   why   TensorRT computes pow(|x|, 3) there: -3.1 at [0, 1, 2] becomes 29.8
         and is -29.8 in the truth, and so on for every negative base
   do    onnxfix apply decoder.onnx -o fixed.onnx repairs it (OPS042, exact)
@@ -96,7 +96,7 @@ outputs
   logits  float32 [2, 3]  3 of 12 elements differ
     absolute error  max 3  mean 0.318  p99 3  (scale 8, rounding 2e-07)
     relative error  max 0.375  mean 0.0568  p99 0.375
-    cosine 0.981434, SNR 13.8 dB, argmax agrees in 75 % of rows
+    cosine 0.9814, SNR 13.8 dB, argmax agrees in 75 % of rows
     worst at [1, 2] of sample 2: 6.0 in the truth, nan on the other side
     not finite: none in the truth, 1 NaN from [1, 2] on the other side
     passes with no tolerance
@@ -105,10 +105,10 @@ outputs
     passes with no tolerance
   … and 1 more outputs, all identical (--verbose lists them)
 begins at
-  /norm/Pow (Pow, output /norm/Pow_output_0): 1 of its scale, 0 at its inputs
+  /norm/Pow (Pow): 1 of its scale, 0 at its inputs
 worst nodes
          own  rounding        in       out         x    effect  node
-           1   1.1e-07         0         1         -      0.21  /norm/Pow (Pow, output /norm/Pow_output_0)
+           1   1.1e-07         0         1         -      0.21  /norm/Pow (Pow)
         float32 [2, 8, 64], -3.1 to 4.25, 1,024 finite on one side only, other
           side: POWER, b, c and 1 more
        3e-05     1e-07       0.5      0.75       1.5         -  then_branch of If h / h (Add)
@@ -207,6 +207,53 @@ def test_many_outputs_and_nodes_are_counted() -> None:
     assert "… and 2 more nodes" in text
 
 
+def test_half_precision_names_no_casts() -> None:
+    text = shown(replace(FOUND, against="fp16"))
+    assert "other side: POWER" not in " ".join(text.split())
+    assert "2 more" not in text
+    text = shown(replace(FOUND, culprits=(CULPRIT,) * 5))
+    assert text.splitlines()[0].endswith("differs: /norm/Pow (import) and 4 more")
+    assert "… and 2 more nodes" in text
+
+
+def test_a_command_stays_on_one_line() -> None:
+    command = f"onnxfix apply {'folder/' * 12}decoder.onnx --select OPS042 --numeric-fixes"
+    advice = f"{command} (replace the power by products); or keep it in float32"
+    lines = shown(replace(FOUND, culprits=(replace(CULPRIT, advice=advice),))).splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("  do"))
+    assert lines[start : start + 2] == [
+        f"  do    {command}",
+        "        (replace the power by products); or keep it in float32",
+    ]
+
+
+def test_an_output_with_a_name_of_its_own_is_named() -> None:
+    error = replace(POW, place=Place((), "/norm/Pow", "Pow", "squared"))
+    text = shown(replace(FOUND, culprits=(replace(CULPRIT, error=error),)))
+    assert "  node  /norm/Pow (Pow, output squared): own error 1 of its scale" in text
+
+
+def test_an_error_that_is_no_number_is_said_in_words() -> None:
+    error = replace(
+        POW, own_error=math.inf, input_error=math.inf, output_error=math.inf, nodes=("/norm/Pow",)
+    )
+    lines = shown(replace(FOUND, culprits=(replace(CULPRIT, error=error),), table=(error,))).splitlines()
+    assert lines[1].split(": ")[1] == "1,024 elements are finite on one side only"
+    row = next(line for line in lines if line.startswith("         inf"))
+    assert row.split()[:6] == ["inf", "1.1e-07", "inf", "inf", "-", "0.21"]
+    assert "other side: /norm/Pow" not in lines  # the same node
+
+
+def test_a_tolerance_that_is_shown_passes() -> None:
+    other = (TRUTH * np.float32(1.00004)).astype(np.float32)
+    output = compare_output("y", [(TRUTH, other)])
+    line = shown(replace(FOUND, outputs=(output,))).partition("passes with ")[2].splitlines()[0]
+    atol, rtol = (float(text) for text in re.findall(r"=(\S+)", line))
+    assert np.isclose(other, TRUTH, rtol=0.0, atol=atol).all()
+    assert np.isclose(other, TRUTH, rtol=rtol, atol=0.0).all()
+    assert atol < 1.02 * output.max_abs
+
+
 def test_the_worst_output_comes_first() -> None:
     near = compare_output("near", [(TRUTH, TRUTH * np.float32(1.001))])
     far = compare_output("far", [(TRUTH * np.float32(1e-6), TRUTH * np.float32(2e-6))])
@@ -239,7 +286,7 @@ TOP = {
     "schema": int, "exit_code": int, "versions": dict, "path": str, "against": str, "other": str, "status": str,
     "reason": str, "cause": str, "truth": str, "samples": int, "outputs": list, "culprits": list, "begins": list,
     "table": list, "markings": list, "tolerance": (float, type(None)), "keep_fp32": list, "notes": list, "nodes": int,
-    "compared": int, "runs": float, "seconds": float, "complete": bool,
+    "compared": int, "runs": float, "seconds": float, "complete": bool, "interrupted": bool,
 }  # fmt: skip
 
 
@@ -304,6 +351,7 @@ def test_only_all_is_all() -> None:
         "0 %", "0.1 %", "12.5 %", "99.9 %", "100 %"
     ]  # fmt: skip
     assert share(None) == "-"
+    assert [cosine(value) for value in (1.0, 0.99999, 0.98, -1.0)] == ["1", "1 - 1e-05", "0.98", "-1"]
 
 
 def test_bars_show_what_is_not_nothing() -> None:
@@ -321,27 +369,11 @@ def test_bars_show_what_is_not_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["/Add", "/layers.0/attn/MatMul_1", "a b", "x[0]*(y)+z$^|{2}?\\#", "naïve", "#1"]
+    "name", ["/Add", "/layers.0/attn/MatMul_1", "a b", "x[0]*(y)+z$^|{2}?\\#", "naïve", "#1", "\t"]
 )
 def test_a_line_matches_its_name_alone(name: str) -> None:
-    line = keep_line(name)
-    assert re.match(line, name)  # as AutoCast matches
-    assert not re.match(line, name + "_1")
-    assert not re.match(line, name.replace(".", "x") + "x")
+    others = [name, name + "_1", name.replace(".", "x") + "x"]
+    text = keep_text([pattern(name, others)] * 2)
+    (line,) = text.splitlines()
+    assert [one for one in others if re.match(line, one)] == [name]  # as AutoCast matches
     assert len(line.split()) == 1  # for $(cat keep_fp32.txt)
-    kept = Kept(keep_text([name, name, ""]))
-    assert len(kept.lines) == 1
-    assert name in kept
-    assert name + "_1" not in kept
-
-
-def test_a_file_of_names_and_patterns() -> None:
-    kept = Kept("# by hand\n/layers.0/Add\n\n/layers\\.\\d+/Softmax\nmodel/x+y\n")
-    assert "/layers.0/Add" in kept
-    assert "/layers.11/Softmax" in kept
-    assert "model/x+y" in kept
-    assert "/layers.0/Add_1" not in kept
-    assert "" not in kept
-    assert "a[0" in Kept("a[0")  # a name that is no expression
-    with pytest.raises(ValueError, match=r"'\^a\[0\$' is not a regular expression"):
-        Kept("^a[0$")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib import metadata
 from typing import Any
 
@@ -14,7 +16,7 @@ from onnxfix._version import __version__
 from onnxfix.diagnosis.records import Culprit, Diagnosis, Marking, NodeError, NonFinite, OutputComparison
 from onnxfix.report.render.bars import error_lines, value_lines
 from onnxfix.report.render.lines import Line, line, print_lines
-from onnxfix.report.render.numbers import count, number, percent, places, share
+from onnxfix.report.render.numbers import bound, cosine, count, number, percent, places, share
 from onnxfix.report.render.stream import output as standard_output
 from onnxfix.report.render.stream import printable
 from onnxfix.report.report import plain
@@ -25,6 +27,7 @@ WIDTH = 100
 """Columns where standard output is no terminal."""
 MOST = 5
 """Outputs, culprits and nodes that are shown without ``--verbose``."""
+_COMMAND = re.compile(r"onnxfix apply [^(;]*[^(; ]")
 _STYLES = {"agree": "green", "rounding": "green", "differ": "bold red", "unexplained": "bold red"}
 
 
@@ -106,7 +109,7 @@ def _lines(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
             yield _more(len(found.begins) - MOST, "nodes")
     if found.table:
         yield line("worst nodes", style="bold")
-        yield from _nodes(found.table, verbose, width)
+        yield from _nodes(found, verbose, width)
     if found.markings:
         yield line("marked builds", style="bold")
         for mark in found.markings:
@@ -120,16 +123,16 @@ def _lines(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
 
 def _outcome(found: Diagnosis) -> tuple[str, str]:
     """The status in a few words."""
-    culprits = len(found.culprits)
     texts = {
         "agree": "agrees: every output is bit-identical",
         "rounding": "agrees up to rounding",
-        "differ": f"differs: {culprits} node{'s compute' if culprits != 1 else ' computes'} something else",
+        "differ": "differs",
         "unexplained": "differs, and no node alone shows why",
     }
     text = texts.get(found.status, f"could not be found out: {found.reason}")
     if found.status == "differ" and found.culprits:
-        text = f"{text}, first {node_name(found.culprits[0].error)} ({found.culprits[0].cause})"
+        first, more = found.culprits[0], len(found.culprits) - 1
+        text = f"differs: {node_name(first.error)} ({first.cause}){f' and {more} more' if more else ''}"
     interrupted = "" if found.complete else " (interrupted; this was found until then)"
     return f"{text}{interrupted}", _STYLES.get(found.status, "yellow")
 
@@ -137,11 +140,11 @@ def _outcome(found: Diagnosis) -> tuple[str, str]:
 def _answer(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
     """Which node, why, and what to do."""
     for one in found.culprits if verbose else found.culprits[:3]:
-        place = f"{_where(one.error)}: own error {share(one.error.own_error)} of its scale"
+        place = f"{_where(one.error)}: {_own(one.error)}"
         yield from _labeled("node", place, width, "bold red")
         yield from _labeled("why", one.reason, width)
         if one.advice:
-            yield from _labeled("do", one.advice, width, "cyan")
+            yield from _labeled("do", _COMMAND.sub(_unbroken, one.advice), width, "cyan")
     if len(found.culprits) > 3 and not verbose:
         yield _more(len(found.culprits) - 3, "nodes")
     if found.status == "rounding" and found.tolerance is not None:
@@ -151,10 +154,25 @@ def _answer(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
         yield from _labeled("why", found.reason, width)
 
 
+def _unbroken(match: re.Match[str]) -> str:
+    """A command that stays on one line, so that it can be copied: ``_wrap`` makes spaces of these again."""
+    return match[0].replace(" ", "\xa0")
+
+
+def _own(one: NodeError) -> str:
+    if math.isfinite(one.own_error) or not one.nonfinite:
+        return f"own error {share(one.own_error)} of its scale"
+    return f"{count(one.nonfinite)} element{'s are' if one.nonfinite > 1 else ' is'} finite on one side only"
+
+
+def _name(one: NodeError, output: str = "") -> str:
+    return f"{' / '.join((*one.place.graph, node_name(one)))} ({one.place.op_type or 'value'}{output})"
+
+
 def _where(one: NodeError) -> str:
-    name = node_name(one)
-    output = f", output {one.place.output}" if one.place.output not in ("", name) else ""
-    return f"{' / '.join((*one.place.graph, name))} ({one.place.op_type or 'value'}{output})"
+    """The node with its output, unless that has the node's name, or continues it as PyTorch's exporter does."""
+    output = one.place.output
+    return _name(one, f", output {output}" if output and not output.startswith(node_name(one)) else "")
 
 
 # ---------------------------------------------------------------------------------------------------------- outputs
@@ -204,7 +222,7 @@ def _figures(one: OutputComparison) -> Iterator[str]:
                 f"{figure} {number(getattr(one, f'{figure}_{kind}'))}" for figure in ("max", "mean", "p99")
             ]
             yield f"{what}  {'  '.join(figures)}{_scale(one) if kind == 'abs' else ''}"
-        similar = [f"cosine {one.cosine:.6g}" if one.cosine is not None else ""]
+        similar = [f"cosine {cosine(one.cosine)}" if one.cosine is not None else ""]
         similar += [f"SNR {one.snr:.1f} dB" if one.snr is not None else ""]
         similar += [f"argmax agrees in {percent(one.argmax)} of rows" if one.argmax is not None else ""]
         if any(similar):
@@ -217,7 +235,7 @@ def _figures(one: OutputComparison) -> Iterator[str]:
         truth, other = _nonfinite(one.truth_nonfinite), _nonfinite(one.other_nonfinite)
         yield f"not finite: {truth} in the truth, {other} on the other side"
     tolerances = [
-        f"{name}={number(value)}" for name, value in (("atol", one.atol), ("rtol", one.rtol)) if value
+        f"{name}={bound(value)}" for name, value in (("atol", one.atol), ("rtol", one.rtol)) if value
     ]
     if tolerances:
         yield f"passes with {' or '.join(tolerances)} alone"
@@ -241,13 +259,15 @@ def _nonfinite(one: NonFinite) -> str:
 _COLUMNS = ("own", "rounding", "in", "out", "x", "effect")
 
 
-def _nodes(nodes: Sequence[NodeError], verbose: bool, width: int) -> Iterator[Line]:
-    """One line of figures for each node, and one of facts below."""
+def _nodes(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
+    """One line of figures for each node, and one of facts below. With half precision the other side's nodes are the
+    same ones between Casts, which say nothing."""
+    nodes, same = found.table, found.against in ("fp16", "bf16")
     yield line(f"  {''.join(f'{name:>10}' for name in _COLUMNS)}  node", style="dim")
     for one in nodes if verbose else nodes[:MOST]:
         figures = (one.own_error, one.noise, one.input_error, one.output_error, one.amplification, one.effect)
-        yield line(f"  {''.join(f'{share(value):>10}' for value in figures)}  ", (_where(one), "bold"))
-        yield from _wrapped(_facts(one), 8, width, "dim")
+        yield line(f"  {''.join(f'{share(value):>10}' for value in figures)}  ", (_name(one), "bold"))
+        yield from _wrapped(_facts(one if not same else replace(one, nodes=())), 8, width, "dim")
     if len(nodes) > MOST and not verbose:
         yield _more(len(nodes) - MOST, "nodes")
 
@@ -263,7 +283,7 @@ def _facts(one: NodeError) -> str:
     facts.append(f"{number(one.low)} to {number(one.high)}")
     if one.nonfinite:
         facts.append(f"{count(one.nonfinite)} finite on one side only")
-    if one.nodes:
+    if one.nodes not in ((), (node_name(one),)):
         facts.append(f"other side: {places(one.nodes)}")
     return ", ".join(facts)
 
@@ -305,7 +325,8 @@ def _wrapped(text: str, indent: int, width: int, style: str = "") -> Iterator[Li
 def _wrap(text: str, width: int) -> list[str]:
     """Lines of a text. Names that are longer than a line stay whole, so that they can be copied."""
     text = printable(text)
-    return textwrap.wrap(text, max(width - 2, 40), break_long_words=False, break_on_hyphens=False) or [""]
+    lines = textwrap.wrap(text, max(width - 2, 40), break_long_words=False, break_on_hyphens=False) or [""]
+    return [one.replace("\xa0", " ") for one in lines]
 
 
 def _more(number_of: int, what: str) -> Line:

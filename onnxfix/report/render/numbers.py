@@ -24,8 +24,13 @@ def bound(value: float) -> str:
 
 
 def share(value: float | None) -> str:
-    """Two significant digits: errors are no more exact than that."""
-    return "-" if value is None else f"{value:.2g}"
+    """Two significant digits: errors are no more exact than that. "-" for what is not known."""
+    return "-" if value is None or math.isnan(value) else f"{value:.2g}"
+
+
+def cosine(value: float) -> str:
+    """A cosine similarity; near 1 by what is lacking."""
+    return f"1 - {1.0 - value:.2g}" if 0.999 < value < 1.0 else f"{value:.4g}"
 
 
 def percent(value: float) -> str:

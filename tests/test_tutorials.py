@@ -1,0 +1,87 @@
+"""The tutorials show what the commands print: each section's commands are run again, in order."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from support.paths import ROOT
+from support.real_tensorrt import FACT, REAL
+
+DOCS = ROOT / "docs"
+COMMAND = "run `python docs/consoles.py`, and read what changed"
+
+
+@cache
+def consoles() -> ModuleType:
+    """docs/consoles.py, which is no module of a package."""
+    spec = importlib.util.spec_from_file_location("docs_consoles", DOCS / "consoles.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["docs_consoles"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def sections() -> list[Any]:
+    """Each section with commands; those that show TensorRT need the one that they show."""
+    found = []
+    for page in consoles().PAGES:
+        for title, shown in consoles().sections(page.read_text(encoding="utf-8")).items():
+            needs = any("TensorRT-RTX" in one.output or "trt-" in one.command for one in shown)
+            marks = [pytest.mark.slow, *([REAL, FACT] if needs else [])]
+            found.append(pytest.param(shown, id=f"{page.stem}: {title}", marks=marks))
+    return found
+
+
+@pytest.mark.parametrize("shown", sections())
+def test_the_outputs_are_those_of_the_commands(shown: list[Any]) -> None:
+    for one, printed in zip(shown, consoles().outputs(shown), strict=True):
+        assert consoles().alike(one.output, printed), f"$ {one.command}\n{printed}\n{COMMAND}"
+
+
+def test_every_console_of_a_tutorial_is_run() -> None:
+    """None is outside of a section, and none has another language."""
+    for page in consoles().PAGES:
+        text = page.read_text(encoding="utf-8")
+        shown = [one for some in consoles().sections(text).values() for one in some]
+        assert len(shown) == sum(line.startswith("$ ") for line in text.splitlines())
+        assert all(one.output for one in shown)
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("12 of 34 nodes, 1.2 s", "12 of 34 nodes, 99.9 s", True),
+        ("error 0.0441 of\n  its scale", "error 0.0450\n of its scale", True),
+        ("error 0.0441", "error 0.0541", False),
+        ("rounding 1.7e-07", "rounding 3.4e-07", True),
+        ("1,024 elements", "1,025 elements", True),
+        ("1,024 elements", "2,024 elements", False),
+        ("node a", "node b", False),
+        ("node a", "node a and more", False),
+        ("inf 1", "1 inf", False),
+    ],
+)
+def test_what_counts_as_alike(shown: str, printed: str, same: bool) -> None:
+    assert consoles().alike(shown, printed) is same
+
+
+def test_a_page_is_written_where_it_is_stale() -> None:
+    page = "# A\n\n## B\n\n```console\n$ onnxfix a\nold 1\n$ onnxfix b\nkept, 1.0 s\n```\n\n## C\n\n```sh\n$ no\n```\n"
+    printed = {"onnxfix a": "new 1\n", "onnxfix b": "kept, 2.0 s\n"}
+    written = consoles().written(page, lambda shown: [printed[one.command] for one in shown])
+    assert written == page.replace("old 1", "new 1")
+
+
+def test_tutorials_run_no_other_programs(tmp_path: Any) -> None:
+    with pytest.raises(ValueError, match="onnxfix, python and cat only"):
+        consoles().run("rm -rf x", tmp_path)
+    with pytest.raises(RuntimeError, match="exit code 2"):
+        consoles().run("onnxfix diagnose missing.onnx --against fp16", tmp_path)

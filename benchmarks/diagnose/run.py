@@ -30,6 +30,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
 
 from acceptance.node_models import write_between  # noqa: E402
+from behavior.record import commit  # noqa: E402
 from gpu.ledger import Ledger, load  # noqa: E402
 
 from diagnose import cases, choosing, judging, tables  # noqa: E402
@@ -59,17 +60,17 @@ def measure(given: argparse.Namespace) -> int:
         wanted += cases.planted_cases(faults, given.exports, disguised=True)
     if "controls" in given.parts:
         wanted += cases.control_cases(given.exports, tuple(given.controls))
-    wanted = [case for case in wanted if given.only in case.key]
+    wanted = [case for case in wanted if given.only in case.key][:: given.every]
     if given.fresh:
         given.json.unlink(missing_ok=True)
     digest = hashlib.sha256(given.planted.read_bytes()).hexdigest()[:16]
-    began = time.monotonic()
+    began, version = time.monotonic(), commit(ROOT)[:12]
     with Ledger(given.json, {"seed": seed, "planted": digest}) as book:
 
         def work(case: Case) -> None:
             if case.key in book or time.monotonic() - began > given.budget:
                 return
-            found = measured(case, seed, given.timeout)
+            found = {**measured(case, seed, given.timeout), "commit": version}
             book.record(case.key, found)
             print(tables.line(case.key, found), file=sys.stderr, flush=True)
 
@@ -108,6 +109,7 @@ def main(words: Sequence[str] | None = None) -> int:
     first.add_argument("--only", default="", help="cases whose key (group/model/kind/place) holds this")
     first.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     first.add_argument("--controls", nargs="+", default=list(CONTROLS), choices=CONTROLS)
+    first.add_argument("--every", type=int, default=1, help="only each N-th case of those")
     first.add_argument("--jobs", type=int, default=1)
     first.add_argument("--timeout", type=float, default=600.0, help="seconds for a diagnosis")
     first.add_argument(

@@ -60,3 +60,11 @@ def is_beyond_whole(row: Row) -> bool:
         return False
     limit = max(_SHARE * row.noise, 8 * _floor(row) * row.whole.scale)
     return not math.isfinite(row.whole.relative) or row.whole.largest > limit
+
+
+def rounded_up(share: float) -> float:
+    """Twice a share, rounded up to one digit: a tolerance that it passes with some room."""
+    if share <= 0:
+        return 0.0
+    unit = 10.0 ** math.floor(math.log10(2 * share))
+    return math.ceil(2 * share / unit - 1e-9) * unit

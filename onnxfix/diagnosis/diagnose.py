@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from onnx import NodeProto
 
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench, Clock, drop
-from onnxfix.diagnosis.beyond import excess, is_beyond, is_beyond_whole
+from onnxfix.diagnosis.beyond import excess, is_beyond, is_beyond_whole, rounded_up
 from onnxfix.diagnosis.descend import Inner, descended
 from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.engines import Engines
@@ -205,6 +204,10 @@ def _error(case: Case, feed: int, row: Row, effect: float | None = None) -> Node
     )
 
 
+def _places(culprits: Iterable[Culprit]) -> Iterable[Place]:
+    return dict.fromkeys(one.error.place for one in culprits)
+
+
 def place(graph: Graph, number: int, output: str) -> Place:
     """The place of a node of the main graph."""
     node = graph.nodes[number]
@@ -234,7 +237,9 @@ class _Judge:
         self.say("looking at the worst nodes")
         seen = self._seen(suspects, outputs)
         seen.sort(key=lambda one: (-self._worth(one[1]), -_size(one[1].row), one[1].row.number))
-        culprits = tuple(culprit for feed, one in seen for culprit in self._culprits(feed, one))
+        named = [culprit for feed, one in seen for culprit in self._culprits(feed, one)]
+        # Of several that read what a missing node should compute, the worst stands for that node.
+        culprits = tuple({one.error.place: one for one in reversed(named)}[place] for place in _places(named))
         strange = sorted(ranked, key=lambda one: (-excess(one[1]), one[1].number))
         table = tuple(_error(self.case, feed, row) for feed, row in strange[:_TABLE] if _size(row) > 0)
         found = replace(
@@ -322,7 +327,7 @@ class _Judge:
             given = {name: feed[name] for name in inputs if name in feed}
             reply = self.bench.run(part, given, of=truth, moved=unit, seed=3)
             for name, held in reply.values.items():
-                far = distance(walk.truth[name].load(), held.load()).largest
+                far = compare_output(name, [(walk.truth[name].load(), held.load())]).max_abs
                 found[name] = max(found.get(name, 0.0), far)
             drop(list(reply.values.values()))
         return found
@@ -363,7 +368,7 @@ class _Judge:
                 found += [(feed, collector.bare(row)) for row in rows]
                 continue
             theirs = self.case.prepared.feed(values)
-            for one in collector.seen(rows, theirs, list(walk.truth) if measure else ()):
+            for one in collector.seen(rows, theirs, list(walk.truth) if measure else (), walk.types):
                 effect = self._effect(collector, one, walk) if measure else None
                 found.append((feed, replace(one, effect=effect)))
         return found
@@ -382,8 +387,7 @@ class _Judge:
 
     def _culprits(self, feed: int, seen: Seen) -> list[Culprit]:
         """The culprit, or those inside of it."""
-        error = _error(self.case, feed, seen.row, seen.effect)
-        culprit = self.case.explainer.culprit(error, seen)
+        culprit = self.case.explainer.culprit(_error(self.case, feed, seen.row, seen.effect), seen)
         if self.state.interrupted or self.case.engines is not None:
             return [culprit]
         return descended(seen, culprit, self.case.truth, self.case.prepared.side, self.bench, self._inside)
@@ -392,13 +396,5 @@ class _Judge:
         """The culprits in a graph inside of a node."""
         explainer = replace(self.case.explainer, truth=inner.truth, other=inner.prepared.side.graph)
         case = Case(inner.truth, inner.prepared, self.case.against, [inner.feed], 1, False, explainer)
-        base = Diagnosis("", self.case.against, "", "unknown")
+        base = Diagnosis("", case.against, "", "unknown")
         return diagnose(case, self.bench, base, Clock(None), self.say).culprits
-
-
-def rounded_up(share: float) -> float:
-    """Twice a share, rounded up to one digit: a tolerance that it passes with some room."""
-    if share <= 0:
-        return 0.0
-    unit = 10.0 ** math.floor(math.log10(2 * share))
-    return math.ceil(2 * share / unit - 1e-9) * unit

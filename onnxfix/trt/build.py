@@ -50,6 +50,7 @@ def attempt(
     tf32: bool = False,
     save_engine: str = "",
     timing_cache: str = "",
+    parse_only: bool = False,
 ) -> TrtBuild:
     """``build`` in a sandbox, whose crash, hang or lack of memory is a result too.
 
@@ -70,6 +71,7 @@ def attempt(
         tf32=tf32,
         save_engine=save_engine,
         timing_cache=timing_cache,
+        parse_only=parse_only,
     )
     if outcome.ok:
         done: TrtBuild = outcome.value
@@ -121,6 +123,7 @@ def build(
     tf32: bool = False,
     save_engine: str = "",
     timing_cache: str = "",
+    parse_only: bool = False,
 ) -> TrtBuild:
     """Parse the model file (external data lies beside it) and build an engine. Call it in a sandbox.
 
@@ -133,6 +136,7 @@ def build(
         tf32: allow TF32 in float32 convolutions and products.
         save_engine: a file to write the engine to, in a folder of the caller's own.
         timing_cache: a file to read timings from, if it exists, and to write them to; tensorrt-rtx ignores it.
+        parse_only: build no engine; a model that the parser takes is "accepted".
 
     Raises:
         ImportError: the package does not load.
@@ -147,7 +151,7 @@ def build(
     cache = Path(timing_cache) if timing_cache and package != "tensorrt-rtx" else None
     with messages.memory_errors():
         return Run(load(package), path, package, compute_capability, tf32).run(
-            profiles, Path(save_engine) if save_engine else None, cache
+            profiles, Path(save_engine) if save_engine else None, cache, parse_only=parse_only
         )
 
 
@@ -184,6 +188,8 @@ class Run:
         profiles: Sequence[Profile] | None,
         save_engine: Path | None = None,
         timing_cache: Path | None = None,
+        *,
+        parse_only: bool = False,
     ) -> TrtBuild:
         """Parse and build; see ``build``."""
         if timing_cache is not None:
@@ -207,6 +213,8 @@ class Run:
             status: Status = "memory" if means("memory", [one.text for one in errors]) else "refused"
             none = (Issue("parse", "error", "TensorRT gave no reason"),)
             return replace(done, status=status, errors=errors or none)
+        if parse_only:
+            return replace(done, status="accepted", stage="")
         self.received.at = ("", "")
         note(_PLANNING)
         plans = self._plans(profiles)

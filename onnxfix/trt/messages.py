@@ -54,6 +54,7 @@ _NO_GPU = re.compile(
 #: How a message names a layer, from the surest form to the loosest.
 _LOOSE = r"(?<![\w/.]){}(?![\w/])"
 _LAYER_FORMS = (r"Layer {}(?![\w/.])", r"(?:\A|\. ){}: ", r"(?:ForeignNode\[|\.\.\.){}(?![\w/])", _LOOSE)
+_NUMBERS = re.compile(r"-?\d+(?:\.\d+)?(?:[\s,x]+-?\d+(?:\.\d+)?)*")
 _SHORT = 3  # characters of a layer's name that may be any word
 #: What a stamp has after the label: a node and its operator, or a graph and the attribute that holds it.
 _OWNER = re.compile(r"(.*) \((\w+)\)\Z", re.S)
@@ -184,6 +185,15 @@ def operation_in(text: str) -> str:
     """The operator that a message without a layer says is not supported; "" for none."""
     match = _OPERATION.search(text)
     return match[1] if match is not None else ""
+
+
+def form_of(text: str, names: Iterable[str] = ()) -> str:
+    """The message without ``names`` (of nodes and tensors), without numbers and shapes: equal for two messages that say
+    the same of different models. What follows the first sentence about numbers is part of it."""
+    for name in sorted((one for one in names if one), key=len, reverse=True):
+        text = re.sub(rf"(?<![A-Za-z]){re.escape(name)}(?![A-Za-z])", "*", text)
+    text = re.sub(r"\[[^\]]*\]", "[]", " ".join(without_missing_gpu(text).split()))
+    return _NUMBERS.sub("#", text)
 
 
 def layer_in(text: str, names: Collection[str]) -> str:

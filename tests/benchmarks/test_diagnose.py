@@ -267,7 +267,15 @@ def test_a_process_that_hangs_is_ended() -> None:
 
 
 def results() -> dict[str, dict[str, Any]]:
-    kept = {"exit": 1, "seconds": 2.0, "megabytes": 100, "runs": 4.0, "reason": "", "status": "differ"}
+    kept = {
+        "exit": 1,
+        "seconds": 2.0,
+        "megabytes": 100,
+        "runs": 4.0,
+        "reason": "",
+        "status": "differ",
+        "commit": "c0ffee",
+    }
     named = {**kept, "place": 1, "culprits": [culprit("s")]}
     missed = {**kept, "place": 0, "culprits": [culprit("m", "node_m", None)]}
     calm = {**kept, "status": "rounding", "culprits": []}
@@ -287,11 +295,13 @@ def test_the_tables() -> None:
     assert controls.keys() == {"fixtures/net/copy", "fixtures/net/fp16"}
     text = "\n".join(tables.page(rows, rows[:1], controls, {"axis: planted": 1, "axis: silent": 2}))
     assert "Of 2 planted faults 1 (50%) are named first" in text
-    assert "| axis | 1 | 1 (100%) |" in text
-    assert "| pads | 1 | 0 (0%) |" in text
+    assert "| axis | 1 | 1 (100%) | 1 (100%) | 1 (100%) |" in text
+    assert "| pads | 1 | 0 (0%) | 0 (0%) | 0 (0%) |" in text
+    assert set(tables.CAUSES) == set(KINDS)
     assert "(∞): so" in text
     assert "1 (100%) of 1 are named first" in text
     assert "2 silent" in text
+    assert "onnxfix at `c0ffee`" in text
     assert [one.partition(":")[0] for one in tables.lacking(rows, controls)] == [
         "1 of 2 are among the first 1",
         "1 of 2 are among the first 3",

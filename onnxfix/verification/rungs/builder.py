@@ -54,14 +54,17 @@ class Builder:
         *,
         save_engine: str = "",
         patience: float = 1.0,
+        parse_only: bool = False,
     ) -> TrtBuild:
         """Parse and build the model file; whatever TensorRT does is a result. ``patience`` multiplies the time limit.
+        ``parse_only``: build no engine of what the parser takes.
 
         Raises:
             UsageError: TensorRT cannot use the profiles or the timing cache.
             OnnxfixError: a file cannot be written.
         """
-        return self._completed(tensorrt.attempt(**self._request(path, profiles, save_engine, patience)), path)
+        request = self._request(path, profiles, save_engine, patience)
+        return self._completed(tensorrt.attempt(**request, parse_only=parse_only), path)
 
     def layers(
         self,

@@ -298,7 +298,7 @@ def moved(inner: Inner, around: Culprit, found: Sequence[Culprit]) -> list[Culpr
                 one.error,
                 place=replace(
                     one.error.place,
-                    graph=(inner.name, *one.error.place.graph),
+                    graph=(*outer.graph, inner.name, *one.error.place.graph),
                     index=outer.index,
                     around=outer.around or outer,
                 ),

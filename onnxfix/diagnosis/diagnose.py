@@ -193,9 +193,9 @@ def _places(culprits: Iterable[Culprit]) -> Iterable[Place]:
 
 
 def place(graph: Graph, number: int, output: str) -> Place:
-    """The place of a node of the main graph."""
+    """The place of a node of the main graph, or of the function that it was inlined from."""
     node = graph.nodes[number]
-    return Place((), node.name, node.op_type, output, number)
+    return graph.origins.get(output) or Place((), node.name, node.op_type, output, number)
 
 
 def _label(node: NodeProto) -> str:

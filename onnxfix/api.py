@@ -1,4 +1,4 @@
-"""``check``, ``apply``, ``verify`` and ``diagnose`` as functions: their keywords become one record for the pipeline.
+"""The verbs as functions: their keywords become one record for the pipeline.
 
 The command line makes the same record from its options, see :mod:`onnxfix.cli`.
 """
@@ -14,8 +14,11 @@ from onnxfix.errors import UsageError
 from onnxfix.options import Fixes, Output, Rules, RunOptions, Specialization, Verification
 
 if TYPE_CHECKING:
+    from onnxfix.diagnosis.lowered import Low
     from onnxfix.diagnosis.records import Against, Diagnosis
+    from onnxfix.lowering.records import IoTypes, Lowering
     from onnxfix.pipeline.opening import Source
+    from onnxfix.reduction.records import Reduction
     from onnxfix.report.report import Report
     from onnxfix.trt.records import TrtOptions
 
@@ -203,6 +206,54 @@ def verify(
     return verifying.verify(original, fixed, options, progress)
 
 
+def reduce(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    check: str,
+    against: str | os.PathLike[str] | None = None,
+    match: str = "",
+    inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    input_shapes: Sequence[str] = (),
+    seed: int = 0,
+    timeout: float = 300.0,
+    time_limit: float | None = None,
+    resume: bool = False,
+    trt: TrtOptions | None = None,
+    memory_mb: int | None = None,
+    progress: Progress | None = None,
+) -> Reduction:
+    """Find the smallest part of a model that still fails for the same reason, and write a folder for a bug report.
+
+    An interrupt (KeyboardInterrupt) ends the search once the failure of the whole model is known: the smallest part so
+    far is written, and the result is not ``complete``.
+
+    Args:
+        source: path of the model, which is only read.
+        output: folder to write (None: MODEL.reduced beside the model): a new or empty one, or that of an earlier run.
+        check: ``trt-build``, ``trt-network``, ``trt-gpu``, ``ort-cuda``, ``ort-cpu``, or a command for the shell with
+            ``{}`` for the model's path and ``{inputs}`` for that of its inputs, which fails if its exit code is not 0.
+        against: a second model, for ``ort-cpu``: its same part computes something else from the same inputs.
+        match: regular expression that the command's output must contain, too.
+        inputs: an .npz, a folder of .npy files, Polygraphy's JSON, or the arrays; by default they are generated.
+        timeout: time limit of one check in seconds.
+        time_limit: time limit of the search in seconds.
+        resume: go on with what an earlier run left in the folder.
+        input_shapes, seed, trt, memory_mb, progress: as for ``apply``.
+
+    Raises:
+        ModelError: a model cannot be read.
+        UsageError: the check does not exist or TensorRT is not available, or the folder holds something else.
+        OnnxfixError: the folder cannot be written.
+    """
+    from onnxfix.pipeline import reducing  # lazy: start-up
+
+    options = reducing.ReduceOptions(
+        check, against, match, inputs, tuple(input_shapes), seed, timeout, time_limit, resume, trt, memory_mb
+    )
+    return reducing.reduce(source, output, options, progress)
+
+
 def diagnose(
     model: Source,
     other: Source | None = None,
@@ -249,6 +300,78 @@ def diagnose(
         memory_mb=memory_mb,
     )
     return diagnosing.diagnose(model, other, against, options, timeout=timeout, progress=progress)
+
+
+def precision(
+    source: Source,
+    to: Low,
+    max_error: float,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    keep: Sequence[str] | str | os.PathLike[str] = (),
+    io_types: IoTypes = "keep",
+    inputs: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None = None,
+    input_shapes: Sequence[str] = (),
+    seed: int = 0,
+    rungs: Sequence[str] | None = None,
+    target: str | None = None,
+    trt: TrtOptions | None = None,
+    timeout: float = 600.0,
+    memory_mb: int | None = None,
+    progress: Progress | None = None,
+) -> Lowering:
+    """Convert a float32 model to mixed precision: as many nodes in half precision as an error budget allows.
+
+    Nothing is written unless the result's error is within the budget and no check refuses it.
+
+    Args:
+        source: path, bytes, or ``ModelProto`` (never changed).
+        to: ``fp16`` or ``bf16``.
+        max_error: largest error of an output, as a share of its largest magnitude in float32.
+        output: file to write; not the source.
+        keep: nodes that stay in float32: names of nodes or of their outputs, or regular expressions that match the
+            beginning of a node's name; or a file of these, one a line, ``#`` beginning a comment.
+        io_types: ``keep`` leaves inputs and outputs in float32, ``low`` gives them the low type.
+        inputs: samples, several if possible: ranges are theirs. Generated without.
+        rungs: checks to run besides the budget (None: all available): ``trt-build``.
+        timeout: seconds to search where the error comes from.
+        input_shapes, seed, target, trt, memory_mb, progress: as for ``apply``.
+
+    Raises:
+        ModelError: the model cannot be read, or is not a valid graph.
+        UsageError: an argument does not fit.
+        OnnxfixError: the output cannot be written. Nothing half-written is left behind.
+    """
+    from onnxfix.lowering.lower import Wish  # lazy: start-up
+    from onnxfix.pipeline import lowering  # lazy: start-up
+
+    patterns = patterns_of(keep) if isinstance(keep, (str, os.PathLike)) else tuple(keep)
+    options = RunOptions(
+        rules=Rules(target=target),
+        verification=Verification(inputs=inputs, input_shapes=tuple(input_shapes), seed=seed, rungs=rungs),
+        trt=_trt(trt, benchmark=False),
+        memory_mb=memory_mb,
+    )
+    return lowering.lower(
+        source, output, Wish(to, max_error, io_types, patterns, seconds=timeout), options, progress
+    )
+
+
+def patterns_of(path: str | os.PathLike[str] | None) -> tuple[str, ...]:
+    """The lines of a file of nodes to keep, without comments and empty lines; none without a file.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    if path is None:
+        return ()
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"--keep {os.fspath(path)}: cannot be read: {reason}") from None
+    return tuple(line for line in lines if line and not line.startswith("#"))
 
 
 def _trt(trt: TrtOptions | None, *, benchmark: bool) -> TrtOptions:

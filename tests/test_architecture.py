@@ -50,7 +50,7 @@ LAYERS = [
     ["testing"],
     ["doctor"],
     ["diagnosis"],
-    ["reduction", "precision"],
+    ["reduction", "lowering"],
     ["report"],
     ["pipeline"],
     ["api"],

@@ -123,6 +123,8 @@ def _plant_cast(graph: Graph, node: NodeProto, site: Site, around: list[str]) ->
     through = (TensorProto.FLOAT16, TensorProto.INT64)[site.choice]
     around.append(copies.named(node.output[0], "exact"))
     around.append(copies.named(node.output[0], "through"))
+    # What reads the Casts reads something else without them: with other names nobody can say which of the two it is.
+    around += [one.output[0] for one in graph.readers.get(node.output[0], ())]
     copies.cast_pair(graph, node, through, TensorProto.FLOAT)
     return f"the Casts to {TensorProto.DataType.Name(through).lower()} and back after it are lost"
 

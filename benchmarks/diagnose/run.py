@@ -59,7 +59,7 @@ def measure(given: argparse.Namespace) -> int:
         wanted += cases.planted_cases(faults, given.exports, disguised=True)
     if "controls" in given.parts:
         wanted += cases.control_cases(given.exports, tuple(given.controls))
-    wanted = [case for case in wanted if given.only in case.key]
+    wanted = [case for case in wanted if given.only in case.key][:: given.every]
     if given.fresh:
         given.json.unlink(missing_ok=True)
     digest = hashlib.sha256(given.planted.read_bytes()).hexdigest()[:16]
@@ -108,6 +108,7 @@ def main(words: Sequence[str] | None = None) -> int:
     first.add_argument("--only", default="", help="cases whose key (group/model/kind/place) holds this")
     first.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     first.add_argument("--controls", nargs="+", default=list(CONTROLS), choices=CONTROLS)
+    first.add_argument("--every", type=int, default=1, help="only each N-th case of those")
     first.add_argument("--jobs", type=int, default=1)
     first.add_argument("--timeout", type=float, default=600.0, help="seconds for a diagnosis")
     first.add_argument(

@@ -13,12 +13,29 @@ from network.tables import cell
 
 from diagnose.cases import CONTROLS, DISGUISED
 from diagnose.choosing import Fault
+from diagnose.faults import Kind
 from diagnose.judging import AMONG
 
 FIRST, THREE = 0.90, 0.97
 """Shares of the faults that are to be named first, and among three."""
 #: Causes that a model in half precision really has: a number of it leaves the range of the type, or cancels out.
 RANGES = frozenset({"overflow", "underflow", "saturation", "cancellation", "ill-conditioned", "hazard"})
+#: The causes that are right for a kind. Epsilons, axes and pads are attributes or constants.
+CAUSES: dict[Kind, frozenset[str]] = {
+    "weight scaled": frozenset(("weight",)),
+    "weight element": frozenset(("weight",)),
+    "epsilon": frozenset(("attribute", "weight")),
+    "axis": frozenset(("attribute", "weight")),
+    "perm": frozenset(("attribute",)),
+    "pads": frozenset(("attribute", "weight")),
+    "lost Cast": frozenset(("precision", "operator", "structure")),
+    "mask value": frozenset(("weight",)),
+    "lost bias": frozenset(("weight", "attribute", "operator", "structure")),
+    "half precision": frozenset(("precision", "overflow", "underflow", "structure")),
+    "shape constant": frozenset(("weight", "attribute")),
+    "operands": frozenset(("operator", "structure")),
+    "operator": frozenset(("operator", "attribute")),
+}
 _LONGEST = 150
 
 
@@ -33,6 +50,14 @@ class Row:
     def place(self) -> int:
         """The place at which it is named, 0 for not at all."""
         return int(self.said["place"])
+
+    @property
+    def explained(self) -> bool:
+        """Whether the culprit that is right has a cause of the planted kind; culprits after the fifth are not kept."""
+        culprits = self.said["culprits"]
+        return (
+            0 < self.place <= len(culprits) and culprits[self.place - 1]["cause"] in CAUSES[self.fault.kind]
+        )
 
 
 def rows_of(
@@ -87,13 +112,22 @@ def _counted(rows: Sequence[Row]) -> list[object]:
         len(rows),
         _share(sum(row.place == 1 for row in rows), len(rows)),
         _share(sum(0 < row.place <= AMONG for row in rows), len(rows)),
+        _share(sum(row.explained for row in rows), len(rows)),
         f"{statistics.median(row.said['seconds'] for row in rows):.1f}",
         f"{max(row.said['seconds'] for row in rows):.1f}",
         f"{statistics.median(row.said.get('runs') or 0.0 for row in rows):.1f}",
     ]
 
 
-_HEAD = ("faults", "named first", "among three", "seconds, median", "greatest", "runs of the model")
+_HEAD = (
+    "faults",
+    "named first",
+    "among three",
+    "cause right",
+    "seconds, median",
+    "greatest",
+    "runs of the model",
+)
 
 
 def page(

@@ -192,6 +192,10 @@ class OrtSession:
         if nested:
             raise Unsupported(f"onnxruntime's Python API cannot return {nested[0]}")
 
+    def element(self, name: str) -> str | None:
+        """ONNX Runtime's name of the element type of an input; None if it is no tensor, or no input."""
+        return self._inputs.get(name)
+
     def run(self, feed: dict[str, Any]) -> list[Any]:
         """Execute. Raises ORT's exceptions, NoKernel, and Unsupported for values that cannot cross the Python API."""
         with _kernels():

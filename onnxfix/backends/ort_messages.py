@@ -32,6 +32,7 @@ _GAP = re.compile(
     r"out of memory|bad_alloc|Failed to allocate memory",
     re.I,
 )
+_CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : (\w+)")
 _UNREGISTERED = re.compile(
     r"No Op registered for (?P<op>\S+) with domain_version of|(?P<full>\S+) is not a registered function/op"
 )
@@ -84,6 +85,12 @@ def reason(text: str) -> str:
 def without_status(text: str) -> str:
     """The text without the status and the path at its beginning."""
     return _STATUS.sub("", text, count=1) or text
+
+
+def status(text: str) -> str:
+    """ONNX Runtime's name of the error: FAIL, INVALID_ARGUMENT, NOT_IMPLEMENTED, ...; "" where the text has none."""
+    match = _CODE.search(text)
+    return match[1] if match is not None else ""
 
 
 def node(text: str) -> tuple[str, str] | None:

@@ -19,7 +19,10 @@ from onnxfix.cli.check import check
 from onnxfix.cli.diagnose import diagnose
 from onnxfix.cli.doctor import doctor
 from onnxfix.cli.explain import explain
+from onnxfix.cli.layers import layers
 from onnxfix.cli.lift import lift
+from onnxfix.cli.precision import precision
+from onnxfix.cli.reduce import reduce
 from onnxfix.cli.rules import rules
 from onnxfix.cli.verify import verify
 
@@ -48,7 +51,7 @@ def root(
     """Repair ONNX models for TensorRT, and prove that they still compute the same."""
 
 
-for _command in (check, apply, verify, diagnose, lift, explain, rules, doctor):
+for _command in (check, apply, verify, diagnose, reduce, precision, layers, lift, explain, rules, doctor):
     app.command()(_command)
 
 

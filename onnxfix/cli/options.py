@@ -254,6 +254,9 @@ def trt_options(
     timing_cache: Path | None = None,
     benchmark: bool = False,
     batch_sweep: int = 0,
+    builds: int = 1,
+    save_tactics: Path | None = None,
+    load_tactics: Path | None = None,
 ) -> TrtOptions:
     """The options about TensorRT as one record."""
     from onnxfix.trt.records import TrtOptions  # lazy: start-up
@@ -266,11 +269,18 @@ def trt_options(
         opt_shapes=optimum,
         max_shapes=maximum,
         tf32=tf32,
-        save_engine=str(save_engine) if save_engine is not None else "",
-        timing_cache=str(timing_cache) if timing_cache is not None else "",
+        save_engine=_named(save_engine),
+        timing_cache=_named(timing_cache),
         benchmark=benchmark,
         batch_sweep=batch_sweep,
+        builds=builds,
+        save_tactics=_named(save_tactics),
+        load_tactics=_named(load_tactics),
     )
+
+
+def _named(path: Path | None) -> str:
+    return str(path) if path is not None else ""
 
 
 def severity_of(fail_on: FailOn) -> Severity | None:

@@ -17,6 +17,7 @@ from onnxfix.diagnosis.explain import explain
 from onnxfix.diagnosis.facts import Evidence
 from onnxfix.diagnosis.findings import Findings, Hazard, collect
 from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.keep import pattern
 from onnxfix.diagnosis.records import Against, Culprit, NodeError
 from onnxfix.diagnosis.sides import LOW
 from onnxfix.errors import OnnxfixError
@@ -82,8 +83,9 @@ class Explainer:
         )
 
     def keep_fp32(self, culprits: Sequence[Culprit]) -> tuple[str, ...]:
-        """The names of nodes to keep in float32, the outputs of those without a name."""
-        return keep_fp32(culprits)
+        """Expressions for the nodes to keep in float32: their names, the outputs of those without a name."""
+        names = [node.name for node in self.truth.nodes if node.name]
+        return tuple(pattern(name, names) for name in keep_fp32(culprits))
 
 
 def _findings(graph: Graph, low: str = "") -> Findings:

@@ -102,11 +102,16 @@ def rounded(
         ModelError: the model is not a valid graph.
     """
     able = able or lowerable(model, to, base_dir)
+    low = tuple(index for index in able.slots if not is_kept(model.graph.node[index], keep))
+    return Rounded(with_casts(model, able, frozenset(low), apart=apart), low, able.whole)
+
+
+def with_casts(model: ModelProto, able: Lowerable, low: frozenset[int], *, apart: bool) -> ModelProto:
+    """The copy that ``rounded`` makes where ``low`` are the nodes to round, by index (of those in ``able.slots``)."""
     proto = ModelProto()
     proto.CopyFrom(model)
-    low = [index for index in able.slots if not is_kept(model.graph.node[index], keep)]
-    _Rounding(proto, able, apart).insert(frozenset(low))
-    return Rounded(proto, tuple(low), able.whole)
+    _Rounding(proto, able, apart).insert(low)
+    return proto
 
 
 def is_kept(node: NodeProto, keep: Collection[str]) -> bool:
@@ -196,6 +201,8 @@ def lowerable(model: ModelProto, to: Low, base_dir: Path | None = None, *, stric
     """
     overlay = Model(model, base_dir)
     shapes = overlay.shapes
+    cast = _formal("Cast", overlay.opset(), strict=True)
+    rounds = cast is not None and ELEMENT[to] in cast.outputs[0].types  # not to bfloat16 before opset 13
 
     def elem(value: Value | None) -> int | None:
         return None if value is None else shapes.elem_type(value)
@@ -213,7 +220,7 @@ def lowerable(model: ModelProto, to: Low, base_dir: Path | None = None, *, stric
         if any(kind(value) != "tensor" for value in (*node.inputs, *node.outputs)):
             reason = "kind"
         else:
-            reason = _whole(node)
+            reason = _whole(node) or (None if rounds else "schema")
         found = None if reason else _slots(node, elem, ELEMENT[to], strict)
         if isinstance(found, Slots):
             if found.inputs or found.outputs:

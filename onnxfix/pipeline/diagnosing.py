@@ -99,12 +99,17 @@ def _diagnosed(
             truth="ONNX Runtime on the CPU, without optimizations",
             environment={**runtimes(), **({tools.choice.package: tools.choice.version} if tools else {})},
         )
+        given = _given(known, options)
+        say("preparing the other side")
         try:
-            prepared = _prepared(truth, other, against, bench, tools, say, stack)
+            like = None
+            if other is not None:
+                tried = given if given is not None else generated(known, options)
+                like = paired(truth, opened(other, bench), str(other), bench, tried)
+            prepared = _prepared(truth, like, against, bench, tools, stack)
         except Impossible as error:
             found = replace(base, reason=str(error), cause=error.cause)
         else:
-            given = _given(known, options)
             samples = given if given is not None else generated(known, options)
             count = min(len(given), MOST_SAMPLES) if given is not None else SAMPLES
             explainer = Explainer(against, truth, prepared.side.graph, name_of(one))
@@ -144,20 +149,18 @@ def _tensorrt(against: Against, options: RunOptions, stack: ExitStack) -> Builde
 
 def _prepared(
     truth: Graph,
-    other: Path | None,
+    like: Prepared | None,
     against: Against,
     bench: Bench,
     builder: Builder | None,
-    say: Progress,
     stack: ExitStack,
 ) -> Prepared:
-    say("preparing the other side")
+    """The other side; ``like`` is the second model."""
     if against == "trt-gpu":
         assert builder is not None
-        like = itself(truth, "", "") if other is None else paired(truth, opened(other, bench), str(other))
-        return _executing(like, bench, builder, stack)
-    if other is not None:
-        return paired(truth, opened(other, bench), str(other))
+        return _executing(like or itself(truth, "", ""), bench, builder, stack)
+    if like is not None:
+        return like
     if against in ("fp16", "bf16"):
         return lowered(truth, against)
     if against == "ort-cpu":

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from onnxfix.backends.ort_weights import weight_bytes
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import atomic, loading
 from onnxfix.place import Place
-from onnxfix.sandbox import Worker, note
+from onnxfix.sandbox import Outcome, Worker, note
 from onnxfix.sizes.search import Search
 from onnxfix.trt import files, messages
 from onnxfix.trt import profiles as trt_profiles
@@ -50,6 +50,7 @@ def attempt(
     tf32: bool = False,
     save_engine: str = "",
     timing_cache: str = "",
+    parse_only: bool = False,
 ) -> TrtBuild:
     """``build`` in a sandbox, whose crash, hang or lack of memory is a result too.
 
@@ -70,10 +71,20 @@ def attempt(
         tf32=tf32,
         save_engine=save_engine,
         timing_cache=timing_cache,
+        parse_only=parse_only,
     )
     if outcome.ok:
         done: TrtBuild = outcome.value
         return done
+    return failed(outcome, package, compute_capability)
+
+
+def failed(outcome: Outcome, package: str, compute_capability: str) -> TrtBuild:
+    """What a call of ``build`` in a sandbox that did not end well says about the build.
+
+    Raises:
+        UsageError, OnnxfixError: as for ``attempt``.
+    """
     if outcome.status == "error" and outcome.note in (_ASKED, _PLANNING, _SAVING):
         raise (OnnxfixError if outcome.note == _SAVING else UsageError)(outcome.message)
     stage = _STAGES.get(outcome.note, "")
@@ -112,6 +123,7 @@ def build(
     tf32: bool = False,
     save_engine: str = "",
     timing_cache: str = "",
+    parse_only: bool = False,
 ) -> TrtBuild:
     """Parse the model file (external data lies beside it) and build an engine. Call it in a sandbox.
 
@@ -124,6 +136,7 @@ def build(
         tf32: allow TF32 in float32 convolutions and products.
         save_engine: a file to write the engine to, in a folder of the caller's own.
         timing_cache: a file to read timings from, if it exists, and to write them to; tensorrt-rtx ignores it.
+        parse_only: build no engine; a model that the parser takes is "accepted".
 
     Raises:
         ImportError: the package does not load.
@@ -137,16 +150,26 @@ def build(
     # ("Timing Cache Migration" in its documentation).
     cache = Path(timing_cache) if timing_cache and package != "tensorrt-rtx" else None
     with messages.memory_errors():
-        return _Run(load(package), path, package, compute_capability, tf32).run(
-            profiles, Path(save_engine) if save_engine else None, cache
+        return Run(load(package), path, package, compute_capability, tf32).run(
+            profiles, Path(save_engine) if save_engine else None, cache, parse_only=parse_only
         )
 
 
-class _Run:
-    """One parse and build."""
+class Run:
+    """One parse and build. ``prepare`` is called with each configuration before it is used, and once more before the
+    model is parsed: a UsageError that it raises is the user's mistake."""
 
-    def __init__(self, trt: Any, path: str, package: str, capability: str, tf32: bool) -> None:
-        self.trt, self.path, self.tf32 = trt, path, tf32
+    def __init__(
+        self,
+        trt: Any,
+        path: str,
+        package: str,
+        capability: str,
+        tf32: bool,
+        prepare: Callable[[Any], None] | None = None,
+    ) -> None:
+        self.trt, self.path, self.tf32, self.prepare = trt, path, tf32, prepare
+        self.engine: Any = None  # the serialized engine of the accepted build
         self.capability = member(trt, capability) if package == "tensorrt-rtx" else None
         self.places = Places(path)
         self.layers: Layers | None = None
@@ -161,11 +184,21 @@ class _Run:
         )
 
     def run(
-        self, profiles: Sequence[Profile] | None, save_engine: Path | None, timing_cache: Path | None
+        self,
+        profiles: Sequence[Profile] | None,
+        save_engine: Path | None = None,
+        timing_cache: Path | None = None,
+        *,
+        parse_only: bool = False,
     ) -> TrtBuild:
+        """Parse and build; see ``build``."""
         if timing_cache is not None:
             note(_ASKED)
             self._timing_cache(self.builder.create_builder_config(), timing_cache)
+            self.received.clear()
+        if self.prepare is not None:
+            note(_ASKED)
+            self.prepare(self.builder.create_builder_config())
             self.received.clear()
         parser, parsed, seconds = parse(self.trt, self.network, self.log, self.received, self.path)
         self.layers = Layers(self.network)
@@ -180,6 +213,8 @@ class _Run:
             status: Status = "memory" if means("memory", [one.text for one in errors]) else "refused"
             none = (Issue("parse", "error", "TensorRT gave no reason"),)
             return replace(done, status=status, errors=errors or none)
+        if parse_only:
+            return replace(done, status="accepted", stage="")
         self.received.at = ("", "")
         note(_PLANNING)
         plans = self._plans(profiles)
@@ -235,6 +270,8 @@ class _Run:
         if not self.tf32:
             config.clear_flag(self.trt.BuilderFlag.TF32)
         cache = self._timing_cache(config, timing_cache) if timing_cache is not None else None
+        if self.prepare is not None:
+            self.prepare(config)
         for profile in done.profiles:
             problem = trt_profiles.add(self.builder, config, profile)
             if problem:
@@ -254,6 +291,7 @@ class _Run:
                 warnings=warnings,
                 errors=errors or (Issue("build", "error", "TensorRT built no engine and gave no reason"),),
             )
+        self.engine = engine
         note(_SAVING)
         if save_engine is not None:
             atomic.hand_over(save_engine, engine)

@@ -27,7 +27,11 @@ def check_files(options: TrtOptions) -> None:
 
 def files(options: TrtOptions) -> list[File]:
     """The files that a run with these options writes, by option."""
-    named = (("--save-engine", options.save_engine), ("--timing-cache", options.timing_cache))
+    named = (
+        ("--save-engine", options.save_engine),
+        ("--timing-cache", options.timing_cache),
+        ("--save-tactics", options.save_tactics),
+    )
     return [File(option, Path(name)) for option, name in named if name]
 
 

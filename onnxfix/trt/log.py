@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onnxfix.trt import messages
+from onnxfix.trt.layer_records import Autotuning, Candidate, EngineLayer
 
 
 @dataclass
@@ -19,13 +20,54 @@ class Message:
 
 
 @dataclass
+class BuildLog:
+    """What the verbose log of a build says of the engine: its ``layers`` (None where it does not list them), the
+    ``regions`` that TensorRT's compiler took over (layer -> stamps), and how tactics were chosen (``autotuning``)."""
+
+    layers: tuple[EngineLayer, ...] | None = None
+    regions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _tuned: list[Autotuning] = field(default_factory=list)
+    _timed: list[Candidate] = field(default_factory=list)
+
+    def add(self, text: str) -> None:
+        """Read one verbose message."""
+        layers = messages.listed_layers(text)
+        if layers is not None:
+            self.layers = layers
+        elif region := messages.region_in(text):
+            self.regions[region[0]] = region[1]
+        else:
+            for line in text.split("\n"):
+                self._tune(line)
+
+    def _tune(self, line: str) -> None:
+        operation = messages.autotuned_in(line)
+        if operation is not None:
+            self._tuned.append(Autotuning(*operation))
+            self._timed.clear()
+        elif self._tuned and not self._tuned[-1].chosen:
+            candidate, chosen = messages.candidate_in(line), messages.chosen_in(line)
+            if candidate is not None:
+                self._timed.append(candidate)
+            elif chosen:
+                self._tuned[-1] = replace(self._tuned[-1], chosen=chosen, candidates=tuple(self._timed))
+
+    @property
+    def autotuning(self) -> tuple[Autotuning, ...]:
+        """The choices so far, in the order of the log."""
+        return tuple(self._tuned)
+
+
+@dataclass
 class MessageLog:
     """Warnings and errors since the last ``clear``, the node that the parser is ``at`` (label, operator), and the
-    number of all ``lines`` so far."""
+    number of all ``lines`` so far. ``detail`` reads the verbose messages, where somebody wants what they say of the
+    engine."""
 
     messages: list[Message] = field(default_factory=list)
     at: tuple[str, str] = ("", "")
     lines: int = 0
+    detail: BuildLog | None = None
 
     def clear(self) -> None:
         """Forget all messages."""
@@ -36,6 +78,8 @@ class MessageLog:
         self.lines += 1
         if severity == "VERBOSE":
             self.at = messages.parsed_node(text) or self.at
+            if self.detail is not None:
+                self.detail.add(text)
         elif severity in ("WARNING", "ERROR", "INTERNAL_ERROR"):
             self.messages.append(Message(severity, text, self.at))
 

@@ -87,6 +87,40 @@ class Places:
         one = main[0] if len(main) == 1 else found[0] if len(found) == 1 else None
         return self._of(one, self._index.get(id(one.proto), -1)) if one is not None else Place()
 
+    def every_node(self) -> list[tuple[Place, bool]]:
+        """All nodes of the model in stored order, in subgraphs and local functions too, without Constant; each with
+        whether other nodes are inside it: of an If, a Loop, a Scan, or a call of a local function."""
+        functions = (
+            {(one.domain, one.name) for one in self.proto.functions} if self.proto is not None else set()
+        )
+        return [
+            (self._of(node, self._at(node)), _holds_nodes(node, functions))
+            for node in self._nodes
+            if node.op_type != "Constant"
+        ]
+
+    def of_stamp(self, stamp: str) -> list[Place]:
+        """The nodes that the parser's stamp of a layer may mean: mostly one, all of them where several in the same
+        graph have one label, none where the model has no such node."""
+        label, around = messages.split_stamp(stamp)
+        found = self._labels.get(label, [])
+        if len(found) > 1:
+            inside = [n for n in found if bool(n.scope.path) == bool(around)] or found
+            found = [n for n in inside if self._within(n, around)] or inside
+        return [self._of(node, self._at(node)) for node in found]
+
+    def _at(self, node: Node) -> int:
+        return self._index.get(id(node.proto), -1)
+
+    def _within(self, node: Node, around: tuple[tuple[str, str], ...]) -> bool:
+        """Whether a node is in the subgraphs that a stamp names. Who calls a local function is not known."""
+        graphs = []
+        scope = node.scope
+        while scope.owner is not None:
+            graphs.append((scope.attr, scope.owner.name or _UNNAMED + scope.owner.first_output))
+            scope = scope.owner.scope
+        return tuple(graphs) == around[: len(graphs)]
+
     def _nearest(self, found: list[Node], outer: onnx.NodeProto) -> Node:
         """Of nodes with one label, the one in a subgraph of ``outer``, else the first."""
         for node in found:
@@ -126,6 +160,11 @@ class Places:
     def of_tensor(self, text: str) -> Place:
         """The tensor that a message without a node names: an input, an output or an initializer."""
         return Place(output=messages.tensor_in(text))
+
+
+def _holds_nodes(node: Node, functions: set[tuple[str, str]]) -> bool:
+    graphs = any(one.type in (one.GRAPH, one.GRAPHS) for one in node.proto.attribute)
+    return graphs or (node.proto.domain, node.op_type) in functions
 
 
 class Layers:

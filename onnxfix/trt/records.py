@@ -27,7 +27,8 @@ class TrtOptions:
     model is meant for. ``save_engine`` and ``timing_cache`` are files. ``timeout`` is in seconds, for parsing and for
     building each, ``memory_mb`` bounds the child (None: three quarters of what is available). ``batch_sweep`` is the
     greatest batch of the sweep, 0 for none. ``benchmark`` asks for the engines' latency, where the rung trt-gpu runs
-    them.
+    them. For ``layers``: ``builds`` engines are built and compared, and tactics are written to the file
+    ``save_tactics`` and read from ``load_tactics``.
     """
 
     package: Literal["auto", "tensorrt", "tensorrt-rtx"] = "auto"
@@ -43,6 +44,9 @@ class TrtOptions:
     memory_mb: int | None = None
     batch_sweep: int = 0
     benchmark: bool = False
+    builds: int = 1
+    save_tactics: str = ""
+    load_tactics: str = ""
 
 
 @dataclass(frozen=True)

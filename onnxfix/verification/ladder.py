@@ -101,8 +101,8 @@ def verify(
             exact=exact,
             seed=seed,
             noise=dict(noise or {}),
-            shapes={**_bound(known, input_shapes), **(special.sizes if special is not None else {})},
-            given=_given(known, inputs),
+            shapes={**bound_sizes(known, input_shapes), **(special.sizes if special is not None else {})},
+            given=given_feeds(known, inputs),
             trt=trt,
             inherit=inherit,
             half="" if exact else half_type(known.model),
@@ -241,12 +241,22 @@ def _existing(path: Path | str) -> Path:
     return path
 
 
-def _bound(known: Signature, shapes: Sequence[str] | Mapping[str, Sequence[int]]) -> dict[str, int]:
+def bound_sizes(known: Signature, shapes: Sequence[str] | Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """The sizes of symbols (name -> size) that given shapes of inputs fix.
+
+    Raises:
+        UsageError: they do not fit the model.
+    """
     given = shapes if isinstance(shapes, Mapping) else plan.parse_shapes(shapes, known.names)
     return plan.bind_shapes(known, given)
 
 
-def _given(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
+def given_feeds(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
+    """The user's inputs, from a path or as feeds; None where there are none.
+
+    Raises:
+        UsageError: they cannot be read, or do not fit the model.
+    """
     if inputs is None:
         return None
     from onnxfix.verification.feeds.files import check_inputs, load_inputs  # lazy: start-up

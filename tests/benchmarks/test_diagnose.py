@@ -287,8 +287,9 @@ def test_the_tables() -> None:
     assert controls.keys() == {"fixtures/net/copy", "fixtures/net/fp16"}
     text = "\n".join(tables.page(rows, rows[:1], controls, {"axis: planted": 1, "axis: silent": 2}))
     assert "Of 2 planted faults 1 (50%) are named first" in text
-    assert "| axis | 1 | 1 (100%) |" in text
-    assert "| pads | 1 | 0 (0%) |" in text
+    assert "| axis | 1 | 1 (100%) | 1 (100%) | 1 (100%) |" in text
+    assert "| pads | 1 | 0 (0%) | 0 (0%) | 0 (0%) |" in text
+    assert set(tables.CAUSES) == set(KINDS)
     assert "(∞): so" in text
     assert "1 (100%) of 1 are named first" in text
     assert "2 silent" in text

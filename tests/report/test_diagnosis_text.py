@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfix.diagnosis.advice import pattern
-from onnxfix.diagnosis.keep import keep_text
+from onnxfix.diagnosis.keep import keep_text, pattern
 from onnxfix.diagnosis.records import (
     Culprit,
     Diagnosis,
@@ -287,7 +286,7 @@ TOP = {
     "schema": int, "exit_code": int, "versions": dict, "path": str, "against": str, "other": str, "status": str,
     "reason": str, "cause": str, "truth": str, "samples": int, "outputs": list, "culprits": list, "begins": list,
     "table": list, "markings": list, "tolerance": (float, type(None)), "keep_fp32": list, "notes": list, "nodes": int,
-    "compared": int, "runs": float, "seconds": float, "complete": bool,
+    "compared": int, "runs": float, "seconds": float, "complete": bool, "interrupted": bool,
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from onnxfix import targets
 from onnxfix.causes import ENDED
@@ -15,10 +16,13 @@ from onnxfix.nvidia import Missing
 from onnxfix.sandbox import Worker, memory_limit_mb, one_line, shared
 from onnxfix.trt import build as tensorrt
 from onnxfix.trt import files
+from onnxfix.trt import layers as trt_layers
 from onnxfix.trt import package as trt_package
+from onnxfix.trt.layer_records import LayerTable
 from onnxfix.trt.package import Choice
 from onnxfix.trt.parse import ended_in_memory
 from onnxfix.trt.records import Ending, Issue, Profile, TrtBuild, TrtOptions
+from onnxfix.trt.tactics import Tactics
 from onnxfix.verification.feeds.profiles import given_profiles
 from onnxfix.verification.feeds.signature import Signature
 
@@ -50,24 +54,55 @@ class Builder:
         *,
         save_engine: str = "",
         patience: float = 1.0,
+        parse_only: bool = False,
     ) -> TrtBuild:
         """Parse and build the model file; whatever TensorRT does is a result. ``patience`` multiplies the time limit.
+        ``parse_only``: build no engine of what the parser takes.
 
         Raises:
             UsageError: TensorRT cannot use the profiles or the timing cache.
             OnnxfixError: a file cannot be written.
         """
-        build = tensorrt.attempt(
-            self.worker,
-            path,
-            package=self.choice.package,
-            compute_capability=self.choice.capability,
-            profiles=profiles,
-            timeout=self.options.timeout * patience,
-            tf32=self.options.tf32,
-            save_engine=save_engine,
-            timing_cache=os.path.abspath(self.options.timing_cache) if self.options.timing_cache else "",
+        request = self._request(path, profiles, save_engine, patience)
+        return self._completed(tensorrt.attempt(**request, parse_only=parse_only), path)
+
+    def layers(
+        self,
+        path: Path,
+        profiles: Sequence[Profile] | None = None,
+        *,
+        save_engine: str = "",
+        edit: bool = False,
+        given: Tactics | None = None,
+    ) -> tuple[LayerTable, Tactics | None]:
+        """The same, with what became of each node, and the tactics; see ``trt.layers.read``.
+
+        Raises:
+            UsageError: also, this TensorRT keeps no tactics, or does not take those that are ``given``.
+            OnnxfixError: a file cannot be written.
+        """
+        request = self._request(path, profiles, save_engine, 1.0)
+        table, tactics = trt_layers.attempt(
+            **request, inspect=self.choice.gpu is not None, edit=edit, given=given
         )
+        return replace(table, build=self._completed(table.build, path)), tactics
+
+    def _request(
+        self, path: Path, profiles: Sequence[Profile] | None, save_engine: str, patience: float
+    ) -> dict[str, Any]:
+        return {
+            "worker": self.worker,
+            "path": path,
+            "package": self.choice.package,
+            "compute_capability": self.choice.capability,
+            "profiles": profiles,
+            "timeout": self.options.timeout * patience,
+            "tf32": self.options.tf32,
+            "save_engine": save_engine,
+            "timing_cache": os.path.abspath(self.options.timing_cache) if self.options.timing_cache else "",
+        }
+
+    def _completed(self, build: TrtBuild, path: Path) -> TrtBuild:
         # A child that died reported no version.
         return self._starved(replace(build, version=build.version or self.choice.version), path)
 

@@ -1,0 +1,128 @@
+"""``onnxfix layers``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnxfix.cli.guard import collect_garbage, guarded, refuse_missing
+from onnxfix.cli.options import (
+    Capability,
+    Format,
+    FormatOption,
+    Inputs,
+    InputShapes,
+    MaxAlias,
+    MaxShapes,
+    MemoryLimit,
+    MinAlias,
+    MinShapes,
+    OptAlias,
+    OptShapes,
+    Package,
+    Quiet,
+    ReportFile,
+    Seed,
+    ShapesAlias,
+    Tf32,
+    TimingAlias,
+    TimingCache,
+    TrtPackage,
+    Verbose,
+    merged,
+    profile_of,
+    trt_options,
+)
+from onnxfix.report.render.stream import output as standard_output
+
+
+# Long because: typer reads the options of a command from the parameters of its function.
+def layers(
+    model: Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)],
+    builds: Annotated[
+        int,
+        typer.Option("--builds", min=1, help="Build this many engines, compare them, and keep the best one."),
+    ] = 1,
+    save_engine: Annotated[
+        Path | None,
+        typer.Option(
+            "--save-engine", help="Write the engine, or the best one, to this file.", show_default=False
+        ),
+    ] = None,
+    save_tactics: Annotated[
+        Path | None,
+        typer.Option(
+            "--save-tactics", help="Write the tactics that TensorRT chose to this file.", show_default=False
+        ),
+    ] = None,
+    load_tactics: Annotated[
+        Path | None,
+        typer.Option(
+            "--load-tactics",
+            help="Build with the tactics of this file, which may be edited.",
+            show_default=False,
+        ),
+    ] = None,
+    inputs: Inputs = None,
+    input_shapes: InputShapes = None,
+    shapes_alias: ShapesAlias = None,
+    seed: Seed = 0,
+    trt_package: TrtPackage = Package.auto,
+    compute_capability: Capability = None,
+    min_shapes: MinShapes = None,
+    opt_shapes: OptShapes = None,
+    max_shapes: MaxShapes = None,
+    min_alias: MinAlias = None,
+    opt_alias: OptAlias = None,
+    max_alias: MaxAlias = None,
+    tf32: Tf32 = False,
+    timing_cache: TimingCache = None,
+    timing_alias: TimingAlias = None,
+    memory_limit: MemoryLimit = None,
+    format: FormatOption = Format.text,
+    report: ReportFile = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Show what TensorRT made of each node: its layers, what it is fused with, precision, reformats and tactics."""
+    with guarded(format):
+        from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
+        from onnxfix.files import atomic  # lazy: start-up
+        from onnxfix.fleet.work import Task  # lazy: start-up
+        from onnxfix.options import RunOptions, Verification  # lazy: start-up
+        from onnxfix.pipeline.layering import layers  # lazy: start-up
+        from onnxfix.report.render.layers import layers_json, show_layers  # lazy: start-up
+        from onnxfix.report.render.progress import Steps  # lazy: start-up
+
+        profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
+        trt = trt_options(
+            trt_package,
+            compute_capability,
+            profile,
+            tf32=tf32,
+            save_engine=save_engine,
+            timing_cache=timing_cache or timing_alias,
+            builds=builds,
+            save_tactics=save_tactics,
+            load_tactics=load_tactics,
+        )
+        shapes = merged(input_shapes, shapes_alias)
+        options = RunOptions(
+            verification=Verification(inputs=inputs, input_shapes=shapes, seed=seed),
+            trt=trt,
+            memory_mb=memory_limit,
+        )
+        refuse_conflicts([Task(0, str(model))], options, report)
+        refuse_missing(trt)
+        collect_garbage()
+        with Steps(1) as steps:
+            found = layers(model, options, steps.of(str(model)))
+        if format is Format.json:
+            standard_output().write(layers_json(found) + "\n")
+        else:
+            show_layers(found, quiet=quiet, verbose=verbose)
+        if report is not None:
+            atomic.put(report, layers_json(found).encode() + b"\n")
+        raise typer.Exit(found.exit_code)

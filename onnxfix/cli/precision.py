@@ -1,0 +1,128 @@
+"""``onnxfix precision``."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnxfix.cli.guard import collect_garbage, guarded
+from onnxfix.cli.options import (
+    Format,
+    FormatOption,
+    Inputs,
+    InputShapes,
+    MemoryLimit,
+    Package,
+    Quiet,
+    ReportFile,
+    Rungs,
+    Seed,
+    TargetName,
+    TrtPackage,
+    Verbose,
+    listed,
+    trt_options,
+)
+from onnxfix.errors import UsageError
+from onnxfix.report.render.stream import output as standard_output
+
+
+class To(enum.StrEnum):
+    """Half-precision types."""
+
+    fp16 = "fp16"
+    bf16 = "bf16"
+
+
+class Interface(enum.StrEnum):
+    """Types of the result's inputs and outputs."""
+
+    keep = "keep"
+    low = "low"
+
+
+# Long because: typer reads the options of a command from the parameters of its function.
+def precision(
+    model: Annotated[Path, typer.Argument(help="A float32 ONNX file.", show_default=False)],
+    to: Annotated[To, typer.Option("--to", help="Type to compute in where the budget allows it.")],
+    max_error: Annotated[
+        float,
+        typer.Option(
+            "--max-error",
+            help="Budget: largest error of an output, as a share of its largest magnitude.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="File to write (default: none, report only).", show_default=False
+        ),
+    ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            "--keep",
+            help="File of nodes that stay in float32: a name or a regular expression a line.",
+            show_default=False,
+        ),
+    ] = None,
+    io_types: Annotated[
+        Interface,
+        typer.Option("--io-types", help="Types of inputs and outputs: as they are, or the low type."),
+    ] = Interface.keep,
+    inputs: Inputs = None,
+    input_shapes: InputShapes = None,
+    seed: Seed = 0,
+    rungs: Rungs = None,
+    target: TargetName = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds to search where the error comes from.", min=1)
+    ] = 600,
+    trt_package: TrtPackage = Package.auto,
+    memory_limit: MemoryLimit = None,
+    format: FormatOption = Format.text,
+    report: ReportFile = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Convert a float32 model to mixed precision within an error budget: the Casts are the plan for TensorRT."""
+    with guarded(format):
+        from onnxfix.api import patterns_of  # lazy: start-up
+        from onnxfix.files import apart, atomic  # lazy: start-up
+        from onnxfix.lowering.lower import Wish  # lazy: start-up
+        from onnxfix.options import Rules, RunOptions, Verification  # lazy: start-up
+        from onnxfix.pipeline.lowering import lower  # lazy: start-up
+        from onnxfix.report.render.precision import precision_json, show_precision  # lazy: start-up
+        from onnxfix.report.render.progress import Steps  # lazy: start-up
+
+        written = [("--output", output), ("--report", report)]
+        read = [("the model", model), ("--keep", keep)]
+        apart.separate(
+            [apart.File(what, path) for what, path in written if path is not None],
+            [apart.File(what, path) for what, path in read if path is not None],
+        )
+        if report is not None and report.is_dir():
+            raise UsageError(f"--report {report}: is a directory")
+        wish = Wish(to.value, max_error, io_types.value, patterns_of(keep), seconds=timeout)
+        options = RunOptions(
+            rules=Rules(target=target),
+            verification=Verification(
+                inputs=inputs, input_shapes=tuple(input_shapes or ()), seed=seed, rungs=listed(rungs)
+            ),
+            trt=trt_options(trt_package),
+            memory_mb=memory_limit,
+        )
+        collect_garbage()
+        with Steps(1) as steps:
+            found = lower(model, output, wish, options, steps.of(str(model)))
+        if format is Format.json:
+            standard_output().write(precision_json(found) + "\n")
+        else:
+            show_precision(found, quiet=quiet, verbose=verbose)
+        if report is not None:
+            atomic.put(report, precision_json(found).encode() + b"\n")
+        raise typer.Exit(found.exit_code)

@@ -1,0 +1,143 @@
+"""Nodes in one form, whatever the opset and the exporter that wrote them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, NodeProto, helper
+from onnx.defs import SchemaError, get_schema
+
+from onnxfix import walk
+
+#: Attributes that became inputs in later opsets, by operator: attribute -> the number of the input.
+_MOVED: dict[str, dict[str, int]] = {
+    "Squeeze": {"axes": 1},
+    "Unsqueeze": {"axes": 1},
+    "Slice": {"starts": 1, "ends": 2, "axes": 3},
+    "Pad": {"pads": 1, "value": 2},
+    "Clip": {"min": 1, "max": 2},
+    "Split": {"split": 1},
+    "TopK": {"k": 1},
+    "Dropout": {"ratio": 1},
+    "Upsample": {"scales": 1},
+    **{
+        f"Reduce{name}": {"axes": 1}
+        for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+    },
+}
+#: Inputs that say how an operator computes, not what it computes on.
+_PARAMETERS: dict[str, frozenset[int]] = {
+    **{name: frozenset(moved.values()) for name, moved in _MOVED.items()},
+    "Slice": frozenset({1, 2, 3, 4}),
+    "Pad": frozenset({1, 2, 3}),
+    "Dropout": frozenset({1, 2}),
+    "Reshape": frozenset({1}),
+    "Expand": frozenset({1}),
+    "Tile": frozenset({1}),
+    "Resize": frozenset({1, 2, 3}),
+    "CumSum": frozenset({1}),
+    "Trilu": frozenset({1}),
+}
+SHAPED = frozenset({"Reshape", "Expand"})
+"""Operators whose parameter only says the shape of their output."""
+COMMUTATIVE = frozenset(
+    {"Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "Mean", "BitwiseAnd", "BitwiseOr"}
+)
+THROUGH = frozenset({"Identity", "Dropout"})
+"""Operators whose first output is their first input (Dropout outside of training)."""
+#: Attributes that the weights or the input repeat, or that change nothing.
+_IDLE = {
+    "Conv": frozenset({"kernel_shape"}),
+    "ConvTranspose": frozenset({"kernel_shape"}),
+    "Reshape": frozenset({"allowzero"}),
+    "Dropout": frozenset({"ratio", "seed"}),
+    "BatchNormalization": frozenset({"momentum", "spatial"}),
+}
+
+
+@dataclass(frozen=True)
+class Role:
+    """A node in one form: its operator (with the domain where it is not ONNX's), its attributes without defaults and
+    ``fixed`` (those that other opsets have as inputs, by the number of the input), the inputs it computes on
+    (``data``, by number) and those that say how (``parameters``, by number)."""
+
+    op: str
+    attributes: tuple[tuple[str, Any], ...]
+    fixed: tuple[tuple[int, Any], ...]
+    data: tuple[tuple[int, str], ...]
+    parameters: tuple[tuple[int, str], ...]
+
+    @property
+    def commutative(self) -> bool:
+        """Whether the order of its inputs does not matter."""
+        return self.op in COMMUTATIVE
+
+
+def role(node: NodeProto, opset: int, reads: tuple[str, ...]) -> Role:
+    """The role of a node. ``opset`` is the version of ONNX's operators, ``reads`` are all values that the node and its
+    subgraphs read from outside."""
+    op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+    numbered = _PARAMETERS.get(op, frozenset())
+    inputs = list(enumerate(node.input))
+    if walk.subgraphs(node):
+        inputs += [(len(inputs), name) for name in reads if name not in node.input]
+    data = tuple((number, name) for number, name in inputs if name and number not in numbered)
+    parameters = tuple((number, name) for number, name in inputs if name and number in numbered)
+    moved, idle, usual = _MOVED.get(op, {}), _IDLE.get(op, ()), _defaults(node.op_type, opset, node.domain)
+    attributes, fixed = [], []
+    for attribute in node.attribute:
+        value = _plain(attribute)
+        if attribute.name in idle or usual.get(attribute.name, _NOTHING) == value:
+            continue
+        if attribute.name in moved:
+            fixed.append((moved[attribute.name], value))
+        elif not _is_idle(attribute.name, value):
+            attributes.append((attribute.name, value))
+    return Role(op, tuple(sorted(attributes, key=lambda one: one[0])), tuple(sorted(fixed)), data, parameters)
+
+
+_NOTHING = object()
+
+
+def _is_idle(name: str, value: Any) -> bool:
+    """Whether a list attribute says what its absence says."""
+    if not isinstance(value, tuple) or not value:
+        return False
+    return (name in ("dilations", "strides") and set(value) == {1}) or (name == "pads" and set(value) == {0})
+
+
+def _plain(attribute: AttributeProto) -> Any:
+    """An attribute's value as plain data that can be compared and hashed."""
+    if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+        inner = [node for graph in walk.attribute_graphs(attribute) for node in walk.nodes(graph.node)]
+        return tuple(node.op_type for node in inner)
+    if attribute.type == AttributeProto.TENSOR:
+        return attribute.t.raw_data[:64], tuple(attribute.t.dims), attribute.t.data_type
+    try:
+        value = helper.get_attribute_value(attribute)
+    except ValueError:
+        return attribute.SerializeToString(deterministic=True)
+    if isinstance(value, float):
+        return float(np.float32(value))
+    if isinstance(value, (list, tuple)) or (
+        hasattr(value, "__len__") and not isinstance(value, (str, bytes))
+    ):
+        return tuple(value)
+    return value
+
+
+@cache
+def _defaults(op_type: str, opset: int, domain: str) -> dict[str, Any]:
+    """The defaults of an operator's attributes; empty for one that ONNX does not define."""
+    try:
+        schema = get_schema(op_type, opset, domain if domain != "ai.onnx" else "")
+    except SchemaError:
+        return {}
+    found = {}
+    for name, attribute in schema.attributes.items():
+        if attribute.default_value.name:
+            found[name] = _plain(attribute.default_value)
+    return found

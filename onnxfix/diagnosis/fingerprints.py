@@ -1,0 +1,101 @@
+"""A few figures of a tensor's values, by which it is recognized in another run without being stored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+SAMPLES = 32
+"""Elements of which the values are kept."""
+_SMALL = 64
+_ENOUGH = 4
+"""Different values from which on equal values are evidence: masks of ones are everywhere."""
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """``kind`` is "f" for numbers with a fraction, "i" for integers, "b" for truths. ``mean``, ``norm`` (root mean
+    square) and ``scale`` (largest magnitude) are of the finite elements; ``odd`` counts the others. ``samples`` are
+    up to 32 elements spread evenly over the tensor, ``small`` all elements of an integer tensor of up to 64."""
+
+    kind: str
+    shape: tuple[int, ...]
+    mean: float
+    norm: float
+    scale: float
+    odd: int
+    samples: tuple[float, ...]
+    small: tuple[int, ...] | None = None
+
+    @property
+    def telling(self) -> bool:
+        """Whether another tensor with these values is likely to be the same one."""
+        return self.kind == "f" and len(set(self.samples)) >= _ENOUGH
+
+
+#: Computes fingerprints of tensors of A and of B, by name, from one run of each on the same feed. Tensors without
+#: one (strings, sequences, not computed) are left out.
+Probe = Callable[[Sequence[str], Sequence[str]], tuple[Mapping[str, Fingerprint], Mapping[str, Fingerprint]]]
+
+
+def fingerprint(value: Any) -> Fingerprint | None:
+    """The fingerprint of an array of numbers or truths; None for anything else."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind in "OUSc":
+        return None
+    kind = {"b": "b", "i": "i", "u": "i"}.get(value.dtype.kind, "f")
+    flat = value.reshape(-1)
+    mean, norm, scale, odd = _figures(flat)
+    small = tuple(int(one) for one in flat) if kind != "f" and flat.size <= _SMALL else None
+    return Fingerprint(kind, value.shape, mean, norm, scale, odd, _samples(flat), small)
+
+
+def _figures(flat: npt.NDArray[Any]) -> tuple[float, float, float, int]:
+    total = squares = largest = 0.0
+    odd = 0
+    with np.errstate(all="ignore"):
+        for start in range(0, flat.size, 1 << 20):
+            block = flat[start : start + (1 << 20)].astype(np.float64)
+            finite = block if np.isfinite(block).all() else block[np.isfinite(block)]
+            odd += block.size - finite.size
+            total += float(finite.sum())
+            squares += float(np.square(finite).sum())
+            largest = max(largest, float(np.abs(finite).max(initial=0.0)))
+    count = max(flat.size - odd, 1)
+    return total / count, math.sqrt(squares / count), largest, odd
+
+
+def _samples(flat: npt.NDArray[Any]) -> tuple[float, ...]:
+    count = min(flat.size, SAMPLES)
+    where = [number * (flat.size - 1) // max(count - 1, 1) for number in range(count)]
+    return tuple(float(flat[at]) for at in where)
+
+
+def error(one: Fingerprint | None, other: Fingerprint | None) -> float | None:
+    """How far two tensors are from each other, as a share of their scale; infinite where shapes or the kinds of
+    elements differ. None where a fingerprint is missing.
+
+    An element's scale is the lower quartile of all, not the largest: beside a mask's -3e38 all others are nothing.
+    """
+    if one is None or other is None:
+        return None
+    if one.shape != other.shape or one.kind != other.kind:
+        return math.inf
+    scale = max(one.scale, other.scale) or 1.0
+    found = max(abs(one.mean - other.mean), abs(one.norm - other.norm), abs(one.scale - other.scale)) / scale
+    usual = max(_usual(one.samples), _usual(other.samples))
+    for x, y in zip(one.samples, other.samples, strict=True):
+        if x != y and not (math.isnan(x) and math.isnan(y)):
+            near = math.isfinite(x) and math.isfinite(y)
+            found = max(found, abs(x - y) / max(abs(x), abs(y), usual)) if near else math.inf
+    return found
+
+
+def _usual(samples: Sequence[float]) -> float:
+    """The lower quartile of magnitudes that are not 0."""
+    sizes = sorted(abs(value) for value in samples if value and math.isfinite(value))
+    return sizes[len(sizes) // 4] if sizes else 0.0

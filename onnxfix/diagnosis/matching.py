@@ -1,0 +1,398 @@
+"""Which tensor of one model corresponds to which of another, although exporters, opsets and tools differ.
+
+Evidence in the order of its strength, again and again until nothing is added: the interface; equal computations from
+what is paired; equal values of a run (with a probe); weights that occur once; names that surroundings confirm; nodes
+with paired inputs whose attributes or weights differ; inputs of paired nodes; nodes between the same paired values. In
+the end, pairs that the values contradict are taken back. A wrong pair would make a node look wrong that is not, while a
+missing one only makes a region larger: so what is unclear stays apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnxfix.diagnosis.canonical import SHAPED
+from onnxfix.diagnosis.contradictions import refuted
+from onnxfix.diagnosis.fingerprints import Fingerprint, Probe
+from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.interface import inputs_of, outputs_of
+from onnxfix.diagnosis.pairing import How, Pair, Pairs, following, nearest
+from onnxfix.diagnosis.views import Classes, View
+
+EQUAL = 1e-4
+"""Share of a tensor's scale up to which values of two runs are equal."""
+_ROUNDS = 400
+_SINGLE = frozenset({"Cast", "Identity", "Dropout"})
+"""Operators of which one more or less says nothing."""
+
+
+@dataclass(frozen=True)
+class Matching:
+    """``pairs`` leads from B's tensors to A's, inputs included, constants not; ``how`` says what paired each."""
+
+    pairs: Mapping[str, str]
+    how: Mapping[str, How]
+    notes: tuple[str, ...] = ()
+
+
+def match(a: Graph, b: Graph, probe: Probe | None = None) -> Matching:
+    """The tensors of B that correspond to tensors of A. ``probe`` is called once at most, where structure alone leaves
+    something open.
+
+    Raises:
+        UsageError: the models have not the same interface.
+        ModelError: a file of weights has changed.
+    """
+    interface = {**inputs_of(a, b), **outputs_of(a, b)}
+    one, other = View(a), View(b)
+    try:
+        pairs = Pairs(one, other, interface)
+        pairs.how.update(
+            (theirs, "name" if theirs == ours else "structure") for theirs, ours in interface.items()
+        )
+        _Matcher(one, other, pairs).run(probe)
+    finally:
+        one.close()
+        other.close()
+    return Matching(dict(pairs.to_a), dict(pairs.how), tuple(_notes(one, other, pairs)))
+
+
+def _notes(a: View, b: View, pairs: Pairs) -> Iterator[str]:
+    total = sum(1 for name in b.tensors if not b.is_constant(name))
+    found = sum(1 for name in b.tensors if name in pairs.to_a)
+    if found < total:
+        yield f"{found} of {total} tensors of the second model correspond to one of the first"
+
+
+# ---------------------------------------------------------------------------------------------------- evidence
+
+
+class _Matcher:
+    def __init__(self, a: View, b: View, pairs: Pairs) -> None:
+        self.a, self.b, self.pairs = a, b, pairs
+        self.classes = Classes(a, b, pairs.to_a)
+        self.names_alone = True  # whether names count that only some neighbors confirm
+
+    def run(self, probe: Probe | None) -> None:
+        """Pair what can be paired."""
+        self.names_alone = probe is None
+        self._settle([self._equal_computations, self._equal_names])
+        if probe is not None and self._free(self.b) and self._free(self.a):
+            wanted = [[*view.graph.inputs, *view.tensors] for view in (self.a, self.b)]
+            self.a.prints, self.b.prints = probe(*wanted)
+        self.names_alone = True
+        self._settle(self._steps())
+        for _ in range(8):
+            if not self.a.prints or not refuted(self.a, self.b, self.pairs, self.classes):
+                break
+            self._settle(self._steps())
+
+    def _steps(self) -> list[Callable[[], int]]:
+        steps = [self._equal_computations, self._equal_values, self._equal_weights, self._equal_names]
+        steps += [self._same_inputs, self._inputs_of_pairs]
+        return [*steps, self._other_operator, self._one_input, self._between] if self.a.prints else steps
+
+    def _settle(self, steps: Sequence[Callable[[], int]]) -> None:
+        """Take evidence, the strongest first, until none is left."""
+        for _ in range(_ROUNDS):
+            self.classes = Classes(self.a, self.b, self.pairs.to_a)
+            if not any(step() for step in steps):
+                return
+
+    def _free(self, view: View) -> list[str]:
+        known = self.pairs.to_a if view is self.b else self.pairs.to_b
+        return [name for name in view.tensors if name not in known and not view.is_constant(name)]
+
+    # ------------------------------------------------------------------------------------------- by computation
+
+    def _equal_computations(self) -> int:
+        """Values of the same class: the same operators on the same inputs and constants."""
+        ours = _grouped((self.classes.a[name], name) for name in self._free(self.a))
+        theirs = _grouped((self.classes.b[name], name) for name in self._free(self.b))
+        found = [
+            pair for key, names in theirs.items() if key in ours for pair in self._aligned(names, ours[key])
+        ]
+        return self.pairs.add(found, "structure")
+
+    def _aligned(self, theirs: Sequence[str], ours: Sequence[str]) -> Iterator[Pair]:
+        """Pairs among values that are all equal: those of one name, then those of one operator, then in order."""
+        left_b, left_a = list(theirs), list(ours)
+        keys: tuple[Callable[[View, str], Any], ...] = (
+            lambda view, name: name,
+            lambda view, name: (view.op(name), view.at[name][1]),
+            lambda view, name: view.op(name) not in _SINGLE,
+        )
+        for key in keys:
+            waiting = _grouped((key(self.a, name), name) for name in left_a)
+            for name in list(left_b):
+                same = waiting.get(key(self.b, name))
+                if same:
+                    partner = same.pop(0)
+                    left_a.remove(partner)
+                    left_b.remove(name)
+                    yield name, partner
+
+    # ------------------------------------------------------------------------------------------------ by values
+
+    def _equal_values(self) -> int:
+        """Values that are equal in a run of both models, where that is unlikely by chance."""
+        if not self.a.prints:
+            return 0
+        buckets: dict[Any, tuple[list[str], list[str]]] = {}
+        for side, view in enumerate((self.a, self.b)):
+            for name in self._free(view):
+                seen = view.prints.get(name)
+                if seen is not None and seen.telling and not seen.odd:
+                    buckets.setdefault(seen.shape, ([], []))[side].append(name)
+        found: list[Pair] = []
+        for ours, theirs in buckets.values():
+            if ours and theirs:
+                found.extend(self._equal_among(ours, theirs))
+        return self.pairs.add(found, "values")
+
+    def _equal_among(self, ours: Sequence[str], theirs: Sequence[str]) -> Iterator[Pair]:
+        table = np.array([_row(self.a.prints[name]) for name in ours])
+        groups: dict[tuple[int, ...], list[str]] = {}
+        for name in theirs:
+            row = _row(self.b.prints[name])
+            scale = max(self.b.prints[name].scale, 1e-30)
+            near = np.flatnonzero(np.abs(table - row).max(axis=1) <= EQUAL * scale)
+            close = [at for at in near.tolist() if self._is_equal(name, ours[at])]
+            if close:
+                groups.setdefault(tuple(close), []).append(name)
+        for places, names in groups.items():
+            yield from self._aligned(names, [ours[at] for at in places])
+
+    def _is_equal(self, theirs: str, ours: str) -> bool:
+        off = self.pairs.error(theirs, ours)
+        return off is not None and off <= EQUAL
+
+    # ----------------------------------------------------------------------------------------------- by weights
+
+    def _equal_weights(self) -> int:
+        """Outputs of nodes that use a weight which occurs once in this use."""
+        ours, theirs = (_grouped(view.weight_uses()) for view in (self.a, self.b))
+        found = [
+            (names[0], ours[key][0])
+            for key, names in theirs.items()
+            if len(names) == 1 and len(ours.get(key, ())) == 1
+        ]
+        return self.pairs.add(found, "weights")
+
+    # ------------------------------------------------------------------------------------------------- by names
+
+    def _equal_names(self) -> int:
+        """Values of the same name, where what is around them says the same."""
+        return self.pairs.add(
+            [(name, name) for name in self._free(self.b) if name in self.a.at and self._confirmed(name)],
+            "name",
+            reshaped=True,
+        )
+
+    def _confirmed(self, name: str) -> bool:
+        """Whether the values or the neighbors of two tensors of one name agree."""
+        if self._is_equal(name, name):
+            return True
+        number_a, number_b = self.a.at[name][0], self.b.at[name][0]
+        inputs_a, inputs_b = self.classes.sources(self.a, number_a), self.classes.sources(self.b, number_b)
+        shared = sum((Counter(inputs_a) & Counter(inputs_b)).values())
+        same_op = self.a.op(name) == self.b.op(name)
+        if same_op and inputs_b and shared == len(inputs_b) == len(inputs_a):
+            return not self._elsewhere(number_a, number_b)
+        if not self.names_alone or self.pairs.error(name, name) == math.inf:
+            return False
+        return (same_op or self._after(name, name)) and (shared > 0 or self._after(name, name))
+
+    def _elsewhere(self, ours: int, theirs: int) -> bool:
+        """Whether the weights of both nodes differ, and B's is that of another node of A: then it is another node."""
+        one = {content.key for _, content in self.a.weights(ours)}
+        other = {content.key for _, content in self.b.weights(theirs)}
+        if not one or not other or one & other:
+            return False
+        return bool(other & self._all_weights)
+
+    @property
+    def _all_weights(self) -> set[Any]:
+        if not hasattr(self, "_known_weights"):
+            self._known_weights = {
+                content.key for number in range(len(self.a.roles)) for _, content in self.a.weights(number)
+            }
+        return self._known_weights
+
+    def _after(self, theirs: str, ours: str) -> bool:
+        """Whether nodes with paired outputs read both, as the same input."""
+        return any(
+            self.b.roles[one].op == self.a.roles[other].op
+            and (slot == their_slot or self.b.roles[one].commutative)
+            and self._is_pair(one, other)
+            for one, slot in self._readers(self.b, theirs)
+            for other, their_slot in self._readers(self.a, ours)
+        )
+
+    def _readers(self, view: View, name: str) -> Iterator[tuple[int, int]]:
+        """The nodes that read a value, behind Casts too, and as which input."""
+        for number, slot in view.uses.get(name, ()):
+            if view.roles[number].op in _SINGLE:
+                yield from self._readers(view, view.graph.nodes[number].output[0])
+            else:
+                yield number, slot
+
+    def _is_pair(self, theirs: int, ours: int) -> bool:
+        outputs = self.a.graph.nodes[ours].output
+        return any(
+            self.pairs.to_a.get(name, "") in outputs for name in self.b.graph.nodes[theirs].output if name
+        )
+
+    # -------------------------------------------------------------------------------- by neighbors of unequal nodes
+
+    def _same_inputs(self) -> int:
+        """Nodes of one operator with the same inputs, the only ones on both sides: attributes or constants differ."""
+        return self._unique(self._inputs_key, reshaped=True)
+
+    def _inputs_key(self, view: View, name: str) -> Any:
+        number, index = view.at[name]
+        one = view.roles[number]
+        sources = self.classes.sources(view, number)
+        if one.op in _SINGLE or not sources or not all(source in self._common for source in sources):
+            return None
+        if one.op in SHAPED and name not in view.prints:
+            return None  # nothing says which of the shapes
+        return (
+            one.op,
+            tuple(sorted(sources) if one.commutative else sources),
+            len(one.data) - len(sources),
+            index,
+        )
+
+    def _other_operator(self) -> int:
+        """Nodes with the same inputs and other operators, where these values are equal and a difference begins: further
+        down it could be another way to compute the same."""
+        return self._unique(self._begins_key)
+
+    def _begins_key(self, view: View, name: str) -> Any:
+        number, index = view.at[name]
+        one = view.roles[number]
+        known = self.pairs.to_a if view is self.b else self.pairs.to_b
+        sources = [view.source(value) for value in view.signals(number)]
+        if (
+            one.op in _SINGLE
+            or not sources
+            or name not in view.prints
+            or not all(value in known for value in sources)
+        ):
+            return None
+        couples = [(value, known[value]) if view is self.b else (known[value], value) for value in sources]
+        after = [
+            (value, known[value]) if view is self.b else (known[value], value)
+            for value in following(view, known, name)
+        ]
+        begins = all(self._is_equal(*couple) for couple in couples) and not all(
+            self._is_equal(*couple) for couple in after
+        )
+        if not begins:
+            return None
+        return (
+            tuple(self.classes.sources(view, number)),
+            len(one.data) - len(sources),
+            index,
+            view.prints[name].shape,
+        )
+
+    def _one_input(self) -> int:
+        """Nodes of one operator that share an input, where the other input comes from nodes of one operator."""
+        return self._unique(self._one_input_key)
+
+    def _one_input_key(self, view: View, name: str) -> Any:
+        number, index = view.at[name]
+        one = view.roles[number]
+        signals = [view.source(value) for value in view.signals(number)]
+        numbers = self.classes.of(view)
+        known = [at for at, value in enumerate(signals) if numbers.get(value) in self._common]
+        if one.op in _SINGLE or len(signals) < 2 or not known:
+            return None
+        shape = [
+            numbers[value] if at in known else f"by {view.op(value)}" for at, value in enumerate(signals)
+        ]
+        return one.op, tuple(sorted(shape, key=str) if one.commutative else shape), index
+
+    def _between(self) -> int:
+        """Nodes of one operator between the same paired values."""
+        return self._unique(self._between_key)
+
+    def _between_key(self, view: View, name: str) -> Any:
+        numbers, known = self.classes.of(view), self.pairs.to_a if view is self.b else self.pairs.to_b
+        if view.op(name) in _SINGLE:
+            return None
+        before = frozenset(numbers[one] for one in nearest(view, known, name) if one in numbers)
+        after = frozenset(numbers[one] for one in following(view, known, name) if one in numbers)
+        return (view.op(name), view.at[name][1], before, after) if before and after else None
+
+    def _unique(self, key: Callable[[View, str], Any], *, reshaped: bool = False) -> int:
+        self._common = set(self.classes.a.values()) & set(self.classes.b.values())
+        ours, theirs = (
+            _grouped((found, name) for name in self._free(view) if (found := key(view, name)) is not None)
+            for view in (self.a, self.b)
+        )
+        found = [
+            (names[0], ours[one][0])
+            for one, names in theirs.items()
+            if len(names) == 1 and len(ours.get(one, ())) == 1
+        ]
+        return self.pairs.add(found, "structure", reshaped=reshaped)
+
+    def _inputs_of_pairs(self) -> int:
+        """The inputs of paired nodes that are left, where nodes of one operator compute them."""
+        found: list[Pair] = []
+        for theirs, ours in list(self.pairs.to_a.items()):
+            if theirs not in self.b.at or ours not in self.a.at or self.b.op(theirs) != self.a.op(ours):
+                continue
+            found.extend(self._inputs(self.b.at[theirs][0], self.a.at[ours][0]))
+        return self.pairs.add(found, "structure")
+
+    def _inputs(self, theirs: int, ours: int) -> Iterator[Pair]:
+        left_b, left_a = self._open(self.b, theirs), self._open(self.a, ours)
+        if self.b.roles[theirs].commutative:
+            if len(left_b) == len(left_a) == 1 and len(self.b.signals(theirs)) == len(self.a.signals(ours)):
+                couples = [(next(iter(left_b.values())), next(iter(left_a.values())))]
+            else:
+                couples = []
+        else:
+            couples = [(name, left_a[slot]) for slot, name in left_b.items() if slot in left_a]
+        for one, other in couples:
+            same_sources = sorted(self.classes.sources(self.b, self.b.at[one][0])) == sorted(
+                self.classes.sources(self.a, self.a.at[other][0])
+            )
+            if self.b.op(one) == self.a.op(other) or same_sources or self._is_equal(one, other):
+                yield one, other
+
+    def _open(self, view: View, number: int) -> dict[int, str]:
+        """A node's inputs that are not paired, before Casts, by number."""
+        known = self.pairs.to_a if view is self.b else self.pairs.to_b
+        found = {}
+        for slot, name in view.roles[number].data:
+            source = view.source(name)
+            if (
+                name not in known
+                and source not in known
+                and source in view.at
+                and not view.is_constant(source)
+            ):
+                found[slot] = source
+        return found
+
+
+def _row(seen: Fingerprint) -> list[float]:
+    return [seen.mean, seen.norm, seen.scale, *seen.samples]
+
+
+def _grouped(items: Iterable[tuple[Any, str]]) -> dict[Any, list[str]]:
+    found: dict[Any, list[str]] = {}
+    for key, name in items:
+        found.setdefault(key, []).append(name)
+    return found

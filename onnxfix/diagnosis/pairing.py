@@ -1,0 +1,152 @@
+"""The pairs found so far: one to one, and never crossing (upstream in one model, downstream in the other)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from onnxfix.diagnosis import fingerprints
+from onnxfix.diagnosis.canonical import SHAPED
+from onnxfix.diagnosis.views import View
+
+How = Literal["name", "structure", "weights", "values"]
+Pair = tuple[str, str]
+
+
+class Pairs:
+    """``to_a`` leads from B's tensors to A's, ``to_b`` back, ``how`` says by what (by B's tensor). ``fixed`` are the
+    pairs of the interface, which stay; ``banned`` are those that were taken back."""
+
+    def __init__(self, a: View, b: View, fixed: Mapping[str, str]) -> None:
+        self.a, self.b = a, b
+        self.to_a: dict[str, str] = dict(fixed)
+        self.to_b = {ours: theirs for theirs, ours in fixed.items()}
+        self.how: dict[str, How] = {}
+        self.fixed = frozenset(fixed)
+        self.banned: set[Pair] = set()
+
+    def error(self, theirs: str, ours: str) -> float | None:
+        """How far the values of two tensors are from each other; None where they are not known."""
+        return fingerprints.error(self.a.prints.get(ours), self.b.prints.get(theirs))
+
+    def is_free(self, theirs: str, ours: str) -> bool:
+        """Whether neither is paired, and the two were not refused before."""
+        return theirs not in self.to_a and ours not in self.to_b and (theirs, ours) not in self.banned
+
+    def add(self, found: Iterable[Pair], how: How, *, reshaped: bool = False) -> int:
+        """Take pairs whose tensors are free, have the same shape (unless ``reshaped``) and do not cross those that are
+        there or each other. Returns how many were taken."""
+        new: dict[str, str] = {}
+        taken: set[str] = set()
+        for theirs, ours in found:
+            if not self.is_free(theirs, ours) or theirs in new or ours in taken:
+                continue
+            off = self.error(theirs, ours)
+            odd = off is not None and math.isinf(off) and not self._same_shape(theirs, ours)
+            if odd and (not reshaped or self.b.op(theirs) in SHAPED):
+                continue
+            new[theirs] = ours
+            taken.add(ours)
+        for theirs in self._crossing(new):
+            del new[theirs]
+        self.to_a.update(new)
+        self.to_b.update({ours: theirs for theirs, ours in new.items()})
+        self.how.update((theirs, "name" if theirs == ours else how) for theirs, ours in new.items())
+        return len(new)
+
+    def ban(self, theirs: str) -> None:
+        """Take a pair back, for good."""
+        ours = self.to_a.pop(theirs)
+        del self.to_b[ours]
+        self.how.pop(theirs, None)
+        self.banned.add((theirs, ours))
+
+    def _same_shape(self, theirs: str, ours: str) -> bool:
+        one, other = self.a.prints[ours], self.b.prints[theirs]
+        return one.shape == other.shape and one.kind == other.kind
+
+    def _crossing(self, new: Mapping[str, str]) -> list[str]:
+        """The new pairs that must go so that none cross."""
+        if not new:
+            return []
+        every = [*self.to_a.items(), *new.items()]
+        bits = {theirs: 1 << number for number, (theirs, _) in enumerate(every)}
+        above_a, below_a = _around(self.a, {ours: bits[theirs] for theirs, ours in every})
+        above_b, below_b = _around(self.b, bits)
+        old = (1 << len(self.to_a)) - 1
+        crossed = {
+            theirs: (above_a[ours] & below_b[theirs]) | (below_a[ours] & above_b[theirs])
+            for theirs, ours in new.items()
+        }
+        gone = [theirs for theirs, mask in crossed.items() if mask & old]
+        alive = ~sum(bits[theirs] for theirs in gone)
+        left = sorted(
+            (theirs for theirs in new if crossed[theirs] & alive), key=lambda one: -crossed[one].bit_count()
+        )
+        for theirs in left:
+            if theirs not in gone and crossed[theirs] & alive & ~old:
+                gone.append(theirs)
+                alive &= ~bits[theirs]
+        return gone
+
+
+def _around(view: View, bits: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
+    """For each tensor in ``bits``: the bits of those upstream, and of those downstream."""
+    graph = view.graph
+    above: dict[int, int] = {}
+    up = dict.fromkeys(bits, 0)
+    for number, names in enumerate(graph.reads):
+        mask = 0
+        for name in names:
+            mask |= bits.get(name, 0)
+            if name in graph.producer:
+                mask |= above.get(graph.producer[name], 0)
+        above[number] = mask
+        up.update((name, mask) for name in graph.nodes[number].output if name in bits)
+    below: dict[str, int] = {}
+    down = dict.fromkeys(bits, 0)
+    for number in range(len(graph.nodes) - 1, -1, -1):
+        mask = 0
+        for name in graph.nodes[number].output:
+            mask |= bits.get(name, 0) | below.get(name, 0)
+        for name in graph.reads[number]:
+            below[name] = below.get(name, 0) | mask
+    down.update((name, below.get(name, 0)) for name in bits)
+    return up, down
+
+
+def nearest(view: View, known: Mapping[str, object], name: str) -> set[str]:
+    """The closest paired values that a value is computed from."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    stack = [view.at[name][0]] if name in view.at else []
+    while stack:
+        number = stack.pop()
+        if number in seen:
+            continue
+        seen.add(number)
+        for value in view.graph.reads[number]:
+            if value in known:
+                found.add(value)
+            elif value in view.at:
+                stack.append(view.at[value][0])
+    return found
+
+
+def following(view: View, known: Mapping[str, object], name: str) -> set[str]:
+    """The closest paired values that are computed from a value."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    stack = list(view.readers.get(name, ()))
+    while stack:
+        number = stack.pop()
+        if number in seen:
+            continue
+        seen.add(number)
+        for value in view.graph.nodes[number].output:
+            if value in known:
+                found.add(value)
+            elif value:
+                stack.extend(view.readers.get(value, ()))
+    return found

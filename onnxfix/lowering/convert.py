@@ -1,0 +1,280 @@
+"""The mixed-precision model: types of tensors, weights in the type that reads them, and Casts where the type changes.
+
+A tensor has the type that its node writes. Its name stays with that type, unless something needs float32 under the
+name: an output of the graph, or a graph inside a node. A Cast is made once for each tensor and type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+
+from onnxfix import walk
+from onnxfix.diagnosis.lowered import ELEMENT, FLOAT, Lowerable, fresh, names_of
+from onnxfix.errors import ModelError
+from onnxfix.files import tensors
+from onnxfix.lowering.kinds import is_heavy
+from onnxfix.lowering.records import IoTypes
+
+NUMPY: dict[int, Any] = {ELEMENT["fp16"]: np.float16, ELEMENT["bf16"]: ml_dtypes.bfloat16}
+_ANY = frozenset({"Shape", "Size", "Cast"})
+"""Operators that read any type: they need no Cast before them."""
+_HUGE = 1 << 40
+
+
+@dataclass(frozen=True)
+class Converted:
+    """The model, and how many Casts were added."""
+
+    proto: ModelProto
+    casts: int
+
+
+def converted(
+    model: ModelProto,
+    able: Lowerable,
+    low: frozenset[int],
+    *,
+    base_dir: Path | None = None,
+    io_types: IoTypes = "keep",
+    weights: bool = True,
+) -> Converted:
+    """The model in which the nodes ``low`` (by index, of those in ``able.slots``) have the low type, as a copy.
+
+    Constants that are read in both types are stored in both. ``weights`` False: those of products and tables
+    keep no data, for looking at the graph alone.
+
+    Raises:
+        ModelError: a weight cannot be read, or its file has changed.
+    """
+    proto = ModelProto()
+    proto.CopyFrom(model)
+    work = _Conversion(proto, able, low, base_dir, io_types, weights)
+    work.run()
+    return Converted(proto, work.casts)
+
+
+class _Conversion:
+    """``stored`` has the types of tensors by name, ``where`` the names under which a tensor has a type."""
+
+    def __init__(
+        self,
+        proto: ModelProto,
+        able: Lowerable,
+        low: frozenset[int],
+        base_dir: Path | None,
+        io_types: IoTypes,
+        weights: bool,
+    ) -> None:
+        self.proto, self.able, self.low, self.base_dir = proto, able, low, base_dir
+        self.io_types, self.weights = io_types, weights
+        self.to = ELEMENT[able.to]
+        self.names = names_of(proto)
+        self.casts = 0
+        self.nodes: list[NodeProto] = []
+        self.where: dict[tuple[str, int], str] = {}
+        self.stored: dict[str, int] = dict.fromkeys(able.floats, FLOAT)
+        graph = proto.graph
+        inputs = {info.name for info in graph.input}
+        self.constants: dict[str, TensorProto | NodeProto] = {
+            tensor.name: tensor for tensor in graph.initializer if tensor.name not in inputs
+        }
+        self.constants.update(
+            (node.output[0], node) for node in graph.node if node.op_type == "Constant" and not node.domain
+        )
+        #: Weights of products and tables: what is not looked at without ``weights``.
+        self.heavy = {
+            name
+            for node in graph.node
+            if is_heavy(node.op_type) or node.op_type == "Gather"
+            for name in node.input
+        }
+        self.outputs = {info.name for info in graph.output}
+        self.held = set(_captured(proto)) | {one.tensor_name for one in graph.quantization_annotation}
+        if io_types == "keep":
+            self.held |= self.outputs
+        self.read: set[str] = set(self.held) | self.outputs
+
+    # -- the whole
+
+    def run(self) -> None:
+        graph = self.proto.graph
+        if self.io_types == "low":
+            for info in graph.input:
+                self._lower_input(info.name, info.type)
+        for index, node in enumerate(list(graph.node)):
+            if index in self.low:
+                self._lower(index, node)
+            else:
+                self._keep(node)
+        self._finish_outputs()
+        kept = [node for node in self.nodes if not self._is_dead(node)]
+        del graph.node[:]
+        graph.node.extend(kept)
+        self._drop_initializers()
+        self._declare()
+        self.proto.ir_version = max(self.proto.ir_version, 4)  # before, initializers had to be inputs too
+
+    def _lower_input(self, name: str, declared: TypeProto) -> None:
+        initialized = any(tensor.name == name for tensor in self.proto.graph.initializer)
+        if name in self.able.floats and name not in self.held and not initialized:
+            declared.tensor_type.elem_type = self.to
+            self.stored[name] = self.to
+
+    def _lower(self, index: int, node: NodeProto) -> None:
+        slots = self.able.slots[index]
+        for slot, name in enumerate(node.input):
+            if slot in slots.inputs and node.op_type not in _ANY:
+                node.input[slot] = self._as(name, self.to)
+            else:
+                node.input[slot] = self._plain(node, name)
+        self.nodes.append(node)
+        self._retype(node)
+        for slot in slots.outputs:
+            name = node.output[slot]
+            if not name:
+                continue
+            self.stored[name] = self.to
+            if name in self.held:
+                node.output[slot] = fresh(self.names, f"{name}/{self.able.to}")
+                self.where[name, self.to] = node.output[slot]
+                self._cast(node.output[slot], name, FLOAT)
+                self.where[name, FLOAT] = name
+
+    def _keep(self, node: NodeProto) -> None:
+        for slot, name in enumerate(node.input):
+            node.input[slot] = self._plain(node, name)
+        self.nodes.append(node)
+
+    def _plain(self, node: NodeProto, name: str) -> str:
+        """What a node reads in place of ``name`` where it needs the original type."""
+        if node.op_type in _ANY and not node.domain and name in self.stored:
+            found = self.where.get((name, self.stored[name]), name)
+            self.read.add(found)
+            return found
+        return self._as(name, FLOAT) if name in self.stored else self._seen(name)
+
+    def _seen(self, name: str) -> str:
+        self.read.add(name)
+        return name
+
+    def _as(self, name: str, to: int) -> str:
+        """The name under which a float32 tensor of the original has the type ``to``."""
+        if not name or self.stored.get(name, to) == to:
+            return self._seen(self.where.get((name, to), name))
+        if (name, to) not in self.where:
+            kind = "float32" if to == FLOAT else self.able.to
+            made = fresh(self.names, f"{name}/{kind}")
+            constant = self.constants.get(name) if to == self.to else None
+            if constant is None or not self._store(constant, made):
+                self._seen(name)
+                self._cast(name, made, to)
+            self.where[name, to] = made
+        return self._seen(self.where[name, to])
+
+    def _cast(self, source: str, result: str, to: int) -> None:
+        self.casts += 1
+        self.nodes.append(helper.make_node("Cast", [source], [result], f"{result}/Cast", to=to))
+
+    # -- constants
+
+    def _store(self, constant: TensorProto | NodeProto, name: str) -> bool:
+        """Add the constant in the low type under ``name``; False where it can only be cast."""
+        if isinstance(constant, NodeProto):
+            array = tensors.constant_node_array(constant, self.base_dir, _HUGE)
+        elif not self.weights and constant.name in self.heavy:
+            lacking = TensorProto(name=name, data_type=self.to, dims=constant.dims)
+            lacking.data_location = TensorProto.EXTERNAL
+            lacking.external_data.add(key="location", value="absent")
+            self.proto.graph.initializer.append(lacking)
+            return True
+        else:
+            array = tensors.to_array(constant, self.base_dir, _HUGE)
+            if array is None:
+                raise ModelError(f"the weight {constant.name!r} cannot be read")
+        if array is None:
+            return False
+        self.proto.graph.initializer.append(low_tensor(array, name, self.to))
+        return True
+
+    def _is_dead(self, node: NodeProto) -> bool:
+        constant = node.op_type == "Constant" and not node.domain
+        return constant and not any(name in self.read for name in node.output)
+
+    def _drop_initializers(self) -> None:
+        """Remove the constants that were read in float32 and are now in the low type only, which gets their name."""
+        graph = self.proto.graph
+        renamed = {
+            self.where[name, self.to]: name
+            for name, one in self.constants.items()
+            if isinstance(one, TensorProto) and (name, self.to) in self.where and name not in self.read
+        }
+        gone = {
+            name
+            for name, one in self.constants.items()
+            if isinstance(one, TensorProto) and name in self.stored and name not in self.read
+        }
+        kept = [tensor for tensor in graph.initializer if tensor.name not in gone]
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+        for tensor in graph.initializer:
+            tensor.name = renamed.get(tensor.name, tensor.name)
+        self.stored.update(dict.fromkeys(renamed.values(), self.to))
+        declared = [info for info in graph.value_info if info.name not in gone - set(renamed.values())]
+        del graph.value_info[:]
+        graph.value_info.extend(declared)
+        for node in graph.node:
+            for slot, name in enumerate(node.input):
+                if name in renamed:
+                    node.input[slot] = renamed[name]
+
+    def _retype(self, node: NodeProto) -> None:
+        """An attribute that names the type of what the node writes."""
+        if node.op_type == "Cast":
+            for attribute in node.attribute:
+                if attribute.name == "to" and attribute.i == FLOAT:
+                    attribute.i = self.to
+        if node.op_type == "ConstantOfShape":
+            value = np.zeros(1, np.float32)
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    value = numpy_helper.to_array(attribute.t)
+            del node.attribute[:]
+            node.attribute.append(helper.make_attribute("value", low_tensor(value, "value", self.to)))
+
+    # -- the interface
+
+    def _finish_outputs(self) -> None:
+        for info in self.proto.graph.output:
+            name = info.name
+            if self.io_types == "low" and self.stored.get(name) == self.to and name not in self.held:
+                info.type.tensor_type.elem_type = self.to
+
+    def _declare(self) -> None:
+        """Correct the declared types of inner tensors."""
+        for info in self.proto.graph.value_info:
+            if self.stored.get(info.name) == self.to and info.name not in self.held:
+                info.type.tensor_type.elem_type = self.to
+
+
+def low_tensor(array: np.ndarray[Any, Any], name: str, to: int) -> TensorProto:
+    """The array in the low type, rounded to nearest; what is beyond its range becomes infinite."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        made = np.ascontiguousarray(array.astype(NUMPY[to]))
+    return TensorProto(name=name, data_type=to, dims=array.shape, raw_data=made.tobytes())
+
+
+def _captured(proto: ModelProto) -> Iterator[str]:
+    """Names that graphs inside nodes mention."""
+    for node in proto.graph.node:
+        for graph in walk.subgraphs(node):
+            for inner in walk.nodes(graph.node):
+                yield from inner.input
+            for nested in walk.graphs(graph):
+                yield from (info.name for info in nested.output)

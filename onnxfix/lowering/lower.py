@@ -1,0 +1,207 @@
+"""From a model on disk to a plan: measure, guard, search, and say why each node is kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto, NodeProto
+
+from onnxfix.diagnosis.keep import pattern
+from onnxfix.diagnosis.lowered import Low, Lowerable, lowerable
+from onnxfix.lowering.bench import Bench
+from onnxfix.lowering.guards import Facts, Guard, guards
+from onnxfix.lowering.hazards import hazards
+from onnxfix.lowering.islands import Graph
+from onnxfix.lowering.kinds import is_heavy
+from onnxfix.lowering.masks import masks, saturate
+from onnxfix.lowering.records import IoTypes, Kept, Lowering, Range
+from onnxfix.lowering.search import Plan, Search, worst
+from onnxfix.place import Place
+from onnxfix.targets import Target
+
+MOST_RANGES = 32
+"""Tensors in the report, those with the largest magnitudes."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What was asked for: the type, the budget (share of each output's scale), the types of the interface, patterns of
+    nodes to keep, the product line, seconds for the search, and the most samples."""
+
+    to: Low
+    budget: float
+    io_types: IoTypes = "keep"
+    keep: tuple[str, ...] = ()
+    target: Target | None = None
+    seconds: float = 600.0
+    samples: int = 16
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan for a model, with what it rests on. ``facts.model`` is the model with its masks saturated."""
+
+    plan: Plan
+    facts: Facts
+    graph: Graph
+    guarded: Mapping[int, Guard]
+    notes: tuple[str, ...]
+    samples: int
+
+
+def find(
+    model: ModelProto,
+    path: Path,
+    feeds: Sequence[Mapping[str, Any]],
+    wish: Wish,
+    bench: Bench,
+    say: Callable[[str], None],
+) -> Found:
+    """The plan for the model in the file ``path``; it runs in ``bench`` on ``feeds``.
+
+    Raises:
+        Failed: the model does not run.
+        ModelError: it is no valid graph.
+    """
+    able = lowerable(model, wish.to, path.parent, strict=True)
+    say("running in float32")
+    bench.open(path, wish.to, feeds, wish.samples)
+    model, masked, notes = _saturated(model, path.parent, wish, bench)
+    say("measuring ranges and each node's own error")
+    tensors, own = bench.measure() if able.slots else ({}, {})
+    facts = Facts(model, able, tensors, own, hazards(model, able, path.parent), wish.target, masked)
+    graph = Graph(model, able, wish.io_types == "low")
+    guarded = guards(facts)
+    matched, unmatched = _named(model, wish.keep)
+    for index in matched & able.slots.keys():
+        guarded[index] = Guard("user")
+
+    def run(low: frozenset[int], quick: bool) -> Any:
+        return bench.errors(low, 1 if quick else None)
+
+    search = Search(facts, graph, run, wish.budget, frozenset(guarded), wish.seconds, say)
+    return Found(search.plan(), facts, graph, guarded, (*notes, *unmatched), bench.samples)
+
+
+def _saturated(
+    model: ModelProto, base_dir: Path, wish: Wish, bench: Bench
+) -> tuple[ModelProto, frozenset[int], list[str]]:
+    """The model with masks that the low type represents, where its outputs allow that; the nodes that they go through;
+    and notes about it."""
+    found = masks(model, base_dir)
+    if not found.constants:
+        return model, frozenset(), []
+    bench.saturate(found.constants)
+    moved = worst(bench.errors(()))
+    if moved > wish.budget / 4:
+        bench.saturate(())
+        return (
+            model,
+            frozenset(),
+            [f"masks stay: at the lowest {wish.to} outputs move by {moved:.3g} of their scale"],
+        )
+    made = ModelProto()
+    made.CopyFrom(model)
+    saturate(made, found.constants, wish.to, base_dir)
+    return (
+        made,
+        found.nodes,
+        [f"mask saturated to the lowest {wish.to}: {name}" for name in sorted(found.constants)],
+    )
+
+
+def _named(model: ModelProto, patterns: Collection[str]) -> tuple[set[int], list[str]]:
+    """The nodes that patterns name: a node's name, the name of one of its outputs, or else a regular expression that
+    matches the beginning of a node's name (as AutoCast of NVIDIA's Model Optimizer does it). A pattern that names none
+    becomes a note."""
+    found: set[int] = set()
+    notes = []
+    for wanted in patterns:
+        hits = {i for i, node in enumerate(model.graph.node) if wanted in (node.name, *node.output)}
+        if not hits:
+            expression = _compiled(wanted)
+            hits = {
+                i
+                for i, node in enumerate(model.graph.node)
+                if expression is not None and expression.match(node.name or _output(node))
+            }
+        if not hits:
+            notes.append(f"no node is called {wanted!r}, nor matches it")
+        found |= hits
+    return found, notes
+
+
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(pattern)
+    except re.error:
+        return None
+
+
+def _output(node: NodeProto) -> str:
+    return next((name for name in node.output if name), "")
+
+
+def described(found: Found, base: Lowering) -> Lowering:
+    """``base`` with what the plan says."""
+    plan, graph = found.plan, found.graph
+    computing = [index for index in range(len(graph.nodes)) if graph.computes(index)]
+    heavy = [index for index in computing if is_heavy(graph.nodes[index].op_type)]
+    kept = tuple(_kept(found, computing))
+    names = [node.name for node in graph.nodes if node.name]
+    best = plan.best if plan.best != float("inf") else None
+    return replace(
+        base,
+        error=worst(plan.errors) if plan.low else None,
+        best=best,
+        outputs=plan.errors if plan.low else (),
+        nodes=len(computing),
+        low=sum(index in plan.low for index in computing),
+        heavy=len(heavy),
+        heavy_low=sum(index in plan.low for index in heavy),
+        casts=graph.casts(plan.low),
+        kept=kept,
+        keep_fp32=tuple(pattern(one.place.node, names) for one in kept if one.place.node),
+        ranges=_ranges(found.facts),
+        samples=found.samples,
+        runs=plan.runs,
+        notes=(*base.notes, *found.notes),
+    )
+
+
+def _kept(found: Found, computing: Sequence[int]) -> Iterator[Kept]:
+    """The computing nodes in float32, those with the largest share of the error first, then in the graph's order."""
+    plan, able = found.plan, found.graph.able
+    rows = []
+    for index in computing:
+        if index in plan.low:
+            continue
+        guard = found.guarded.get(index) or _other(index, plan, able)
+        own = found.facts.own.get(index)
+        node = found.graph.nodes[index]
+        place = Place(node=node.name, op_type=node.op_type, output=_output(node), index=index)
+        effect = plan.effects.get(index)
+        rows.append(
+            Kept(place, guard.why, guard.seen, guard.rule, own.error if own is not None else None, effect)
+        )
+    yield from sorted(rows, key=lambda row: (-(row.effect or 0.0), row.place.index))
+
+
+def _other(index: int, plan: Plan, able: Lowerable) -> Guard:
+    if index not in able.slots:
+        return Guard(able.whole.get(index, "unknown"))
+    if index in plan.kept:
+        return Guard("error")
+    return Guard("neighbor")
+
+
+def _ranges(facts: Facts) -> tuple[Range, ...]:
+    constants = {tensor.name for tensor in facts.model.graph.initializer}
+    rows = [
+        Range(name, one.highest, one.lost) for name, one in facts.tensors.items() if name not in constants
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.highest)[:MOST_RANGES])

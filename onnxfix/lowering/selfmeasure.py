@@ -1,0 +1,256 @@
+"""A model that measures itself: besides its own nodes, each computing node once more in the low type, on the inputs
+that the node itself has. What comes out are a few numbers for each node and each tensor, so that one run of little more
+than the model's own memory shows all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, helper
+
+from onnxfix.diagnosis.lowered import ELEMENT, FLOAT, Lowerable, fresh, names_of
+
+#: What is measured of a tensor: the largest magnitude, how many elements there are, how many are not 0, how many still
+#: are not 0 when rounded, the largest distance to a whole number, and the largest distance to the rounded value.
+TENSOR = ("highest", "count", "nonzero", "left", "fraction", "rounding")
+#: What is measured of a node's output: the sum of its squares, that of its error in the low type, and the largest
+#: error. Of an output that is not floating-point: the number of elements, and of those that differ, twice.
+OUTPUT = ("power", "error_power", "highest_error")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What was measured of a float32 tensor; see ``TENSOR``. ``count`` adds up over ``samples``."""
+
+    highest: float = 0.0
+    count: float = 0.0
+    nonzero: float = 0.0
+    left: float = 0.0
+    fraction: float = 0.0
+    rounding: float = 0.0
+    samples: int = 1
+
+    @property
+    def lost(self) -> float:
+        """The share of elements that are not 0 and round to 0."""
+        return (self.nonzero - self.left) / self.count if self.count else 0.0
+
+    @property
+    def whole(self) -> bool:
+        """Whether all elements are whole numbers."""
+        return self.fraction == 0.0
+
+    def joined(self, other: Tensor) -> Tensor:
+        """Both samples as one."""
+        return Tensor(
+            _greater(self.highest, other.highest),
+            self.count + other.count,
+            self.nonzero + other.nonzero,
+            self.left + other.left,
+            _greater(self.fraction, other.fraction),
+            _greater(self.rounding, other.rounding),
+            self.samples + other.samples,
+        )
+
+
+@dataclass(frozen=True)
+class Own:
+    """What was measured of a node's outputs in the low type, summed over outputs and samples; see ``OUTPUT``.
+    ``choices`` and ``changed`` count elements that are no floating-point numbers, and those of them that differ."""
+
+    power: float = 0.0
+    error_power: float = 0.0
+    highest_error: float = 0.0
+    choices: float = 0.0
+    changed: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """The root mean square of the error as a share of that of the values; infinite where it is not finite."""
+        if not np.isfinite(self.error_power):
+            return float("inf")
+        if not self.power or not np.isfinite(self.power):
+            return 0.0 if not self.error_power else float("inf")
+        return float(np.sqrt(self.error_power / self.power))
+
+    def joined(self, other: Own) -> Own:
+        """Both outputs, or both samples, as one."""
+        return Own(
+            self.power + other.power,
+            self.error_power + other.error_power,
+            _greater(self.highest_error, other.highest_error),
+            self.choices + other.choices,
+            self.changed + other.changed,
+        )
+
+
+def _greater(one: float, other: float) -> float:
+    return float(np.fmax(one, other)) if np.isfinite(one) and np.isfinite(other) else float("inf")
+
+
+@dataclass(frozen=True)
+class Probes:
+    """The outputs of a self-measuring model: by name what each is about, a tensor or a node's output."""
+
+    tensors: Mapping[str, str]
+    floats: Mapping[str, int]
+    choices: Mapping[str, int]
+
+    def read(self, values: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[int, Own]]:
+        """What a run measured, by tensor and by node."""
+        tensors = {name: _tensor(values[probe]) for probe, name in self.tensors.items()}
+        nodes: dict[int, Own] = {}
+        for probe, index in self.floats.items():
+            nodes[index] = nodes.get(index, Own()).joined(Own(*map(float, values[probe])))
+        for probe, index in self.choices.items():
+            count, changed = float(values[probe][0]) - 1, float(values[probe][1])
+            nodes[index] = nodes.get(index, Own()).joined(Own(choices=count, changed=changed))
+        return tensors, nodes
+
+
+def _tensor(numbers: Any) -> Tensor:
+    highest, count, nonzero, left, fraction, rounding = map(float, numbers)
+    # without the zero that was added
+    return Tensor(highest, count - 1, nonzero, left, fraction, rounding)
+
+
+def measuring(model: ModelProto, able: Lowerable) -> tuple[ModelProto, Probes]:
+    """The self-measuring variant of a model; its outputs are the probes alone. The model is not changed."""
+    made = ModelProto()
+    made.CopyFrom(model)
+    builder = _Builder(made, able)
+    builder.build()
+    return made, Probes(builder.tensors, builder.floats, builder.choices)
+
+
+class _Builder:
+    """Adds probes to ``model``. ``low`` has the names of rounded tensors by the name of the original. Places where the
+    truth is not finite are left out: infinities are what masks are made of."""
+
+    def __init__(self, model: ModelProto, able: Lowerable) -> None:
+        self.model, self.able, self.to = model, able, ELEMENT[able.to]
+        self.names = names_of(model)
+        self.nodes: list[NodeProto] = []
+        self.low: dict[str, str] = {}
+        self.tensors: dict[str, str] = {}
+        self.floats: dict[str, int] = {}
+        self.choices: dict[str, int] = {}
+        self.outputs: list[str] = []
+        self.zero = self._constant("zero", np.zeros(1, np.float32))
+        self.flat = self._constant("flat", np.array([-1], np.int64))
+        self.infinite = self._constant("infinite", np.full(1, np.inf, np.float32))
+        self.done: set[str] = set()
+
+    def build(self) -> None:
+        graph = self.model.graph
+        for info in graph.input:
+            self._tensor(info.name)
+        for index, node in enumerate(list(graph.node)):
+            self.nodes.append(node)
+            for name in node.output:
+                self._tensor(name)
+            if index in self.able.slots:
+                self._again(index, node)
+        del graph.node[:]
+        graph.node.extend(self.nodes)
+        del graph.output[:]
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name in self.outputs)
+
+    # -- small steps
+
+    def _constant(self, hint: str, array: np.ndarray[Any, Any]) -> str:
+        name = fresh(self.names, f"precision/{hint}")
+        self.model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+        return name
+
+    def _node(self, op_type: str, inputs: Iterable[str], **attributes: Any) -> str:
+        name = fresh(self.names, f"precision/{op_type}/{len(self.names)}")
+        self.nodes.append(helper.make_node(op_type, list(inputs), [name], name, **attributes))
+        return name
+
+    def _rounded(self, name: str) -> str:
+        if name not in self.low:
+            self.low[name] = self._node("Cast", [self._node("Cast", [name], to=self.to)], to=FLOAT)
+        return self.low[name]
+
+    def _flat(self, name: str) -> str:
+        """One dimension, and at least one element: reductions refuse an empty tensor."""
+        return self._node("Concat", [self._node("Reshape", [name, self.flat]), self.zero], axis=0)
+
+    def _probe(self, parts: list[str]) -> str:
+        name = self._node("Concat", parts, axis=0)
+        self.outputs.append(name)
+        return name
+
+    # -- probes
+
+    def _tensor(self, name: str) -> None:
+        """Measure the finite values of a float32 tensor."""
+        if name not in self.able.floats or name in self.done:
+            return
+        self.done.add(name)
+        flat, low = self._flat(name), self._flat(self._rounded(name))
+        finite = self._finite(flat)
+        gaps = self._node("Abs", [self._where(finite, self._node("Sub", [flat, low]))])
+        flat = self._where(finite, flat)
+        parts = [
+            self._node("ReduceMax", [self._node("Abs", [flat])]),
+            self._count(flat),
+            self._node("ReduceL1", [self._node("Sign", [flat])]),
+            self._node("ReduceL1", [self._node("Sign", [low])]),
+            self._node("ReduceMax", [self._node("Sub", [flat, self._node("Floor", [flat])])]),
+            self._node("ReduceMax", [gaps]),
+        ]
+        self.tensors[self._probe(parts)] = name
+
+    def _finite(self, flat: str) -> str:
+        return self._node("Less", [self._node("Abs", [flat]), self.infinite])
+
+    def _where(self, condition: str, flat: str) -> str:
+        return self._node("Where", [condition, flat, self.zero])
+
+    def _count(self, flat: str) -> str:
+        return self._node("Cast", [self._node("Shape", [flat])], to=FLOAT)
+
+    def _again(self, index: int, node: NodeProto) -> None:
+        """The node in the low type, on the inputs that it has, and how far its outputs are from its own."""
+        slots = self.able.slots[index]
+        copy = NodeProto()
+        copy.CopyFrom(node)
+        copy.name = fresh(self.names, f"precision/{node.op_type}/{index}")
+        for slot in slots.inputs:
+            self._tensor(node.input[slot])  # of constants: other tensors are measured where they are made
+            copy.input[slot] = self._rounded(node.input[slot])
+        for slot, name in enumerate(node.output):
+            copy.output[slot] = fresh(self.names, f"precision/{name}") if name else ""
+        self.nodes.append(copy)
+        for slot, name in enumerate(node.output):
+            if not name:
+                continue
+            if slot in slots.outputs:
+                self.floats[self._probe(self._error(name, copy.output[slot]))] = index
+            elif name not in self.able.floats:
+                self.choices[self._probe(self._changed(name, copy.output[slot]))] = index
+
+    def _error(self, name: str, other: str) -> list[str]:
+        rounded = self._node("Cast", [self._node("Cast", [other], to=self.to)], to=FLOAT)
+        truth = self._flat(name)
+        finite = self._finite(truth)
+        gap = self._where(finite, self._node("Sub", [self._flat(rounded), truth]))
+        truth = self._where(finite, truth)
+        return [
+            self._node("ReduceSumSquare", [truth]),
+            self._node("ReduceSumSquare", [gap]),
+            self._node("ReduceMax", [self._node("Abs", [gap])]),
+        ]
+
+    def _changed(self, name: str, other: str) -> list[str]:
+        """Integers and booleans, as numbers; a wrong shape ends the run."""
+        one, two = (self._flat(self._node("Cast", [each], to=FLOAT)) for each in (name, other))
+        differs = self._node("Abs", [self._node("Sign", [self._node("Sub", [one, two])])])
+        return [self._count(one), self._node("ReduceL1", [differs])]

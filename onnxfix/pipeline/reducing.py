@@ -1,0 +1,283 @@
+"""``reduce``: the smallest part of a model that still fails for the same reason, as a folder for a bug report."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.files import loading
+from onnxfix.pipeline import reduced
+from onnxfix.reduction import case as cases
+from onnxfix.reduction.against import AgainstCheck
+from onnxfix.reduction.case import Case
+from onnxfix.reduction.checks import Check, OrtCheck, TrtBuildCheck, TrtGpuCheck, TrtNetworkCheck
+from onnxfix.reduction.commands import MODEL, CommandCheck
+from onnxfix.reduction.records import Failure, Reduction, Seen
+from onnxfix.reduction.reduce import reduce as search
+from onnxfix.reduction.search import Reducer, Terms
+from onnxfix.reduction.values import Facts, Values, write
+from onnxfix.sandbox import memory_limit
+from onnxfix.trt.records import TrtOptions
+from onnxfix.verification.asking import require_tensorrt
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.files import check_inputs, load_inputs
+from onnxfix.verification.feeds.inputs import Kind
+from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.feeds.signature import Signature, signature
+
+CHECKS = ("trt-build", "trt-network", "trt-gpu", "ort-cuda", "ort-cpu")
+"""The checks besides commands."""
+_SEVERAL = 3  # generated inputs on which a check is tried
+_MILDER: tuple[Kind, ...] = ("normal", "small", "ones", "zeros")
+_EVERY = 5.0  # seconds between two times that the folder is written
+
+
+@dataclass(frozen=True)
+class ReduceOptions:
+    """How a reduction is to be done.
+
+    ``check`` is one of CHECKS, or a command with ``{}`` for the model's path (and ``{inputs}`` for that of its inputs).
+    ``against`` is a second model, whose same part must compute something else. ``match`` is a regular expression for
+    the command's output. ``inputs`` is a path, or the inputs themselves. ``timeout`` limits one check and
+    ``time_limit`` the whole search, in seconds. ``resume`` goes on with what the folder holds.
+    """
+
+    check: str
+    against: str | os.PathLike[str] | None = None
+    match: str = ""
+    inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None
+    input_shapes: Sequence[str] = ()
+    seed: int = 0
+    timeout: float = 300.0
+    time_limit: float | None = None
+    resume: bool = False
+    trt: TrtOptions | None = None
+    memory_mb: int | None = None
+
+
+def reduce(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None,
+    options: ReduceOptions,
+    progress: Callable[[str], None] | None = None,
+) -> Reduction:
+    """Reduce the model file ``source``; see :func:`onnxfix.reduce`.
+
+    Raises:
+        ModelError, UsageError, OnnxfixError: as there.
+    """
+    began = time.perf_counter()
+    say = progress or (lambda text: None)
+    path = Path(source)
+    say("reading")
+    loaded = loading.load(path)
+    other = loading.load(options.against) if options.against is not None else None
+    folder = Path(output) if output is not None else path.with_name(f"{path.stem}.reduced")
+    home = reduced.Home(folder, loaded, _identity(loaded, other, options), resume=options.resume)
+    with ExitStack() as stack:
+        stack.enter_context(memory_limit(options.memory_mb))
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
+        check = _check(options, other, stack)
+        run = _Run(loaded, options, check, Values(scratch, options.timeout), scratch, home, say)
+        found = run.result()
+        loaded.check()
+    return replace(found, seconds=time.perf_counter() - began)
+
+
+def _identity(loaded: loading.Loaded, other: loading.Loaded | None, options: ReduceOptions) -> dict[str, Any]:
+    """What a folder must have been made for, to be gone on with."""
+    models = [one for one in (loaded, other) if one is not None]
+    return {
+        "check": options.check,
+        "match": options.match,
+        "models": [[os.path.abspath(one.path or ""), one.size] for one in models],
+    }
+
+
+def _check(options: ReduceOptions, other: loading.Loaded | None, stack: ExitStack) -> Check:
+    """The check that the options name.
+
+    Raises:
+        UsageError: there is none of that name, TensorRT is not available, or two options contradict each other.
+    """
+    name = options.check
+    if other is not None:
+        if name != "ort-cpu":
+            raise UsageError("--against compares two models with --check ort-cpu")
+        return AgainstCheck(cases.case_of(other, {}), step=options.timeout)
+    if options.match and name in CHECKS:
+        raise UsageError("--match is about the output of a command, see --check")
+    if name in ("ort-cpu", "ort-cuda"):
+        return OrtCheck(name, options.timeout)
+    if name in CHECKS:
+        trt = replace(options.trt or TrtOptions(), timeout=options.timeout)
+        builder = stack.enter_context(closing(require_tensorrt(trt)))
+        if name == "trt-build":
+            return TrtBuildCheck(builder)
+        return (TrtNetworkCheck if name == "trt-network" else TrtGpuCheck)(builder, options.seed)
+    if MODEL not in name:
+        raise UsageError(
+            f"unknown check {name!r}; choose from {', '.join(CHECKS)}, or a command with {{}} for the model's path"
+        )
+    return CommandCheck(name, options.match, options.timeout)
+
+
+class _Start(NamedTuple):
+    """The whole model, its failure, and whether ONNX Runtime runs it."""
+
+    case: Case
+    failure: Failure
+    runs: bool
+
+
+class _Run:
+    """One reduction, from the whole model to the folder."""
+
+    def __init__(
+        self, loaded: loading.Loaded, options: ReduceOptions, check: Check, values: Values, scratch: Path,
+        home: reduced.Home, say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.loaded, self.options, self.check, self.values = loaded, options, check, values
+        self.scratch, self.home, self.say = scratch, home, say
+        self.whole = cases.case_of(loaded, {})
+        self.notes: list[str] = []
+        self._written = 0.0
+
+    def result(self) -> Reduction:
+        base = Reduction(str(self.loaded.path), self.options.check, "unknown", nodes_before=self.whole.count)
+        state = self.home.state(self.whole)
+        if state is None:
+            found = self._start()
+            if isinstance(found, Seen):
+                status = "unknown" if found.unknown else "passes"
+                return replace(base, status=status, reason=found.unknown, cause=found.cause)  # type: ignore[arg-type]
+            start = found
+        else:
+            start = _Start(state.case, state.failure, not self.values.run(state.case).error)
+        return self._reduced(base, start, done=state is not None and state.complete)
+
+    def _reduced(self, base: Reduction, start: _Start, *, done: bool) -> Reduction:
+        limit = self.options.time_limit
+        deadline = time.monotonic() + limit if limit is not None else float("inf")
+        facts = Facts(self.loaded.proto, self.loaded.base_dir)
+        terms = Terms(self.check, start.failure, self.scratch, self.say, self._keep, deadline)
+        reducer = Reducer(start.case, terms, self.values, facts, runs=start.runs)
+        self.check.expect(start.failure)
+        complete = done or search(reducer)
+        self.say("writing")
+        made = "ONNX Runtime does not run some node: values behind it are made up" if reducer.made else ""
+        found = replace(
+            base,
+            status="reduced",
+            failure=reducer.seen,
+            nodes_after=reducer.case.count,
+            tries=reducer.tries,
+            steps=tuple(reducer.steps),
+            complete=complete,
+            notes=(*self.notes, *filter(None, [made])),
+        )
+        return self.home.finish(found, reducer, self.check)
+
+    def _keep(self, reducer: Reducer) -> None:
+        """Write the folder now and then, so that a process that is killed leaves something to go on with."""
+        if time.monotonic() - self._written > _EVERY:
+            self.home.keep(reducer)
+            self._written = time.monotonic()
+
+    # ---- the failure of the whole model
+
+    def _start(self) -> _Start | Seen:
+        """The whole model with inputs on which it fails; the result of the check where it does not."""
+        last = Seen(unknown="no inputs could be made for this model")
+        for number, inputs in enumerate(self._inputs()):
+            self.say("checking the whole model")
+            case = replace(self.whole, inputs=inputs)
+            path = self.scratch / "whole.onnx"
+            write(case.model, path)
+            last = self.check.examine(case, path)
+            if last.failures:
+                return self._with_values(case, last.failures[0], path)
+            if not self.check.feeds or last.unknown or number + 1 >= _SEVERAL:
+                break
+        return last
+
+    def _with_values(self, case: Case, failure: Failure, path: Path) -> _Start | Seen:
+        """The failure, on inputs that show it where the check has made some of its own."""
+        failing = getattr(self.check, "failing", None)
+        if failing and not case.inputs:
+            given = replace(case, inputs=failing)
+            again = [one for one in self.check.examine(given, path).failures if failure.same(one, {})]
+            if again:
+                case, failure = given, again[0]
+        if failure.kind == "differs":
+            failure = replace(failure, op_type="")
+        return _Start(case, failure, not self.values.run(case).error)
+
+    def _inputs(self) -> Iterator[dict[str, Any]]:
+        """The user's inputs, else generated ones that ONNX Runtime accepts, else any."""
+        known = signature(self.loaded.proto)
+        given = self.options.inputs
+        if given is not None:
+            feeds = load_inputs(Path(given)) if isinstance(given, (str, os.PathLike)) else [dict(given)]
+            yield from check_inputs(known, feeds)
+            return
+        if isinstance(self.check, (TrtNetworkCheck, TrtGpuCheck)) and not self.options.input_shapes:
+            yield {}  # their own plan of inputs is larger than ours
+            return
+        yield from self._generated(known)
+
+    def _generated(self, known: Signature) -> Iterator[dict[str, Any]]:
+        shapes = plan.bind_shapes(known, plan.parse_shapes(self.options.input_shapes, known.names))
+        sweep = [one for one in plan.assignments(known, shapes)[:3] if 0 not in one.values()]
+        first: dict[str, Any] | None = None
+        accepted = 0
+        for kind in _MILDER:
+            for number, sizes in enumerate(reversed(sweep)):
+                try:
+                    values = Feed(sizes, kind, self.options.seed + number).values(known)
+                except (UsageError, MemoryError):
+                    continue
+                first = first if first is not None else values
+                if not self.values.run(replace(self.whole, inputs=values)).error:
+                    accepted += 1
+                    yield values
+            if accepted:
+                return
+        if first is not None:
+            self.notes.append("ONNX Runtime accepts none of the generated inputs")
+            yield first
+        elif not self.check.feeds:
+            yield {}
+
+
+def reproduce(folder: str | os.PathLike[str]) -> Failure | None:
+    """Check a folder that ``reduce`` wrote: the failure, if it is the same as then; None if it is not.
+
+    Raises:
+        UsageError: it is no such folder, or the check cannot be run here.
+        OnnxfixError: a file of it cannot be read.
+    """
+    home = reduced.saved(Path(folder))
+    options = ReduceOptions(home.check, match=home.match)
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
+        other = loading.load(home.other) if home.other is not None else None
+        check = _check(options, other, stack)
+        stack.enter_context(home.workplace())
+        path = scratch / "model.onnx"
+        write(home.case.model, path)
+        seen = check.examine(home.case, path)
+    if seen.unknown:
+        raise UsageError(f"{folder}: the check cannot be run: {seen.unknown}")
+    same = (one for one in seen.failures if home.failure.same(one, home.case.origin))
+    return next(same, None)
+
+
+__all__ = ["CHECKS", "OnnxfixError", "ReduceOptions", "reduce", "reproduce"]

@@ -1,0 +1,1 @@
+"""Reducing a model that fails to the smallest part that still fails for the same reason."""

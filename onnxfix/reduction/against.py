@@ -1,0 +1,139 @@
+"""A second model as a check: the same part of both, on the same inputs, computes something else."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto, ValueInfoProto
+
+from onnxfix.reduction import case as cases
+from onnxfix.reduction.case import Case
+from onnxfix.reduction.checks import differing
+from onnxfix.reduction.child import Compared
+from onnxfix.reduction.records import Failure, Seen
+from onnxfix.reduction.values import CHILD, write
+from onnxfix.sandbox import Worker, shared
+
+OTHER = "other.onnx"
+"""Name of the second model's part, beside the first one's."""
+
+
+class AgainstCheck:
+    """The model, whose values are the truth, against ``other``, both in ONNX Runtime on the CPU.
+
+    A part of the model is compared with the part of the other that computes the same outputs from the same inputs; the
+    tensors in between may be others. Tensors are matched by name, or by ``names`` (the model's to the other's).
+    ``step`` is the time limit of both runs in seconds.
+    """
+
+    name, alters, feeds = "ort-cpu", False, True
+
+    def __init__(
+        self,
+        other: Case,
+        names: Mapping[str, str] | None = None,
+        step: float = 600.0,
+        worker: Worker | None = None,
+    ) -> None:
+        self.other, self.names, self.step = other, dict(names or {}), step
+        self.worker = worker or shared("reduction against")
+        graph = other.model.graph
+        self._known = {*cases.producers(graph), *(info.name for info in graph.input)}
+        self._known |= {tensor.name for tensor in graph.initializer}
+
+    def expect(self, failure: Failure) -> None:
+        """Nothing to learn."""
+
+    def seen(self, case: Case, path: Path) -> dict[str, Any]:
+        """What the second model's part computes, by the names of the first one's outputs."""
+        other = self.part(case)
+        if other is None:
+            return {}
+        with tempfile.TemporaryDirectory(prefix="onnxfix-reduce-", ignore_cleanup_errors=True) as folder:
+            file = Path(folder) / OTHER
+            write(other.model, file)
+            feed = dict(other.inputs)
+            outcome = self.worker.call(f"{CHILD}:run", timeout=self.step, path=str(file), feed=feed)
+        values = outcome.value.values if outcome.ok else {}
+        return {name: values[self._partner(name)] for name in case.outputs if self._partner(name) in values}
+
+    def environment(self) -> dict[str, str]:
+        """Nothing besides ONNX Runtime itself."""
+        return {}
+
+    def examine(self, case: Case, path: Path) -> Seen:
+        other = self.part(case)
+        if other is None:
+            return Seen(unknown="the second model has no such part")
+        file = path.with_name(OTHER)
+        write(other.model, file)
+        outcome = self.worker.call(
+            f"{CHILD}:compared", timeout=self.step, path=str(path), other=str(file), feed=dict(case.inputs),
+            feed_other=dict(other.inputs), pairs=[(name, self._partner(name)) for name in case.outputs],
+        )  # fmt: skip
+        if outcome.status in ("crash", "timeout"):
+            return Seen((Failure(outcome.status, text=outcome.message),))
+        if not outcome.ok:
+            return Seen(unknown=outcome.message, cause="memory" if outcome.status == "memory" else "fault")
+        found: Compared = outcome.value
+        if found.first.error:
+            return Seen(unknown=f"ONNX Runtime does not run the model: {found.first.error}")
+        if found.second.error:
+            text = f"the second model fails: {found.second.error}"
+            return Seen((Failure("error", found.second.stage, code=found.second.status, text=text),))
+        return Seen(differing(found))
+
+    def _partner(self, name: str) -> str:
+        return self.names.get(name, name)
+
+    def part(self, case: Case) -> Case | None:
+        """The part of the other model between the inputs and the outputs of ``case``; None where it has none, or reads
+        something else."""
+        stored = {tensor.name for tensor in case.model.graph.initializer}
+        given = {name: value for name, value in case.cut.items() if name in stored} | dict(case.inputs)
+        feed = {self._partner(name): value for name, value in given.items()}
+        outputs = [self._partner(name) for name in case.outputs]
+        graph = self.other.model.graph
+        if not self._known.issuperset(self._partner(name) for name in case.inputs):
+            return None  # the other would compute from elsewhere what this part is given
+        stops = {name for name in feed if name not in outputs}
+        kept = _between(self.other.model, outputs, stops)
+        made = {name for number in kept for name in graph.node[number].output}
+        if not set(outputs) <= made:
+            return None
+        model = cases.part(self.other.model, kept, [ValueInfoProto(name=name) for name in outputs])
+        del model.graph.value_info[:]
+        read = {name for node in model.graph.node for name in cases.reads_of(node)}
+        kept_inputs = {info.name for info in model.graph.input}
+        for name in stops & read - kept_inputs:
+            _replace_initializer(model, name, feed[name])
+        needed = {info.name for info in model.graph.input}
+        if not needed <= set(feed):
+            return None
+        return Case(model, {name: feed[name] for name in needed}, keep=self.other.keep)
+
+
+def _between(model: ModelProto, outputs: list[str], stops: set[str]) -> set[int]:
+    """Positions of the nodes that compute ``outputs``, no further up than ``stops``."""
+    made = cases.producers(model.graph)
+    pending, found = list(outputs), set[int]()
+    while pending:
+        name = pending.pop()
+        number = made.get(name)
+        if number is None or number in found or name in stops:
+            continue
+        found.add(number)
+        pending.extend(cases.reads_of(model.graph.node[number]))
+    return found
+
+
+def _replace_initializer(model: ModelProto, name: str, value: Any) -> None:
+    """Let a tensor be an input of this value's type and shape."""
+    for number, one in enumerate(model.graph.initializer):
+        if one.name == name:
+            del model.graph.initializer[number]
+            break
+    model.graph.input.append(cases.info_of(name, value))

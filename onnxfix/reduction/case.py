@@ -1,0 +1,234 @@
+"""A case: a model, the real values of its inputs, and how its parts become cases of their own.
+
+Weights stay in the model's files (``files.lazy``), those stored as external data too, so that any part costs no more
+than its own bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import (
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
+
+from onnxfix import walk
+from onnxfix.files import lazy, loading, tensors
+
+SMALL = 64
+"""Elements of an integer tensor of rank 0 or 1 up to which it counts as one that shapes are made of."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with the values of its inputs (as far as they are known).
+
+    ``origin`` maps names that inlining made to those of the model that was given. ``cut`` are the computed tensors that
+    became inputs or initializers, by name. ``keep`` holds the files that the weights are in.
+    """
+
+    model: ModelProto
+    inputs: Mapping[str, Any]
+    origin: Mapping[str, str] = field(default_factory=dict)
+    cut: Mapping[str, Any] = field(default_factory=dict)
+    keep: tuple[object, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many nodes there are, at any depth and in local functions."""
+        return sum(1 for _ in walk.model_nodes(self.model))
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the model's outputs."""
+        return [info.name for info in self.model.graph.output]
+
+    def copy(self) -> ModelProto:
+        """A private copy of the model, free to be changed."""
+        model = ModelProto()
+        model.CopyFrom(self.model)
+        return model
+
+    def with_model(self, model: ModelProto, **changes: Any) -> Case:
+        """The case with another model, and values of those inputs alone that it has."""
+        names = {info.name for info in model.graph.input}
+        inputs = changes.pop("inputs", self.inputs)
+        return replace(self, model=model, inputs={n: v for n, v in inputs.items() if n in names}, **changes)
+
+
+def case_of(loaded: loading.Loaded, inputs: Mapping[str, Any]) -> Case:
+    """The whole model as a case. Inputs with a default value become plain initializers.
+
+    Raises:
+        ModelError: external data is not where it should be.
+    """
+    model = ModelProto()
+    model.CopyFrom(loaded.proto)
+    sources: dict[Path, lazy.Source] = {}
+    for tensor in walk.model_tensors(model):
+        if tensors.is_external(tensor) and loaded.base_dir is not None:
+            _point(tensor, loaded.base_dir, sources)
+    defaults = {tensor.name for tensor in model.graph.initializer}
+    plain = [info for info in model.graph.input if info.name not in defaults]
+    refill(model.graph.input, plain)
+    model.ClearField("training_info")
+    given = {info.name: inputs[info.name] for info in plain if info.name in inputs}
+    return Case(model, given, keep=(loaded, *sources.values()))
+
+
+def _point(tensor: TensorProto, folder: Path, sources: dict[Path, lazy.Source]) -> None:
+    """Let a tensor refer to its bytes in the file of external data, or hold them where they are few."""
+    path, offset, length = tensors.external_range(tensor, folder)
+    if path not in sources:
+        sources[path] = lazy.Source(path)
+    where = lazy.Range(sources[path], lazy.RAW, offset, length)
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+    tensor.raw_data = where.token if length > lazy.LARGE else where.read()
+
+
+def refill(field_: Any, items: Sequence[Any]) -> None:
+    """Replace the content of a repeated field."""
+    kept = [type(item).FromString(item.SerializeToString()) for item in items]
+    del field_[:]
+    field_.extend(kept)
+
+
+# ------------------------------------------------------------------------------------------------------- the graph
+
+
+def producers(graph: GraphProto) -> dict[str, int]:
+    """The position of the node that computes each value of the main graph."""
+    return {name: number for number, node in enumerate(graph.node) for name in node.output if name}
+
+
+def fixed_values(graph: GraphProto) -> set[str]:
+    """The values that depend on no input: initializers, and what nodes compute of these alone."""
+    inputs = {info.name for info in graph.input}
+    found = {tensor.name for tensor in graph.initializer}
+    found.update(sparse.values.name for sparse in graph.sparse_initializer)
+    known = found | inputs | set(producers(graph))
+    for node in graph.node:
+        if node.op_type not in DRAWS and all(name in found for name in walk.reads(node) if name in known):
+            found.update(name for name in node.output if name)
+    return found
+
+
+DRAWS = frozenset(
+    ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
+)
+"""Operators that compute something else each time."""
+
+
+def upstream(graph: GraphProto, names: Iterable[str]) -> set[int]:
+    """Positions of the nodes that these values depend on."""
+    made = producers(graph)
+    by_name = {name: graph.node[number] for name, number in made.items()}
+    return {made[name] for name in walk.ancestors(by_name, names) if name in made}
+
+
+def called(model: ModelProto, nodes: Iterable[NodeProto]) -> list[FunctionProto]:
+    """The local functions that these nodes call, directly or not, in stored order."""
+    known = {key_of(function): function for function in model.functions}
+    found: set[tuple[str, str, str]] = set()
+    pending = list(nodes)
+    while pending:
+        for node in walk.nodes([pending.pop()]):
+            key = call_of(node)
+            if key in known and key not in found:
+                found.add(key)
+                pending.extend(known[key].node)
+    return [function for key, function in known.items() if key in found]
+
+
+def key_of(function: FunctionProto) -> tuple[str, str, str]:
+    """Domain, name and overload of a local function."""
+    return domain_of(function.domain), function.name, getattr(function, "overload", "")
+
+
+def call_of(node: NodeProto) -> tuple[str, str, str]:
+    """The same of the function that a node would call."""
+    return domain_of(node.domain), node.op_type, getattr(node, "overload", "")
+
+
+def domain_of(name: str) -> str:
+    """The name of an operator set's domain; ONNX's own is ""."""
+    return "" if name == "ai.onnx" else name
+
+
+# ----------------------------------------------------------------------------------------------------------- parts
+
+
+def part(
+    model: ModelProto, kept: Collection[int], outputs: Sequence[ValueInfoProto], extra: Collection[str] = ()
+) -> ModelProto:
+    """A model of these nodes of the main graph alone, with these outputs. Its inputs and initializers are those of the
+    model that the nodes read, or that are named in ``extra``; what else they read is left to the caller."""
+    graph = model.graph
+    nodes = [node for number, node in enumerate(graph.node) if number in kept]
+    read = {name for node in nodes for name in walk.reads(node)} | set(extra)
+    read.update(info.name for info in outputs)
+    made = {name for node in nodes for name in node.output}
+    found = ModelProto()
+    for name in ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string"):
+        if model.HasField(name):
+            setattr(found, name, getattr(model, name))
+    found.opset_import.extend(model.opset_import)
+    found.functions.extend(called(model, nodes))
+    new = found.graph
+    new.name = graph.name or "reduced"
+    new.node.extend(nodes)
+    new.initializer.extend(one for one in graph.initializer if one.name in read)
+    new.sparse_initializer.extend(one for one in graph.sparse_initializer if one.values.name in read)
+    new.input.extend(info for info in graph.input if info.name in read)
+    new.output.extend(outputs)
+    new.value_info.extend(info for info in graph.value_info if info.name in made)
+    quantized = (one for one in graph.quantization_annotation if one.tensor_name in made | read)
+    new.quantization_annotation.extend(quantized)
+    return found
+
+
+def info_of(name: str, value: Any) -> ValueInfoProto:
+    """The declaration of a tensor with the type and shape of a value; of the name alone without one."""
+    if not isinstance(value, np.ndarray):
+        return ValueInfoProto(name=name)
+    return helper.make_tensor_value_info(name, elem_of(value), value.shape)
+
+
+def elem_of(value: np.ndarray[Any, Any]) -> int:
+    """The TensorProto element type of an array."""
+    if value.dtype.kind in "OUS":
+        return int(TensorProto.STRING)
+    return int(helper.np_dtype_to_tensor_dtype(value.dtype))
+
+
+def tensor_of(name: str, value: np.ndarray[Any, Any]) -> TensorProto:
+    """An initializer with this value."""
+    return numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
+
+
+def array_of(tensor: TensorProto) -> np.ndarray[Any, Any] | None:
+    """The value of an initializer; None where numpy has no such type."""
+    return tensors.to_array(tensor, None, 1 << 40)
+
+
+def makes_shapes(value: Any) -> bool:
+    """Whether it is a small integer tensor, as shapes, axes and indices are."""
+    small = isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= SMALL
+    return small and value.dtype.kind in "iu"
+
+
+def reads_of(node: NodeProto) -> set[str]:
+    """The names that a node and the nodes inside it read."""
+    return {name for name in walk.reads(node) if name}

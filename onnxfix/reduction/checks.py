@@ -1,0 +1,350 @@
+"""The checks of TensorRT and ONNX Runtime: does a case fail, why, and where. Each stays in one warm sandbox."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from onnx import GraphProto, NodeProto, helper
+
+from onnxfix import walk
+from onnxfix.backends import ort_messages
+from onnxfix.causes import cause_of
+from onnxfix.errors import UsageError
+from onnxfix.nvidia import Missing
+from onnxfix.place import Place
+from onnxfix.reduction.case import Case
+from onnxfix.reduction.child import Compared, Ran
+from onnxfix.reduction.records import Failure, Kind, Seen
+from onnxfix.reduction.values import CHILD
+from onnxfix.sandbox import Worker, shared
+from onnxfix.trt import lift, messages
+from onnxfix.trt.lift.types import ONNX_TYPES
+from onnxfix.trt.reading import Misread
+from onnxfix.trt.records import Issue, TrtBuild
+from onnxfix.verification import cuda
+from onnxfix.verification.feeds.signature import signature
+from onnxfix.verification.ladder import Limits, half_type
+from onnxfix.verification.readback import network
+from onnxfix.verification.readback.interface import partners
+from onnxfix.verification.readback.refusals import node_of, place_of
+from onnxfix.verification.request import Request
+from onnxfix.verification.rungs import gpu
+from onnxfix.verification.rungs.builder import Builder
+from onnxfix.verification.verdict import RungResult
+
+
+class Check(Protocol):
+    """A way to find out whether a case fails.
+
+    ``name`` is that of the option. ``alters``: parts may also be changed in values, shapes and attributes; otherwise
+    they are cut out and nothing else. ``feeds``: it runs the model, so that it needs values of the inputs.
+    """
+
+    name: str
+    alters: bool
+    feeds: bool
+
+    def examine(self, case: Case, path: Path) -> Seen:
+        """Check a case, whose model is in the file ``path``. What it writes goes beside that."""
+        ...
+
+    def expect(self, failure: Failure) -> None:
+        """Learn the failure that all parts are compared with."""
+        ...
+
+    def seen(self, case: Case, path: Path) -> dict[str, Any]:
+        """What the other side computes for a case, by output; empty where there is nothing."""
+        ...
+
+    def environment(self) -> dict[str, str]:
+        """Names and versions of what it runs."""
+        ...
+
+
+def labels(case: Case) -> set[str]:
+    """All names of nodes and tensors in a case."""
+    found = {info.name for info in case.model.graph.input}
+    for node in walk.model_nodes(case.model):
+        found.update((node.name, *node.input, *node.output))
+    return found
+
+
+# -------------------------------------------------------------------------------------------------------- TensorRT
+
+
+class TrtBuildCheck:
+    """TensorRT's parser and builder. Parts are only parsed where the parser refuses the whole."""
+
+    name, alters, feeds = "trt-build", True, False
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self._parsing = False
+
+    def expect(self, failure: Failure) -> None:
+        self._parsing = failure.detail == "parse"
+
+    def examine(self, case: Case, path: Path) -> Seen:
+        build = self.builder.build(path, parse_only=self._parsing)
+        if build.accepted:
+            return Seen()
+        if not build.judged:
+            return Seen(unknown=build.reason, cause="memory" if build.status == "memory" else "fault")
+        return Seen(tuple(refusal(one, build, case) for one in build.errors))
+
+    def seen(self, case: Case, path: Path) -> dict[str, Any]:
+        """Nothing: no engine was built."""
+        return {}
+
+    def environment(self) -> dict[str, str]:
+        """The package and its version, and what it builds for."""
+        choice = self.builder.choice
+        return {choice.package: choice.version, "compute capability": choice.capability}
+
+
+def refusal(issue: Issue, build: TrtBuild, case: Case) -> Failure:
+    """An error of TensorRT's parser or builder as a failure."""
+    names = labels(case)
+    names |= {f"node_of_{name}" for name in names} | {issue.layer, issue.place.label}
+    ended = build.status in ("crash", "timeout")
+    return Failure(
+        kind=build.status if build.status in ("crash", "timeout") else "refused",
+        detail=build.stage,
+        place=issue.place,
+        op_type=issue.place.op_type,
+        code=issue.code,
+        source="" if issue.source.startswith(f"{issue.place.label}:") else issue.source,
+        form="" if ended else messages.form_of(issue.text, names),
+        text=str(issue),
+    )
+
+
+class _Rung:
+    """What the checks that climb a rung have in common: the request for one model."""
+
+    alters = feeds = True
+
+    def __init__(self, builder: Builder, seed: int = 0) -> None:
+        self.builder, self.seed = builder, seed
+        self.failing: dict[str, Any] | None = None
+
+    def expect(self, failure: Failure) -> None:
+        """Nothing to learn."""
+
+    def _request(self, case: Case, path: Path, total: float = 120.0) -> Request:
+        known = signature(path)
+        given = dict(case.inputs)
+        whole = all(one.name in given or one.default is not None for one in known.inputs)
+        return Request(
+            original=path.absolute(), fixed=path.absolute(), known=known, worker=shared(), exact=False, seed=self.seed,
+            noise={}, shapes={}, given=[given] if whole else None, coarse=half_type(known.model),
+            step=Limits().step, total=total, trt=self.builder.options,
+        )  # fmt: skip
+
+    def environment(self) -> dict[str, str]:
+        """The package and its version."""
+        return {self.builder.choice.package: self.builder.choice.version}
+
+    def seen(self, case: Case, path: Path) -> dict[str, Any]:
+        """Nothing: the engine's outputs stay in its process."""
+        return {}
+
+    def _remember(self, result: RungResult, request: Request) -> None:
+        """The inputs on which it was seen, where they were made."""
+        wrong = [one.feed for one in result.feeds if one.status == "different" and one.feed is not None]
+        self.failing = wrong[0].values(request.known) if wrong else None
+
+
+class TrtNetworkCheck(_Rung):
+    """The network that TensorRT imports, read back and compared with the model. ``failing`` are the inputs that showed
+    the last failure, where they were generated."""
+
+    name = "trt-network"
+
+    def examine(self, case: Case, path: Path) -> Seen:
+        request = self._request(case, path)
+        try:
+            result = network.climb(request)
+        except UsageError as error:
+            return Seen(unknown=str(error))
+        [reading] = result.networks or (None,)
+        if reading is None or not reading.judged:
+            return Seen(unknown=result.reason, cause=result.cause)
+        self._remember(result, request)
+        return Seen(tuple(misread(one) for one in reading.grave))
+
+    def seen(self, case: Case, path: Path) -> dict[str, Any]:
+        """What the imported network computes, in ONNX Runtime."""
+        with tempfile.TemporaryDirectory(prefix="onnxfix-reduce-", ignore_cleanup_errors=True) as folder:
+            return _lifted(self.builder, case, path, Path(folder))
+
+
+def _lifted(builder: Builder, case: Case, path: Path, folder: Path) -> dict[str, Any]:
+    """What the network that TensorRT imports computes: it is read back, and ONNX Runtime runs it."""
+    choice, out = builder.choice, folder / "lifted.onnx"
+    found = lift.attempt(builder.worker, path, out, package=choice.package, timeout=builder.options.timeout)
+    if not found.lifted:
+        return {}
+    given = list(case.inputs)
+    types = {one.name: ONNX_TYPES.get(one.dtype, 0) for one in found.inputs}
+    inputs = partners(given, [one.name for one in found.inputs])
+    names = [one.name for one in found.inputs]
+    feed = {}
+    for name, number in inputs.items():
+        value, elem = case.inputs[name], types[names[number]]
+        feed[names[number]] = value.astype(helper.tensor_dtype_to_np_dtype(elem)) if elem else value
+    outcome = shared("reduction").call(
+        f"{CHILD}:run", timeout=builder.options.timeout, path=str(out), feed=feed
+    )
+    if not outcome.ok or outcome.value.error:
+        return {}
+    outputs = partners(case.outputs, [one.name for one in found.outputs])
+    computed = list(outcome.value.values.values())
+    return {name: computed[number] for name, number in outputs.items()}
+
+
+def misread(one: Misread) -> Failure:
+    """A difference between a model and TensorRT's import of it as a failure."""
+    return Failure("misread", one.kind, one.place, one.place.op_type, text=str(one))
+
+
+class TrtGpuCheck(_Rung):
+    """An engine, executed and compared with the model. The place is not known: cutting finds it."""
+
+    name = "trt-gpu"
+
+    def examine(self, case: Case, path: Path) -> Seen:
+        request = self._request(case, path)
+        try:
+            result = gpu.climb(request)
+        except UsageError as error:
+            return Seen(unknown=str(error))
+        if not result.judged:
+            return Seen(unknown=result.reason, cause=result.cause)
+        self._remember(result, request)
+        if result.status == "passed":
+            return Seen()
+        kinds = dict.fromkeys(
+            (metric.output, kind_of(metric.kind))
+            for feed in result.feeds
+            for metric in feed.metrics
+            if metric.agreement == "different"
+        )
+        if not kinds:  # the engine does not run
+            return Seen((Failure("error", code=result.cause, text=result.reason),))
+        return Seen(
+            tuple(Failure("differs", kind, Place(output=name), text=result.reason) for name, kind in kinds)
+        )
+
+
+# ---------------------------------------------------------------------------------------------------- ONNX Runtime
+
+
+class OrtCheck:
+    """ONNX Runtime with optimizations off: does it load and run the model? On "ort-cuda", its outputs are compared with
+    those of the CPU too. ``step`` is the time limit of a run in seconds."""
+
+    alters = feeds = True
+
+    def __init__(self, name: str, step: float = 300.0, worker: Worker | None = None) -> None:
+        self.name, self.step = name, step
+        self.worker = worker or shared(f"reduction {name}")
+        self._tried, self._missing = False, cast("Missing | None", None)
+
+    def expect(self, failure: Failure) -> None:
+        """Nothing to learn."""
+
+    def environment(self) -> dict[str, str]:
+        """Nothing besides ONNX Runtime itself."""
+        return {}
+
+    def seen(self, case: Case, path: Path) -> dict[str, Any]:
+        """What CUDA computes; nothing for the CPU, whose outputs are the expected ones."""
+        if self.name == "ort-cpu":
+            return {}
+        outcome = self.worker.call(
+            f"{CHILD}:run", timeout=self.step, path=str(path), feed=dict(case.inputs), backend=self.name
+        )
+        return dict(outcome.value.values) if outcome.ok else {}
+
+    def examine(self, case: Case, path: Path) -> Seen:
+        absent = self._absent()
+        if absent is not None:
+            return Seen(unknown=absent.reason, cause=absent.cause)
+        lacking = [one.name for one in case.model.graph.input if one.name not in case.inputs]
+        if lacking:
+            return Seen(unknown=f"there is no value for the input {lacking[0]}")
+        pairs = [(name, name) for name in case.outputs]
+        if self.name == "ort-cpu":
+            outcome = self.worker.call(
+                f"{CHILD}:run", timeout=self.step, path=str(path), feed=dict(case.inputs)
+            )
+        else:
+            outcome = self.worker.call(
+                f"{CHILD}:compared", timeout=self.step, path=str(path), other=str(path), feed=dict(case.inputs),
+                feed_other=dict(case.inputs), pairs=pairs, backend=self.name,
+            )  # fmt: skip
+        if outcome.status in ("crash", "timeout"):
+            return Seen((Failure(outcome.status, text=outcome.message),))
+        if not outcome.ok:
+            return Seen(unknown=outcome.message, cause="memory" if outcome.status == "memory" else "fault")
+        found: Ran | Compared = outcome.value
+        return self._seen(found, case)
+
+    def _absent(self) -> Missing | None:
+        """Why there is no CUDA here; None where there is, and on the CPU."""
+        if self.name == "ort-cuda" and not self._tried:
+            self._tried = True
+            self._missing = cuda.unavailable(self.worker, self.step)
+        return self._missing
+
+    def _seen(self, found: Ran | Compared, case: Case) -> Seen:
+        ran = found if isinstance(found, Ran) else found.second if not found.first.error else found.first
+        if ran.lacking:
+            return Seen(unknown=ran.error, cause=cause_of(ran.error))
+        if ran.error and isinstance(found, Compared) and found.first.error:
+            return Seen(unknown=f"ONNX Runtime does not run the model on the CPU either: {ran.error}")
+        if ran.error:
+            return Seen((trouble(ran, case),))
+        return Seen(differing(found) if isinstance(found, Compared) else ())
+
+
+def trouble(ran: Ran, case: Case) -> Failure:
+    """An error of ONNX Runtime as a failure."""
+    graph = case.model.graph
+    operator, inner = _innermost(ran.error, graph)
+    place = place_of(node_of(ran.error, graph), graph)
+    if inner is not None and inner.output and place.output not in inner.output:
+        place = Place((place.output,), inner.name, inner.op_type, inner.output[0])
+    names = labels(case) | {operator}
+    form = messages.form_of(ort_messages.reason(ort_messages.without_status(ran.error)), names)
+    kind: Kind = "refused" if ran.stage == "load" else "error"
+    return Failure(kind, ran.stage, place, operator, ran.status, form=form, text=ran.error)
+
+
+def _innermost(text: str, graph: GraphProto) -> tuple[str, NodeProto | None]:
+    """The operator that an error is about, and the node where its name is one of the model's."""
+    running = ort_messages.node(text)
+    clues = ort_messages.clues(text)
+    operator = running[0] if running is not None else next(iter(clues.operators), "")
+    named = [one for one in walk.nodes(graph.node) if one.name and one.name in clues.names]
+    if named and not operator:
+        operator = named[0].op_type
+    return operator, named[0] if len(named) == 1 else None
+
+
+def differing(found: Compared) -> tuple[Failure, ...]:
+    """What differs, as failures."""
+    return tuple(
+        Failure(
+            "differs", kind_of(one.kind), Place(output=one.output), text=f"output {one.output} {one.reason}"
+        )
+        for one in found.differences
+    )
+
+
+def kind_of(difference: str) -> str:
+    """What differs: numbers that are wrong and those that are not finite count as one."""
+    return "values" if difference in ("values", "special") else difference

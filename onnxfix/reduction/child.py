@@ -1,0 +1,127 @@
+"""The sandbox's side of a reduction: runs models in ONNX Runtime. Every function is called through the sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onnxfix import backends
+from onnxfix._child import NO_MEMORY
+from onnxfix.backends import ort_messages
+from onnxfix.sandbox import one_line
+from onnxfix.verification.compare.compare import compare
+from onnxfix.verification.compare.noise import shaken
+from onnxfix.verification.readback.child import aligned
+
+_WORDS = 1500
+#: How many times as far as the truth moves by rounding, and how many units in the last place of its largest value, the
+#: other side may be off where both run the same kernels.
+_WOBBLES, _UNITS = 8.0, 8.0
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The outputs of a model by name, or the ``error``, with ONNX Runtime's ``status`` (FAIL, INVALID_ARGUMENT, ...).
+    ``stage`` is "load" or "run". ``lacking``: the backend cannot do this, which proves nothing about the model."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+    status: str = ""
+    stage: str = ""
+    lacking: bool = False
+
+
+def run(path: str, feed: Mapping[str, Any], backend: str = "ort-cpu", moved: bool = False) -> Ran:
+    """Load the model file and run it once; ``moved`` moves every floating-point input by one rounding first."""
+    stage = "load"
+    try:
+        session = backends.load(backend, path)
+        stage = "run"
+        given = {name: _typed(value) for name, value in (shaken(feed) if moved else feed).items()}
+        return Ran(dict(zip(session.outputs, session.run(given), strict=True)))
+    except Exception as error:
+        text = str(error)
+        unable = (backends.Unsupported, backends.Broken, MemoryError)
+        lacking = isinstance(error, unable) or bool(NO_MEMORY.search(text))
+        return Ran({}, one_line(error, _WORDS), ort_messages.status(text), stage, lacking)
+
+
+def _typed(value: Any) -> Any:
+    return np.asarray(value, object) if isinstance(value, np.ndarray) and value.dtype.kind in "US" else value
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An output that differs, and in what ("values", "special", "shape", "dtype", ...); ``reason`` is for people."""
+
+    output: str
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What two models computed, and what differs. ``first`` and ``second`` are how each ran."""
+
+    first: Ran
+    second: Ran = field(default_factory=Ran)
+    differences: tuple[Difference, ...] = ()
+
+
+def compared(
+    path: str,
+    other: str,
+    feed: Mapping[str, Any],
+    feed_other: Mapping[str, Any],
+    pairs: Sequence[tuple[str, str]],
+    backend: str = "ort-cpu",
+) -> Compared:
+    """Run the model on the CPU and the other one with ``backend``, and compare outputs by pairs of names.
+
+    Where both run on the CPU they are held to rounding: what the model itself moves by when its inputs are moved, and
+    units in the last place. With another backend, whose kernels add in another order, to the tolerance of the type.
+    """
+    first = run(path, feed)
+    if first.error:
+        return Compared(first)
+    second = run(other, feed_other, backend)
+    if second.error:
+        return Compared(first, second)
+    moved = run(path, feed, moved=True)
+    found = []
+    for name, partner in pairs:
+        a, b, c = first.values.get(name), second.values.get(partner), moved.values.get(name)
+        found += _differences(name, a, b, a if c is None else c, strict=backend == "ort-cpu")
+    return Compared(first, second, tuple(found))
+
+
+def _differences(name: str, a: Any, b: Any, moved: Any, *, strict: bool) -> list[Difference]:
+    noise = max((one.max_abs for one in compare(name, a, moved, exact=False)), default=0.0)
+    if not strict:
+        metrics = compare(name, *aligned(a, b), exact=False, noise=noise)
+        return [Difference(name, one.kind, one.reason) for one in metrics if one.agreement == "different"]
+    found = []
+    for one in compare(name, a, b, exact=True):
+        if one.agreement != "different":
+            continue
+        unit = _unit(a)
+        allowed = _WOBBLES * noise + _UNITS * unit * one.scale
+        if unit and one.kind == "values" and not one.special and one.max_abs <= allowed:
+            continue
+        kind = "special" if one.special else one.kind
+        far = f", by up to {one.max_abs:.3g} of {one.scale:.3g}" if kind == "values" else ""
+        found.append(Difference(name, kind, f"{one.reason}{far}"))
+    return found
+
+
+def _unit(value: Any) -> float:
+    """Relative rounding of the type; 0 for integers."""
+    import ml_dtypes  # lazy: only where values differ
+
+    dtype = getattr(value, "dtype", None)
+    if dtype is None or "float" not in dtype.name:
+        return 0.0
+    return float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]

@@ -1,0 +1,107 @@
+"""A command of the user's as a check: it fails where it ends with the same exit code as on the whole model."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnxfix.errors import UsageError
+from onnxfix.reduction.case import Case
+from onnxfix.reduction.records import Failure, Seen
+
+MODEL, INPUTS = "{}", "{inputs}"
+_TAIL = 2000  # characters of output that are kept
+_NOT_STARTED = (126, 127)  # exit codes of a shell that cannot execute the command
+
+
+class CommandCheck:
+    """``command`` with the path of the model in place of ``{}``, and that of its inputs (.npz) for ``{inputs}``, run by
+    the shell in the folder where onnxfix was started.
+
+    Exit code 0 passes. ``match`` is a regular expression that the output must contain too. ``timeout`` is in seconds;
+    a command that takes longer fails with the kind "timeout".
+
+    Raises:
+        UsageError: the command has no ``{}``, or ``match`` is no regular expression.
+    """
+
+    alters = True
+
+    def __init__(self, command: str, match: str = "", timeout: float = 300.0) -> None:
+        if MODEL not in command:
+            raise UsageError(f"--check {command!r}: the command needs {{}} where the model's path goes")
+        try:
+            self.pattern = re.compile(match) if match else None
+        except re.error as error:
+            raise UsageError(f"--match {match!r}: not a regular expression: {error}") from None
+        self.command, self.timeout, self.name = command, timeout, command
+        self.feeds = INPUTS in command
+
+    def expect(self, failure: Failure) -> None:
+        """Nothing to learn."""
+
+    def seen(self, case: Case, path: Path) -> dict[str, Any]:
+        """Only the user knows what the command computes."""
+        return {}
+
+    def environment(self) -> dict[str, str]:
+        """Only the user knows what the command runs."""
+        return {}
+
+    def examine(self, case: Case, path: Path) -> Seen:
+        inputs = path.with_name("inputs.npz")
+        if self.feeds:
+            with inputs.open("wb") as stream:
+                np.savez(stream, allow_pickle=False, **arrays_of(case.inputs))
+        code, output = self._run(filled(self.command, path, inputs))
+        if code is None:
+            return Seen((Failure("timeout", text=f"the command took more than {self.timeout:g} s"),))
+        tail = " ".join(output.split()[-60:])
+        if code in _NOT_STARTED:
+            return Seen(unknown=f"the command cannot be executed: {tail}")
+        if code == 0 or (self.pattern is not None and not self.pattern.search(output)):
+            return Seen()
+        text = f"exit code {code}{f': {tail}' if tail else ''}"
+        return Seen((Failure("exit", code=str(code), text=text),))
+
+    def _run(self, line: str) -> tuple[int | None, str]:
+        """Exit code (None: the time limit) and output of a shell command; what it started ends with it."""
+        process = subprocess.Popen(
+            line, shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            output, _ = process.communicate(timeout=self.timeout)
+            return process.returncode, output.decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            return None, ""
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if hasattr(os, "killpg"):
+                    os.killpg(process.pid, signal.SIGKILL)
+                else:
+                    process.kill()
+            process.wait()
+
+
+def filled(command: str, model: Path | str, inputs: Path | str) -> str:
+    """The command with both paths, quoted for the shell."""
+    return command.replace(INPUTS, shlex.quote(str(inputs))).replace(MODEL, shlex.quote(str(model)))
+
+
+def arrays_of(values: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """The tensors among values, as .npz can hold them: texts in numpy's own type; no sequences."""
+    return {
+        name: value.astype(str) if value.dtype.kind == "O" else value
+        for name, value in values.items()
+        if isinstance(value, np.ndarray)
+    }

@@ -1,0 +1,155 @@
+"""Fewer nodes: the place of the failure alone, then halves from either end, then any group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import GraphProto
+
+from onnxfix import walk
+from onnxfix.reduction import case as cases
+from onnxfix.reduction.search import Reducer
+
+_RINGS = (0, 1, 2, 4, 8)
+_GROUPS = 256
+"""Nodes from which on single ones are not tried: groups that cannot be removed would be too many."""
+
+
+def shrink(reducer: Reducer) -> bool:
+    """All of it, until nothing more can be removed. Returns whether anything was."""
+    before = reducer.case.count
+    by_outputs(reducer)
+    by_halves(reducer)
+    by_groups(reducer)
+    by_outputs(reducer)
+    return reducer.case.count < before
+
+
+def by_place(reducer: Reducer) -> bool:
+    """The node that the failure names, alone or with its neighbors."""
+    place = reducer.failure.place
+    outer = place.around.output if place.around is not None else ""
+    graph = reducer.case.model.graph
+    start = node_at(graph, outer) if outer else node_at(graph, place.output)
+    if start is None and 0 <= place.index < len(graph.node):
+        start = place.index
+    if start is None:
+        return False
+    for kept in _around(graph, start):
+        what = "the failing node and others" if len(kept) > 1 else "the failing node"
+        if _taken(reducer, kept, what if reducer.place else "what leads to the output that differs"):
+            return True
+    return False
+
+
+def node_at(graph: GraphProto, output: str) -> int | None:
+    """Position of the node that computes a value, or that holds the node that does; None where there is none."""
+    if not output:
+        return None
+    for number, node in enumerate(graph.node):
+        if output in node.output:
+            return number
+    inside = (
+        n for n, node in enumerate(graph.node) if any(output in one.output for one in walk.nodes([node]))
+    )
+    return next(inside, None)
+
+
+def _around(graph: GraphProto, start: int) -> Iterator[set[int]]:
+    """Sets of nodes: within so many steps upstream, then both ways."""
+    made = cases.producers(graph)
+    reads = [{made[name] for name in cases.reads_of(node) if name in made} for node in graph.node]
+    readers: list[set[int]] = [set() for _ in reads]
+    for number, sources in enumerate(reads):
+        for source in sources:
+            readers[source].add(number)
+    for radius in _RINGS:
+        up = _reach(start, radius, reads)
+        yield up
+        if radius:
+            yield up | _reach(start, radius, readers)
+    everything = cases.upstream(graph, graph.node[start].output)
+    yield everything
+
+
+def _reach(start: int, radius: int, edges: list[set[int]]) -> set[int]:
+    found, frontier = {start}, {start}
+    for _ in range(radius):
+        frontier = {other for one in frontier for other in edges[one]} - found
+        found |= frontier
+    return found
+
+
+def by_outputs(reducer: Reducer) -> bool:
+    """Fewer outputs, and the nodes alone that they depend on."""
+    before = reducer.case
+    place = reducer.failure.place
+    wanted = [name for name in reducer.case.outputs if name in (place.output, place.label)]
+    for names in (wanted, *([name] for name in reducer.case.outputs[:16])):
+        if names and len(reducer.case.outputs) > 1 and _only(reducer, names):
+            return True
+    size = len(reducer.case.outputs) // 2
+    while size:
+        outputs = reducer.case.outputs
+        groups = (outputs[start : start + size] for start in range(0, len(outputs), size))
+        tried = (_only(reducer, [one for one in outputs if one not in group]) for group in groups)
+        if len(outputs) < 2 or not any(tried):
+            size //= 2
+    return reducer.case is not before
+
+
+def _only(reducer: Reducer, names: list[str]) -> bool:
+    if not names or set(names) == set(reducer.case.outputs):
+        return False
+    kept = cases.upstream(reducer.case.model.graph, names)
+    return _taken(reducer, kept, "fewer outputs", outputs=names)
+
+
+def by_halves(reducer: Reducer) -> bool:
+    """Cut off the beginning, or the end, in parts that get smaller: half of the nodes first."""
+    before = reducer.case
+    changed = True
+    while changed:
+        changed = False
+        for front in (False, True):
+            size = len(reducer.case.model.graph.node) // 2
+            while size:
+                count = len(reducer.case.model.graph.node)
+                kept = set(range(size, count)) if front else set(range(count - size))
+                if kept and _taken(reducer, kept, "without the beginning" if front else "without the end"):
+                    changed = True
+                    size = min(size, len(reducer.case.model.graph.node) // 2)
+                else:
+                    size //= 2
+    return reducer.case is not before
+
+
+def by_groups(reducer: Reducer) -> bool:
+    """Leave out groups of neighboring nodes, in parts that get smaller."""
+    before = reducer.case
+    size = len(reducer.case.model.graph.node) // 2
+    while size:
+        start, removed = 0, False
+        while start < len(reducer.case.model.graph.node):
+            count = len(reducer.case.model.graph.node)
+            kept = set(range(count)) - set(range(start, start + size))
+            if kept and _taken(reducer, kept, "without some nodes"):
+                removed = True
+            else:
+                start += size
+        count = len(reducer.case.model.graph.node)
+        if not removed or size == 1:
+            size = size // 2 if size > 1 or not removed else 0
+        size = min(size, count // 2) if count > 1 else 0
+        if size and count // size > _GROUPS:
+            break
+    return reducer.case is not before
+
+
+def _taken(reducer: Reducer, kept: set[int], what: str, outputs: list[str] | None = None) -> bool:
+    """Try these nodes alone; again with all computed tensors as inputs where the first has initializers instead."""
+    strict = reducer.part(kept, outputs=outputs or ())
+    if reducer.attempt(strict, what):
+        return True
+    loose = reducer.part(kept, outputs=outputs or (), loose=True)
+    return reducer.attempt(loose, what)

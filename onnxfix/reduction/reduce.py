@@ -1,0 +1,41 @@
+"""The whole of a reduction: one case after the other, from large cuts to small ones."""
+
+from __future__ import annotations
+
+from onnxfix.reduction import bodies, inline, nodes, trim
+from onnxfix.reduction.search import OutOfTime, Reducer
+
+_ROUNDS = 4
+
+
+def reduce(reducer: Reducer) -> bool:
+    """Reduce the reducer's case in place. Returns whether the search came to its end; False: it was interrupted, or ran
+    out of time, and the case is the smallest so far."""
+    try:
+        _search(reducer)
+    except (KeyboardInterrupt, OutOfTime):
+        return False
+    return True
+
+
+def _search(reducer: Reducer) -> None:
+    if not nodes.by_place(reducer):
+        nodes.by_outputs(reducer)
+    if reducer.alters:
+        trim.static(reducer)
+        trim.constants(reducer)
+    nodes.by_place(reducer)
+    for _ in range(_ROUNDS):
+        changed = nodes.shrink(reducer)
+        if reducer.alters:
+            changed |= inline.opened(reducer) or bodies.shrink(reducer)
+        if not changed:
+            break
+    if reducer.alters:
+        trim.cleaned(reducer)
+        trim.sizes(reducer)
+        trim.weights(reducer)
+        trim.attributes(reducer)
+        nodes.shrink(reducer)
+        trim.cleaned(reducer)
+    trim.declared(reducer)

@@ -1,0 +1,253 @@
+"""Simpler parts of the same nodes: constants as initializers, static and smaller shapes, zeros for weights, attributes
+at their defaults, and nothing that is not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, defs
+
+from onnxfix import walk
+from onnxfix.files import tensors
+from onnxfix.reduction import case as cases
+from onnxfix.reduction.case import Case
+from onnxfix.reduction.search import Reducer
+
+_LARGEST = 64 << 20  # bytes of a tensor that is looked at
+_TRIES = 64  # sizes, weights and attributes that are tried, of each
+
+
+def constants(reducer: Reducer) -> bool:
+    """Constant nodes of the main graph become initializers."""
+    model = reducer.case.copy()
+    graph = model.graph
+    place, left = reducer.failure.place.label, []
+    for node in graph.node:
+        array = tensors.constant_node_array(node, None, _LARGEST) if node.op_type == "Constant" else None
+        if array is None or not node.output or node.output[0] == place or array.dtype.kind == "O":
+            left.append(node)
+        else:
+            graph.initializer.append(cases.tensor_of(node.output[0], np.asarray(array)))
+    if len(left) == len(graph.node):
+        return False
+    cases.refill(graph.node, left)
+    results = {info.name for info in graph.output}
+    if not left or results & {tensor.name for tensor in graph.initializer}:
+        return False
+    return reducer.attempt(reducer.case.with_model(model), "constants as initializers")
+
+
+def static(reducer: Reducer) -> bool:
+    """All inputs get the shapes of their values. Where that loses the failure, symbolic sizes are kept from here on."""
+    model = reducer.case.copy()
+    dynamic = False
+    for info in model.graph.input:
+        value = reducer.case.inputs.get(info.name)
+        before = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+        if isinstance(value, np.ndarray) and before != list(value.shape):
+            dynamic = True
+            info.CopyFrom(cases.info_of(info.name, value))
+    if not dynamic:
+        return False
+    del model.graph.value_info[:]
+    for info in model.graph.output:
+        _open(info)
+    done = reducer.attempt(reducer.case.with_model(model), "static shapes")
+    reducer.dynamic = not done
+    return done
+
+
+def _open(info: ValueInfoProto) -> None:
+    """Leave all sizes of a declaration open, but not its rank."""
+    for dim in info.type.tensor_type.shape.dim:
+        dim.ClearField("value")
+
+
+def declared(reducer: Reducer) -> bool:
+    """Outputs get the types and shapes that they have when the model is run."""
+    if not reducer.runs:
+        return False
+    ran = reducer.values.run(reducer.case)
+    model = reducer.case.copy()
+    for info in model.graph.output:
+        if isinstance(ran.values.get(info.name), np.ndarray):
+            info.CopyFrom(cases.info_of(info.name, ran.values[info.name]))
+    changed = model != reducer.case.model
+    return changed and reducer.attempt(reducer.case.with_model(model), "declared outputs")
+
+
+def cleaned(reducer: Reducer) -> bool:
+    """Without what nothing reads: initializers, inputs, declarations, metadata, imports of domains."""
+    before = reducer.case
+    for keep_stored in (False, True):
+        model = reducer.case.copy()
+        _clean(model, keep_stored=keep_stored)
+        if model == reducer.case.model or reducer.attempt(reducer.case.with_model(model), "nothing unused"):
+            break
+    return reducer.case is not before
+
+
+def _clean(model: ModelProto, *, keep_stored: bool) -> None:
+    graph = model.graph
+    del graph.value_info[:]
+    del model.metadata_props[:]
+    for name in ("doc_string", "producer_name", "producer_version", "domain"):
+        model.ClearField(name)
+    graph.ClearField("doc_string")
+    for node in walk.model_nodes(model):
+        node.ClearField("doc_string")
+        if "metadata_props" in node.DESCRIPTOR.fields_by_name:
+            node.ClearField("metadata_props")
+    used = {cases.domain_of(node.domain) for node in walk.model_nodes(model)} | {""}
+    cases.refill(
+        model.opset_import, [one for one in model.opset_import if cases.domain_of(one.domain) in used]
+    )
+    if not keep_stored:
+        read = {name for node in graph.node for name in walk.reads(node)} | {
+            info.name for info in graph.output
+        }
+        cases.refill(graph.initializer, [one for one in graph.initializer if one.name in read])
+        cases.refill(graph.input, [info for info in graph.input if info.name in read])
+
+
+# --------------------------------------------------------------------------------------------------------- shapes
+
+
+def sizes(reducer: Reducer) -> bool:
+    """Smaller dimensions: each size is replaced everywhere, in inputs, weights and the shapes that nodes read."""
+    before = reducer.case
+    for size in sorted(_sizes(reducer.case), reverse=True)[:_TRIES]:
+        for smaller in _smaller(size):
+            if reducer.attempt(_resized(reducer.case, size, smaller), f"{smaller} for {size} in shapes"):
+                reducer.values.forget()
+                break
+    return reducer.case is not before
+
+
+def _smaller(size: int) -> Iterator[int]:
+    yield from dict.fromkeys(one for one in (1, 2, 3, 4, 8, size // 4, size // 2) if 0 < one < size)
+
+
+def _sizes(case: Case) -> set[int]:
+    stored = [list(one.dims) for one in case.model.graph.initializer]
+    given = [list(np.shape(value)) for value in case.inputs.values() if isinstance(value, np.ndarray)]
+    return {size for shape in (*stored, *given) for size in shape if size > 1}
+
+
+def _resized(case: Case, size: int, smaller: int) -> Case | None:
+    """The case with one size replaced by another; None where nothing has it that may be cut."""
+    model = case.copy()
+    inputs = {name: _cut(value, size, smaller) for name, value in case.inputs.items()}
+    for info in model.graph.input:
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_value == size:
+                dim.dim_value = smaller
+    for tensor in model.graph.initializer:
+        array = _array(tensor)
+        if array is None:
+            return None
+        new = _cut(array, size, smaller)
+        if cases.makes_shapes(array):
+            new = np.where(new == size, np.asarray(smaller, new.dtype), new).reshape(new.shape)
+        if new.shape != array.shape or not np.array_equal(new, array):
+            tensor.CopyFrom(cases.tensor_of(tensor.name, new))
+    for info in model.graph.output:
+        _open(info)
+    del model.graph.value_info[:]
+    return case.with_model(model, inputs=inputs)
+
+
+def _cut(value: Any, size: int, smaller: int) -> Any:
+    if not isinstance(value, np.ndarray) or size not in value.shape:
+        return value
+    return np.ascontiguousarray(value[tuple(slice(smaller if one == size else None) for one in value.shape)])
+
+
+def _array(tensor: TensorProto) -> np.ndarray[Any, Any] | None:
+    return tensors.to_array(tensor, None, _LARGEST)
+
+
+# ------------------------------------------------------------------------------------------- weights and attributes
+
+
+def weights(reducer: Reducer) -> bool:
+    """Zeros, or ones, in floating-point weights, all at once or one by one; and one weight for several equal ones."""
+    before = reducer.case
+    names = [one.name for one in reducer.case.model.graph.initializer if _is_float(one)][:_TRIES]
+    if not (len(names) > 1 and reducer.attempt(_filled(reducer.case, names, 0.0), "weights of zeros")):
+        for name in names:
+            _ = reducer.attempt(_filled(reducer.case, [name], 0.0), "weights of zeros") or reducer.attempt(
+                _filled(reducer.case, [name], 1.0), "weights of ones"
+            )
+    if reducer.case is not before:
+        reducer.values.forget()
+    reducer.attempt(_merged(reducer.case), "equal weights once")
+    return reducer.case is not before
+
+
+def _is_float(tensor: TensorProto) -> bool:
+    kinds = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+    return tensor.data_type in kinds and tensors.element_count(tensor.dims) > 1
+
+
+def _filled(case: Case, names: list[str], number: float) -> Case | None:
+    model, changed = case.copy(), False
+    for tensor in model.graph.initializer:
+        array = _array(tensor) if tensor.name in names else None
+        if array is not None and not (array == array.dtype.type(number)).all():
+            tensor.CopyFrom(cases.tensor_of(tensor.name, np.full(array.shape, number).astype(array.dtype)))
+            changed = True
+    return case.with_model(model) if changed else None
+
+
+def _merged(case: Case) -> Case | None:
+    model = case.copy()
+    first: dict[bytes, str] = {}
+    names: dict[str, str] = {}
+    results = {info.name for info in model.graph.output}
+    for tensor in model.graph.initializer:
+        plain = TensorProto()
+        plain.CopyFrom(tensor)
+        plain.ClearField("name")
+        kept = first.setdefault(plain.SerializeToString(deterministic=True), tensor.name)
+        if kept != tensor.name and tensor.name not in results:
+            names[tensor.name] = kept
+    if not names:
+        return None
+    for node in walk.nodes(model.graph.node):
+        node.input[:] = [names.get(name, name) for name in node.input]
+    cases.refill(model.graph.initializer, [one for one in model.graph.initializer if one.name not in names])
+    return case.with_model(model)
+
+
+def attributes(reducer: Reducer) -> bool:
+    """Without attributes that have a default value."""
+    before = reducer.case
+    tried = 0
+    for number in range(len(reducer.case.model.graph.node)):
+        for name in [one.name for one in reducer.case.model.graph.node[number].attribute]:
+            if (
+                not _optional(reducer.case.model, reducer.case.model.graph.node[number], name)
+                or tried >= _TRIES
+            ):
+                continue
+            tried += 1
+            model = reducer.case.copy()
+            node = model.graph.node[number]
+            cases.refill(node.attribute, [one for one in node.attribute if one.name != name])
+            if reducer.attempt(reducer.case.with_model(model), "attributes at defaults"):
+                reducer.values.forget()
+    return reducer.case is not before
+
+
+def _optional(model: ModelProto, node: NodeProto, name: str) -> bool:
+    domain = cases.domain_of(node.domain)
+    version = next((one.version for one in model.opset_import if cases.domain_of(one.domain) == domain), 0)
+    try:
+        schema = defs.get_schema(node.op_type, version, domain)
+    except defs.SchemaError:
+        return False
+    found = schema.attributes.get(name)
+    return found is not None and not found.required

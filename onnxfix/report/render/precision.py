@@ -1,0 +1,128 @@
+"""The result of ``precision`` as text and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from onnxfix.lowering.records import Kept, Lowering, Why
+from onnxfix.report.render.lines import Line, line, print_lines
+from onnxfix.report.render.stream import printable
+
+MOST = 10
+"""Kept nodes that are listed as text, without --verbose."""
+
+_NAMES = {"fp16": "float16", "bf16": "bfloat16"}
+_WHY: dict[Why, str] = {
+    "user": "named by --keep",
+    "overflow": "values up to {seen:.3g} leave the type's range",
+    "underflow": "{seen:.2%} of the values that it divides by, or takes a root or logarithm of, become 0",
+    "constant": "a constant becomes 0",
+    "norm": "part of a decomposed norm, whose squares and means leave the type's range",
+    "softmax": "part of a decomposed softmax, whose exponentials leave the type's range",
+    "reduction": "sums may reach {seen:.3g}",
+    "integers": "whole numbers up to {seen:.6g} are not represented",
+    "choice": "{seen:.2%} of what it chooses changes",
+    "not-finite": "gives NaN or infinity",
+    "error": "its error is more than the budget allows",
+    "neighbor": "Casts around it would cost more than it gains",
+    "target": "TensorRT has no such operator in this type",
+    "control-flow": "holds graphs, which stay in float32",
+    "function": "calls a local function, which stays in float32",
+    "domain": "is an operator of another domain",
+    "operator": "its type is not that of its inputs",
+    "schema": "ONNX has no such operator in this type and opset",
+    "kind": "sequences, optionals and maps stay in float32",
+    "unknown": "its types are not known",
+}
+
+
+def reason_of(kept: Kept) -> str:
+    """Why a node is kept, in one sentence."""
+    text = _WHY[kept.why].format(seen=kept.seen if kept.seen is not None else 0.0)
+    return f"{text} ({kept.rule})" if kept.rule else text
+
+
+def precision_json(found: Lowering) -> str:
+    """One document: the fields of ``Lowering``, ``share`` and ``exit_code``; each kept node has ``node``, ``op_type``,
+    ``output`` and ``reason``. In ASCII."""
+    document = _plain(dataclasses.asdict(found))
+    for row, one in zip(document["kept"], found.kept, strict=True):
+        del row["place"]
+        place = one.place
+        row.update(
+            node=place.node or place.output,
+            op_type=place.op_type,
+            output=place.output,
+            reason=reason_of(one),
+        )
+    document["checks"] = [
+        {"name": name, "status": status, "reason": reason} for name, status, reason in found.checks
+    ]
+    document.update(share=found.share, exit_code=found.exit_code)
+    return json.dumps(document, indent=2, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """Without numbers that JSON has not: infinity and NaN become None."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def show_precision(found: Lowering, *, quiet: bool = False, verbose: bool = False) -> None:
+    """Print it to standard output."""
+    print_lines(precision_lines(found, quiet=quiet, verbose=verbose))
+
+
+def precision_lines(found: Lowering, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
+    """The outcome, errors by output, checks, and the nodes in float32 with the reason."""
+    yield line(
+        printable(f"{found.path}: {_outcome(found)}"), style="bold" if not found.exit_code else "bold red"
+    )
+    if quiet:
+        return
+    if found.nodes:
+        yield line(
+            f"  {found.low} of {found.nodes} computing nodes in {_NAMES[found.to]} ({found.share:.0%}), "
+            f"{found.heavy_low} of {found.heavy} products and convolutions; {found.casts} Casts added"
+        )
+    for one in found.outputs:
+        numbers = f"error {one.error:.3g} (rms {one.rms:.3g}), scale {one.scale:.3g}"
+        yield line(printable(f"  output {one.name}  {numbers}"))
+    for name, status, reason in found.checks:
+        yield line(printable(f"  {name:<9} {status}: {reason}"))
+    yield from _kept_lines(found, verbose)
+    for note in found.notes:
+        yield line(printable(f"  note: {note}"))
+
+
+def _kept_lines(found: Lowering, verbose: bool) -> Iterator[Line]:
+    if not found.kept:
+        return
+    counts = Counter(one.why for one in found.kept)
+    words = ", ".join(f"{count} {why}" for why, count in counts.most_common())
+    yield line(f"  in float32: {words}")
+    rows = found.kept if verbose else found.kept[:MOST]
+    for one in rows:
+        name = one.place.node or one.place.output
+        yield line(printable(f"    {name} ({one.place.op_type}): {reason_of(one)}"))
+    if len(found.kept) > len(rows):
+        yield line(f"    and {len(found.kept) - len(rows)} more (--verbose)")
+
+
+def _outcome(found: Lowering) -> str:
+    name = _NAMES[found.to]
+    if found.status == "written":
+        return f"{name} within the budget → {found.output}: {found.reason}"
+    if found.status == "met":
+        return f"{name} within the budget; not written: {found.reason}"
+    if found.status == "unknown":
+        return f"could not be measured: {found.reason}"
+    return f"not converted: {found.reason}"

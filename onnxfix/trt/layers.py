@@ -1,0 +1,328 @@
+"""What TensorRT made of each ONNX node: the layers of an engine, by node.
+
+Three sources say it. The imported network has the parser's stamp of a node in each layer's metadata, and the element
+types. The verbose log of a build with detailed profiling verbosity ends with all layers of the engine, each with the
+stamps of the nodes that it computes; that needs no GPU. TensorRT's engine inspector says the same of an engine that can
+be loaded, which needs a GPU.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from onnxfix.place import Place
+from onnxfix.sandbox import Worker, note
+from onnxfix.trt import inspector, messages, tactics
+from onnxfix.trt.build import Run, failed
+from onnxfix.trt.layer_records import EngineLayer, ImportedLayer, LayerTable, NodeLayers, Source
+from onnxfix.trt.log import BuildLog, text_of
+from onnxfix.trt.package import DEFAULT_CAPABILITY, load
+from onnxfix.trt.places import Places
+from onnxfix.trt.records import Profile
+from onnxfix.trt.tactics import Tactics
+
+_INSPECTING = "inspect"  # what the child does once it has built
+#: Kinds of layers that have no kernel of several to choose from: control flow, and copies.
+_PLAIN = ("shape_call", "cjmp", "jmp", "memset", "copy")
+
+
+def attempt(
+    worker: Worker,
+    path: Path | str,
+    *,
+    package: str,
+    compute_capability: str = DEFAULT_CAPABILITY,
+    profiles: Sequence[Profile] | None = None,
+    timeout: float = 300.0,
+    tf32: bool = False,
+    save_engine: str = "",
+    timing_cache: str = "",
+    inspect: bool = False,
+    edit: bool = False,
+    given: Tactics | None = None,
+) -> tuple[LayerTable, Tactics | None]:
+    """Build the model file in a sandbox, and read what became of its nodes; the tactics that were chosen too.
+
+    The arguments are those of ``trt.build.attempt`` and of ``read`` here. Where no engine was built, the table has the
+    build alone.
+
+    Raises:
+        UsageError: the options do not fit the model or this TensorRT.
+        OnnxfixError: a file cannot be written.
+    """
+    request = {
+        "path": str(path),
+        "package": package,
+        "compute_capability": compute_capability,
+        "profiles": tuple(profiles) if profiles is not None else None,
+        "tf32": tf32,
+        "save_engine": save_engine,
+        "timing_cache": timing_cache,
+        "edit": edit,
+        "given": given,
+    }
+    outcome = worker.call(f"{__name__}:read", timeout=timeout, inspect=inspect, **request)
+    reason = ""
+    if (
+        not outcome.ok and outcome.note == _INSPECTING
+    ):  # it was built, and what has the log is worth a second build
+        reason = f"TensorRT's inspector does not read the engine: {outcome.message}"
+        outcome = worker.call(f"{__name__}:read", timeout=timeout, **request)
+    if not outcome.ok:
+        return LayerTable(failed(outcome, package, compute_capability)), None
+    table, chosen = outcome.value
+    return replace(table, unknown=tuple(filter(None, (reason, *table.unknown)))), chosen
+
+
+def read(
+    path: str,
+    *,
+    package: str,
+    compute_capability: str = DEFAULT_CAPABILITY,
+    profiles: Sequence[Profile] | None = None,
+    tf32: bool = False,
+    save_engine: str = "",
+    timing_cache: str = "",
+    inspect: bool = False,
+    edit: bool = False,
+    given: Tactics | None = None,
+) -> tuple[LayerTable, Tactics | None]:
+    """Build an engine and read its layers. Call it in a sandbox.
+
+    Args:
+        path: the ONNX file; for this and what is not named here see ``trt.build.build``.
+        inspect: also ask TensorRT's inspector, which loads the engine and needs a GPU.
+        edit: record the tactics in an editable timing cache. ``given`` are tactics to use, from an earlier build.
+
+    Raises:
+        UsageError: also, this package has no editable timing cache, or does not take the tactics.
+        Exception: as for ``trt.build.build``.
+    """
+    with messages.memory_errors():
+        trt = load(package)
+        editor = (
+            tactics.Editor(trt, package, compute_capability, given) if edit or given is not None else None
+        )
+        cache = Path(timing_cache) if timing_cache and package != "tensorrt-rtx" else None
+        run = Run(trt, path, package, compute_capability, tf32, lambda config: _prepare(run, config, editor))
+        try:
+            build = run.run(profiles, Path(save_engine) if save_engine else None, cache)
+            log = run.received.detail or BuildLog()
+        finally:
+            run.received.detail = None
+        nodes = imported(run.network)
+        places = run.places
+        if not build.accepted:
+            complete = build.stage != "parse"
+            return LayerTable(build, tuple(table(places, nodes, None, complete=complete))), None
+        chosen = editor.collect(log.autotuning) if editor is not None else None
+        (source, listed), unknown = _engine(run, log, inspect)
+        layers = _stamped(listed, log.regions, nodes)
+        rows = table(places, nodes, layers if source else None)
+        return LayerTable(build, tuple(rows), layers, source, log.autotuning, unknown), chosen
+
+
+def _prepare(run: Run, config: Any, editor: tactics.Editor | None) -> None:
+    """Ask for all details of the engine, and listen; this begins anew for each configuration that is tried."""
+    config.profiling_verbosity = run.trt.ProfilingVerbosity.DETAILED
+    run.received.detail = BuildLog()
+    if editor is not None:
+        editor.attach(config)
+
+
+def _engine(
+    run: Run, log: BuildLog, inspect: bool
+) -> tuple[tuple[Source, tuple[EngineLayer, ...]], tuple[str, ...]]:
+    """The engine's layers with their source, and what is not known about them."""
+    listed = log.layers or ()
+    unknown = []
+    if inspect:
+        note(_INSPECTING)
+        inspected, reason = inspector.layers(run.trt, run.log, run.engine)
+        if reason:
+            unknown.append(f"TensorRT's inspector does not read the engine: {reason}")
+        elif not listed:
+            return ("inspector", inspected), ()
+        else:
+            listed = _filled(listed, inspected)
+    if not listed:
+        unknown.append("the build's log does not list the engine's layers")
+        return ("", ()), tuple(unknown)
+    late = sum(not one.tactic and not one.tactic_id and one.kind not in _PLAIN for one in listed)
+    if late:
+        unknown.append(
+            f"{late} of {len(listed)} layers have no tactic yet: it is chosen when the engine is loaded"
+        )
+    return ("log", listed), tuple(unknown)
+
+
+def _filled(listed: Sequence[EngineLayer], inspected: Sequence[EngineLayer]) -> tuple[EngineLayer, ...]:
+    """The layers of the log, with tactics that only the inspector knows."""
+    known = {one.name: one for one in inspected}
+    return tuple(
+        replace(one, tactic=one.tactic or other.tactic, tactic_id=one.tactic_id or other.tactic_id)
+        if (other := known.get(one.name)) is not None
+        else one
+        for one in listed
+    )
+
+
+def imported(network: Any) -> list[ImportedLayer]:
+    """The layers of a network that the parser made for nodes, in order, without constants."""
+    found = []
+    for number in range(network.num_layers):
+        layer = network.get_layer(number)
+        stamps = messages.stamps_in(text_of(partial(getattr, layer, "metadata")))
+        if stamps and layer.type.name != "CONSTANT":
+            name = text_of(partial(getattr, layer, "name"))
+            read_ = [layer.get_input(place) for place in range(layer.num_inputs)]
+            written = [layer.get_output(place) for place in range(layer.num_outputs)]
+            found.append(ImportedLayer(stamps[0], name, layer.type.name, _types(read_), _types(written)))
+    return found
+
+
+def _types(tensors: Iterable[Any]) -> tuple[str, ...]:
+    """The element types of tensors, each once; a tensor that is omitted is None."""
+    return tuple(dict.fromkeys(messages.dtype_of(one.dtype.name) for one in tensors if one is not None))
+
+
+def _stamped(
+    layers: Iterable[EngineLayer], regions: Mapping[str, tuple[str, ...]], nodes: Sequence[ImportedLayer]
+) -> tuple[EngineLayer, ...]:
+    """The layers, those without stamps with what their names say: the log of a region of many nodes, or the names of
+    the network's layers of which they are made."""
+    stamps = {one.name: one.stamp for one in nodes}
+    found = []
+    for layer in layers:
+        said = layer.stamps or regions.get(layer.name, ())
+        if not said and not _is_reformat(layer):
+            said = tuple(stamps[name] for name in messages.joined_in(layer.name, stamps))
+        found.append(replace(layer, stamps=said))
+    return tuple(found)
+
+
+def _is_reformat(layer: EngineLayer) -> bool:
+    return layer.kind == "Reformat"
+
+
+def _reformats(layer: EngineLayer) -> bool:
+    """Whether a layer that TensorRT added writes the tensor that it reads in another layout or type. Before
+    TensorRT-RTX 1.5, layouts are not logged: there, a copy counts as well."""
+    if layer.stamps or layer.kind in _PLAIN or len(layer.inputs) != 1 or len(layer.outputs) != 1:
+        return False
+    (before,), (after,) = layer.inputs, layer.outputs
+    same = (before.dtype, before.layout) == (after.dtype, after.layout)
+    described = " " in before.layout and " " in after.layout
+    return _is_reformat(layer) or (before.dims == after.dims and (not same or not described))
+
+
+def table(
+    places: Places,
+    nodes: Iterable[ImportedLayer],
+    layers: Sequence[EngineLayer] | None,
+    *,
+    complete: bool = True,
+) -> list[NodeLayers]:
+    """Every node of the model once, with what became of it. ``layers`` None: those of the engine are not known;
+    ``complete`` False: the parser did not come to the end."""
+    made: dict[Place, list[ImportedLayer]] = defaultdict(list)
+    for one in nodes:
+        for place in places.of_stamp(one.stamp):
+            made[place].append(one)
+    computed: dict[Place, list[EngineLayer]] = defaultdict(list)
+    nodes_of: dict[str, tuple[Place, ...]] = {}
+    for layer in layers or ():
+        found = [place for stamp in layer.stamps for place in places.of_stamp(stamp)]
+        nodes_of[layer.name] = tuple(dict.fromkeys(found))
+        for place in nodes_of[layer.name]:
+            computed[place].append(layer)
+    added = _Reformats(layers or ())
+    rows = []
+    for place, holds_nodes in places.every_node():
+        row = _imported_row(place, made[place])
+        if not made[place]:
+            row = replace(row, fate="inside" if holds_nodes else "folded" if complete else "unknown")
+        elif layers is not None:
+            row = replace(row, fate="merged")
+        rows.append(_with_layers(row, computed[place], nodes_of, added) if computed[place] else row)
+    return rows
+
+
+def _imported_row(place: Place, made: Sequence[ImportedLayer]) -> NodeLayers:
+    return NodeLayers(
+        place,
+        "unknown",
+        tuple(one.kind for one in made),
+        made[0].inputs if made else (),
+        made[-1].outputs if made else (),
+    )
+
+
+def _with_layers(
+    row: NodeLayers,
+    layers: Sequence[EngineLayer],
+    nodes_of: Mapping[str, tuple[Place, ...]],
+    added: _Reformats,
+) -> NodeLayers:
+    others = [place for layer in layers for place in nodes_of[layer.name] if place != row.place]
+    chosen = [layer.tactic or layer.tactic_id for layer in layers]
+    return replace(
+        row,
+        fate="engine",
+        layers=tuple(layer.name for layer in layers),
+        fused_with=tuple(dict.fromkeys(others)),
+        tactics=tuple(dict.fromkeys(filter(None, chosen))),
+        reformats=tuple(dict.fromkeys(name for layer in layers for name in added.around(layer))),
+    )
+
+
+class _Reformats:
+    """The layers that TensorRT added to change layout or type, by the tensors that they read and write."""
+
+    def __init__(self, layers: Sequence[EngineLayer]) -> None:
+        self._writing: dict[str, list[str]] = defaultdict(list)
+        self._reading: dict[str, list[str]] = defaultdict(list)
+        for layer in layers:
+            if not _reformats(layer):
+                continue
+            for tensor in layer.outputs:
+                self._writing[tensor.name].append(layer.name)
+            for tensor in layer.inputs:
+                self._reading[tensor.name].append(layer.name)
+
+    def around(self, layer: EngineLayer) -> list[str]:
+        """Those whose output the layer reads, or that read its output."""
+        before = [name for tensor in layer.inputs for name in self._writing[tensor.name]]
+        return before + [name for tensor in layer.outputs for name in self._reading[tensor.name]]
+
+
+def layers_by_node(found: LayerTable) -> dict[Place, tuple[str, ...]]:
+    """The names of the engine's layers that compute each node of the model; empty for a node that has none of its own.
+
+    ``Place`` of a node is that of ``Node.at``: two are equal if graph, output, and name are.
+    """
+    return {row.place: row.layers for row in found.nodes}
+
+
+def differing(first: LayerTable, second: LayerTable) -> tuple[Place, ...]:
+    """The nodes for which two engines of one model have other layers: of another kind, with other tactics, fused with
+    other nodes, or with other reformats around them."""
+    ours, theirs = ({layer.name: layer.kind for layer in one.layers} for one in (first, second))
+    other = {row.place: _choice(row, theirs) for row in second.nodes}
+    return tuple(row.place for row in first.nodes if _choice(row, ours) != other.get(row.place))
+
+
+def _choice(row: NodeLayers, kinds: Mapping[str, str]) -> tuple[object, ...]:
+    """What a build chose for a node, given the kinds of layers by name. Names are left out: they count up."""
+    return (
+        row.fate,
+        sorted(kinds.get(name, "") for name in row.layers),
+        sorted(row.tactics),
+        frozenset(row.fused_with),
+        len(row.reformats),
+    )

@@ -1,0 +1,111 @@
+"""``onnxfix reduce``: exit codes, text and JSON, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import onnx
+import pytest
+
+from support import models
+from support.cli import run
+from support.paths import FIXTURES
+from support.patience import PATIENCE
+from support.real_tensorrt import REAL
+
+TANH = "g (float[4] x) => (float[4] y) { a = Exp(x)  t = Tanh(a)  y = Neg(t) }"
+FAILS = "! grep -q Tanh {}"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return models.write(tmp_path / "whole.onnx", TANH)
+
+
+def test_a_reduction_as_text_and_as_json(model: Path, tmp_path: Path) -> None:
+    code, out, err = run("reduce", model, "--check", FAILS, "-o", tmp_path / "a")
+    assert (code, err) == (0, "")
+    assert "1 node of 3 still fails (Tanh" in out
+    assert str(tmp_path / "a") in out
+    code, out, _ = run("reduce", model, "--check", FAILS, "-o", tmp_path / "b", "--format", "json")
+    document = json.loads(out)
+    assert code == document["exit_code"] == 0
+    assert (document["status"], document["nodes_before"], document["nodes_after"]) == ("reduced", 3, 1)
+    assert document["failure"]["kind"] == "exit"
+    assert document["operators"] == ["Tanh"]
+    assert document["complete"]
+
+
+def test_the_folder_is_beside_the_model_by_default(model: Path) -> None:
+    assert run("reduce", model, "--check", FAILS)[0] == 0
+    assert (model.parent / "whole.reduced" / "model.onnx").is_file()
+
+
+def test_nothing_fails(model: Path, tmp_path: Path) -> None:
+    code, out, _ = run("reduce", model, "--check", "true {}", "-o", tmp_path / "a")
+    assert (code, "nothing fails" in out) == (1, True)
+    code, out, _ = run("reduce", model, "--check", "ort-cpu", "-o", tmp_path / "a", "--format", "json")
+    assert (code, json.loads(out)["status"]) == (1, "passes")
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_check_that_cannot_be_run(model: Path, tmp_path: Path) -> None:
+    code, out, _ = run("reduce", model, "--check", "/nowhere/x {}", "-o", tmp_path / "a")
+    assert (code, "could not be run" in out) == (3, True)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--check", "trt-bild"],
+        ["--check", "ort-cpu", "--match", "x"],
+        ["--check", "true {}", "--match", "("],
+        ["--check", "trt-build", "--against", "whole.onnx"],
+        ["--check", "true {}", "-o", "no/such/folder"],
+        ["--check", "true {}", "--resume"],
+        ["--check", "true {}", "--inputs", "whole.onnx"],
+    ],
+)
+def test_mistakes(model: Path, monkeypatch: pytest.MonkeyPatch, given: list[str]) -> None:
+    monkeypatch.chdir(model.parent)
+    code, out, err = run("reduce", "whole.onnx", *given)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_model_that_is_not_there(tmp_path: Path) -> None:
+    assert run("reduce", tmp_path / "none.onnx", "--check", "true {}")[0] == 2
+
+
+def test_ctrl_c_says_so_and_leaves_the_folder(tmp_path: Path) -> None:
+    chain = "  ".join(f"t{n + 1} = {'Tanh' if n == 5 else 'Neg'}(t{n})" for n in range(24))
+    path = models.write(tmp_path / "whole.onnx", f"g (float[4] t0) => (float[4] t24) {{ {chain} }}")
+    folder = tmp_path / "out"
+    check = "sleep 0.4; ! grep -q Tanh {}"
+    command = [sys.executable, "-m", "onnxfix", "reduce", path, "--check", check, "-o", folder]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + PATIENCE
+    while not (folder / "reduction.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (0, "")
+    assert "smallest part so far" in out
+    left = len(onnx.load(folder / "model.onnx").graph.node)
+    assert 1 < left < 24
+    code, out, _ = run("reduce", path, "--check", check, "-o", folder, "--resume")
+    assert (code, "1 node of 24 still fails" in out) == (0, True)
+    done = subprocess.run([sys.executable, folder / "reproduce.py"], timeout=PATIENCE, capture_output=True)
+    assert done.returncode == 1
+
+
+@REAL
+def test_tensorrt(tmp_path: Path) -> None:
+    path = FIXTURES / "trt" / "unknown_operator.onnx"
+    code, out, _ = run("reduce", path, "--check", "trt-build", "-o", tmp_path / "a")
+    assert (code, "Mystery" in out) == (0, True)

@@ -1,0 +1,328 @@
+"""Which tensor of one model corresponds to which of another: exporters, opsets, tools, faults, names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import ModelProto, parser
+
+import onnxfix
+from onnxfix.diagnosis.contents import Reader, content_of
+from onnxfix.diagnosis.fingerprints import error, fingerprint
+from onnxfix.diagnosis.graph import Graph, open_graph
+from onnxfix.diagnosis.matching import match
+from onnxfix.errors import UsageError
+from onnxfix.files import loading
+from support.matched import (
+    FAULTS,
+    PAIRS,
+    Measured,
+    every_value,
+    feed_of,
+    measured,
+    planted,
+    probe_of,
+    read,
+    renamed,
+)
+
+#: A, B, and the least share of floating-point tensors of A and of B that must have a partner.
+EXPORTS = [
+    ("bert.legacy.op11", "bert.legacy.op17", 0.65, 1.0),
+    ("bert.legacy.op17", "bert.dynamo.op20", 0.89, 1.0),
+    ("bert.legacy.op11", "bert.dynamo.op20", 0.58, 1.0),
+    ("llama.legacy.op14", "llama.dynamo.op20", 0.87, 1.0),
+    ("swin.legacy.op13", "swin.dynamo.op18", 0.6, 0.95),
+    ("mixer.legacy.op12", "mixer.dynamo.op18", 0.9, 0.93),
+]
+MODELS = sorted(path.stem for path in PAIRS.glob("*.onnx"))
+
+
+def _graph(text: str) -> Graph:
+    return Graph(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["forth", "back"])
+@pytest.mark.parametrize(("a", "b", "least_a", "least_b"), EXPORTS)
+def test_exports_of_one_module(a: str, b: str, least_a: float, least_b: float, turned: bool) -> None:
+    if turned:
+        a, b, least_a, least_b = b, a, least_b, least_a
+    found = measured(read(a), read(b))
+    assert not found.wrong
+    assert found.share_a >= least_a
+    assert found.share_b >= least_b
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(("a", "b", "least_a", "least_b"), EXPORTS)
+def test_structure_and_weights_alone_are_right_too(a: str, b: str, least_a: float, least_b: float) -> None:
+    found = measured(read(a), read(b), probing=False)
+    assert not found.wrong
+    assert found.share_b >= 0.55
+    assert set(found.found.how.values()) <= {"name", "structure", "weights"}
+
+
+@pytest.mark.parametrize("probing", [True, False], ids=["values", "structure"])
+@pytest.mark.parametrize("name", MODELS)
+def test_other_names_throughout(name: str, probing: bool) -> None:
+    model = read(name)
+    other, names = renamed(model)
+    found = measured(model, other, probing=probing)
+    assert not found.wrong
+    assert min(found.share_a, found.share_b) >= 0.95
+    same = sum(names.get(partner, partner) == theirs for theirs, partner in found.found.pairs.items())
+    assert same >= 0.95 * len(found.found.pairs), "of equal values, those of the same place are paired"
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize(
+    "name", ["bert.legacy.op17", "llama.legacy.op14", "swin.dynamo.op18", "mixer.dynamo.op18"]
+)
+def test_faults_stay_paired_under_other_names(name: str, kind: str) -> None:
+    model = read(name)
+    sound = every_value(model, feed_of(model))
+    tried = 0
+    for which in (0, 2, 5):
+        fault = planted(model, kind, which)
+        if fault is None:
+            continue
+        other, names = renamed(fault[0])
+        found = measured(model, other, sound={names.get(old, old): value for old, value in sound.items()})
+        tried += 1
+        assert not found.wrong
+        assert found.share_a >= 0.94
+        if kind != "removed":
+            assert found.found.pairs[names.get(fault[1], fault[1])] == fault[1]
+    assert tried or (name, kind) in _NO_PLACE
+
+
+_NO_PLACE = {("llama.legacy.op14", "epsilon")}
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("kind", ["weight", "epsilon", "half"])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("bert.legacy.op11", "bert.dynamo.op20"),
+        ("bert.dynamo.op20", "bert.legacy.op17"),
+        ("llama.legacy.op14", "llama.dynamo.op20"),
+        ("swin.legacy.op13", "swin.dynamo.op18"),
+        ("mixer.legacy.op12", "mixer.dynamo.op18"),
+    ],
+)
+def test_faults_in_the_other_export(a: str, b: str, kind: str) -> None:
+    model, other = read(a), read(b)
+    base = measured(model, other)
+    sound = every_value(other, feed_of(other))
+    for which in (0, 2):
+        fault = planted(other, kind, which)
+        if fault is None:
+            continue
+        found = measured(model, fault[0], sound=sound)
+        assert not found.wrong
+        assert found.share_a >= 0.85 * base.share_a
+        if fault[1] in base.found.pairs:
+            assert found.found.pairs[fault[1]] == base.found.pairs[fault[1]]
+
+
+@pytest.mark.parametrize(
+    "name", ["bert.legacy.op11", "llama.legacy.op14", "swin.legacy.op13", "mixer.dynamo.op18"]
+)
+def test_what_onnx_runtime_makes_of_a_model(name: str, tmp_path: Path) -> None:
+    out = tmp_path / "optimized.onnx"
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(out)
+    options.log_severity_level = 4
+    onnxruntime.InferenceSession(str(PAIRS / f"{name}.onnx"), options, providers=["CPUExecutionProvider"])
+    found = measured(read(name), onnx.load(out))
+    assert not found.wrong
+    assert found.share_b >= 0.93
+
+
+@pytest.mark.parametrize("name", ["bert.legacy.op11", "swin.legacy.op13", "mixer.legacy.op12"])
+def test_what_onnxfix_makes_of_a_model(name: str, tmp_path: Path) -> None:
+    out = tmp_path / "fixed.onnx"
+    onnxfix.apply(PAIRS / f"{name}.onnx", out, numeric_fixes=True, verify=False)
+    found = measured(read(name), onnx.load(out))
+    assert not found.wrong
+    assert found.share_b >= 0.99
+
+
+def _crossings(a: Graph, b: Graph, found: Measured) -> int:
+    above = {name: _above(a, name) for name in found.found.pairs.values()}
+    below = {name: _above(b, name) for name in found.found.pairs}
+    return sum(
+        1
+        for theirs, ours in found.found.pairs.items()
+        for upper in below[theirs] & set(found.found.pairs)
+        if ours in above[found.found.pairs[upper]]
+    )
+
+
+def _above(graph: Graph, name: str) -> set[str]:
+    found: set[str] = set()
+    stack = [name]
+    while stack:
+        number = graph.producer.get(stack.pop())
+        for value in graph.reads[number] if number is not None else ():
+            if value not in found:
+                found.add(value)
+                stack.append(value)
+    return found
+
+
+@pytest.mark.parametrize(("a", "b"), [(a, b) for a, b, *_ in EXPORTS[1:4]])
+def test_pairs_never_cross(a: str, b: str) -> None:
+    first, second = read(a), read(b)
+    assert _crossings(Graph(first), Graph(second), measured(first, second)) == 0
+
+
+def test_a_pair_that_would_cross_is_not_made() -> None:
+    a = _graph("agraph (float[2] x) => (float[2] y) { first = Relu(x) second = Relu(first) y = Neg(second) }")
+    b = _graph("agraph (float[2] x) => (float[2] y) { second = Relu(x) first = Relu(second) y = Neg(first) }")
+    assert match(a, b).pairs == {"x": "x", "y": "y", "second": "first", "first": "second"}
+
+
+# --------------------------------------------------------------------------------------------------------- names
+
+
+def test_equal_names_of_other_values_are_not_believed() -> None:
+    a = _graph(
+        'agraph (float[4] x) => (float[4] y) { "1" = Exp(x) "2" = Tanh("1") "3" = Sin("2") y = Neg("3") }'
+    )
+    b = _graph(
+        'agraph (float[4] x) => (float[4] y) { "2" = Exp(x) "3" = Tanh("2") "1" = Sin("3") y = Neg("1") }'
+    )
+    assert match(a, b).pairs == {"x": "x", "2": "1", "3": "2", "1": "3", "y": "y"}
+
+
+def test_a_name_whose_node_computes_something_else_keeps_its_pair() -> None:
+    text = "agraph (float[2,3] x) => (float[2,3] y) {{ a = Exp(x) b = Softmax<axis = {axis}>(a) y = Neg(b) }}"
+    a, b = _graph(text.format(axis=1)), _graph(text.format(axis=0))
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    probe = probe_of(*(every_value(one.proto, {"x": x}) for one in (a, b)))
+    found = match(a, b, probe)
+    assert found.pairs == {name: name for name in "xaby"}
+    assert found.how["b"] == "name"
+
+
+def test_values_find_what_is_built_in_another_way() -> None:
+    a = _graph("agraph (float[8] x) => (float[8] y) { s = Sigmoid(x) m = Mul(x, s) e = Erf(m) y = Neg(e) }")
+    b = _graph(
+        "agraph (float[8] x) => (float[8] y) <float one = {1.0}> "
+        "{ n = Neg(x) e = Exp(n) p = Add(e, one) d = Div(x, p) f = Erf(d) y = Neg(f) }"
+    )
+    x = np.linspace(-2, 2, 8, dtype=np.float32)
+    values = [every_value(one.proto, {"x": x}) for one in (a, b)]
+    assert match(a, b, probe_of(*values)).pairs == {"x": "x", "d": "m", "f": "e", "y": "y"}
+    assert "d" not in match(a, b).pairs
+
+
+def test_a_difference_that_vanishes_is_no_pair() -> None:
+    """The scale before or after the product: the products differ, and all that follows is equal."""
+    inputs = "agraph (float[4,4] q, float[4,4] k) => (float[4,4] y) <float s = {0.125}>"
+    a = _graph(f"{inputs} {{ p = MatMul(q, k) m = Mul(p, s) t = Softmax(m) y = Neg(t) }}")
+    b = _graph(f"{inputs} {{ h = Mul(q, s) r = MatMul(h, k) t = Softmax(r) y = Neg(t) }}")
+    rng = np.random.default_rng(0)
+    feed = {name: rng.standard_normal((4, 4)).astype(np.float32) for name in "qk"}
+    found = match(a, b, probe_of(*(every_value(one.proto, feed) for one in (a, b))))
+    assert found.pairs["r"] == "m"
+    assert "p" not in found.pairs.values()
+
+
+# ----------------------------------------------------------------------------------------------------- interface
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ("agraph (float[2] x, float[2] z) => (float[2] y) { y = Add(x, z) }", "1 inputs and 2"),
+        (
+            "agraph (float[2,2] x) => (float[2] y) { y = ReduceSum<keepdims = 0>(x) }",
+            "input x has rank 1 and 2",
+        ),
+        ("agraph (int64[2] x) => (float[2] y) { y = Cast<to = 1>(x) }", "input x has another type"),
+        ("agraph (float[2] x) => (float[2] y, float[2] z) { y = Neg(x) z = Abs(x) }", "1 outputs and 2"),
+    ],
+)
+def test_interfaces_that_differ_are_refused(other: str, why: str) -> None:
+    a = _graph("agraph (float[2] x) => (float[2] y) { y = Relu(x) }")
+    with pytest.raises(UsageError, match=why):
+        match(a, _graph(other))
+
+
+def test_interfaces_under_other_names_go_by_position() -> None:
+    a = _graph("agraph (float[2] x, float[2] z) => (float[2] y) { y = Sub(x, z) }")
+    b = _graph("agraph (float16[2] u, float16[2] v) => (float16[2] w) { w = Sub(u, v) }")
+    assert match(a, b).pairs == {"u": "x", "v": "z", "w": "y"}
+
+
+# ------------------------------------------------------------------------------------------------------ evidence
+
+
+def test_weights_that_stay_in_their_file_are_the_same_weights(tmp_path: Path) -> None:
+    """Embedded, left in the file by a token, and as external data."""
+    array = np.random.default_rng(0).standard_normal((400, 300)).astype(np.float32)
+    model = ModelProto()
+    model.CopyFrom(_graph("agraph (float[N,400] x) => (float[N,300] y) { y = MatMul(x, w) }").proto)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(array, "w"))
+    onnx.save(model, tmp_path / "inside.onnx")
+    onnx.save(model, tmp_path / "outside.onnx", save_as_external_data=True, location="outside.data")
+    loaded = loading.load(tmp_path / "inside.onnx")
+    assert len(loaded.proto.graph.initializer[0].raw_data) < 100
+    expected = content_of(array)
+    for proto in (model, loaded.proto, onnx.load(tmp_path / "outside.onnx", load_external_data=False)):
+        reader = Reader(str(tmp_path))
+        assert reader.content(proto.graph.initializer[0]) == expected
+        reader.close()
+    assert content_of(np.ascontiguousarray(array.T)).key == expected.turned != expected.key
+    assert content_of(array.astype(np.float16)).key == expected.key
+    assert content_of(1.01 * array).key != expected.key
+
+
+def test_a_missing_file_of_weights_is_no_error_here(tmp_path: Path) -> None:
+    array = np.ones((300, 200), np.float32)
+    model = ModelProto()
+    model.graph.initializer.append(onnx.numpy_helper.from_array(array, "w"))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="gone.data")
+    (tmp_path / "gone.data").unlink()
+    proto = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    assert Reader(str(tmp_path)).content(proto.graph.initializer[0]) is None
+
+
+def test_a_mask_does_not_hide_a_difference() -> None:
+    x = np.linspace(0, 1, 32, dtype=np.float32)
+    masked: Any = np.where(np.arange(32) % 2, np.float32(-3e38), x)
+    other = np.where(np.arange(32) % 2, np.float32(-3e38), x + np.float32(0.01))
+    found = error(fingerprint(masked), fingerprint(other))
+    assert found is not None
+    assert 0.005 < found < 1
+
+
+def test_the_graph_of_a_file_is_matched(tmp_path: Path) -> None:
+    path = PAIRS / "bert.legacy.op17.onnx"
+    other, _ = renamed(onnx.load(path))
+    onnx.save(other, tmp_path / "other.onnx")
+    found = match(open_graph(path), open_graph(tmp_path / "other.onnx"))
+    assert len(found.pairs) > 170
+
+
+def test_one_fault_under_other_names() -> None:
+    model = read("mixer.dynamo.op18")
+    fault = planted(model, "weight", 1)
+    assert fault is not None
+    other, names = renamed(fault[0])
+    found = measured(
+        model, other, sound={names.get(k, k): v for k, v in every_value(model, feed_of(model)).items()}
+    )
+    assert not found.wrong
+    assert found.found.pairs[names.get(fault[1], fault[1])] == fault[1]
+    assert found.share_a == found.share_b == 1.0

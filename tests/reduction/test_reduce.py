@@ -1,0 +1,393 @@
+"""Reductions of models with one failure, and of models with two, for each check that runs on a CPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+
+import onnxfix
+from onnxfix.reduction.records import Reduction
+from onnxfix.sandbox import Worker
+from onnxfix.trt.build import attempt
+from onnxfix.trt.records import Issue
+from support import models
+from support.ort import run
+from support.paths import FIXTURES
+from support.patience import PATIENCE
+from support.real_tensorrt import REAL
+
+REFUSED = sorted((FIXTURES / "trt").glob("*.onnx"))
+
+
+def reduced(tmp_path: Path, model: ModelProto | Path, **options: Any) -> tuple[Reduction, ModelProto]:
+    """Reduce a model; the result and the reduced model, which onnx.checker takes and whose folder reproduces it."""
+    path = model if isinstance(model, Path) else tmp_path / "whole.onnx"
+    if isinstance(model, ModelProto):
+        onnx.save(model, path)
+    folder = tmp_path / "out"
+    found = onnxfix.reduce(path, folder, **options)
+    assert found.status == "reduced", found.reason
+    assert found.complete
+    assert onnxfix.reproduce(folder) is not None
+    return found, onnx.load(folder / "model.onnx")
+
+
+def operators(model: ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+def refusal(path: Path) -> Issue:
+    """The first of TensorRT's errors."""
+    with Worker() as worker:
+        return attempt(worker, path, package="tensorrt-rtx").errors[0]
+
+
+def fresh(folder: Path) -> int:
+    """Exit code of the folder's program in a process of its own."""
+    done = subprocess.run([sys.executable, folder / "reproduce.py"], timeout=PATIENCE, cwd=folder.parent)
+    return done.returncode
+
+
+def with_uint16(model: ModelProto, at: int) -> ModelProto:
+    """The model with a pair of Casts behind a float tensor, of which TensorRT takes none to uint16."""
+    node = model.graph.node[at]
+    name = node.output[0]
+    node.output[0] = f"{name}.before"
+    casts = [
+        helper.make_node(
+            "Cast", [f"{name}.before"], [f"{name}.wide"], name="planted", to=onnx.TensorProto.UINT16
+        ),
+        helper.make_node("Cast", [f"{name}.wide"], [name], to=onnx.TensorProto.FLOAT),
+    ]
+    for place, one in enumerate(casts):
+        model.graph.node.insert(at + 1 + place, one)
+    return model
+
+
+# ------------------------------------------------------------------------------------------------------- TensorRT
+
+
+@REAL
+@pytest.mark.slow
+@pytest.mark.parametrize("path", REFUSED, ids=lambda path: path.stem)
+def test_what_tensorrt_refuses(tmp_path: Path, path: Path) -> None:
+    found, model = reduced(tmp_path, path, check="trt-build")
+    assert 1 <= found.nodes_after <= 3
+    assert found.nodes_after <= found.nodes_before
+    assert found.failure is not None
+    first = refusal(path)
+    assert (found.failure.op_type, found.failure.code) == (first.place.op_type, first.code)
+    assert len(model.graph.output) >= 1
+
+
+@REAL
+def test_a_refusal_in_a_real_export(tmp_path: Path) -> None:
+    whole = onnx.load(FIXTURES / "bert.legacy.op17.onnx")
+    at = next(
+        n for n, node in enumerate(whole.graph.node) if node.op_type == "LayerNormalization" and n > 100
+    )
+    found, model = reduced(tmp_path, with_uint16(whole, at), check="trt-build")
+    assert operators(model) == ["Cast"]
+    assert found.failure is not None
+    assert found.failure.op_type == "Cast"
+    assert model.graph.node[0].name == "planted"
+    assert found.bytes_after < 1000
+    inputs = np.load(tmp_path / "out" / "inputs.npz")
+    assert [inputs[name].dtype for name in inputs.files] == [np.float32]
+    assert fresh(tmp_path / "out") == 1
+
+
+@REAL
+def test_what_is_repaired_reproduces_no_more(tmp_path: Path) -> None:
+    reduced(tmp_path, FIXTURES / "trt" / "int32_relu.onnx", check="trt-build")
+    model = onnx.load(tmp_path / "out" / "model.onnx")
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    onnx.save(model, tmp_path / "out" / "model.onnx")
+    inputs = dict(np.load(tmp_path / "out" / "inputs.npz"))
+    np.savez(
+        tmp_path / "out" / "inputs.npz", **{name: one.astype(np.float32) for name, one in inputs.items()}
+    )
+    assert onnxfix.reproduce(tmp_path / "out") is None
+    assert fresh(tmp_path / "out") == 0
+
+
+@REAL
+def test_another_refusal_on_the_way_is_not_taken(tmp_path: Path) -> None:
+    """TensorRT names the Relu first; the Cast to uint16 before it is refused as well, and so is the second Relu."""
+    text = """g (int32[4] x, float[4] f) => (int32[4] y, int32[4] z) {
+        n = Neg(x)  y = Relu(n)  m = Abs(y)  u = Cast<to = 4>(m)  c = Cast<to = 6>(u)  z = Relu(c) }"""
+    found, model = reduced(tmp_path, models.model(text), check="trt-build")
+    wanted = refusal(tmp_path / "whole.onnx").place
+    assert operators(model) == [wanted.op_type]
+    assert wanted.output in model.graph.node[0].output
+    assert found.failure is not None
+    assert found.failure.place.output == wanted.output
+
+
+@REAL
+def test_a_misread_node(tmp_path: Path) -> None:
+    found, model = reduced(tmp_path, FIXTURES / "misread" / "decoder.onnx", check="trt-network")
+    assert operators(model) == ["ConvTranspose"]
+    assert found.failure is not None
+    assert (found.failure.kind, found.failure.place.node) == ("misread", "decode")
+    expected, seen = (np.load(tmp_path / "out" / f"{name}.npz") for name in ("expected", "seen"))
+    assert expected.files == seen.files == ["upsampled"]
+    assert not np.allclose(expected["upsampled"], seen["upsampled"])
+    assert fresh(tmp_path / "out") == 1
+
+
+IN_A_BRANCH = """g (float[4] x, bool c) => (float[4] y) {
+    a = Exp(x)
+    y = If (c) <
+        then_branch = t () => (float[4] p) { b = Neg(a)  u = Cast<to = 4>(b)  d = Cast<to = 1>(u)  p = Abs(d) },
+        else_branch = e () => (float[4] q) { q = Identity(a) }>
+}"""
+IN_A_LOOP = """g (float[4] x) => (float[4] y) <int64 n = {3}, bool c = {1}> {
+    a = Exp(x)
+    y = Loop (n, c, a) <body = b (int64 i, bool d, float[4] s) => (bool e, float[4] t) {
+        e = Identity(d)  h = Neg(s)  u = Cast<to = 4>(h)  f = Cast<to = 1>(u)  t = Abs(f) }>
+}"""
+IN_A_FUNCTION = """<ir_version: 10, opset_import: ["" : 20, "my" : 1]>
+g (float[4] x) => (float[4] y) { a = Exp(x)  b = my.F(a)  y = Abs(b) }
+<domain: "my", opset_import: ["" : 20]>
+F (p) => (q) { h = Neg(p)  u = Cast<to = 4>(h)  f = Cast<to = 1>(u)  q = Abs(f) }"""
+IN_A_SCAN = """g (float[3,4] x) => (float[3,4] y) {
+    a = Exp(x)
+    y = Scan (a) <num_scan_inputs = 1, body = b (float[4] s) => (float[4] t) {
+        h = Neg(s)  u = Cast<to = 4>(h)  f = Cast<to = 1>(u)  t = Abs(f) }>
+}"""
+
+
+@REAL
+@pytest.mark.parametrize("text", [IN_A_BRANCH, IN_A_LOOP, IN_A_FUNCTION], ids=["If", "Loop", "F"])
+def test_a_refusal_inside(tmp_path: Path, text: str) -> None:
+    found, model = reduced(tmp_path, models.model(text), check="trt-build")
+    assert found.nodes_after == 1
+    assert operators(model) == ["Cast"]
+    assert model.graph.node[0].attribute[0].i == onnx.TensorProto.UINT16
+    assert not model.functions
+
+
+@REAL
+def test_a_refusal_in_the_branch_that_is_not_taken(tmp_path: Path) -> None:
+    inputs = {"x": np.ones(4, np.float32), "c": np.array(False)}
+    _, model = reduced(tmp_path, models.model(IN_A_BRANCH), check="trt-build", inputs=inputs)
+    assert operators(model) == ["Cast"]
+    value = np.load(tmp_path / "out" / "inputs.npz")
+    np.testing.assert_allclose(next(iter(value.values())), -np.exp(1.0), rtol=1e-6)
+
+
+@REAL
+def test_a_refusal_of_what_is_around(tmp_path: Path) -> None:
+    """TensorRT refuses every such Scan, and not what is in it."""
+    _, model = reduced(tmp_path, models.model(IN_A_SCAN), check="trt-build")
+    assert operators(model) == ["Scan"]
+    assert len(model.graph.node[0].attribute[1].g.node or model.graph.node[0].attribute[0].g.node) == 1
+
+
+# ---------------------------------------------------------------------------------------------------- ONNX Runtime
+
+
+BROKEN = """g (float[2,6] x, int64[2] i) => (float[N,M] y, float[2,6] z) {
+    a = Exp(x)  b = Neg(a)  s = Shape(b)  r = Abs(i)  w = Reshape(b, r)  y = Sqrt(w)  z = Relu(b) }"""
+
+
+def test_an_error_of_onnx_runtime(tmp_path: Path) -> None:
+    inputs = {"x": np.ones((2, 6), np.float32), "i": np.array([5, 5])}
+    found, model = reduced(tmp_path, models.model(BROKEN), check="ort-cpu", inputs=inputs)
+    assert operators(model) == ["Reshape"]
+    assert found.failure is not None
+    assert (found.failure.kind, found.failure.op_type) == ("error", "Reshape")
+    # The shape became a constant, with the value that it has in the whole model.
+    [shape] = [numpy_helper.to_array(one) for one in model.graph.initializer]
+    assert set(shape.tolist()) == {5}
+    assert fresh(tmp_path / "out") == 1
+
+
+def scaled(model: ModelProto, name: str, by: float) -> ModelProto:
+    """A copy of the model with one weight scaled."""
+    found = ModelProto()
+    found.CopyFrom(model)
+    tensor = next(one for one in found.graph.initializer if one.name == name)
+    tensor.CopyFrom(numpy_helper.from_array((numpy_helper.to_array(tensor) * by).astype(np.float32), name))
+    return found
+
+
+def test_two_models(tmp_path: Path) -> None:
+    whole = onnx.load(FIXTURES / "gpt2.dynamo.op18.onnx")
+    weight = [one.name for one in whole.graph.initializer if len(one.dims) == 2 and one.data_type == 1][5]
+    onnx.save(scaled(whole, weight, 1.01), tmp_path / "other.onnx")
+    found, model = reduced(tmp_path, whole, check="ort-cpu", against=tmp_path / "other.onnx")
+    assert found.nodes_after == 1
+    assert weight in model.graph.node[0].input
+    other = onnx.load(tmp_path / "out" / "other.onnx")
+    assert operators(other) == operators(model)
+    expected, seen = (np.load(tmp_path / "out" / f"{name}.npz") for name in ("expected", "seen"))
+    [name] = expected.files
+    np.testing.assert_allclose(expected[name] * 1.01, seen[name], rtol=0.5)
+    assert fresh(tmp_path / "out") == 1
+
+
+def test_the_values_are_those_of_the_whole_model(tmp_path: Path) -> None:
+    whole = models.model(
+        "g (float[2,3] x) => (float[2,3] y) { a = Exp(x)  b = Mul(a, w)  y = Neg(b) }",
+        w=np.full((2, 3), 2.0, np.float32),
+    )
+    onnx.save(scaled(whole, "w", 2.0), tmp_path / "other.onnx")
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    _, model = reduced(tmp_path, whole, check="ort-cpu", against=tmp_path / "other.onnx", inputs={"x": x})
+    assert operators(model) == ["Mul"]
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "inputs.npz")["a"], np.exp(x), rtol=1e-6)
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "expected.npz")["b"], 2 * np.exp(x), rtol=1e-6)
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "seen.npz")["b"], 4 * np.exp(x), rtol=1e-6)
+
+
+def test_two_models_whose_truth_values_differ(tmp_path: Path) -> None:
+    """Where only a condition differs, the node that computes it is what is left."""
+    text = """g (float[4] x, float[4] z) => (float[4] y) {
+        a = Exp(x)  c = Less(a, z)  n = Not(c)  w = Where(n, a, x)  y = Neg(w) }"""
+    onnx.save(models.model(text.replace("Less", "LessOrEqual")), tmp_path / "other.onnx")
+    inputs = {"x": np.zeros(4, np.float32), "z": np.ones(4, np.float32)}
+    _, model = reduced(
+        tmp_path, models.model(text), check="ort-cpu", against=tmp_path / "other.onnx", inputs=inputs
+    )
+    assert operators(model) == ["Less"]
+
+
+def test_rounding_is_no_difference(tmp_path: Path) -> None:
+    """The second model adds in another order."""
+    text = "g (float[4096] x) => (float y) <int64[2] s = {64, 64}, int64[1] a = {0}> { SUM }"
+    one = models.model(text.replace("SUM", "y = ReduceSum<keepdims = 0>(x)"))
+    other = models.model(
+        text.replace("SUM", "r = Reshape(x, s)  t = ReduceSum(r, a)  y = ReduceSum<keepdims = 0>(t)")
+    )
+    inputs = {"x": np.random.default_rng(0).normal(1.0, 1.0, 4096).astype(np.float32)}
+    assert run(one, inputs) != run(other, inputs)
+    onnx.save(one, tmp_path / "whole.onnx")
+    onnx.save(other, tmp_path / "other.onnx")
+    paths = tmp_path / "whole.onnx", tmp_path / "out"
+    found = onnxfix.reduce(*paths, check="ort-cpu", against=tmp_path / "other.onnx", inputs=inputs)
+    assert found.status == "passes"
+
+
+def test_two_models_that_agree(tmp_path: Path) -> None:
+    path = FIXTURES / "mixed_precision.legacy.op17.onnx"
+    found = onnxfix.reduce(path, tmp_path / "out", check="ort-cpu", against=path)
+    assert (found.status, found.exit_code) == ("passes", 1)
+    assert not (tmp_path / "out").exists()
+
+
+# -------------------------------------------------------------------------------------------------------- commands
+
+
+#: Names of operators stand in the file as they are.
+COMMAND = (
+    "grep -q Softmax {} && grep -q Erf {} && exit 7;"
+    " grep -q Tanh {} && echo the tanh is wrong && exit 3;"
+    " grep -q Sqrt {} && exit 4; exit 0"
+)
+TANH = "g (float[4] x) => (float[4] y) { a = Exp(x)  s = Sqrt(a)  t = Tanh(s)  y = Neg(t) }"
+
+
+def test_a_command(tmp_path: Path) -> None:
+    found, model = reduced(tmp_path, models.model(TANH), check=COMMAND)
+    assert operators(model) == ["Tanh"]  # without it, Sqrt fails with another exit code
+    assert found.failure is not None
+    assert found.failure.code == "3"
+    assert fresh(tmp_path / "out") == 1
+    found, model = reduced(tmp_path, models.model(TANH), check=COMMAND, match="tanh is wrong")
+    assert operators(model) == ["Tanh"]
+
+
+def test_a_command_that_needs_two_nodes(tmp_path: Path) -> None:
+    text = """g (float[4] x) => (float[4] y) {
+        a = Exp(x)  e = Erf(a)  b = Neg(e)  c = Abs(b)  d = Softmax(c)  y = Ceil(d) }"""
+    _, model = reduced(tmp_path, models.model(text), check=COMMAND)
+    assert operators(model) == ["Erf", "Softmax"]
+
+
+def test_a_command_whose_output_does_not_match(tmp_path: Path) -> None:
+    path = models.write(tmp_path / "whole.onnx", TANH)
+    found = onnxfix.reduce(path, tmp_path / "out", check=COMMAND, match="no such text")
+    assert found.status == "passes"
+
+
+def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+    path = models.write(tmp_path / "whole.onnx", TANH)
+    found = onnxfix.reduce(path, tmp_path / "out", check="/nowhere/at-all {}")
+    assert (found.status, found.exit_code) == ("unknown", 3)
+
+
+@pytest.mark.parametrize("op", ["If", "Loop", "F", "Scan"])
+def test_values_inside(tmp_path: Path, op: str) -> None:
+    """A command that only fails inside, on a value that only the real run has."""
+    text = {"If": IN_A_BRANCH, "Loop": IN_A_LOOP, "F": IN_A_FUNCTION, "Scan": IN_A_SCAN}[op]
+    text = text.replace("Cast<to = 4>", "Tanh").replace("Cast<to = 1>", "Neg")
+    inputs = {"x": np.full((3, 4) if op == "Scan" else 4, 0.5, np.float32), "c": np.array(True)}
+    inputs = inputs if op == "If" else {"x": inputs["x"]}
+    _, model = reduced(tmp_path, models.model(text), check=COMMAND, inputs=inputs)
+    assert operators(model) == ["Tanh"]
+    [value] = np.load(tmp_path / "out" / "inputs.npz").values()
+    np.testing.assert_allclose(value, np.full(value.shape, -np.exp(0.5), np.float32), rtol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------------ the folder
+
+
+def test_what_is_in_the_folder(tmp_path: Path) -> None:
+    found, model = reduced(tmp_path, models.model(TANH), check=COMMAND)
+    folder = tmp_path / "out"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "model.onnx", "inputs.npz", "expected.npz", "error.txt", "versions.json", "README.md", "reproduce.py",
+        "reduction.json",
+    }  # fmt: skip
+    onnx.checker.check_model(model, full_check=True)
+    assert json.loads((folder / "versions.json").read_text())["onnx"] == onnx.__version__
+    readme = (folder / "README.md").read_text()
+    assert found.command in readme
+    assert all(name in readme for name in names)
+    assert list(np.load(folder / "expected.npz")) == [info.name for info in model.graph.output]
+
+
+def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
+    path = models.write(tmp_path / "whole.onnx", TANH)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "mine.txt").write_text("mine")
+    with pytest.raises(onnxfix.UsageError, match=r"mine\.txt"):
+        onnxfix.reduce(path, folder, check=COMMAND)
+    (folder / "mine.txt").unlink()
+    (folder / "model.onnx").write_text("not ours either")
+    with pytest.raises(onnxfix.UsageError, match=r"model\.onnx"):
+        onnxfix.reduce(path, folder, check=COMMAND)
+    assert (folder / "model.onnx").read_text() == "not ours either"
+
+
+def test_a_folder_of_an_earlier_run_is_replaced(tmp_path: Path) -> None:
+    reduced(tmp_path, models.model(TANH), check=COMMAND)
+    _, model = reduced(tmp_path, models.model(TANH.replace("Exp", "Abs")), check=COMMAND)
+    assert operators(model) == ["Tanh"]
+
+
+def test_external_data_is_embedded(tmp_path: Path) -> None:
+    whole = models.model(
+        "g (float[64,64] x) => (float[64,64] y) { a = MatMul(x, w)  b = Tanh(a)  c = MatMul(b, v)  y = Neg(c) }",
+        w=np.eye(64, dtype=np.float32), v=np.ones((64, 64), np.float32),
+    )  # fmt: skip
+    path = tmp_path / "whole.onnx"
+    onnx.save(whole, path, save_as_external_data=True, location="whole.data", size_threshold=0)
+    both = "! { grep -q MatMul {} && grep -q Tanh {}; }"
+    found, model = reduced(tmp_path, path, check=both)
+    assert sorted(operators(model)) == ["MatMul", "Tanh"]
+    assert not any(one.external_data for one in model.graph.initializer)
+    assert found.bytes_after < 20_000

@@ -1,0 +1,221 @@
+"""The search: interrupts, time limits and resuming, and the parts that do not need a check."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto
+
+import onnxfix
+from onnxfix.place import Place
+from onnxfix.reduction import case as cases
+from onnxfix.reduction import commands, inline
+from onnxfix.reduction.records import Failure, Seen
+from onnxfix.trt import messages
+from support import models
+from support.ort import run
+
+CHAIN = "g (float[4] x) => (float[4] y) { " + "  ".join(
+    [f"t{n} = {'Tanh' if n == 5 else 'Neg'}({'x' if n == 0 else f't{n - 1}'})" for n in range(11)]
+    + ["y = Abs(t10) }"]
+)
+FAILS = "! grep -q Tanh {}"
+Examine = Callable[[Any, Any, Path], Seen]
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, stop: int, error: type[BaseException]) -> None:
+    """Let the check end by ``error`` at its call number ``stop``."""
+    real: Examine = commands.CommandCheck.examine
+    calls = [0]
+
+    def examine(self: Any, case: Any, path: Path) -> Seen:
+        calls[0] += 1
+        if calls[0] == stop:
+            raise error
+        return real(self, case, path)
+
+    monkeypatch.setattr(commands.CommandCheck, "examine", examine)
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    return models.write(tmp_path / "whole.onnx", CHAIN)
+
+
+def test_an_interrupt_leaves_the_smallest_so_far(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        counted(patch, 4, KeyboardInterrupt)
+        found = onnxfix.reduce(whole, folder, check=FAILS)
+    assert (found.status, found.complete, found.exit_code) == ("reduced", False, 0)
+    assert 1 < found.nodes_after < found.nodes_before
+    assert len(onnx.load(folder / "model.onnx").graph.node) == found.nodes_after
+    assert onnxfix.reproduce(folder) is not None
+
+    again = onnxfix.reduce(whole, folder, check=FAILS, resume=True)
+    assert (again.complete, again.nodes_after, again.nodes_before) == (True, 1, 12)
+    assert again.tries < onnxfix.reduce(whole, tmp_path / "other", check=FAILS).tries
+    model = onnx.load(folder / "model.onnx")
+    assert [node.op_type for node in model.graph.node] == ["Tanh"]
+    value = np.load(tmp_path / "other" / "inputs.npz")
+    np.testing.assert_array_equal(np.load(folder / "inputs.npz")["t4"], value["t4"])
+    done = onnxfix.reduce(whole, folder, check=FAILS, resume=True)
+    assert (done.complete, done.tries) == (True, 0)
+
+
+def test_an_interrupt_before_the_failure_is_known_writes_nothing(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted(monkeypatch, 1, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        onnxfix.reduce(whole, tmp_path / "out", check=FAILS)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_process_that_is_killed_can_be_resumed(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    with monkeypatch.context() as patch:
+        counted(patch, 4, Killed)
+        with pytest.raises(Killed):
+            onnxfix.reduce(whole, tmp_path / "out", check=FAILS)
+    found = onnxfix.reduce(whole, tmp_path / "out", check=FAILS, resume=True)
+    assert (found.complete, found.nodes_after) == (True, 1)
+
+
+def test_a_time_limit(whole: Path, tmp_path: Path) -> None:
+    found = onnxfix.reduce(whole, tmp_path / "out", check=FAILS, time_limit=0.0)
+    assert (found.status, found.complete, found.nodes_after) == ("reduced", False, 12)
+
+
+def test_what_cannot_be_resumed(whole: Path, tmp_path: Path) -> None:
+    with pytest.raises(onnxfix.UsageError, match="nothing to go on with"):
+        onnxfix.reduce(whole, tmp_path / "out", check=FAILS, resume=True)
+    onnxfix.reduce(whole, tmp_path / "out", check=FAILS)
+    with pytest.raises(onnxfix.UsageError, match="another model or check"):
+        onnxfix.reduce(whole, tmp_path / "out", check="! grep -q Abs {}", resume=True)
+    other = models.write(tmp_path / "longer.onnx", CHAIN.replace("Abs", "Sqrt"))
+    with pytest.raises(onnxfix.UsageError, match="another model or check"):
+        onnxfix.reduce(other, tmp_path / "out", check=FAILS, resume=True)
+    state = tmp_path / "out" / "reduction.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), "onnxfix": 0}))
+    with pytest.raises(onnxfix.UsageError, match="another version"):
+        onnxfix.reduce(whole, tmp_path / "out", check=FAILS, resume=True)
+
+
+def test_dynamic_shapes_are_kept_where_the_failure_needs_them(tmp_path: Path) -> None:
+    """The command fails as long as the file holds the name of the symbol."""
+    path = models.write(
+        tmp_path / "whole.onnx",
+        "g (float[batch,4] x) => (float[batch,4] y) { a = Exp(x)  b = Tanh(a)  y = Neg(b) }",
+    )
+    check = "! { grep -q Tanh {} && grep -q batch {}; }"
+    found = onnxfix.reduce(path, tmp_path / "out", check=check)
+    assert found.nodes_after == 1
+    model = onnx.load(tmp_path / "out" / "model.onnx")
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+def test_small_weights_and_attributes(tmp_path: Path) -> None:
+    whole = models.model(
+        "g (float[64,32] x) => (float[64,48] y) { y = Gemm<alpha = 0.5, transB = 1>(x, w, c) }",
+        w=np.random.default_rng(0).normal(size=(48, 32)).astype(np.float32), c=np.ones(48, np.float32),
+    )  # fmt: skip
+    onnx.save(whole, tmp_path / "whole.onnx")
+    found = onnxfix.reduce(tmp_path / "whole.onnx", tmp_path / "out", check="! grep -q Gemm {}")
+    model = onnx.load(tmp_path / "out" / "model.onnx")
+    assert found.bytes_after < 250
+    assert [one.name for one in model.graph.node[0].attribute] in ([], ["transB"])
+    onnx.checker.check_model(model, full_check=True)
+
+
+# ---------------------------------------------------------------------------------------------------------- pieces
+
+
+def test_failures_are_the_same_for_one_cause_at_one_place() -> None:
+    one = Failure("refused", "parse", Place(output="a"), "Cast", "INVALID", "x.cpp:1 f", "no *")
+    assert one.same(Failure(**{**vars(one), "text": "other words"}), {})
+    assert one.same(Failure(**{**vars(one), "place": Place(output="call/a")}), {"call/a": "a"})
+    for change in (
+        {"place": Place(output="b")}, {"op_type": "Relu"}, {"code": "X"}, {"source": "x.cpp:2 f"}, {"form": "yes"},
+        {"detail": "build"}, {"kind": "crash"},
+    ):  # fmt: skip
+        assert not one.same(Failure(**{**vars(one), **change}), {})
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "same"),
+    [
+        ("reshaping [2,3,4] to [0,12]", "reshaping [1] to [5,6]", True),
+        ("node_of_y: K is 4000", "node_of_z: K is 17", True),
+        ("y: at least 2 dimensions", "z: at least 2 dimensions", True),
+        ("axis is too large", "axis is too small", False),
+        ("Invalid Node - y", "Invalid Graph - y", False),
+    ],
+)
+def test_the_form_of_a_message(text: str, other: str, same: bool) -> None:
+    names = {"y", "z", "node_of_y", "node_of_z"}
+    assert (messages.form_of(text, names) == messages.form_of(other, names)) is same
+
+
+def inlined(model: ModelProto) -> ModelProto:
+    case = cases.Case(model, {})
+    functions = {cases.key_of(one): one for one in model.functions}
+    while True:
+        calls = [n for n, one in enumerate(case.model.graph.node) if cases.call_of(one) in functions]
+        if not calls:
+            return case.model
+        node = case.model.graph.node[calls[0]]
+        found = inline.function_inlined(case, calls[0], functions[cases.call_of(node)])
+        assert found is not None
+        case = found
+
+
+def test_a_function_with_attributes_subgraphs_and_omitted_inputs_is_inlined() -> None:
+    model = models.model("""<ir_version: 10, opset_import: ["" : 20, "my" : 1]>
+    g (float[4] x, bool c) => (float[4] y, float[4] z) { h = my.F<slope = 0.5>(x, c)  y = my.F(h, c)  z = Neg(x) }
+    <domain: "my", opset_import: ["" : 20]>
+    G (h) => (i) { i = Mul(h, h) }
+    <domain: "my", opset_import: ["" : 20, "my" : 1]>
+    F <slope: float = 0.25> (p, c) => (q) {
+        m = Constant<value = float {3}>()
+        h = LeakyRelu<alpha: float = @slope>(p)
+        i = Clip(h, , m)
+        q = If (c) <then_branch = t () => (r) { r = Add(i, h) }, else_branch = e () => (s) { s = my.G(i) }>
+    }""")
+    flat = inlined(model)
+    onnx.checker.check_model(flat)
+    assert {one.name for one in flat.functions} == {"G"}  # called in a branch
+    rng = np.random.default_rng(0)
+    for given in (True, False):
+        feed = {"x": rng.normal(size=4).astype(np.float32), "c": np.array(given)}
+        for a, b in zip(run(model, feed), run(flat, feed), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_branch_that_returns_what_is_outside_is_inlined() -> None:
+    model = models.model("""g (float[4] x, bool c) => (float[4] y, float[4] z) {
+        a = Neg(x)
+        y, z = If (c) <
+            then_branch = t () => (float[4] p, float[4] q) <float[4] q = {1, 2, 3, 4}> { p = Identity(a) },
+            else_branch = e () => (float[4] r, float[4] r2) { r = Exp(a)  r2 = Abs(r) }> }""")
+    case = cases.Case(model, {})
+    for name, wanted in (("then_branch", True), ("else_branch", False)):
+        found = inline.branch_inlined(case, 1, name)
+        assert found is not None
+        onnx.checker.check_model(found.model)
+        feed = {"x": np.array([1, -2, 3, 4], np.float32), "c": np.array(wanted)}
+        kept = {one.name: feed[one.name] for one in found.model.graph.input}
+        for one, other in zip(run(model, feed), run(found.model, kept), strict=True):
+            np.testing.assert_array_equal(one, other)

@@ -81,7 +81,7 @@ def find(
         guarded[index] = Guard("user")
 
     def run(low: frozenset[int], quick: bool) -> Any:
-        return bench.errors(low, 1 if quick else None)
+        return bench.errors(low, quick=quick)
 
     search = Search(facts, graph, run, wish.budget, frozenset(guarded), wish.seconds, say)
     return Found(search.plan(), facts, graph, guarded, (*notes, *unmatched), bench.samples)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
+import onnxruntime
 import pytest
+from onnx import numpy_helper
 
-from onnxfix.diagnosis.lowered import lowerable
+from onnxfix.diagnosis.lowered import ELEMENT, Low, lowerable, with_casts
 from onnxfix.lowering.convert import converted
 from onnxfix.lowering.guards import Facts
 from onnxfix.lowering.islands import Graph, settled
 from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.search import Search, worst
 from onnxfix.lowering.selfmeasure import Own
+from onnxfix.lowering.widened import widened
 
 CHAIN = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[2,4] x, float[4,4] w) => (float[2,4] y, int64[2] k) <int64[2] s = {2, 4}> {
@@ -90,9 +94,8 @@ DEAR = (5, 40)  # nodes with most of the error
 
 
 def _many() -> Graph:
-    body = "  ".join(
-        f"v{i + 1} = {'MatMul(v%d, w)' % i if i % 4 == 0 else 'Sin(v%d)' % i}" for i in range(NODES)
-    )
+    calls = [f"MatMul(v{i}, w)" if i % 4 == 0 else f"Sin(v{i})" for i in range(NODES)]
+    body = "  ".join(f"v{i + 1} = {call}" for i, call in enumerate(calls))
     text = f"g (float[2,4] v0, float[4,4] w) => (float[2,4] v{NODES}) {{ {body} }}"
     return _graph(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
 
@@ -125,3 +128,45 @@ def test_the_search_says_what_it_got_to() -> None:
     assert not found.met
     assert 0 < found.best < 1e-3
     assert found.best < worst(_error(frozenset(graph.able.slots), False))
+
+
+OPERATORS = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[2,3,8,8] x, bool[2,3,8,8] p, int64[2] i)
+=> (float[M,N,O,P] y, float[2,K,6,6] z, int64[2,1,8,8] k, float[2,3] r)
+<float[3] s = {1, 2, 3}, float two = {2}, float[4] sizes = {1, 1, 2, 2}, int64[2] ax = {2, 3},
+ float[2,3] lines = {1, 2, 3, 4, 5, 6}> {
+  a = Conv(x, w)  z = LeakyRelu<alpha=0.1>(a)  b = InstanceNormalization(x, s, s)  c = Where(p, b, x)  d = Pow(c, two)
+  e = Clip(d, , two)  y = Resize<mode="nearest">(e, , sizes)  k = ArgMax<axis=1>(e)  m = ReduceMean(e, ax)
+  h = Squeeze(m, ax)  t = Shape(h)  g = Expand(two, t)  u = Add(h, g)
+  l = Gather(lines, i)  r = Mul(u, l) }"""
+
+
+@pytest.mark.parametrize("to", ["fp16", "bf16"])
+def test_the_converted_model_computes_what_the_simulation_does(to: Low) -> None:
+    model = onnx.parser.parse_model(OPERATORS)
+    rng = np.random.default_rng(3)
+    weight = rng.normal(size=(4, 3, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    able = lowerable(model, to)
+    low = frozenset(able.slots)
+    assert len(low) >= 14
+    made = converted(model, able, low).proto
+    feed = {
+        "x": rng.normal(size=(2, 3, 8, 8)).astype(np.float32),
+        "p": rng.random((2, 3, 8, 8)) > 0.5,
+        "i": np.array([1, 0]),
+    }
+    simulated = _values(with_casts(model, able, low, apart=False), feed)
+    for one, other in zip(simulated, _values(widened(made), feed), strict=True):
+        assert np.array_equal(one, other)
+    half = {tensor.name for tensor in made.graph.initializer if tensor.data_type == ELEMENT[to]}
+    assert {"w", "s", "two", "lines"} <= half
+    assert "sizes" not in half  # TensorRT and ONNX want float32 there
+
+
+def _values(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    found: list[np.ndarray] = session.run(None, feed)
+    return found

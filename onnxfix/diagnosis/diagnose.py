@@ -204,6 +204,10 @@ def _error(case: Case, feed: int, row: Row, effect: float | None = None) -> Node
     )
 
 
+def _places(culprits: Iterable[Culprit]) -> Iterable[Place]:
+    return dict.fromkeys(one.error.place for one in culprits)
+
+
 def place(graph: Graph, number: int, output: str) -> Place:
     """The place of a node of the main graph."""
     node = graph.nodes[number]
@@ -233,7 +237,9 @@ class _Judge:
         self.say("looking at the worst nodes")
         seen = self._seen(suspects, outputs)
         seen.sort(key=lambda one: (-self._worth(one[1]), -_size(one[1].row), one[1].row.number))
-        culprits = tuple(self._culprit(feed, one) for feed, one in seen)
+        named = [self._culprit(feed, one) for feed, one in seen]
+        # Of several that read what a missing node should compute, the worst stands for that node.
+        culprits = tuple({one.error.place: one for one in reversed(named)}[place] for place in _places(named))
         strange = sorted(ranked, key=lambda one: (-excess(one[1]), one[1].number))
         table = tuple(_error(self.case, feed, row) for feed, row in strange[:_TABLE] if _size(row) > 0)
         found = replace(
@@ -321,7 +327,7 @@ class _Judge:
             given = {name: feed[name] for name in inputs if name in feed}
             reply = self.bench.run(part, given, of=truth, moved=unit, seed=3)
             for name, held in reply.values.items():
-                far = distance(walk.truth[name].load(), held.load()).largest
+                far = compare_output(name, [(walk.truth[name].load(), held.load())]).max_abs
                 found[name] = max(found.get(name, 0.0), far)
             drop(list(reply.values.values()))
         return found
@@ -362,7 +368,7 @@ class _Judge:
                 found += [(feed, collector.bare(row)) for row in rows]
                 continue
             theirs = self.case.prepared.feed(values)
-            for one in collector.seen(rows, theirs, list(walk.truth) if measure else ()):
+            for one in collector.seen(rows, theirs, list(walk.truth) if measure else (), walk.types):
                 effect = self._effect(collector, one, walk) if measure else None
                 found.append((feed, replace(one, effect=effect)))
         return found

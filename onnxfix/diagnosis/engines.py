@@ -14,7 +14,7 @@ from onnxfix import walk
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.sides import Prepared
+from onnxfix.diagnosis.sides import KERNELS, Prepared
 from onnxfix.diagnosis.store import Held, hold
 from onnxfix.files import tensors
 from onnxfix.trt.records import Profile
@@ -25,7 +25,6 @@ _HOST = 64
 """Elements up to which an integer input of a part becomes a constant: shapes and indices, which TensorRT must know when
 it builds."""
 _NAME = "diagnosis"
-_KERNELS = 2e-5  # share of a tensor's scale that a kernel of another algorithm may cost
 
 
 class Engines:
@@ -97,7 +96,7 @@ def prepared(engines: Engines, like: Prepared, precision: str, where: str) -> Pr
     """The engines as the other side. ``like`` is the same graph as the other side of ONNX Runtime. ``precision`` is
     what float32 products are computed in ("float32", "tf32", or ""), ``where`` the GPU, as text."""
     unit = 2.0**-11 if precision == "tf32" else 1e-7
-    side = replace(like.side, unit=unit, runner=engines.part, kernels=_KERNELS)
+    side = replace(like.side, unit=unit, runner=engines.part, kernels=KERNELS)
     name = f"engines of {engines.builder.product}, executed on {where}"
     return replace(like, side=side, name=name, tools={"engines": engines})
 

@@ -57,10 +57,14 @@ class Collector:
         return found
 
     def seen(
-        self, rows: Sequence[Row], theirs: Mapping[str, Held], outputs: Sequence[str] = ()
+        self,
+        rows: Sequence[Row],
+        theirs: Mapping[str, Held],
+        outputs: Sequence[str] = (),
+        types: Mapping[str, str] | None = None,
     ) -> list[Seen]:
-        """The values around each row's node. ``theirs`` are types of the other side's tensors. ``outputs``: the effect
-        on these will be asked for, so that what it needs is kept too."""
+        """The values around each row's node. ``theirs`` are the other side's inputs, ``types`` the element types of its
+        tensors. ``outputs``: the effect on these will be asked for, so that what it needs is kept too."""
         wanted = dict.fromkeys(
             name
             for row in rows
@@ -74,7 +78,7 @@ class Collector:
         )
         known = self.values(list(wanted))
         self.known.update(known)
-        return [self._seen(row, known, theirs) for row in rows]
+        return [self._seen(row, known, theirs, types or {}) for row in rows]
 
     def _beside(self, names: Sequence[str], outputs: Sequence[str]) -> list[str]:
         """What the nodes between these values and the outputs read besides, as far as it is worth keeping."""
@@ -97,13 +101,15 @@ class Collector:
             other_weights=_constants(self.side.graph, nodes),
         )
 
-    def _seen(self, row: Row, known: Mapping[str, Held], theirs: Mapping[str, Held]) -> Seen:
+    def _seen(
+        self, row: Row, known: Mapping[str, Held], theirs: Mapping[str, Held], types: Mapping[str, str]
+    ) -> Seen:
         node, region = self.truth.nodes[row.number], row.region
         outputs = [name for name in node.output if name in known]
         own: dict[str, Held] = {}
         if region is not None:
             given = {
-                name: aligned(known[ours], theirs[name]) if name in theirs else known[ours]
+                name: known[ours].as_type(types[name]) if name in types else known[ours]
                 for name, ours in region.inputs.items()
                 if ours in known
             }
@@ -135,7 +141,9 @@ class Collector:
 
     def effect(self, own: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Held]:
         """The truth's outputs that depend on these tensors, if these had these values."""
-        given = {**self.feed, **self.known, **self.bench.hold(own)}
+        given = {**self.feed, **self.known}
+        for name, held in self.bench.hold(own).items():  # which the other side may have in another type
+            given[name] = aligned(held, given[name]) if name in given else held
         after = downstream(self.truth, list(own))
         made = {name for number in after for name in self.truth.nodes[number].output}
         known = frozenset(name for name in given if name in own or name not in made)

@@ -49,7 +49,7 @@ class Lockstep:
                     )
         self._uncut = frozenset(self._closed())
         self._types = declared_types(side.graph)
-        self.walk = Walk()
+        self.walk = Walk(types=self._types)
         self.values: dict[str, Held] = {}
         self.theirs: dict[str, Held] = {}
         self.whole: dict[str, Distance] = {}

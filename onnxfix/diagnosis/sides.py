@@ -22,7 +22,8 @@ UNITS = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 """Half of the distance between 1 and the next number of a low-precision type."""
 LOW = {"fp16": "float16", "bf16": "bfloat16"}
 """Type names by what is asked."""
-_SINGLE = 1e-7
+KERNELS = 2e-5
+"""Share of a tensor's scale that one kernel of a GPU may cost: other algorithms for convolutions, sums in parts."""
 
 
 class Impossible(Exception):
@@ -118,7 +119,7 @@ def itself(truth: Graph, backend: str, name: str) -> Prepared:
     """The model itself, on another backend."""
     pairs = same_names(truth, truth)
     inputs = {one: one for one in truth.inputs}
-    return Prepared(Side(truth, pairs, backend), inputs, name)
+    return Prepared(Side(truth, pairs, backend, kernels=KERNELS if backend else 0.0), inputs, name)
 
 
 def lowered(truth: Graph, against: Literal["fp16", "bf16"]) -> Prepared:
@@ -132,8 +133,8 @@ def lowered(truth: Graph, against: Literal["fp16", "bf16"]) -> Prepared:
     inputs = {one: one for one in truth.inputs}
     name = f"every node rounded to {low}, on the CPU (products and sums in float32)"
     notes: tuple[str, ...] = ()
-    if found.whole:
-        kept = Counter(truth.nodes[n].op_type for n in found.whole)
+    kept = Counter(truth.nodes[n].op_type for n in found.whole if truth.nodes[n].op_type != "Constant")
+    if kept:
         text = ", ".join(f"{count} {kind}" for kind, count in sorted(kept.items()))
         notes = (f"nodes that stay in float32: {text}",)
     return Prepared(side, inputs, name, notes)

@@ -56,6 +56,9 @@ class Saved:
     match: str = ""
     other: Path | None = None
     cwd: str = ""
+    package: str = "auto"
+    capability: str | None = None
+    names: dict[str, str] | None = None
 
     @contextlib.contextmanager
     def workplace(self) -> Iterator[None]:
@@ -162,9 +165,18 @@ class Home:
             "seen": dataclasses.asdict(reducer.seen),
             "origin": dict(reducer.case.origin),
             "cut": sorted(reducer.case.cut),
+            "names": self._names(reducer),
             "cwd": os.getcwd(),
         }
         return json.dumps(document, indent=2).encode() + b"\n"
+
+    def _names(self, reducer: Reducer) -> dict[str, str] | None:
+        """What the second model calls the tensors that both parts share, where it has other names."""
+        check, case = reducer.terms.check, reducer.case
+        if not isinstance(check, AgainstCheck) or check.names is None:
+            return None
+        shared = (*case.inputs, *case.cut, *case.outputs)
+        return {name: check.names[name] for name in shared if name in check.names}
 
     def _model(self, name: str, case: Case) -> None:
         with temporary_beside(self.folder / name, most=self.most) as file:
@@ -249,6 +261,9 @@ def saved(folder: Path) -> Saved:
             identity["match"],
             other,
             document["cwd"],
+            identity["package"],
+            identity["capability"],
+            document["names"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{folder / STATE}: cannot be read: {error!r}") from None

@@ -11,6 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from onnx import ModelProto
+
+from onnxfix.diagnosis.graph import open_graph
+from onnxfix.diagnosis.matching import match
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import loading
 from onnxfix.pipeline import reduced
@@ -36,6 +40,9 @@ CHECKS = ("trt-build", "trt-network", "trt-gpu", "ort-cuda", "ort-cpu")
 """The checks besides commands."""
 _SEVERAL = 3  # generated inputs on which a check is tried
 _MILDER: tuple[Kind, ...] = ("normal", "small", "ones", "zeros")
+_ALIKE = 0.8
+"""Share of the tensors that are computed by the same operator in two models from which on names are taken to mean the
+same in both."""
 _EVERY = 5.0  # seconds between two times that the folder is written
 
 
@@ -84,7 +91,8 @@ def reduce(
     with ExitStack() as stack:
         stack.enter_context(memory_limit(options.memory_mb))
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
-        check = _check(options, other, stack)
+        names = _names(loaded, other) if other is not None else None
+        check = _check(options, other, names, stack)
         run = _Run(loaded, options, check, Values(scratch, options.timeout), scratch, home, say)
         found = run.result()
         loaded.check()
@@ -97,11 +105,34 @@ def _identity(loaded: loading.Loaded, other: loading.Loaded | None, options: Red
     return {
         "check": options.check,
         "match": options.match,
+        "package": options.trt.package if options.trt is not None else "auto",
+        "capability": options.trt.compute_capability if options.trt is not None else None,
         "models": [[os.path.abspath(one.path or ""), one.size] for one in models],
     }
 
 
-def _check(options: ReduceOptions, other: loading.Loaded | None, stack: ExitStack) -> Check:
+def _names(loaded: loading.Loaded, other: loading.Loaded) -> dict[str, str] | None:
+    """The tensors of the second model that correspond to those of the first, by name; None where the two use the same
+    names.
+
+    Raises:
+        UsageError: the models have not the same interface.
+    """
+    ours, theirs = (_operators(one.proto) for one in (loaded, other))
+    shared = sum(theirs.get(name) == operator for name, operator in ours.items())
+    if shared >= _ALIKE * max(1, min(len(ours), len(theirs))) or loaded.path is None or other.path is None:
+        return None
+    pairs = match(open_graph(loaded.path), open_graph(other.path)).pairs
+    return {ours: theirs for theirs, ours in pairs.items()}
+
+
+def _operators(model: ModelProto) -> dict[str, str]:
+    return {name: node.op_type for node in model.graph.node for name in node.output if name}
+
+
+def _check(
+    options: ReduceOptions, other: loading.Loaded | None, names: Mapping[str, str] | None, stack: ExitStack
+) -> Check:
     """The check that the options name.
 
     Raises:
@@ -111,7 +142,7 @@ def _check(options: ReduceOptions, other: loading.Loaded | None, stack: ExitStac
     if other is not None:
         if name != "ort-cpu":
             raise UsageError("--against compares two models with --check ort-cpu")
-        return AgainstCheck(cases.case_of(other, {}), step=options.timeout)
+        return AgainstCheck(cases.case_of(other, {}), names, step=options.timeout)
     if options.match and name in CHECKS:
         raise UsageError("--match is about the output of a command, see --check")
     if name in ("ort-cpu", "ort-cuda"):
@@ -161,15 +192,20 @@ class _Run:
             start = found
         else:
             start = _Start(state.case, state.failure, not self.values.run(state.case).error)
-        return self._reduced(base, start, done=state is not None and state.complete)
+        done = state is not None and state.complete
+        return self._reduced(base, start, done=done, resumed=state is not None)
 
-    def _reduced(self, base: Reduction, start: _Start, *, done: bool) -> Reduction:
+    def _reduced(self, base: Reduction, start: _Start, *, done: bool, resumed: bool) -> Reduction:
         limit = self.options.time_limit
         deadline = time.monotonic() + limit if limit is not None else float("inf")
         facts = Facts(self.loaded.proto, self.loaded.base_dir)
         terms = Terms(self.check, start.failure, self.scratch, self.say, self._keep, deadline)
         reducer = Reducer(start.case, terms, self.values, facts, runs=start.runs)
         self.check.expect(start.failure)
+        if resumed and not done and reducer.examine(start.case) is None:
+            raise UsageError(
+                f"{self.home.folder}: what it holds does not fail in this way; leave out --resume"
+            )
         complete = done or search(reducer)
         self.say("writing")
         made = "ONNX Runtime does not run some node: values behind it are made up" if reducer.made else ""
@@ -265,11 +301,12 @@ def reproduce(folder: str | os.PathLike[str]) -> Failure | None:
         OnnxfixError: a file of it cannot be read.
     """
     home = reduced.saved(Path(folder))
-    options = ReduceOptions(home.check, match=home.match)
+    trt = TrtOptions(package=home.package, compute_capability=home.capability)  # type: ignore[arg-type]
+    options = ReduceOptions(home.check, match=home.match, trt=trt)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
         other = loading.load(home.other) if home.other is not None else None
-        check = _check(options, other, stack)
+        check = _check(options, other, home.names, stack)
         stack.enter_context(home.workplace())
         path = scratch / "model.onnx"
         write(home.case.model, path)

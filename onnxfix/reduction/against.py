@@ -25,7 +25,7 @@ class AgainstCheck:
     """The model, whose values are the truth, against ``other``, both in ONNX Runtime on the CPU.
 
     A part of the model is compared with the part of the other that computes the same outputs from the same inputs; the
-    tensors in between may be others. Tensors are matched by name, or by ``names`` (the model's to the other's).
+    tensors in between may be others. ``names`` leads from the model's tensors to the other's (None: those of one name).
     ``step`` is the time limit of both runs in seconds.
     """
 
@@ -38,7 +38,8 @@ class AgainstCheck:
         step: float = 600.0,
         worker: Worker | None = None,
     ) -> None:
-        self.other, self.names, self.step = other, dict(names or {}), step
+        self.other, self.step = other, step
+        self.names = dict(names) if names is not None else None
         self.worker = worker or shared("reduction against")
         graph = other.model.graph
         self._known = {*cases.producers(graph), *(info.name for info in graph.input)}
@@ -87,17 +88,18 @@ class AgainstCheck:
         return Seen(differing(found))
 
     def _partner(self, name: str) -> str:
-        return self.names.get(name, name)
+        """What the other model calls a tensor; "" where it has no such tensor."""
+        return name if self.names is None else self.names.get(name, "")
 
     def part(self, case: Case) -> Case | None:
         """The part of the other model between the inputs and the outputs of ``case``; None where it has none, or reads
         something else."""
         stored = {tensor.name for tensor in case.model.graph.initializer}
         given = {name: value for name, value in case.cut.items() if name in stored} | dict(case.inputs)
-        feed = {self._partner(name): value for name, value in given.items()}
+        feed = {self._partner(name): value for name, value in given.items() if self._partner(name)}
         outputs = [self._partner(name) for name in case.outputs]
         graph = self.other.model.graph
-        if not self._known.issuperset(self._partner(name) for name in case.inputs):
+        if not self._known.issuperset(self._partner(name) for name in (*case.inputs, *case.outputs)):
             return None  # the other would compute from elsewhere what this part is given
         stops = {name for name in feed if name not in outputs}
         kept = _between(self.other.model, outputs, stops)

@@ -152,9 +152,10 @@ class _Rung:
         return {}
 
     def _remember(self, result: RungResult, request: Request) -> None:
-        """The inputs on which it was seen, where they were made."""
-        wrong = [one.feed for one in result.feeds if one.status == "different" and one.feed is not None]
-        self.failing = wrong[0].values(request.known) if wrong else None
+        """Generated inputs on which it was seen, or else that the model takes."""
+        feeds = [one for one in result.feeds if one.feed is not None and one.status != "not counted"]
+        feeds.sort(key=lambda one: one.status != "different")
+        self.failing = feeds[0].feed.values(request.known) if feeds and feeds[0].feed else None
 
 
 class TrtNetworkCheck(_Rung):

@@ -23,7 +23,7 @@ def _search(reducer: Reducer) -> None:
         nodes.by_outputs(reducer)
     if reducer.alters:
         trim.static(reducer)
-        trim.constants(reducer)
+    trim.constants(reducer)
     nodes.by_place(reducer)
     for _ in range(_ROUNDS):
         changed = nodes.shrink(reducer)

@@ -267,7 +267,15 @@ def test_a_process_that_hangs_is_ended() -> None:
 
 
 def results() -> dict[str, dict[str, Any]]:
-    kept = {"exit": 1, "seconds": 2.0, "megabytes": 100, "runs": 4.0, "reason": "", "status": "differ"}
+    kept = {
+        "exit": 1,
+        "seconds": 2.0,
+        "megabytes": 100,
+        "runs": 4.0,
+        "reason": "",
+        "status": "differ",
+        "commit": "c0ffee",
+    }
     named = {**kept, "place": 1, "culprits": [culprit("s")]}
     missed = {**kept, "place": 0, "culprits": [culprit("m", "node_m", None)]}
     calm = {**kept, "status": "rounding", "culprits": []}
@@ -293,6 +301,7 @@ def test_the_tables() -> None:
     assert "(∞): so" in text
     assert "1 (100%) of 1 are named first" in text
     assert "2 silent" in text
+    assert "onnxfix at `c0ffee`" in text
     assert [one.partition(":")[0] for one in tables.lacking(rows, controls)] == [
         "1 of 2 are among the first 1",
         "1 of 2 are among the first 3",

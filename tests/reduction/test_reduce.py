@@ -237,6 +237,27 @@ def test_two_models(tmp_path: Path) -> None:
     assert fresh(tmp_path / "out") == 1
 
 
+def test_two_models_with_other_names(tmp_path: Path) -> None:
+    whole = onnx.load(FIXTURES / "vit.legacy.op17.onnx")
+    weight = [one.name for one in whole.graph.initializer if len(one.dims) == 2 and one.data_type == 1][3]
+    other = scaled(whole, weight, 1.05)
+    kept = {info.name for info in (*other.graph.input, *other.graph.output)}
+    for number, node in enumerate(other.graph.node):
+        node.name = f"n{number}"
+        for names in (node.input, node.output):
+            names[:] = [one if one in kept or not one else f"{one[::-1]}" for one in names]
+    for tensor in other.graph.initializer:
+        tensor.name = tensor.name[::-1]
+    del other.graph.value_info[:]
+    onnx.save(other, tmp_path / "other.onnx")
+    found, model = reduced(tmp_path, whole, check="ort-cpu", against=tmp_path / "other.onnx")
+    assert found.nodes_after == 1
+    assert weight in model.graph.node[0].input
+    part = onnx.load(tmp_path / "out" / "other.onnx")
+    assert operators(part) == operators(model)
+    assert part.graph.output[0].name == model.graph.output[0].name[::-1]
+
+
 def test_the_values_are_those_of_the_whole_model(tmp_path: Path) -> None:
     whole = models.model(
         "g (float[2,3] x) => (float[2,3] y) { a = Exp(x)  b = Mul(a, w)  y = Neg(b) }",

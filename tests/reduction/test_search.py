@@ -114,6 +114,20 @@ def test_what_cannot_be_resumed(whole: Path, tmp_path: Path) -> None:
         onnxfix.reduce(whole, tmp_path / "out", check=FAILS, resume=True)
 
 
+def test_a_folder_that_fails_no_more_is_not_gone_on_with(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        counted(patch, 4, KeyboardInterrupt)
+        onnxfix.reduce(whole, tmp_path / "out", check=FAILS)
+    model = onnx.load(tmp_path / "out" / "model.onnx")
+    for node in model.graph.node:
+        node.op_type = "Neg"
+    onnx.save(model, tmp_path / "out" / "model.onnx")
+    with pytest.raises(onnxfix.UsageError, match="does not fail in this way"):
+        onnxfix.reduce(whole, tmp_path / "out", check=FAILS, resume=True)
+
+
 def test_dynamic_shapes_are_kept_where_the_failure_needs_them(tmp_path: Path) -> None:
     """The command fails as long as the file holds the name of the symbol."""
     path = models.write(

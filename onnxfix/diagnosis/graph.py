@@ -243,6 +243,19 @@ def open_graph(path: Path) -> Graph:
     return Graph(proto, where.folder or str(path.parent), where.inside + where.outside, path)
 
 
+def declared_types(graph: Graph) -> dict[str, str]:
+    """The element types (numpy's names) that a graph declares for its inputs, outputs and inner tensors."""
+    proto = graph.proto.graph
+    infos = (*proto.value_info, *proto.output, *graph.inputs.values())
+    elems = {one.name: one.type.tensor_type.elem_type for one in infos if one.type.HasField("tensor_type")}
+    strings = TensorProto.STRING
+    return {
+        name: helper.tensor_dtype_to_np_dtype(elem).name
+        for name, elem in elems.items()
+        if elem and elem != strings
+    }
+
+
 def has_functions(graph: Graph) -> bool:
     """Whether a node of it calls a local function."""
     return bool(graph.proto.functions)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto
 
 from onnxfix.diagnosis.bench import Bench, Clock, drop
 from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.distance import Distance, distance
-from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.graph import Graph, declared_types
 from onnxfix.diagnosis.noise import Noise
 from onnxfix.diagnosis.regions import Region, levels, regions
 from onnxfix.diagnosis.rows import Row, Side, Walk, aligned
@@ -75,8 +75,9 @@ class Lockstep:
             if self.walk.failed and self.clock.over:
                 self.walk.failed, self.walk.cause, self.walk.complete = "", "", False
                 break
-            if self.walk.cause == "memory" and count > 1 and end - start > 1:
-                self.walk.failed, self.walk.cause = "", ""  # less at a time may fit
+            if (self.walk.cause == "memory" or self.walk.lacking) and count > 1 and end - start > 1:
+                # Less at a time may fit, or be few enough nodes for the reference evaluator.
+                self.walk.failed, self.walk.cause, self.walk.lacking = "", "", False
                 count = min(count, end - start) // 2
                 continue
             if self.walk.failed:
@@ -133,7 +134,7 @@ class Lockstep:
         made = [name for n in numbers for name in self.truth.nodes[n].output if self._wanted(name)]
         reply = self._truth(numbers, made)
         if reply.error:
-            self.walk.failed, self.walk.cause = reply.error, reply.cause
+            self.walk.failed, self.walk.cause, self.walk.lacking = reply.error, reply.cause, reply.lacking
             return 0
         self.values.update(reply.values)
         self.walk.drawn.update(
@@ -314,19 +315,6 @@ class Lockstep:
 def alone(bench: Bench, truth: Graph, feed: Mapping[str, Held], clock: Clock | None = None) -> Walk:
     """A walk through the truth, without another side."""
     return Lockstep(bench, truth, Side(Graph(ModelProto()), {}), clock=clock).run(feed, {})
-
-
-def declared_types(graph: Graph) -> dict[str, str]:
-    """The element types (numpy's names) that a graph declares for its inputs, outputs and inner tensors."""
-    proto = graph.proto.graph
-    infos = (*proto.value_info, *proto.output, *graph.inputs.values())
-    elems = {one.name: one.type.tensor_type.elem_type for one in infos if one.type.HasField("tensor_type")}
-    strings = TensorProto.STRING
-    return {
-        name: helper.tensor_dtype_to_np_dtype(elem).name
-        for name, elem in elems.items()
-        if elem and elem != strings
-    }
 
 
 def beginnings(rows: Mapping[str, Row], truth: Graph, beyond: Collection[str]) -> list[str]:

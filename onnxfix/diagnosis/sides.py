@@ -24,6 +24,8 @@ UNITS = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 """Half of the distance between 1 and the next number of a low-precision type."""
 LOW = {"fp16": "float16", "bf16": "bfloat16"}
 """Type names by what is asked."""
+FIRST_OPSET = {"fp16": 6, "bf16": 13}
+"""The first opset in which Cast has the type as an enumeration."""
 KERNELS = 2e-5
 """Share of a tensor's scale that one kernel of a GPU may cost: other algorithms for convolutions, sums in parts."""
 
@@ -130,10 +132,20 @@ def itself(truth: Graph, backend: str, name: str) -> Prepared:
 
 
 def lowered(truth: Graph, against: Literal["fp16", "bf16"]) -> Prepared:
-    """The model with the inputs and the output of every node rounded to half precision."""
+    """The model with the inputs and the output of every node rounded to half precision.
+
+    Raises:
+        Impossible: the model's opset has no Cast to the type.
+    """
     from onnxfix.diagnosis.lowered import rounded  # lazy: start-up
 
     low = LOW[against]
+    opset = next((one.version for one in truth.proto.opset_import if one.domain in ("", "ai.onnx")), 1)
+    if opset < FIRST_OPSET[against]:
+        first = FIRST_OPSET[against]
+        raise Impossible(
+            f"ONNX casts to {low} from opset {first} on, and the model has opset {opset}", "refused"
+        )
     found = rounded(truth.proto, against, base_dir=Path(truth.folder))
     other = Graph(found.proto, truth.folder, truth.mapped, untensored=truth.untensored)
     side = Side(other, same_names(truth, other), unit=UNITS[against])

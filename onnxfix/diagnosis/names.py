@@ -65,7 +65,7 @@ class Names:
             return not self._elsewhere(self.a.at[name][0], self.b.at[name][0])
         if not self.alone:
             return False
-        if same_op and self._trusted:
+        if self._trusted and self._is_alike(name):
             return True
         if (
             self.pairs.error(name, name) == math.inf

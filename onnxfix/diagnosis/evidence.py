@@ -20,7 +20,7 @@ class Seen:
     """A suspected tensor: the truth's ``node`` and ``others`` of the other side; the values of ``inputs``, of the
     ``truth``'s outputs, of what the other side computes of the same inputs (``own``), and of the truth's outputs with
     inputs ``moved`` by one rounding; by the truth's names. ``weights`` are constants that the two read, by their names
-    there."""
+    there. ``types`` are the element types of what the other side reads there."""
 
     row: Row
     node: NodeProto
@@ -31,6 +31,7 @@ class Seen:
     moved: Mapping[str, Any] = field(default_factory=dict)
     weights: Mapping[str, TensorProto] = field(default_factory=dict)
     other_weights: Mapping[str, TensorProto] = field(default_factory=dict)
+    types: frozenset[str] = frozenset()
     effect: float | None = None
 
 
@@ -127,6 +128,9 @@ class Collector:
             truth={name: known[name].load() for name in outputs},
             own={name: held.load() for name, held in own.items()},
             moved=moved,
+            types=frozenset(
+                types[name] for name in (region.inputs if region is not None else ()) if name in types
+            ),
         )
 
     def _own(self, region: Region, given: Mapping[str, Held]) -> dict[str, Held]:

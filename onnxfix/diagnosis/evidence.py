@@ -8,6 +8,7 @@ from typing import Any
 
 from onnx import NodeProto, TensorProto
 
+from onnxfix import walk
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import Row, Side, aligned
@@ -20,7 +21,8 @@ class Seen:
     """A suspected tensor: the truth's ``node`` and ``others`` of the other side; the values of ``inputs``, of the
     ``truth``'s outputs, of what the other side computes of the same inputs (``own``), and of the truth's outputs with
     inputs ``moved`` by one rounding; by the truth's names. ``weights`` are constants that the two read, by their names
-    there. ``types`` are the element types of what the other side reads there."""
+    there. ``types`` are the element types of what the other side reads there, and ``given`` the values of the region's
+    inputs, of a node with graphs inside."""
 
     row: Row
     node: NodeProto
@@ -33,6 +35,7 @@ class Seen:
     other_weights: Mapping[str, TensorProto] = field(default_factory=dict)
     types: frozenset[str] = frozenset()
     effect: float | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Collector:
@@ -131,6 +134,11 @@ class Collector:
             types=frozenset(
                 types[name] for name in (region.inputs if region is not None else ()) if name in types
             ),
+            given={
+                name: known[name].load()
+                for name in (region.inputs.values() if region is not None and walk.subgraphs(node) else ())
+                if name in known
+            },
         )
 
     def _own(self, region: Region, given: Mapping[str, Held]) -> dict[str, Held]:

@@ -38,6 +38,7 @@ from onnxfix.verification.feeds.signature import Signature, signature
 if TYPE_CHECKING:
     from onnxfix.verification.rungs.builder import Builder
 
+_EVALUATED = "nodes without a kernel in ONNX Runtime were computed by onnx's reference evaluator"
 SAMPLES = 2
 """Generated samples."""
 MOST_SAMPLES = 16
@@ -119,6 +120,8 @@ def _diagnosed(
             engines = prepared.tools.get("engines")
             case = Case(truth, prepared, against, samples, count, given is None, explainer, engines)
             found = run(case, bench, base, clock, say)
+            if bench.evaluated:
+                found = replace(found, notes=(*found.notes, _EVALUATED))
     return found
 
 

@@ -38,8 +38,9 @@ def test_a_broadcast_that_is_right_for_batch_1_only():
     assert (alone.status, alone.exit_code) == ("agree", 0)
     found = compared(first, second, x=normal(3, 4), w=normal(3, seed=1))
     worst = found.culprits[0]
-    assert (found.status, worst.error.place.output, worst.error.place.op_type) == ("differ", "p", "Mul")
-    assert "the output has the shape [3, 3] instead of [3, 1]" in worst.reason
+    # The second model's Mul gives 3 x 3 values, so that it corresponds to nothing: it is seen by their mean.
+    assert (found.status, worst.error.place.output, worst.cause) == ("differ", "m", "structure")
+    assert "ReduceMean in the first model is computed by Mul, ReduceMean in the second model" in worst.reason
     assert worst.rule == "BRC005"
 
 
@@ -141,8 +142,12 @@ def test_heads_that_are_split_by_a_reshape_alone():
     second = heads(wrong, straight=np.array([0, 4, -1, 4]))
     found = compared(heads(), second, x=normal(2, 4, 16, seed=9))
     worst = found.culprits[0]
-    assert (worst.error.place.output, worst.cause) == ("qt", "operator")
-    assert "returns the input 'q4' of Transpose unchanged" in worst.reason
+    assert (worst.error.place.output, worst.error.place.op_type, worst.cause) == (
+        "qt",
+        "Transpose",
+        "operator",
+    )
+    assert "Transpose before 'qt' is missing in the second model, where MatMul reads 'q4'" in worst.reason
     assert len(found.culprits) == 1
 
 
@@ -153,16 +158,21 @@ def test_heads_that_are_joined_without_the_transpose():
     second = heads(wrong, join=np.array([0, -1, 16]))
     found = compared(heads(), second, x=normal(2, 4, 16, seed=9))
     worst = found.culprits[0]
-    assert worst.error.place.output == "o3"
+    assert (worst.error.place.output, worst.error.place.op_type, worst.cause) == (
+        "ot",
+        "Transpose",
+        "operator",
+    )
     assert len(found.culprits) == 1
 
 
 def test_a_scale_that_is_applied_twice():
     wrong = HEADS.replace("q4 = Reshape(q, split)", "qs = Mul(q, scale)  q4 = Reshape(qs, split)")
     found = compared(heads(), heads(wrong), x=normal(2, 4, 16, seed=9))
-    worst = found.culprits[0]
-    assert (worst.error.place.output, len(found.culprits)) == ("q4", 1)
-    assert worst.cause in ("structure", "operator")
+    # What the second model scales first is, further on, the same as what the first one scales later.
+    causes = {one.error.place.output: one.cause for one in found.culprits}
+    assert causes["q4"] == "structure"
+    assert causes.keys() <= {"q4", "b", "p"}
 
 
 # ------------------------------------------------------------------------------------------------ mixed float16/float32

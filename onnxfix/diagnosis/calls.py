@@ -39,13 +39,19 @@ def restored(inlined: ModelProto, original: ModelProto) -> dict[str, Place]:
         source = functions[function].node[place]
         node.name = f"{source.name}__{call}" if source.name else ""
         chain, around = chains.get(call, ((), None))
-        trail = [functions[one].name for one in chain]
+        trail = [_named(functions[one]) for one in chain]
         if not chain or chain[-1] != function:  # counted in another way than expected
-            trail, around = [functions[function].name], None
+            trail, around = [_named(functions[function])], None
         index = around.index if around is not None else -1
         for name, old in zip(node.output, source.output, strict=False):
             found[name] = Place(tuple(trail), source.name, source.op_type, old, index, around)
     return found
+
+
+def _named(function: FunctionProto) -> str:
+    """A function as places name it."""
+    overload = getattr(function, "overload", "")
+    return f"fn {function.domain}::{function.name}" + (f":{overload}" if overload else "")
 
 
 def _read(node: NodeProto) -> tuple[int, int, int]:
@@ -60,7 +66,10 @@ def _read(node: NodeProto) -> tuple[int, int, int]:
 def _chains(model: ModelProto) -> Iterator[tuple[tuple[int, ...], Place]]:
     """The functions that each call is inside of, outermost first, and the main graph's node around it; in the order in
     which the inliner numbers calls: each before those inside of it."""
-    known = {(one.domain, one.name): number for number, one in enumerate(model.functions)}
+    known = {
+        (one.domain, one.name, getattr(one, "overload", "")): number
+        for number, one in enumerate(model.functions)
+    }
     for index, node in enumerate(model.graph.node):
         output = next((name for name in node.output if name), "")
         place = Place((), node.name, node.op_type, output, index)
@@ -70,12 +79,12 @@ def _chains(model: ModelProto) -> Iterator[tuple[tuple[int, ...], Place]]:
 
 def _calls(
     nodes: Sequence[NodeProto],
-    known: Mapping[tuple[str, str], int],
+    known: Mapping[tuple[str, str, str], int],
     functions: Sequence[FunctionProto],
     around: tuple[int, ...],
 ) -> Iterator[tuple[int, ...]]:
     for node in walk.nodes(nodes):
-        number = known.get((node.domain, node.op_type))
+        number = known.get((node.domain, node.op_type, getattr(node, "overload", "")))
         if number is not None and number not in around:
             chain = (*around, number)
             yield chain

@@ -9,8 +9,6 @@ missing one only makes a region larger: so what is unclear stays apart.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,14 +20,11 @@ from onnxfix.diagnosis.contradictions import refuted
 from onnxfix.diagnosis.fingerprints import Fingerprint, Probe
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.interface import inputs_of, outputs_of
-from onnxfix.diagnosis.pairing import How, Pair, Pairs, following, nearest
-from onnxfix.diagnosis.views import Classes, View
+from onnxfix.diagnosis.names import Names
+from onnxfix.diagnosis.pairing import EQUAL, How, Pair, Pairs, following, nearest
+from onnxfix.diagnosis.views import SINGLE, Classes, View
 
-EQUAL = 1e-4
-"""Share of a tensor's scale up to which values of two runs are equal."""
 _ROUNDS = 400
-_SINGLE = frozenset({"Cast", "Identity", "Dropout"})
-"""Operators of which one more or less says nothing."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +75,16 @@ class _Matcher:
     def __init__(self, a: View, b: View, pairs: Pairs) -> None:
         self.a, self.b, self.pairs = a, b, pairs
         self.classes = Classes(a, b, pairs.to_a)
-        self.names_alone = True  # whether names count that only some neighbors confirm
+        self.names = Names(a, b, pairs)
 
     def run(self, probe: Probe | None) -> None:
         """Pair what can be paired."""
-        self.names_alone = probe is None
+        self.names.alone = probe is None
         self._settle([self._equal_computations, self._equal_names])
         if probe is not None and self._free(self.b) and self._free(self.a):
             wanted = [[*view.graph.inputs, *view.tensors] for view in (self.a, self.b)]
             self.a.prints, self.b.prints = probe(*wanted)
-        self.names_alone = True
+        self.names.alone = True
         self._settle(self._steps())
         for _ in range(8):
             if not self.a.prints or not refuted(self.a, self.b, self.pairs, self.classes):
@@ -97,8 +92,8 @@ class _Matcher:
             self._settle(self._steps())
 
     def _steps(self) -> list[Callable[[], int]]:
-        steps = [self._equal_computations, self._equal_values, self._equal_weights, self._equal_names]
-        steps += [self._same_inputs, self._inputs_of_pairs]
+        steps = [self._equal_computations, self._speaking_names, self._equal_values, self._equal_weights]
+        steps += [self._equal_names, self._same_inputs, self._inputs_of_pairs]
         return [*steps, self._other_operator, self._one_input, self._between] if self.a.prints else steps
 
     def _settle(self, steps: Sequence[Callable[[], int]]) -> None:
@@ -129,7 +124,7 @@ class _Matcher:
         keys: tuple[Callable[[View, str], Any], ...] = (
             lambda view, name: name,
             lambda view, name: (view.op(name), view.at[name][1]),
-            lambda view, name: view.op(name) not in _SINGLE,
+            lambda view, name: view.op(name) not in SINGLE,
         )
         for key in keys:
             waiting = _grouped((key(self.a, name), name) for name in left_a)
@@ -166,15 +161,11 @@ class _Matcher:
             row = _row(self.b.prints[name])
             scale = max(self.b.prints[name].scale, 1e-30)
             near = np.flatnonzero(np.abs(table - row).max(axis=1) <= EQUAL * scale)
-            close = [at for at in near.tolist() if self._is_equal(name, ours[at])]
+            close = [at for at in near.tolist() if self.pairs.is_equal(name, ours[at])]
             if close:
                 groups.setdefault(tuple(close), []).append(name)
         for places, names in groups.items():
             yield from self._aligned(names, [ours[at] for at in places])
-
-    def _is_equal(self, theirs: str, ours: str) -> bool:
-        off = self.pairs.error(theirs, ours)
-        return off is not None and off <= EQUAL
 
     # ----------------------------------------------------------------------------------------------- by weights
 
@@ -192,65 +183,14 @@ class _Matcher:
 
     def _equal_names(self) -> int:
         """Values of the same name, where what is around them says the same."""
-        return self.pairs.add(
-            [(name, name) for name in self._free(self.b) if name in self.a.at and self._confirmed(name)],
-            "name",
-            reshaped=True,
-        )
+        return self.pairs.add(self.names.confirmed(self._same_name(), self.classes), "name", reshaped=True)
 
-    def _confirmed(self, name: str) -> bool:
-        """Whether the values or the neighbors of two tensors of one name agree."""
-        if self._is_equal(name, name):
-            return True
-        number_a, number_b = self.a.at[name][0], self.b.at[name][0]
-        inputs_a, inputs_b = self.classes.sources(self.a, number_a), self.classes.sources(self.b, number_b)
-        shared = sum((Counter(inputs_a) & Counter(inputs_b)).values())
-        same_op = self.a.op(name) == self.b.op(name)
-        if same_op and inputs_b and shared == len(inputs_b) == len(inputs_a):
-            return not self._elsewhere(number_a, number_b)
-        if not self.names_alone or self.pairs.error(name, name) == math.inf:
-            return False
-        return (same_op or self._after(name, name)) and (shared > 0 or self._after(name, name))
+    def _speaking_names(self) -> int:
+        """Values of the same name without a number in it, in models that share their names."""
+        return self.pairs.add(self.names.speaking(self._same_name(), self.classes), "name", reshaped=True)
 
-    def _elsewhere(self, ours: int, theirs: int) -> bool:
-        """Whether the weights of both nodes differ, and B's is that of another node of A: then it is another node."""
-        one = {content.key for _, content in self.a.weights(ours)}
-        other = {content.key for _, content in self.b.weights(theirs)}
-        if not one or not other or one & other:
-            return False
-        return bool(other & self._all_weights)
-
-    @property
-    def _all_weights(self) -> set[Any]:
-        if not hasattr(self, "_known_weights"):
-            self._known_weights = {
-                content.key for number in range(len(self.a.roles)) for _, content in self.a.weights(number)
-            }
-        return self._known_weights
-
-    def _after(self, theirs: str, ours: str) -> bool:
-        """Whether nodes with paired outputs read both, as the same input."""
-        return any(
-            self.b.roles[one].op == self.a.roles[other].op
-            and (slot == their_slot or self.b.roles[one].commutative)
-            and self._is_pair(one, other)
-            for one, slot in self._readers(self.b, theirs)
-            for other, their_slot in self._readers(self.a, ours)
-        )
-
-    def _readers(self, view: View, name: str) -> Iterator[tuple[int, int]]:
-        """The nodes that read a value, behind Casts too, and as which input."""
-        for number, slot in view.uses.get(name, ()):
-            if view.roles[number].op in _SINGLE:
-                yield from self._readers(view, view.graph.nodes[number].output[0])
-            else:
-                yield number, slot
-
-    def _is_pair(self, theirs: int, ours: int) -> bool:
-        outputs = self.a.graph.nodes[ours].output
-        return any(
-            self.pairs.to_a.get(name, "") in outputs for name in self.b.graph.nodes[theirs].output if name
-        )
+    def _same_name(self) -> list[str]:
+        return [name for name in self._free(self.b) if name in self.a.at]
 
     # -------------------------------------------------------------------------------- by neighbors of unequal nodes
 
@@ -262,7 +202,7 @@ class _Matcher:
         number, index = view.at[name]
         one = view.roles[number]
         sources = self.classes.sources(view, number)
-        if one.op in _SINGLE or not sources or not all(source in self._common for source in sources):
+        if one.op in SINGLE or not sources or not all(source in self._common for source in sources):
             return None
         if one.op in SHAPED and name not in view.prints:
             return None  # nothing says which of the shapes
@@ -283,14 +223,16 @@ class _Matcher:
         one = view.roles[number]
         known = self.pairs.to_a if view is self.b else self.pairs.to_b
         sources = [view.source(value) for value in view.signals(number)]
-        if one.op in _SINGLE or not sources or name not in view.prints:
+        if one.op in SINGLE or not sources or name not in view.prints:
             return None
         if not all(value in known for value in sources):
             return None
 
         def equal(value: str) -> bool:
             return (
-                self._is_equal(value, known[value]) if view is self.b else self._is_equal(known[value], value)
+                self.pairs.is_equal(value, known[value])
+                if view is self.b
+                else self.pairs.is_equal(known[value], value)
             )
 
         begins = all(map(equal, sources)) and not all(map(equal, following(view, known, name)))
@@ -313,7 +255,7 @@ class _Matcher:
         signals = [view.source(value) for value in view.signals(number)]
         numbers = self.classes.of(view)
         known = [at for at, value in enumerate(signals) if numbers.get(value) in self._common]
-        if one.op in _SINGLE or len(signals) < 2 or not known:
+        if one.op in SINGLE or len(signals) < 2 or not known:
             return None
         shape = [
             numbers[value] if at in known else f"by {view.op(value)}" for at, value in enumerate(signals)
@@ -326,7 +268,7 @@ class _Matcher:
 
     def _between_key(self, view: View, name: str) -> Any:
         numbers, known = self.classes.of(view), self.pairs.to_a if view is self.b else self.pairs.to_b
-        if view.op(name) in _SINGLE:
+        if view.op(name) in SINGLE:
             return None
         before = frozenset(numbers[one] for one in nearest(view, known, name) if one in numbers)
         after = frozenset(numbers[one] for one in following(view, known, name) if one in numbers)
@@ -367,7 +309,7 @@ class _Matcher:
             same_sources = sorted(self.classes.sources(self.b, self.b.at[one][0])) == sorted(
                 self.classes.sources(self.a, self.a.at[other][0])
             )
-            if self.b.op(one) == self.a.op(other) or same_sources or self._is_equal(one, other):
+            if self.b.op(one) == self.a.op(other) or same_sources or self.pairs.is_equal(one, other):
                 yield one, other
 
     def _open(self, view: View, number: int) -> dict[int, str]:

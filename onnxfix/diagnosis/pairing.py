@@ -13,6 +13,9 @@ from onnxfix.diagnosis.views import View
 How = Literal["name", "structure", "weights", "values"]
 Pair = tuple[str, str]
 
+EQUAL = 1e-4
+"""Share of a tensor's scale up to which values of two runs are equal."""
+
 
 class Pairs:
     """``to_a`` leads from B's tensors to A's, ``to_b`` back, ``how`` says by what (by B's tensor). ``fixed`` are the
@@ -30,6 +33,11 @@ class Pairs:
         """How far the values of two tensors are from each other; None where they are not known."""
         return fingerprints.error(self.a.prints.get(ours), self.b.prints.get(theirs))
 
+    def is_equal(self, theirs: str, ours: str) -> bool:
+        """Whether the values of two tensors are known to be equal."""
+        off = self.error(theirs, ours)
+        return off is not None and off <= EQUAL
+
     def is_free(self, theirs: str, ours: str) -> bool:
         """Whether neither is paired, and the two were not refused before."""
         return theirs not in self.to_a and ours not in self.to_b and (theirs, ours) not in self.banned
@@ -44,7 +52,7 @@ class Pairs:
                 continue
             off = self.error(theirs, ours)
             odd = off is not None and math.isinf(off) and not self._same_shape(theirs, ours)
-            if odd and (not reshaped or self.b.op(theirs) in SHAPED):
+            if odd and theirs != ours and (not reshaped or self.b.op(theirs) in SHAPED):
                 continue
             new[theirs] = ours
             taken.add(ours)

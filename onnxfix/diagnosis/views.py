@@ -11,7 +11,8 @@ from onnxfix.diagnosis.contents import Content, Reader, node_content
 from onnxfix.diagnosis.fingerprints import Fingerprint
 from onnxfix.diagnosis.graph import Graph
 
-_TRANSPARENT = THROUGH | {"Cast"}
+SINGLE = THROUGH | {"Cast"}
+"""Operators of which one more or less says nothing."""
 _SHIFTED = {
     "Gemm": 2,
     "Conv": 2,
@@ -64,7 +65,7 @@ class View:
 
     def source(self, name: str) -> str:
         """The value that this one is a copy of: before Identity, Cast and Dropout."""
-        while name in self.at and self.at[name][1] == 0 and self.op(name) in _TRANSPARENT:
+        while name in self.at and self.at[name][1] == 0 and self.op(name) in SINGLE:
             name = self.roles[self.at[name][0]].data[0][1]
         return name
 
@@ -80,7 +81,7 @@ class View:
             node = graph.nodes[graph.producer[name]]
             if node.op_type == "Constant":
                 return node_content(node, self._reader)
-            if node.op_type in _TRANSPARENT and node.input:
+            if node.op_type in SINGLE and node.input:
                 return self.content(node.input[0])
             if node.op_type == "Transpose":
                 inner = self.content(node.input[0])

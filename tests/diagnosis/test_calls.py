@@ -9,6 +9,8 @@ from onnx import ModelProto, inliner, parser
 import onnxfix
 from onnxfix.diagnosis.calls import restored, stamped
 
+OUTER, INNER = "fn l::outer", "fn l::inner"
+
 TEXT = """<ir_version: 8, opset_import: ["" : 17, "l": 1]> agraph (float[4] x) => (float[4] y) {
     h = l.outer(x)
     g = Neg(h)
@@ -40,10 +42,10 @@ def test_places_of_inlined_nodes() -> None:
         for one in places
     ]
     expected = [
-        (("outer",), "outer0", "t"),
-        (("outer", "inner"), "", "t"),
-        (("outer", "inner"), "", "b"),
-        (("outer",), "outer2", "b"),
+        ((OUTER,), "outer0", "t"),
+        ((OUTER, INNER), "", "t"),
+        ((OUTER, INNER), "", "b"),
+        ((OUTER,), "outer2", "b"),
     ]
     assert called == [
         *((*one, "call0", 0) for one in expected),
@@ -57,7 +59,7 @@ def test_places_of_inlined_nodes() -> None:
 
 @pytest.mark.parametrize(
     ("other", "graph", "op_type"),
-    [(_model(outer="Erf"), ("outer",), "Tanh"), (_model(inner="Softsign"), ("outer", "inner"), "Atan")],
+    [(_model(outer="Erf"), (OUTER,), "Tanh"), (_model(inner="Softsign"), (OUTER, INNER), "Atan")],
     ids=["outer", "inner"],
 )
 def test_a_fault_in_a_function(other: ModelProto, graph: tuple[str, ...], op_type: str) -> None:

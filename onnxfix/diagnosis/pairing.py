@@ -42,6 +42,8 @@ class Pairs:
         for theirs, ours in found:
             if not self.is_free(theirs, ours) or theirs in new or ours in taken:
                 continue
+            if theirs != ours and (_ends_in(self.a, ours, theirs) or _ends_in(self.b, theirs, ours)):
+                continue
             off = self.error(theirs, ours)
             odd = off is not None and math.isinf(off) and not self._same_shape(theirs, ours)
             if odd and (not reshaped or self.b.op(theirs) in SHAPED):
@@ -150,3 +152,16 @@ def following(view: View, known: Mapping[str, object], name: str) -> set[str]:
             elif value:
                 stack.extend(view.readers.get(value, ()))
     return found
+
+
+_CASTS = frozenset({"Cast", "Identity"})
+
+
+def _ends_in(view: View, name: str, last: str) -> bool:
+    """Whether a tensor goes through Casts alone into one that is called ``last``: what the other model calls so
+    corresponds to the end of these Casts, though it may be equal to their begin."""
+    while last in view.at and view.op(last) in _CASTS:
+        last = view.roles[view.at[last][0]].data[0][1]
+        if last == name:
+            return True
+    return False

@@ -39,10 +39,9 @@ class Pairs:
         there or each other. Returns how many were taken."""
         new: dict[str, str] = {}
         taken: set[str] = set()
-        for theirs, ours in found:
+        for one, other in found:
+            theirs, ours = self._by_name(one, other)
             if not self.is_free(theirs, ours) or theirs in new or ours in taken:
-                continue
-            if theirs != ours and (_ends_in(self.a, ours, theirs) or _ends_in(self.b, theirs, ours)):
                 continue
             off = self.error(theirs, ours)
             odd = off is not None and math.isinf(off) and not self._same_shape(theirs, ours)
@@ -56,6 +55,14 @@ class Pairs:
         self.to_b.update({ours: theirs for theirs, ours in new.items()})
         self.how.update((theirs, "name" if theirs == ours else how) for theirs, ours in new.items())
         return len(new)
+
+    def _by_name(self, theirs: str, ours: str) -> Pair:
+        """The pair, with the end of Casts in place of their begin where the end has the name of the other tensor."""
+        if theirs == ours:
+            return theirs, ours
+        if _ends_in(self.a, ours, theirs):
+            return theirs, theirs
+        return (ours, ours) if _ends_in(self.b, theirs, ours) else (theirs, ours)
 
     def ban(self, theirs: str) -> None:
         """Take a pair back, for good."""

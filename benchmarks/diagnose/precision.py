@@ -1,12 +1,13 @@
 """Mixed precision by `onnxfix precision` and by other tools: error, share of nodes in half precision, latency.
 
-    python benchmarks/diagnose/precision.py make FOLDER MODEL... [--budgets 0.01,0.002,0.0005] [--to fp16]
+    python benchmarks/diagnose/precision.py make FOLDER MODEL... [--budgets 0.7x,0.4x,0.001] [--to fp16]
            [--peers PYTHON] [--only WORD]
     python benchmarks/diagnose/precision.py gpu FOLDER [--json FILE]
     python benchmarks/diagnose/precision.py table FILE
 
 ``make`` writes a folder for each model: the original with weights drawn from a seed, samples, and variants: by onnxfix,
-one for each budget and for none (``all``: every node that guards allow), and by the tools of ``precision_peers.py`` in
+one without a budget (``all``: every node that guards allow) and one for each (``0.7x``: that much of the error of
+``all``), and by the tools of ``precision_peers.py`` in
 the environment of PYTHON. It records error (float32 kernels that round as the types say, on samples of which the tools
 saw the first), share and Casts in FOLDER/results.json. What is to be carried to another machine is FOLDER/packed.
 ``gpu`` unpacks what is packed where the models are missing, builds engines of all variants, runs them on the samples
@@ -66,9 +67,10 @@ def make(given: argparse.Namespace) -> int:
         entry = found.setdefault(source.stem, {})
         entry["original"] = precision_figures.shares(original)
         made = {}
-        for budget in (*given.budgets, UNBOUNDED):
-            name = f"onnxfix-{given.to}-{'all' if budget == UNBOUNDED else f'{budget:g}'}"
-            made |= _by_onnxfix(original, folder / f"{name}.onnx", given.to, budget, feeds, entry, name)
+        for budget in ("all", *given.budgets):
+            name = f"onnxfix-{given.to}-{budget}"
+            limit = _limit(budget, entry.get(f"onnxfix-{given.to}-all", {}).get("reached"))
+            made |= _by_onnxfix(original, folder / f"{name}.onnx", given.to, limit, feeds, entry, name)
         for kind in PEERS[given.to] if given.peers else ():
             made |= _by_peer(given.peers, kind, original, folder, entry)
         for name, errors in precision_figures.on_cpu(original, made, feeds).items():
@@ -81,6 +83,13 @@ def make(given: argparse.Namespace) -> int:
         results.write_text(json.dumps(found, indent=1))
         print("\n".join(rows(source.stem, entry)), flush=True)
     return 0
+
+
+def _limit(budget: str, reached: float | None) -> float:
+    """A budget as a number; ``reached`` is the error without one."""
+    if budget == "all":
+        return UNBOUNDED
+    return float(budget[:-1]) * (reached or 1.0) if budget.endswith("x") else float(budget)
 
 
 def _by_onnxfix(
@@ -100,6 +109,7 @@ def _by_onnxfix(
         "runs": made.runs,
         "reason": made.reason if made.status != "written" else "",
         "best": made.best,
+        "reached": made.error,
     }
     return {name: output} if made.status == "written" else {}
 
@@ -188,9 +198,7 @@ def main() -> int:
     making = commands.add_parser("make")
     making.add_argument("folder", type=Path)
     making.add_argument("models", type=Path, nargs="+")
-    making.add_argument(
-        "--budgets", type=lambda text: [float(one) for one in text.split(",")], default=[1e-2, 2e-3, 5e-4]
-    )
+    making.add_argument("--budgets", type=lambda text: text.split(","), default=["0.7x", "0.4x"])
     making.add_argument("--to", choices=list(PEERS), default="fp16")
     making.add_argument("--peers", default="", help="the Python that has the other tools")
     making.add_argument("--size", type=int, default=64, help="sizes of open dimensions but the batch")

@@ -13,10 +13,12 @@ import onnx
 from onnxfix import walk
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench
+from onnxfix.diagnosis.calls import restored, stamped
 from onnxfix.diagnosis.graph import Graph, has_functions, open_graph
 from onnxfix.diagnosis.lockstep import Side
 from onnxfix.diagnosis.store import Held
 from onnxfix.errors import Fault, ModelError
+from onnxfix.place import Place
 
 UNITS = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 """Half of the distance between 1 and the next number of a low-precision type."""
@@ -70,14 +72,19 @@ def opened(path: Path, bench: Bench) -> Graph:
         ModelError: it cannot be read.
     """
     graph = open_graph(path)
+    origins: dict[str, Place] = {}
     if has_functions(graph):
         try:
-            data = bench.call("inlined", model=graph.proto.SerializeToString())
+            data = bench.call("inlined", model=stamped(graph.proto).SerializeToString())
         except Fault as error:
             raise ModelError(f"{path}: its local functions cannot be inlined: {error}") from error
-        graph = Graph(onnx.ModelProto.FromString(data), graph.folder, graph.mapped, path)
+        proto = onnx.ModelProto.FromString(data)
+        origins = restored(proto, graph.proto)
+        graph = Graph(proto, graph.folder, graph.mapped, path)
     odd = _untensored(graph.proto, bench)
-    return Graph(graph.proto, graph.folder, graph.mapped, path, odd) if odd else graph
+    graph = Graph(graph.proto, graph.folder, graph.mapped, path, odd) if odd else graph
+    graph.origins = origins
+    return graph
 
 
 def _untensored(proto: onnx.ModelProto, bench: Bench) -> list[str]:

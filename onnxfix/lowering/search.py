@@ -76,6 +76,10 @@ class Search:
         self._run, self._say = run, say
         self.runs = 0
         self.best = math.inf
+        self.closest: tuple[float, frozenset[int]] = (
+            math.inf,
+            frozenset(),
+        )  # the smallest error on one sample
         self.deadline = time.monotonic() + seconds
         self.tried: dict[tuple[frozenset[int], bool], Errors] = {}
 
@@ -89,8 +93,8 @@ class Search:
         limit = self.budget
         for _ in range(_ROUNDS):
             quick = self._bisect(order, effects, limit)
-            if quick is None:  # how far nearly all of them get
-                self._plan(frozenset(order[: len(order) - max(1, len(order) // 20)]), effects)
+            if quick is None:
+                self._plan(self.closest[1], effects)  # how far it gets on all samples
                 break
             checked = self._plan(quick.kept, effects)  # on all samples
             if checked.met:
@@ -108,6 +112,8 @@ class Search:
             middle = (below + above) // 2
             self._say(f"keeping {middle} of {len(order)} nodes in float32")
             found = self._plan(frozenset(order[:middle]), effects, quick=True)
+            if found.low and worst(found.errors) < self.closest[0]:
+                self.closest = worst(found.errors), found.kept
             if worst(found.errors) <= limit:
                 above, least = middle, found if found.low else least
             else:

@@ -4,9 +4,9 @@
 
 One run is a fresh process that loads the model into ONNX Runtime with its defaults and runs it once, on the first of
 the inputs that ``diagnose`` generates. Then ``diagnose`` as a command: the model against a copy with one weight scaled
-by 1.01 (in the middle of the MatMul, Gemm and Conv nodes), and against each KIND. Rounds alternate between all these,
-so that other work on the machine slows them alike; the median of each counts. Memory is the greatest sum of the Pss of
-a command's processes, which counts a shared page once (mapped weights included), 50 times a second. The exit code is 1
+by 1.01 (in the middle of the MatMul, Gemm and Conv nodes), and against each KIND. Rounds alternate between all, so that
+other work on the machine slows them alike; the median of each counts. Memory is the greatest sum of the Pss of a
+command's processes, which counts a shared page once (mapped weights included), 50 times a second. The exit code is 1
 where ``diagnose`` takes more than 20 times the time, or more than twice the memory, of one run.
 """
 

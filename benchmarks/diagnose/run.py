@@ -30,6 +30,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
 
 from acceptance.node_models import write_between  # noqa: E402
+from behavior.record import commit  # noqa: E402
 from gpu.ledger import Ledger, load  # noqa: E402
 
 from diagnose import cases, choosing, judging, tables  # noqa: E402
@@ -63,13 +64,13 @@ def measure(given: argparse.Namespace) -> int:
     if given.fresh:
         given.json.unlink(missing_ok=True)
     digest = hashlib.sha256(given.planted.read_bytes()).hexdigest()[:16]
-    began = time.monotonic()
+    began, version = time.monotonic(), commit(ROOT)[:12]
     with Ledger(given.json, {"seed": seed, "planted": digest}) as book:
 
         def work(case: Case) -> None:
             if case.key in book or time.monotonic() - began > given.budget:
                 return
-            found = measured(case, seed, given.timeout)
+            found = {**measured(case, seed, given.timeout), "commit": version}
             book.record(case.key, found)
             print(tables.line(case.key, found), file=sys.stderr, flush=True)
 

@@ -165,6 +165,11 @@ def page(
     yield from _unplanted(controls)
     yield ""
     yield f"Tried, and not counted: {_uncounted(trials)}."
+    versions = sorted(
+        {said["commit"] for said in (*(row.said for row in (*rows, *disguised)), *controls.values())}
+    )
+    yield ""
+    yield f"Measured with onnxfix at {', '.join(f'`{one}`' for one in versions)}."
 
 
 def _uncounted(trials: Mapping[str, int]) -> str:

@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 
 
 def refuse_conflicts(
-    tasks: Sequence[Task], options: RunOptions, report: Path | None, journal: Path | None = None
+    tasks: Sequence[Task],
+    options: RunOptions,
+    report: Path | None,
+    journal: Path | None = None,
+    more: Sequence[File] = (),
 ) -> None:
-    """Refuse files to write that would replace another file of this run, or that cannot be written anyway.
+    """Refuse files to write that would replace another file of this run, or that cannot be written anyway. ``more`` are
+    files that are written like the report.
 
     Raises:
         UsageError: there is one.
@@ -34,12 +39,12 @@ def refuse_conflicts(
 
         files.check_files(options.trt)
         of_trt = files.files(options.trt)
-    reports = [File("--report", report)] if report is not None else []
+    reports = [*([File("--report", report)] if report is not None else []), *more]
     targets = {task.source: Path(task.target) for task in tasks if task.target and not remote(task.target)}
     models = [task.source for task in tasks if not remote(task.source)]
     known = [File("a model of this run", Path(model)) for model in models]
-    if report is not None:
-        _refuse_unwritable(report)
+    for one in reports:
+        _refuse_unwritable(one)
     # With one model, the pipeline looks at the files of TensorRT.
     unseen = [*reports, *of_trt] if len(tasks) > 1 else reports
     if any(one.path.is_file() for one in unseen):
@@ -77,9 +82,10 @@ def _keep_data(tasks: Sequence[Task]) -> None:
             replaceable(path, data)
 
 
-def _refuse_unwritable(report: Path) -> None:
+def _refuse_unwritable(file: File) -> None:
     """Refuse a report that cannot be written. Pipes and terminals can: they are written to, not replaced."""
-    if report.is_dir() or not report.parent.is_dir():
-        raise UsageError(f"--report {report}: is a directory, or in a directory that does not exist")
-    if report.is_block_device() or report.is_socket():
-        raise UsageError(f"--report {report}: is no regular file; name another one")
+    path = file.path
+    if path.is_dir() or not path.parent.is_dir():
+        raise UsageError(f"{file.what} {path}: is a directory, or in a directory that does not exist")
+    if path.is_block_device() or path.is_socket():
+        raise UsageError(f"{file.what} {path}: is no regular file; name another one")

@@ -23,6 +23,8 @@ from onnxfix.cli.options import (
     Verbose,
     trt_options,
 )
+from onnxfix.interrupts import finish
+from onnxfix.report.render.stream import complain
 from onnxfix.report.render.stream import output as standard_output
 
 
@@ -79,8 +81,11 @@ def diagnose(
 ) -> None:
     """Find the node where two ways to compute a model begin to differ, why, and what to do."""
     with guarded(format):
+        from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
         from onnxfix.diagnosis.keep import keep_text  # lazy: start-up
         from onnxfix.files import atomic  # lazy: start-up
+        from onnxfix.files.apart import File  # lazy: start-up
+        from onnxfix.fleet.work import Task  # lazy: start-up
         from onnxfix.options import RunOptions, Verification  # lazy: start-up
         from onnxfix.pipeline.diagnosing import diagnose  # lazy: start-up
         from onnxfix.report.render.diagnosis import diagnosis_json, show_diagnosis  # lazy: start-up
@@ -95,6 +100,10 @@ def diagnose(
             trt=trt,
             memory_mb=memory_limit,
         )
+        models = [one for one in (model, other) if one is not None]
+        tasks = [Task(number, str(one), options=options) for number, one in enumerate(models)]
+        kept = [File("--keep-fp32", keep_fp32)] if keep_fp32 is not None else []
+        refuse_conflicts(tasks, options, report, more=kept)
         with Steps(1) as steps:
             found = diagnose(
                 model,
@@ -104,6 +113,9 @@ def diagnose(
                 timeout=timeout,
                 progress=steps.of(str(model)),
             )
+        if found.interrupted:
+            finish()
+            complain("interrupted; this is what was found until then")
         if format is Format.json:
             standard_output().write(diagnosis_json(found) + "\n")
         else:

@@ -42,7 +42,8 @@ class Clock:
 @dataclass
 class Bench:
     """The sandbox ``worker``, a ``scratch`` folder, and the seconds that one call may take, within ``clock``. ``runs``
-    counts what was executed, in whole graphs; ``load_seconds`` and ``run_seconds`` are what that took."""
+    counts what was executed, in whole graphs; ``load_seconds`` and ``run_seconds`` are what that took. ``rounding``:
+    values in half precision are rounded between nodes (:mod:`onnxfix.diagnosis.exact`)."""
 
     worker: Worker
     scratch: Path
@@ -51,6 +52,7 @@ class Bench:
     load_seconds: float = 0.0
     run_seconds: float = 0.0
     clock: Clock = field(default_factory=Clock)
+    rounding: bool = True
     _files: int = field(default=0, repr=False)
 
     def path(self, ending: str = "") -> Path:
@@ -93,6 +95,7 @@ class Bench:
             moved=moved,
             seed=seed,
             fused=fused,
+            rounding=self.rounding,
         )
         if outcome.ok:
             reply: Reply = outcome.value

@@ -13,8 +13,8 @@ from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 from onnxfix import walk
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Reply
-from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.sides import Prepared
+from onnxfix.diagnosis.graph import OWN, Graph, declared_types
+from onnxfix.diagnosis.sides import KERNELS, Prepared
 from onnxfix.diagnosis.store import Held, hold
 from onnxfix.files import tensors
 from onnxfix.trt.records import Profile
@@ -25,18 +25,18 @@ _HOST = 64
 """Elements up to which an integer input of a part becomes a constant: shapes and indices, which TensorRT must know when
 it builds."""
 _NAME = "diagnosis"
-_KERNELS = 2e-5  # share of a tensor's scale that a kernel of another algorithm may cost
 
 
 class Engines:
     """Builds and executes engines for one sample.
 
-    ``builder`` builds them, ``sessions`` execute them; ``feed`` are the sample's inputs."""
+    ``builder`` builds them, ``sessions`` execute them; ``feed`` are the sample's inputs, ``types`` the element types of
+    inner tensors (numpy's names): TensorRT's parser takes no output without one."""
 
     def __init__(self, graph: Graph, builder: Builder, sessions: Sessions, bench: Bench) -> None:
         self.graph, self.builder, self.sessions, self.bench = graph, builder, sessions, bench
         self.feed: dict[str, Held] = {}
-        self.types: dict[str, str] = {}
+        self.types = declared_types(graph)
         self.builds = 0
 
     def whole(self, marks: Sequence[str]) -> Reply:
@@ -75,6 +75,7 @@ class Engines:
 
     def _built(self, model: ModelProto, feed: Mapping[str, Held], folder: Path) -> Reply:
         path, engine = folder / "part.onnx", folder / "part.engine"
+        declare(model, self.types)
         link_weights(model, self.graph.folder, folder)
         onnx.save(model, path)
         values = {name: held.load() for name, held in feed.items()}
@@ -97,7 +98,7 @@ def prepared(engines: Engines, like: Prepared, precision: str, where: str) -> Pr
     """The engines as the other side. ``like`` is the same graph as the other side of ONNX Runtime. ``precision`` is
     what float32 products are computed in ("float32", "tf32", or ""), ``where`` the GPU, as text."""
     unit = 2.0**-11 if precision == "tf32" else 1e-7
-    side = replace(like.side, unit=unit, runner=engines.part, kernels=_KERNELS)
+    side = replace(like.side, unit=unit, runner=engines.part, kernels=KERNELS)
     name = f"engines of {engines.builder.product}, executed on {where}"
     return replace(like, side=side, name=name, tools={"engines": engines})
 
@@ -111,6 +112,14 @@ def link_weights(model: ModelProto, source: str, folder: Path) -> None:
             here.symlink_to(there.absolute())  # a hard link would change the times of the user's file
         except OSError:
             shutil.copyfile(there, here)
+
+
+def declare(model: ModelProto, types: Mapping[str, str]) -> None:
+    """Declare the element types of outputs that have none. Those of a part apart are known by their names before."""
+    for info in model.graph.output:
+        dtype = types.get(info.name) or types.get(info.name.partition(OWN)[2])
+        if dtype and not info.type.HasField("tensor_type"):
+            info.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(Held(dtype).array_dtype)
 
 
 def _is_host(held: Held) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from onnx import NodeProto, TensorProto
 
+from onnxfix import walk
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import Row, Side, aligned
@@ -20,7 +21,7 @@ class Seen:
     """A suspected tensor: the truth's ``node`` and ``others`` of the other side; the values of ``inputs``, of the
     ``truth``'s outputs, of what the other side computes of the same inputs (``own``), and of the truth's outputs with
     inputs ``moved`` by one rounding; by the truth's names. ``weights`` are constants that the two read, by their names
-    there."""
+    there. ``given`` are the values of the region's inputs, of a node with graphs inside."""
 
     row: Row
     node: NodeProto
@@ -32,6 +33,7 @@ class Seen:
     weights: Mapping[str, TensorProto] = field(default_factory=dict)
     other_weights: Mapping[str, TensorProto] = field(default_factory=dict)
     effect: float | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Collector:
@@ -57,10 +59,14 @@ class Collector:
         return found
 
     def seen(
-        self, rows: Sequence[Row], theirs: Mapping[str, Held], outputs: Sequence[str] = ()
+        self,
+        rows: Sequence[Row],
+        theirs: Mapping[str, Held],
+        outputs: Sequence[str] = (),
+        types: Mapping[str, str] | None = None,
     ) -> list[Seen]:
-        """The values around each row's node. ``theirs`` are types of the other side's tensors. ``outputs``: the effect
-        on these will be asked for, so that what it needs is kept too."""
+        """The values around each row's node. ``theirs`` are the other side's inputs, ``types`` the element types of its
+        tensors. ``outputs``: the effect on these will be asked for, so that what it needs is kept too."""
         wanted = dict.fromkeys(
             name
             for row in rows
@@ -74,7 +80,7 @@ class Collector:
         )
         known = self.values(list(wanted))
         self.known.update(known)
-        return [self._seen(row, known, theirs) for row in rows]
+        return [self._seen(row, known, theirs, types or {}) for row in rows]
 
     def _beside(self, names: Sequence[str], outputs: Sequence[str]) -> list[str]:
         """What the nodes between these values and the outputs read besides, as far as it is worth keeping."""
@@ -97,13 +103,15 @@ class Collector:
             other_weights=_constants(self.side.graph, nodes),
         )
 
-    def _seen(self, row: Row, known: Mapping[str, Held], theirs: Mapping[str, Held]) -> Seen:
+    def _seen(
+        self, row: Row, known: Mapping[str, Held], theirs: Mapping[str, Held], types: Mapping[str, str]
+    ) -> Seen:
         node, region = self.truth.nodes[row.number], row.region
         outputs = [name for name in node.output if name in known]
         own: dict[str, Held] = {}
         if region is not None:
             given = {
-                name: aligned(known[ours], theirs[name]) if name in theirs else known[ours]
+                name: known[ours].as_type(types[name]) if name in types else known[ours]
                 for name, ours in region.inputs.items()
                 if ours in known
             }
@@ -121,6 +129,11 @@ class Collector:
             truth={name: known[name].load() for name in outputs},
             own={name: held.load() for name, held in own.items()},
             moved=moved,
+            given={
+                name: known[name].load()
+                for name in (region.inputs.values() if region is not None and walk.subgraphs(node) else ())
+                if name in known
+            },
         )
 
     def _own(self, region: Region, given: Mapping[str, Held]) -> dict[str, Held]:
@@ -135,7 +148,9 @@ class Collector:
 
     def effect(self, own: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Held]:
         """The truth's outputs that depend on these tensors, if these had these values."""
-        given = {**self.feed, **self.known, **self.bench.hold(own)}
+        given = {**self.feed, **self.known}
+        for name, held in self.bench.hold(own).items():  # which the other side may have in another type
+            given[name] = aligned(held, given[name]) if name in given else held
         after = downstream(self.truth, list(own))
         made = {name for number in after for name in self.truth.nodes[number].output}
         known = frozenset(name for name in given if name in own or name not in made)

@@ -8,13 +8,15 @@ kernels for it, keep the Casts: an Unsqueeze and a Squeeze, which compute nothin
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from onnx import ModelProto, NodeProto, TensorProto, helper, shape_inference
 
 _HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 #: What only moves or constant values: rounded already.
 _MOVING = frozenset(("Constant", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 _INPUTS_SINCE = 13
-"""The opset from which on Unsqueeze and Squeeze have their axes as an input."""
+"""The opset from which on Unsqueeze and Squeeze have their axes as an input, and take bfloat16."""
 
 
 def exact(model: ModelProto) -> ModelProto:
@@ -22,13 +24,13 @@ def exact(model: ModelProto) -> ModelProto:
     where there is none. Types that shape inference does not find are left as they are."""
     if not _touches_half(model):
         return model
-    halves = _halves(model)
+    version = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 0)
+    halves = _halves(model, (TensorProto.FLOAT16,) if version < _INPUTS_SINCE else _HALF)
     read = {name for node in model.graph.node for name in node.input}
     if halves.isdisjoint(read):
         return model
     found = ModelProto()
     found.CopyFrom(model)
-    version = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 0)
     graph, nodes = found.graph, list[NodeProto]()
     axes = "" if version < _INPUTS_SINCE else "exact/axes"
     if axes:
@@ -73,13 +75,17 @@ def _touches_half(model: ModelProto) -> bool:
     )
 
 
-def _halves(model: ModelProto) -> set[str]:
-    """The values in half precision that nodes of the main graph compute."""
+def _halves(model: ModelProto, kinds: Collection[int]) -> set[str]:
+    """The values of these types that nodes of the main graph compute; none where nothing but Casts reads or writes
+    such: ONNX Runtime adds no Casts then, and removes none."""
     try:
         typed = shape_inference.infer_shapes(model)
     except Exception:
         return set()  # shapes that contradict each other: it is left to ONNX Runtime to say so
     known = (*typed.graph.value_info, *typed.graph.output)
-    halves = {info.name for info in known if info.type.tensor_type.elem_type in _HALF}
+    halves = {info.name for info in known if info.type.tensor_type.elem_type in kinds}
+    nodes = [node for node in model.graph.node if node.op_type != "Cast"]
+    if not any(name in halves for node in nodes for name in (*node.input, *node.output)):
+        return set()
     moving = {name for node in model.graph.node if node.op_type in _MOVING for name in node.output}
     return halves - moving

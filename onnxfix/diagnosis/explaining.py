@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from onnxfix.diagnosis.facts import Evidence
 from onnxfix.diagnosis.findings import Findings, Hazard, collect
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.keep import pattern
+from onnxfix.diagnosis.missing import missing
 from onnxfix.diagnosis.records import Against, Culprit, NodeError
 from onnxfix.diagnosis.sides import LOW
 from onnxfix.errors import OnnxfixError
@@ -30,12 +31,13 @@ _LIMIT = 1 << 31
 @dataclass(frozen=True)
 class Explainer:
     """Explains the culprits of one diagnosis: of ``truth`` against ``other``, which may be the same graph. ``path`` is
-    what people call the truth's model."""
+    what people call the truth's model, and ``matched`` are those of its tensors that the other side has."""
 
     against: Against
     truth: Graph
     other: Graph
     path: str = "MODEL"
+    matched: frozenset[str] = frozenset()
 
     @cached_property
     def findings(self) -> Findings:
@@ -59,7 +61,12 @@ class Explainer:
     def culprit(self, error: NodeError, seen: Seen) -> Culprit:
         """The culprit with its cause, the reason in a sentence, and advice."""
         evidence = self._evidence(error, seen)
-        cause, reason = explain(evidence)
+        lost = missing(evidence, self.truth, self.matched) if self.against == "model" else None
+        if lost is not None:
+            error = replace(error, place=lost.place)
+            cause, reason = lost.cause, lost.text
+        else:
+            cause, reason = explain(evidence)
         found = advise(cause, evidence, self.path)
         return Culprit(error, cause, reason, found.text, found.rule, found.fix)
 

@@ -29,17 +29,27 @@ FLOAT = int(TensorProto.FLOAT)
 ELEMENT: dict[str, int] = {"fp16": int(TensorProto.FLOAT16), "bf16": int(TensorProto.BFLOAT16)}
 """The element types, as numbers of ``TensorProto``."""
 
-#: Operators that stay as they are: what they compute is chosen by an attribute, is random, or is quantization, whose
-#: scales are float32 in most opsets.
+#: Operators that stay as they are: what they compute is chosen by an attribute, is random, depends on the bits of
+#: float32, or is quantization, whose scales are float32 in most opsets.
 _WHOLE = frozenset(
     [
-        *("Bernoulli", "Constant", "DequantizeLinear", "DynamicQuantizeLinear", "EyeLike", "Multinomial"),
-        *("QLinearConv", "QLinearMatMul", "QuantizeLinear"),
+        *(
+            "Bernoulli",
+            "BitCast",
+            "Constant",
+            "DequantizeLinear",
+            "DynamicQuantizeLinear",
+            "EyeLike",
+            "Multinomial",
+        ),
+        *("MeanVarianceNormalization", "QLinearConv", "QLinearMatMul", "QuantizeLinear"),
         *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
     ]
 )
 #: Operators that read no value: they take any type.
 _BLIND = frozenset({"Shape", "Size"})
+#: Outputs whose type an attribute chooses.
+_STAYING_OUTPUTS = {"LayerNormalization": (1, 2)}
 #: Inputs that stay float32 though ONNX allows other types: TensorRT reads them as weights of the layer's geometry.
 _STAYING = {"Resize": (1, 2), "Upsample": (1,), "RoiAlign": (1,), "MaxRoiPool": (1,)}
 
@@ -243,7 +253,8 @@ def _whole(node: Node) -> Whole | None:
         return "function"
     if not node.is_onnx:
         return "domain"
-    return "operator" if node.op_type in _WHOLE else None
+    training = node.op_type == "BatchNormalization" and len(node.outputs) > 1
+    return "operator" if training or node.op_type in _WHOLE else None
 
 
 def _slots(node: Node, elem: Callable[[Value | None], int | None], to: int, strict: bool) -> Slots | Whole:
@@ -257,13 +268,13 @@ def _slots(node: Node, elem: Callable[[Value | None], int | None], to: int, stri
     for value, one in (*inputs, *outputs):
         if elem(value) == FLOAT and one.homogeneous:
             kinds[one.parameter] = FLOAT
-    staying = _STAYING.get(node.op_type, ())
+    staying = _STAYING.get(node.op_type, ()), _STAYING_OUTPUTS.get(node.op_type, ())
     found: list[list[int]] = []
     lacking = False
     for side, values in enumerate((inputs, outputs)):
         found.append([])
         for index, (value, one) in enumerate(values):
-            if value is None or (side == 0 and index in staying):
+            if value is None or index in staying[side]:
                 continue
             known = elem(value) or (kinds.get(one.parameter) if one.homogeneous else None)
             if known is None and FLOAT in one.types:

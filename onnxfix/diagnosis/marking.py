@@ -11,8 +11,10 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
+from onnxfix.diagnosis.bench import drop
 from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.evidence import upstream
@@ -76,62 +78,73 @@ class Bisection:
         self.markings: list[Marking] = []
         self.spoiled: set[str] = set()
         self.kinds = kinds
+        self.wrong: frozenset[str] = frozenset()
 
     def run(self, wrong: Collection[str], over: Callable[[], bool] = lambda: False) -> Window:
         """Narrow down what the outputs in ``wrong`` depend on."""
-        order = [
-            number
-            for number in upstream(self.graph, list(wrong), frozenset())
-            if self.graph.nodes[number].op_type != "Constant"
-        ]
-        low, high, reason = 0, len(order), ""  # before ``low`` all is right, at ``high`` something is wrong
-        while high - low > WINDOW and not reason:
+        self.wrong = frozenset(wrong)
+        order = self._cone(wrong, range(len(self.graph.nodes)))
+        reason, cuts = "", CUTS
+        while len(order) > WINDOW:
             if len(self.markings) >= _BUILDS or over():
                 reason = "the search was stopped" if over() else f"it ended after {_BUILDS} builds"
                 break
-            cuts = self._cuts(order, low, high)
-            if not cuts:
+            found = self._cuts(order, cuts)
+            if not found:
                 reason = "no tensors are left that can be marked"
                 break
-            states = self._look(cuts)
-            if states is None:
-                continue
-            for at, is_off in sorted(states.items()):
-                if is_off:
-                    high = at
+            states = self._look(found)
+            # What several marks changed may be the work of one of them: from then on one place at a time.
+            cuts = cuts if states is not None else 1
+            low, high, off = 0, len(order), wrong
+            for at, wrong_here in sorted((states or {}).items()):
+                if wrong_here:
+                    high, off = at, wrong_here
                     break
                 low = at
-        return Window(tuple(order[low:high]), self.seen, tuple(self.markings), reason)
+            wrong = off
+            order = self._cone(wrong, order[low:high]) if states else order
+        return Window(tuple(order), self.seen, tuple(self.markings), reason)
 
-    def _cuts(self, order: Sequence[int], low: int, high: int) -> dict[int, list[str]]:
-        """Positions between ``low`` and ``high`` with the tensors alive there: the narrowest around each quarter."""
+    def _cone(self, wrong: Collection[str], among: Collection[int]) -> list[int]:
+        """The nodes among these that the wrong tensors depend on, other than by tensors that were seen to be right."""
+        right = frozenset(
+            name for name, far in self.seen.items() if not self.differs(name, self.kinds[name], far)
+        )
+        members = set(among)
+        return [
+            number
+            for number in upstream(self.graph, list(wrong), right - set(wrong))
+            if number in members and self.graph.nodes[number].op_type != "Constant"
+        ]
+
+    def _cuts(self, order: Sequence[int], count: int) -> dict[int, list[str]]:
+        """Positions in ``order`` with the tensors alive there: the narrowest around each quarter, or around the middle
+        for a ``count`` of one; the one nearest to the middle where there are none."""
         alive = self._alive(order)
+        fits = [
+            at
+            for at in range(1, len(order))
+            if 0 < len(alive[at]) <= FEW
+            and all(name in self.kinds and name not in self.spoiled for name in alive[at])
+        ]
         found: dict[int, list[str]] = {}
-        span = (high - low) // (CUTS + 1)
-        for number in range(1, CUTS + 1):
-            middle = low + number * span
-            reach = max(1, span // 2)
-            near = range(max(low + 1, middle - reach), min(high, middle + reach + 1))
-            fitting = [at for at in near if 0 < len(alive[at]) <= FEW and self._marks(alive[at])]
-            if fitting:
-                best = min(fitting, key=lambda at: (len(alive[at]), abs(at - middle)))
+        span = len(order) // (count + 1)
+        for middle in range(span, span * count + 1, span):
+            near = [at for at in fits if abs(at - middle) <= max(1, span // 2)]
+            if near:
+                best = min(near, key=lambda at: (len(alive[at]), abs(at - middle)))
                 found[best] = alive[best]
+        if fits and not found:
+            best = min(fits, key=lambda at: abs(at - len(order) // 2))
+            found[best] = alive[best]
         return found
-
-    def _marks(self, names: Sequence[str]) -> bool:
-        return all(name in self.kinds and name not in self.spoiled for name in names)
 
     def _alive(self, order: Sequence[int]) -> list[list[str]]:
         """For each position, the tensors that nodes before it make of inputs and nodes from it on read."""
-        varying = set(self.graph.inputs)  # what is made of weights alone shows where it meets these
-        for number in order:
-            if not varying.isdisjoint(self.graph.reads[number]):
-                varying.update(name for name in self.graph.nodes[number].output if name)
         last: dict[str, int] = {}
         for at, number in enumerate(order):
-            for name in self.graph.reads[number]:
-                if name in varying and name in self.graph.producer:
-                    last[name] = at
+            last.update((name, at) for name in self.graph.reads[number] if name in self._varying)
         alive: list[list[str]] = [[]]
         now: list[str] = []
         for at, number in enumerate(order):
@@ -139,6 +152,15 @@ class Bisection:
             now += [name for name in self.graph.nodes[number].output if name and last.get(name, -1) > at]
             alive.append([name for name in now if self._matters(name)])
         return alive
+
+    @cached_property
+    def _varying(self) -> set[str]:
+        """The values that depend on an input: what is made of weights alone shows where it meets these."""
+        found = set(self.graph.inputs)
+        for number, node in enumerate(self.graph.nodes):
+            if not found.isdisjoint(self.graph.reads[number]):
+                found.update(name for name in node.output if name)
+        return found
 
     def _matters(self, name: str) -> bool:
         """Whether a tensor must be seen to know that all is right: not where it was seen to be, and no shape."""
@@ -150,13 +172,14 @@ class Bisection:
         whole = held.dtype.startswith(("int", "uint", "bool"))
         return held.is_tensor and not (whole and math.prod(held.shape) <= _SHAPE)
 
-    def _look(self, cuts: Mapping[int, Sequence[str]]) -> dict[int, bool] | None:
-        """Mark the tensors of all cuts in one build: position -> whether something is wrong there. None where the build
-        is not believed, or a tensor turned out to be no mark."""
+    def _look(self, cuts: Mapping[int, Sequence[str]]) -> dict[int, list[str]] | None:
+        """Mark the tensors of all cuts in one build: position -> what is wrong there. None where the build is not
+        believed, or the truth has no values to compare with."""
         names = list(dict.fromkeys(name for tensors in cuts.values() for name in tensors))
         whole = self.values(names)
-        self.spoiled.update(name for name in names if name not in whole)
-        if self.spoiled.intersection(names):
+        lacking = [name for name in names if name not in whole]
+        if lacking:
+            self.spoiled.update(lacking)
             return None  # choose again, without them
         self.say(f"building with {len(names)} inner tensors as outputs")
         began = time.perf_counter()
@@ -164,27 +187,36 @@ class Bisection:
         seconds = time.perf_counter() - began
         fault = reply.error or self._changed(reply)
         unchanged = not reply.error and all(
-            not distance(self.plain[name].load(), reply.values[name].load()).differing
-            for name in self.plain
-            if name in reply.values
+            name in reply.values and not distance(held.load(), reply.values[name].load()).differing
+            for name, held in self.plain.items()
         )
         self.markings.append(Marking(tuple(names), unchanged, seconds, fault, believed=not fault))
         if fault:
-            self.spoiled.update(names)
+            if len(cuts) == 1:
+                self.spoiled.update(names)
+        else:
+            for name in names:
+                if name in reply.values:
+                    self.seen[name] = distance(whole[name].load(), reply.values[name].load())
+        drop(list(reply.values.values()))
+        if fault:
             return None
-        for name in names:
-            if name in reply.values:
-                self.seen[name] = distance(whole[name].load(), reply.values[name].load())
         return {
-            at: any(self.differs(name, whole[name], self.seen[name]) for name in tensors if name in self.seen)
+            at: [
+                name
+                for name in tensors
+                if name in self.seen and self.differs(name, self.kinds[name], self.seen[name])
+            ]
             for at, tensors in cuts.items()
         }
 
     def _changed(self, reply: Reply) -> str:
         """Why a marked build does not show the difference any more; "" where it does."""
         for name, truth in self.truth.items():
-            if name not in self.plain or name not in reply.values:
+            if name not in self.wrong or name not in self.plain:
                 continue
+            if name not in reply.values:
+                return f"with these outputs the engine does not return {name}"
             before = distance(truth.load(), self.plain[name].load())
             after = distance(truth.load(), reply.values[name].load())
             if not self.differs(name, truth, before):

@@ -67,7 +67,8 @@ class Walk:
 
     ``failed`` is why the truth stopped, with its ``cause``; ``stopped`` why the other side's own run did, at the node
     ``at`` of its graph. ``refused`` are regions that did not run alone, by a target, with the reason. ``kinds`` are
-    types and shapes of the truth's tensors, without values; ``drawn`` the truth's values of random operators.
+    types and shapes of the truth's tensors, without values; ``types`` are the element types of the other side's.
+    ``drawn`` are the truth's values of random operators.
     """
 
     rows: dict[str, Row] = field(default_factory=dict)
@@ -80,6 +81,7 @@ class Walk:
     refused: dict[str, str] = field(default_factory=dict)
     complete: bool = True
     kinds: dict[str, Held] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
     drawn: dict[str, Held] = field(default_factory=dict)
 
 

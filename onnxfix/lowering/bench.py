@@ -65,9 +65,10 @@ class Bench:
         found: tuple[dict[str, Tensor], dict[int, Own]] = self._call("measure")
         return found
 
-    def errors(self, low: Collection[int], most: int | None = None) -> tuple[OutputError, ...]:
-        """The outputs' errors with these nodes in the low type, on the first ``most`` feeds. Raises Failed."""
-        found: tuple[OutputError, ...] = self._call("errors", low=sorted(low), most=most)
+    def errors(self, low: Collection[int], *, quick: bool = False) -> tuple[OutputError, ...]:
+        """The outputs' errors with these nodes in the low type; ``quick``: on the sample with the largest error in the
+        last run on all of them. Raises Failed."""
+        found: tuple[OutputError, ...] = self._call("errors", low=sorted(low), quick=quick)
         return found
 
     def result_errors(self, path: Path, *, wide: bool) -> tuple[OutputError, ...]:

@@ -47,6 +47,7 @@ class _State:
     able: Lowerable | None = None
     feeds: list[dict[str, Any]] = field(default_factory=list)
     truth: list[dict[str, Any]] = field(default_factory=list)
+    worst: int = 0  # the sample with the largest error in the last run on all of them
 
 
 _STATE = _State()
@@ -148,14 +149,14 @@ def measure() -> Reply:
     return Reply(value=(tensors, nodes))
 
 
-def errors(low: Collection[int], most: int | None = None) -> Reply:
-    """How far the outputs are from float32 where the nodes ``low`` (by index) compute in the low type; on the first
-    ``most`` feeds, or on all."""
+def errors(low: Collection[int], quick: bool) -> Reply:
+    """How far the outputs are from float32 where the nodes ``low`` (by index) compute in the low type; ``quick``: on
+    the sample alone that had the largest error in the last run on all."""
     assert _STATE.model is not None
     assert _STATE.able is not None
     try:
         session = _session(with_casts(_STATE.model, _STATE.able, frozenset(low), apart=False))
-        return Reply(value=_compared(session, most))
+        return Reply(value=_compared(session, [_STATE.worst] if quick else None))
     except Exception as error:
         return _failed(error)
 
@@ -175,13 +176,19 @@ def result_errors(path: str, wide: bool) -> Reply:
         return _failed(error)
 
 
-def _compared(session: ort.OrtSession, most: int | None) -> tuple[OutputError, ...]:
+def _compared(session: ort.OrtSession, samples: Sequence[int] | None) -> tuple[OutputError, ...]:
     sums: dict[str, _Sum] = {}
-    for feed, truth in list(zip(_STATE.feeds, _STATE.truth, strict=True))[:most]:
+    largest: list[float] = []
+    for number in range(len(_STATE.feeds)) if samples is None else samples:
         note("running")
-        values = dict(zip(session.outputs, session.run(_fitting(session, feed)), strict=True))
-        for name, value in truth.items():
-            sums.setdefault(name, _Sum()).add(value, values.get(name))
+        values = dict(zip(session.outputs, session.run(_fitting(session, _STATE.feeds[number])), strict=True))
+        alone: dict[str, _Sum] = {}
+        for name, value in _STATE.truth[number].items():
+            for into in (sums, alone):
+                into.setdefault(name, _Sum()).add(value, values.get(name))
+        largest.append(max((one.error(name).error for name, one in alone.items()), default=0.0))
+    if samples is None and largest:
+        _STATE.worst = int(np.argmax(largest))
     return tuple(one.error(name) for name, one in sums.items())
 
 

@@ -3,7 +3,7 @@
 Guards come first. If the error is then too large, it is found out where it comes from: parts of the model are run in
 the low type alone, and the parts with most of the error are split again. Inside a part, a node's own error says how
 much of it is the node's. Nodes are kept in this order, those that cost least for what they gain first, and how many is
-found by bisection; each step runs the whole model.
+found by bisection; each step runs the whole model, on the sample with the largest error, and the result on all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from onnxfix.lowering.guards import Facts
 from onnxfix.lowering.islands import Graph, settled
@@ -21,9 +21,11 @@ from onnxfix.lowering.records import OutputError
 
 _PARTS = 8
 """Parts that the model is divided into at first."""
-_MOST_RUNS = 48
+_MOST_RUNS = 32
 """Runs to find out where the error comes from."""
-_GIVEN_BACK = 8
+_ROUNDS = 3
+"""Bisections: each looks at one sample, and its result at all."""
+_GIVEN_BACK = 6
 """Parts of the kept nodes that are tried without."""
 _BROKEN = 1e12
 """The squared error of a run that gives NaN or infinity."""
@@ -31,7 +33,7 @@ _CLIP = 16.0
 """Own errors above so many units of rounding count as this many: those of outputs near 0 say little about the model."""
 
 Errors = tuple[OutputError, ...]
-#: Runs the model with these nodes in the low type; ``quick``: on one sample.
+#: Runs the model with these nodes in the low type; ``quick``: on the sample with the largest error.
 Run = Callable[[frozenset[int], bool], Errors]
 
 
@@ -39,7 +41,7 @@ Run = Callable[[frozenset[int], bool], Errors]
 class Plan:
     """The nodes in the low type, those kept by the search and those kept for fewer Casts, and the errors. ``met``: the
     errors are within the budget. ``best`` is the smallest error that was found with any node in the low type.
-    ``effects`` is the share of the squared error by node, where it was looked for."""
+    ``effects`` is the share of the squared error by node, where it was looked for; ``runs`` counts the model's runs."""
 
     low: frozenset[int]
     kept: frozenset[int]
@@ -74,8 +76,12 @@ class Search:
         self._run, self._say = run, say
         self.runs = 0
         self.best = math.inf
+        self.closest: tuple[float, frozenset[int]] = (
+            math.inf,
+            frozenset(),
+        )  # the smallest error on one sample
         self.deadline = time.monotonic() + seconds
-        self.tried: dict[frozenset[int], Errors] = {}
+        self.tried: dict[tuple[frozenset[int], bool], Errors] = {}
 
     def plan(self) -> Plan:
         """The plan; where the budget cannot be met, the one with the smallest error."""
@@ -84,28 +90,37 @@ class Search:
             return found
         effects = self._effects()
         order = sorted(effects, key=lambda index: (-self._gain(index, effects), index))
-        return self._bisect(order, effects, found)
+        limit = self.budget
+        for _ in range(_ROUNDS):
+            quick = self._bisect(order, effects, limit)
+            if quick is None:
+                self._plan(self.closest[1], effects)  # how far it gets on all samples
+                break
+            checked = self._plan(quick.kept, effects)  # on all samples
+            if checked.met:
+                return self._final(checked)
+            found = checked if worst(checked.errors) < worst(found.errors) else found
+            limit *= min(0.9, self.budget / worst(checked.errors))
+        return self._final(found)
 
-    def _bisect(self, order: list[int], effects: Mapping[int, float], first: Plan) -> Plan:
-        """The fewest nodes to keep, in this order: none is too few, and all of them leave nothing in the low type."""
+    def _bisect(self, order: list[int], effects: Mapping[int, float], limit: float) -> Plan | None:
+        """The fewest nodes to keep, in this order, for an error up to ``limit`` on one sample: none is too few, and all
+        of them leave nothing in the low type. None where the budget is not met."""
         least: Plan | None = None
-        closest = first
         below, above = 0, len(order)
         while above - below > 1:
             middle = (below + above) // 2
             self._say(f"keeping {middle} of {len(order)} nodes in float32")
-            found = self._plan(frozenset(order[:middle]), effects)
-            if found.low and worst(found.errors) < worst(closest.errors):
-                closest = found
-            if worst(found.errors) <= self.budget:
-                above, least = middle, found if found.met else least
+            found = self._plan(frozenset(order[:middle]), effects, quick=True)
+            if found.low and worst(found.errors) < self.closest[0]:
+                self.closest = worst(found.errors), found.kept
+            if worst(found.errors) <= limit:
+                above, least = middle, found if found.low else least
             else:
                 below = middle
-        if least is None:
-            return self._final(closest)
-        return self._final(self._released(least, order[:above], effects))
+        return None if least is None else self._released(least, order[:above], effects, limit)
 
-    def _released(self, least: Plan, order: list[int], effects: Mapping[int, float]) -> Plan:
+    def _released(self, least: Plan, order: list[int], effects: Mapping[int, float], limit: float) -> Plan:
         """The plan without what is kept in vain: parts of the kept nodes are given back while the budget allows it,
         those that cost most first. Keeping the last of ``order`` may have made many of the others unnecessary."""
         kept = list(order)
@@ -113,42 +128,32 @@ class Search:
         for part in _divided(by_cost, _GIVEN_BACK):
             fewer = [index for index in kept if index not in set(part)]
             self._say(f"keeping {len(fewer)} nodes in float32")
-            found = self._plan(frozenset(fewer), effects)
-            if found.met and len(found.low) >= len(least.low):
+            found = self._plan(frozenset(fewer), effects, quick=True)
+            if worst(found.errors) <= limit and len(found.low) >= len(least.low):
                 kept, least = fewer, found
         return least
 
     def _final(self, found: Plan) -> Plan:
-        return Plan(
-            found.low,
-            found.kept,
-            found.neighbors,
-            found.errors,
-            found.met,
-            self.best,
-            found.effects,
-            self.runs,
-        )
+        return replace(found, best=self.best, runs=self.runs)
 
     def _gain(self, index: int, effects: Mapping[int, float]) -> float:
         return effects[index] / cost_of(self.graph.nodes[index].op_type)
 
-    def _plan(self, kept: frozenset[int], effects: Mapping[int, float]) -> Plan:
+    def _plan(self, kept: frozenset[int], effects: Mapping[int, float], *, quick: bool = False) -> Plan:
         low, neighbors = settled(self.graph, self.guarded | kept)
-        computing = any(self.graph.computes(index) for index in low)
-        if not computing:
+        if not any(self.graph.computes(index) for index in low):
             low = frozenset()
-        errors = self._errors(low)
-        if computing:
+        errors = self._errors(low, quick)
+        if low and not quick:
             self.best = min(self.best, worst(errors))
-        met = worst(errors) <= self.budget
-        return Plan(low, kept, neighbors - kept, errors, met and computing, self.best, effects, self.runs)
+        met = bool(low) and worst(errors) <= self.budget and not quick
+        return Plan(low, kept, neighbors - kept, errors, met, self.best, effects, self.runs)
 
-    def _errors(self, low: frozenset[int]) -> Errors:
-        if low not in self.tried:
+    def _errors(self, low: frozenset[int], quick: bool) -> Errors:
+        if (low, quick) not in self.tried:
             self.runs += 1
-            self.tried[low] = self._run(low, False)
-        return self.tried[low]
+            self.tried[low, quick] = self._run(low, quick)
+        return self.tried[low, quick]
 
     # -- where the error comes from
 

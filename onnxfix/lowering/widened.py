@@ -50,6 +50,7 @@ def widened(model: ModelProto) -> ModelProto:
             cast(node.output[slot], name, int(kinds[name] or FLOAT))
     del made.graph.node[:]
     made.graph.node.extend(nodes)
+    del made.graph.value_info[:]  # claims, which may be about types and shapes that are not there any more
     return made
 
 

@@ -64,12 +64,31 @@ def diagnose(
     say("reading")
     one = loading.load(first)
     two = loading.load(second) if second is not None else None
+    try:
+        found = _diagnosed(one, two, against, options, timeout, say)
+    finally:  # a file that was changed meanwhile is the reason for whatever else was seen
+        for loaded in (one, two):
+            if loaded is not None:
+                loaded.check()
+    return found
+
+
+def _diagnosed(
+    one: loading.Loaded,
+    two: loading.Loaded | None,
+    against: Against,
+    options: RunOptions,
+    timeout: float | None,
+    say: Progress,
+) -> Diagnosis:
     with ExitStack() as stack:
         stack.enter_context(memory_limit(options.memory_mb))
         path = on_disk(one, stack)
         other = on_disk(two, stack) if two is not None else None
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
-        bench = Bench(shared(), scratch)
+        clock = Clock(timeout)
+        # ONNX Runtime with its optimizations keeps more digits than half precision has.
+        bench = Bench(shared(), scratch, clock=clock, rounding=against != "ort-cpu")
         tools = _tensorrt(against, options, stack)
         truth = opened(path, bench)
         known = signature(one.proto)
@@ -94,13 +113,12 @@ def diagnose(
         else:
             samples = given if given is not None else generated(known, options)
             count = min(len(given), MOST_SAMPLES) if given is not None else SAMPLES
-            explainer = Explainer(against, truth, prepared.side.graph, name_of(one))
+            explainer = Explainer(
+                against, truth, prepared.side.graph, name_of(one), frozenset(prepared.side.pairs.values())
+            )
             engines = prepared.tools.get("engines")
             case = Case(truth, prepared, against, samples, count, given is None, explainer, engines)
-            found = run(case, bench, base, Clock(timeout), say)
-        one.check()
-        if two is not None:
-            two.check()
+            found = run(case, bench, base, clock, say)
     return found
 
 
@@ -180,11 +198,20 @@ def _executing(like: Prepared, bench: Bench, builder: Builder, stack: ExitStack)
 
 
 def _given(known: Signature, options: RunOptions) -> list[dict[str, Any]] | None:
+    """The user's inputs; None where there are none.
+
+    Raises:
+        UsageError: they do not fit the model.
+    """
     inputs = options.verification.inputs
     if inputs is None:
         return None
     feeds = load_inputs(inputs) if isinstance(inputs, (str, Path)) else list(inputs)  # type: ignore[arg-type]
-    return check_inputs(known, feeds)
+    checked = check_inputs(known, feeds)
+    for name in dict.fromkeys(name for feed in checked for name in feed):
+        if known[name].default is not None:
+            raise UsageError(f"input {name} has a default, which diagnose does not replace: leave it out")
+    return checked
 
 
 def generated(known: Signature, options: RunOptions) -> Iterator[Mapping[str, Any]]:

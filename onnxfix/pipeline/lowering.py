@@ -39,6 +39,9 @@ SAMPLES = 4
 """Generated samples."""
 MOST_SAMPLES = 16
 """Samples of the user's inputs that are used."""
+_NOT_FASTER = (
+    "no product or convolution is in half precision: the model will not be faster; allow a larger error"
+)
 
 
 def lower(
@@ -111,6 +114,8 @@ def _proven(
         found.facts.model, found.facts.able, found.plan.low, base_dir=loaded.base_dir, io_types=wish.io_types
     )
     result = replace(result, casts=made.casts)
+    if result.heavy and not result.heavy_low:
+        result = replace(result, notes=(*result.notes, _NOT_FASTER))
     file: Temporary | Path
     if destination is not None:
         file = stack.enter_context(temporary_beside(destination, most=loaded.mode))

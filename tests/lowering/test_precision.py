@@ -284,6 +284,35 @@ def test_the_input_is_not_changed_and_nothing_is_left_behind(tmp_path: Path) -> 
     assert path.read_bytes() == before
 
 
+def test_external_weights_come_with_the_result(tmp_path: Path) -> None:
+    model = _model(
+        """g (float[2,64] x) => (float[2,64] y) <float big = {100000}> {
+        a = MatMul(x, w)  b = Mul(a, big)  c = Mul(b, v)  d = Div(c, big)  y = MatMul(d, w) }""",
+        w=RNG.normal(size=(64, 64)),
+        v=RNG.normal(size=(64, 64))[:1],
+    )
+    source = tmp_path / "in"
+    source.mkdir()
+    stored = onnx.ModelProto.FromString(model.SerializeToString())  # saving changes what is saved
+    onnx.save(
+        stored, source / "model.onnx", save_as_external_data=True, location="weights.bin", size_threshold=128
+    )
+    target = tmp_path / "out"
+    target.mkdir()
+    found = onnxfix.precision(
+        source / "model.onnx", "fp16", 0.01, target / "low.onnx", keep=("b", "c", "d"), rungs=("contract",)
+    )
+    assert found.status == "written", found.reason
+    assert [one.name for one in target.iterdir()] == ["low.onnx"]
+    low = onnx.load(target / "low.onnx")
+    types = {tensor.name: tensor.data_type for tensor in low.graph.initializer}
+    assert types["w"] == TensorProto.FLOAT16
+    assert types["v"] == TensorProto.FLOAT
+    feed = {"x": RNG.normal(size=(2, 64)).astype(np.float32)}
+    wanted = _run(model, feed)[0]
+    assert np.abs(_run(low, feed)[0] - wanted).max() <= 0.01 * np.abs(wanted).max()
+
+
 def test_bfloat16_needs_an_opset_that_has_it(tmp_path: Path) -> None:
     found = onnxfix.precision(FIXTURES / "bert.legacy.op11.onnx", "bf16", 0.1, tmp_path / "o.onnx")
     assert found.status == "nothing"

@@ -105,7 +105,7 @@ outputs
     passes with no tolerance
   … and 1 more outputs, all identical (--verbose lists them)
 begins at
-  /norm/Pow (Pow): 1 of its scale, 0 at its inputs
+  /norm/Pow (Pow): error 1 of its scale, 0 at its inputs
 worst nodes
          own  rounding        in       out         x    effect  node
            1   1.1e-07         0         1         -      0.21  /norm/Pow (Pow)
@@ -161,7 +161,7 @@ def test_verbose_adds_all_outputs_and_histograms() -> None:
     [
         ("agree", None, True, "agrees: every output is bit-identical", ""),
         ("rounding", 3e-6, True, "agrees up to rounding", "  do    nothing: a tolerance of 3e-06 of each"),
-        ("unexplained", None, True, "differs, and no node alone shows why", "  why   because"),
+        ("unexplained", None, True, "differs: because", ""),
         ("unknown", None, False, "could not be found out: because (interrupted; this was found until", ""),
     ],
 )
@@ -242,6 +242,10 @@ def test_an_error_that_is_no_number_is_said_in_words() -> None:
     row = next(line for line in lines if line.startswith("         inf"))
     assert row.split()[:6] == ["inf", "1.1e-07", "inf", "inf", "-", "0.21"]
     assert "other side: /norm/Pow" not in lines  # the same node
+    shapes = replace(error, nonfinite=0)  # another shape
+    lines = shown(replace(FOUND, culprits=(replace(CULPRIT, error=shapes),), begins=(shapes,))).splitlines()
+    assert lines[1] == "  node  /norm/Pow (Pow): own error beyond measure"
+    assert "  /norm/Pow (Pow): error beyond measure, inf at its inputs" in lines
 
 
 def test_a_tolerance_that_is_shown_passes() -> None:

@@ -127,7 +127,7 @@ def _outcome(found: Diagnosis) -> tuple[str, str]:
         "agree": "agrees: every output is bit-identical",
         "rounding": "agrees up to rounding",
         "differ": "differs",
-        "unexplained": "differs, and no node alone shows why",
+        "unexplained": f"differs: {found.reason}",
     }
     text = texts.get(found.status, f"could not be found out: {found.reason}")
     if found.status == "differ" and found.culprits:
@@ -150,8 +150,6 @@ def _answer(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
     if found.status == "rounding" and found.tolerance is not None:
         text = f"nothing: a tolerance of {number(found.tolerance)} of each output's scale is right"
         yield from _labeled("do", text, width, "cyan")
-    elif found.reason and not found.culprits and found.status not in ("unknown", "agree"):
-        yield from _labeled("why", found.reason, width)
 
 
 def _unbroken(match: re.Match[str]) -> str:
@@ -161,12 +159,17 @@ def _unbroken(match: re.Match[str]) -> str:
 
 def _own(one: NodeError) -> str:
     if math.isfinite(one.own_error) or not one.nonfinite:
-        return f"own error {share(one.own_error)} of its scale"
+        return f"own error {_of_scale(one.own_error)}"
     return f"{count(one.nonfinite)} element{'s are' if one.nonfinite > 1 else ' is'} finite on one side only"
 
 
 def _name(one: NodeError, output: str = "") -> str:
     return f"{' / '.join((*one.place.graph, node_name(one)))} ({one.place.op_type or 'value'}{output})"
+
+
+def _of_scale(value: float | None) -> str:
+    """An error that is not finite: values of another shape, not finite, or where the truth is all zeros."""
+    return "beyond measure" if value == math.inf else f"{share(value)} of its scale"
 
 
 def _where(one: NodeError) -> str:
@@ -274,7 +277,7 @@ def _nodes(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
 
 def _beginning(one: NodeError) -> str:
     before = f", {share(one.input_error)} at its inputs" if one.input_error is not None else ""
-    return f"{_where(one)}: {share(one.output_error)} of its scale{before}"
+    return f"{_where(one)}: error {_of_scale(one.output_error)}{before}"
 
 
 def _facts(one: NodeError) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +12,8 @@ from onnxfix.lowering.records import Kept, Lowering, Why
 from onnxfix.report.render.lines import Line, line, print_lines
 from onnxfix.report.render.stream import printable
 
-MOST = 10
-"""Kept nodes that are listed as text, without --verbose."""
+MOST = 3
+"""Nodes that are named for each reason, without --verbose."""
 
 _NAMES = {"fp16": "float16", "bf16": "bfloat16"}
 _WHY: dict[Why, str] = {
@@ -104,17 +103,29 @@ def precision_lines(found: Lowering, *, quiet: bool = False, verbose: bool = Fal
 
 
 def _kept_lines(found: Lowering, verbose: bool) -> Iterator[Line]:
-    if not found.kept:
-        return
-    counts = Counter(one.why for one in found.kept)
-    words = ", ".join(f"{count} {why}" for why, count in counts.most_common())
-    yield line(f"  in float32: {words}")
-    rows = found.kept if verbose else found.kept[:MOST]
-    for one in rows:
-        name = one.place.node or one.place.output
-        yield line(printable(f"    {name} ({one.place.op_type}): {reason_of(one)}"))
-    if len(found.kept) > len(rows):
-        yield line(f"    and {len(found.kept) - len(rows)} more (--verbose)")
+    """The nodes in float32, by reason; with ``verbose`` one a line."""
+    groups: dict[tuple[Why, str], list[Kept]] = {}
+    for one in found.kept:
+        groups.setdefault((one.why, one.rule), []).append(one)
+    for rows in sorted(groups.values(), key=len, reverse=True):
+        most = max(rows, key=lambda row: row.seen or 0.0)
+        yield line(printable(f"  float32   {len(rows)} {most.why}: {reason_of(most)}"))
+        if verbose:
+            yield from (line(printable(f"    {_name(row)}{_figures(row)}")) for row in rows)
+        else:
+            more = f" and {len(rows) - MOST} more" if len(rows) > MOST else ""
+            yield line(printable(f"    {', '.join(map(_name, rows[:MOST]))}{more}"))
+
+
+def _name(kept: Kept) -> str:
+    return kept.place.node or kept.place.output
+
+
+def _figures(kept: Kept) -> str:
+    own = f"  own error {kept.own_error:.2g}" if kept.own_error is not None else ""
+    effect = f"  {kept.effect:.1%} of the error" if kept.effect is not None else ""
+    seen = f"  {kept.seen:.3g}" if kept.seen is not None else ""
+    return f" ({kept.place.op_type}){own}{effect}{seen}"
 
 
 def _outcome(found: Lowering) -> str:

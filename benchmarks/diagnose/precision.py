@@ -1,0 +1,220 @@
+"""Mixed precision by `onnxfix precision` and by other tools: error, share of nodes in half precision, latency.
+
+    python benchmarks/diagnose/precision.py make FOLDER MODEL... [--budgets 0.7x,0.4x,0.001] [--to fp16]
+           [--peers PYTHON] [--only WORD]
+    python benchmarks/diagnose/precision.py gpu FOLDER [--json FILE]
+    python benchmarks/diagnose/precision.py table FILE
+
+``make`` writes a folder for each model: the original with weights drawn from a seed, samples, and variants: by onnxfix,
+one without a budget (``all``: every node that guards allow) and one for each (``0.7x``: that much of the error of
+``all``), and by the tools of ``precision_peers.py`` in
+the environment of PYTHON. It records error (float32 kernels that round as the types say, on samples of which the tools
+saw the first), share and Casts in FOLDER/results.json. What is to be carried to another machine is FOLDER/packed.
+``gpu`` unpacks what is packed where the models are missing, builds engines of all variants, runs them on the samples
+against ONNX Runtime in float32, and times them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from exports.static import sizes_of  # noqa: E402
+
+import onnxfix  # noqa: E402
+from diagnose import precision_figures, precision_pack  # noqa: E402
+from onnxfix.verification.feeds.plan import Feed  # noqa: E402
+from onnxfix.verification.feeds.signature import signature  # noqa: E402
+
+PEERS = {"fp16": ("autocast", "float16", "float16-auto"), "bf16": ("autocast-bf16",)}
+SAMPLES = 3
+UNBOUNDED = 1e9
+"""A budget that only guards limit."""
+
+
+def feeds_of(model: Path, size: int) -> list[dict[str, Any]]:
+    """Samples of batch 1 and of sizes near to ``size``."""
+    known = signature(model)
+    sizes = sizes_of(known, size) or {}
+    return [Feed(sizes, "normal", seed).values(known) for seed in range(SAMPLES)]
+
+
+def make(given: argparse.Namespace) -> int:
+    """Variants of all models."""
+    results = given.folder / "results.json"
+    found: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
+    for source in given.models:
+        if given.only and given.only not in source.stem:
+            continue
+        folder = given.folder / source.stem
+        (folder / "packed").mkdir(parents=True, exist_ok=True)
+        original = folder / "original.onnx"
+        precision_pack.redraw(source, original, folder / "packed" / "original.onnx")
+        feeds = feeds_of(original, given.size)
+        for number, feed in enumerate(feeds):
+            np.savez(folder / "packed" / f"feed{number}.npz", **feed)
+        entry = found.setdefault(source.stem, {})
+        entry["original"] = precision_figures.shares(original)
+        made = {}
+        for budget in ("all", *given.budgets):
+            name = f"onnxfix-{given.to}-{budget}"
+            limit = _limit(budget, entry.get(f"onnxfix-{given.to}-all", {}).get("reached"))
+            made |= _by_onnxfix(original, folder / f"{name}.onnx", given.to, limit, feeds, entry, name)
+        for kind in PEERS[given.to] if given.peers else ():
+            made |= _by_peer(given.peers, kind, original, folder, entry)
+        for name, errors in precision_figures.on_cpu(original, made, feeds).items():
+            entry[name].update(errors)
+        for name, path in made.items():
+            entry[name].update(precision_figures.shares(path))
+            precision_pack.pack(
+                original, folder / "packed" / "original.onnx", path, folder / "packed" / path.name
+            )
+        results.write_text(json.dumps(found, indent=1))
+        print("\n".join(rows(source.stem, entry)), flush=True)
+    return 0
+
+
+def _limit(budget: str, reached: float | None) -> float:
+    """A budget as a number; ``reached`` is the error without one."""
+    if budget == "all":
+        return UNBOUNDED
+    return float(budget[:-1]) * (reached or 1.0) if budget.endswith("x") else float(budget)
+
+
+def _by_onnxfix(
+    original: Path,
+    output: Path,
+    to: str,
+    budget: float,
+    feeds: list[dict[str, Any]],
+    entry: dict[str, Any],
+    name: str,
+) -> dict[str, Path]:
+    began = time.perf_counter()
+    made = onnxfix.precision(original, to, budget, output, inputs=feeds, rungs=("contract",))  # type: ignore[arg-type]
+    entry[name] = {
+        "status": made.status,
+        "seconds": time.perf_counter() - began,
+        "runs": made.runs,
+        "reason": made.reason if made.status != "written" else "",
+        "best": made.best,
+        "reached": made.error,
+    }
+    return {name: output} if made.status == "written" else {}
+
+
+def _by_peer(python: str, kind: str, original: Path, folder: Path, entry: dict[str, Any]) -> dict[str, Path]:
+    output = folder / f"{kind}.onnx"
+    began = time.perf_counter()
+    command = [python, HERE / "precision_peers.py", kind, original, output, folder / "packed" / "feed0.npz"]
+    environment = {**os.environ, "PYTHONPATH": "", "CUDA_VISIBLE_DEVICES": ""}
+    try:
+        done = subprocess.run(
+            list(map(str, command)), capture_output=True, text=True, env=environment, timeout=900
+        )
+        reason = "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    except subprocess.TimeoutExpired:
+        reason = "more than 900 s"
+    entry[kind] = {"seconds": time.perf_counter() - began, "reason": reason[:300]}
+    entry[kind]["status"] = "failed" if reason else "written"
+    return {} if reason else {kind: output}
+
+
+def gpu(given: argparse.Namespace) -> int:
+    """Errors and latencies of engines."""
+    from diagnose import precision_gpu
+
+    results = given.json or given.folder / "results.json"
+    found: dict[str, Any] = json.loads((given.folder / "results.json").read_text())
+    for name, entry in found.items():
+        if given.only and given.only not in name:
+            continue
+        folder = given.folder / name
+        for packed in sorted((folder / "packed").glob("*.onnx")):
+            if not (folder / packed.name).exists():
+                precision_pack.unpack(packed, folder / packed.name)
+        variants = {one: folder / f"{one}.onnx" for one in entry if (folder / f"{one}.onnx").exists()}
+        feeds = []
+        for path in sorted((folder / "packed").glob("feed*.npz")):
+            with np.load(path) as archive:
+                feeds.append({key: archive[key] for key in archive.files})
+        for one, figures in precision_gpu.measured(folder, variants, feeds).items():
+            entry[one]["engine"] = figures
+        results.write_text(json.dumps(found, indent=1))
+        print("\n".join(rows(name, entry)), flush=True)
+    return 0
+
+
+HEAD = """| model | variant | error | rms | in half precision | products | Casts | engine's error | ms | seconds |
+|---|---|---|---|---|---|---|---|---|---|"""
+
+
+def rows(model: str, entry: dict[str, Any]) -> list[str]:
+    """Lines of the table."""
+    return [_row(model, name, figures) for name, figures in entry.items()]
+
+
+def _row(model: str, name: str, figures: dict[str, Any]) -> str:
+    engine = figures.get("engine", {})
+    share = f"{figures['low']}/{figures['nodes']}" if "low" in figures else "–"
+    heavy = f"{figures['heavy_low']}/{figures['heavy']}" if "heavy" in figures else "–"
+    cells = [model, name, _number(figures.get("error")), _number(figures.get("rms")), share, heavy]
+    cells += [str(figures.get("casts", "–")), _number(engine.get("error"))]
+    cells.append(f"{engine['ms']:.3f}" if engine.get("ms") else engine.get("reason", "–")[:60])
+    cells.append(f"{figures['seconds']:.0f}" if "seconds" in figures else "–")
+    why = figures.get("reason", "")
+    return f"| {' | '.join(cells)} |{f' {why}' if why else ''}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2e}"
+
+
+def table(given: argparse.Namespace) -> int:
+    """Print what was measured."""
+    print(HEAD)
+    for model, entry in json.loads(given.file.read_text()).items():
+        print("\n".join(rows(model, entry)))
+    return 0
+
+
+def main() -> int:
+    """Run as the module's docstring says."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True)
+    making = commands.add_parser("make")
+    making.add_argument("folder", type=Path)
+    making.add_argument("models", type=Path, nargs="+")
+    making.add_argument("--budgets", type=lambda text: text.split(","), default=["0.7x", "0.4x"])
+    making.add_argument("--to", choices=list(PEERS), default="fp16")
+    making.add_argument("--peers", default="", help="the Python that has the other tools")
+    making.add_argument("--size", type=int, default=64, help="sizes of open dimensions but the batch")
+    making.add_argument("--only", default="")
+    making.set_defaults(run=make)
+    engines = commands.add_parser("gpu")
+    engines.add_argument("folder", type=Path)
+    engines.add_argument("--json", type=Path)
+    engines.add_argument("--only", default="")
+    engines.set_defaults(run=gpu)
+    tables = commands.add_parser("table")
+    tables.add_argument("file", type=Path)
+    tables.set_defaults(run=table)
+    given = parser.parse_args()
+    return int(given.run(given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""``onnxfix diagnose``: what it prints, its exit codes, files, interruptions and limits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxfix.diagnosis import lockstep
+from onnxfix.diagnosis.bench import Bench
+from onnxfix.report.render import progress
+from support.cli import process, run
+from support.models import model, write
+from support.patience import PATIENCE
+
+NET = """g (float[2,4] x) => (float[2,4] y) {
+    a = Tanh(x)
+    b = Mul(a, w)
+    y = Exp(b)
+}"""
+
+
+@pytest.fixture
+def right(tmp_path: Path) -> Path:
+    return write(tmp_path / "right.onnx", model(NET, w=np.float32(2)))
+
+
+@pytest.fixture
+def wrong(tmp_path: Path) -> Path:
+    return write(tmp_path / "wrong.onnx", model(NET, w=np.float32(2.5)))
+
+
+def document(*arguments: object) -> tuple[int, dict[str, Any]]:
+    code, out, _ = run("diagnose", *arguments, "--format", "json")
+    return code, json.loads(out)
+
+
+def test_the_node_that_differs_is_named(right: Path, wrong: Path) -> None:
+    code, found = document(right, wrong)
+    assert (code, found["status"], found["exit_code"]) == (1, "differ", 1)
+    (culprit,) = found["culprits"]
+    assert (culprit["node"], culprit["op_type"], culprit["output"]) == ("b", "Mul", "b")
+    assert culprit["own_error"] == pytest.approx(0.25, rel=1e-3)
+    assert culprit["reason"]
+    assert found["samples"] == 2
+    assert found["complete"]
+    assert not found["interrupted"]
+    code, out, _ = run("diagnose", right, wrong)
+    assert code == 1
+    assert "differ" in out.splitlines()[0]
+    assert "b" in out
+
+
+def test_models_that_agree(right: Path) -> None:
+    code, found = document(right, right)
+    assert (code, found["status"], found["culprits"]) == (0, "agree", [])
+    code, found = document(right, "--against", "fp16")
+    assert (code, found["status"]) == (0, "rounding")
+    assert 0 < found["tolerance"] < 0.01
+    assert run("diagnose", right, "--against", "ort-cpu")[0] == 0
+
+
+def test_inputs_of_the_user(right: Path, wrong: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "zero.npz", x=np.zeros((2, 4), np.float32))
+    assert document(right, wrong, "--inputs", tmp_path / "zero.npz")[1]["status"] == "agree"
+    np.savez(tmp_path / "wrong.npz", x=np.zeros((3, 4), np.float32))
+    code, _, err = run("diagnose", right, wrong, "--inputs", tmp_path / "wrong.npz")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("A",), "name a second model"),
+        (("A", "B", "--against", "fp16"), "is for one model"),
+        (("absent.onnx", "--against", "fp16"), "absent.onnx"),
+        (("A", "absent.onnx"), "absent.onnx"),
+        (("text.onnx", "--against", "fp16"), "text.onnx"),
+        (("A", "text.onnx"), "text.onnx"),
+        (("A", "two.onnx"), "same interface"),
+        (("A", "B", "--inputs", "absent.npz"), "absent.npz"),
+        (("A", "B", "--input-shapes", "z:[1]"), "z"),
+        (("A", "B", "--report", "A"), "is also"),
+        (("A", "B", "--report", "B"), "is also"),
+        (("A", "B", "--keep-fp32", "B"), "is also"),
+        (("A", "B", "--report", "r.json", "--keep-fp32", "r.json"), "is also"),
+        (("A", "B", "--report", "no/r.json"), "does not exist"),
+    ],
+)
+def test_what_is_refused(
+    arguments: tuple[str, ...],
+    words: str,
+    right: Path,
+    wrong: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.onnx").write_text("this is no model")
+    write(tmp_path / "two.onnx", model(NET.replace("(float[2,4] y)", "(float[2,4] y, float[2,4] a)"), w=1.0))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    names = {"A": right.name, "B": wrong.name}
+    code, out, err = run("diagnose", *(names.get(one, one) for one in arguments))
+    assert code == 2, out
+    assert out == ""
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_external_data_is_not_replaced_by_the_report(tmp_path: Path) -> None:
+    weight = np.ones((64, 64), np.float32)
+    proto = model("g (float[1,64] x) => (float[1,64] y) { y = MatMul(x, w) }", w=weight)
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    before = (tmp_path / "m.data").read_bytes()
+    code, _, err = run("diagnose", tmp_path / "m.onnx", "--against", "fp16", "--report", tmp_path / "m.data")
+    assert (code, (tmp_path / "m.data").read_bytes()) == (2, before)
+    assert "is also" in err
+    assert run("diagnose", tmp_path / "m.onnx", tmp_path / "m.onnx")[0] == 0
+
+
+def test_the_report_is_the_document(right: Path, wrong: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    report.write_text("old")
+    code, out, _ = run("diagnose", right, wrong, "--report", report, "--quiet")
+    found = json.loads(report.read_text())
+    assert (code, found["status"], found["culprits"][0]["node"]) == (1, "differ", "b")
+    assert len(out.splitlines()) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"right.onnx", "wrong.onnx", "report.json"}
+
+
+def slow_pair(tmp_path: Path) -> tuple[Path, Path]:
+    """Two models of 400 products, the first of which is wrong in the second."""
+    body = " ".join(f"v{i + 1} = MatMul(v{i}, w)" for i in range(400))
+    text = f"g (float[512,512] v0) => (float[512,512] v400) {{ {body} }}"
+    weight = np.eye(512, dtype=np.float32)
+    right = model(text, w=weight)
+    wrong = model(text.replace("v1 = MatMul(v0, w)", "v1 = MatMul(v0, u)"), w=weight, u=weight * 2)
+    return write(tmp_path / "a.onnx", right), write(tmp_path / "b.onnx", wrong)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_prints_what_was_found(tmp_path: Path, number: signal.Signals) -> None:
+    """Also while a child runs. No file and no process is left."""
+    one, two = slow_pair(tmp_path)
+    report, scratch = tmp_path / "report.json", tmp_path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "onnxfix", "diagnose", str(one), str(two), "--format", "json"]
+    child = subprocess.Popen(
+        [*command, "--report", str(report)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(scratch)},
+    )
+    deadline = time.monotonic() + PATIENCE
+    while child.poll() is None and time.monotonic() < deadline:  # until the walk is some chunks further
+        files = [path.name.partition(".")[0] for path in scratch.glob("onnxfix-*/*")]
+        if any(name.isdigit() and int(name) > 8 for name in files):
+            break
+        time.sleep(0.01)
+    children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    child.send_signal(number)
+    out, err = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 2, err
+    assert err.splitlines() == ["onnxfix: interrupted; this is what was found until then"]
+    found = json.loads(out)
+    assert (found["status"], found["interrupted"], found["complete"]) == ("differ", True, False)
+    assert found["culprits"][0]["output"] == "v1"
+    assert 0 < found["compared"] < 400
+    assert json.loads(report.read_text()) == found
+    assert not list(scratch.glob("onnxfix*"))
+    assert children
+    assert not any(Path(f"/proc/{one}").exists() for one in children)
+
+
+def test_an_interrupt_before_anything_was_compared(
+    right: Path, wrong: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bench, "run", interrupted)
+    code, found = document(right, wrong)
+    assert (code, found["status"], found["interrupted"]) == (2, "unknown", True)
+    assert "interrupted" in found["reason"]
+
+
+def test_time_that_is_over_leaves_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lockstep, "_MOST", 8)
+    one, two = slow_pair(tmp_path)
+    monkeypatch.setattr(lockstep.Clock, "over", property(lambda self: self.within(1e9) < 59.5))
+    code, found = document(one, two, "--timeout", "60")
+    assert (code, found["status"], found["complete"]) == (1, "differ", False)
+    assert found["culprits"][0]["output"] == "v1"
+    assert 0 < found["compared"] < 400
+
+
+def test_a_model_that_is_changed_meanwhile(right: Path, wrong: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Bench.run
+
+    def changing(self: Bench, *arguments: Any, **more: Any) -> Any:
+        right.write_bytes(right.read_bytes() + b"\x00")
+        return plain(self, *arguments, **more)
+
+    monkeypatch.setattr(Bench, "run", changing)
+    code, out, err = run("diagnose", right, wrong)
+    assert (code, out) == (2, "")
+    assert "right.onnx" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_progress_is_shown(right: Path, wrong: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(progress.Steps, "of", lambda self, name: shown.append)
+    run("diagnose", right, wrong)
+    assert shown[0] == "reading"
+    assert "sample 1: node 0 of 3" in shown
+    assert "looking at the worst nodes" in shown
+
+
+def test_memory_is_limited(tmp_path: Path) -> None:
+    text = "g (float[1,n] x) => (float[n,n] y) { t = Transpose(x)  a = Mul(t, x)  y = Neg(a) }"
+    path = write(tmp_path / "m.onnx", model(text))
+    done = process(
+        *("diagnose", path, path, "--input-shapes", "x:[1,12000]", "--memory-limit", 400, "--format", "json")
+    )
+    assert done.returncode == 3, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["status"], found["cause"]) == ("unknown", "memory")
+    assert "400 MiB" in found["reason"]
+
+
+def test_a_thread_that_is_not_the_main_one_may_diagnose(right: Path, wrong: Path) -> None:
+    import onnxfix
+
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(onnxfix.diagnose(right, wrong)))
+    thread.start()
+    thread.join(PATIENCE)
+    assert [one.status for one in found] == ["differ"]

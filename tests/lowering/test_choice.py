@@ -170,3 +170,17 @@ def _values(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.ndar
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     found: list[np.ndarray] = session.run(None, feed)
     return found
+
+
+def test_nodes_called_as_tensors_are() -> None:
+    model = onnx.parser.parse_model(CHAIN)
+    for node, name in zip(model.graph.node, ("y", "y/fp16", "x/fp16", "x/fp16/Cast", "y/Cast"), strict=False):
+        node.name = name
+    able = lowerable(model, "fp16", strict=True)
+    made = converted(model, able, frozenset(able.slots)).proto
+    rng = np.random.default_rng(0)
+    feed = {name: rng.normal(size=shape).astype(np.float32) for name, shape in (("x", (2, 4)), ("w", (4, 4)))}
+    assert np.array_equal(
+        _values(widened(made), feed)[0],
+        _values(with_casts(model, able, frozenset(able.slots), apart=False), feed)[0],
+    )

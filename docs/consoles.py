@@ -20,7 +20,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 PAGES = [DOCS / "diagnose.md"]
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_TIME = re.compile(r"\b\d+\.\d+ s\b")
+_EFFORT = re.compile(r"\b[\d.,]+ (?=s\b|runs? of the model|parts? checked)")
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 _PROGRAMS = {"onnxfix": ("-m", "onnxfix"), "python": ()}
 _NEAR, _TINY = 0.05, 1e-5
@@ -80,8 +80,8 @@ def outputs(shown: list[Shown]) -> list[str]:
 
 
 def alike(shown: str, printed: str) -> bool:
-    """Whether two outputs say the same: words are equal, times are not compared, and numbers may be off as other
-    processors round."""
+    """Whether two outputs say the same: words are equal, times and effort are not compared, and numbers may be off as
+    other processors round."""
     one, two = (_NUMBER.split(_words(text)) for text in (shown, printed))
     if one != two:
         return False
@@ -94,7 +94,7 @@ def alike(shown: str, printed: str) -> bool:
 
 def _words(text: str) -> str:
     """Without times, and on one line: where lines are wrapped depends on the digits."""
-    return " ".join(_TIME.sub("TIME", text).split())
+    return " ".join(_EFFORT.sub("", text).split())
 
 
 def _near(one: float, two: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from onnxfix.diagnosis.rows import Row
 
@@ -60,3 +61,28 @@ def is_beyond_whole(row: Row) -> bool:
         return False
     limit = max(_SHARE * row.noise, 8 * _floor(row) * row.whole.scale)
     return not math.isfinite(row.whole.relative) or row.whole.largest > limit
+
+
+def rounded_up(share: float) -> float:
+    """Twice a share, rounded up to one digit: a tolerance that it passes with some room."""
+    if share <= 0:
+        return 0.0
+    unit = 10.0 ** math.floor(math.log10(2 * share))
+    return math.ceil(2 * share / unit - 1e-9) * unit
+
+
+def ranked_rows(rows: Iterable[tuple[int, Row]]) -> list[tuple[int, Row]]:
+    """Rows by their own error, the worst of each node."""
+    best: dict[int, tuple[int, Row]] = {}
+    for feed, row in rows:
+        if row.own is None:
+            continue
+        old = best.get(row.number)
+        if old is None or own_size(row) > own_size(old[1]):
+            best[row.number] = (feed, row)
+    return sorted(best.values(), key=lambda one: (-own_size(one[1]), one[1].number))
+
+
+def own_size(row: Row) -> float:
+    """The own error as a share of the scale; 0 where it was not measured."""
+    return row.own.relative if row.own is not None else 0.0

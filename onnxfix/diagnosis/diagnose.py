@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,8 @@ from onnx import NodeProto
 
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench, Clock, drop
-from onnxfix.diagnosis.beyond import excess, is_beyond, is_beyond_whole
+from onnxfix.diagnosis.beyond import excess, is_beyond, is_beyond_whole, own_size, ranked_rows, rounded_up
+from onnxfix.diagnosis.descend import Inner, descended
 from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.engines import Engines
 from onnxfix.diagnosis.evidence import Collector, Seen, upstream
@@ -163,22 +163,6 @@ def _sample(
 # ------------------------------------------------------------------------------------------------------- judging
 
 
-def _ranked(rows: Iterable[tuple[int, Row]]) -> list[tuple[int, Row]]:
-    """Rows by their own error, the worst of each node."""
-    best: dict[int, tuple[int, Row]] = {}
-    for feed, row in rows:
-        if row.own is None:
-            continue
-        old = best.get(row.number)
-        if old is None or _size(row) > _size(old[1]):
-            best[row.number] = (feed, row)
-    return sorted(best.values(), key=lambda one: (-_size(one[1]), one[1].number))
-
-
-def _size(row: Row) -> float:
-    return row.own.relative if row.own is not None else 0.0
-
-
 def _error(case: Case, feed: int, row: Row, effect: float | None = None) -> NodeError:
     own = row.own
     labels = (
@@ -209,9 +193,9 @@ def _places(culprits: Iterable[Culprit]) -> Iterable[Place]:
 
 
 def place(graph: Graph, number: int, output: str) -> Place:
-    """The place of a node of the main graph."""
+    """The place of a node of the main graph, or of the function that it was inlined from."""
     node = graph.nodes[number]
-    return Place((), node.name, node.op_type, output, number)
+    return graph.origins.get(output) or Place((), node.name, node.op_type, output, number)
 
 
 def _label(node: NodeProto) -> str:
@@ -228,7 +212,7 @@ class _Judge:
     def result(self, base: Diagnosis) -> Diagnosis:
         outputs = self._outputs()
         wrong = [one for one in outputs if self._is_wrong(one)]
-        ranked = _ranked(self.state.rows.values())
+        ranked = ranked_rows(self.state.rows.values())
         suspects = [one for one in ranked if is_beyond(one[1])]
         if self.low:
             suspects = (suspects or ranked[:MOST]) if wrong else []
@@ -236,12 +220,12 @@ class _Judge:
         begins = self._beginnings() if suspects else ()
         self.say("looking at the worst nodes")
         seen = self._seen(suspects, outputs)
-        seen.sort(key=lambda one: (-self._worth(one[1]), -_size(one[1].row), one[1].row.number))
-        named = [self._culprit(feed, one) for feed, one in seen]
+        seen.sort(key=lambda one: (-self._worth(one[1]), -own_size(one[1].row), one[1].row.number))
+        named = [culprit for feed, one in seen for culprit in self._culprits(feed, one)]
         # Of several that read what a missing node should compute, the worst stands for that node.
         culprits = tuple({one.error.place: one for one in reversed(named)}[place] for place in _places(named))
         strange = sorted(ranked, key=lambda one: (-excess(one[1]), one[1].number))
-        table = tuple(_error(self.case, feed, row) for feed, row in strange[:_TABLE] if _size(row) > 0)
+        table = tuple(_error(self.case, feed, row) for feed, row in strange[:_TABLE] if own_size(row) > 0)
         found = replace(
             base,
             outputs=outputs,
@@ -383,16 +367,20 @@ class _Judge:
         return max(shares, default=None)
 
     def _worth(self, seen: Seen) -> float:
-        return seen.effect if seen.effect is not None else _size(seen.row)
+        return seen.effect if seen.effect is not None else own_size(seen.row)
 
-    def _culprit(self, feed: int, seen: Seen) -> Culprit:
-        error = _error(self.case, feed, seen.row, seen.effect)
-        return self.case.explainer.culprit(error, seen)
+    def _culprits(self, feed: int, seen: Seen) -> list[Culprit]:
+        """The culprit, or those inside of it."""
+        culprit = self.case.explainer.culprit(_error(self.case, feed, seen.row, seen.effect), seen)
+        if self.state.interrupted or self.case.engines is not None:
+            return [culprit]
+        return descended(seen, culprit, self.case.truth, self.case.prepared.side, self.bench, self._inside)
 
-
-def rounded_up(share: float) -> float:
-    """Twice a share, rounded up to one digit: a tolerance that it passes with some room."""
-    if share <= 0:
-        return 0.0
-    unit = 10.0 ** math.floor(math.log10(2 * share))
-    return math.ceil(2 * share / unit - 1e-9) * unit
+    def _inside(self, inner: Inner) -> Sequence[Culprit]:
+        """The culprits in a graph inside of a node."""
+        explainer = replace(self.case.explainer, truth=inner.truth, other=inner.prepared.side.graph)
+        case = Case(inner.truth, inner.prepared, self.case.against, [inner.feed], 1, False, explainer)
+        base = Diagnosis("", case.against, "", "unknown")
+        found = diagnose(case, self.bench, base, Clock(None), self.say)
+        self.state.interrupted = self.state.interrupted or found.interrupted
+        return found.culprits

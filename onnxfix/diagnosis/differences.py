@@ -17,7 +17,7 @@ from onnxfix.diagnosis.counterpart import (
 )
 from onnxfix.diagnosis.facts import Evidence, magnitude, number, numeric
 from onnxfix.diagnosis.records import Why
-from onnxfix.diagnosis.weights import Change, change_of
+from onnxfix.diagnosis.weights import Change, alike, change_of
 
 Explanation = tuple[Why, str]
 
@@ -95,7 +95,7 @@ def _partner(name: str, place: int, evidence: Evidence, other: Counterpart) -> s
     stated = evidence.node.input[place]
     order = [stated, *(one for one in evidence.node.input if one != stated)]
     same = (one for one in order if one in evidence.inputs)
-    return next((one for one in same if change_of(evidence.inputs[one], other.constants[name]) is None), None)
+    return next((one for one in same if alike(evidence.inputs[one], other.constants[name])), None)
 
 
 def _attribute(

@@ -13,7 +13,7 @@ from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 from onnxfix import walk
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Reply
-from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.graph import OWN, Graph, declared_types
 from onnxfix.diagnosis.sides import KERNELS, Prepared
 from onnxfix.diagnosis.store import Held, hold
 from onnxfix.files import tensors
@@ -30,12 +30,13 @@ _NAME = "diagnosis"
 class Engines:
     """Builds and executes engines for one sample.
 
-    ``builder`` builds them, ``sessions`` execute them; ``feed`` are the sample's inputs."""
+    ``builder`` builds them, ``sessions`` execute them; ``feed`` are the sample's inputs, ``types`` the element types of
+    inner tensors (numpy's names): TensorRT's parser takes no output without one."""
 
     def __init__(self, graph: Graph, builder: Builder, sessions: Sessions, bench: Bench) -> None:
         self.graph, self.builder, self.sessions, self.bench = graph, builder, sessions, bench
         self.feed: dict[str, Held] = {}
-        self.types: dict[str, str] = {}
+        self.types = declared_types(graph)
         self.builds = 0
 
     def whole(self, marks: Sequence[str]) -> Reply:
@@ -74,6 +75,7 @@ class Engines:
 
     def _built(self, model: ModelProto, feed: Mapping[str, Held], folder: Path) -> Reply:
         path, engine = folder / "part.onnx", folder / "part.engine"
+        declare(model, self.types)
         link_weights(model, self.graph.folder, folder)
         onnx.save(model, path)
         values = {name: held.load() for name, held in feed.items()}
@@ -110,6 +112,14 @@ def link_weights(model: ModelProto, source: str, folder: Path) -> None:
             here.symlink_to(there.absolute())  # a hard link would change the times of the user's file
         except OSError:
             shutil.copyfile(there, here)
+
+
+def declare(model: ModelProto, types: Mapping[str, str]) -> None:
+    """Declare the element types of outputs that have none. Those of a part apart are known by their names before."""
+    for info in model.graph.output:
+        dtype = types.get(info.name) or types.get(info.name.partition(OWN)[2])
+        if dtype and not info.type.HasField("tensor_type"):
+            info.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(Held(dtype).array_dtype)
 
 
 def _is_host(held: Held) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from onnx import NodeProto, TensorProto
 
+from onnxfix import walk
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import Row, Side, aligned
@@ -20,7 +21,7 @@ class Seen:
     """A suspected tensor: the truth's ``node`` and ``others`` of the other side; the values of ``inputs``, of the
     ``truth``'s outputs, of what the other side computes of the same inputs (``own``), and of the truth's outputs with
     inputs ``moved`` by one rounding; by the truth's names. ``weights`` are constants that the two read, by their names
-    there."""
+    there. ``given`` are the values of the region's inputs, of a node with graphs inside."""
 
     row: Row
     node: NodeProto
@@ -32,6 +33,7 @@ class Seen:
     weights: Mapping[str, TensorProto] = field(default_factory=dict)
     other_weights: Mapping[str, TensorProto] = field(default_factory=dict)
     effect: float | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Collector:
@@ -127,6 +129,11 @@ class Collector:
             truth={name: known[name].load() for name in outputs},
             own={name: held.load() for name, held in own.items()},
             moved=moved,
+            given={
+                name: known[name].load()
+                for name in (region.inputs.values() if region is not None and walk.subgraphs(node) else ())
+                if name in known
+            },
         )
 
     def _own(self, region: Region, given: Mapping[str, Held]) -> dict[str, Held]:

@@ -67,6 +67,8 @@ class Execution:
             return walk
         names = list(walk.truth)
         self.engines.feed = dict(their_feed)
+        kinds = {name: walk.kinds[ours].dtype for name, ours in self.side.pairs.items() if ours in walk.kinds}
+        self.engines.types = {**kinds, **self.engines.types}
         self.say("building the engine")
         plain = self.engines.whole(())
         if plain.error:

@@ -14,6 +14,7 @@ from onnxfix import walk
 from onnxfix.backends import ort_weights
 from onnxfix.diagnosis.store import Held
 from onnxfix.errors import ModelError
+from onnxfix.place import Place
 
 _RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
@@ -27,7 +28,7 @@ class Graph:
 
     ``nodes`` are in topological order. ``inputs`` are those without a default. ``folder`` is where the external data of
     ``proto`` is; ``mapped`` is how many bytes of files its weights may map. ``untensored`` are values of the main graph
-    that are sequences, maps or optionals.
+    that are sequences, maps or optionals. ``origins`` are the places of inlined nodes, by output.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Graph:
         untensored: Iterable[str] = (),
     ) -> None:
         self.proto, self.folder, self.mapped, self.path = proto, folder, mapped, path
+        self.origins: dict[str, Place] = {}
         self.weights = {tensor.name: tensor for tensor in proto.graph.initializer}
         self.sparse = {tensor.values.name: tensor for tensor in proto.graph.sparse_initializer}
         weights = {*self.weights, *self.sparse}
@@ -239,6 +241,19 @@ def open_graph(path: Path) -> Graph:
         except Exception as error:
             raise ModelError(f"{path}: {error}") from error
     return Graph(proto, where.folder or str(path.parent), where.inside + where.outside, path)
+
+
+def declared_types(graph: Graph) -> dict[str, str]:
+    """The element types (numpy's names) that a graph declares for its inputs, outputs and inner tensors."""
+    proto = graph.proto.graph
+    infos = (*proto.value_info, *proto.output, *graph.inputs.values())
+    elems = {one.name: one.type.tensor_type.elem_type for one in infos if one.type.HasField("tensor_type")}
+    strings = TensorProto.STRING
+    return {
+        name: helper.tensor_dtype_to_np_dtype(elem).name
+        for name, elem in elems.items()
+        if elem and elem != strings
+    }
 
 
 def has_functions(graph: Graph) -> bool:

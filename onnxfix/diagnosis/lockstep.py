@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto
 
 from onnxfix.diagnosis.bench import Bench, Clock, drop
 from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.distance import Distance, distance
-from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.graph import Graph, declared_types
 from onnxfix.diagnosis.noise import Noise
 from onnxfix.diagnosis.regions import Region, levels, regions
 from onnxfix.diagnosis.rows import Row, Side, Walk, aligned
@@ -314,19 +314,6 @@ class Lockstep:
 def alone(bench: Bench, truth: Graph, feed: Mapping[str, Held], clock: Clock | None = None) -> Walk:
     """A walk through the truth, without another side."""
     return Lockstep(bench, truth, Side(Graph(ModelProto()), {}), clock=clock).run(feed, {})
-
-
-def declared_types(graph: Graph) -> dict[str, str]:
-    """The element types (numpy's names) that a graph declares for its inputs, outputs and inner tensors."""
-    proto = graph.proto.graph
-    infos = (*proto.value_info, *proto.output, *graph.inputs.values())
-    elems = {one.name: one.type.tensor_type.elem_type for one in infos if one.type.HasField("tensor_type")}
-    strings = TensorProto.STRING
-    return {
-        name: helper.tensor_dtype_to_np_dtype(elem).name
-        for name, elem in elems.items()
-        if elem and elem != strings
-    }
 
 
 def beginnings(rows: Mapping[str, Row], truth: Graph, beyond: Collection[str]) -> list[str]:

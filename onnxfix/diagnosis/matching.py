@@ -41,15 +41,18 @@ class Matching:
     notes: tuple[str, ...] = ()
 
 
-def match(a: Graph, b: Graph, probe: Probe | None = None) -> Matching:
+def match(
+    a: Graph, b: Graph, probe: Probe | None = None, interface: Mapping[str, str] | None = None
+) -> Matching:
     """The tensors of B that correspond to tensors of A. ``probe`` is called once at most, where structure alone leaves
-    something open.
+    something open. ``interface`` are inputs and outputs that belong together (B's -> A's), where that is known.
 
     Raises:
         UsageError: the models have not the same interface.
         ModelError: a file of weights has changed.
     """
-    interface = {**inputs_of(a, b), **outputs_of(a, b)}
+    if interface is None:
+        interface = {**inputs_of(a, b), **outputs_of(a, b)}
     one, other = View(a), View(b)
     try:
         pairs = Pairs(one, other, interface)
@@ -280,21 +283,17 @@ class _Matcher:
         one = view.roles[number]
         known = self.pairs.to_a if view is self.b else self.pairs.to_b
         sources = [view.source(value) for value in view.signals(number)]
-        if (
-            one.op in _SINGLE
-            or not sources
-            or name not in view.prints
-            or not all(value in known for value in sources)
-        ):
+        if one.op in _SINGLE or not sources or name not in view.prints:
             return None
-        couples = [(value, known[value]) if view is self.b else (known[value], value) for value in sources]
-        after = [
-            (value, known[value]) if view is self.b else (known[value], value)
-            for value in following(view, known, name)
-        ]
-        begins = all(self._is_equal(*couple) for couple in couples) and not all(
-            self._is_equal(*couple) for couple in after
-        )
+        if not all(value in known for value in sources):
+            return None
+
+        def equal(value: str) -> bool:
+            return (
+                self._is_equal(value, known[value]) if view is self.b else self._is_equal(known[value], value)
+            )
+
+        begins = all(map(equal, sources)) and not all(map(equal, following(view, known, name)))
         if not begins:
             return None
         return (

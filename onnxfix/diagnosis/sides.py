@@ -13,15 +13,19 @@ import onnx
 from onnxfix import walk
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench
+from onnxfix.diagnosis.calls import restored, stamped
 from onnxfix.diagnosis.graph import Graph, has_functions, open_graph
 from onnxfix.diagnosis.lockstep import Side
 from onnxfix.diagnosis.store import Held
 from onnxfix.errors import Fault, ModelError
+from onnxfix.place import Place
 
 UNITS = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 """Half of the distance between 1 and the next number of a low-precision type."""
 LOW = {"fp16": "float16", "bf16": "bfloat16"}
 """Type names by what is asked."""
+FIRST_OPSET = {"fp16": 6, "bf16": 13}
+"""The first opset in which Cast has the type as an enumeration."""
 KERNELS = 2e-5
 """Share of a tensor's scale that one kernel of a GPU may cost: other algorithms for convolutions, sums in parts."""
 
@@ -68,14 +72,19 @@ def opened(path: Path, bench: Bench) -> Graph:
         ModelError: it cannot be read.
     """
     graph = open_graph(path)
+    origins: dict[str, Place] = {}
     if has_functions(graph):
         try:
-            data = bench.call("inlined", model=graph.proto.SerializeToString())
+            data = bench.call("inlined", model=stamped(graph.proto).SerializeToString())
         except Fault as error:
             raise ModelError(f"{path}: its local functions cannot be inlined: {error}") from error
-        graph = Graph(onnx.ModelProto.FromString(data), graph.folder, graph.mapped, path)
+        proto = onnx.ModelProto.FromString(data)
+        origins = restored(proto, graph.proto)
+        graph = Graph(proto, graph.folder, graph.mapped, path)
     odd = _untensored(graph.proto, bench)
-    return Graph(graph.proto, graph.folder, graph.mapped, path, odd) if odd else graph
+    graph = Graph(graph.proto, graph.folder, graph.mapped, path, odd) if odd else graph
+    graph.origins = origins
+    return graph
 
 
 def _untensored(proto: onnx.ModelProto, bench: Bench) -> list[str]:
@@ -123,10 +132,20 @@ def itself(truth: Graph, backend: str, name: str) -> Prepared:
 
 
 def lowered(truth: Graph, against: Literal["fp16", "bf16"]) -> Prepared:
-    """The model with the inputs and the output of every node rounded to half precision."""
+    """The model with the inputs and the output of every node rounded to half precision.
+
+    Raises:
+        Impossible: the model's opset has no Cast to the type.
+    """
     from onnxfix.diagnosis.lowered import rounded  # lazy: start-up
 
     low = LOW[against]
+    opset = next((one.version for one in truth.proto.opset_import if one.domain in ("", "ai.onnx")), 1)
+    if opset < FIRST_OPSET[against]:
+        first = FIRST_OPSET[against]
+        raise Impossible(
+            f"ONNX casts to {low} from opset {first} on, and the model has opset {opset}", "refused"
+        )
     found = rounded(truth.proto, against, base_dir=Path(truth.folder))
     other = Graph(found.proto, truth.folder, truth.mapped, untensored=truth.untensored)
     side = Side(other, same_names(truth, other), unit=UNITS[against])

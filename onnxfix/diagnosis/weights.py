@@ -47,6 +47,15 @@ def change_of(first: Array, second: Array) -> Change | None:
     return Change(found.differing, first.size, text, factor=factor is not None)
 
 
+def alike(first: Array, second: Array) -> bool:
+    """Whether both hold the same values, whatever their types; cheaper than to say how they differ."""
+    if not (numeric(first) and numeric(second)):
+        return first.shape == second.shape and bool(np.all(first == second))
+    if _core(first) != _core(second):
+        return False
+    return all(np.array_equal(one, other, equal_nan=True) for _, (one, other) in blocks(first, second))
+
+
 def _core(array: Array) -> tuple[int, ...]:
     """The shape without leading dimensions of 1."""
     sizes = list(array.shape)
@@ -80,15 +89,16 @@ def _compared(first: Array, second: Array) -> _Compared:
 
 
 def _add(found: _Compared, start: int, off: Array, one: Array, other: Array) -> None:
-    places = np.flatnonzero(off)
-    found.differing += int(places.size)
-    found.first = start + int(places[0]) if found.first < 0 else found.first
+    """Add a block in which ``off`` marks what differs."""
+    found.differing += int(np.count_nonzero(off))
+    found.first = start + int(np.argmax(off)) if found.first < 0 else found.first
     with np.errstate(all="ignore"):
-        distance = np.abs(one[places] - other[places])
-    distance = np.where(np.isfinite(distance), distance, np.inf)
+        distance = np.abs(one - other)
+    distance[~off] = 0.0
+    distance[np.isnan(distance)] = np.inf
     worst = int(np.argmax(distance))
     if distance[worst] > found.largest:
-        found.largest, found.largest_at = float(distance[worst]), start + int(places[worst])
+        found.largest, found.largest_at = float(distance[worst]), start + worst
 
 
 def _described(first: Array, second: Array, found: _Compared, factor: float | None) -> str:

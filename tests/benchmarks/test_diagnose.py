@@ -174,6 +174,25 @@ def test_an_element_moves_by_the_largest_magnitude_of_its_weight() -> None:
     assert np.abs(after).max() > np.abs(before).max() or np.abs(after[off > 0]) > np.abs(before[off > 0])
 
 
+def test_a_whole_weight_is_scaled_and_a_bias_is_gone() -> None:
+    planted = planting.plant(net(), site_of("weight scaled", "w", 1))
+    assert planted is not None
+    before, after = (Graph(one).array("weight") for one in (planted.truth, planted.other))
+    np.testing.assert_allclose(after, before * 1.01, rtol=1e-6)
+    lost = planting.plant(net(), site_of("lost bias", "c", 2))
+    assert lost is not None
+    assert list(lost.other.graph.node[0].input) == ["x", "kernel"]
+
+
+@pytest.mark.parametrize("kind", ["lost Cast", "half precision"])
+def test_which_model_has_the_casts(kind: Kind) -> None:
+    planted = planting.plant(net(), site_of(kind, "w", 0, 1))
+    assert planted is not None
+    casts = [sum(node.op_type == "Cast" for node in one.graph.node) for one in (planted.truth, planted.other)]
+    assert casts == ([2, 0] if kind == "lost Cast" else [0, 6])
+    assert planted.output == "w"
+
+
 def test_a_constant_that_others_read_stays_for_them() -> None:
     given = net()
     given.graph.node[0].input[2] = "shared"

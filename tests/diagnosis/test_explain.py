@@ -253,6 +253,14 @@ def test_a_lower_precision_in_the_second_model_is_seen_by_its_casts():
         assert "float16" in reason
 
 
+def test_weights_that_are_stored_in_half_precision():
+    w = normal(16, 8)
+    text = "g (float[4,16] x) => (float[4,8] y) { v = Cast<to = 1>(w)  y = MatMul(x, v) }"
+    found = two(LINEAR, text, {"x": normal(4, 16, seed=1)}, {"w": w}, {"w": w.astype(np.float16)})
+    cause, reason = explain(found)
+    assert (cause, "computes in float16" in reason) == ("precision", True)
+
+
 def test_the_same_in_other_words_is_rounding():
     before = "g (float[8,64] x) => (float[8,64] y) { y = Softmax<axis = 1>(x) }"
     after = (

@@ -54,6 +54,13 @@ def test_an_epsilon_that_float16_rounds_to_zero():
     assert "8 of them become 0" in reason
 
 
+def test_values_below_the_normal_range_keep_fewer_bits():
+    given = {"x": normal(2, 64, scale=1e-6)}
+    cause, reason = low("g (float[2,64] x) => (float[2,64] y) { y = Mul(x, c) }", given, c=np.float32(0.77))
+    assert cause == "underflow"
+    assert "of the values of the output that are not 0 are below 6.1e-05" in reason
+
+
 def test_a_divisor_that_float16_rounds_to_zero():
     given = {"x": normal(2, 4, seed=1) + 3, "d": np.full((2, 4), 2e-8, np.float32)}
     cause, reason = low("g (float[2,4] x, float[2,4] d) => (float[2,4] y) { y = Div(x, d) }", given)

@@ -347,6 +347,7 @@ def test_decades_widen_the_first_bin() -> None:
     assert found.counts[found.edges.index(1e-3)] == 2
 
 
+@pytest.mark.slow
 def test_large_arrays_are_read_from_disk_in_blocks(tmp_path: Path) -> None:
     size = 3 * 2**20
     sides = [np.memmap(tmp_path / name, np.float32, "w+", shape=(3, 2**20)) for name in "ab"]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -14,46 +10,22 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 import onnxfix
-from onnxfix.reduction.records import Reduction
 from onnxfix.sandbox import Worker
 from onnxfix.trt.build import attempt
 from onnxfix.trt.records import Issue
 from support import models
 from support.ort import run
 from support.paths import FIXTURES
-from support.patience import PATIENCE
 from support.real_tensorrt import REAL
+from support.reductions import COMMAND, fresh, operators, reduced
 
 REFUSED = sorted((FIXTURES / "trt").glob("*.onnx"))
-
-
-def reduced(tmp_path: Path, model: ModelProto | Path, **options: Any) -> tuple[Reduction, ModelProto]:
-    """Reduce a model; the result and the reduced model, which onnx.checker takes and whose folder reproduces it."""
-    path = model if isinstance(model, Path) else tmp_path / "whole.onnx"
-    if isinstance(model, ModelProto):
-        onnx.save(model, path)
-    folder = tmp_path / "out"
-    found = onnxfix.reduce(path, folder, **options)
-    assert found.status == "reduced", found.reason
-    assert found.complete
-    assert onnxfix.reproduce(folder) is not None
-    return found, onnx.load(folder / "model.onnx")
-
-
-def operators(model: ModelProto) -> list[str]:
-    return [node.op_type for node in model.graph.node]
 
 
 def refusal(path: Path) -> Issue:
     """The first of TensorRT's errors."""
     with Worker() as worker:
         return attempt(worker, path, package="tensorrt-rtx").errors[0]
-
-
-def fresh(folder: Path) -> int:
-    """Exit code of the folder's program in a process of its own."""
-    done = subprocess.run([sys.executable, folder / "reproduce.py"], timeout=PATIENCE, cwd=folder.parent)
-    return done.returncode
 
 
 def with_uint16(model: ModelProto, at: int) -> ModelProto:
@@ -307,47 +279,6 @@ def test_two_models_that_agree(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-# -------------------------------------------------------------------------------------------------------- commands
-
-
-#: Names of operators stand in the file as they are.
-COMMAND = (
-    "grep -q Softmax {} && grep -q Erf {} && exit 7;"
-    " grep -q Tanh {} && echo the tanh is wrong && exit 3;"
-    " grep -q Sqrt {} && exit 4; exit 0"
-)
-TANH = "g (float[4] x) => (float[4] y) { a = Exp(x)  s = Sqrt(a)  t = Tanh(s)  y = Neg(t) }"
-
-
-def test_a_command(tmp_path: Path) -> None:
-    found, model = reduced(tmp_path, models.model(TANH), check=COMMAND)
-    assert operators(model) == ["Tanh"]  # without it, Sqrt fails with another exit code
-    assert found.failure is not None
-    assert found.failure.code == "3"
-    assert fresh(tmp_path / "out") == 1
-    found, model = reduced(tmp_path, models.model(TANH), check=COMMAND, match="tanh is wrong")
-    assert operators(model) == ["Tanh"]
-
-
-def test_a_command_that_needs_two_nodes(tmp_path: Path) -> None:
-    text = """g (float[4] x) => (float[4] y) {
-        a = Exp(x)  e = Erf(a)  b = Neg(e)  c = Abs(b)  d = Softmax(c)  y = Ceil(d) }"""
-    _, model = reduced(tmp_path, models.model(text), check=COMMAND)
-    assert operators(model) == ["Erf", "Softmax"]
-
-
-def test_a_command_whose_output_does_not_match(tmp_path: Path) -> None:
-    path = models.write(tmp_path / "whole.onnx", TANH)
-    found = onnxfix.reduce(path, tmp_path / "out", check=COMMAND, match="no such text")
-    assert found.status == "passes"
-
-
-def test_a_command_that_is_not_there(tmp_path: Path) -> None:
-    path = models.write(tmp_path / "whole.onnx", TANH)
-    found = onnxfix.reduce(path, tmp_path / "out", check="/nowhere/at-all {}")
-    assert (found.status, found.exit_code) == ("unknown", 3)
-
-
 @pytest.mark.parametrize("op", ["If", "Loop", "F", "Scan"])
 def test_values_inside(tmp_path: Path, op: str) -> None:
     """A command that only fails inside, on a value that only the real run has."""
@@ -359,56 +290,3 @@ def test_values_inside(tmp_path: Path, op: str) -> None:
     assert operators(model) == ["Tanh"]
     [value] = np.load(tmp_path / "out" / "inputs.npz").values()
     np.testing.assert_allclose(value, np.full(value.shape, -np.exp(0.5), np.float32), rtol=1e-6)
-
-
-# ------------------------------------------------------------------------------------------------------ the folder
-
-
-def test_what_is_in_the_folder(tmp_path: Path) -> None:
-    found, model = reduced(tmp_path, models.model(TANH), check=COMMAND)
-    folder = tmp_path / "out"
-    names = {path.name for path in folder.iterdir()}
-    assert names == {
-        "model.onnx", "inputs.npz", "expected.npz", "error.txt", "versions.json", "README.md", "reproduce.py",
-        "reduction.json",
-    }  # fmt: skip
-    onnx.checker.check_model(model, full_check=True)
-    assert json.loads((folder / "versions.json").read_text())["onnx"] == onnx.__version__
-    readme = (folder / "README.md").read_text()
-    assert found.command in readme
-    assert all(name in readme for name in names)
-    assert list(np.load(folder / "expected.npz")) == [info.name for info in model.graph.output]
-
-
-def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
-    path = models.write(tmp_path / "whole.onnx", TANH)
-    folder = tmp_path / "out"
-    folder.mkdir()
-    (folder / "mine.txt").write_text("mine")
-    with pytest.raises(onnxfix.UsageError, match=r"mine\.txt"):
-        onnxfix.reduce(path, folder, check=COMMAND)
-    (folder / "mine.txt").unlink()
-    (folder / "model.onnx").write_text("not ours either")
-    with pytest.raises(onnxfix.UsageError, match=r"model\.onnx"):
-        onnxfix.reduce(path, folder, check=COMMAND)
-    assert (folder / "model.onnx").read_text() == "not ours either"
-
-
-def test_a_folder_of_an_earlier_run_is_replaced(tmp_path: Path) -> None:
-    reduced(tmp_path, models.model(TANH), check=COMMAND)
-    _, model = reduced(tmp_path, models.model(TANH.replace("Exp", "Abs")), check=COMMAND)
-    assert operators(model) == ["Tanh"]
-
-
-def test_external_data_is_embedded(tmp_path: Path) -> None:
-    whole = models.model(
-        "g (float[64,64] x) => (float[64,64] y) { a = MatMul(x, w)  b = Tanh(a)  c = MatMul(b, v)  y = Neg(c) }",
-        w=np.eye(64, dtype=np.float32), v=np.ones((64, 64), np.float32),
-    )  # fmt: skip
-    path = tmp_path / "whole.onnx"
-    onnx.save(whole, path, save_as_external_data=True, location="whole.data", size_threshold=0)
-    both = "! { grep -q MatMul {} && grep -q Tanh {}; }"
-    found, model = reduced(tmp_path, path, check=both)
-    assert sorted(operators(model)) == ["MatMul", "Tanh"]
-    assert not any(one.external_data for one in model.graph.initializer)
-    assert found.bytes_after < 20_000

@@ -154,6 +154,18 @@ def test_small_weights_and_attributes(tmp_path: Path) -> None:
     onnx.checker.check_model(model, full_check=True)
 
 
+def test_a_model_that_runs_is_reduced_to_one_that_runs(tmp_path: Path) -> None:
+    """The command takes any model with this operator; an image smaller than the window does not run."""
+    nodes = "a = Abs(x)  m = MaxPool<kernel_shape = [3, 3]>(a)  y = Neg(m)"
+    text = f"g (float[1,2,5,5] x) => (float[1,2,3,3] y) {{ {nodes} }}"
+    path = models.write(tmp_path / "whole.onnx", text)
+    found = onnxfix.reduce(path, tmp_path / "out", check="! grep -q MaxPool {}")
+    assert found.operators == ("MaxPool",)
+    model = onnx.load(tmp_path / "out" / "model.onnx")
+    [output] = run(model, dict(np.load(tmp_path / "out" / "inputs.npz")))
+    np.testing.assert_array_equal(output, next(iter(np.load(tmp_path / "out" / "expected.npz").values())))
+
+
 # ---------------------------------------------------------------------------------------------------------- pieces
 
 

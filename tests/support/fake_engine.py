@@ -52,6 +52,7 @@ class FakeEngines:
     shy: Collection[str] = ()
     refused: Collection[str] = ()
     feed: dict[str, Held] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
     builds: list[tuple[str, ...]] = field(default_factory=list)
     parts: int = 0
 
@@ -61,6 +62,7 @@ class FakeEngines:
             return Reply(error="no engine", cause="refused")
         model = ModelProto()
         model.CopyFrom(self.graph.proto)
+        assert all(self.types.get(name) for name in marks)
         own = {info.name for info in model.graph.output}
         model.graph.output.extend(ValueInfoProto(name=name) for name in marks if name not in own)
         if set(marks).isdisjoint(self.shy):
@@ -72,4 +74,6 @@ class FakeEngines:
         changed = ModelProto()
         changed.CopyFrom(model)
         self.fault(changed.graph.node)
+        names = [info.name.partition(OWN)[2] for info in changed.graph.output]
+        assert all(self.types.get(name) for name in names)  # TensorRT takes no output without one
         return self.bench.run(changed, feed, of=self.graph)

@@ -1,0 +1,260 @@
+"""A diagnosis from end to end, on models of every kind: the status, the node, and how much was run for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+
+import onnxfix
+from onnxfix import UsageError
+from onnxfix.diagnosis.records import Diagnosis
+from support.models import model
+
+X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+CHAIN = """g (float[3,4] x) => (float[3,4] y) {
+    a = Sin(x)
+    b = Mul(a, w)
+    c = Tanh(b)
+    y = Add(c, a)
+}"""
+
+
+def compared(first: ModelProto, second: ModelProto, *samples: dict[str, Any]) -> Diagnosis:
+    return onnxfix.diagnose(first, second, inputs=list(samples) or [{"x": X}])
+
+
+def named(found: Diagnosis) -> list[str]:
+    return [one.error.place.output for one in found.culprits]
+
+
+def test_agreement() -> None:
+    found = compared(model(CHAIN, w=np.float32(2)), model(CHAIN, w=np.float32(2)))
+    assert (found.status, found.exit_code, named(found), found.begins) == ("agree", 0, [], ())
+    assert (found.nodes, found.compared, found.samples, found.complete) == (4, 4, 1, True)
+    assert found.runs <= 3
+
+
+def test_rounding() -> None:
+    """(x + w) * v against x * v + w * v: other roundings, and nothing wrong."""
+    one = "g (float[3,4] x) => (float[3,4] y) { a = Add(x, w)  b = Mul(a, v)  y = Exp(b) }"
+    two = "g (float[3,4] x) => (float[3,4] y) { c = Mul(x, v)  b = Add(c, u)  y = Exp(b) }"
+    w, v = np.float32(1.1), np.float32(0.7)
+    found = compared(model(one, w=w, v=v), model(two, u=np.float32(w * v), v=v))
+    assert (found.status, found.exit_code, named(found)) == ("rounding", 0, [])
+    assert found.tolerance is not None
+    assert 0 < found.tolerance < 1e-5
+    assert found.tolerance >= found.outputs[0].max_abs / found.outputs[0].scale
+
+
+def test_a_difference() -> None:
+    found = compared(model(CHAIN, w=np.float32(2)), model(CHAIN, w=np.float32(2.1)))
+    assert (found.status, found.exit_code, named(found)) == ("differ", 1, ["b"])
+    assert [one.place.output for one in found.begins] == ["b"]
+    error = found.culprits[0].error
+    assert error.own_error == pytest.approx(0.05, rel=1e-3)
+    assert (error.input_error, error.output_error) == (0.0, pytest.approx(0.05, rel=1e-3))
+    assert error.noise < 1e-5
+    assert found.runs <= 12
+
+
+def test_a_difference_that_no_output_shows() -> None:
+    text = CHAIN.replace("y = Add(c, a)", "y = Mul(c, zero)")
+    weights = {"zero": np.float32(0)}
+    found = compared(model(text, w=np.float32(2), **weights), model(text, w=np.float32(2.1), **weights))
+    assert (found.status, named(found)) == ("differ", ["b"])
+    assert found.outputs[0].same
+
+
+def test_a_difference_that_no_matched_node_shows() -> None:
+    """The output is constant on one side."""
+    one = "g (float[3,4] x) => (float[3,4] y, float[1] z) { y = Sin(x)  z = Constant<value = float[1] {1.0}>() }"
+    found = compared(model(one), model(one.replace("{1.0}", "{2.0}")))
+    assert (found.status, found.exit_code, named(found)) == ("unexplained", 1, [])
+    assert [output.name for output in found.outputs if not output.same] == ["z"]
+
+
+def test_a_truth_that_does_not_run() -> None:
+    broken = model(CHAIN.replace("Tanh(b)", "Reshape(b, s)"), w=np.float32(2), s=np.array([5, 5]))
+    found = compared(broken, broken)
+    assert (found.status, found.exit_code, found.cause, found.samples) == ("unknown", 3, "refused", 0)
+    assert "Reshape" in found.reason
+
+
+def test_another_side_that_does_not_run() -> None:
+    broken = model(CHAIN.replace("Tanh(b)", "Reshape(b, s)"), w=np.float32(2), s=np.array([5, 5]))
+    found = compared(model(CHAIN, w=np.float32(2)), broken)
+    assert (found.status, found.exit_code, found.cause) == ("unknown", 3, "refused")
+    assert any("stopped at Reshape c" in note for note in found.notes)
+    assert found.compared == 4
+
+
+def test_the_sample_that_shows_it() -> None:
+    text = "g (float[3,4] x) => (float[3,4] y) { a = Sin(x)  b = Clip(a, low, high)  y = Neg(b) }"
+    right = model(text, low=np.float32(-9), high=np.float32(9))
+    wrong = model(text, low=np.float32(-9), high=np.float32(0.5))
+    small = {"x": X / 4}
+    assert compared(right, wrong, small).status == "agree"
+    found = compared(right, wrong, small, {"x": X}, small)
+    assert (found.status, named(found), found.samples) == ("differ", ["b"], 3)
+    assert found.culprits[0].error.feed == 1
+    assert found.outputs[0].sample == 1
+    assert found.outputs[0].elements == 36
+
+
+def test_a_sample_that_the_truth_refuses_is_left_out() -> None:
+    text = "g (float[3,4] x, int64[2] s) => (float[a,b] y) { a = Mul(x, w)  y = Reshape(a, s) }"
+    one, two = model(text, w=np.float32(2)), model(text, w=np.float32(3))
+    fit, unfit = np.array([4, 3]), np.array([5, 5])
+    found = compared(one, two, {"x": X, "s": unfit}, {"x": X, "s": fit})
+    assert (found.status, named(found), found.samples) == ("differ", ["a"], 1)
+    assert any(note.startswith("sample 1: the truth does not run") for note in found.notes)
+
+
+def test_random_numbers_are_no_difference() -> None:
+    text = """g (float[3,4] x) => (float[3,4] y) {
+        r = RandomNormalLike(x)
+        a = Mul(r, w)
+        y = Add(a, x)
+    }"""
+    assert compared(model(text, w=np.float32(2)), model(text, w=np.float32(2))).status == "agree"
+    found = compared(model(text, w=np.float32(2)), model(text, w=np.float32(2.1)))
+    assert (found.status, named(found)) == ("differ", ["a"])
+
+
+FUNCTION = """<ir_version: 10, opset_import: ["" : 20, "local" : 1]>
+g (float[3,4] x) => (float[3,4] y) { a = local.twice(x)  b = Sin(a)  y = local.twice(b) }
+<domain: "local", opset_import: ["" : 20]>
+twice (v) => (o) { two = Constant<value = float {2.0}>()  o = Mul(v, two) }"""
+
+
+def test_local_functions_are_looked_into() -> None:
+    assert compared(model(FUNCTION), model(FUNCTION)).status == "agree"
+    wrong = model(FUNCTION.replace("b = Sin(a)", "b = Cos(a)"))
+    found = compared(model(FUNCTION), wrong)
+    assert (found.status, named(found)) == ("differ", ["b"])
+    found = compared(model(FUNCTION), model(FUNCTION.replace("float {2.0}", "float {2.5}")))
+    assert found.status == "differ"
+    assert set(named(found)) == {"a", "y"}
+
+
+def test_a_model_without_inputs() -> None:
+    text = "g () => (float[3,4] y) { a = Sin(v)  y = Mul(a, w) }"
+    found = compared(model(text, v=X, w=np.float32(2)), model(text, v=X, w=np.float32(3)), {})
+    assert (found.status, named(found)) == ("differ", ["y"])
+    assert onnxfix.diagnose(model(text, v=X, w=np.float32(2)), against="fp16").status == "rounding"
+
+
+def test_inputs_of_size_zero() -> None:
+    text = CHAIN.replace("3,4", "N,4")
+    empty = {"x": np.zeros((0, 4), np.float32)}
+    assert compared(model(text, w=np.float32(2)), model(text, w=np.float32(3)), empty).status == "agree"
+
+
+def test_whole_numbers() -> None:
+    text = """g (int64[4] x) => (int64[4] y) {
+        a = Add(x, big)
+        b = Mul(a, one)
+        y = Sub(b, x)
+    }"""
+    big, one = np.int64(2**60), np.int64(1)
+    right = model(text, big=big, one=one)
+    sample = {"x": np.arange(4)}
+    assert compared(right, right, sample).status == "agree"
+    found = compared(right, model(text, big=big + 1, one=one), sample)  # float64 does not see this
+    assert (found.status, named(found)) == ("differ", ["a"])
+    assert found.culprits[0].error.own_abs == 1.0
+
+
+def test_strings() -> None:
+    text = """g (string[3] x) => (string[3] y) {
+        a = StringConcat(x, tail)
+        y = StringConcat(a, x)
+    }"""
+
+    def tailed(tail: str) -> ModelProto:
+        found = model(text)
+        found.graph.initializer.append(numpy_helper.from_array(np.array([tail], object), "tail"))
+        return found
+
+    sample = {"x": np.array(["a", "b", "c"], object)}
+    assert compared(tailed("!"), tailed("!"), sample).status == "agree"
+    found = compared(tailed("!"), tailed("?"), sample)
+    assert (found.status, found.exit_code) == ("differ", 1)
+    assert named(found) == ["a"]
+
+
+def test_sequences_between_nodes_and_as_outputs() -> None:
+    text = """g (float[3,4] x) => (seq(float[3,4]) s, float[6,4] y) {
+        a = Sin(x)
+        b = Mul(a, w)
+        s = SequenceConstruct(a, b)
+        c = ConcatFromSequence<axis = 0>(s)
+        y = Neg(c)
+    }"""
+    right = model(text, w=np.float32(2))
+    assert compared(right, right).status == "agree"
+    found = compared(right, model(text, w=np.float32(2.5)))
+    assert (found.status, named(found)) == ("differ", ["b"])
+    assert {one.name: one.same for one in found.outputs} == {"s": False, "y": False}
+
+
+def test_what_is_not_finite_on_one_side_only() -> None:
+    text = "g (float[3,4] x) => (float[3,4] y) { a = Mul(x, w)  b = Exp(a)  y = Neg(b) }"
+    found = compared(model(text, w=np.float32(50)), model(text, w=np.float32(500)))
+    assert found.status == "differ"
+    assert named(found)[0] == "a"
+    assert found.outputs[0].other_nonfinite.inf > 0
+
+
+def test_an_input_with_a_default_is_not_replaced() -> None:
+    text = "g (float[3,4] x, float w) => (float[3,4] y) { y = Mul(x, w) }"
+    one = model(text, w=np.float32(2))
+    assert compared(one, one).status == "agree"
+    with pytest.raises(UsageError, match="input w has a default"):
+        compared(one, one, {"x": X, "w": np.float32(3)})
+
+
+def layered(scale: dict[int, float]) -> ModelProto:
+    """40 layers of three nodes; a layer's product is scaled."""
+    proto = model("g (float[8,16] x) => (float[8,16] y) { y = Neg(x) }")
+    del proto.graph.node[:]
+    drawn = np.random.default_rng(0)
+    last = "x"
+    for i in range(40):
+        weight = drawn.standard_normal((16, 16)).astype(np.float32) / 4 * np.float32(scale.get(i, 1.0))
+        proto.graph.initializer.append(numpy_helper.from_array(weight, f"w{i}"))
+        proto.graph.node.extend(
+            [
+                helper.make_node("MatMul", [last, f"w{i}"], [f"m{i}"]),
+                helper.make_node("Tanh", [f"m{i}"], [f"t{i}"]),
+                helper.make_node("Add", [f"t{i}", last], [f"r{i}" if i < 39 else "y"]),
+            ]
+        )
+        last = f"r{i}"
+    return proto
+
+
+@pytest.mark.parametrize(("layers", "most"), [((17,), 12), ((0,), 12), (tuple(range(2, 40, 5)), 20)])
+def test_how_much_is_run(layers: tuple[int, ...], most: int) -> None:
+    """Two generated samples, each walked through with both sides; the effects run what depends on a node."""
+    found = onnxfix.diagnose(layered({}), layered(dict.fromkeys(layers, 1.05)))
+    assert found.samples == 2
+    assert set(named(found)) == {f"m{i}" for i in layers}
+    assert found.runs <= most
+    if len(layers) > 1:
+        effects = [one.error.effect for one in found.culprits]
+        assert all(effect is not None and effect > 0 for effect in effects)
+        assert effects == sorted(effects, reverse=True)
+
+
+def test_the_effect_of_a_node_is_that_of_the_whole_model_with_it_alone() -> None:
+    both = onnxfix.diagnose(layered({}), layered({5: 1.05, 30: 1.01}), seed=3)
+    for layer, scale in ((5, 1.05), (30, 1.01)):
+        alone = onnxfix.diagnose(layered({}), layered({layer: scale}), seed=3)
+        effect = next(one.error.effect for one in both.culprits if one.error.place.output == f"m{layer}")
+        share = alone.outputs[0].max_abs / alone.outputs[0].scale
+        assert effect is not None
+        assert effect == pytest.approx(share, rel=0.5)

@@ -1,0 +1,194 @@
+"""Engines of models and of parts: what is handed to the builder and to the session. The real TensorRT-RTX builds, where
+it is installed; what a session would execute on a GPU is computed by ONNX Runtime from the model beside the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto
+
+from onnxfix.causes import Cause
+from onnxfix.diagnosis.bench import Bench
+from onnxfix.diagnosis.engines import Engines, link_weights, prepared
+from onnxfix.diagnosis.graph import Graph, open_graph
+from onnxfix.diagnosis.lockstep import Lockstep
+from onnxfix.diagnosis.sides import KERNELS, itself
+from onnxfix.sandbox import shared
+from onnxfix.trt.engine import Ran
+from onnxfix.trt.records import TrtOptions
+from onnxfix.verification.asking import require_tensorrt
+from onnxfix.verification.rungs.builder import Builder
+from support.models import model, write
+from support.real_tensorrt import REAL
+
+pytestmark = REAL
+
+X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+TEXT = """g (float[N,4] x) => (float[N,4] y) {
+    a = Tanh(x)
+    s = Shape(a)
+    b = Reshape(a, s)
+    c = Mul(b, w)
+    i = ArgMax<axis = 1, keepdims = 0>(c)
+    y = Exp(c)
+}"""
+
+
+class Beside:
+    """In the place of ``Sessions``: the engine is not executed, but the model that it was built of."""
+
+    def __init__(self, bench: Bench, refusal: str = "", failure: str = "") -> None:
+        self.bench, self.refusal, self.failure = bench, refusal, failure
+        self.cause: Cause = "memory" if refusal else ""
+        self.models: list[ModelProto] = []
+        self._path = Path()
+
+    def load(self, name: str, path: str) -> str:
+        assert Path(path).stat().st_size > 0
+        self._path = Path(path).with_suffix(".onnx")
+        self.models.append(onnx.load(self._path, load_external_data=False))
+        return self.refusal
+
+    def run(self, name: str, feed: Mapping[str, Any]) -> Ran:
+        if self.failure:
+            return Ran(error=self.failure, cause="crash")
+        reply = self.bench.run(str(self._path), self.bench.hold(feed))
+        assert not reply.error, reply.error
+        return Ran({one: held.load() for one, held in reply.values.items()})
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    return Bench(shared(), folder)
+
+
+@pytest.fixture(scope="module")
+def builder() -> Iterator[Builder]:
+    found = require_tensorrt(TrtOptions())
+    yield found
+    found.close()
+
+
+def engines(graph: Graph, builder: Builder, bench: Bench, **more: str) -> tuple[Engines, Beside]:
+    sessions = Beside(bench, **more)
+    made = Engines(graph, builder, sessions, bench)  # type: ignore[arg-type]
+    made.feed = bench.hold({"x": X})
+    made.types.update({"s": "int64", "i": "int64", **dict.fromkeys("abc", "float32")})
+    return made, sessions
+
+
+def net() -> Graph:
+    return Graph(model(TEXT, w=np.float32(2)))
+
+
+def test_the_whole_model_with_marks(builder: Builder, bench: Bench) -> None:
+    made, sessions = engines(net(), builder, bench)
+    plain = made.whole(())
+    assert not plain.error
+    assert list(plain.values) == ["y"]
+    marked = made.whole(["a", "c", "y"])
+    assert not marked.error
+    assert set(marked.values) == {"y", "a", "c"}
+    np.testing.assert_allclose(marked.values["c"].load(), 2 * np.tanh(X), rtol=1e-6)
+    assert [len(one.graph.output) for one in sessions.models] == [1, 3]
+    assert made.builds == 2
+    assert not [path for path in bench.scratch.iterdir() if path.is_dir()]
+
+
+def test_the_graph_itself_is_not_changed(builder: Builder, bench: Bench) -> None:
+    graph = net()
+    before = graph.proto.SerializeToString()
+    made, _ = engines(graph, builder, bench)
+    made.whole(["a"])
+    assert graph.proto.SerializeToString() == before
+
+
+def test_a_part_has_fixed_sizes_and_shapes_as_constants(builder: Builder, bench: Bench) -> None:
+    graph = net()
+    made, sessions = engines(graph, builder, bench)
+    known = bench.hold({"a": np.tanh(X), "s": np.array([3, 4])})
+    part, inputs = graph.part([2, 3], ["c"], known)
+    assert set(inputs) == {"a", "s"}
+    reply = made.part(part, known)
+    assert not reply.error
+    np.testing.assert_allclose(reply.values["c"].load(), 2 * np.tanh(X), rtol=1e-6)
+    (built,) = sessions.models
+    assert [one.name for one in built.graph.input] == ["a"]
+    assert [dim.dim_value for dim in built.graph.input[0].type.tensor_type.shape.dim] == [3, 4]
+    assert sorted(one.name for one in built.graph.initializer) == ["s", "w"]
+
+
+def test_the_own_errors_of_all_nodes_by_engines(builder: Builder, bench: Bench) -> None:
+    graph = net()
+    made, sessions = engines(graph, builder, bench)
+    side = prepared(made, itself(graph, "", ""), "float32", "a GPU")
+    assert side.side.kernels == KERNELS
+    names = ["a", "s", "b", "c", "i", "y"]
+    reply = bench.run(graph.part(range(6), names, made.feed)[0], made.feed, of=graph)
+    lockstep = Lockstep(bench, graph, side.side)
+    walk = lockstep.measure(lockstep.regions, {**made.feed, **reply.values}, made.feed)
+    assert not walk.refused
+    rows = walk.rows
+    assert set(rows) == set(names)
+    assert all(row.own is not None and row.own.relative < 1e-6 for row in rows.values())
+    assert len(sessions.models) == 1
+
+
+def test_weights_stay_in_the_models_file(builder: Builder, bench: Bench, tmp_path: Path) -> None:
+    weight = np.random.default_rng(0).standard_normal((4, 1200000)).astype(np.float32)
+    text = "g (float[3,4] x) => (float[3,1200000] y) { a = Tanh(x)  y = MatMul(a, w) }"
+    path = write(tmp_path / "large.onnx", model(text, w=weight))
+    graph = open_graph(path)
+    assert graph.mapped
+    made, sessions = engines(graph, builder, bench, failure="not executed")
+    before = path.stat()
+    assert made.whole(["a"]).error == "not executed"
+    assert len(sessions.models[0].SerializeToString()) < 10000
+    assert path.stat().st_ctime_ns == before.st_ctime_ns
+
+
+def test_a_model_that_no_engine_is_built_of(builder: Builder, bench: Bench) -> None:
+    graph = Graph(model("g (float[3,4] x) => (float[3,4] y) { y = Nonsense(x) }"))
+    made, sessions = engines(graph, builder, bench)
+    reply = made.whole(())
+    assert (reply.cause, sessions.models, dict(reply.values)) == ("refused", [], {})
+    assert reply.error.startswith(builder.product)
+    assert not [path for path in bench.scratch.iterdir() if path.is_dir()]
+
+
+@pytest.mark.parametrize(
+    ("more", "cause"), [({"refusal": "no room"}, "memory"), ({"failure": "it died"}, "crash")]
+)
+def test_an_engine_that_does_not_run(
+    builder: Builder, bench: Bench, more: dict[str, str], cause: str
+) -> None:
+    made, _ = engines(net(), builder, bench, **more)
+    reply = made.whole(())
+    assert reply.cause == cause
+    assert next(iter(more.values())) in reply.error
+
+
+def test_tf32_widens_what_a_rounding_is(builder: Builder, bench: Bench) -> None:
+    made, _ = engines(net(), builder, bench)
+    like = itself(made.graph, "", "")
+    assert prepared(made, like, "tf32", "a GPU").side.unit == 2.0**-11
+    assert prepared(made, like, "float32", "a GPU").side.unit == like.side.unit
+    assert "a GPU" in prepared(made, like, "float32", "a GPU").name
+
+
+def test_links_lead_to_the_weights_in_folders_too(tmp_path: Path) -> None:
+    source, folder = tmp_path / "source", tmp_path / "folder"
+    (source / "deep").mkdir(parents=True)
+    folder.mkdir()
+    proto = model("g (float[4] x) => (float[4] y) { y = Add(x, w) }", w=np.ones(4, np.float32))
+    onnx.external_data_helper.set_external_data(proto.graph.initializer[0], "deep/w.bin")
+    (source / "deep" / "w.bin").write_bytes(b"weights")
+    link_weights(proto, str(source), folder)
+    assert (folder / "deep" / "w.bin").read_bytes() == b"weights"

@@ -14,7 +14,7 @@ import onnx
 
 from onnxfix import backends
 from onnxfix._child import NO_MEMORY, cores
-from onnxfix.backends import ort, ort_weights
+from onnxfix.backends import ort, ort_messages, ort_weights
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.exact import exact
 from onnxfix.diagnosis.store import Held, hold
@@ -26,12 +26,13 @@ _WORDS = 600
 
 @dataclass(frozen=True)
 class Reply:
-    """The outputs of a part by name, or ``error``: why there are none, with its ``cause`` as data. ``seconds`` is the
-    time of loading and of running."""
+    """The outputs of a part by name, or ``error``: why there are none, with its ``cause`` as data. ``lacking``:
+    ONNX Runtime has no kernel for a node. Times are of loading and of running."""
 
     values: dict[str, Held] = field(default_factory=dict)
     error: str = ""
     cause: Cause = ""
+    lacking: bool = False
     load_seconds: float = 0.0
     run_seconds: float = 0.0
 
@@ -117,7 +118,8 @@ def _failed(error: Exception) -> Reply:
     lacking = isinstance(error, (backends.Unsupported, backends.Broken))
     starved = isinstance(error, MemoryError) or (not lacking and bool(NO_MEMORY.search(str(error))))
     cause: Cause = "memory" if starved else (getattr(error, "cause", "") or "refused")
-    return Reply(error=str(error) if lacking else one_line(error, _WORDS), cause=cause)
+    kernel = isinstance(error, backends.NoKernel) or (not starved and ort_messages.is_gap(str(error)))
+    return Reply(error=str(error) if lacking else one_line(error, _WORDS), cause=cause, lacking=kernel)
 
 
 def inlined(model: bytes) -> bytes:

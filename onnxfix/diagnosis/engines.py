@@ -79,8 +79,7 @@ class Engines:
         link_weights(model, self.graph.folder, folder)
         onnx.save(model, path)
         values = {name: held.load() for name, held in feed.items()}
-        dynamic = any(not dim.HasField("dim_value") for info in model.graph.input for dim in _dims(info))
-        profiles = (Profile.of_feeds([values]),) if dynamic else None
+        profiles = (Profile.of_feeds([values]),) if is_dynamic(model) else None
         build = self.builder.build(path, profiles, save_engine=str(engine))
         if not build.accepted:
             return Reply(error=f"{self.builder.product} builds no engine: {build.reason}", cause="refused")
@@ -101,6 +100,11 @@ def prepared(engines: Engines, like: Prepared, precision: str, where: str) -> Pr
     side = replace(like.side, unit=unit, runner=engines.part, kernels=KERNELS)
     name = f"engines of {engines.builder.product}, executed on {where}"
     return replace(like, side=side, name=name, tools={"engines": engines})
+
+
+def is_dynamic(model: ModelProto) -> bool:
+    """Whether an input has a size that is not declared, so that an engine needs a profile."""
+    return any(not dim.HasField("dim_value") for info in model.graph.input for dim in _dims(info))
 
 
 def link_weights(model: ModelProto, source: str, folder: Path) -> None:

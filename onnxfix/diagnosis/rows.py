@@ -65,10 +65,10 @@ class Side:
 class Walk:
     """The result of a walk. ``truth`` and ``other`` are the two sides' values of the model's outputs.
 
-    ``failed`` is why the truth stopped, with its ``cause``; ``stopped`` why the other side's own run did, at the node
-    ``at`` of its graph. ``refused`` are regions that did not run alone, by a target, with the reason. ``kinds`` are
-    types and shapes of the truth's tensors, without values; ``types`` are the element types of the other side's.
-    ``drawn`` are the truth's values of random operators.
+    ``failed`` is why the truth stopped, with its ``cause`` (``lacking``: for a kernel); ``stopped`` why the other
+    side's own run did, at the node ``at`` of its graph. ``refused`` are regions that did not run alone, by a target,
+    with the reason. ``kinds`` are types and shapes of the truth's tensors, without values; ``types`` are the element
+    types of the other side's. ``drawn`` are the truth's values of random operators.
     """
 
     rows: dict[str, Row] = field(default_factory=dict)
@@ -76,6 +76,7 @@ class Walk:
     other: dict[str, Held] = field(default_factory=dict)
     failed: str = ""
     cause: Cause = ""
+    lacking: bool = False
     stopped: str = ""
     at: int | None = None
     refused: dict[str, str] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from onnxfix import backends
 from onnxfix.diagnosis.bench import Bench, Clock
 from onnxfix.diagnosis.diagnose import Case
 from onnxfix.diagnosis.diagnose import diagnose as run
+from onnxfix.diagnosis.engine_layers import with_layers
 from onnxfix.diagnosis.explaining import Explainer
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.model_pair import paired
@@ -38,6 +39,7 @@ from onnxfix.verification.feeds.signature import Signature, signature
 if TYPE_CHECKING:
     from onnxfix.verification.rungs.builder import Builder
 
+_EVALUATED = "nodes without a kernel in ONNX Runtime were computed by onnx's reference evaluator"
 SAMPLES = 2
 """Generated samples."""
 MOST_SAMPLES = 16
@@ -119,6 +121,11 @@ def _diagnosed(
             engines = prepared.tools.get("engines")
             case = Case(truth, prepared, against, samples, count, given is None, explainer, engines)
             found = run(case, bench, base, clock, say)
+            if engines is not None and found.culprits:
+                say("looking up the engine's layers")
+                found = with_layers(found, engines, other or path)
+            if bench.evaluated:
+                found = replace(found, notes=(*found.notes, _EVALUATED))
     return found
 
 

@@ -121,6 +121,22 @@ def test_the_search_keeps_the_nodes_that_matter() -> None:
     assert found.runs <= 80
 
 
+def test_the_search_checks_its_result_on_all_samples() -> None:
+    graph = _many()
+
+    def error(low: frozenset[int], quick: bool) -> tuple[OutputError, ...]:
+        [one] = _error(low, quick)
+        late = sum(index > 20 for index in low) / NODES  # the sample that is looked at shows less of it
+        size = one.error if quick else one.error + 1e-3 * late
+        return (OutputError("y", size, size, size, 1.0),)
+
+    facts = Facts(graph.model, graph.able, {}, {}, {})
+    found = Search(facts, graph, error, 6e-4, frozenset()).plan()
+    assert found.met
+    assert worst(error(found.low, False)) <= 6e-4
+    assert found.low
+
+
 def test_the_search_says_what_it_got_to() -> None:
     graph = _many()
     facts = Facts(graph.model, graph.able, {}, {}, {})

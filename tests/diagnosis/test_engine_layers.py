@@ -59,4 +59,5 @@ def test_a_culprit_has_the_layers_of_its_node() -> None:
 def test_where_there_is_no_engine_a_note_says_why() -> None:
     found = named(8)  # which the model does not take
     assert found.culprits == diagnosis().culprits
-    assert "the engine's layers are not known" in found.notes[0] and "Dimension mismatch" in found.notes[0]
+    assert "the engine's layers are not known" in found.notes[0]
+    assert "Dimension mismatch" in found.notes[0]

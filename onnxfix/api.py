@@ -333,7 +333,8 @@ def precision(
             beginning of a node's name; or a file of these, one a line, ``#`` beginning a comment.
         io_types: ``keep`` leaves inputs and outputs in float32, ``low`` gives them the low type.
         inputs: samples, several if possible: ranges are theirs. Generated without.
-        rungs: checks to run besides the budget (None: all available): ``trt-build``.
+        rungs: checks of the result besides the budget: ``contract``, ``trt-build`` (both by default, if available) and
+            ``trt-network``.
         timeout: seconds to search where the error comes from.
         input_shapes, seed, target, trt, memory_mb, progress: as for ``apply``.
 

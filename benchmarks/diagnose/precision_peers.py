@@ -54,22 +54,8 @@ def main() -> int:
         made = plain(path)
     else:
         made = searched(path, feed)
-    if unique(made):
-        print("names of nodes were not unique", file=sys.stderr)
     onnx.save(made, output)
     return 0
-
-
-def unique(model: onnx.ModelProto) -> int:
-    """Give nodes that share a name, which ONNX Runtime refuses, other names; how many there were."""
-    seen: set[str] = set()
-    changed = 0
-    for number, node in enumerate(model.graph.node):
-        if node.name and node.name in seen:
-            node.name = f"{node.name}/{number}"
-            changed += 1
-        seen.add(node.name)
-    return changed
 
 
 if __name__ == "__main__":

@@ -286,7 +286,8 @@ def table(given: argparse.Namespace) -> int:
     head = (
         "check",
         "planted",
-        "models",
+        "nothing fails",
+        "fail",
         f"at most {MOST} nodes",
         "one node",
         "reproduce",

@@ -100,7 +100,7 @@ def precision(
         from onnxfix.report.render.progress import Steps  # lazy: start-up
 
         written = [("--output", output), ("--report", report)]
-        read = [("the model", model), ("--keep", keep)]
+        read = [("the model", model), ("--keep", keep), ("--inputs", inputs)]
         apart.separate(
             [apart.File(what, path) for what, path in written if path is not None],
             [apart.File(what, path) for what, path in read if path is not None],

@@ -21,7 +21,8 @@ class Seen:
     """A suspected tensor: the truth's ``node`` and ``others`` of the other side; the values of ``inputs``, of the
     ``truth``'s outputs, of what the other side computes of the same inputs (``own``), and of the truth's outputs with
     inputs ``moved`` by one rounding; by the truth's names. ``weights`` are constants that the two read, by their names
-    there. ``given`` are the values of the region's inputs, of a node with graphs inside."""
+    there. ``types`` are the element types of what the other side reads there, and ``given`` the values of the region's
+    inputs, of a node with graphs inside."""
 
     row: Row
     node: NodeProto
@@ -32,6 +33,7 @@ class Seen:
     moved: Mapping[str, Any] = field(default_factory=dict)
     weights: Mapping[str, TensorProto] = field(default_factory=dict)
     other_weights: Mapping[str, TensorProto] = field(default_factory=dict)
+    types: frozenset[str] = frozenset()
     effect: float | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
 
@@ -129,6 +131,9 @@ class Collector:
             truth={name: known[name].load() for name in outputs},
             own={name: held.load() for name, held in own.items()},
             moved=moved,
+            types=frozenset(
+                types[name] for name in (region.inputs if region is not None else ()) if name in types
+            ),
             given={
                 name: known[name].load()
                 for name in (region.inputs.values() if region is not None and walk.subgraphs(node) else ())

@@ -87,6 +87,7 @@ class Explainer:
             opsets=_opsets(self.truth),
             other_opsets=_opsets(self.other),
             names=seen.row.region.inputs if seen.row.region is not None else {},
+            types=seen.types,
         )
 
     def keep_fp32(self, culprits: Sequence[Culprit]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +43,8 @@ class Evidence:
     initializers that these read, by their names there. ``findings`` are those of onnxfix's rules at this
     node; of two models those that only the second has there.
     ``low`` is the precision of the other side: "float16", "bfloat16", or "" for that of the truth. ``opsets`` and
-    ``other_opsets`` are both models' imports; ``names`` leads from tensors of the other side to the truth's.
+    ``other_opsets`` are both models' imports; ``names`` leads from tensors of the other side to the truth's,
+    and ``types`` are the element types of those that its nodes read.
     """
 
     against: Against
@@ -60,6 +61,7 @@ class Evidence:
     opsets: Mapping[str, int] = field(default_factory=dict)
     other_opsets: Mapping[str, int] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    types: Collection[str] = ()
 
     @property
     def side(self) -> str:
@@ -68,7 +70,7 @@ class Evidence:
 
     @property
     def precision(self) -> str:
-        """``low``, or the lower precision that Casts or constants of the other side show; "" for none."""
+        """``low``, or the lower precision that Casts, constants or values of the other side show; "" for none."""
         if self.low:
             return self.low
         here = {str(array.dtype) for array in (*self.inputs.values(), *self.truth.values())}
@@ -79,7 +81,9 @@ class Evidence:
             for one in node.attribute
             if one.name == "to"
         }
-        stored = {str(array.dtype) for array in self.constants.values()}
+        stored = {str(array.dtype) for array in (*self.constants.values(), *self.own.values())} | {
+            *self.types
+        }
         for name, number in _LOW.items():
             if name not in here and (number in targets or name in stored):
                 return name

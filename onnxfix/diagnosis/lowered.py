@@ -171,7 +171,8 @@ class _Rounding:
     def _cast(self, source: str, result: str) -> None:
         between = fresh(self.names, f"{result}/{self.able.to}")
         self.made.append(helper.make_node("Cast", [source], [between], between, to=ELEMENT[self.able.to]))
-        self.made.append(helper.make_node("Cast", [between], [result], f"{between}/float32", to=FLOAT))
+        name = fresh(self.names, f"{between}/float32")
+        self.made.append(helper.make_node("Cast", [between], [result], name, to=FLOAT))
 
 
 def names_of(model: ModelProto) -> set[str]:

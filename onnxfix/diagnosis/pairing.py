@@ -47,7 +47,8 @@ class Pairs:
         there or each other. Returns how many were taken."""
         new: dict[str, str] = {}
         taken: set[str] = set()
-        for theirs, ours in found:
+        for one, other in found:
+            theirs, ours = self._by_name(one, other)
             if not self.is_free(theirs, ours) or theirs in new or ours in taken:
                 continue
             off = self.error(theirs, ours)
@@ -62,6 +63,14 @@ class Pairs:
         self.to_b.update({ours: theirs for theirs, ours in new.items()})
         self.how.update((theirs, "name" if theirs == ours else how) for theirs, ours in new.items())
         return len(new)
+
+    def _by_name(self, theirs: str, ours: str) -> Pair:
+        """The pair, with the end of Casts in place of their begin where the end has the name of the other tensor."""
+        if theirs == ours:
+            return theirs, ours
+        if _ends_in(self.a, ours, theirs):
+            return theirs, theirs
+        return (ours, ours) if _ends_in(self.b, theirs, ours) else (theirs, ours)
 
     def ban(self, theirs: str) -> None:
         """Take a pair back, for good."""
@@ -158,3 +167,16 @@ def following(view: View, known: Mapping[str, object], name: str) -> set[str]:
             elif value:
                 stack.extend(view.readers.get(value, ()))
     return found
+
+
+_CASTS = frozenset({"Cast", "Identity"})
+
+
+def _ends_in(view: View, name: str, last: str) -> bool:
+    """Whether a tensor goes through Casts alone into one that is called ``last``: what the other model calls so
+    corresponds to the end of these Casts, though it may be equal to their begin."""
+    while last in view.at and view.op(last) in _CASTS:
+        last = view.roles[view.at[last][0]].data[0][1]
+        if last == name:
+            return True
+    return False

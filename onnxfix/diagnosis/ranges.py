@@ -83,11 +83,11 @@ def overflow(evidence: Evidence, focus: Focus) -> Explanation | None:
     if not low:
         return _overflow_of_float32(focus) if lost else None
     bounds = limits(low)
-    clamped = abs(focus.seen) >= bounds.largest and abs(focus.true) > bounds.largest
+    clamped = abs(focus.seen) == bounds.largest and abs(focus.true) > bounds.largest
     if not (lost or clamped):
         return None
     ends = f"{low} ends at {number(bounds.largest)}"
-    for what, array in [("output", focus.truth), *_floats(evidence)]:
+    for what, array in [*_floats(evidence), ("output", focus.truth)]:
         seen = range_of(array, bounds)
         if seen.beyond:
             index = np.unravel_index(seen.first, array.shape)

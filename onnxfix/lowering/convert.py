@@ -180,7 +180,8 @@ class _Conversion:
 
     def _cast(self, source: str, result: str, to: int) -> None:
         self.casts += 1
-        self.nodes.append(helper.make_node("Cast", [source], [result], f"{result}/Cast", to=to))
+        name = fresh(self.names, f"{result}/Cast")
+        self.nodes.append(helper.make_node("Cast", [source], [result], name, to=to))
 
     # -- constants
 

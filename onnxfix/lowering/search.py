@@ -25,6 +25,8 @@ _MOST_RUNS = 32
 """Runs to find out where the error comes from."""
 _ROUNDS = 3
 """Bisections: each looks at one sample, and its result at all."""
+_STEPS = (0.5, 0.65, 0.8, 0.9, 0.95, 0.98)
+"""Shares of the nodes that are kept where bisection finds nothing."""
 _GIVEN_BACK = 6
 """Parts of the kept nodes that are tried without."""
 _BROKEN = 1e12
@@ -101,7 +103,16 @@ class Search:
                 return self._final(checked)
             found = checked if worst(checked.errors) < worst(found.errors) else found
             limit *= min(0.9, self.budget / worst(checked.errors))
-        return self._final(found)
+        return self._final(self._stepped(order, effects) or found)
+
+    def _stepped(self, order: list[int], effects: Mapping[int, float]) -> Plan | None:
+        """A plan on all samples, in larger steps, where bisection on one sample found none: errors do not only fall as
+        more nodes are kept."""
+        for share in _STEPS:
+            found = self._plan(frozenset(order[: int(len(order) * share)]), effects)
+            if found.met:
+                return found
+        return None
 
     def _bisect(self, order: list[int], effects: Mapping[int, float], limit: float) -> Plan | None:
         """The fewest nodes to keep, in this order, for an error up to ``limit`` on one sample: none is too few, and all

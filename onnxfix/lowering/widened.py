@@ -29,7 +29,7 @@ def widened(model: ModelProto) -> ModelProto:
     wide: dict[str, str] = {}
 
     def cast(source: str, result: str, to: int) -> str:
-        nodes.append(helper.make_node("Cast", [source], [result], result, to=to))
+        nodes.append(helper.make_node("Cast", [source], [result], fresh(names, f"{result}/Cast"), to=to))
         return result
 
     for node, original in zip(list(made.graph.node), overlay.main.nodes, strict=True):

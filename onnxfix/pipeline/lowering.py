@@ -12,9 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 from onnx import ModelProto, TensorProto
 
 from onnxfix import walk
+from onnxfix._version import __version__
 from onnxfix.errors import UsageError
 from onnxfix.files import atomic, loading, saving, tensors
 from onnxfix.files.temporary import Temporary, temporary_beside
@@ -35,6 +37,9 @@ from onnxfix.verification.feeds.files import check_inputs, load_inputs
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import Signature, signature
 
+_ALWAYS = ("contract", "ort-cpu")
+_RUNGS = ("trt-build", "trt-network")
+"""Checks that can be chosen; trt-network, which takes longer, is left out by default."""
 SAMPLES = 4
 """Generated samples."""
 MOST_SAMPLES = 16
@@ -62,11 +67,19 @@ def lower(
         raise UsageError(f"--max-error {wish.budget:g}: a budget is a positive number")
     say("reading")
     loaded = loading.load(source)
+    _rungs(options)  # a mistake there is found before any work
     destination = destination_of(loaded, Output(output)) if output is not None else None
     refuse_conflicts([loaded], options, destination)
     samples = MOST_SAMPLES if options.verification.inputs is not None else SAMPLES
     wish = replace(wish, target=target_named(options.rules.target), samples=samples)
-    base = Lowering(name_of(loaded), wish.to, wish.budget, "unknown", io_types=wish.io_types)
+    base = Lowering(
+        name_of(loaded),
+        wish.to,
+        wish.budget,
+        "unknown",
+        io_types=wish.io_types,
+        environment={"onnxfix": __version__, "onnx": onnx.__version__},
+    )
     with ExitStack() as stack:
         stack.enter_context(memory_limit(options.memory_mb))
         path = on_disk(loaded, stack)
@@ -83,6 +96,19 @@ def lower(
         except Failed as error:
             result = replace(base, reason=str(error), cause=error.cause)
     return replace(result, seconds=time.perf_counter() - began)
+
+
+def _rungs(options: RunOptions) -> tuple[str, ...]:
+    """The checks of the ladder that the result goes through; the budget is checked in any case.
+
+    Raises:
+        UsageError: there is no such check here.
+    """
+    wanted = options.verification.rungs
+    for name in wanted or ():
+        if name not in (*_RUNGS, *_ALWAYS):
+            raise UsageError(f"unknown check {name!r}; choose from {', '.join((*_ALWAYS, *_RUNGS))}")
+    return ("contract", *(one for one in _RUNGS if (one == "trt-build" if wanted is None else one in wanted)))
 
 
 def _missed(result: Lowering) -> Lowering:
@@ -130,8 +156,6 @@ def _proven(
     checks = [("budget", *_judged(errors, wish.budget))]
     checks.append(("ort-cpu", *_loads(bench, written)))
     say("verifying")
-    rungs = ("contract", "trt-build")
-    wanted = options.verification.rungs
     verdict = climb(
         path,
         written,
@@ -140,7 +164,7 @@ def _proven(
         comparison_of(replace(options.verification, rungs=None), options.trt or TrtOptions()),
         exact=False,
         interface=wish.io_types == "keep",
-        rungs=rungs if wanted is None else tuple(one for one in rungs if one == "contract" or one in wanted),
+        rungs=_rungs(options),
     )
     checks += [(rung.name, rung.status, rung.reason) for rung in verdict.rungs]
     result = replace(result, checks=tuple(checks))

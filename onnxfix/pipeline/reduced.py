@@ -180,7 +180,7 @@ class Home:
 
     def _model(self, name: str, case: Case) -> None:
         with temporary_beside(self.folder / name, most=self.most) as file:
-            copying.write(saving.serialize(case.model), file)
+            saving.save(case.model, file)
             atomic.install([file])
 
     def _put(self, name: str, data: bytes) -> None:

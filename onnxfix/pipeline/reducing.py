@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
@@ -15,7 +16,7 @@ from onnx import ModelProto
 
 from onnxfix.diagnosis.graph import open_graph
 from onnxfix.diagnosis.matching import match
-from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.errors import ModelError, OnnxfixError, UsageError
 from onnxfix.files import loading
 from onnxfix.pipeline import reduced
 from onnxfix.reduction import case as cases
@@ -44,6 +45,7 @@ _ALIKE = 0.8
 """Share of the tensors that are computed by the same operator in two models from which on names are taken to mean the
 same in both."""
 _EVERY = 5.0  # seconds between two times that the folder is written
+_SHARE = 20  # times as long as writing it takes, at least
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ class _Run:
         self.scratch, self.home, self.say = scratch, home, say
         self.whole = cases.case_of(loaded, {})
         self.notes: list[str] = []
-        self._written = 0.0
+        self._written, self._cost = float("-inf"), 0.0
 
     def result(self) -> Reduction:
         base = Reduction(str(self.loaded.path), self.options.check, "unknown", nodes_before=self.whole.count)
@@ -223,9 +225,13 @@ class _Run:
 
     def _keep(self, reducer: Reducer) -> None:
         """Write the folder now and then, so that a process that is killed leaves something to go on with."""
-        if time.monotonic() - self._written > _EVERY:
+        began = time.monotonic()
+        if began - self._written < max(_EVERY, _SHARE * self._cost):
+            return
+        with contextlib.suppress(ModelError):  # a part of more than 2 GB is not kept
             self.home.keep(reducer)
-            self._written = time.monotonic()
+        self._written = time.monotonic()
+        self._cost = self._written - began
 
     # ---- the failure of the whole model
 

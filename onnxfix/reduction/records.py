@@ -15,6 +15,8 @@ from onnxfix.place import NOWHERE, Place
 Kind = Literal["refused", "crash", "timeout", "misread", "error", "differs", "exit"]
 #: "reduced": a folder was written. "passes": nothing fails. "unknown": it could not be found out, see ``reason``.
 Status = Literal["reduced", "passes", "unknown"]
+#: What differs in an output where a shape further up does, after a broadcast: both count as one.
+_COMPUTED = {"values", "shape"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class Failure:
         differs in the whole model.
         """
         if self.kind == "differs":
-            return (other.kind, other.detail) == (self.kind, self.detail)
+            alike = self.detail == other.detail or {self.detail, other.detail} <= _COMPUTED
+            return other.kind == self.kind and alike
         label = other.place.label
         return self.cause == other.cause and self.place.label in ("", label, origin.get(label, label))
 

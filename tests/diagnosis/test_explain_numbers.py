@@ -40,6 +40,17 @@ def test_an_input_that_float16_cannot_hold_is_named():
     assert "the input 'x' reaches 300000 at [0, 1]" in reason
 
 
+def test_a_conversion_that_saturates_is_overflow_and_a_larger_value_is_none():
+    text = "g (float[2,4] x) => (float[2,4] y) { y = Mul(x, x) }"
+    x = normal(2, 4)
+    x[1, 2] = 285.0
+    saturated = np.minimum(x * x, np.float32(65504))
+    assert explain(evidence(model(text), {"x": x}, own={"y": saturated}, against="fp16"))[0] == "overflow"
+    larger = (x.astype(np.float16).astype(np.float32) * np.float32(1.0001)) ** 2
+    found = replace(evidence(model(text), {"x": x}, own={"y": larger}, against="trt-gpu"), types={"float16"})
+    assert explain(found)[0] == "precision"
+
+
 def test_bfloat16_does_not_overflow_there():
     x = normal(2, 4)
     x[1, 2] = 285.0

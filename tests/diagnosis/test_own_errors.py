@@ -96,3 +96,14 @@ def test_bfloat16_needs_an_opset_that_has_it(tmp_path: Path) -> None:
     assert (found.status, found.cause, found.exit_code) == ("unknown", "refused", 3)
     assert "opset 13" in found.reason
     assert onnxfix.diagnose(path, against="fp16").status == "rounding"
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_casts_after_a_node_belong_to_its_name(tmp_path: Path, inside: bool) -> None:
+    """The tensor before the Casts equals the other model's tensor without them; the names say which is which."""
+    x = np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32) * 5
+    plain = "g (float[8,16] x) => (float[8,16] y) { e = Tanh(x)  r = Mul(e, x)  n = Neg(r)  y = Exp(n) }"
+    rounded = """g (float[8,16] x) => (float[8,16] y) {
+    e = Tanh(x)  f = Mul(e, x)  h = Cast<to = 10>(f)  r = Cast<to = 1>(h)  n = Neg(r)  y = Exp(n) }"""
+    texts = (plain, rounded) if inside else (rounded, plain)
+    assert first_culprit(diagnosed(tmp_path, *texts, x=x)) == "r"

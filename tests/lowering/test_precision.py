@@ -174,6 +174,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[float, Lowering]:
     }
 
 
+@pytest.mark.slow
 def test_the_budget_is_kept_and_decides_how_many(runs: dict[float, Lowering]) -> None:
     wide, narrow, none = runs.values()
     assert wide.status == narrow.status == "written"
@@ -190,6 +191,7 @@ def test_the_budget_is_kept_and_decides_how_many(runs: dict[float, Lowering]) ->
     assert not none.output
 
 
+@pytest.mark.slow
 def test_few_casts(runs: dict[float, Lowering]) -> None:
     wide, narrow, _ = runs.values()
     assert wide.casts == 2  # at the input and at the output
@@ -278,6 +280,10 @@ def test_the_input_is_not_changed_and_nothing_is_left_behind(tmp_path: Path) -> 
     assert code == 1
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["model.onnx"]
+    for wrong in (["--rungs", "ort-gpu"], ["--max-error", "0"], ["--keep", tmp_path / "absent"]):
+        code, _, error = cli("precision", path, "--to", "fp16", "--max-error", "0.1", *wrong)
+        assert code == 2, wrong
+        assert len(error.splitlines()) == 1
     code, _, error = cli("precision", path, "--to", "fp16", "--max-error", "0.1", "-o", path)
     assert code == 2
     assert "input" in error

@@ -180,6 +180,13 @@ def test_failures_are_the_same_for_one_cause_at_one_place() -> None:
         assert not one.same(Failure(**{**vars(one), **change}), {})
 
 
+def test_outputs_that_differ_are_one_failure_wherever_the_part_ends() -> None:
+    one = Failure("differs", "values", Place(output="y"), text="far")
+    assert one.same(Failure("differs", "shape", Place(output="inner")), {})
+    assert not one.same(Failure("differs", "dtype", Place(output="y")), {})
+    assert not one.same(Failure("error", "values", Place(output="y")), {})
+
+
 @pytest.mark.parametrize(
     ("text", "other", "same"),
     [

@@ -26,7 +26,7 @@ FAULTS: list[Any] = [
     ("vit.dynamo.op20", Site("perm", 41, 0, 1), "attribute", "perm of Transpose is [0, 2, 1, 3] in"),
     ("segformer.dynamo.op20", Site("pads", 48), "attribute", "pads of Conv is [1, 1, 1, 1] in"),
     ("vit.dynamo.op20", Site("lost Cast", 16), "precision", "the first model rounds to float16 here"),
-    ("mixed_precision.legacy.op17", Site("lost Cast", 8, 0, 1), "operator", "Cast, Cast before '/Pow_output_0' are"),
+    ("mixed_precision.legacy.op17", Site("lost Cast", 8, 0, 1), "operator", "from int64 to float32 is missing"),
     ("bert.dynamo.op20", Site("mask value", 57, 2), "weight", "is -3.4028e+38 in the first model and -10000 in"),
     ("mixed_precision.legacy.op17", Site("lost bias", 20), "weight", "'b.bias' is all zeros on the other side"),
     ("vit.dynamo.op20", Site("half precision", 77, 0, 1), "precision", "computes in float16"),

@@ -178,7 +178,13 @@ class _Child:
                 watchdog.cancel()
 
     def alive(self) -> bool:
-        return self.process.poll() is None
+        # Not by ``poll``: an interrupt right after it took the lock of the process would leave that taken, and closing
+        # the child would wait for it forever.
+        if not hasattr(os, "waitid"):
+            return self.process.poll() is None
+        with contextlib.suppress(ChildProcessError):
+            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
+        return False
 
     def close(self) -> int:
         """Kill, reap and release everything. Returns the return code."""

@@ -473,3 +473,16 @@ def test_the_users_folder_shadows_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     outcome = sandbox.run("os:getcwd", timeout=PATIENCE)
     assert outcome == Outcome("ok", str(tmp_path))
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="needs waitid, which Windows and macOS have not")
+def test_a_call_never_takes_the_lock_that_closing_needs() -> None:
+    """An interrupt between taking it and the block that releases it again would leave it taken for good."""
+    with Worker() as worker:
+        assert worker.call("os:getpid", timeout=PATIENCE).ok
+        first = worker.pid
+        assert worker._child is not None
+        lock = worker._child.process._waitpid_lock  # type: ignore[attr-defined]
+        with lock:
+            outcome = worker.call("os:getpid", timeout=PATIENCE)
+        assert (outcome.value, worker.pid) == (first, first)

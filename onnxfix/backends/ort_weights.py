@@ -10,9 +10,11 @@ many bytes of the tensor of that name. Whatever else is odd, the file is loaded 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import onnx
 from onnx import ModelProto, TensorProto
 
 from onnxfix import walk
@@ -59,6 +61,32 @@ def stored(path: str) -> Stored:
         return Stored()
 
 
+def shared(path: str, file: Path, least: int) -> tuple[ModelProto, Stored]:
+    """The model and where its weights are: in files, so that variants of it are cheap. Weights of ``least`` bytes and
+    more of a small model are written to ``file``. A model with external data keeps its embedded weights, since there is
+    only one folder."""
+    where = stored(path)
+    model = where.skeleton or onnx.load(path, load_external_data=False)
+    if where.skeleton is not None or where.outside:
+        return model, where
+    with file.open("wb") as stream:
+        for tensor in model.graph.initializer:
+            if len(tensor.raw_data) < least:
+                continue
+            stream.write(b"\0" * (-stream.tell() % 64))
+            place = {"location": file.name, "offset": stream.tell(), "length": len(tensor.raw_data)}
+            stream.write(tensor.raw_data)
+            tensor.ClearField("raw_data")
+            _put_outside(tensor, place)
+        return model, replace(where, folder=str(file.parent), outside=stream.tell())
+
+
+def _put_outside(tensor: TensorProto, place: Mapping[str, object]) -> None:
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in place.items():
+        tensor.external_data.add(key=key, value=str(value))
+
+
 def _stored(path: str) -> Stored:
     loaded = loading.open_model(Path(path))
     sizes = [(tensors.is_external(one), tensors.nbytes(one)) for one in walk.model_tensors(loaded.proto)]
@@ -91,9 +119,7 @@ def _externalize(proto: ModelProto, source: lazy.Source, name: str) -> int:
         if where.field != _RAW or not _stated(source, tensor, where):
             continue
         tensor.ClearField("raw_data")
-        tensor.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", name), ("offset", where.offset), ("length", where.length)):
-            tensor.external_data.add(key=key, value=str(value))
+        _put_outside(tensor, {"location": name, "offset": where.offset, "length": where.length})
         total += where.length + _PAGES
     return total
 

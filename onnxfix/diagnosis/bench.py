@@ -76,7 +76,6 @@ class Bench:
         backend: str = "ort-cpu",
         moved: float = 0.0,
         seed: int = 0,
-        fused: bool = False,
     ) -> Reply:
         """Run a model file, or a part of the graph ``of``; a child that dies is a reply too. A part of a few nodes for
         which ONNX Runtime has no kernel runs in the reference evaluator.
@@ -84,7 +83,7 @@ class Bench:
         Raises:
             Fault: the sandbox's own code failed.
         """
-        found = self._run(model, feed, of, backend, moved, seed, fused)
+        found = self._run(model, feed, of, backend, moved, seed)
         if (
             not found.lacking
             or isinstance(model, str)
@@ -92,7 +91,7 @@ class Bench:
             or len(model.graph.node) > _FEW
         ):
             return found
-        other = self._run(model, feed, of, "reference", moved, seed, fused)
+        other = self._run(model, feed, of, "reference", moved, seed)
         self.evaluated |= not other.error
         return found if other.error else other
 
@@ -104,7 +103,6 @@ class Bench:
         backend: str,
         moved: float,
         seed: int,
-        fused: bool,
     ) -> Reply:
         if of is not None and not isinstance(model, str):
             self.runs += of.share(model)
@@ -120,7 +118,6 @@ class Bench:
             backend=backend,
             moved=moved,
             seed=seed,
-            fused=fused,
             rounding=self.rounding,
         )
         if outcome.ok:

@@ -45,7 +45,6 @@ def run(
     folder: str = "",
     mapped: int = 0,
     backend: str = "ort-cpu",
-    fused: bool = False,
     moved: float = 0.0,
     seed: int = 0,
     rounding: bool = True,
@@ -59,7 +58,6 @@ def run(
         folder: where its external data is, for a model as bytes.
         mapped: bytes of files that its weights may map.
         backend: "ort-cpu", "ort-cuda" or "reference".
-        fused: with ONNX Runtime's optimizations.
         moved: move floating-point inputs at random by this share of each element first.
         seed: of the moves.
         rounding: round every value in half precision, as ONNX Runtime by itself does not on a CPU.
@@ -69,7 +67,7 @@ def run(
         values = shaken(values, seed, moved)
     began = time.perf_counter()
     try:
-        session = _session(model, folder, mapped, backend, fused, scratch, rounding)
+        session = _session(model, folder, mapped, backend, scratch, rounding)
         loaded = time.perf_counter()
         found = session.run(values)
     except Exception as error:
@@ -88,14 +86,12 @@ def run(
 
 
 def _session(
-    model: bytes | str, folder: str, mapped: int, backend: str, fused: bool, scratch: str, rounding: bool
+    model: bytes | str, folder: str, mapped: int, backend: str, scratch: str, rounding: bool
 ) -> backends.Session:
     allow_maps(mapped)
     threads = cores()
     if isinstance(model, str):
-        return backends.load(
-            backend, model, **({"threads": threads, "fused": fused} if backend == "ort-cpu" else {})
-        )
+        return backends.load(backend, model, **({"threads": threads} if backend == "ort-cpu" else {}))
     if backend == "ort-cpu":
         where = ort_weights.Stored(inside=mapped, folder=folder)
         options = ort.session_options(threads)
@@ -136,15 +132,12 @@ def untensored(model: bytes) -> list[str]:
     return [one.name for one in infos if one.type.WhichOneof("value") not in (None, "tensor_type")]
 
 
-def optimized(path: str, out: str, level: str = "basic") -> str:
+def optimized(path: str, out: str) -> str:
     """Write the model as ONNX Runtime optimizes it, with the name of every tensor that is left; returns the error."""
     import onnxruntime  # lazy: optional package
 
     options = ort.session_options(1)
-    levels = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = (
-        levels.ORT_ENABLE_BASIC if level == "basic" else levels.ORT_ENABLE_EXTENDED
-    )
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = out
     key = "session.optimized_model_external_initializers"
     options.add_session_config_entry(f"{key}_file_name", Path(out).name + ".data")

@@ -21,9 +21,6 @@ from onnxfix.trt.records import Profile
 from onnxfix.verification.rungs.builder import Builder
 from onnxfix.verification.rungs.sessions import Sessions
 
-_HOST = 64
-"""Elements up to which an integer input of a part becomes a constant: shapes and indices, which TensorRT must know when
-it builds."""
 _NAME = "diagnosis"
 
 
@@ -51,7 +48,7 @@ class Engines:
         """Run a part of the model on stored values; small integers become constants."""
         baked = ModelProto()
         baked.CopyFrom(model)
-        fixed = {name for name, held in feed.items() if _is_host(held)}
+        fixed = {name for name, held in feed.items() if held.is_shape}
         kept = [info for info in baked.graph.input if info.name not in fixed]
         del baked.graph.input[:]
         for info in kept:
@@ -124,13 +121,6 @@ def declare(model: ModelProto, types: Mapping[str, str]) -> None:
         dtype = types.get(info.name) or types.get(info.name.partition(OWN)[2])
         if dtype and not info.type.HasField("tensor_type"):
             info.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(Held(dtype).array_dtype)
-
-
-def _is_host(held: Held) -> bool:
-    size = 1
-    for length in held.shape:
-        size *= length
-    return held.is_tensor and held.dtype.startswith(("int", "uint", "bool")) and size <= _HOST
 
 
 def _dims(info: ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:

@@ -15,10 +15,8 @@ from onnxfix.backends import ort_weights
 from onnxfix.diagnosis.store import Held
 from onnxfix.errors import ModelError
 from onnxfix.place import Place
+from onnxfix.verification.feeds.operands import DRAWS
 
-_RANDOM = frozenset(
-    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
-)
 OWN = "/own/"
 """What separates the number of a region from the name of its output in a part apart."""
 
@@ -82,7 +80,7 @@ class Graph:
         if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:  # whether this is training
             tensor = self.constant(node.input[2])
             return tensor is None or bool(numpy_helper.to_array(tensor))
-        return node.op_type in _RANDOM
+        return node.op_type in DRAWS
 
     def is_constant(self, name: str) -> bool:
         """Whether it is a weight, or the output of a Constant node."""

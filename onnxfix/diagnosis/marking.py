@@ -7,7 +7,6 @@ looked for.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ WINDOW = 16
 """Nodes at which the search ends: their own errors are measured together."""
 _BUILDS = 14
 _KEPT = 0.5  # of the difference that a marked build must still show
-_SHAPE = 64  # elements up to which integers are taken for shapes, which stay on the host
 
 
 class Engine(Protocol):
@@ -169,8 +167,7 @@ class Bisection:
             return True
         if seen is not None and not self.differs(name, held, seen):
             return False
-        whole = held.dtype.startswith(("int", "uint", "bool"))
-        return held.is_tensor and not (whole and math.prod(held.shape) <= _SHAPE)
+        return held.is_tensor and not held.is_shape
 
     def _look(self, cuts: Mapping[int, Sequence[str]]) -> dict[int, list[str]] | None:
         """Mark the tensors of all cuts in one build: position -> what is wrong there. None where the build is not

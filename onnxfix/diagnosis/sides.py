@@ -115,7 +115,7 @@ def optimized(truth: Graph, bench: Bench) -> Prepared:
         Impossible: ONNX Runtime does not load it.
     """
     out = bench.path(".onnx")
-    error = bench.call("optimized", path=str(truth.path), out=str(out), level="extended")
+    error = bench.call("optimized", path=str(truth.path), out=str(out))
     if error:
         raise Impossible(f"ONNX Runtime does not load the model: {error}", "refused")
     other = opened(out, bench)

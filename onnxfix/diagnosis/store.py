@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+_SHAPE = 64  # elements
 _INLINE = 1 << 14
 """Bytes up to which a value travels through the pipe and stays in memory: a file would cost more."""
 
@@ -36,6 +37,12 @@ class Held:
     def array_dtype(self) -> np.dtype[Any]:
         """The element type of an array."""
         return _dtype(self.dtype)
+
+    @property
+    def is_shape(self) -> bool:
+        """Whether it is taken for a shape or an index, which TensorRT keeps on the host: a few integers or truths."""
+        whole = self.dtype.startswith(("int", "uint", "bool"))
+        return whole and math.prod(self.shape) <= _SHAPE
 
     @property
     def nbytes(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ def open_model(path: str, to: Low, scratch: str, feeds: Sequence[Mapping[str, An
     """Read the model, run it on the feeds in float32, and keep its outputs. The value is the number of feeds that it
     takes, ``most`` at most; those that it refuses are left out, and it is an error if these are all."""
     try:
-        _STATE.model, _STATE.where = _shared(path, Path(scratch))
+        _STATE.model, _STATE.where = ort_weights.shared(path, Path(scratch) / "weights.bin", _SMALL)
         _STATE.plain = _STATE.model
         _STATE.able = lowerable(_STATE.model, to, Path(path).parent, strict=True)
         session = _session(_STATE.model)
@@ -90,26 +90,6 @@ def open_model(path: str, to: Low, scratch: str, feeds: Sequence[Mapping[str, An
     if refused is not None and not _STATE.feeds:
         return _failed(refused)
     return Reply(value=len(_STATE.feeds))
-
-
-def _shared(path: str, scratch: Path) -> tuple[ModelProto, ort_weights.Stored]:
-    """The model with weights that its variants share: in its own file, beside it, or in a file that is written here."""
-    where = ort_weights.stored(path)
-    model = where.skeleton or onnx.load(path, load_external_data=False)
-    if where.skeleton is not None or where.outside:
-        return model, where
-    with (scratch / "weights.bin").open("wb") as file:
-        for tensor in model.graph.initializer:
-            if len(tensor.raw_data) < _SMALL:
-                continue
-            file.write(b"\0" * (-file.tell() % 64))
-            place = {"location": "weights.bin", "offset": file.tell(), "length": len(tensor.raw_data)}
-            file.write(tensor.raw_data)
-            tensor.ClearField("raw_data")
-            tensor.data_location = onnx.TensorProto.EXTERNAL
-            for key, value in place.items():
-                tensor.external_data.add(key=key, value=str(value))
-        return model, replace(where, folder=str(scratch), outside=file.tell())
 
 
 def _session(model: ModelProto) -> ort.OrtSession:

@@ -25,6 +25,7 @@ from onnx import (
 
 from onnxfix import walk
 from onnxfix.files import lazy, loading, tensors
+from onnxfix.verification.feeds.operands import DRAWS
 
 SMALL = 64
 """Elements of an integer tensor of rank 0 or 1 up to which it counts as one that shapes are made of."""
@@ -123,12 +124,6 @@ def fixed_values(graph: GraphProto) -> set[str]:
         if node.op_type not in DRAWS and all(name in found for name in walk.reads(node) if name in known):
             found.update(name for name in node.output if name)
     return found
-
-
-DRAWS = frozenset(
-    ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
-)
-"""Operators that compute something else each time."""
 
 
 def upstream(graph: GraphProto, names: Iterable[str]) -> set[int]:

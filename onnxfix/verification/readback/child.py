@@ -7,13 +7,13 @@ sandbox.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, helper
 
 from onnxfix import backends, walk
 from onnxfix._child import NO_MEMORY, cores
@@ -129,29 +129,11 @@ def _failed(error: Exception) -> Reply:
 
 
 def _slim(path: str, scratch: str) -> tuple[ModelProto, ort_weights.Stored]:
-    """The model and where its weights are: in files, so that variants of it are cheap. The weights of a small model are
-    written to a file. A model with external data keeps its embedded weights, since there is only one folder."""
+    """The model with its weights in files, read once; those of a small model in one file for each model."""
     if path not in _STATE.slim:
-        where = ort_weights.stored(path)
-        model = where.skeleton or onnx.load(path, load_external_data=False)
-        if where.skeleton is None and not where.outside:
-            with (Path(scratch) / f"weights{len(_STATE.slim)}.bin").open("wb") as file:  # one for each model
-                for tensor in model.graph.initializer:
-                    if len(tensor.raw_data) > _LARGE:
-                        _store(tensor, file)
-                where = replace(where, folder=scratch, outside=file.tell())
-        _STATE.slim[path] = model, where
+        file = Path(scratch) / f"weights{len(_STATE.slim)}.bin"
+        _STATE.slim[path] = ort_weights.shared(path, file, _LARGE + 1)
     return _STATE.slim[path]
-
-
-def _store(tensor: TensorProto, file: Any) -> None:
-    file.write(b"\0" * (-file.tell() % 64))
-    where = {"location": Path(file.name).name, "offset": file.tell(), "length": len(tensor.raw_data)}
-    file.write(tensor.raw_data)
-    tensor.ClearField("raw_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, value in where.items():
-        tensor.external_data.add(key=key, value=str(value))
 
 
 def _with_outputs(model: ModelProto, names: Sequence[str]) -> ModelProto:

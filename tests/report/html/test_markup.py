@@ -20,7 +20,8 @@ def test_an_element_escapes_its_text_and_attributes() -> None:
         "p", "<b>", tag("b", 1), None, ["x", "y"], title='"<', hidden=True, id=None, class_="a", data_x=2
     )
     assert made == '<p title="&quot;&lt;" hidden class="a" data-x="2">&lt;b&gt;<b>1</b>xy</p>'
-    assert tag("br") == "<br>" and join("a", Html("<i>")) == "a<i>"
+    assert tag("br") == "<br>"
+    assert join("a", Html("<i>")) == "a<i>"
 
 
 def test_control_and_direction_characters_and_lone_surrogates_are_spelled_out() -> None:
@@ -31,7 +32,9 @@ def test_names_of_a_model_cannot_leave_their_place() -> None:
     finding = Finding(NASTY, NASTY, "warning", Place((NASTY,), NASTY, "Conv", NASTY), NASTY, NASTY)
     page = render_html([Report(NASTY, "check", "trt11", findings=(finding,))], [(NASTY, NASTY)], [NASTY])
     page.encode("utf-8")
-    assert "<img" not in page and "\x1b" not in page and "\u202e" not in page
+    assert "<img" not in page
+    assert "\x1b" not in page
+    assert "\u202e" not in page
     assert page.count("</script>") == page.count("<script>") == 1
 
 

@@ -7,7 +7,7 @@ Of the models in fixtures/ every kind of fault is planted ``--fixtures`` times w
 ``--exports`` ``--each`` kinds once, other kinds of the next model. A fault counts if both models run in ONNX Runtime,
 everything that the changed node reads is bit-identical, its output is off by more than rounding, and an output of the
 model has another bit. What is tried and does not count is counted: it does not run, it is silent (the node computes the
-same), it is within rounding, hidden (no output changes), or unfit (a lost Cast whose truth is 0 or not finite), or small (an effect on the outputs below ``--least``).
+same), it is within rounding, hidden (no output changes), or unfit (a lost Cast whose truth is 0 or not finite), or small (its effect is below ``--least``).
 """
 
 from __future__ import annotations
@@ -250,7 +250,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--each", type=int, default=3, help="kinds of faults in an export")
     parser.add_argument("--only", default="", help="models whose group/name holds this")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="kinds of faults")
-    parser.add_argument("--least", type=float, default=0.0, help="the smallest effect on an output that counts")
+    parser.add_argument(
+        "--least", type=float, default=0.0, help="the smallest effect on an output that counts"
+    )
     return choose(parser.parse_args(words))
 
 

@@ -190,7 +190,11 @@ def summary(results: Mapping[str, dict[str, Any]]) -> Iterator[str]:
         differ = {key: one for key, one in some.items() if one["status"] in ("differ", "unexplained")}
         first = sum(one["place"] == 1 for one in differ.values())
         three = sum(0 < one["place"] <= judging.AMONG for one in differ.values())
-        named = f", the right one named first in {first}, among three in {three}" if start != f"{CONTROL}/" else ""
+        named = (
+            f", the right one named first in {first}, among three in {three}"
+            if start != f"{CONTROL}/"
+            else ""
+        )
         if some:
             yield f"{len(some)} {name}: {len(differ)} differ{named}"
 

@@ -7,7 +7,8 @@ Of the models in fixtures/ every kind of fault is planted ``--fixtures`` times w
 ``--exports`` ``--each`` kinds once, other kinds of the next model. A fault counts if both models run in ONNX Runtime,
 everything that the changed node reads is bit-identical, its output is off by more than rounding, and an output of the
 model has another bit. What is tried and does not count is counted: it does not run, it is silent (the node computes the
-same), it is within rounding, hidden (no output changes), or unfit (a lost Cast whose truth is 0 or not finite), or small (its effect is below ``--least``).
+same), it is within rounding, hidden (no output changes), small (its effect is below ``--least``), or unfit (a lost
+Cast whose truth is 0 or not finite).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The command line: parses, calls, prints, picks the exit code. No logic of its own; one module for each command.
 
 Exit codes: 0 nothing left at or above ``--fail-on``; 1 findings remain (or a fix was withdrawn); 2 usage error,
-unreadable model, internal error; 3 verification failed.
+unreadable model, internal error; 3 verification failed; 130 interrupted (143 by SIGTERM).
 """
 
 from __future__ import annotations

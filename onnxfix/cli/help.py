@@ -52,7 +52,7 @@ class Group(TyperGroup):
     def main(self, *given: Any, **more: Any) -> Any:
         """Run the program, and end the process with its exit code (``standalone_mode``, as click has it)."""
         run, standalone = super().main, more.pop("standalone_mode", True)
-        return guided(self, lambda: run(*given, **more, standalone_mode=False), standalone)
+        return guided(self, lambda: run(*given, **{**more, "standalone_mode": False}), standalone)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command of that name, or a complaint that names the nearest one."""

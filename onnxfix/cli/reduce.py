@@ -93,7 +93,7 @@ def reduce(
 ) -> None:
     """Find the smallest part of a model that still fails for the same reason, as a folder for a bug report."""
     with guarded(format):
-        from onnxfix.interrupts import finish  # lazy: start-up
+        from onnxfix.interrupts import exit_code, finish  # lazy: start-up
         from onnxfix.pipeline.reducing import ReduceOptions, reduce  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
         from onnxfix.report.render.reduction import reduction_json, show_reduction  # lazy: start-up
@@ -114,10 +114,10 @@ def reduce(
         collect_garbage()
         with Steps(1) as steps:
             found = reduce(model, output, options, steps.of(str(model)))
-        if not found.complete:
+        if found.interrupted:
             finish()
         if format is Format.json:
             standard_output().write(reduction_json(found) + "\n")
         else:
             show_reduction(found)
-        raise typer.Exit(found.exit_code)
+        raise typer.Exit(exit_code() if found.interrupted else found.exit_code)

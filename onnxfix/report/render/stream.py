@@ -17,7 +17,7 @@ LONGEST = 1000
 """Characters of one name or message that text output shows; JSON holds all of them."""
 
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-_PLAIN = {"→": "->", "…": "..."}
+_PLAIN = {"→": "->", "…": "...", "×": "x", "·": "|", "−": "-"}
 
 
 def printable(text: str) -> str:

@@ -48,7 +48,7 @@ LAYERS = [
     ["verification"],
     ["contexts"],
     ["testing"],
-    ["doctor"],
+    ["examination"],
     ["diagnosis"],
     ["reduction", "lowering"],
     ["report"],

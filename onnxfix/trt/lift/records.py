@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from onnxfix.shown import Shown
 #: "lifted": the model was written. "refused": TensorRT's parser rejects the model. "unlifted": the network has a layer
 #: that onnxfix cannot read back; the written model has a node of no ONNX domain in its place.
 #: "unstarted": TensorRT does not start here, so that it saw no model. The others: what became of the child, "error"
@@ -38,8 +39,8 @@ class Gap:
         return f"{self.kind} layer {self.layer or '(unnamed)'}{node}: {self.reason}"
 
 
-@dataclass(frozen=True)
-class Lifted:
+@dataclass(frozen=True, repr=False)
+class Lifted(Shown):
     """A network as an ONNX model, or why there is none.
 
     ``path`` is the model's file. ``names`` leads from each tensor of the ONNX model that is a tensor of the network to
@@ -72,3 +73,7 @@ class Lifted:
     def exit_code(self) -> int:
         """0 for a whole model, 1 where TensorRT refuses it or a layer is missing, 2 where nothing was learnt."""
         return {"lifted": 0, "error": 2, "unstarted": 2}.get(self.status, 1)
+
+    def _facts(self) -> dict[str, object]:
+        facts = {"path": self.path, "status": self.status, "layers": sum(count for _, count in self.layers)}
+        return {**facts, **({"gaps": len(self.gaps)} if self.gaps else {"reason": self.reason} if self.reason else {})}

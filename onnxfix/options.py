@@ -99,7 +99,8 @@ class RunOptions:
 
     ``trt`` None: TensorRT is not used (``check``), or with its defaults (``apply``, ``verify``).
     ``memory_mb`` limits ONNX Runtime and TensorRT, each in a process of its own, in MiB (None: three quarters of what
-    is available). ``inputs_help`` is for ``check``: also work out which inputs the model accepts.
+    is available). ``inputs_help`` is for ``check``: also work out which inputs the model accepts. ``pictures``: also
+    record the nodes around each finding and fix, which reports draw.
     """
 
     rules: Rules = Rules()
@@ -110,3 +111,4 @@ class RunOptions:
     output: Output = Output()
     memory_mb: int | None = None
     inputs_help: bool = False
+    pictures: bool = False

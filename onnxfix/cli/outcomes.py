@@ -103,7 +103,13 @@ def run(work: Work, count: int, printing: Printing) -> NoReturn:
     if printing.format is Format.json:
         standard_output().write(render_json(done, errors, warnings, severity) + "\n")
     if report_file is not None:
-        _write_report(report_file, render_json(done, errors, warnings, severity), new=new)
+        if report_file.suffix == ".html":
+            from onnxfix.report.render.html import render_html  # lazy: start-up, seldom used
+
+            text = render_html(done, errors, warnings, severity)
+        else:
+            text = render_json(done, errors, warnings, severity)
+        _write_report(report_file, text, new=new)
     raise typer.Exit(code)
 
 

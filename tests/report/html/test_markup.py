@@ -1,0 +1,49 @@
+"""Elements: what a model's names hold stays text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html import unescape
+
+from onnxfix.place import Place
+from onnxfix.report.render.html import render_html
+from onnxfix.report.render.html.markup import Html, join, tag
+from onnxfix.report.report import Finding, Report
+
+NASTY = "</script><img src=x onerror=alert(1)>\"'&\x1b[2J\u202e\udcff"
+
+
+def test_an_element_escapes_its_text_and_attributes() -> None:
+    made = tag(
+        "p", "<b>", tag("b", 1), None, ["x", "y"], title='"<', hidden=True, id=None, class_="a", data_x=2
+    )
+    assert made == '<p title="&quot;&lt;" hidden class="a" data-x="2">&lt;b&gt;<b>1</b>xy</p>'
+    assert tag("br") == "<br>"
+    assert join("a", Html("<i>")) == "a<i>"
+
+
+def test_control_and_direction_characters_and_lone_surrogates_are_spelled_out() -> None:
+    assert tag("p", "\x1b\u202e\udcff") == "<p>\\x1b\\u202e\\xff</p>"
+
+
+def test_names_of_a_model_cannot_leave_their_place() -> None:
+    finding = Finding(NASTY, NASTY, "warning", Place((NASTY,), NASTY, "Conv", NASTY), NASTY, NASTY)
+    page = render_html([Report(NASTY, "check", "trt11", findings=(finding,))], [(NASTY, NASTY)], [NASTY])
+    page.encode("utf-8")
+    assert "<img" not in page
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert page.count("</script>") == page.count("<script>") == 1
+
+
+def test_the_policy_allows_this_style_and_script_and_no_other() -> None:
+    page = render_html([])
+    policy = unescape(re.findall('Content-Security-Policy" content="(.*?)"', page)[0])
+    assert policy.startswith("default-src 'none'; ")
+    for kind in ("style", "script"):
+        (inside,) = re.findall(f"<{kind}>(.*?)</{kind}>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    assert not re.search(r"""(src|href|url)\s*[=(]\s*['"]?(?!#)""", page.split("</style>")[1])

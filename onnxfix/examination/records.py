@@ -88,7 +88,8 @@ class Problem:
 
 @dataclass(frozen=True, repr=False)
 class Examination(Shown):
-    """The whole examination. ``print`` shows it as the command line does. An unavailable rung is no problem by itself: not every machine needs every rung."""
+    """The whole examination. ``print`` shows it as the command line does. An unavailable rung is no
+    problem by itself: not every machine needs every rung."""
 
     machine: Machine
     packages: tuple[Package, ...]

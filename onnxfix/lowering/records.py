@@ -115,6 +115,12 @@ class Lowering(Shown):
         return {"written": 0, "met": 0, "missed": 1, "nothing": 1, "refused": 1, "unknown": 3}[self.status]
 
     def _facts(self) -> dict[str, object]:
-        facts = {"path": self.path, "to": self.to, "status": self.status, "budget": self.budget, "error": self.error}
+        facts = {
+            "path": self.path,
+            "to": self.to,
+            "status": self.status,
+            "budget": self.budget,
+            "error": self.error,
+        }
         output = {"output": self.output} if self.output else {}
         return {**facts, "share": round(self.share, 3), "casts": self.casts, **output}

@@ -109,7 +109,7 @@ def _built(
         wanted = any(rule.per == "network" for rule in plan.rules)
         if wanted and (build.accepted or build.stage in ("profile", "build")):
             plan.say("reading TensorRT's network")
-            reading = asking.read_network(builder, path, loaded.proto)
+            reading = asking.read_network(builder, path, loaded.proto, plan.options.verification)
         return build, reading, (*builder.notes(), *import_notes(reading))
 
 

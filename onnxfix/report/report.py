@@ -241,7 +241,11 @@ class Report(Shown):
         what tables are made of. ``status`` is "left", "fixed" or "withdrawn"."""
         return [
             row_of(status, one)
-            for status, some in (("left", self.findings), ("fixed", self.applied), ("withdrawn", self.withdrawn))
+            for status, some in (
+                ("left", self.findings),
+                ("fixed", self.applied),
+                ("withdrawn", self.withdrawn),
+            )
             for one in some
         ]
 

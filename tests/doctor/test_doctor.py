@@ -21,7 +21,7 @@ from onnxfix import examination, nvidia
 from onnxfix.examination import examine, facts
 from onnxfix.examination.facts import Facts, TooOld
 from onnxfix.examination.judge import judged
-from onnxfix.examination.records import Examination, Driver, Problem
+from onnxfix.examination.records import Driver, Examination, Problem
 from onnxfix.nvidia import Gpu, Missing
 from onnxfix.report.render.doctor import WIDTH, examination_lines
 from onnxfix.sandbox import Outcome, Worker

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import TYPE_CHECKING, get_args
 
 from onnxfix.api import keywords
@@ -139,6 +140,7 @@ def diagnose(
     )
 
 
+# Long because: the public keywords are declared and described here, and nowhere else.
 def precision(
     source: Source,
     to: Low,
@@ -186,7 +188,7 @@ def precision(
     from onnxfix.pipeline import lowering  # lazy: start-up
 
     keywords.one_of("to", to, get_args(Low))
-    if isinstance(max_error, bool) or not isinstance(max_error, (int, float)):
+    if isinstance(max_error, bool) or not isinstance(max_error, Real):
         raise keywords.refused("max_error", "a number such as 0.01", max_error)
     of_file = isinstance(keep, (str, os.PathLike))
     patterns = patterns_of(keep) if of_file else keywords.names("keep", keep) or ()  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onnxfix.errors import UsageError
@@ -144,9 +145,9 @@ def seconds(keyword: str, given: Any) -> float:
     Raises:
         UsageError: it is none.
     """
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not given > 0:
+    if isinstance(given, bool) or not isinstance(given, Real) or not given >= 0:
         raise refused(keyword, "a number of seconds", given)
-    return given
+    return float(given)
 
 
 def mapping(keyword: str, given: Any, example: str) -> dict[str, Any]:

@@ -6,16 +6,15 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxfix._version import __version__
 from onnxfix.causes import Problem
-from onnxfix.engine import Applied, Found
 from onnxfix.errors import UsageError
 from onnxfix.place import Place
-from onnxfix.registry import BUILT_IN
+from onnxfix.report.summary import Summary, summarize
 from onnxfix.report.table import COLUMNS, row_of
-from onnxfix.rule import Rule, Severity
+from onnxfix.rule import Severity
 from onnxfix.shown import Shown, pandas_for
 
 if TYPE_CHECKING:
@@ -33,10 +32,9 @@ SCHEMA = 2
 """Version of the JSON report; it increases when a field changes its meaning or is removed."""
 FailOn = Severity | str | None
 """The least severity of a finding that fails a run, also by name; None or "never" for none."""
-DERIVED = ("schema", "exit_code", "versions")
+DERIVED = ("schema", "exit_code", "versions", "summary")
 """Keys of the JSON report besides the fields of ``Report``."""
 _RUNTIMES = ("", "-gpu", "-directml", "-openvino", "-qnn", "-rocm", "-migraphx", "-training")
-_PAGES = "docs/rules"
 _BY_ONNX = ("contract", "reference", "trt-build")  # rungs without ONNX Runtime
 
 
@@ -127,6 +125,25 @@ class Withdrawn:
     reason: str
 
 
+@dataclass(frozen=True)
+class NodeCounts:
+    """The nodes of a model, in subgraphs and functions too.
+
+    ``operators`` are all but ONNX's Constant, which computes nothing: name (with the domain, if that is not ONNX's) ->
+    count, the most frequent first.
+    """
+
+    operators: Mapping[str, int]
+    constants: int = 0
+
+    RENDERED: ClassVar[tuple[str, ...]] = ("compute",)
+
+    @property
+    def compute(self) -> int:
+        """How many nodes compute something."""
+        return sum(self.operators.values())
+
+
 @dataclass(frozen=True, repr=False)
 class Report(Shown):
     """The report on one model. ``print`` shows it as the command line does, and a notebook as a table.
@@ -158,6 +175,11 @@ class Report(Shown):
     changed: bool = False
     nodes_before: int = 0
     nodes_after: int = 0
+    safety: str = ""
+    operators_before: NodeCounts | None = None
+    operators_after: NodeCounts | None = None
+    bytes_before: int = 0
+    bytes_after: int = 0
     rounds: int = 0
     seconds: float = 0.0
     problems: tuple[Problem, ...] = ()
@@ -205,6 +227,11 @@ class Report(Shown):
         if len(self.builds) < 2 or not self.builds[0].judged:
             return False
         return not self.builds[0].accepted and self.builds[-1].accepted
+
+    @property
+    def summary(self) -> Summary:
+        """The facts that every rendering of the report shows."""
+        return summarize(self)
 
     @property
     def versions(self) -> dict[str, str]:
@@ -260,6 +287,7 @@ class Report(Shown):
     def to_dict(self, fail_on: FailOn = Severity.WARNING) -> dict[str, Any]:
         """The report as plain dicts, lists, strings, numbers and None. ``fail_on`` is for ``exit_code``."""
         data = {"schema": SCHEMA, "exit_code": self.exit_code_for(fail_on), "versions": self.versions}
+        data["summary"] = plain(self.summary)
         data.update({f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name != "pending"})
         return data
 
@@ -333,41 +361,6 @@ def runtimes() -> dict[str, str]:
     """The installed distributions of ONNX Runtime: name -> version."""
     found = ((f"onnxruntime{kind}", _version(f"onnxruntime{kind}")) for kind in _RUNTIMES)
     return {name: version for name, version in found if version}
-
-
-def finding_of(found: Found) -> Finding:
-    """A match of the rule engine as a finding."""
-    fix = found.match.fix
-    return Finding(
-        code=found.rule.code,
-        name=found.rule.name,
-        severity=found.severity.name.lower(),
-        place=found.match.place,
-        message=found.match.message,
-        fix=fix.title if fix else "",
-        safety=fix.safety.name.lower() if fix else "",
-        rule_url=_page(found.rule),
-    )
-
-
-def applied_of(applied: Applied, rule: Rule) -> AppliedFix:
-    """An applied fix of the rule engine as a record."""
-    key = applied.key
-    return AppliedFix(
-        code=key.code,
-        name=rule.name,
-        severity=applied.severity.name.lower(),
-        place=key.place,
-        message=applied.message,
-        fix=applied.title,
-        safety=applied.safety.name.lower(),
-        round=applied.round,
-        rule_url=_page(rule),
-    )
-
-
-def _page(rule: Rule) -> str:
-    return f"{_PAGES}/{rule.code}.md" if rule.module.split(".")[0] == BUILT_IN else ""
 
 
 def _version(name: str) -> str:

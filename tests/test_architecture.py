@@ -55,6 +55,7 @@ LAYERS = [
     ["report"],
     ["pipeline"],
     ["api"],
+    ["backend", "exporting"],
     ["fleet"],
     ["cli"],
     ["__main__"],
@@ -94,6 +95,8 @@ HEAVY = {
     "tensorrt",
     "tensorrt_rtx",
 }
+HOME = {"onnxfix.backend.interface": "onnx.backend"}
+"""A module that is nothing but the adapter to a heavy one, which may load it."""
 OPTIONAL = {"onnxfix.fleet.ray", "onnxfix.fleet.remote"}
 """Packages that only ``--ray`` and URLs load."""
 RULE_MAY_IMPORT = {"onnxfix", "onnxfix_rules", "numpy", "onnx", "ml_dtypes"} | set(sys.stdlib_module_names)
@@ -198,7 +201,10 @@ def heavy_at_import(module: str, imports: list[Import]) -> list[str]:
     return [
         f"{module}:{i.line} imports {i.name} when it is loaded"
         for i in imports
-        if not i.lazy and not i.typing and is_or_in(i.name, HEAVY)
+        if not i.lazy
+        and not i.typing
+        and is_or_in(i.name, HEAVY)
+        and not is_or_in(i.name, {HOME.get(module, "-")})
     ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Real
 from typing import TYPE_CHECKING, get_args
 
 from onnxfix.api import keywords
@@ -188,8 +187,7 @@ def precision(
     from onnxfix.pipeline import lowering  # lazy: start-up
 
     keywords.one_of("to", to, get_args(Low))
-    if isinstance(max_error, bool) or not isinstance(max_error, Real):
-        raise keywords.refused("max_error", "a number such as 0.01", max_error)
+    max_error = keywords.number("max_error", max_error, "a number such as 0.01")
     of_file = isinstance(keep, (str, os.PathLike))
     patterns = patterns_of(keep) if of_file else keywords.names("keep", keep) or ()  # type: ignore[arg-type]
     options = RunOptions(

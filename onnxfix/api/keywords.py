@@ -145,8 +145,20 @@ def seconds(keyword: str, given: Any) -> float:
     Raises:
         UsageError: it is none.
     """
-    if isinstance(given, bool) or not isinstance(given, Real) or not given >= 0:
+    found = number(keyword, given, "a number of seconds")
+    if not found >= 0:
         raise refused(keyword, "a number of seconds", given)
+    return found
+
+
+def number(keyword: str, given: Any, wanted: str) -> float:
+    """A number.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if isinstance(given, bool) or not isinstance(given, Real):
+        raise refused(keyword, wanted, given)
     return float(given)
 
 

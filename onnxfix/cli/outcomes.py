@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import typer
 
 from onnxfix.cli.guard import collect_garbage, warn
-from onnxfix.cli.options import FailOn, Format, severity_of
+from onnxfix.cli.options import FailOn, Format
+from onnxfix.cli.values import severity_of
 from onnxfix.errors import OnnxfixError
 from onnxfix.report.render.stream import complain, stream_at
 from onnxfix.report.render.stream import output as standard_output
@@ -134,7 +135,7 @@ def _printed(work: Work, count: int, printing: Printing) -> tuple[list[Outcome],
                 complain(outcome.error)
                 codes.append(2)
                 continue
-            codes.append(outcome.report.exit_code(severity))
+            codes.append(outcome.report.exit_code_for(severity))
             if printing.format is Format.text:
                 steps.pause()
                 brief = printing.quiet or (outcome.reused and not printing.verbose)

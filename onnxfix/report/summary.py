@@ -215,7 +215,8 @@ def _compared(report: Report) -> bool:
 
 def _rung(rung: RungResult) -> RungFact:
     counted = [feed for feed in rung.feeds if feed.status in ("identical", "within", "different")]
-    sizes = {tuple(feed.feed.assignment.items()) for feed in counted if feed.feed is not None}
+    found = (feed.feed.assignment for feed in counted if feed.feed is not None)
+    sizes = {tuple(sorted(one.items())) for one in found if 0 not in one.values()}
     feeds, shapes = len(counted), len(sizes)
     if rung.networks:
         feeds, shapes = rung.networks[-1].feeds, rung.networks[-1].shapes

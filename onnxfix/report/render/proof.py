@@ -120,7 +120,7 @@ def _values(summary: Summary, apart: list[str]) -> list[str]:
     for rung in shown:
         if (rung.status == "skipped" and rung.name not in _BY_TENSORRT[1:]) or rung.cause in _WHY_NOT:
             reasons.setdefault(_WHY_NOT.get(rung.cause, rung.reason), []).append(rung.name)
-    skipped = ", ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
+    skipped = ", ".join(f"{', '.join(names)} ({why.replace(' ', GLUE)})" for why, names in reasons.items())
     return [*found, *([f"not run: {skipped}"] if skipped else [])]
 
 

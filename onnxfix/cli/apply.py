@@ -52,7 +52,7 @@ from onnxfix.cli.options import (
     sizes_of,
     trt_options,
 )
-from onnxfix.cli.outcomes import Printing, queued, run
+from onnxfix.cli.outcomes import Printing, draws, queued, run
 from onnxfix.errors import UsageError
 
 
@@ -207,6 +207,7 @@ def apply(
             ),
             output=Output(in_place=in_place),
             memory_mb=memory_limit,
+            pictures=draws(report),
         )
         steps_of(simplify, graphsurgeon or ())  # steps that cannot run are refused before any work
         queue = queued(

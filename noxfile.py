@@ -6,7 +6,7 @@
     nox -s oldest      every test with the oldest ones, on the oldest Python that is found
     nox -s portable    the tests that need no fork, no TensorRT and no POSIX file system, on any system
     nox -s lint        ruff and mypy
-    nox -s docs        writes docs/rules/ and the tables of docs/hazards.md; ``-- --check`` only compares
+    nox -s docs        writes the pages of rules, hazards and mis-imports; ``-- --check`` only compares
     nox -s benchmarks  startup and growth, the benchmarks that take minutes; the others are in benchmarks/README.md
     nox -s pin         writes constraints.txt, with the newest releases for each Python that is found
 

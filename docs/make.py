@@ -1,4 +1,4 @@
-"""Writes docs/rules/ and the tables of docs/hazards.md from the rules: ``python docs/make.py``.
+"""Writes docs/rules/, docs/misimports.md and the tables of docs/hazards.md: ``python docs/make.py``.
 
 With ``--check`` it writes nothing, names what is stale, and ends with 1 where anything is.
 
@@ -29,9 +29,17 @@ from onnxfix.report.render.rules import fixes, rule_markdown, rules_markdown
 from onnxfix.rule import Rule
 
 DOCS = Path(__file__).resolve().parent
+if str(DOCS) not in sys.path:  # where another program loads this file
+    sys.path.insert(0, str(DOCS))
+
+from making.messages import messages_page  # noqa: E402
+from making.misimports import misimports_page  # noqa: E402
+
 HAZARDS = DOCS / "hazards.md"
 PAGES = DOCS / "rules"
+MISIMPORTS = DOCS / "misimports.md"
 MEASURED = DOCS.parent / "benchmarks" / "gpu" / "hazards.json"
+VARIANTS = DOCS.parent / "benchmarks" / "misimports" / "found.md"
 MOST_EXAMPLES = 6
 """Examples on a page; the rule's file and ``onnxfix explain`` have them all."""
 _TITLE = re.compile(r"^### (\d+)\. (.+)$", re.MULTILINE)
@@ -124,7 +132,9 @@ def _sentence(text: str) -> str:
 
 def main() -> int:
     """Write what has changed, and remove the pages of rules that are gone; with ``--check``, only say so."""
-    parser = argparse.ArgumentParser(description="Write docs/rules/ and the tables of docs/hazards.md.")
+    parser = argparse.ArgumentParser(
+        description="Write docs/rules/, docs/misimports.md and the tables of docs/hazards.md."
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
     check = parser.parse_args().check
     files = contents()
@@ -155,6 +165,10 @@ def contents() -> dict[Path, str]:
     files = {PAGES / "README.md": rules_markdown(rules, [facts[rule.code] for rule in rules])}
     for rule in rules:
         files[PAGES / f"{rule.code}.md"] = page(rule, facts[rule.code], titles, engines)
+    files[PAGES / "messages.md"] = messages_page(rules, facts)
+    files[MISIMPORTS] = misimports_page(
+        VARIANTS.read_text(encoding="utf-8"), {number: anchor(number, titles) for number in titles}
+    )
     files[HAZARDS] = filled(catalogue, titles, rules, facts, engines)
     return files
 

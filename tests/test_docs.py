@@ -23,7 +23,7 @@ import onnxfix
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
 from onnxfix.registry import BUILT_IN, rules_of
-from onnxfix.report.catalogue import facts_of
+from onnxfix.report.catalogue import Facts, facts_of
 from onnxfix.report.render.rules import rule_markdown
 from onnxfix.rule import Match, Rule, rule
 from support.models import model
@@ -60,6 +60,11 @@ def maker() -> ModuleType:
 @cache
 def contents() -> dict[Path, str]:
     return maker().contents()  # type: ignore[no-any-return]
+
+
+@cache
+def facts_of_all() -> dict[str, Facts]:
+    return {one.code: facts_of(one) for one in RULES}
 
 
 @cache
@@ -182,7 +187,7 @@ def test_the_check_names_what_is_stale_and_writes_nothing(
 
 
 def test_there_is_a_page_for_each_rule_and_no_other() -> None:
-    codes = {path.stem for path in (DOCS / "rules").glob("*.md")} - {"README"}
+    codes = {path.stem for path in (DOCS / "rules").glob("*.md")} - {"README", "messages"}
     assert codes == {rule.code for rule in RULES}, COMMAND
 
 
@@ -267,6 +272,33 @@ def test_the_catalogue_knows_every_rule_once() -> None:
     assert beyond == [rule.code for rule in RULES if not rule.hazards]
     for known in RULES:
         assert {number for number, codes in rows.items() if known.code in codes} == set(known.hazards)
+
+
+def test_the_catalogue_is_numbered_in_the_order_of_its_text() -> None:
+    assert list(maker().titles_of(catalogue())) == list(range(1, ENTRIES + 1))
+
+
+def test_the_index_of_messages_leads_from_a_message_to_the_rules_that_quote_it() -> None:
+    page = (DOCS / "rules" / "messages.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    quoting = [one for one in RULES if facts_of_all()[one.code].quote]
+    assert len(quoting) > 60
+    for one in quoting:
+        quote = facts_of_all()[one.code].quote.replace("|", "\\|")
+        [row] = [row for row in rows if row.strip("| ").lstrip("`").startswith(f"{quote}`")]
+        assert f"[{one.code}]({one.code}.md)" in row
+
+
+def test_the_page_of_misimports_refuses_a_list_without_sections() -> None:
+    full = (ROOT / "benchmarks" / "misimports" / "found.md").read_text(encoding="utf-8")
+    anchors = dict.fromkeys(range(1, ENTRIES + 1), "x")
+    page = maker().misimports_page(full, anchors)
+    assert "| `Trilu` without `upper` | `upper` is 1 where it is left out | 0: it selects" in page
+    assert page.count("(hazards.md#x)") > 20
+    with pytest.raises(ValueError, match="has no section about '`Trilu` without `upper`'"):
+        maker().misimports_page(full.replace("## `Trilu`", "## Other"), anchors)
+    with pytest.raises(ValueError, match="no version"):
+        maker().misimports_page("# Nothing\n", anchors)
 
 
 def test_every_code_that_the_docs_name_exists() -> None:

@@ -1,4 +1,4 @@
-"""Rows to groups, and groups to the tables of docs/misimports.md."""
+"""Rows to groups, and groups to the tables of found.md."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from misimports.models import UNDOCUMENTED
 
 _LONGEST = 1600  # characters of a model or of its layers
 _WIDEST = 180
+_DOCS = "../../docs"  # as seen from found.md
 _NAMES = {"onnxruntime": "ONNX Runtime", "evaluator": "evaluator"}
 _INTRODUCTION = """\
 # Where TensorRT reads another model
@@ -25,7 +26,8 @@ Each variant that TensorRT's parser takes was read back from its network as an O
 what ONNX Runtime and ONNX's evaluator compute of the variant itself. No engine was built or executed: this is what
 TensorRT *imports*, not what its kernels compute. Where one of the two does not run a variant, the other one decides
 alone; where they disagree, the one that disagrees with TensorRT's reading too is taken to be wrong, unless a rule knows
-better by ONNX's text. Which of the hazards were seen on executed engines too is in [the catalogue](hazards.md).
+better by ONNX's text. Which of the hazards were seen on executed engines too is in
+[the catalogue](../../docs/hazards.md).
 """
 
 
@@ -101,7 +103,7 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def document(rows: Sequence[Row]) -> Iterator[str]:
-    """docs/misimports.md, line by line."""
+    """found.md, line by line."""
     found = groups(rows)
     version = next((row.found.version for row in rows if row.found.version), "")
     yield from _INTRODUCTION.format(version=version).splitlines()
@@ -125,8 +127,8 @@ def document(rows: Sequence[Row]) -> Iterator[str]:
 def _links(cause: Cause | None) -> tuple[str, str]:
     if cause is None:
         return "–", "none"
-    hazard = f"[{cause.hazard}](hazards.md)" if cause.hazard else "–"
-    return hazard, f"[{cause.rule}](rules/{cause.rule}.md)" if cause.rule else "no rule yet"
+    hazard = f"[{cause.hazard}]({_DOCS}/hazards.md)" if cause.hazard else "–"
+    return hazard, f"[{cause.rule}]({_DOCS}/rules/{cause.rule}.md)" if cause.rule else "no rule yet"
 
 
 def _section(cause: Cause | None, found: Sequence[Group]) -> Iterator[str]:

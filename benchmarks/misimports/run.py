@@ -23,7 +23,7 @@ for folder in (ROOT / "rules", ROOT, HERE.parent):
 from misimports import report  # noqa: E402
 from misimports.measure import Row, measured, row_of  # noqa: E402
 
-DOCUMENT = ROOT / "docs" / "misimports.md"
+DOCUMENT = HERE / "found.md"
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
@@ -37,9 +37,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
         "--seconds", type=float, default=5.0, metavar="S", help="limit for each step of a variant (5)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every variant with its result")
-    parser.add_argument(
-        "--write-docs", action="store_true", help="write docs/misimports.md; of all models only"
-    )
+    parser.add_argument("--write-docs", action="store_true", help="write found.md; of all models only")
     parser.add_argument(
         "--from-json", type=Path, metavar="FILE", help="run nothing: list what --json FILE wrote"
     )

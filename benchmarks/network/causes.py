@@ -173,31 +173,31 @@ def _wide(value: Any) -> Any:
 
 CAUSES: tuple[Cause, ...] = (
     Cause(
-        "hazard 46",
+        "hazard 1",
         "`Trilu` without `upper` keeps the upper triangle; TensorRT keeps the lower one",
         "SELECT takes the input where ELEMENTWISE layers find row ≥ column − k",
         {"upper=0": having("Trilu", upper=0)},
     ),
     Cause(
-        "hazard 47",
+        "hazard 2",
         "`layout=1` says that the batch comes first; TensorRT ignores it",
         "axis 0 of the ITERATOR, and a TRIP_LIMIT that is dimension 0 of X",
         {"layout=0": without("LSTM GRU RNN", "layout")},
     ),
     Cause(
-        "hazard 48",
+        "hazard 3",
         "`mode=CRD` of `SpaceToDepth`; TensorRT reads DCR",
         "SHUFFLE with second transposition (0, 3, 5, 1, 2, 4); CRD is (0, 1, 3, 5, 2, 4)",
         {"mode=DCR": without("SpaceToDepth", "mode")},
     ),
     Cause(
-        "hazard 51",
+        "hazard 6",
         "`nonpad_kv_seqlen` of `Attention` masks keys; TensorRT ignores it",
         "no layer reads the network's input of that name",
         {"no nonpad_kv_seqlen": without_input("Attention", 6)},
     ),
     Cause(
-        "hazard 59",
+        "hazard 14",
         "with `ceil_mode=1` a last window that would start in the padding is left out; TensorRT keeps it",
         "`padding_mode` of the POOLING layer is EXPLICIT_ROUND_UP",
         witness=declared("AveragePool LpPool MaxPool", ceil_mode=1),

@@ -56,6 +56,12 @@ def missing(name: str) -> str | None:
     return cast("str | None", importlib.import_module(BACKENDS[name]).missing())
 
 
+def cause_missing(name: str) -> Cause:
+    """What ``missing`` says, as data: "not-installed", or "no-gpu" where the machine has no driver for one."""
+    module = importlib.import_module(BACKENDS[name])
+    return "no-gpu" if name == "ort-cuda" and not module.has_driver() else "not-installed"
+
+
 def load(name: str, path: str, **options: Any) -> Session:
     """Load the model file (external data is found beside it), with the options of that backend's ``load``.
 

@@ -40,7 +40,7 @@ _PARTS = ("cublas", "cuda_nvrtc", "curand", "cufft", "cuda_runtime")
 
 def missing() -> str | None:
     """Why CUDA cannot be used here, as far as that shows without loading it; see also ``unavailable``."""
-    if not _has_driver():
+    if not has_driver():
         return "no NVIDIA driver found"
     package = importlib.util.find_spec("onnxruntime")
     if package is None:
@@ -50,7 +50,8 @@ def missing() -> str | None:
     return None
 
 
-def _has_driver() -> bool:
+def has_driver() -> bool:
+    """Whether NVIDIA's driver is installed."""
     # Not initialized: that takes a while, and a broken driver hangs there.
     try:
         ctypes.CDLL("nvcuda.dll" if _WINDOWS else "libcuda.so.1")

@@ -12,6 +12,7 @@ from dataclasses import replace
 from onnxfix.files.lazy import Pending
 from onnxfix.garbage import paused_collection
 from onnxfix.options import RunOptions
+from onnxfix.pipeline.counting import bytes_read, node_counts
 from onnxfix.pipeline.job import Job, resolved
 from onnxfix.pipeline.opening import Source, name_of, opened
 from onnxfix.pipeline.output import unmeasured, written
@@ -61,6 +62,10 @@ def reported(job: Job, proven: Proven) -> Report:
         changed=proven.changed,
         nodes_before=proven.steps[0].nodes_before if proven.steps else run.nodes_before,
         nodes_after=run.nodes_after,
+        safety=job.plan.safety.name.lower(),
+        operators_before=(before := node_counts(job.loaded.proto)),
+        operators_after=node_counts(proven.proto) if proven.changed else before,
+        bytes_before=bytes_read(job.loaded),
         rounds=run.rounds,
         problems=run.problems,
         notes=notes,

@@ -15,6 +15,7 @@ from onnxfix.files.lazy import Pending
 from onnxfix.garbage import paused_collection
 from onnxfix.model import Model
 from onnxfix.options import RunOptions
+from onnxfix.pipeline.counting import bytes_read, node_counts
 from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
 from onnxfix.pipeline.plan import Plan, Progress, planned
 from onnxfix.report import confirm
@@ -68,6 +69,9 @@ def check(source: Source, options: RunOptions, progress: Progress | None = None)
         intake=accepted,
         nodes_before=model.node_count,
         nodes_after=model.node_count,
+        operators_before=(counts := node_counts(loaded.proto)),
+        operators_after=counts,
+        bytes_before=bytes_read(loaded),
         seconds=time.perf_counter() - began,
         problems=tuple(dict.fromkeys(problems)),
         notes=notes,

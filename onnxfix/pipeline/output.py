@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from onnxfix.files import loading
+from onnxfix.files.tensors import external_files
+from onnxfix.pipeline.counting import bytes_written
 from onnxfix.pipeline.job import Job
 from onnxfix.pipeline.prove import Proven
 from onnxfix.report.report import Report
@@ -31,7 +33,9 @@ def written(job: Job, proven: Proven, report: Report) -> Report:
         report = replace(report, engine=engine_of(path, trt, proven.verdict, job.loaded, check))
     if job.destination is not None:
         job.plan.say("writing")
-        report = replace(report, output=_installed(job, proven, job.destination))
+        output = _installed(job, proven, job.destination)
+        size = bytes_written(job.destination, external_files(proven.proto))
+        report = replace(report, output=output, bytes_after=size)
     return report
 
 

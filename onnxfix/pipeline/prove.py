@@ -259,7 +259,7 @@ def _without_unsafe(proven: Verdict, second: Verdict) -> Verdict:
         if before is not rung and before.judged:
             before = replace(before, reason=f"without the UNSAFE fixes: {before.reason}")
         rungs.append(before)
-    return Verdict(tuple(rungs), second.required, proven.settled)
+    return Verdict(tuple(rungs), second.required, proven.settled, without_unsafe=True)
 
 
 def _unproven(run: FixRun, second: Verdict) -> str:

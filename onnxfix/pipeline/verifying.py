@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from onnxfix.files import loading
 from onnxfix.model import Model
 from onnxfix.options import RunOptions
+from onnxfix.pipeline.counting import bytes_read, node_counts
 from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
 from onnxfix.pipeline.output import engine_of, unmeasured
 from onnxfix.pipeline.plan import Progress
@@ -57,6 +58,10 @@ def verify(
         stopped=where,
         nodes_before=Model(first.proto, first.base_dir).node_count,
         nodes_after=Model(second.proto, second.base_dir).node_count,
+        operators_before=node_counts(first.proto),
+        operators_after=node_counts(second.proto),
+        bytes_before=bytes_read(first),
+        bytes_after=bytes_read(second),
         seconds=time.perf_counter() - began,
         notes=unmeasured(comparison.trt, verdict),
     )

@@ -71,7 +71,7 @@ def facts_of(rule: Rule) -> Facts:
         silent=len(rule.examples) - len(flagged),
         versions=tuple(dict.fromkeys(_versions(text))),
         measured=bool(_MEASURED.search(text)),
-        quote=next(_quotes(rule.doc), ""),
+        quote=next(iter(quotes_of(rule)), ""),
         links=_once(_links(text)),
     )
 
@@ -101,9 +101,13 @@ _WORD = re.compile(r"(?<!\S)[A-Za-z']{2,}[.,:;!]?(?!\S)")
 _WORDS = 3
 
 
-def _quotes(doc: str) -> Iterator[str]:
-    """Messages that the section "Why it matters" quotes, in one line each: several words that are not code."""
-    section = doc.partition("## Why it matters")[2].partition("\n## ")[0]
+def quotes_of(rule: Rule) -> tuple[str, ...]:
+    """The messages of TensorRT and ONNX Runtime that a rule's section "Why it matters" quotes, in one line each."""
+    return tuple(_quotes(rule.doc.partition("## Why it matters")[2].partition("\n## ")[0]))
+
+
+def _quotes(section: str) -> Iterator[str]:
+    """Quoted texts of several words that are not code."""
     for _, quoted in _QUOTE.findall(section):
         line = " ".join(quoted.split())
         if len(_WORD.findall(line)) >= _WORDS and not _CODE.search(line):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxfix._version import __version__
 from onnxfix.causes import Problem
 from onnxfix.engine import Applied, Found
 from onnxfix.place import Place
 from onnxfix.registry import BUILT_IN
+from onnxfix.report.summary import Summary, summarize
 from onnxfix.rule import Rule, Severity
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ SCHEMA = 2
 """Version of the JSON report; it increases when a field changes its meaning or is removed."""
 UNWRITTEN = ("pending", "pictures")
 """Fields of ``Report`` that the JSON report leaves out."""
-DERIVED = ("schema", "exit_code", "versions")
+DERIVED = ("schema", "exit_code", "versions", "summary")
 """Keys of the JSON report besides the fields of ``Report``."""
 _RUNTIMES = ("", "-gpu", "-directml", "-openvino", "-qnn", "-rocm", "-migraphx", "-training")
 _PAGES = "docs/rules"
@@ -125,6 +126,25 @@ class Withdrawn:
 
 
 @dataclass(frozen=True)
+class NodeCounts:
+    """The nodes of a model, in subgraphs and functions too.
+
+    ``operators`` are all but ONNX's Constant, which computes nothing: name (with the domain, if that is not ONNX's) ->
+    count, the most frequent first.
+    """
+
+    operators: Mapping[str, int]
+    constants: int = 0
+
+    RENDERED: ClassVar[tuple[str, ...]] = ("compute",)
+
+    @property
+    def compute(self) -> int:
+        """How many nodes compute something."""
+        return sum(self.operators.values())
+
+
+@dataclass(frozen=True)
 class Report:
     """The report on one model.
 
@@ -156,6 +176,11 @@ class Report:
     changed: bool = False
     nodes_before: int = 0
     nodes_after: int = 0
+    safety: str = ""
+    operators_before: NodeCounts | None = None
+    operators_after: NodeCounts | None = None
+    bytes_before: int = 0
+    bytes_after: int = 0
     rounds: int = 0
     seconds: float = 0.0
     problems: tuple[Problem, ...] = ()
@@ -206,6 +231,11 @@ class Report:
         return not self.builds[0].accepted and self.builds[-1].accepted
 
     @property
+    def summary(self) -> Summary:
+        """The facts that every rendering of the report shows."""
+        return summarize(self)
+
+    @property
     def versions(self) -> dict[str, str]:
         """The versions of the packages that were used: distribution -> version."""
         rungs = self.verdict.rungs if self.verdict is not None else ()
@@ -221,6 +251,7 @@ class Report:
     def to_json(self, fail_on: Severity | None = Severity.WARNING) -> dict[str, Any]:
         """The report as plain dicts, lists, strings, numbers and None. ``fail_on`` is for ``exit_code``."""
         data = {"schema": SCHEMA, "exit_code": self.exit_code(fail_on), "versions": self.versions}
+        data["summary"] = plain(self.summary)
         data.update({f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name not in UNWRITTEN})
         return data
 

@@ -57,9 +57,11 @@ def climb(request: Request, name: str) -> RungResult:
     shape, so that an exact rewrite may change the last bits there.
     """
     reason = backends.missing(name)
-    if reason is None and name == "reference":
+    if reason is not None:
+        return RungResult(name, "skipped", reason, cause=backends.cause_missing(name))
+    if name == "reference":
         reason = _too_large(request)
-    if reason is None and name == "ort-cuda":
+    if name == "ort-cuda":
         absent = cuda.unavailable(request.worker, request.step)
         if absent is not None:
             return RungResult(name, "skipped", absent.reason, cause=absent.cause)

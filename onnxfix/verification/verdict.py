@@ -126,6 +126,11 @@ class RungResult:
         return self.status in ("passed", "failed")
 
     @property
+    def compares(self) -> bool:
+        """Whether it is a rung that compares the values of the two models."""
+        return self.name not in ALONE
+
+    @property
     def refutes(self) -> bool:
         """Whether it shows that the fixed model is worse than the original."""
         return self.status == "failed" and not self.inherited
@@ -141,11 +146,14 @@ class Verdict:
     """The results of all requested rungs, in order, and the names of those that had to pass.
 
     ``settled``: no rung needs to compare the two, since nothing was changed (except by UNSAFE fixes on request).
+    ``without_unsafe``: the values that were compared are those without the UNSAFE fixes or steps, which are in the
+    result.
     """
 
     rungs: tuple[RungResult, ...]
     required: tuple[str, ...] = ()
     settled: bool = False
+    without_unsafe: bool = False
 
     @property
     def failed(self) -> bool:

@@ -72,7 +72,7 @@ def rung(tmp_path: Path, worker: Worker) -> Rung:
 
 def package(monkeypatch: pytest.MonkeyPatch, folder: Path | None, gpu_metadata: bool = False) -> None:
     """Let ``missing`` see a driver and this package of onnxruntime."""
-    monkeypatch.setattr(ort_cuda, "_has_driver", lambda: True)
+    monkeypatch.setattr(ort_cuda, "has_driver", lambda: True)
     spec = None
     if folder is not None:
         spec = importlib.util.spec_from_file_location(
@@ -89,7 +89,7 @@ def package(monkeypatch: pytest.MonkeyPatch, folder: Path | None, gpu_metadata: 
 
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch, rung: Rung, worker: Worker) -> None:
-    monkeypatch.setattr(ort_cuda, "_has_driver", lambda: False)
+    monkeypatch.setattr(ort_cuda, "has_driver", lambda: False)
     result = rung(ADD, ADD)
     assert (result.name, result.status) == ("ort-cuda", "skipped")
     assert result.reason == "no NVIDIA driver found"
@@ -104,7 +104,7 @@ def test_the_driver_is_looked_for_by_its_library(monkeypatch: pytest.MonkeyPatch
         return object()
 
     monkeypatch.setattr(ort_cuda.ctypes, "CDLL", found)
-    assert ort_cuda._has_driver()
+    assert ort_cuda.has_driver()
     assert asked == ["nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"]
 
 

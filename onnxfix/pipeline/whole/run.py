@@ -270,7 +270,7 @@ def after_unsafe(verdict: Verdict, steps: StepRun) -> Verdict:
         elif rung.name not in ("trt-build", "trt-network") and rung.judged:
             rung = replace(rung, reason=f"against the model after {names} (UNSAFE): {rung.reason}")
         rungs.append(rung)
-    return replace(verdict, rungs=tuple(rungs))
+    return replace(verdict, rungs=tuple(rungs), without_unsafe=True)
 
 
 def unsafe_notes(steps: StepRun) -> list[str]:

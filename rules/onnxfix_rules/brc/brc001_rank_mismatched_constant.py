@@ -29,7 +29,7 @@ from ._exact import safety_of_alignment
 from ._slope import cannot_fit
 
 
-@rule("BRC001", ops=BROADCASTING, safety=Safety.EXACT, severity=Severity.INFO, hazards=[21])
+@rule("BRC001", ops=BROADCASTING, safety=Safety.EXACT, severity=Severity.INFO, hazards=[51])
 def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
     """A constant operand has a lower rank than the result of the operator.
 

@@ -18,7 +18,7 @@ from ._slope import cannot_fit
     ops=BROADCASTING,
     safety=Safety.EXACT,
     severity=Severity.INFO,
-    hazards=[21],
+    hazards=[51],
     default=False,
 )
 def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]:

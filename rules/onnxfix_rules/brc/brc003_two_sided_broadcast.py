@@ -9,7 +9,7 @@ from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule
 from ._common import MULTIDIRECTIONAL, broadcast_of, form_of, label, text
 
 
-@rule("BRC003", ops=(*MULTIDIRECTIONAL, "MatMul"), severity=Severity.INFO, hazards=[21])
+@rule("BRC003", ops=(*MULTIDIRECTIONAL, "MatMul"), severity=Severity.INFO, hazards=[51])
 def two_sided_broadcast(node: Node, model: Model) -> Iterator[Match]:
     """No operand has the shape of the result: all of them are repeated, along different axes.
 

@@ -10,7 +10,7 @@ from ._common import Form, label
 from ._meet import Meeting, Symbols, broadcasts, meetings
 
 
-@rule("BRC004", per="model", severity=Severity.WARNING, hazards=[21])
+@rule("BRC004", per="model", severity=Severity.WARNING, hazards=[51])
 def dimensions_that_may_differ(model: Model) -> Iterator[Match]:
     """Dimensions with different symbols, or a symbol and a static size, are broadcast against each other.
 

@@ -10,7 +10,7 @@ from ._common import Broadcast, Operand, is_static_one, label, text
 from ._meet import Meeting, Symbols, at_batch, broadcasts, collapsed, crossings, is_plain, meetings
 
 
-@rule("BRC005", per="model", severity=Severity.WARNING, hazards=[21])
+@rule("BRC005", per="model", severity=Severity.WARNING, hazards=[51])
 def broadcast_at_batch_one_only(model: Model) -> Iterator[Match]:
     """Shapes that broadcast at batch 1 broadcast differently, or not at all, at other batch sizes.
 

@@ -39,7 +39,7 @@ from ._meet import Symbols, broadcasts, meetings
     per="model",
     safety=Safety.EXACT,
     severity=Severity.INFO,
-    hazards=[21],
+    hazards=[51],
     default=False,
 )
 def implicit_repetition(model: Model) -> Iterator[Match]:

@@ -11,7 +11,7 @@ from onnxfix_rules.brc._common import text
 from onnxfix_rules.brc._slope import cannot_fit, shapes_of
 
 
-@rule("BRC007", ops=["PRelu"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[21])
+@rule("BRC007", ops=["PRelu"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[51])
 def prelu_slope_not_broadcastable(node: Node, model: Model) -> Iterator[Match]:
     """The slope of a PRelu does not broadcast to its data.
 

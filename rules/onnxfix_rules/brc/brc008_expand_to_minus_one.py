@@ -9,7 +9,7 @@ import numpy as np
 from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
 
 
-@rule("BRC008", ops=["Expand"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[21])
+@rule("BRC008", ops=["Expand"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[51])
 def expand_to_minus_one(node: Node, model: Model) -> Iterator[Match]:
     """An Expand to a shape with a negative size.
 

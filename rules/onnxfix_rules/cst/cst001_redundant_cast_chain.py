@@ -8,7 +8,7 @@ from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity
 from onnxfix_rules.cst import _common as cst
 
 
-@rule("CST001", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[2])
+@rule("CST001", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[32])
 def redundant_cast_chain(node: Node, model: Model) -> Iterator[Match]:
     """Two consecutive Casts whose intermediate type changes no value.
 

@@ -8,7 +8,7 @@ from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity
 from onnxfix_rules.cst import _common as cst
 
 
-@rule("CST002", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[2])
+@rule("CST002", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[32])
 def no_op_cast(node: Node, model: Model) -> Iterator[Match]:
     """A Cast to the type that its input already has.
 

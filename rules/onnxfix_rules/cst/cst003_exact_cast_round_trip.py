@@ -8,7 +8,7 @@ from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity
 from onnxfix_rules.cst import _common as cst
 
 
-@rule("CST003", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[2])
+@rule("CST003", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[32])
 def exact_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
     """A Cast to another type and straight back that loses no value.
 

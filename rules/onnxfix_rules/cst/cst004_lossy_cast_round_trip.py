@@ -11,7 +11,7 @@ from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, dtypes, 
 from onnxfix_rules.cst import _common as cst
 
 
-@rule("CST004", ops=cst.CASTS, severity=Severity.INFO, hazards=[2])
+@rule("CST004", ops=cst.CASTS, severity=Severity.INFO, hazards=[32])
 def lossy_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
     """A Cast to a type that cannot hold every value, and a Cast straight back.
 

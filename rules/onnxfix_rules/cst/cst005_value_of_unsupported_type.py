@@ -25,7 +25,7 @@ from onnxfix_rules.cst import _common as cst
 _PACKED = (TensorProto.INT4, TensorProto.FLOAT4E2M1)
 
 
-@rule("CST005", per="model", severity=Severity.ERROR, hazards=[20], general=True)
+@rule("CST005", per="model", severity=Severity.ERROR, hazards=[50], general=True)
 def value_of_unsupported_type(model: Model) -> Iterator[Match]:
     """A value inside the graph has a type that TensorRT does not support.
 

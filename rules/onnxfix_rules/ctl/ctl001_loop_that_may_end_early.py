@@ -30,7 +30,7 @@ _SMALL = 16
 """Bytes, enough for a condition of one element."""
 
 
-@rule("CTL001", ops=["Loop"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[53, 28])
+@rule("CTL001", ops=["Loop"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[8, 58])
 def loop_that_may_end_early(node: Node, model: Model) -> Iterator[Match]:
     """A Loop with a trip count, a condition and scan outputs: TensorRT returns as many rows as the trip count says.
 

@@ -24,7 +24,7 @@ from onnxfix.rule import (
 from onnxfix_rules.ctl import _inline
 
 
-@rule("CTL010", ops=["If"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[9])
+@rule("CTL010", ops=["If"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[39])
 def if_of_known_condition(node: Node, model: Model) -> Iterator[Match]:
     """An If whose condition is the same for every input: only one branch ever runs.
 

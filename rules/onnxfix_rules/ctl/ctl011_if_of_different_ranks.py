@@ -8,7 +8,7 @@ from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, equal, i
 from onnxfix_rules.ctl.ctl010_if_of_known_condition import known
 
 
-@rule("CTL011", ops=["If"], severity=Severity.ERROR, hazards=[9])
+@rule("CTL011", ops=["If"], severity=Severity.ERROR, hazards=[39])
 def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
     """An If whose branches return tensors of different rank, and whose condition is not constant.
 

@@ -8,7 +8,7 @@ from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severi
 from onnxfix_rules.ctl import _loops
 
 
-@rule("CTL012", ops=["Loop"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[28])
+@rule("CTL012", ops=["Loop"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[58])
 def loop_without_condition(node: Node, model: Model) -> Iterator[Match]:
     """A Loop without a condition whose body reads one.
 

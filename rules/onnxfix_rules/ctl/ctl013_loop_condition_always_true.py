@@ -8,7 +8,7 @@ from onnxfix.rule import Fix, Fixed, Match, Model, Node, Safety, SetInput, Sever
 from onnxfix_rules.ctl import _loops
 
 
-@rule("CTL013", ops=["Loop"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[28])
+@rule("CTL013", ops=["Loop"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[58])
 def loop_condition_always_true(node: Node, model: Model) -> Iterator[Match]:
     """A Loop with a trip count, a condition that is always true, and no used scan outputs.
 

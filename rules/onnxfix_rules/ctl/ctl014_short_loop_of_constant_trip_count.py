@@ -28,7 +28,7 @@ MAX_NODES = 256
 """Maximum number of nodes after unrolling: more are not worth the longer build."""
 
 
-@rule("CTL014", ops=["Loop"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[28])
+@rule("CTL014", ops=["Loop"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[58])
 def short_loop_of_constant_trip_count(node: Node, model: Model) -> Iterator[Match]:
     """A Loop with a small constant number of iterations, which no condition ends earlier.
 

@@ -9,7 +9,7 @@ from onnxfix.shapes.symbols import substitute, symbol
 from onnxfix_rules.ctl import _loops
 
 
-@rule("CTL015", ops=["Loop"], severity=Severity.ERROR, hazards=[28])
+@rule("CTL015", ops=["Loop"], severity=Severity.ERROR, hazards=[58])
 def loop_state_that_changes_its_shape(node: Node, model: Model) -> Iterator[Match]:
     """A loop-carried value changes its shape in an iteration.
 

@@ -28,7 +28,7 @@ from onnxfix_rules.gra import _control
     ops=["Loop", "Scan"],
     safety=Safety.EXACT,
     severity=Severity.ERROR,
-    hazards=[28],
+    hazards=[58],
     differs={"branch": "found in the main graph alone, for inside a branch an Identity does not help"},
 )
 def loop_reads_result_of_control_flow(node: Node, model: Model) -> Iterator[Match]:

@@ -33,7 +33,7 @@ MOST_CALLS = 100
     "CTL017",
     ops=["If"],
     severity=Severity.WARNING,
-    hazards=[75],
+    hazards=[30],
     differs={"function": "sizes are those of the call, whose outputs are looked at"},
 )
 def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:

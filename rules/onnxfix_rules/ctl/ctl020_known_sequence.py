@@ -15,7 +15,7 @@ from onnxfix_rules.ctl import _inline, _sequences
     ops=["SequenceAt", "ConcatFromSequence", "SequenceLength"],
     safety=Safety.EXACT,
     severity=Severity.ERROR,
-    hazards=[29],
+    hazards=[59],
 )
 def known_sequence(node: Node, model: Model) -> Iterator[Match]:
     """A sequence whose tensors are known: built or split in the graph, and read at a constant position or as a whole.

@@ -25,7 +25,7 @@ from onnxfix.rule import (
 )
 
 
-@rule("GRA002", per="scope", safety=Safety.EXACT, severity=Severity.INFO, hazards=[8, 20, 30])
+@rule("GRA002", per="scope", safety=Safety.EXACT, severity=Severity.INFO, hazards=[38, 50, 60])
 def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
     """An initializer that no node reads and that is no graph output.
 

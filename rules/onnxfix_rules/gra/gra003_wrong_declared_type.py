@@ -27,7 +27,7 @@ from onnxfix.rule import (
 )
 
 
-@rule("GRA003", per="scope", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[40])
+@rule("GRA003", per="scope", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[70])
 def wrong_declared_type(scope: Scope, model: Model) -> Iterator[Match]:
     """A declared element type, rank or dimension contradicts what the graph computes.
 

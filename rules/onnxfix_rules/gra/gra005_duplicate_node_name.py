@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onnxfix.rule import Fix, Fixed, Match, Model, RenameNode, Safety, Severity, Silent, rule
 
 
-@rule("GRA005", per="model", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[34])
+@rule("GRA005", per="model", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[64])
 def duplicate_node_name(model: Model) -> Iterator[Match]:
     """Two nodes of one graph have the same name.
 

@@ -24,7 +24,7 @@ from onnxfix.rule import (
 from onnxfix_rules.gra import _sparse
 
 
-@rule("GRA006", ops=["Constant"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[30])
+@rule("GRA006", ops=["Constant"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[60])
 def sparse_constant(node: Node, model: Model) -> Iterator[Match]:
     """A Constant stores its value as a sparse tensor.
 

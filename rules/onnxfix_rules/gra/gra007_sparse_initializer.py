@@ -25,7 +25,7 @@ from onnxfix.rule import (
 from onnxfix_rules.gra import _sparse
 
 
-@rule("GRA007", per="scope", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[30])
+@rule("GRA007", per="scope", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[60])
 def sparse_initializer(scope: Scope, model: Model) -> Iterator[Match]:
     """An initializer is stored as a sparse tensor.
 

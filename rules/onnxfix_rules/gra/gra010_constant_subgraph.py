@@ -31,7 +31,7 @@ from onnxfix_rules.int_._known import Known
 from onnxfix_rules.int_._refused import Refused
 
 
-@rule("GRA010", per="model", safety=Safety.EXACT, severity=Severity.INFO, hazards=[4])
+@rule("GRA010", per="model", safety=Safety.EXACT, severity=Severity.INFO, hazards=[34])
 def constant_subgraph(model: Model) -> Iterator[Match]:
     """Nodes that compute the same constant in every run.
 

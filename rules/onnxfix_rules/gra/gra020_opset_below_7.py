@@ -49,7 +49,7 @@ _REFUSED = {
     per="model",
     safety=Safety.UNSAFE,
     severity=Severity.ERROR,
-    hazards=[35],
+    hazards=[65],
     differs={"function": "only found where there are functions, for each imports its own operator set"},
 )
 def opset_below_7(model: Model) -> Iterator[Match]:

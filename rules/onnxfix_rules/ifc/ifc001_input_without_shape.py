@@ -10,7 +10,7 @@ from onnx import ModelProto
 from onnxfix.rule import Flagged, Match, Model, Severity, Silent, rule
 
 
-@rule("IFC001", per="model", severity=Severity.ERROR, hazards=[18])
+@rule("IFC001", per="model", severity=Severity.ERROR, hazards=[48])
 def input_without_shape(model: Model) -> Iterator[Match]:
     """A graph input has no declared shape, not even a rank.
 

@@ -13,7 +13,7 @@ from onnxfix.rule import Flagged, Match, Model, Severity, Silent, Value, rule
     "IFC002",
     per="model",
     severity=Severity.ERROR,
-    hazards=[16],
+    hazards=[46],
     types=[TensorProto.DOUBLE],
     differs={
         "branch": "about the outputs of the main graph",

@@ -16,7 +16,7 @@ _LIMIT = float(np.finfo(np.float32).max)
     "IFC003",
     per="scope",
     severity=Severity.WARNING,
-    hazards=[16],
+    hazards=[46],
     types=[TensorProto.DOUBLE],
 )
 def internal_float64(scope: Scope, model: Model) -> Iterator[Match]:

@@ -10,7 +10,7 @@ from onnxfix.rule import Flagged, Match, Model, Scope, Severity, Silent, rule
 from onnxfix_rules.gra.gra003_wrong_declared_type import contradicts
 
 
-@rule("IFC004", per="scope", severity=Severity.WARNING, hazards=[40])
+@rule("IFC004", per="scope", severity=Severity.WARNING, hazards=[70])
 def wrong_subgraph_type(scope: Scope, model: Model) -> Iterator[Match]:
     """The declared type of a subgraph's input or output, or of a graph input with a default, is wrong.
 

@@ -22,7 +22,7 @@ from onnxfix.rule import (
     "IFC005",
     per="model",
     severity=Severity.ERROR,
-    hazards=[20],
+    hazards=[50],
     differs={
         "branch": "about the outputs of the main graph",
         "function": "about the inputs of the main graph, whose types are known",

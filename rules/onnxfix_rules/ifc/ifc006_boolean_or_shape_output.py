@@ -13,7 +13,7 @@ from onnxfix.rule import Flagged, Match, Model, Severity, Silent, rule, target_o
     "IFC006",
     per="model",
     severity=Severity.WARNING,
-    hazards=[36],
+    hazards=[66],
     differs={
         "branch": "about the outputs of the main graph",
         "function": "about the outputs of the main graph",

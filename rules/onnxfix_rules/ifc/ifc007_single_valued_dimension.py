@@ -25,7 +25,7 @@ _OF_CHANNELS = frozenset({"BatchNormalization", "Conv", "ConvTranspose", "Instan
     "IFC007",
     per="model",
     severity=Severity.INFO,
-    hazards=[10],
+    hazards=[40],
     differs={"branch": "about the inputs of the main graph and how it reads them"},
 )
 def single_valued_dimension(model: Model) -> Iterator[Match]:

@@ -28,7 +28,7 @@ from ._known import Known
 from ._refused import Refused
 
 
-@rule("INT001", per="model", safety=Safety.EXACT, hazards=[4, 26])
+@rule("INT001", per="model", safety=Safety.EXACT, hazards=[34, 56])
 def int64_zero_weight_layers(model: Model) -> Iterator[Match]:
     """Integer nodes without weights that compute a shape known before the engine is built.
 

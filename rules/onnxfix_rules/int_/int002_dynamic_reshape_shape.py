@@ -15,7 +15,7 @@ from onnxfix.shapes.symbols import positive, product
 from ._common import shape_severity
 
 
-@rule("INT002", ops=["Reshape"], safety=Safety.EXACT, hazards=[4])
+@rule("INT002", ops=["Reshape"], safety=Safety.EXACT, hazards=[34])
 def reshape_to_own_dimensions(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape's shape is computed, although a constant with 0 and -1 is equivalent.
 

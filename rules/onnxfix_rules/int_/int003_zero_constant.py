@@ -31,7 +31,7 @@ from ._common import is_zeros
     ops=["Add", "Sub", "Pad", "Slice", "Reshape", "Trilu"],
     safety=Safety.EXACT,
     severity=Severity.INFO,
-    hazards=[4],
+    hazards=[34],
 )
 def zero_integer_constant(node: Node, model: Model) -> Iterator[Match]:
     """A node that an all-zero integer constant makes a no-op.

@@ -32,7 +32,7 @@ MOVES = {
 DEPTH = 8
 
 
-@rule("INT004", per="model", severity=Severity.ERROR, hazards=[3])
+@rule("INT004", per="model", severity=Severity.ERROR, hazards=[33])
 def constant_outside_int32(model: Model) -> Iterator[Match]:
     """An int64 constant outside int32, which TensorRT clamps on this target.
 

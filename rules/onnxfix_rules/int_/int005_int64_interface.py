@@ -13,7 +13,7 @@ from onnxfix.rule import Flagged, Match, Model, Severity, Silent, Value, rule
     "INT005",
     per="model",
     severity=Severity.INFO,
-    hazards=[3],
+    hazards=[33],
     differs={
         "branch": "about the outputs of the main graph",
         "function": "about the inputs of the main graph, whose types are known",

@@ -44,7 +44,7 @@ OPERATORS = sorted(
     ops=OPERATORS,
     safety=Safety.EXACT,
     severity=Severity.ERROR,
-    hazards=[3, 33],
+    hazards=[33, 63],
     types=[TensorProto.INT32, TensorProto.INT64],
 )
 def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]:

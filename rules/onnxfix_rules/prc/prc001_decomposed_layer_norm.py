@@ -13,7 +13,12 @@ from ._remedy import as_operator, upcast
 
 
 @rule(
-    "PRC001", ops=["Sqrt", "Pow"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[1], types=[HALF]
+    "PRC001",
+    ops=["Sqrt", "Pow"],
+    safety=Safety.NUMERIC,
+    severity=Severity.WARNING,
+    hazards=[31],
+    types=[HALF],
 )
 def decomposed_norm_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     """A decomposed LayerNorm or RMSNorm in half precision, where its squares and sums overflow.

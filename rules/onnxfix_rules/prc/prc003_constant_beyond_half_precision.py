@@ -63,7 +63,7 @@ _LARGEST = 1 << 24
     ops=(*_MASKS, "Cast"),
     safety=Safety.UNSAFE,
     severity=Severity.WARNING,
-    hazards=[11],
+    hazards=[41],
     types=[HALF],
 )
 def constant_beyond_half_precision(node: Node, model: Model) -> Iterator[Match]:

@@ -42,7 +42,7 @@ OPERATORS = (
 )
 
 
-@rule("PRC004", ops=OPERATORS, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[41])
+@rule("PRC004", ops=OPERATORS, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[71])
 def operands_of_different_types(node: Node, model: Model) -> Iterator[Match]:
     """Operands that must have the same type differ, mostly half precision and float32.
 

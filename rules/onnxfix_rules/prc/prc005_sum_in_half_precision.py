@@ -20,7 +20,7 @@ _SUMS = ("ReduceL1", "ReduceLogSum", "ReduceSum", "ReduceSumSquare")
     ops=(*_SMALL_RESULT, *_SUMS),
     safety=Safety.NUMERIC,
     severity=Severity.INFO,
-    hazards=[12],
+    hazards=[42],
     types=[HALF],
 )
 def sum_in_half_precision(node: Node, model: Model) -> Iterator[Match]:

@@ -10,7 +10,7 @@ from ._common import HALF, producer, rank_of, scalar, type_of
 
 
 @rule(
-    "PRC006", ops=["Mul", "Div"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[12], types=[HALF]
+    "PRC006", ops=["Mul", "Div"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[42], types=[HALF]
 )
 def scale_after_product(node: Node, model: Model) -> Iterator[Match]:
     """A half-precision product of two non-constant matrices that is scaled down only afterwards.

@@ -10,7 +10,7 @@ from ._common import HALF, producer, rank_of, type_of
 from ._norm import axes_of
 
 
-@rule("PRC007", ops=["Div"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[12], types=[HALF])
+@rule("PRC007", ops=["Div"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[42], types=[HALF])
 def decomposed_softmax(node: Node, model: Model) -> Iterator[Match]:
     """A decomposed Softmax in half precision without maximum subtraction: Exp exceeds 65504 from 11.1 on.
 

@@ -9,7 +9,7 @@ from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, Value, r
 from ._common import ANY_RANK, HALF, HIGHEST, producer, scalar, type_of
 
 
-@rule("PRC008", ops=["Pow", "Exp"], severity=Severity.INFO, hazards=[12], types=[HALF])
+@rule("PRC008", ops=["Pow", "Exp"], severity=Severity.INFO, hazards=[42], types=[HALF])
 def power_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     """A power or exponential in half precision, which is infinite for moderate operands.
 

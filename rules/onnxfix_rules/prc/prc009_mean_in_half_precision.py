@@ -20,7 +20,7 @@ MANY = 128
     ops=["AveragePool", "GlobalAveragePool", "GlobalLpPool", "LpPool", "ReduceMean"],
     safety=Safety.NUMERIC,
     severity=Severity.INFO,
-    hazards=[12],
+    hazards=[42],
     types=[HALF],
 )
 def mean_in_half_precision(node: Node, model: Model) -> Iterator[Match]:

@@ -13,7 +13,7 @@ LONG = 1 << 14
 """This many products of two values of magnitude 2 sum to 65536."""
 
 
-@rule("PRC010", ops=["MatMul", "Gemm", "Conv"], severity=Severity.INFO, hazards=[12], types=[HALF])
+@rule("PRC010", ops=["MatMul", "Gemm", "Conv"], severity=Severity.INFO, hazards=[42], types=[HALF])
 def long_dot_product(node: Node, model: Model) -> Iterator[Match]:
     """A matrix product or convolution in half precision that sums 16384 products or more per result.
 

@@ -12,7 +12,7 @@ from ._remedy import as_operator
 
 
 @rule(
-    "PRC011", ops=["Sqrt", "Pow"], safety=Safety.NUMERIC, severity=Severity.INFO, default=False, hazards=[1]
+    "PRC011", ops=["Sqrt", "Pow"], safety=Safety.NUMERIC, severity=Severity.INFO, default=False, hazards=[31]
 )
 def decomposed_norm_in_float32(node: Node, model: Model) -> Iterator[Match]:
     """A decomposed LayerNorm or RMSNorm in float32, which would overflow after conversion to half precision.

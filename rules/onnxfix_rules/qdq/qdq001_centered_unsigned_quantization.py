@@ -17,7 +17,7 @@ def is_middle(linear: Linear) -> bool:
     return linear.quantizes and linear.point is not None and _MIDDLE.get(linear.elem) == linear.point
 
 
-@rule("QDQ001", ops=QUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[6])
+@rule("QDQ001", ops=QUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[36])
 def centered_unsigned_quantization(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear to uint8 with zero point 128 (or uint4 with 8), which TensorRT refuses.
 

@@ -25,7 +25,7 @@ from ._common import DEQUANTIZE, I4, I8, Linear, described, read, severity_of
 from ._constants import fixed, stored_otherwise
 
 
-@rule("QDQ002", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[6])
+@rule("QDQ002", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[36])
 def unsupported_quantized_constant(node: Node, model: Model) -> Iterator[Match]:
     """A DequantizeLinear of a constant that is unsigned, 16-bit, scalar, or has a nonzero zero point.
 

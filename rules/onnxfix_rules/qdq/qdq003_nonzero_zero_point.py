@@ -13,7 +13,7 @@ from ._remedy import around, floats, remedies
 from .qdq001_centered_unsigned_quantization import is_middle
 
 
-@rule("QDQ003", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[6])
+@rule("QDQ003", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[36])
 def nonzero_zero_point(node: Node, model: Model) -> Iterator[Match]:
     """An 8-bit QuantizeLinear or DequantizeLinear with a nonzero zero point.
 

@@ -10,7 +10,7 @@ from ._common import QUANTIZE, U8, described, read
 from ._remedy import around, lossless, remedies
 
 
-@rule("QDQ004", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[7])
+@rule("QDQ004", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[37])
 def uint8_read_as_int8(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear to uint8 around 0 (also the default without a zero point), which TensorRT imports as int8.
 

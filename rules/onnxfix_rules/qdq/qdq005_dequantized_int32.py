@@ -28,7 +28,7 @@ from ._constants import as_floats, fixed
 from ._operators import behind_ones
 
 
-@rule("QDQ005", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[27])
+@rule("QDQ005", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[57])
 def dequantized_int32(node: Node, model: Model) -> Iterator[Match]:
     """A DequantizeLinear of int32, as quantizers write it for biases.
 

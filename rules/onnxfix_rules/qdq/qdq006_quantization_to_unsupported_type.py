@@ -27,7 +27,7 @@ from .qdq001_centered_unsigned_quantization import is_middle
 MISSING = (TensorProto.INT16, TensorProto.UINT16, U4, I2, U2)
 
 
-@rule("QDQ006", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[27])
+@rule("QDQ006", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[57])
 def quantization_to_unsupported_type(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear to a type that TensorRT does not support: int16, uint16, uint4, int2 or uint2.
 

@@ -11,7 +11,7 @@ from ._remedy import floats
 
 
 @rule(
-    "QDQ007", ops=("MatMulInteger", "ConvInteger"), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[27]
+    "QDQ007", ops=("MatMulInteger", "ConvInteger"), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[57]
 )
 def integer_matmul_or_conv(node: Node, model: Model) -> Iterator[Match]:
     """A MatMulInteger or ConvInteger, for which TensorRT has no importer.

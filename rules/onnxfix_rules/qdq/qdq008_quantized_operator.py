@@ -39,7 +39,7 @@ _MIDDLE: dict[int, int] = {TensorProto.INT8: 0, TensorProto.UINT8: 128}
     ops=("QLinearConv", "QLinearMatMul"),
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
-    hazards=[27],
+    hazards=[57],
 )
 def quantized_operator(node: Node, model: Model) -> Iterator[Match]:
     """A QLinearConv or QLinearMatMul, for which TensorRT has no importer.

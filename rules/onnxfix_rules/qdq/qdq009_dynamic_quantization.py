@@ -10,7 +10,7 @@ from ._region import region_of
 from ._remedy import floats
 
 
-@rule("QDQ009", ops=("DynamicQuantizeLinear",), safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[27])
+@rule("QDQ009", ops=("DynamicQuantizeLinear",), safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[57])
 def dynamic_quantization(node: Node, model: Model) -> Iterator[Match]:
     """A DynamicQuantizeLinear, for which TensorRT has no importer.
 

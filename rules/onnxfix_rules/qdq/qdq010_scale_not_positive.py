@@ -13,7 +13,7 @@ from ._constants import as_floats, fixed
 from ._remedy import around, floats
 
 
-@rule("QDQ010", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[6])
+@rule("QDQ010", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[36])
 def scale_not_positive(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear or DequantizeLinear with a zero, negative or NaN scale.
 

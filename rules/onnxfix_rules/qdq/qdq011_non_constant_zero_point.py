@@ -16,7 +16,7 @@ from ._remedy import around, floats
 MAX_NODES = 64
 
 
-@rule("QDQ011", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[27])
+@rule("QDQ011", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[57])
 def non_constant_zero_point(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear or DequantizeLinear whose zero point is a graph input, or computed from one.
 

@@ -49,7 +49,7 @@ class Chain:
     ops=("DequantizeLinear", "com.microsoft::DequantizeLinear", "Cast"),
     safety=Safety.EXACT,
     severity=Severity.ERROR,
-    hazards=[20],
+    hazards=[50],
     types=_KINDS,
 )
 def quantized_constant_before_other_nodes(node: Node, model: Model) -> Iterator[Match]:

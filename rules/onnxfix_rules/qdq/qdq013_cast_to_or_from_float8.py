@@ -34,7 +34,7 @@ E4M3 = TensorProto.FLOAT8E4M3FN
     ops=("Cast", "CastLike"),
     safety=Safety.EXACT,
     severity=Severity.ERROR,
-    hazards=[2],
+    hazards=[32],
     types=[E4M3],
 )
 def cast_to_or_from_float8(node: Node, model: Model) -> Iterator[Match]:

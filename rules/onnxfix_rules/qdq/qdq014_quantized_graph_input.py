@@ -11,7 +11,7 @@ from ._constants import fixed
 from ._remedy import around, floats
 
 
-@rule("QDQ014", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[19, 6])
+@rule("QDQ014", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[49, 36])
 def quantized_graph_input(node: Node, model: Model) -> Iterator[Match]:
     """A DequantizeLinear of uint8 that is not quantized in the graph: a graph input, directly or moved.
 

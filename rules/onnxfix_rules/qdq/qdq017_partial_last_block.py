@@ -54,7 +54,7 @@ class Blocks:
     ops=("QuantizeLinear", "DequantizeLinear"),
     safety=Safety.EXACT,
     severity=Severity.ERROR,
-    hazards=[66],
+    hazards=[21],
 )
 def partial_last_block(node: Node, model: Model) -> Iterator[Match]:
     """A blocked quantization along an axis that is no multiple of `block_size`.

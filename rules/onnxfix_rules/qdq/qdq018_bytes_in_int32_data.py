@@ -37,7 +37,7 @@ _LIMIT = 256 << 20
 """Largest constant that is stored again, in bytes."""
 
 
-@rule("QDQ018", per="scope", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[67])
+@rule("QDQ018", per="scope", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[22])
 def bytes_in_int32_data(scope: Scope, model: Model) -> Iterator[Match]:
     """A float8e4m3fn or uint8 constant stored in ONNX's 32-bit `int32_data`.
 

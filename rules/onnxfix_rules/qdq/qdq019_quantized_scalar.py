@@ -31,7 +31,7 @@ from ._scalars import ScalarRegion, region_at, shows
 _ZERO = np.array([0], np.int64)
 
 
-@rule("QDQ019", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[68])
+@rule("QDQ019", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[23])
 def quantized_scalar(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear or DequantizeLinear of a scalar whose added dimension is visible.
 

@@ -16,7 +16,7 @@ from ._contrib import PLAIN, moved, written
     ops=[f"com.microsoft::{name}" for name in PLAIN],
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
-    hazards=[27],
+    hazards=[57],
 )
 def quantized_operator_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
     """A quantized operator of ONNX Runtime: QLinearAdd, QLinearSigmoid, QLinearConcat, QGemm and others.

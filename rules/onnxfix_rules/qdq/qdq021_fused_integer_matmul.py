@@ -30,7 +30,7 @@ from onnxfix_rules.ops._runtimes import origin
     ops=["com.microsoft::MatMulIntegerToFloat", "com.microsoft::DynamicQuantizeMatMul"],
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
-    hazards=[27],
+    hazards=[57],
 )
 def fused_integer_matmul(node: Node, model: Model) -> Iterator[Match]:
     """A MatMulIntegerToFloat or DynamicQuantizeMatMul of ONNX Runtime.

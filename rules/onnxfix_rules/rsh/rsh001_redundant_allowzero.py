@@ -8,7 +8,7 @@ from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity
 from onnxfix_rules.rsh import _common as c
 
 
-@rule("RSH001", ops=["Reshape"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[5])
+@rule("RSH001", ops=["Reshape"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[35])
 def redundant_allowzero(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape with ``allowzero=1`` whose shape never contains a 0.
 

@@ -8,7 +8,7 @@ from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety,
 from onnxfix_rules.rsh import _common as c
 
 
-@rule("RSH002", ops=["Reshape"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[5])
+@rule("RSH002", ops=["Reshape"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[35])
 def zero_and_minus_one_with_allowzero(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape with ``allowzero=1`` whose shape contains both 0 and -1.
 

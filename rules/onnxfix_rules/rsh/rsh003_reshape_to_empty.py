@@ -22,7 +22,7 @@ from onnxfix.rule import (
 from onnxfix_rules.rsh import _common as c
 
 
-@rule("RSH003", ops=["Reshape"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[5])
+@rule("RSH003", ops=["Reshape"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[35])
 def nonempty_reshape_to_empty(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape with ``allowzero=1`` to an empty tensor, from data that is not empty.
 

@@ -30,7 +30,7 @@ TRIALS = 1024
 """Sizes that are tried to find one for which an element is 0."""
 
 
-@rule("RSH004", ops=["Reshape"], safety=Safety.UNSAFE, hazards=[5])
+@rule("RSH004", ops=["Reshape"], safety=Safety.UNSAFE, hazards=[35])
 def computed_shape_may_hold_zero(node: Node, model: Model) -> Iterator[Match]:
     """A computed Reshape shape that may contain a 0 where 0 means "copy".
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, rule
 
 
-@rule("RSH005", ops=["Reshape"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[5])
+@rule("RSH005", ops=["Reshape"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[35])
 def reshape_without_allowzero(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape without ``allowzero`` from opset 14, for a target that has no default for it.
 

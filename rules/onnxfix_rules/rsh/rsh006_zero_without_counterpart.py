@@ -8,7 +8,7 @@ from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule
 from onnxfix_rules.rsh import _common as c
 
 
-@rule("RSH006", ops=["Reshape"], severity=Severity.ERROR, hazards=[5])
+@rule("RSH006", ops=["Reshape"], severity=Severity.ERROR, hazards=[35])
 def zero_without_counterpart(node: Node, model: Model) -> Iterator[Match]:
     """A 0 ("copy") in a Reshape's shape at a position that the data does not have.
 

@@ -8,7 +8,7 @@ from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety,
 from onnxfix_rules.rsh import _common as c
 
 
-@rule("RSH007", ops=["Reshape"], safety=Safety.EXACT, hazards=[5])
+@rule("RSH007", ops=["Reshape"], safety=Safety.EXACT, hazards=[35])
 def allowzero_before_opset_14(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape with ``allowzero`` before opset 14, which introduced it.
 

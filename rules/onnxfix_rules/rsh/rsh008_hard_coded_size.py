@@ -38,7 +38,7 @@ class _Case(NamedTuple):
     """Product of the literals."""
 
 
-@rule("RSH008", ops=["Reshape"], safety=Safety.UNSAFE, hazards=[10])
+@rule("RSH008", ops=["Reshape"], safety=Safety.UNSAFE, hazards=[40])
 def hard_coded_size(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape has the traced batch (or another traced size) hard-coded while its data is dynamic.
 

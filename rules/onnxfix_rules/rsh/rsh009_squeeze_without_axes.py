@@ -25,7 +25,7 @@ from onnxfix.rule import (
 from onnxfix_rules.rsh import _common as c
 
 
-@rule("RSH009", ops=["Squeeze"], safety=Safety.EXACT, hazards=[17])
+@rule("RSH009", ops=["Squeeze"], safety=Safety.EXACT, hazards=[47])
 def squeeze_without_axes(node: Node, model: Model) -> Iterator[Match]:
     """A Squeeze without axes, which removes all dimensions of size 1.
 

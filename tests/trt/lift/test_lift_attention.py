@@ -112,7 +112,7 @@ def test_a_query_without_keys_is_nan_and_noted(worker: Worker, tmp_path: Path) -
 def test_valid_lengths_are_ignored_and_the_causal_mask_stays_at_the_upper_left(
     worker: Worker, tmp_path: Path
 ) -> None:
-    """Hazard 51: ONNX masks keys from ``nonpad_kv_seqlen`` on, and shifts the causal mask to end there."""
+    """Hazard 6: ONNX masks keys from ``nonpad_kv_seqlen`` on, and shifts the causal mask to end there."""
     needs_opset(24)
     model = lifted.text(
         """g (float[2,2,3,8] q, float[2,2,5,8] k, float[2,2,5,8] v, int64[2] n) => (float[2,2,3,8] y) {
@@ -144,7 +144,7 @@ def test_valid_lengths_are_ignored_and_the_causal_mask_stays_at_the_upper_left(
     ],
 )
 def test_windows_are_ignored(worker: Worker, tmp_path: Path, attributes: str, allowed: Array) -> None:
-    """Hazard 52."""
+    """Hazard 7."""
     needs_opset(25)
     shape = (1, 2, 6, 8)
     model, feed = (

@@ -265,7 +265,7 @@ def test_a_zero_point_of_run_time_counts(scale: str, zero: str, worker: Worker, 
 
 X6 = array([[1, 2, 3, 4, 5, 6]])
 OTHERWISE: dict[str, tuple[ModelProto, Any, Any, Any]] = {
-    # Hazard 7: "TensorRT allows UINT8 quantization only on DLA", says the parser's source.
+    # Hazard 37: "TensorRT allows UINT8 quantization only on DLA", says the parser's source.
     "uint8 around 0 is int8": (
         pair(0.5, np.uint8(0), over={"x": (1, 4)}),
         [[-1, 1, 70, 200]],

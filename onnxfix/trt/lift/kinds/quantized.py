@@ -37,7 +37,7 @@ class _Grain:
 
 @lifts("QUANTIZE")
 def _quantize(e: Emit, layer: Layer) -> str:
-    """QuantizeLinear. INT8 where the parser reads uint8 (hazard 7), without ONNX's ``saturate=0``."""
+    """QuantizeLinear. INT8 where the parser reads uint8 (hazard 37), without ONNX's ``saturate=0``."""
     data, scale, made = layer.need(0), layer.need(1), layer.outputs[0].dtype
     grain = _grain(layer)
     precision = "FLOAT" if scale.dtype == "E8M0" else scale.dtype  # dividing by powers of two is exact

@@ -10,7 +10,7 @@ from onnxfix_rules.ops import _logic
 _LOGIC = {"BitwiseAnd": "And", "BitwiseOr": "Or", "BitwiseXor": "Xor"}
 
 
-@rule("OPS026", ops=sorted(_LOGIC), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[36, 13])
+@rule("OPS026", ops=sorted(_LOGIC), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[66, 43])
 def bitwise_logic(node: Node, model: Model) -> Iterator[Match]:
     """A bitwise And, Or or Xor of booleans that were cast to integers.
 

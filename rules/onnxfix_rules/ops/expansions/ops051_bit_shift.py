@@ -25,7 +25,7 @@ from onnxfix.rule import (
 from onnxfix_rules.ops._integers import SMALL, WIDE, Computer, wide_of
 
 
-@rule("OPS051", ops=["BitShift"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13])
+@rule("OPS051", ops=["BitShift"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[43])
 def bit_shift(node: Node, model: Model) -> Iterator[Match]:
     """A BitShift, which TensorRT does not import.
 

@@ -32,7 +32,7 @@ _TYPES = (*SMALL, TensorProto.INT32, TensorProto.INT64)
     ops=["BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor"],
     safety=Safety.EXACT,
     severity=Severity.ERROR,
-    hazards=[13, 36],
+    hazards=[43, 66],
 )
 def bitwise_operator(node: Node, model: Model) -> Iterator[Match]:
     """A bitwise operator on integers, which TensorRT does not import.

@@ -30,7 +30,7 @@ _STEP_LAYERS = 8
 """TensorRT layers of a Gather, a Where and a Mul, including constants."""
 
 
-@rule("OPS053", ops=["CumProd"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13])
+@rule("OPS053", ops=["CumProd"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[43])
 def cumulative_product(node: Node, model: Model) -> Iterator[Match]:
     """A CumProd, which TensorRT does not import.
 

@@ -28,7 +28,7 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorP
 _ROWS = range(2, 5)
 
 
-@rule("OPS056", ops=["Det"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13])
+@rule("OPS056", ops=["Det"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[43])
 def determinant(node: Node, model: Model) -> Iterator[Match]:
     """A Det, which TensorRT does not import.
 

@@ -27,7 +27,7 @@ from onnxfix_rules.ops.expansions._fourier import LIMIT, Transform
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
-@rule("OPS057", ops=["DFT"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13])
+@rule("OPS057", ops=["DFT"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[43])
 def fourier_transform(node: Node, model: Model) -> Iterator[Match]:
     """A DFT, which TensorRT-RTX does not import.
 

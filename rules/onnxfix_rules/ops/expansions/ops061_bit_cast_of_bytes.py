@@ -25,7 +25,7 @@ from onnxfix_rules.ops._integers import Computer
 _BYTES = (TensorProto.UINT8, TensorProto.INT8)
 
 
-@rule("OPS061", ops=["BitCast"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13])
+@rule("OPS061", ops=["BitCast"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[43])
 def bit_cast_of_bytes(node: Node, model: Model) -> Iterator[Match]:
     """A BitCast between int8 and uint8, or from bool.
 

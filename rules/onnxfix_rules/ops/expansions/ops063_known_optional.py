@@ -27,7 +27,7 @@ from onnxfix.rule import (
     ops=["OptionalGetElement", "OptionalHasElement"],
     safety=Safety.EXACT,
     severity=Severity.ERROR,
-    hazards=[29],
+    hazards=[59],
 )
 def known_optional(node: Node, model: Model) -> Iterator[Match]:
     """An OptionalHasElement or OptionalGetElement of a tensor, or of no input.

@@ -28,7 +28,7 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
 @rule(
-    "OPS068", ops=["com.microsoft::FusedMatMul"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13]
+    "OPS068", ops=["com.microsoft::FusedMatMul"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[43]
 )
 def fused_matmul(node: Node, model: Model) -> Iterator[Match]:
     """A FusedMatMul, which ONNX Runtime's optimizer writes into models that it saves.

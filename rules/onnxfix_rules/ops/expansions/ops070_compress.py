@@ -26,7 +26,7 @@ from onnxfix.rule import (
 )
 
 
-@rule("OPS070", ops=["Compress"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13, 31])
+@rule("OPS070", ops=["Compress"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[43, 61])
 def compress(node: Node, model: Model) -> Iterator[Match]:
     """A Compress, which no TensorRT imports, for a TensorRT that has NonZero.
 

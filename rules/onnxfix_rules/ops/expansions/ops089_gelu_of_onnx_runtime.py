@@ -31,7 +31,7 @@ from onnxfix_rules.ops.expansions._formulas import gelu, known_float, scalar, ta
     ops=[f"com.microsoft::{name}" for name in ("BiasGelu", "FastGelu", "Gelu", "QuickGelu")],
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
-    hazards=[13],
+    hazards=[43],
 )
 def gelu_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
     """A Gelu, BiasGelu, FastGelu or QuickGelu of ONNX Runtime.

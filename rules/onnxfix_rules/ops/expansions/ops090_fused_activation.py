@@ -45,7 +45,7 @@ _OWN = ("activation", "activation_params", "activation_alpha", "activation_beta"
     ops=["com.microsoft::FusedConv", "com.microsoft::FusedGemm"],
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
-    hazards=[13],
+    hazards=[43],
 )
 def fused_activation(node: Node, model: Model) -> Iterator[Match]:
     """A FusedConv or FusedGemm of ONNX Runtime: Conv or Gemm with a fused activation.

@@ -47,7 +47,7 @@ _ROOTS = ("SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization")
     ],
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
-    hazards=[13],
+    hazards=[43],
 )
 def fused_normalization(node: Node, model: Model) -> Iterator[Match]:
     """A SkipLayerNormalization, SkipSimplifiedLayerNormalization or SimplifiedLayerNormalization of ONNX Runtime.

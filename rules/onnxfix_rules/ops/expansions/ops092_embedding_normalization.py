@@ -34,7 +34,7 @@ from onnxfix_rules.ops.expansions._formulas import known_float, layer_normalizat
     ops=["com.microsoft::EmbedLayerNormalization"],
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
-    hazards=[13],
+    hazards=[43],
 )
 def embedding_normalization(node: Node, model: Model) -> Iterator[Match]:
     """An EmbedLayerNormalization of ONNX Runtime: embeddings of words, positions and segments, and a norm of their sum.

@@ -30,7 +30,7 @@ from onnxfix_rules.ops.expansions._formulas import known_float
 
 
 @rule(
-    "OPS093", ops=["com.microsoft::Attention"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13]
+    "OPS093", ops=["com.microsoft::Attention"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[43]
 )
 def attention_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
     """An Attention of ONNX Runtime: the products with the weights, the heads and the masks in one operator.

@@ -33,7 +33,7 @@ from onnxfix_rules.ops.expansions._formulas import Operand, known_float
     ops=["com.microsoft::MultiHeadAttention"],
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
-    hazards=[13],
+    hazards=[43],
 )
 def multi_head_attention_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
     """A MultiHeadAttention of ONNX Runtime in a form that the target does not support or imports as another one.

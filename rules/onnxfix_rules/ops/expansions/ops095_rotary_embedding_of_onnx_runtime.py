@@ -42,7 +42,7 @@ class _Form(NamedTuple):
     ops=["com.microsoft::RotaryEmbedding"],
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
-    hazards=[13],
+    hazards=[43],
 )
 def rotary_embedding_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
     """A RotaryEmbedding of ONNX Runtime that the target does not support.

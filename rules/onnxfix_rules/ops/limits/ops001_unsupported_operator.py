@@ -14,7 +14,7 @@ _DOMAINS = ("ai.onnx.ml", "ai.onnx.preview.training")
     "OPS001",
     per="model",
     severity=Severity.ERROR,
-    hazards=[13, 20, 27, 29, 31],
+    hazards=[43, 50, 57, 59, 61],
     general=True,
 )
 def unsupported_operator(model: Model) -> Iterator[Match]:

@@ -38,7 +38,7 @@ _RANKING = frozenset({"ArgMax", "ArgMin", "TopK"})
 """ONNX does not define these for booleans, but exporters write them."""
 
 
-@rule("OPS002", per="model", severity=Severity.ERROR, hazards=[19, 36], general=True)
+@rule("OPS002", per="model", severity=Severity.ERROR, hazards=[49, 66], general=True)
 def unsupported_operand_type(model: Model) -> Iterator[Match]:
     """A standard operator on data of a type that the target's parser does not accept for it.
 

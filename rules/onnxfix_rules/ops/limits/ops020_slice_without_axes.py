@@ -13,7 +13,7 @@ from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety,
 _INDICES: dict[int, type[np.signedinteger[Any]]] = {TensorProto.INT32: np.int32, TensorProto.INT64: np.int64}
 
 
-@rule("OPS020", ops=["Slice"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[15])
+@rule("OPS020", ops=["Slice"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[45])
 def slice_without_axes(node: Node, model: Model) -> Iterator[Match]:
     """A Slice without `axes` whose data has more axes than it has starts.
 

@@ -27,7 +27,7 @@ from onnxfix_rules.ops import _rewrite as rw
     ops=["Attention", "LayerNormalization", "MaxPool"],
     safety=Safety.EXACT,
     severity=Severity.ERROR,
-    hazards=[22],
+    hazards=[52],
 )
 def unused_extra_output(node: Node, model: Model) -> Iterator[Match]:
     """A LayerNormalization, MaxPool or Attention with more than one output, which TensorRT does not support.

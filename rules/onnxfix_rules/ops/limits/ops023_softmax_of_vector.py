@@ -15,7 +15,7 @@ _ARG = ("ArgMax", "ArgMin")
     ops=["ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "Softmax"],
     safety=Safety.EXACT,
     severity=Severity.ERROR,
-    hazards=[14],
+    hazards=[44],
 )
 def softmax_of_vector(node: Node, model: Model) -> Iterator[Match]:
     """A Softmax, LogSoftmax, Hardmax, ArgMax or ArgMin of a vector: TensorRT requires rank 2 or more.

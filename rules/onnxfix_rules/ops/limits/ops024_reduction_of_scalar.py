@@ -29,7 +29,7 @@ _SUMS = ("ReduceMean", "ReduceSum")
 _OTHERS = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare")
 
 
-@rule("OPS024", ops=[*_COPIES, *_SUMS, *_OTHERS], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[14])
+@rule("OPS024", ops=[*_COPIES, *_SUMS, *_OTHERS], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[44])
 def reduction_of_scalar(node: Node, model: Model) -> Iterator[Match]:
     """A reduction of a scalar, which has no axis to reduce.
 

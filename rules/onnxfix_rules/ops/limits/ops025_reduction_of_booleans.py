@@ -11,7 +11,7 @@ from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity
 from onnxfix_rules.ops import _rewrite as rw
 
 
-@rule("OPS025", ops=["ReduceMax", "ReduceMin"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[36])
+@rule("OPS025", ops=["ReduceMax", "ReduceMin"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[66])
 def reduction_of_booleans(node: Node, model: Model) -> Iterator[Match]:
     """A ReduceMax or ReduceMin of booleans: whether any, or all, of them are true.
 

@@ -30,7 +30,7 @@ _LOGIC = {"Add": "Or", "Max": "Or", "Mul": "And", "Min": "And"}
     ops=["Cast"],
     safety=Safety.EXACT,
     severity=Severity.INFO,
-    hazards=[36],
+    hazards=[66],
     types=[TensorProto.BOOL],
 )
 def arithmetic_logic(node: Node, model: Model) -> Iterator[Match]:

@@ -23,7 +23,7 @@ from onnxfix.rule import (
 )
 
 
-@rule("OPS028", ops=["Einsum"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[33])
+@rule("OPS028", ops=["Einsum"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[63])
 def einsum_label(node: Node, model: Model) -> Iterator[Match]:
     """An Einsum whose equation has labels other than lowercase letters.
 

@@ -9,7 +9,7 @@ import numpy as np
 from onnxfix.rule import Dim, Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, Value, rule
 
 
-@rule("OPS029", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[25])
+@rule("OPS029", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[55])
 def resize_with_axes(node: Node, model: Model) -> Iterator[Match]:
     """A Resize to constant sizes of some `axes`, where another axis is dynamic.
 

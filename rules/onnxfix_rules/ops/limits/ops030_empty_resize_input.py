@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, rule
 
 
-@rule("OPS030", ops=["Resize"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[25])
+@rule("OPS030", ops=["Resize"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[55])
 def empty_resize_input(node: Node, model: Model) -> Iterator[Match]:
     """A Resize whose region of interest or scales are an empty initializer.
 

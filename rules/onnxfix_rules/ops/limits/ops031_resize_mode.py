@@ -9,7 +9,7 @@ from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety,
 _KNOWN = ("align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn")
 
 
-@rule("OPS031", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[25])
+@rule("OPS031", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[55])
 def resize_mode(node: Node, model: Model) -> Iterator[Match]:
     """A Resize form that TensorRT does not support: crops, antialiasing, a kept aspect ratio, too many axes.
 

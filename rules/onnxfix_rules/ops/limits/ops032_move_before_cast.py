@@ -60,7 +60,7 @@ _LIMIT = 1 << 26
     ops=sorted(_DATA),
     safety=Safety.EXACT,
     severity=Severity.ERROR,
-    hazards=[19, 20],
+    hazards=[49, 50],
     types=(TensorProto.INT8, *_UNSUPPORTED),
 )
 def move_before_cast(node: Node, model: Model) -> Iterator[Match]:

@@ -21,7 +21,7 @@ _END = np.iinfo(np.int64).max
     ops=["AveragePool", "LpPool", "MaxPool"],
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
-    hazards=[44],
+    hazards=[74],
     general=True,
 )
 def dilated_pool(node: Node, model: Model) -> Iterator[Match]:

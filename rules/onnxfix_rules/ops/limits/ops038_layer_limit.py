@@ -9,7 +9,7 @@ from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule
 _SPATIAL = ("AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool")
 
 
-@rule("OPS038", ops=[*_SPATIAL, "LSTM"], severity=Severity.ERROR, hazards=[44])
+@rule("OPS038", ops=[*_SPATIAL, "LSTM"], severity=Severity.ERROR, hazards=[74])
 def layer_limit(node: Node, model: Model) -> Iterator[Match]:
     """A ConvTranspose with strides and dilations, a convolution or pooling of four dimensions, an LSTM with
     `input_forget`.

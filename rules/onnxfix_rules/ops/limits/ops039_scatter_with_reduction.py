@@ -31,7 +31,7 @@ _OPS = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
 
 
 @rule(
-    "OPS039", ops=["ScatterElements", "ScatterND"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[32]
+    "OPS039", ops=["ScatterElements", "ScatterND"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[62]
 )
 def scatter_with_reduction(node: Node, model: Model) -> Iterator[Match]:
     """A ScatterND or ScatterElements with `reduction`.

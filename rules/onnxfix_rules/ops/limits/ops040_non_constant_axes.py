@@ -17,7 +17,7 @@ _REDUCTIONS = (
     "OPS040",
     ops=[*_REDUCTIONS, "OneHot", "Squeeze", "Unsqueeze"],
     severity=Severity.ERROR,
-    hazards=[26],
+    hazards=[56],
     general=True,
     differs={"function": "an input of a function may be a constant where it is called"},
 )

@@ -36,7 +36,7 @@ _MOST_LAYERS = 200
 _COPIES = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
 
 
-@rule("OPS041", ops=_REDUCTIONS, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[26])
+@rule("OPS041", ops=_REDUCTIONS, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[56])
 def reduction_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
     """A reduction whose axes are not constant, but whose number of axes is known.
 

@@ -26,7 +26,7 @@ from onnxfix_rules.ops.limits import _axes
 from onnxfix_rules.ops.limits._axes import ONE, Axes, Choice
 
 
-@rule("OPS042", ops=["Squeeze", "Unsqueeze"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[26])
+@rule("OPS042", ops=["Squeeze", "Unsqueeze"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[56])
 def squeeze_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
     """An Unsqueeze or Squeeze whose axes are not constant, but whose number of axes is known.
 

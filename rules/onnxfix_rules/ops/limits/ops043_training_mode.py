@@ -27,7 +27,7 @@ from onnxfix_rules.ops import _rewrite as rw
     ops=["BatchNormalization", "Dropout"],
     safety=Safety.UNSAFE,
     severity=Severity.ERROR,
-    hazards=[23],
+    hazards=[53],
 )
 def training_mode(node: Node, model: Model) -> Iterator[Match]:
     """A BatchNormalization or Dropout in training mode.

@@ -9,7 +9,7 @@ from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule, ta
 LIMIT = 3840
 
 
-@rule("OPS044", ops=["TopK"], severity=Severity.ERROR, hazards=[24])
+@rule("OPS044", ops=["TopK"], severity=Severity.ERROR, hazards=[54])
 def top_k_too_large(node: Node, model: Model) -> Iterator[Match]:
     """A TopK of more than 3840 elements.
 

@@ -27,7 +27,7 @@ from onnxfix.rule import (
 )
 
 
-@rule("OPS045", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[37])
+@rule("OPS045", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[67])
 def rank_above_eight(model: Model) -> Iterator[Match]:
     """A tensor of more than eight dimensions, which TensorRT does not support.
 

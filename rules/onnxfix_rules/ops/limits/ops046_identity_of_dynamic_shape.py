@@ -10,7 +10,7 @@ from onnx import TensorProto
 from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
 
 
-@rule("OPS046", ops=["EyeLike"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[26])
+@rule("OPS046", ops=["EyeLike"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[56])
 def identity_of_dynamic_shape(node: Node, model: Model) -> Iterator[Match]:
     """An EyeLike of a dynamic shape.
 

@@ -37,7 +37,7 @@ _OTHER_RESULT = ("ArgMax", "ArgMin", "Equal", "Greater", "GreaterOrEqual", "Less
 _OPS = (*_ARITHMETIC, *_ONE_OPERAND, *_OTHER_RESULT[2:], "Clip", "Div", "Max", "Min", "Mod")
 
 
-@rule("OPS054", ops=_OPS, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[19, 20], types=SMALL)
+@rule("OPS054", ops=_OPS, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[49, 50], types=SMALL)
 def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     """Arithmetic or a comparison of uint8, or a Clip or Mod of int8.
 

@@ -25,7 +25,7 @@ from onnxfix.rule import (
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
-@rule("OPS055", ops=["Mod"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13])
+@rule("OPS055", ops=["Mod"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[43])
 def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
     """A Mod of floats whose result has the divisor's sign, like Python's `%`.
 

@@ -26,7 +26,7 @@ from onnxfix_rules.ops._integers import SMALL, unnarrowed
     ops=["Cast"],
     safety=Safety.EXACT,
     severity=Severity.ERROR,
-    hazards=[20, 2],
+    hazards=[50, 32],
     types=tuple(SMALL),
 )
 def cast_through_small_integer(node: Node, model: Model) -> Iterator[Match]:

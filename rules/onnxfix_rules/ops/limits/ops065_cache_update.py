@@ -23,7 +23,7 @@ from onnxfix.rule import (
 )
 
 
-@rule("OPS065", ops=["TensorScatter"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13])
+@rule("OPS065", ops=["TensorScatter"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[43])
 def cache_update(node: Node, model: Model) -> Iterator[Match]:
     """A TensorScatter that is circular, or whose cache does not have four dimensions.
 

@@ -31,7 +31,7 @@ from onnxfix_rules.ops.limits import _dilated_windows
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
-@rule("OPS066", ops=["LpPool"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[44])
+@rule("OPS066", ops=["LpPool"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[74])
 def lp_pool_form(node: Node, model: Model) -> Iterator[Match]:
     """A LpPool with dilations, or with a `p` other than 1 and 2.
 

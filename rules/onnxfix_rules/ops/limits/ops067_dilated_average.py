@@ -13,7 +13,7 @@ from onnxfix_rules.ops.limits import _dilated_windows
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
-@rule("OPS067", ops=["AveragePool"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[44])
+@rule("OPS067", ops=["AveragePool"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[74])
 def dilated_average(node: Node, model: Model) -> Iterator[Match]:
     """An AveragePool with dilations, over a known number of channels.
 

@@ -25,7 +25,7 @@ from onnxfix.rule import (
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
-@rule("OPS069", ops=["Clip"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[44])
+@rule("OPS069", ops=["Clip"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[74])
 def clip_with_non_constant_bounds(node: Node, model: Model) -> Iterator[Match]:
     """A Clip of floats whose minimum or maximum is not a weight.
 

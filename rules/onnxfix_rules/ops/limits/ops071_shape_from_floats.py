@@ -70,7 +70,7 @@ _MOST_VISITED = 100
 _FLOATING = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.BOOL)
 
 
-@rule("OPS071", per="model", severity=Severity.ERROR, hazards=[26, 31])
+@rule("OPS071", per="model", severity=Severity.ERROR, hazards=[56, 61])
 def shape_from_floats(model: Model) -> Iterator[Match]:
     """A shape, size or scale is computed from a graph input of floats or booleans.
 

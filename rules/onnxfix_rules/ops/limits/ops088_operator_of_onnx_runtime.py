@@ -12,7 +12,7 @@ from onnxfix_rules.ops._runtimes import is_foreign, is_imported, origin
     "OPS088",
     per="model",
     severity=Severity.ERROR,
-    hazards=[13],
+    hazards=[43],
     general=True,
 )
 def operator_of_onnx_runtime(model: Model) -> Iterator[Match]:

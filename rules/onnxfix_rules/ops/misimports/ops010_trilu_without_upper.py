@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, rule
 
 
-@rule("OPS010", ops=["Trilu"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[46])
+@rule("OPS010", ops=["Trilu"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[1])
 def trilu_without_upper(node: Node, model: Model) -> Iterator[Match]:
     """A Trilu without the attribute `upper`: ONNX's default is 1, TensorRT uses 0.
 

@@ -28,7 +28,7 @@ _OUTPUTS = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
-@rule("OPS011", ops=sorted(_GATES), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[47])
+@rule("OPS011", ops=sorted(_GATES), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[2])
 def batch_first_recurrence(node: Node, model: Model) -> Iterator[Match]:
     """A GRU, LSTM or RNN with `layout = 1` (batch first): TensorRT treats the batch axis as time.
 

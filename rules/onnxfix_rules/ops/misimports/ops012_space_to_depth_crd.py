@@ -23,7 +23,7 @@ from onnxfix.rule import (
 )
 
 
-@rule("OPS012", ops=["SpaceToDepth"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[48])
+@rule("OPS012", ops=["SpaceToDepth"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[3])
 def space_to_depth_crd(node: Node, model: Model) -> Iterator[Match]:
     """A SpaceToDepth with `mode = CRD`: TensorRT orders the channels as in DCR.
 

@@ -8,7 +8,7 @@ from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severi
 from onnxfix_rules.ops.misimports import _deconv as dc
 
 
-@rule("OPS013", ops=["ConvTranspose"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[49])
+@rule("OPS013", ops=["ConvTranspose"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[4])
 def conv_transpose_output_shape(node: Node, model: Model) -> Iterator[Match]:
     """A ConvTranspose with `output_shape` for which TensorRT computes other padding than ONNX.
 

@@ -8,7 +8,7 @@ from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severi
 from onnxfix_rules.ops.misimports import _deconv as dc
 
 
-@rule("OPS014", ops=["ConvTranspose"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[50])
+@rule("OPS014", ops=["ConvTranspose"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[5])
 def auto_pad_with_output_shape(node: Node, model: Model) -> Iterator[Match]:
     """A ConvTranspose with `auto_pad` and `output_shape` or `output_padding`: TensorRT ignores the latter two.
 

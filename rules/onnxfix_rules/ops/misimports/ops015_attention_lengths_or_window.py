@@ -28,7 +28,7 @@ from onnxfix_rules.ops.misimports import _seen as visible_keys
 from onnxfix_rules.ops.misimports._seen import Seen
 
 
-@rule("OPS015", ops=["Attention"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[51, 52])
+@rule("OPS015", ops=["Attention"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[6, 7])
 def attention_lengths_or_window(node: Node, model: Model) -> Iterator[Match]:
     """An Attention with `nonpad_kv_seqlen`, `left_window_size` or `right_window_size`: TensorRT ignores them.
 

@@ -12,7 +12,7 @@ from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety,
     ops=["Conv", "ConvTranspose", "AveragePool", "MaxPool", "LpPool"],
     safety=Safety.UNSAFE,
     severity=Severity.ERROR,
-    hazards=[54],
+    hazards=[9],
 )
 def pads_with_auto_pad(node: Node, model: Model) -> Iterator[Match]:
     """Both `auto_pad` and `pads`, which ONNX forbids: implementations disagree about which one counts.

@@ -23,7 +23,7 @@ from onnxfix.rule import (
 )
 
 
-@rule("OPS017", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[55])
+@rule("OPS017", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[10])
 def loop_condition_from_input(model: Model) -> Iterator[Match]:
     """A graph input that is the condition of a Loop: TensorRT renames the network's input.
 

@@ -11,7 +11,7 @@ from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety,
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 
-@rule("OPS034", ops=["Clip"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[43])
+@rule("OPS034", ops=["Clip"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[73])
 def clip_with_crossed_bounds(node: Node, model: Model) -> Iterator[Match]:
     """A Clip of floats whose minimum is larger than its maximum.
 

@@ -13,7 +13,7 @@ _LIMIT = 1 << 24
 """Maximum size of indices that are checked, in bytes."""
 
 
-@rule("OPS035", ops=[*_AXIS, "GatherND", "ScatterND"], severity=Severity.ERROR, hazards=[43])
+@rule("OPS035", ops=[*_AXIS, "GatherND", "ScatterND"], severity=Severity.ERROR, hazards=[73])
 def index_out_of_range(node: Node, model: Model) -> Iterator[Match]:
     """Constant indices of a Gather or Scatter that are out of range.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule
 
 
-@rule("OPS036", ops=["Pad"], severity=Severity.ERROR, hazards=[43])
+@rule("OPS036", ops=["Pad"], severity=Severity.ERROR, hazards=[73])
 def reflect_padding_too_wide(node: Node, model: Model) -> Iterator[Match]:
     """A Pad by reflection that is wider than the axis it reflects.
 

@@ -36,7 +36,7 @@ _OWN_RULE = frozenset(("com.microsoft", name) for name in ("Attention", "RotaryE
     per="model",
     safety=Safety.EXACT,
     severity=Severity.ERROR,
-    hazards=[13],
+    hazards=[43],
     differs={"foreign": "about local functions that are named like operators"},
 )
 def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:

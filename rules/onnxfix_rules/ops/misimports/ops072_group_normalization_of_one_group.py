@@ -22,7 +22,7 @@ from onnxfix.rule import (
 from onnxfix_rules.ops import _rewrite as rw
 
 
-@rule("OPS072", ops=["GroupNormalization"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[56])
+@rule("OPS072", ops=["GroupNormalization"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[11])
 def group_normalization_of_one_group(node: Node, model: Model) -> Iterator[Match]:
     """A GroupNormalization with `num_groups = 1`: TensorRT normalizes each channel separately.
 

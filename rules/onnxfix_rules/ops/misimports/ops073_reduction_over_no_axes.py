@@ -30,7 +30,7 @@ _RESULTS = {
 }
 
 
-@rule("OPS073", ops=sorted(_RESULTS), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[57])
+@rule("OPS073", ops=sorted(_RESULTS), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[12])
 def reduction_over_no_axes(node: Node, model: Model) -> Iterator[Match]:
     """A ReduceL1, ReduceL2, ReduceLogSum or ReduceSumSquare with `noop_with_empty_axes = 1` and without axes.
 

@@ -16,7 +16,7 @@ from onnxfix_rules.ops._integers import Computer
     ops=["Clip"],
     safety=Safety.EXACT,
     severity=Severity.ERROR,
-    hazards=[58],
+    hazards=[13],
     types=[TensorProto.INT8],
 )
 def clip_of_int8(node: Node, model: Model) -> Iterator[Match]:

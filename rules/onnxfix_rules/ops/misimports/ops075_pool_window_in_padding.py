@@ -8,7 +8,7 @@ from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severi
 from onnxfix_rules.ops.misimports import _windows
 
 
-@rule("OPS075", ops=["AveragePool", "MaxPool"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[59])
+@rule("OPS075", ops=["AveragePool", "MaxPool"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[14])
 def pool_window_in_padding(node: Node, model: Model) -> Iterator[Match]:
     """A MaxPool or AveragePool with `ceil_mode = 1` whose last window would start in the padding at the end.
 

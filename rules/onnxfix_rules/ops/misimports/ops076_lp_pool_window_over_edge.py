@@ -8,7 +8,7 @@ from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severi
 from onnxfix_rules.ops.misimports import _windows
 
 
-@rule("OPS076", ops=["LpPool"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[60])
+@rule("OPS076", ops=["LpPool"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[15])
 def lp_pool_window_over_edge(node: Node, model: Model) -> Iterator[Match]:
     """An LpPool with `ceil_mode = 1` and a last window that reaches over the edge.
 

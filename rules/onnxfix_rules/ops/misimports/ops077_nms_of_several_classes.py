@@ -9,7 +9,7 @@ from onnxfix.shapes.symbols import is_one, unknown
 from onnxfix_rules.ops.misimports import _boxes
 
 
-@rule("OPS077", ops=["NonMaxSuppression"], severity=Severity.WARNING, hazards=[61])
+@rule("OPS077", ops=["NonMaxSuppression"], severity=Severity.WARNING, hazards=[16])
 def nms_of_several_classes(node: Node, model: Model) -> Iterator[Match]:
     """A NonMaxSuppression over several classes: TensorRT returns its rows in another order.
 

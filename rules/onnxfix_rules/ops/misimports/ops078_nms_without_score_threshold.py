@@ -17,7 +17,7 @@ _NODE_LIMIT = 32
 """Maximum number of nodes to follow from the scores to their source."""
 
 
-@rule("OPS078", ops=["NonMaxSuppression"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[61])
+@rule("OPS078", ops=["NonMaxSuppression"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[16])
 def nms_without_score_threshold(node: Node, model: Model) -> Iterator[Match]:
     """A NonMaxSuppression without `score_threshold`: TensorRT drops boxes whose score is not above 0.
 

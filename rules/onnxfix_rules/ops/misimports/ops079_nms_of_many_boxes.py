@@ -12,7 +12,7 @@ _LIMIT = 5000
 """topk_box_limit's default and maximum; 2000 on devices of compute capability 5.3 and 6.2."""
 
 
-@rule("OPS079", ops=["NonMaxSuppression"], severity=Severity.WARNING, hazards=[61])
+@rule("OPS079", ops=["NonMaxSuppression"], severity=Severity.WARNING, hazards=[16])
 def nms_of_many_boxes(node: Node, model: Model) -> Iterator[Match]:
     """A NonMaxSuppression over more than 5000 scores per image: TensorRT considers only the 5000 highest.
 

@@ -30,7 +30,7 @@ _MODE = "coordinate_transformation_mode"
 _INT64_MAX = np.iinfo(np.int64).max
 
 
-@rule("OPS080", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[62])
+@rule("OPS080", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[17])
 def half_pixel_for_nn(node: Node, model: Model) -> Iterator[Match]:
     """A Resize in linear or cubic mode with `coordinate_transformation_mode = tf_half_pixel_for_nn`.
 

@@ -39,7 +39,7 @@ _ROUNDED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@rule("OPS081", ops=["Resize", "Upsample"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[63])
+@rule("OPS081", ops=["Resize", "Upsample"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[18])
 def resize_by_computed_scales(node: Node, model: Model) -> Iterator[Match]:
     """A Resize or Upsample by computed scales, where a scale times a length has a fraction.
 

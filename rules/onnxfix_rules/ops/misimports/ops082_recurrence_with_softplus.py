@@ -10,7 +10,7 @@ _ACTIVATIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 """The number of activations per direction."""
 
 
-@rule("OPS082", ops=sorted(_ACTIVATIONS), severity=Severity.ERROR, hazards=[69])
+@rule("OPS082", ops=sorted(_ACTIVATIONS), severity=Severity.ERROR, hazards=[24])
 def recurrence_with_softplus(node: Node, model: Model) -> Iterator[Match]:
     """A GRU, LSTM or RNN with the activation `Softplus`: TensorRT computes 0 for it.
 

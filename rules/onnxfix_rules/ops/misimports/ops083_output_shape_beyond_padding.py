@@ -8,7 +8,7 @@ from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety,
 from onnxfix_rules.ops.misimports import _deconv as dc
 
 
-@rule("OPS083", ops=["ConvTranspose"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[70])
+@rule("OPS083", ops=["ConvTranspose"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[25])
 def output_shape_beyond_padding(node: Node, model: Model) -> Iterator[Match]:
     """A ConvTranspose whose `output_shape` is larger than the full result with `output_padding`.
 

@@ -18,7 +18,7 @@ _SIGNIFICAND_BITS: dict[int, int] = {
 """Significand bits in which TensorRT computes; it imports float64 as float32."""
 
 
-@rule("OPS084", ops=["Mod"], severity=Severity.INFO, hazards=[71])
+@rule("OPS084", ops=["Mod"], severity=Severity.INFO, hazards=[26])
 def remainder_of_floats(node: Node, model: Model) -> Iterator[Match]:
     """A Mod of floats with `fmod=1`: TensorRT computes `x - y * trunc(x / y)` and rounds each step.
 

@@ -11,7 +11,7 @@ from onnxfix.rule import Flagged, Match, Model, Severity, Silent, rule
     "OPS085",
     per="model",
     severity=Severity.ERROR,
-    hazards=[72],
+    hazards=[27],
     differs={"branch": "about inputs that the main graph returns"},
 )
 def input_that_is_an_output(model: Model) -> Iterator[Match]:

@@ -27,7 +27,7 @@ from onnxfix.rule import (
 )
 
 
-@rule("OPS086", ops=["Attention"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[73])
+@rule("OPS086", ops=["Attention"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[28])
 def mask_shorter_than_keys(node: Node, model: Model) -> Iterator[Match]:
     """An Attention whose mask has fewer columns than there are keys: TensorRT does not pad it.
 

@@ -33,7 +33,7 @@ _FAR: dict[int, str] = {
 """Where exp(-distance) rounds to 0: half of the type's smallest value is e to this power."""
 
 
-@rule("OPS087", ops=["LogSoftmax"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[74])
+@rule("OPS087", ops=["LogSoftmax"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[29])
 def log_softmax_underflow(node: Node, model: Model) -> Iterator[Match]:
     """A LogSoftmax: TensorRT computes the softmax first, so probabilities that underflow to 0 become -inf.
 

@@ -1,0 +1,1 @@
+"""Pages that docs/make.py writes from data, one module a page."""

@@ -1,0 +1,235 @@
+"""The facts about a report that every renderer shows: counts, what was proven, what changed, and what is left.
+
+Only data: the words are the renderers'. ``Report.summary`` is the summary of a report, and JSON has it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from onnxfix.causes import Cause
+
+if TYPE_CHECKING:
+    from onnxfix.report.report import AppliedFix, Finding, NodeCounts, Report
+    from onnxfix.verification.verdict import RungResult, Status
+
+SEVERITIES = ("error", "warning", "info")
+"""The worst first."""
+SAFETIES = ("exact", "numeric", "unsafe")
+"""The safest first."""
+OPTIONS = {"exact": "", "numeric": "--numeric-fixes", "unsafe": "--unsafe-fixes"}
+"""The option of ``apply`` that fixes of a safety require."""
+
+#: "": nothing was to be proven (``check``). "verified": the values of both models were compared and agree; "partly":
+#: those of the result without its UNSAFE fixes or steps. "unchanged": the result is the input. "not compared": all
+#: that ran passed, but nothing compared values. "failed": a rung found a difference. "unproven": a required rung did
+#: not pass, or none could run.
+Proof = Literal["", "verified", "partly", "unchanged", "not compared", "failed", "unproven"]
+Agreement = Literal["", "identical", "within"]
+
+
+@dataclass(frozen=True)
+class RuleCount:
+    """How many findings or fixes of one severity a rule has. ``safety`` is that of the safest fix, "" without one."""
+
+    code: str
+    name: str
+    severity: str
+    count: int
+    safety: str = ""
+
+
+@dataclass(frozen=True)
+class RungFact:
+    """A rung in short. ``agreement`` of the values is "identical" (in every bit) or "within" tolerance, "" where the
+    rung compared none; ``feeds`` and ``shapes`` count the inputs that were compared. ``reason`` is the rung's own."""
+
+    name: str
+    status: Status
+    agreement: Agreement = ""
+    feeds: int = 0
+    shapes: int = 0
+    cause: Cause = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A count before and after."""
+
+    name: str
+    before: int
+    after: int
+
+    @property
+    def changed(self) -> bool:
+        """Whether the two differ."""
+        return self.before != self.after
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Findings that are left and have a fix, and the command that applies it. ``safety`` is the least safe of the
+    fixes that it applies; the counts are by severity and include what safer commands fix."""
+
+    safety: str
+    command: str
+    errors: int
+    warnings: int
+    notes: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The facts about a report.
+
+    ``severities`` counts the findings that are left, by severity. ``findings`` and ``fixed`` count by rule, the worst
+    first. ``proof`` is what was proven about values. ``values_compared``: a rung that passed or failed has compared
+    those of the result with the original's (None: there was nothing to compare). ``compute`` counts the nodes that
+    compute (all but Constant), ``constants`` the Constant nodes, ``operators`` the nodes of each operator, the most
+    changed first; ``layers`` counts those of TensorRT's network (None: unknown). ``remedies`` lists commands, the
+    safest first. ``explain`` is the code of the rule to read about first, "" for none.
+    """
+
+    severities: Mapping[str, int]
+    findings: tuple[RuleCount, ...] = ()
+    fixed: tuple[RuleCount, ...] = ()
+    proof: Proof = ""
+    values_compared: bool | None = None
+    rungs: tuple[RungFact, ...] = ()
+    compute: Change | None = None
+    constants: Change | None = None
+    operators: tuple[Change, ...] = ()
+    layers: Change | None = None
+    remedies: tuple[Remedy, ...] = ()
+    explain: str = ""
+
+    @property
+    def passed(self) -> tuple[RungFact, ...]:
+        """The rungs that passed."""
+        return tuple(rung for rung in self.rungs if rung.status == "passed")
+
+    @property
+    def not_run(self) -> tuple[RungFact, ...]:
+        """The rungs that gave no result, with the reasons."""
+        return tuple(rung for rung in self.rungs if rung.status in ("skipped", "broke"))
+
+
+def summarize(report: Report) -> Summary:
+    """The summary of a report."""
+    severities = Counter(item.severity for item in report.findings)
+    findings = tuple(_by_rule(report.findings))
+    proof = _proof(report)
+    compute, constants, operators = _nodes(report.operators_before, report.operators_after)
+    return Summary(
+        severities={name: severities[name] for name in SEVERITIES},
+        findings=findings,
+        fixed=tuple(_by_rule(report.applied)),
+        proof=proof,
+        values_compared=_compared(report) if proof not in ("", "unchanged", "partly") else None,
+        rungs=tuple(map(_rung, report.verdict.rungs if report.verdict is not None else ())),
+        compute=compute,
+        constants=constants,
+        operators=operators,
+        layers=_layers(report),
+        remedies=tuple(_remedies(report)),
+        explain=findings[0].code if findings else "",
+    )
+
+
+def worst_first(items: Sequence[Finding]) -> list[Finding]:
+    """The findings by severity, the worst first, otherwise in their order."""
+    return sorted(items, key=lambda item: SEVERITIES.index(item.severity))
+
+
+def _by_rule(items: Iterable[Finding | AppliedFix]) -> Iterator[RuleCount]:
+    """Counts by severity and rule, the worst and within a severity the most frequent first."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for item in items:
+        groups.setdefault((item.severity, item.code, item.name), []).append(item.safety)
+    ordered = sorted(groups.items(), key=lambda one: (SEVERITIES.index(one[0][0]), -len(one[1]), one[0][1]))
+    for (severity, code, name), safeties in ordered:
+        yield RuleCount(code, name, severity, len(safeties), _safest(safeties))
+
+
+def _safest(safeties: Iterable[str]) -> str:
+    there = set(safeties)
+    return next((name for name in SAFETIES if name in there), "")
+
+
+def _proof(report: Report) -> Proof:
+    verdict = report.verdict
+    if verdict is None:
+        return ""
+    if any(rung.refutes for rung in verdict.rungs):
+        return "failed"
+    if not verdict.passed:
+        return "unproven"
+    if report.command == "apply" and not report.changed:
+        return "unchanged"
+    if not verdict.compared:
+        return "not compared"
+    return "partly" if verdict.without_unsafe else "verified"
+
+
+def _compared(report: Report) -> bool:
+    """Whether a rung that judged the models has compared their values."""
+    rungs = report.verdict.rungs if report.verdict is not None else ()
+    return any(rung.judged and rung.compares for rung in rungs)
+
+
+def _rung(rung: RungResult) -> RungFact:
+    counted = [feed for feed in rung.feeds if feed.status in ("identical", "within", "different")]
+    sizes = {tuple(feed.feed.assignment.items()) for feed in counted if feed.feed is not None}
+    feeds, shapes = len(counted), len(sizes)
+    if rung.networks:
+        feeds, shapes = rung.networks[-1].feeds, rung.networks[-1].shapes
+    agreement: Agreement = ""
+    if rung.status == "passed" and counted:
+        agreement = "identical" if all(feed.status == "identical" for feed in counted) else "within"
+    return RungFact(rung.name, rung.status, agreement, feeds, shapes, rung.cause, rung.reason)
+
+
+def _nodes(
+    before: NodeCounts | None, after: NodeCounts | None
+) -> tuple[Change | None, Change | None, tuple[Change, ...]]:
+    """The nodes that compute, the Constant nodes, and those of each operator, the most changed first."""
+    if before is None or after is None:
+        return None, None, ()
+    names = dict.fromkeys((*before.operators, *after.operators))
+    changes = [Change(name, before.operators.get(name, 0), after.operators.get(name, 0)) for name in names]
+    return (
+        Change("compute nodes", before.compute, after.compute),
+        Change("Constant", before.constants, after.constants),
+        tuple(sorted(changes, key=lambda one: (-abs(one.after - one.before), one.name))),
+    )
+
+
+def _layers(report: Report) -> Change | None:
+    """Layers of TensorRT's network, where the parser took both models as a whole."""
+    if not report.builds or not all(build.accepted for build in report.builds):
+        return None
+    return Change("TensorRT layers", report.builds[0].layer_count, report.builds[-1].layer_count)
+
+
+def _remedies(report: Report) -> Iterator[Remedy]:
+    """A command for each safety that fixes more than the safer ones, and more than this run was allowed to."""
+    withdrawn = {(item.code, item.place) for item in report.withdrawn}
+    open_ = [item for item in report.findings if item.fix and (item.code, item.place) not in withdrawn]
+    done = SAFETIES.index(report.safety) if report.safety in SAFETIES else -1
+    for level, safety in enumerate(SAFETIES):
+        if level <= done or report.command not in ("check", "apply"):
+            continue
+        if not any(item.safety == safety for item in open_):
+            continue
+        fixed = [item for item in open_ if done < SAFETIES.index(item.safety) <= level]
+        counts = Counter(item.severity for item in fixed)
+        options = [OPTIONS[name] for name in SAFETIES[1 : level + 1] if any(i.safety == name for i in fixed)]
+        if report.safety in SAFETIES[1:]:  # the run's own option stays
+            options = [OPTIONS[report.safety], *options]
+        command = " ".join(["onnxfix apply", shlex.quote(report.path), *dict.fromkeys(options)])
+        yield Remedy(safety, command, counts["error"], counts["warning"], counts["info"])

@@ -1,0 +1,153 @@
+"""The facts about a report that its renderers share: counts, what was proven, what changed, what is left."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import onnxfix
+from onnxfix.report.report import AppliedFix, Finding, NodeCounts, Report, Withdrawn
+from onnxfix.report.summary import Change, RuleCount, summarize, worst_first
+from onnxfix.trt.records import TrtBuild
+from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.verdict import FeedResult, RungResult, Verdict
+from support.paths import ROOT
+from support.places import at
+
+CHECKED = Report("m.onnx", "check", "trt11")
+APPLIED = Report("m.onnx", "apply", "trt11", changed=True, safety="exact")
+
+
+def finding(code: str, severity: str, place: str = "y", safety: str = "") -> Finding:
+    return Finding(code, code.lower(), severity, at(place), "message", "fix" if safety else "", safety)
+
+
+def fixed(code: str, severity: str) -> AppliedFix:
+    return AppliedFix(code, code.lower(), severity, at("y"), "message", "fix", "exact", 1)
+
+
+def ran(name: str, *statuses: Any, status: Any = "passed") -> RungResult:
+    feeds = [FeedResult(f"feed {n}", Feed({"N": n}, "normal", 0), one) for n, one in enumerate(statuses)]
+    return RungResult(name, status, feeds=tuple(feeds))
+
+
+CONTRACT, PROVEN = RungResult("contract", "passed"), ran("ort-cpu", "identical")
+SKIPPED = RungResult("ort-cuda", "skipped", "no NVIDIA driver found", cause="no-gpu")
+
+
+def test_rules_are_counted_by_severity_the_worst_first() -> None:
+    many = [finding("AAA001", "info", f"v{n}", "exact") for n in range(3)]
+    report = replace(CHECKED, findings=(*many, finding("BBB001", "warning"), finding("AAA001", "warning")))
+    summary = report.summary
+    assert summary.severities == {"error": 0, "warning": 2, "info": 3}
+    assert summary.findings == (
+        RuleCount("AAA001", "aaa001", "warning", 1),
+        RuleCount("BBB001", "bbb001", "warning", 1),
+        RuleCount("AAA001", "aaa001", "info", 3, "exact"),
+    )
+    assert summary.explain == "AAA001"
+    assert [item.severity for item in worst_first(report.findings)] == ["warning"] * 2 + ["info"] * 3
+    assert replace(APPLIED, applied=(fixed("AAA001", "info"),)).summary.fixed[0].count == 1
+
+
+@pytest.mark.parametrize(
+    ("report", "proof", "compared"),
+    [
+        (CHECKED, "", None),
+        (replace(APPLIED, verdict=Verdict((CONTRACT, PROVEN, SKIPPED))), "verified", True),
+        (replace(APPLIED, verdict=Verdict((CONTRACT,))), "not compared", False),
+        (replace(APPLIED, verdict=Verdict((CONTRACT, RungResult("trt-build", "passed")))), "not compared", False),
+        (replace(APPLIED, verdict=Verdict((CONTRACT, SKIPPED))), "unproven", False),
+        (replace(APPLIED, verdict=Verdict((PROVEN,), required=("trt-gpu",))), "unproven", True),
+        (replace(APPLIED, verdict=Verdict((ran("ort-cpu", "different", status="failed"),))), "failed", True),
+        (replace(APPLIED, changed=False, verdict=Verdict((CONTRACT,), settled=True)), "unchanged", None),
+        (replace(APPLIED, verdict=Verdict((CONTRACT, PROVEN), without_unsafe=True)), "partly", None),
+    ],
+)  # fmt: skip
+def test_what_was_proven(report: Report, proof: str, compared: bool | None) -> None:
+    assert (report.summary.proof, report.summary.values_compared) == (proof, compared)
+
+
+def test_rungs_in_short() -> None:
+    rungs = (CONTRACT, ran("reference", "identical", "within", "not counted"), PROVEN, SKIPPED)
+    summary = replace(APPLIED, verdict=Verdict(rungs)).summary
+    assert [(one.name, one.agreement, one.feeds, one.shapes) for one in summary.passed] == [
+        ("contract", "", 0, 0),
+        ("reference", "within", 2, 2),
+        ("ort-cpu", "identical", 1, 1),
+    ]
+    assert [(one.name, one.cause, one.reason) for one in summary.not_run] == [
+        ("ort-cuda", "no-gpu", "no NVIDIA driver found")
+    ]
+
+
+def test_nodes_before_and_after() -> None:
+    before, after = NodeCounts({"Add": 3, "Cast": 2}, 7), NodeCounts({"Add": 3, "Mul": 1}, 2)
+    build = TrtBuild("accepted", layers=(("SHUFFLE", 4), ("CONSTANT", 1)))
+    rung = RungResult("trt-build", "passed", builds=(build, replace(build, layers=(("SHUFFLE", 2),))))
+    report = replace(APPLIED, operators_before=before, operators_after=after, verdict=Verdict((rung,)))
+    summary = report.summary
+    assert summary.compute == Change("compute nodes", 5, 4)
+    assert summary.constants == Change("Constant", 7, 2)
+    assert summary.operators == (Change("Cast", 2, 0), Change("Mul", 0, 1), Change("Add", 3, 3))
+    assert [one.changed for one in summary.operators] == [True, True, False]
+    assert summary.layers == Change("TensorRT layers", 5, 2)
+    assert CHECKED.summary.layers is None
+    refused = replace(rung, builds=(replace(build, status="refused"), build))
+    assert replace(report, verdict=Verdict((refused,))).summary.layers is None
+
+
+def test_the_command_that_fixes_what_is_left() -> None:
+    left = (
+        finding("AAA001", "info", "a", "exact"),
+        finding("BBB001", "warning", "b", "numeric"),
+        finding("CCC001", "error", "c", "unsafe"),
+        finding("DDD001", "error", "d"),
+    )
+    exact, numeric, unsafe = replace(CHECKED, path="my model.onnx", findings=left).summary.remedies
+    assert exact.command == "onnxfix apply 'my model.onnx'"
+    assert (exact.errors, exact.warnings, exact.notes) == (0, 0, 1)
+    assert numeric.command.endswith(" --numeric-fixes")
+    assert (numeric.errors, numeric.warnings, numeric.notes) == (0, 1, 1)
+    assert unsafe.command.endswith(" --numeric-fixes --unsafe-fixes")
+    assert (unsafe.errors, unsafe.warnings, unsafe.notes) == (1, 1, 1)
+    # What a run was allowed to apply and did not, another run would not apply either.
+    assert [one.safety for one in replace(APPLIED, findings=left).summary.remedies] == ["numeric", "unsafe"]
+    (unsafe,) = replace(APPLIED, findings=left, safety="numeric").summary.remedies
+    assert unsafe.command == "onnxfix apply m.onnx --numeric-fixes --unsafe-fixes"
+    assert (unsafe.errors, unsafe.warnings) == (1, 0)
+    withdrawn = (Withdrawn("BBB001", at("b"), "fix", "reason"),)
+    report = replace(APPLIED, findings=left[:2], withdrawn=withdrawn)
+    assert report.summary.remedies == ()
+
+
+def test_a_real_run() -> None:
+    path = ROOT / "fixtures" / "mixed_precision.legacy.op17.onnx"
+    report = onnxfix.apply(path, rungs=["contract", "ort-cpu"])
+    assert report.operators_before is not None
+    assert report.operators_after is not None
+    assert report.operators_before.compute + report.operators_before.constants == report.nodes_before
+    assert report.operators_after.compute + report.operators_after.constants == report.nodes_after
+    assert report.operators_before.operators["Cast"] > report.operators_after.operators.get("Cast", 0)
+    assert report.bytes_before == path.stat().st_size
+    assert report.bytes_after == 0
+    assert report.safety == "exact"
+    data = json.loads(json.dumps(report.to_json()))
+    assert data["summary"]["proof"] == "verified"
+    assert data["summary"]["values_compared"] is True
+    assert data["operators_before"]["compute"] == summarize(report).compute.before  # type: ignore[union-attr]
+    assert [(one["name"], one["status"]) for one in data["summary"]["rungs"]] == [
+        ("contract", "passed"),
+        ("ort-cpu", "passed"),
+    ]
+
+
+def test_what_a_file_weighs(tmp_path: Any) -> None:
+    path = ROOT / "fixtures" / "trt" / "reduce_axes_from_range.onnx"
+    report = onnxfix.apply(path, tmp_path / "fixed.onnx", verify=False)
+    assert report.bytes_after == (tmp_path / "fixed.onnx").stat().st_size
+    assert report.summary.proof == "not compared"
+    assert report.summary.values_compared is False

@@ -40,9 +40,13 @@ def neighborhood(
         if value.producer is None or value.scope is not ordered[0].scope:
             numbers["input", value.name] = sketch.end("input", value)
     for node in ordered:
-        above = {one.producer for one in _reads(node) if one.producer is not None and one.producer not in kept}
+        above = {
+            one.producer for one in _reads(node) if one.producer is not None and one.producer not in kept
+        }
         above = {one for one in above if one.scope is node.scope}
-        below = {use.node for one in node.outputs if one is not None for use in one.uses if use.node not in kept}
+        below = {
+            use.node for one in node.outputs if one is not None for use in one.uses if use.node not in kept
+        }
         numbers[node] = len(sketch.boxes)
         name = node.name or node.first_output
         lines = tuple(_lines(node, model))
@@ -56,9 +60,9 @@ def neighborhood(
             if source is None and value.producer in kept:
                 source = numbers[value.producer]
             sketch.wire(source, numbers[node], value)
-        for value in node.outputs:
-            if value is not None and value.is_output:
-                sketch.wire(numbers[node], sketch.end("output", value), value)
+        for made in node.outputs:
+            if made is not None and made.is_output:
+                sketch.wire(numbers[node], sketch.end("output", made), made)
     return Neighborhood(tuple(sketch.boxes), tuple(sketch.wires))
 
 
@@ -110,7 +114,11 @@ def _lines(node: Node, model: Model) -> list[str]:
             name = names[min(index, len(names) - 1)] if names else f"input {index}"
             lines.append(f"{name}: {_constant_text(value, model)}")
     more = len(lines) - LINES
-    return [_cut(line) for line in lines] if more <= 0 else [*map(_cut, lines[: LINES - 1]), f"… {more + 1} more"]
+    return (
+        [_cut(line) for line in lines]
+        if more <= 0
+        else [*map(_cut, lines[: LINES - 1]), f"… {more + 1} more"]
+    )
 
 
 def _cut(line: str) -> str:

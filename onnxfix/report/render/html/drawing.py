@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from onnxfix.report.neighborhood import Box, Neighborhood
-from onnxfix.report.render.html.layout import LINE, TITLE, Point, Spot, placed, shortened
+from onnxfix.report.render.html.layout import LINE, Point, Spot, placed, shortened
 from onnxfix.report.render.html.markup import Html, join, tag
 
 _MARKS = {"removed": "removed", "added": "added", "changed": "changed"}
@@ -14,13 +14,12 @@ _MARKS = {"removed": "removed", "added": "added", "changed": "changed"}
 def drawing(found: Neighborhood, label: str) -> Html:
     """The picture; ``label`` says what it is for those who do not see it."""
     layout = placed(found)
-    wires = [
-        tag("path", d=_curve(way), class_="wire") for way in layout.ways
-    ]
+    wires = [tag("path", d=_curve(way), class_="wire") for way in layout.ways]
     labels = [
         _label(way, wire.label)
         for number, (way, wire) in enumerate(zip(layout.ways, found.wires, strict=True))
-        if wire.label and not any(one.source == wire.source and one.value == wire.value for one in found.wires[:number])
+        if wire.label
+        and not any(one.source == wire.source and one.value == wire.value for one in found.wires[:number])
     ]
     boxes = [_box(spot) for spot in layout.spots]
     return tag(
@@ -45,7 +44,14 @@ def _box(spot: Spot) -> Html:
     middle = f"{spot.x + spot.width / 2:.0f}"
     content: list[Html] = [
         tag("title", _spoken(box)),
-        tag("rect", x=left, y=f"{spot.y:.0f}", width=f"{spot.width:.0f}", height=f"{spot.height:.0f}", rx=_radius(box)),
+        tag(
+            "rect",
+            x=left,
+            y=f"{spot.y:.0f}",
+            width=f"{spot.width:.0f}",
+            height=f"{spot.height:.0f}",
+            rx=_radius(box),
+        ),
     ]
     if box.kind == "node":
         y = spot.y + 20
@@ -57,7 +63,15 @@ def _box(spot: Spot) -> Html:
             y += 8
             content.append(tag("path", d=f"M{spot.x:.0f} {y:.0f}h{spot.width:.0f}", class_="rule"))
             for number, line in enumerate(box.lines):
-                content.append(tag("text", line, x=f"{spot.x + 9:.0f}", y=f"{y + LINE * (number + 1) - 3:.0f}", class_="line"))
+                content.append(
+                    tag(
+                        "text",
+                        line,
+                        x=f"{spot.x + 9:.0f}",
+                        y=f"{y + LINE * (number + 1) - 3:.0f}",
+                        class_="line",
+                    )
+                )
     else:
         content.append(tag("text", shortened(box.title, 34), x=middle, y=f"{spot.y + 16:.0f}", class_="end"))
     return join(_stubs(spot, box), tag("g", content, class_=" ".join(kinds)))

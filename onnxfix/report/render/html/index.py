@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from onnxfix.names import RUNGS
 from onnxfix.report.render.html.markup import Content, Html, tag
 from onnxfix.report.render.html.parts import (
     NAMES,
@@ -21,7 +22,6 @@ from onnxfix.report.render.html.parts import (
 from onnxfix.report.render.html.verdict import outcome
 from onnxfix.report.report import Report
 from onnxfix.report.summary import Summary
-from onnxfix.verification.verdict import RUNGS
 
 
 def index_section(reports: Sequence[tuple[Report, Summary]], errors: Sequence[tuple[str, str]]) -> Content:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from onnxfix.names import RUNGS
 from onnxfix.report.render.html.markup import Content, Html, join, tag
 from onnxfix.report.render.html.parts import DASH, STATUSES, chip, many, row, seconds, section, table
 from onnxfix.report.render.numbers import number
 from onnxfix.report.report import Report
 from onnxfix.report.summary import RungFact, Summary
 from onnxfix.verification.compare.compare import largest
-from onnxfix.verification.verdict import RUNGS, FeedResult, RungResult
+from onnxfix.verification.verdict import FeedResult, RungResult
 
 MOST_FEEDS = 100
 """Inputs of one check that are listed."""

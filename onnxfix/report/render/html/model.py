@@ -52,7 +52,7 @@ def _title(report: Report) -> Content:
 def _hero(report: Report, summary: Summary, words: Words, severity: Severity | None) -> Html:
     """The outcome, its proof, and the figures that people look for."""
     waiting = not_run(summary)
-    code = report.exit_code(severity)
+    code = report.exit_code_for(severity)
     tiles = tag("ul", list(_tiles(report, summary)), class_="tiles")
     return tag(
         "div",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from onnxfix.report.render.builds import build_lines
 from onnxfix.report.render.findings import labeled
@@ -12,7 +13,9 @@ from onnxfix.report.render.networks import network_lines
 from onnxfix.report.render.numbers import counted
 from onnxfix.report.report import Report
 from onnxfix.report.summary import RungFact, Summary, TrtFact
-from onnxfix.verification.verdict import RungResult
+
+if TYPE_CHECKING:
+    from onnxfix.verification.verdict import RungResult
 
 PLEASE_REPORT = "a bug in onnxfix, please report it"
 """Added to every rung that broke, whatever the reason."""

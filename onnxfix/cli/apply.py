@@ -31,7 +31,7 @@ from onnxfix.cli.options import (
     Package,
     Quiet,
     RayAddress,
-    ReportFile,
+    ReportFiles,
     Require,
     Resume,
     Rungs,
@@ -53,6 +53,7 @@ from onnxfix.cli.options import (
     trt_options,
 )
 from onnxfix.cli.outcomes import Printing, queued, run
+from onnxfix.cli.reports import destinations, refuse_unknown_kinds
 from onnxfix.errors import UsageError
 
 
@@ -158,7 +159,7 @@ def apply(
     journal: JournalFile = None,
     fail_on: Fail = FailOn.warning,
     format: FormatOption = Format.text,
-    report: ReportFile = None,
+    report: ReportFiles = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -214,6 +215,8 @@ def apply(
         )
         if save_engine is not None and len(queue.tasks) > 1:
             raise UsageError("--save-engine works with one model only")
-        refuse_conflicts(queue.tasks, options, report, queue.journal)
-        printing = Printing(fail_on, format, report, quiet, verbose)
+        reports = destinations(report)
+        refuse_conflicts(queue.tasks, options, reports, queue.journal)
+        refuse_unknown_kinds(reports)
+        printing = Printing(fail_on, format, reports, quiet, verbose)
         run(queue.driven(jobs, ray), len(queue.tasks), printing)

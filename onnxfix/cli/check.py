@@ -30,7 +30,7 @@ from onnxfix.cli.options import (
     Profile,
     Quiet,
     RayAddress,
-    ReportFile,
+    ReportFiles,
     Resume,
     Select,
     TargetName,
@@ -43,6 +43,7 @@ from onnxfix.cli.options import (
     trt_options,
 )
 from onnxfix.cli.outcomes import Printing, queued, run
+from onnxfix.cli.reports import destinations, refuse_unknown_kinds
 from onnxfix.errors import UsageError
 
 
@@ -83,7 +84,7 @@ def check(
     journal: JournalFile = None,
     fail_on: Fail = FailOn.warning,
     format: FormatOption = Format.text,
-    report: ReportFile = None,
+    report: ReportFiles = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -108,10 +109,12 @@ def check(
         queue = queued(models, "check", options, resume=resume, journal=journal)
         from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
 
-        refuse_conflicts(queue.tasks, options, report, queue.journal)
+        reports = destinations(report)
+        refuse_conflicts(queue.tasks, options, reports, queue.journal)
+        refuse_unknown_kinds(reports)
         if options.trt is not None:
             refuse_missing(options.trt)
-        printing = Printing(fail_on, format, report, quiet, verbose)
+        printing = Printing(fail_on, format, reports, quiet, verbose)
         run(queue.driven(jobs, ray), len(queue.tasks), printing)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from onnxfix.cli.options import Format, Texts, listed
+from onnxfix.cli.options import Texts, listed
 from onnxfix.errors import UsageError, explained
 from onnxfix.interrupts import finish, listen
 from onnxfix.report.render.stream import complain
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def guarded(format: Format = Format.text) -> Iterator[None]:
-    """Print one line and exit with 2 for whatever ends a command early; with ``--format json``, a document too."""
+def guarded(format: str = "text") -> Iterator[None]:
+    """Print one line and exit with 2 for whatever ends a command early. A usage error is also a document of the format,
+    if that is one that programs read."""
     try:
         listen()
         yield
@@ -33,10 +34,10 @@ def guarded(format: Format = Format.text) -> Iterator[None]:
     except Exception as error:
         message = explained(error)
         complain(message)
-        if format is Format.json and isinstance(error, UsageError):
-            from onnxfix.report.render.json import render_json  # lazy: start-up
+        if format != "text" and isinstance(error, UsageError):
+            from onnxfix.report.render.documents import Kind, render_document  # lazy: start-up
 
-            standard_output().write(render_json((), [("", message)]) + "\n")
+            standard_output().write(render_document(Kind(format), errors=[("", message)]) + "\n")
     else:
         return
     raise typer.Exit(2) from None

@@ -25,18 +25,31 @@ Pair = tuple[Texts, Texts]
 
 
 class Format(enum.StrEnum):
-    """How results are printed."""
+    """How reports on models are printed: text, or one of ``report.render.documents.Kind``."""
 
     text = "text"
     json = "json"
+    jsonl = "jsonl"
+    sarif = "sarif"
+    github = "github"
+    gitlab = "gitlab"
+    junit = "junit"
+    markdown = "markdown"
 
 
-class ListFormat(enum.StrEnum):
-    """How the list of rules is printed."""
+class OwnFormat(enum.StrEnum):
+    """How a result that is no report on models is printed."""
 
     text = "text"
     json = "json"
     markdown = "markdown"
+
+
+class PlainFormat(enum.StrEnum):
+    """How a result without tables is printed."""
+
+    text = "text"
+    json = "json"
 
 
 class Package(enum.StrEnum):
@@ -72,16 +85,34 @@ TargetName = Annotated[
 Fail = Annotated[
     FailOn, typer.Option("--fail-on", help="Lowest severity of a remaining finding that fails the run.")
 ]
-FormatOption = Annotated[Format, typer.Option("--format", help="Format of standard output.")]
+_STANDARD = "Format of standard output."
+FormatOption = Annotated[Format, typer.Option("--format", help=_STANDARD)]
+OwnFormatOption = Annotated[OwnFormat, typer.Option("--format", help=_STANDARD)]
+PlainFormatOption = Annotated[PlainFormat, typer.Option("--format", help=_STANDARD)]
 ListFormatOption = Annotated[
-    ListFormat,
+    OwnFormat,
     typer.Option(
         "--format", help="markdown is the table of the docs, with severities by target and evidence."
     ),
 ]
-ReportFile = Annotated[
-    Path | None,
-    typer.Option("--report", help="Also write the report as JSON to this file.", show_default=False),
+ReportFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Also write a report to this file; repeatable. Its kind is that of the name's end: .json, .jsonl, .sarif, "
+        ".xml (JUnit), .md, .html or .gitlab.json. Or write KIND:FILE.",
+        show_default=False,
+    ),
+]
+OwnReportFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Also write the result to this file, .json or .md; repeatable.",
+        show_default=False,
+    ),
 ]
 Jobs = Annotated[
     str,

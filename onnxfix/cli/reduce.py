@@ -10,11 +10,11 @@ import typer
 from onnxfix.cli.guard import collect_garbage, guarded
 from onnxfix.cli.options import (
     Capability,
-    Format,
-    FormatOption,
     Inputs,
     InputShapes,
     MemoryLimit,
+    OwnFormat,
+    OwnFormatOption,
     Package,
     Seed,
     ShapesAlias,
@@ -22,7 +22,7 @@ from onnxfix.cli.options import (
     merged,
     trt_options,
 )
-from onnxfix.report.render.stream import output as standard_output
+from onnxfix.cli.reports import publish
 
 
 # Long because: typer reads the options of a command from the parameters of its function.
@@ -69,14 +69,15 @@ def reduce(
     trt_package: TrtPackage = Package.auto,
     compute_capability: Capability = None,
     memory_limit: MemoryLimit = None,
-    format: FormatOption = Format.text,
+    format: OwnFormatOption = OwnFormat.text,
 ) -> None:
     """Find the smallest part of a model that still fails for the same reason, as a folder for a bug report."""
     with guarded(format):
         from onnxfix.interrupts import finish  # lazy: start-up
         from onnxfix.pipeline.reducing import ReduceOptions, reduce  # lazy: start-up
+        from onnxfix.report.render.own import render_reduction  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
-        from onnxfix.report.render.reduction import reduction_json, show_reduction  # lazy: start-up
+        from onnxfix.report.render.reduction import show_reduction  # lazy: start-up
 
         options = ReduceOptions(
             check=check,
@@ -96,8 +97,5 @@ def reduce(
             found = reduce(model, output, options, steps.of(str(model)))
         if not found.complete:
             finish()
-        if format is Format.json:
-            standard_output().write(reduction_json(found) + "\n")
-        else:
-            show_reduction(found)
+        publish(format, (), lambda kind: render_reduction(kind, found), lambda: show_reduction(found))
         raise typer.Exit(found.exit_code)

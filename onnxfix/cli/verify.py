@@ -27,7 +27,7 @@ from onnxfix.cli.options import (
     OptShapes,
     Package,
     Quiet,
-    ReportFile,
+    ReportFiles,
     Require,
     Rungs,
     SaveEngine,
@@ -44,6 +44,7 @@ from onnxfix.cli.options import (
     trt_options,
 )
 from onnxfix.cli.outcomes import Printing, run
+from onnxfix.cli.reports import destinations, refuse_unknown_kinds
 from onnxfix.errors import UsageError
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def verify(
         ),
     ] = None,
     format: FormatOption = Format.text,
-    report: ReportFile = None,
+    report: ReportFiles = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -133,7 +134,9 @@ def verify(
         )
         models = [path for path in (original, fixed) if path is not None]
         tasks = [Task(number, str(path)) for number, path in enumerate(models)]
-        refuse_conflicts(tasks, options, report)
+        reports = destinations(report)
+        refuse_conflicts(tasks, options, reports)
+        refuse_unknown_kinds(reports)
 
         def compared(say: Say) -> Generator[Outcome, None, None]:
             from onnxfix.pipeline import verifying  # lazy: start-up
@@ -142,4 +145,4 @@ def verify(
             progress = partial(say, tasks[0])
             yield attempt(tasks[0], lambda: verifying.verify(original, fixed, options, progress))
 
-        run(compared, 1, Printing(FailOn.never, format, report, quiet, verbose))
+        run(compared, 1, Printing(FailOn.never, format, reports, quiet, verbose))

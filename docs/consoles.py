@@ -1,8 +1,9 @@
-"""Runs the commands that the tutorials show, and writes what they print: ``python docs/consoles.py``.
+"""Runs the commands that pages show, and writes what they print: ``python docs/consoles.py [PAGE...]``.
 
 A block of the language ``console`` holds commands (``$ onnxfix ...``, ``$ cat FILE``, ``$ python FILE``), each with its
 output. The commands of a section (a heading of level 2) run one after another in a folder of their own, which has a
-link to ``fixtures``. tests/test_tutorials.py runs them again and compares.
+link to ``fixtures``. A line of the output that is only ``…`` stands for any number of lines. tests/test_tutorials.py
+runs all commands again and compares. Pages are those in docs/ and docs/tutorials/ that have such a block.
 """
 
 from __future__ import annotations
@@ -18,11 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
-PAGES = [DOCS / "diagnose.md"]
+PAGES = [
+    page
+    for page in (*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("tutorials/*.md")))
+    if "\n```console\n" in page.read_text(encoding="utf-8")
+]
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _EFFORT = re.compile(r"\b[\d.,]+ (?=s\b|runs? of the model|parts? checked)")
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 _PROGRAMS = {"onnxfix": ("-m", "onnxfix"), "python": ()}
+_LEFT_OUT = re.compile(r"^\s*…\n", re.MULTILINE)
+_HOLE = "\0"
 _NEAR, _TINY = 0.05, 1e-5
 
 
@@ -81,15 +88,20 @@ def outputs(shown: list[Shown]) -> list[str]:
 
 def alike(shown: str, printed: str) -> bool:
     """Whether two outputs say the same: words are equal, times and effort are not compared, and numbers may be off as
-    other processors round."""
-    one, two = (_NUMBER.split(_words(text)) for text in (shown, printed))
-    if one != two:
+    other processors round. What is left out of ``shown`` (a line ``…``) may be anything."""
+    words = _words(printed)
+    numbers = _NUMBER.findall(words)
+    parts = [_words(part) for part in _LEFT_OUT.split(shown)]
+    pattern = r"\s*.*?\s*".join(f"({re.escape(_NUMBER.sub(_HOLE, part))})" for part in parts)
+    found = re.fullmatch(pattern, _NUMBER.sub(_HOLE, words), re.DOTALL)
+    if found is None:
         return False
-    first, second = (_NUMBER.findall(_words(text)) for text in (shown, printed))
-    return all(
-        _near(float(a.replace(",", "")), float(b.replace(",", "")))
-        for a, b in zip(first, second, strict=True)
-    )
+    for part, group in zip(parts, range(1, len(parts) + 1), strict=True):
+        before = found.string.count(_HOLE, 0, found.start(group))
+        for one, other in zip(_NUMBER.findall(part), numbers[before:], strict=False):
+            if not _near(float(one.replace(",", "")), float(other.replace(",", ""))):
+                return False
+    return True
 
 
 def _words(text: str) -> str:
@@ -111,10 +123,13 @@ def written(text: str, printed: Callable[[list[Shown]], list[str]] = outputs) ->
 
 
 def main() -> None:
-    """Write the pages."""
-    for page in PAGES:
+    """Write the pages that are named, or all."""
+    for page in [Path(name) for name in sys.argv[1:]] or PAGES:
         text = page.read_text(encoding="utf-8")
-        page.write_text(written(text), encoding="utf-8")
+        now = written(text)
+        if now != text:
+            page.write_text(now, encoding="utf-8")
+            sys.stdout.write(f"{page}: written\n")
 
 
 if __name__ == "__main__":

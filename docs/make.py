@@ -32,6 +32,7 @@ DOCS = Path(__file__).resolve().parent
 if str(DOCS) not in sys.path:  # where another program loads this file
     sys.path.insert(0, str(DOCS))
 
+from making.families import families_page  # noqa: E402
 from making.messages import messages_page  # noqa: E402
 from making.misimports import misimports_page  # noqa: E402
 
@@ -165,6 +166,7 @@ def contents() -> dict[Path, str]:
     files = {PAGES / "README.md": rules_markdown(rules, [facts[rule.code] for rule in rules])}
     for rule in rules:
         files[PAGES / f"{rule.code}.md"] = page(rule, facts[rule.code], titles, engines)
+    files[PAGES / "families.md"] = families_page(rules, facts)
     files[PAGES / "messages.md"] = messages_page(rules, facts)
     files[MISIMPORTS] = misimports_page(
         VARIANTS.read_text(encoding="utf-8"), {number: anchor(number, titles) for number in titles}

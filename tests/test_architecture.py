@@ -24,7 +24,7 @@ from support.patience import PATIENCE
 # A module imports from earlier lines and from its own package only; modules on one line know nothing
 # of each other.
 LAYERS = [
-    ["_version", "errors", "dtypes", "garbage", "interrupts", "place", "walk"],
+    ["_version", "errors", "dtypes", "garbage", "interrupts", "names", "place", "walk"],
     ["_child"],  # the sandbox's other side
     ["causes", "options"],
     ["sandbox"],  # know no graph, so that C++ calls that hang or crash may be guarded anywhere
@@ -54,6 +54,7 @@ LAYERS = [
     ["report"],
     ["pipeline"],
     ["api"],
+    ["backend", "exporting"],
     ["fleet"],
     ["cli"],
     ["__main__"],
@@ -93,6 +94,8 @@ HEAVY = {
     "tensorrt",
     "tensorrt_rtx",
 }
+HOME = {"onnxfix.backend.interface": "onnx.backend"}
+"""A module that is nothing but the adapter to a heavy one, which may load it."""
 OPTIONAL = {"onnxfix.fleet.ray", "onnxfix.fleet.remote"}
 """Packages that only ``--ray`` and URLs load."""
 RULE_MAY_IMPORT = {"onnxfix", "onnxfix_rules", "numpy", "onnx", "ml_dtypes"} | set(sys.stdlib_module_names)
@@ -197,7 +200,10 @@ def heavy_at_import(module: str, imports: list[Import]) -> list[str]:
     return [
         f"{module}:{i.line} imports {i.name} when it is loaded"
         for i in imports
-        if not i.lazy and not i.typing and is_or_in(i.name, HEAVY)
+        if not i.lazy
+        and not i.typing
+        and is_or_in(i.name, HEAVY)
+        and not is_or_in(i.name, {HOME.get(module, "-")})
     ]
 
 

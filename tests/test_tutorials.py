@@ -68,6 +68,11 @@ def test_every_console_of_a_tutorial_is_run() -> None:
         ("node a", "node b", False),
         ("node a", "node a and more", False),
         ("inf 1", "1 inf", False),
+        ("one 1\n  …\nlast 3\n", "one 1\ntwo 2\nlast 3\n", True),
+        ("one 1\n…\nlast 3\n", "one 1\ntwo 2\nlast 4\n", False),
+        ("one 1\n…\n", "one 1\ntwo 2\n", True),
+        ("one 1\n… and 2 more\n", "one 1\ntwo 2\n", False),
+        ("one 1\n", "one 1\ntwo 2\n", False),
     ],
 )
 def test_what_counts_as_alike(shown: str, printed: str, same: bool) -> None:

@@ -4,9 +4,11 @@
     python benchmarks/diagnose/engines.py result.json --against trt-gpu --jobs 4 --budget 400
 
 Mis-imports are examples of onnxfix's rules whose engine was wrong (benchmarks/gpu/hazards.json), each inside a chain of
-operators that TensorRT computes right. With trt-gpu there are also faults in half precision (planted.json): the engine
-of the changed model against the original in ONNX Runtime. A mis-import is named if a culprit is not one of the chain's
-nodes, and a fault as in ``run.py``. What result.json holds is not measured again; the last line counts.
+operators that TensorRT computes right. With trt-gpu there are also faults in half precision (planted-half.json; they
+move an output by a thousandth of its scale): the engine of the changed model against the original in ONNX Runtime, and
+as controls the engines of all fixtures without a fault on the same inputs. A mis-import is named if a culprit is not
+one of the chain's nodes, and a fault as in ``run.py``. What result.json holds is not measured again; the last line
+counts.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper
 
@@ -31,16 +34,16 @@ sys.path.insert(0, str(HERE.parent))
 
 from gpu.ledger import Ledger  # noqa: E402
 
-from diagnose import cases, choosing, judging, tables  # noqa: E402
+from diagnose import cases, choosing, feeding, judging, tables  # noqa: E402
 from onnxfix.registry import registry  # noqa: E402
 from onnxfix.testing import model_of  # noqa: E402
 
 HAZARDS = HERE.parent / "gpu" / "hazards.json"
-PLANTED = HERE / "planted.json"
+PLANTED = HERE / "planted-half.json"
 CHAIN = "chain_"
 """What the names of the chain's tensors begin with."""
 FEW = 3  # examples of one rule
-HALF = "half precision"
+CONTROL = "control"
 
 
 def chained(model: ModelProto) -> ModelProto:
@@ -128,6 +131,15 @@ def half(case: cases.Case, seed: int, limit: float) -> dict[str, Any]:
         return judging.entry(diagnosed(words, limit), case.fault)
 
 
+def control(path: Path, seed: int, limit: float) -> dict[str, Any]:
+    """What is said of the engine of a fixture as it is, on the inputs of the faults."""
+    with tempfile.TemporaryDirectory(prefix="onnxfix-diagnose-") as folder:
+        inputs = Path(folder, "inputs.npz")
+        np.savez(inputs, **feeding.inputs_of(path, seed))
+        words = [str(path), "--inputs", str(inputs), "--against", "trt-gpu"]
+        return judging.entry(diagnosed(words, limit), None)
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run as the module's docstring says."""
     parser = argparse.ArgumentParser(
@@ -146,10 +158,8 @@ def main(words: Sequence[str] | None = None) -> int:
     seed, faults, _ = choosing.read(PLANTED)
     work: list[tuple[str, Any]] = list(misimports())
     if given.against == "trt-gpu":
-        chosen = [
-            case for case in cases.planted_cases(faults, None) if case.fault and case.fault.kind == HALF
-        ]
-        work += [(case.key, case) for case in chosen]
+        work += [(f"{CONTROL}/{path.stem}", path) for path in sorted(choosing.FIXTURES.glob("*.onnx"))]
+        work += [(case.key, case) for case in cases.planted_cases(faults, None)]
     began = time.monotonic()
     with Ledger(given.json, {"against": given.against, "seed": seed}) as book:
 
@@ -159,6 +169,8 @@ def main(words: Sequence[str] | None = None) -> int:
                 return
             if isinstance(what, ModelProto):
                 found = misimport(what, given.against, given.timeout)
+            elif isinstance(what, Path):
+                found = control(what, seed, given.timeout)
             else:
                 found = half(what, seed, given.timeout)
             book.record(key, found)
@@ -166,10 +178,21 @@ def main(words: Sequence[str] | None = None) -> int:
 
         with ThreadPoolExecutor(given.jobs) as pool:
             list(pool.map(measure, work))
-        results = [one for one in book.results.values() if one["status"] in ("differ", "unexplained")]
-        right = sum(one["place"] == 1 for one in results)
-    print(f"{len(book.results)} measured, {len(results)} differ, the first culprit is right in {right}")
+        print("\n".join(summary(book.results)))
     return 0
+
+
+def summary(results: Mapping[str, dict[str, Any]]) -> Iterator[str]:
+    """Lines that count: mis-imports, faults and controls."""
+    kinds = {"mis-imports": "OPS", "faults in half precision": "fixtures/", "controls": f"{CONTROL}/"}
+    for name, start in kinds.items():
+        some = [one for key, one in results.items() if key.startswith(start)]
+        differ = [one for one in some if one["status"] in ("differ", "unexplained")]
+        places = [one["place"] for one in differ if "place" in one]
+        first, three = places.count(1), sum(0 < place <= judging.AMONG for place in places)
+        named = f", the right one named first in {first}, among three in {three}" if places else ""
+        if some:
+            yield f"{len(some)} {name}: {len(differ)} differ{named}"
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from making.tables import cell, code
 from onnxfix.report.catalogue import Facts, quotes_of
 from onnxfix.report.render.rules import fixes
 from onnxfix.rule import Rule
@@ -46,14 +47,3 @@ def _said(rules: Sequence[Rule]) -> Iterator[tuple[Rule, str]]:
 
 def _order(message: str) -> str:
     return "".join(letter for letter in message.lower() if letter.isalnum())
-
-
-def code(text: str) -> str:
-    """A message as code in a cell of a table."""
-    fence = "``" if "`" in text else "`"
-    return f"{fence}{cell(text)}{fence}"
-
-
-def cell(text: str) -> str:
-    """A text in a cell of a table."""
-    return text.replace("|", "\\|")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from making.tables import cell
+
 _HEAD = """\
 # Where TensorRT imports another model
 
@@ -67,9 +69,5 @@ def _causes(full: str) -> Iterator[str]:
         says = re.search(r"^- ONNX: (.*)\.\n- TensorRT: (.*)\.$", section.partition("\n## ")[0], re.MULTILINE)
         if not found or says is None:
             raise ValueError(f"the list of mis-imports has no section about {row['title']!r}")
-        cells = (row["hazard"], row["rule"], row["title"], *map(_cell, says.groups()), row["variants"])
+        cells = (row["hazard"], row["rule"], row["title"], *map(cell, says.groups()), row["variants"])
         yield f"| {' | '.join(cells)} |"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import typer
 
 from onnxfix.cli.guard import collect_garbage, warn
-from onnxfix.cli.options import FailOn, Format, severity_of
+from onnxfix.cli.options import FailOn, Format
 from onnxfix.cli.reports import Destination, write_reports
+from onnxfix.cli.values import severity_of
 from onnxfix.report.render.stream import complain
 from onnxfix.report.render.stream import output as standard_output
 

@@ -23,6 +23,11 @@ def _floor(row: Row) -> float:
     return max(row.kernels, _FLOOR.get(row.dtype, 0.0)) if row.dtype in _FLOOR else 0.0
 
 
+def floor_of(dtype: str) -> float:
+    """The share of a tensor's scale that another kernel may make of it in this type; 0 where it must be equal."""
+    return _FLOOR.get(dtype, 0.0)
+
+
 def excess(row: Row) -> float:
     """The own error as a multiple of what rounding may make of it."""
     if row.own is None:

@@ -258,7 +258,7 @@ class _Judge:
             worst = found.culprits[0]
             return replace(found, status="differ", reason=f"{worst.error.place.text}: {worst.reason}")
         if wrong:
-            text = f"output {wrong[0].name} differs, and no node alone shows why"
+            text = f"output {wrong[0].name} differs, and {self._left()}"
             if state.interrupted or not state.complete:
                 text = f"output {wrong[0].name} differs; the search for the node was not finished"
             return replace(found, status="unexplained", reason=text)
@@ -278,6 +278,20 @@ class _Judge:
         tolerance = rounded_up(share)
         text = f"the outputs differ by rounding only: a tolerance of {tolerance:.1g} (of each output's scale) is right"
         return replace(found, status="rounding", reason=text, tolerance=tolerance)
+
+    def _left(self) -> str:
+        """What is known where no node's own error shows why."""
+        walk = next((one for one in self.state.walks if len(one.left) > 1), None)
+        if walk is None:
+            return "no node alone shows why"
+        nodes, left = self.case.prepared.side.graph.nodes, walk.left
+        apart = (
+            "not all of which build apart" if walk.refused else "that compute right in engines of their own"
+        )
+        return (
+            f"no node alone shows why: it begins among {len(left)} nodes, from {_label(nodes[left[0]])} to "
+            f"{_label(nodes[left[-1]])}, {apart}"
+        )
 
     # ------------------------------------------------------------------------------------------- outputs
 
@@ -318,13 +332,10 @@ class _Judge:
 
     def _is_wrong(self, one: OutputComparison) -> bool:
         """Whether an output differs by more than rounding explains."""
-        if one.differs or one.atol is None:
-            return True
-        special = (one.truth_nonfinite.nan, one.truth_nonfinite.inf) != (
-            one.other_nonfinite.nan,
-            one.other_nonfinite.inf,
-        )
-        if special:
+        if self.case.engines is not None:
+            return any(one.name in walk.off for walk in self.state.walks)
+        ours, theirs = one.truth_nonfinite, one.other_nonfinite
+        if one.differs or one.atol is None or (ours.nan, ours.inf) != (theirs.nan, theirs.inf):
             return True
         dtype = self.low if self.low and one.dtype in TOLERANCES else one.dtype
         tolerance = tolerance_for(dtype, one.noise)

@@ -22,6 +22,7 @@ from onnxfix.verification.rungs.builder import Builder
 from onnxfix.verification.rungs.sessions import Sessions
 
 _NAME = "diagnosis"
+_HOST = ("bool", "int32", "int64")
 
 
 class Engines:
@@ -45,10 +46,11 @@ class Engines:
         return self._run(model, self.feed)
 
     def part(self, model: ModelProto, feed: Mapping[str, Held]) -> Reply:
-        """Run a part of the model on stored values; small integers become constants."""
+        """Run a part of the model on stored values; shapes and indices become constants."""
         baked = ModelProto()
         baked.CopyFrom(model)
-        fixed = {name for name, held in feed.items() if held.is_shape}
+        # A constant of 8 bits would be a quantized one for TensorRT.
+        fixed = {name for name, held in feed.items() if held.is_shape and held.dtype in _HOST}
         kept = [info for info in baked.graph.input if info.name not in fixed]
         del baked.graph.input[:]
         for info in kept:

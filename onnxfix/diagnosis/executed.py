@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from onnxfix.diagnosis.bench import Bench, Clock
+from onnxfix.diagnosis.beyond import floor_of
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.engines import Engines
 from onnxfix.diagnosis.evidence import Collector
@@ -24,19 +25,35 @@ from onnxfix.verification.compare.tolerance import TOLERANCES, tolerance_for
 
 KERNELS = 2e-4
 """Share of a float32 tensor's scale that other kernels may cost over a whole model (see verification.rungs.judge)."""
-_HALVES = ("float16", "bfloat16")
+GROWN = 8
+"""Nodes before one that builds no engine alone, at most, with which it is measured instead."""
+_HALVES = ("bfloat16", "float16")
 
 
-def is_off(held: Held, far: Distance, unit: float) -> bool:
+def is_off(held: Held, far: Distance, unit: float, coarse: str = "") -> bool:
     """Whether a tensor of an engine is beyond what kernels may cost. ``unit`` is the share of a value that one rounding
-    of the engine amounts to."""
+    of the engine amounts to; ``coarse`` a type of fewer bits that the truth's values went through on their way."""
     if far.special or far.shape:
         return True
     if held.dtype not in TOLERANCES:
         return far.largest > 0
-    tolerance = tolerance_for("float16" if unit > 1e-5 and held.dtype not in _HALVES else held.dtype)
-    share = tolerance.rtol + tolerance.atol if held.dtype in _HALVES or unit > 1e-5 else KERNELS
+    kind = coarse or ("float16" if unit > 1e-5 and held.dtype not in _HALVES else held.dtype)
+    tolerance = tolerance_for(kind)
+    share = tolerance.rtol + tolerance.atol if kind in _HALVES else KERNELS
     return far.largest > share * far.scale
+
+
+def coarse_types(truth: Graph, kinds: Mapping[str, Held]) -> dict[str, str]:
+    """The type of half precision that each tensor was computed in, or that something was on the way to it.
+
+    ``kinds`` are types and shapes of the truth's tensors; those without half precision before them are left out."""
+    found = {name: kinds[name].dtype for name in kinds if kinds[name].dtype in _HALVES}
+    for number, node in enumerate(truth.nodes):
+        before = [found[name] for name in truth.reads[number] if name in found]
+        if before:
+            worst = min(before, key=_HALVES.index)
+            found.update((name, worst) for name in node.output if name and name not in found)
+    return found
 
 
 class Execution:
@@ -57,6 +74,7 @@ class Execution:
         self.markings: list[Marking] = []
         self.notes: list[str] = []
         self.walk = Walk()
+        self.coarse: dict[str, str] = {}
 
     def run(self, feed: Mapping[str, Held], their_feed: Mapping[str, Held]) -> Walk:
         """One sample; ``their_feed`` are the inputs by the other side's names."""
@@ -77,11 +95,16 @@ class Execution:
         walk.other = {self.side.pairs.get(name, name): held for name, held in plain.values.items()}
         walk.other = {name: walk.other[name] for name in names if name in walk.other}
         off = {name: self._far(walk, name) for name in walk.other}
-        wrong = [name for name, far in off.items() if is_off(walk.truth[name], far, self.side.unit)]
+        self.coarse = coarse_types(self.truth, walk.kinds)
+        wrong = [name for name, far in off.items() if self._is_off(name, walk.truth[name], far)]
+        walk.off = tuple(wrong)
         if wrong:
             worst = max(wrong, key=lambda name: off[name].relative)
             self._narrow(walk, worst, feed, their_feed, collector)
         return walk
+
+    def _is_off(self, name: str, held: Held, far: Distance) -> bool:
+        return is_off(held, far, self.side.unit, self.coarse.get(name, ""))
 
     def _far(self, walk: Walk, name: str) -> Distance:
         return distance(walk.truth[name].load(), walk.other[name].load())
@@ -107,12 +130,13 @@ class Execution:
             {theirs[name]: held for name, held in walk.other.items()},
             {theirs[name]: held for name, held in walk.truth.items() if name in theirs},
             values,
-            lambda name, held, far: is_off(held, far, self.side.unit),
+            lambda name, held, far: self._is_off(pairs.get(name, name), held, far),
             {name: walk.kinds[ours] for name, ours in pairs.items() if ours in walk.kinds},
             self.say,
         )
         window = search.run([theirs[wrong]], lambda: self.clock.over)
         self.markings += window.markings
+        walk.left = window.nodes
         if window.reason:
             self.notes.append(f"the search for the first difference ended early: {window.reason}")
         self.say(f"measuring {len(window.nodes)} nodes apart")
@@ -132,27 +156,79 @@ class Execution:
     ) -> None:
         """The own errors of the window's nodes, each alone, then all together where none shows it."""
         lockstep = Lockstep(self.bench, self.truth, self.side)
-        members = set(window.nodes)
-        here = [one for one in lockstep.regions if members.issuperset(one.nodes)]
-        names = dict.fromkeys(n for one in here for n in (*one.inputs.values(), *one.targets.values()))
-        known = collector.values([name for name in names if name not in feed])
-        here = [
-            one
-            for one in here
-            if all(n in known or n in feed for n in (*one.inputs.values(), *one.targets.values()))
-        ]
-        walk.rows.update(lockstep.measure(here, {**feed, **known}, their_feed).rows)
-        walk.refused.update(lockstep.walk.refused)
+        members, producer = set(window.nodes), self.side.graph.producer
+        here = [one for one in lockstep.regions if any(producer[name] in members for name in one.targets)]
+        found = self._measured(walk, here, feed, their_feed, collector)
+        walk.rows.update(found.rows)
+        for one in [one for one in here if self._is_refused(one, found)]:
+            grown = self._grown(one, lockstep.regions)
+            while grown is not None and len(grown.nodes) <= len(one.nodes) + GROWN:
+                more = self._measured(walk, [grown], feed, their_feed, collector)
+                if not more.refused:
+                    walk.rows.update((name, row) for name, row in more.rows.items() if row.own is not None)
+                    for name in one.targets.values():
+                        found.refused.pop(name, None)
+                    break
+                grown = self._grown(grown, lockstep.regions)
+        walk.refused.update(found.refused)
         if any(self.judged(row) for row in walk.rows.values()) or len(members) < 2:
             return
         together = self._together(window.nodes)
-        wanted = [*together.inputs.values(), *together.targets.values()]
-        given = {**feed, **collector.values([name for name in wanted if name not in feed])}
-        if not together.targets or any(name not in given for name in wanted):
+        if not together.targets:
             return
-        found = Lockstep(self.bench, self.truth, self.side).measure([together], given, their_feed).rows
-        walk.rows.update({name: row for name, row in found.items() if self.judged(row)})
+        rows = self._measured(walk, [together], feed, their_feed, collector).rows
+        walk.rows.update({name: row for name, row in rows.items() if self.judged(row)})
         self.notes.append("no node of those that are left differs alone: they were measured together")
+
+    def _measured(
+        self,
+        walk: Walk,
+        here: Sequence[Region],
+        feed: Mapping[str, Held],
+        their_feed: Mapping[str, Held],
+        collector: Collector,
+    ) -> Walk:
+        """The own errors of those of these regions whose values are known."""
+        names = [(*one.inputs.values(), *one.targets.values()) for one in here]
+        wanted = dict.fromkeys(name for some in names for name in some if name not in feed)
+        given = {**feed, **collector.values(list(wanted))}
+        known = [all(name in given for name in some) for some in names]
+        ready = [one for one, whole in zip(here, known, strict=True) if whole]
+        for one in ready:  # outputs that nothing reads are not known from the truth's own walk
+            self.engines.types.update((name, given[ours].dtype) for name, ours in one.targets.items())
+        found = Lockstep(self.bench, self.truth, self.side).measure(ready, given, their_feed)
+        for name, row in found.rows.items():
+            coarse = self._coarse(row.region)
+            if coarse:
+                found.rows[name] = replace(row, kernels=max(row.kernels, floor_of(coarse)))
+        return found
+
+    def _coarse(self, region: Region | None) -> str:
+        """The type of half precision that the truth computes a part of the region in; "" for none."""
+        if region is None or len(region.nodes) < 2:
+            return ""
+        graph, pairs = self.side.graph, self.side.pairs
+        inner = [name for number in region.nodes for name in graph.nodes[number].output]
+        kinds = [self.walk.kinds[pairs[name]].dtype for name in inner if pairs.get(name) in self.walk.kinds]
+        return min((one for one in kinds if one in _HALVES), key=_HALVES.index, default="")
+
+    @staticmethod
+    def _is_refused(region: Region, found: Walk) -> bool:
+        return any(name in found.refused for name in region.targets.values())
+
+    def _grown(self, region: Region, regions: Sequence[Region]) -> Region | None:
+        """The region with the nodes that compute its inputs: TensorRT may take what they compute only from them. None
+        where there are none."""
+        by_target = {name: one for one in regions for name in one.targets}
+        before = [by_target[name] for name in region.inputs if name in by_target]
+        nodes = sorted({*region.nodes, *(number for one in before for number in one.nodes)})
+        made = {name for number in nodes for name in self.side.graph.nodes[number].output}
+        inputs = {
+            name: ours for one in (region, *before) for name, ours in one.inputs.items() if name not in made
+        }
+        if not before:
+            return None
+        return Region(tuple(nodes), region.targets, inputs, region.at)
 
     def _together(self, numbers: Sequence[int]) -> Region:
         """All nodes of the window as one region."""

@@ -241,6 +241,7 @@ _ORDER: dict[Against, tuple[_Test, ...]] = {
         _rounded, _known_hazard, _read_differently, saturation, _hazard, *_NUMERIC, _skipped, _imported,
     ),
     "trt-gpu": (
-        _rounded, _known_hazard, *_RANGES, cancellation, in_float32_order, tf32, ill_conditioned, precision, _hazard,
+        _changed, _lost_cast, _rounded, _known_hazard, *_RANGES, cancellation, in_float32_order, precision, tf32,
+        ill_conditioned, _hazard,
     ),
 }  # fmt: skip

@@ -47,21 +47,26 @@ class Explainer:
     @cached_property
     def other_findings(self) -> Findings:
         """Those on the second model."""
-        return _findings(self.other) if self.against == "model" else Findings()
+        return _findings(self.other) if self.is_pair else Findings()
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether the other side is a second model: run as the first, or its engine."""
+        return self.against == "model" or (self.against == "trt-gpu" and self.other is not self.truth)
 
     def _hazards(self, seen: Seen) -> tuple[Hazard, ...]:
-        """The findings at a node; of two models, those that only the second one has there."""
+        """The findings at a node; of two models, those that only the second one has there, and for its engine all."""
         ours = self.findings.at(name for name in seen.node.output if name)
-        if self.against != "model":
+        if not self.is_pair:
             return ours
-        known = {one.code for one in ours}
+        known = {one.code for one in ours} if self.against == "model" else set()
         theirs = self.other_findings.at(name for node in seen.others for name in node.output if name)
         return tuple(one for one in theirs if one.code not in known)
 
     def culprit(self, error: NodeError, seen: Seen) -> Culprit:
         """The culprit with its cause, the reason in a sentence, and advice."""
         evidence = self._evidence(error, seen)
-        lost = missing(evidence, self.truth, self.matched) if self.against == "model" else None
+        lost = missing(evidence, self.truth, self.matched) if self.is_pair else None
         if lost is not None:
             error = replace(error, place=lost.place)
             cause, reason = lost.cause, lost.text

@@ -68,7 +68,9 @@ class Walk:
     ``failed`` is why the truth stopped, with its ``cause`` (``lacking``: for a kernel); ``stopped`` why the other
     side's own run did, at the node ``at`` of its graph. ``refused`` are regions that did not run alone, by a target,
     with the reason. ``kinds`` are types and shapes of the truth's tensors, without values; ``types`` are the element
-    types of the other side's. ``drawn`` are the truth's values of random operators.
+    types of the other side's. ``drawn`` are the truth's values of random operators. Of engines: ``off`` are outputs of
+    the whole model that are beyond what kernels may cost, and ``left`` the other side's nodes (by number) among which
+    the search for their beginning ended.
     """
 
     rows: dict[str, Row] = field(default_factory=dict)
@@ -84,6 +86,8 @@ class Walk:
     kinds: dict[str, Held] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
     drawn: dict[str, Held] = field(default_factory=dict)
+    off: tuple[str, ...] = ()
+    left: tuple[int, ...] = ()
 
 
 def aligned(held: Held, like: Held) -> Held:

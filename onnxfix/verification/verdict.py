@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onnxfix.causes import Cause
+from onnxfix.names import RUNGS
 from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtBuild
 from onnxfix.trt.timing import Latency
@@ -22,8 +23,6 @@ Side = Literal["", "original", "fixed"]
 #: "engines": the engine of the fixed model with that of the original. "oracle": an engine with the ONNX model.
 Sides = Literal["", "engines", "oracle"]
 
-#: All rungs, from the cheapest to the most informative.
-RUNGS = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")
 #: Those that need neither a GPU nor TensorRT.
 CPU_RUNGS = RUNGS[:3]
 #: Those that compute nothing: they prove nothing about values.

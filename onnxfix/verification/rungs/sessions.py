@@ -72,6 +72,12 @@ class Sessions:
         self._held.add(name)
         return ""
 
+    def forget(self, name: str) -> None:
+        """Release what the sandbox holds as ``name``, whoever loaded it."""
+        self._held.discard(name)
+        if self._alive():
+            self._worker.call(f"{self._module}:drop", timeout=_DROPPING, name=name)
+
     def trial(self, path: str) -> tuple[str, str]:
         """``trt.engine.trial`` of an engine file; whatever happens is a result."""
         outcome = self._worker.call(
@@ -160,9 +166,12 @@ def run(name: str, feed: Mapping[str, Any], *, backend: str) -> Ran:
         return Ran(error=_told(error), broken=isinstance(error, backends.Broken))
 
 
-def drop() -> None:
-    """Release the models."""
-    _SESSIONS.clear()
+def drop(name: str = "") -> None:
+    """Release a model, or all of them."""
+    if name:
+        _SESSIONS.pop(name, None)
+    else:
+        _SESSIONS.clear()
 
 
 def _told(error: Exception) -> str:

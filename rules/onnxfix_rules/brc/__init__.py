@@ -1,1 +1,1 @@
-"""BRC: broadcasting of operands with different shapes."""
+"""BRC: broadcasting of operands with different shapes or ranks."""

@@ -1,1 +1,1 @@
-"""CTL: loops and branches."""
+"""CTL: conditions, loops and sequences."""

@@ -1,1 +1,1 @@
-"""GRA: graph hygiene."""
+"""GRA: graph hygiene: what is unused, repeated, constant, unsorted or wrongly declared."""

@@ -1,1 +1,1 @@
-"""Reshape and shape rules: what Reshape's 0, -1 and ``allowzero`` ask for, baked-in sizes, and Squeeze without axes."""
+"""RSH: what Reshape's 0, -1 and ``allowzero`` ask for, fixed sizes, and Squeeze without axes."""

@@ -1,0 +1,1 @@
+"""ONNX's own backend tests on TensorRT, before and after onnxfix."""

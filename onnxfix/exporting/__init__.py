@@ -1,0 +1,1 @@
+"""From PyTorch to a proven ONNX file."""

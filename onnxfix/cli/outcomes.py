@@ -140,7 +140,7 @@ def _printed(work: Work, count: int, printing: Printing) -> tuple[list[Outcome],
                 complain(outcome.error)
                 codes.append(2)
                 continue
-            codes.append(outcome.report.exit_code(severity))
+            codes.append(outcome.report.exit_code_for(severity))
             if printing.format is Format.jsonl:
                 _print_each([report_line(outcome.report, severity)])
             elif printing.format is Format.text:

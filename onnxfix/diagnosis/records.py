@@ -8,6 +8,7 @@ from typing import Literal
 from onnxfix.causes import Cause
 from onnxfix.interrupts import INTERRUPTED
 from onnxfix.place import Place
+from onnxfix.shown import Shown
 
 #: What the truth is held against: another model, or one of the ways to execute the same model.
 Against = Literal["model", "ort-cpu", "ort-cuda", "fp16", "bf16", "trt-network", "trt-gpu"]
@@ -179,8 +180,8 @@ class Marking:
     believed: bool = True
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+@dataclass(frozen=True, repr=False)
+class Diagnosis(Shown):
     """The result of ``diagnose``.
 
     ``outputs`` compares the model's outputs; ``culprits`` are the nodes that compute something else, worst first;
@@ -221,3 +222,9 @@ class Diagnosis:
         if self.interrupted:
             return INTERRUPTED
         return {"agree": 0, "rounding": 0, "differ": 1, "unexplained": 1, "unknown": 3}[self.status]
+
+    def _facts(self) -> dict[str, object]:
+        names = tuple(one.error.place.node or one.error.place.output for one in self.culprits[:3])
+        more = {"culprits": names} if names else {"reason": self.reason} if self.reason else {}
+        against = {"other": self.other} if self.other else {"against": self.against}
+        return {"path": self.path, **against, "status": self.status, **more}

@@ -19,7 +19,8 @@ from onnxfix.pipeline.output import unmeasured, written
 from onnxfix.pipeline.plan import Progress, planned
 from onnxfix.pipeline.prove import Proven, prove
 from onnxfix.report import confirm
-from onnxfix.report.report import Report, applied_of, finding_of
+from onnxfix.report.from_engine import applied_of, finding_of
+from onnxfix.report.report import Report
 from onnxfix.sandbox import memory_limit
 
 

@@ -19,8 +19,9 @@ from onnxfix.pipeline.counting import bytes_read, node_counts
 from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
 from onnxfix.pipeline.plan import Plan, Progress, planned
 from onnxfix.report import confirm
+from onnxfix.report.from_engine import finding_of
 from onnxfix.report.render.headline import build_problems, headline, import_notes, import_problems
-from onnxfix.report.report import Report, finding_of
+from onnxfix.report.report import Report
 from onnxfix.sandbox import memory_limit
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _built(
         wanted = any(rule.per == "network" for rule in plan.rules)
         if wanted and (build.accepted or build.stage in ("profile", "build")):
             plan.say("reading TensorRT's network")
-            reading = asking.read_network(builder, path, loaded.proto)
+            reading = asking.read_network(builder, path, loaded.proto, plan.options.verification)
         return build, reading, (*builder.notes(), *import_notes(reading))
 
 

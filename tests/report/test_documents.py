@@ -87,7 +87,7 @@ def test_something_fails_exactly_where_the_exit_code_is_not_0(name: str) -> None
     for fail_on in (None, *Severity):
         found = REPORTS[name]
         fails = any(one.fails(fail_on) for one in issues_of(found))
-        assert fails == (found.exit_code(fail_on) != 0), fail_on
+        assert fails == (found.exit_code_for(fail_on) != 0), fail_on
 
 
 def test_issues_come_worst_first_and_their_fingerprints_are_of_the_place_alone() -> None:
@@ -240,7 +240,7 @@ def test_a_suite_fails_exactly_where_the_exit_code_is_not_0(name: str) -> None:
         (suite,) = junit(name, fail_on=fail_on)
         bad = int(suite.get("failures", "0")) + int(suite.get("errors", "0"))
         # A check that broke is an error to look at, although the others prove the result.
-        assert (bad > 0) == (REPORTS[name].exit_code(fail_on) != 0 or name == "broke"), fail_on
+        assert (bad > 0) == (REPORTS[name].exit_code_for(fail_on) != 0 or name == "broke"), fail_on
         assert list(suite.iter("testcase"))
 
 

@@ -40,7 +40,7 @@ def render_markdown(
     All that comes from models is escaped, so that no name makes a link, an image, a mention or HTML.
     """
     issues = [issues_of(report) for report in reports]
-    failed = [not report.exit_code(fail_on) for report in reports].count(False) + len(errors)
+    failed = [not report.exit_code_for(fail_on) for report in reports].count(False) + len(errors)
     count = len(reports) + len(errors)
     outcome = f"{failed} of {count} models fail" if failed else f"{count} models pass"
     if count == 1:
@@ -73,7 +73,7 @@ def _row(report: Report, fail_on: Severity | None) -> tuple[str, ...]:
     summary = report.summary
     counts = [str(summary.severities[name]) for name in SEVERITIES]
     return (
-        "❌" if report.exit_code(fail_on) else "✅",
+        "❌" if report.exit_code_for(fail_on) else "✅",
         code(report.path),
         safe(_outcome(report)),
         *counts,
@@ -88,7 +88,7 @@ def _outcome(report: Report) -> str:
 
 
 def _model(report: Report, issues: Sequence[Issue], fail_on: Severity | None) -> Iterator[str]:
-    sign = "❌" if report.exit_code(fail_on) else "✅"
+    sign = "❌" if report.exit_code_for(fail_on) else "✅"
     yield f"### {sign} {code(report.path)}: {safe(_outcome(report))}"
     yield ""
     facts = list(_facts(report))

@@ -47,7 +47,7 @@ def render_sarif(
     rules = list(dict.fromkeys(issue.code for issue in results))
     invocation = {
         "executionSuccessful": not faults,
-        "exitCode": max([2 * bool(errors), *(report.exit_code(fail_on) for report in reports)]),
+        "exitCode": max([2 * bool(errors), *(report.exit_code_for(fail_on) for report in reports)]),
         "toolExecutionNotifications": [
             *(_notification(issue) for issue in faults),
             *({"level": "warning", "message": {"text": escaped(text)}} for text in warnings),
@@ -141,7 +141,7 @@ def _model(report: Report, fail_on: Severity | None) -> dict[str, Any]:
         "path": escaped(report.path),
         "command": report.command,
         "target": report.target,
-        "exitCode": report.exit_code(fail_on),
+        "exitCode": report.exit_code_for(fail_on),
         "fixed": len(report.applied),
         "output": escaped(report.output),
         "checks": checks,

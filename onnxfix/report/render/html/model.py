@@ -18,5 +18,5 @@ def model_section(report: Report, number: int, severity: Severity | None) -> Htm
         tag("h1", report.path),
         tag("ul", findings),
         id=f"model-{number}",
-        data_exit=report.exit_code(severity),
+        data_exit=report.exit_code_for(severity),
     )

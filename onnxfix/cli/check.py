@@ -41,7 +41,7 @@ from onnxfix.cli.options import (
     Verbose,
 )
 from onnxfix.cli.outcomes import Printing, queued, run
-from onnxfix.cli.reports import destinations, refuse_unknown_kinds
+from onnxfix.cli.reports import destinations, draws, refuse_unknown_kinds
 from onnxfix.cli.values import Profile, listed, profile_of, trt_options
 from onnxfix.errors import UsageError
 
@@ -94,9 +94,11 @@ def check(
         from onnxfix.options import Rules, RunOptions  # lazy: start-up
 
         refuse_unknown(select, ignore, target)
+        reports = destinations(report)
         options = RunOptions(
             rules=Rules(listed(select), listed(ignore), target),
             memory_mb=memory_limit,
+            pictures=draws(reports),
             inputs_help=inputs_help,
         )
         profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
@@ -110,7 +112,6 @@ def check(
         queue = queued(models, "check", options, resume=resume, journal=journal)
         from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
 
-        reports = destinations(report)
         refuse_conflicts(queue.tasks, options, reports, queue.journal)
         refuse_unknown_kinds(reports)
         if options.trt is not None:

@@ -29,6 +29,11 @@ def destinations(texts: Sequence[str] | None) -> tuple[Destination, ...]:
     )
 
 
+def draws(reports: Sequence[Destination]) -> bool:
+    """Whether a report shows pictures, which are gathered for such reports only."""
+    return any(one.kind is Kind.html for one in reports)
+
+
 def refuse_unknown_kinds(reports: Sequence[Destination], known: Sequence[Kind] = tuple(Kind)) -> None:
     """Refuse files whose names do not say what to write, and kinds that the command does not write.
 

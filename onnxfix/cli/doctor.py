@@ -5,19 +5,19 @@ from __future__ import annotations
 import typer
 
 from onnxfix.cli.guard import guarded
-from onnxfix.cli.options import Format, FormatOption
+from onnxfix.cli.options import PlainFormat, PlainFormatOption
 from onnxfix.report.render.stream import output as standard_output
 
 
-def doctor(format: FormatOption = Format.text) -> None:
+def doctor(format: PlainFormatOption = PlainFormat.text) -> None:
     """Show which checks this machine can run, why others cannot run, and how to enable them."""
     with guarded(format):
-        from onnxfix.doctor import examine  # lazy: start-up
-        from onnxfix.report.render.doctor import diagnosis_json, show_diagnosis  # lazy: start-up
+        from onnxfix.examination import examine  # lazy: start-up
+        from onnxfix.report.render.doctor import examination_json, show_examination  # lazy: start-up
 
         found = examine()
-        if format is Format.json:
-            standard_output().write(diagnosis_json(found) + "\n")
+        if format is PlainFormat.json:
+            standard_output().write(examination_json(found) + "\n")
         else:
-            show_diagnosis(found)
-        raise typer.Exit(found.exit_code())
+            show_examination(found)
+        raise typer.Exit(found.exit_code)

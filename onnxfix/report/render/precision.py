@@ -49,7 +49,12 @@ def reason_of(kept: Kept) -> str:
 def precision_json(found: Lowering) -> str:
     """One document: the fields of ``Lowering``, ``share`` and ``exit_code``; each kept node has ``node``, ``op_type``,
     ``output`` and ``reason``. In ASCII."""
-    document = _plain(dataclasses.asdict(found))
+    return json.dumps(precision_data(found), indent=2, allow_nan=False)
+
+
+def precision_data(found: Lowering) -> dict[str, Any]:
+    """The same as dicts, lists, strings, numbers and None."""
+    document: dict[str, Any] = _plain(dataclasses.asdict(found))
     for row, one in zip(document["kept"], found.kept, strict=True):
         del row["place"]
         place = one.place
@@ -63,7 +68,7 @@ def precision_json(found: Lowering) -> str:
         {"name": name, "status": status, "reason": reason} for name, status, reason in found.checks
     ]
     document.update(share=found.share, exit_code=found.exit_code)
-    return json.dumps(document, indent=2, allow_nan=False)
+    return document
 
 
 def _plain(value: Any) -> Any:
@@ -83,7 +88,7 @@ def show_precision(found: Lowering, *, quiet: bool = False, verbose: bool = Fals
 def precision_lines(found: Lowering, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
     """The outcome, errors by output, checks, and the nodes in float32 with the reason."""
     yield line(
-        printable(f"{found.path}: {_outcome(found)}"), style="bold" if not found.exit_code else "bold red"
+        printable(f"{found.path}: {outcome(found)}"), style="bold" if not found.exit_code else "bold red"
     )
     if quiet:
         return
@@ -128,7 +133,8 @@ def _figures(kept: Kept) -> str:
     return f" ({kept.place.op_type}){own}{effect}{seen}"
 
 
-def _outcome(found: Lowering) -> str:
+def outcome(found: Lowering) -> str:
+    """The outcome in one sentence."""
     name = _NAMES[found.to]
     if found.status == "written":
         return f"{name} within the budget → {found.output}: {found.reason}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from onnxfix.reduction.records import Reduction
 from onnxfix.report.render.lines import Line, line, print_lines
@@ -28,8 +29,12 @@ _FILES = {
 
 def reduction_json(found: Reduction) -> str:
     """One document: the fields of ``Reduction`` and the exit code. In ASCII."""
-    document = {**dataclasses.asdict(found), "exit_code": found.exit_code}
-    return json.dumps(document, indent=2, allow_nan=False)
+    return json.dumps(reduction_data(found), indent=2, allow_nan=False)
+
+
+def reduction_data(found: Reduction) -> dict[str, Any]:
+    """The fields of ``Reduction`` and the exit code, as dicts, lists, strings and numbers."""
+    return {**dataclasses.asdict(found), "exit_code": found.exit_code}
 
 
 def show_reduction(found: Reduction) -> None:
@@ -45,7 +50,7 @@ def reduction_lines(found: Reduction) -> Iterator[Line]:
     if found.status == "unknown":
         yield line(printable(f"{found.path}: {found.check} could not be run: {found.reason}"), style="yellow")
         return
-    yield line(printable(f"{found.path}: {_size(found)}"), style="bold")
+    yield line(printable(f"{found.path}: {size(found)}"), style="bold")
     if found.failure is not None:
         yield line(printable(f"  fails   {found.failure.text}"), style="red")
     if not found.complete:
@@ -55,7 +60,8 @@ def reduction_lines(found: Reduction) -> Iterator[Line]:
     yield line(printable(f"  folder  {found.folder}: {found.command}"))
 
 
-def _size(found: Reduction) -> str:
+def size(found: Reduction) -> str:
+    """How small the model became, in one phrase."""
     names = ", ".join(found.operators[:_SHOWN]) + ", ..." * (len(found.operators) > _SHOWN)
     plural = "s" * (found.nodes_after != 1)
     what = f"{found.nodes_after} node{plural} of {found.nodes_before} still fail{'s' * (not plural)}"

@@ -22,6 +22,7 @@ from onnxfix.cli.options import (
     TrtPackage,
     Verbose,
 )
+from onnxfix.cli.outcomes import draws
 from onnxfix.cli.values import trt_options
 from onnxfix.interrupts import exit_code, finish
 from onnxfix.report.render.stream import complain
@@ -133,5 +134,6 @@ def diagnose(
         if keep_fp32 is not None:
             atomic.put(keep_fp32, keep_text(found.keep_fp32).encode())
         if report is not None:
-            atomic.put(report, diagnosis_json(found).encode() + b"\n")
+            text = found.to_html() if draws(report) else f"{diagnosis_json(found)}\n"
+            atomic.put(report, text.encode())
         raise typer.Exit(exit_code() if found.interrupted else found.exit_code)

@@ -33,6 +33,26 @@ def bars(items: Sequence[tuple[str, float]], label: str, *, kinds: Sequence[str]
     return _svg(width, height, label, parts)
 
 
+def pair_bars(items: Sequence[tuple[str, float, float]], label: str) -> Html:
+    """Two bars for each of ``(name, one, other)``, side by side, to one scale."""
+    most = max((max(one, other) for _, one, other in items), default=0.0) or 1.0
+    width, height = len(items) * (_BAR + 6) + 30, _ROOM + 46
+    parts = [tag("path", d=f"M6 {_ROOM + 20}H{width - 6}", class_="axis")]
+    for index, (name, *values) in enumerate(items):
+        x = 9 + index * (_BAR + 6)
+        for side, (value, kind) in enumerate(zip(values, ("was", "bar"), strict=True)):
+            tall = max(_ROOM * value / most, 1.5 if value else 0.0)
+            hover = tag(
+                "title", f"from {name}: {value:,.0f} {'on the other side' if side else 'in the truth'}"
+            )
+            left, y = x + side * _BAR // 2, f"{_ROOM + 20 - tall:.1f}"
+            bar = tag("rect", hover, x=left, y=y, width=_BAR // 2, height=f"{tall:.1f}", class_=kind)
+            parts.append(bar)
+        if index % 2 == 0:
+            parts.append(tag("text", name, x=x, y=_ROOM + 36, class_="tick start"))
+    return _svg(width, height, label, parts)
+
+
 def _short(value: float) -> str:
     """A count in five characters."""
     if not value:
@@ -75,8 +95,8 @@ def depth_chart(
         marked: numbers of the nodes that are to blame.
         label: what it shows, for those who do not see it.
     """
-    width, height, left, top = 920, 300, 62, 16
-    room = height - top - 40
+    width, height, left, top = 1060, 330, 62, 30
+    room = height - top - 58
     values = [one for point in points for one in point[1:3] if one and math.isfinite(one)]
     low = math.floor(math.log10(max(min(values, default=1e-7), _SMALLEST)))
     high = max(math.ceil(math.log10(max(max(values, default=1.0), _SMALLEST))), low + 1)
@@ -86,9 +106,10 @@ def depth_chart(
 
     def y(value: float) -> float:
         if not value:
-            return top + room + 8.0
-        where = math.log10(min(max(value, 10.0**low), 10.0**high)) if math.isfinite(value) else high
-        return top + room * (high - where) / (high - low)
+            return top + room + 18.0
+        if not math.isfinite(value):
+            return top - 18.0
+        return top + room * (high - math.log10(min(max(value, 10.0**low), 10.0**high))) / (high - low)
 
     parts: list[Html] = []
     for exponent in range(low, high + 1, max(1, (high - low) // 6)):
@@ -96,12 +117,15 @@ def depth_chart(
         parts.append(
             tag("text", power(exponent), x=left - 8, y=f"{y(10.0**exponent) + 4:.1f}", class_="tick end")
         )
-    parts.append(tag("text", "0", x=left - 8, y=f"{y(0) + 4:.1f}", class_="tick end"))
+    endless = any(one is not None and not math.isfinite(one) for point in points for one in point[1:3])
+    for sign, value in (("0", 0.0), *((("∞", math.inf),) if endless else ())):
+        parts.append(tag("path", d=f"M{left} {y(value):.1f}H{width - 14}", class_="grid apart"))
+        parts.append(tag("text", sign, x=left - 8, y=f"{y(value) + 4:.1f}", class_="tick end"))
     for number_of in marked:
-        parts.append(tag("path", d=f"M{x(number_of):.1f} {top}V{top + room + 8}", class_="blame"))
+        parts.append(tag("path", d=f"M{x(number_of):.1f} {top - 18}V{top + room + 18}", class_="blame"))
     line = [f"{x(n):.1f} {y(out):.1f}" for n, _, out, _ in points if out is not None]
     if len(line) > 1:
-        parts.append(tag("path", d=f"M{'L'.join(line)}", class_="whole"))
+        parts.append(tag("path", d=Html(f"M{'L'.join(line)}"), class_="whole"))
     for n, own, out, name in points:
         for value, kind in ((out, "whole"), (own, "own")):
             if value is not None:

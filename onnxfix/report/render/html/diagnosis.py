@@ -12,7 +12,7 @@ from onnxfix.report.render.diagnosis import (
     facts_of,
     figures_of,
     node_name,
-    outcome_of,
+    outcome,
     own_of,
     where_of,
 )
@@ -58,7 +58,7 @@ def render_diagnosis_html(found: Diagnosis) -> str:
 
 
 def _hero(found: Diagnosis) -> Html:
-    words, _ = outcome_of(found)
+    words = outcome(found)
     head, _, rest = words.partition(": ")
     return tag(
         "div",

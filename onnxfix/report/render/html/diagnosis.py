@@ -16,7 +16,8 @@ from onnxfix.report.render.diagnosis import (
     own_of,
     where_of,
 )
-from onnxfix.report.render.html.charts import depth_chart, pair_bars
+from onnxfix.report.render.html.charts import pair_bars
+from onnxfix.report.render.html.depth import depth_chart
 from onnxfix.report.render.html.environment import versions
 from onnxfix.report.render.html.markup import Content, Html, tag
 from onnxfix.report.render.html.outputs import error_chart
@@ -108,7 +109,8 @@ def _depths(found: Diagnosis) -> Content:
     blamed = {one.error.place.output for one in found.culprits}
     marked = [one.number for one in found.depths if one.output in blamed]
     points = [
-        (one.number, one.own_error, one.output_error, f"{one.op_type} {one.output}") for one in found.depths
+        Point(one.number, one.own_error, one.output_error, f"{one.op_type} {one.output}")
+        for one in found.depths
     ]
     words = f"Errors along {many(found.nodes, 'node')}, as shares of each tensor's scale"
     legend = tag(

@@ -17,7 +17,7 @@ from onnxfix.report.render.diagnosis import (
     where_of,
 )
 from onnxfix.report.render.html.charts import pair_bars
-from onnxfix.report.render.html.depth import depth_chart
+from onnxfix.report.render.html.depth import Point, depth_chart
 from onnxfix.report.render.html.environment import versions
 from onnxfix.report.render.html.markup import Content, Html, tag
 from onnxfix.report.render.html.outputs import error_chart

@@ -96,10 +96,10 @@ def note_counts(findings: Sequence[Finding]) -> Iterator[Line]:
     """One line that counts the notes by rule: ``notes  BRC001 ×41  GRA011 ×11  (-v lists them)``."""
     counts = Counter(item.code for item in findings if item.severity == "info")
     if counts:
-        yield labeled("notes", *_counts(counts.most_common()), (_LISTED, "dim"), style=STYLES["info"])
+        yield labeled("notes", *code_counts(counts.most_common()), (_LISTED, "dim"), style=STYLES["info"])
 
 
-def _counts(counts: Iterable[tuple[str, int]]) -> Iterator[str]:
+def code_counts(counts: Iterable[tuple[str, int]]) -> Iterator[str]:
     """``BRC001 ×41  GRA011 ×11``: no line is broken between a code and its number."""
     for number, (code, count) in enumerate(counts):
         yield f"{'  ' if number else ''}{printable(code)}{GLUE}×{count:,}"
@@ -135,7 +135,7 @@ def _fix_counts(notes: Sequence[AppliedFix], begun: bool) -> Iterator[Line]:
     counts = Counter(item.code for item in notes).most_common()
     if counts:
         levels = [_level([item for item in notes if item.code == code]) for code, _ in counts]
-        words = [f"{text}{level}" for text, level in zip(_counts(counts), levels, strict=True)]
+        words = [f"{text}{level}" for text, level in zip(code_counts(counts), levels, strict=True)]
         yield labeled("" if begun else "fixed", *words, (_LISTED, "dim"), style="bold green")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from onnxfix.report.render.accepted import accepted_lines, accepted_words
 from onnxfix.report.render.builds import build_lines
 from onnxfix.report.render.changes import change_lines
 from onnxfix.report.render.findings import (
@@ -70,6 +71,7 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
     else:
         yield from note_counts(report.findings)
     yield from left_lines(report)
+    yield from accepted_lines(report.suppressed, report.vanished, verbose)
     for note in report.notes:
         yield labeled("note", note, style="")
 
@@ -118,9 +120,9 @@ def _headline(report: Report, summary: Summary, quiet: bool) -> Line:
 
 
 def _counts(report: Report, summary: Summary, quiet: bool) -> str:
-    found = severity_words(summary.severities)
+    found, accepted = severity_words(summary.severities), accepted_words(report.suppressed)
     if report.command != "apply":
-        return found or "no findings"
+        return ", ".join(filter(None, (found or "no findings", accepted)))
     dropped = sum(step.status == "dropped" for step in report.steps)
     *some, last = found.split(", ")
     found = " and ".join(filter(None, (", ".join(some), last)))
@@ -130,6 +132,7 @@ def _counts(report: Report, summary: Summary, quiet: bool) -> str:
         f"{len(report.withdrawn)} withdrawn" if report.withdrawn else "",
         f"{dropped} dropped" if dropped else "",
         f"{found or '0'} left" if passed else "",
+        accepted,
     ]
     if quiet and passed and summary.compute is not None and summary.compute.changed:
         parts.append(f"{summary.compute.before:,} → {summary.compute.after:,} compute nodes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from onnxfix.report.render.accepted import accepted_words
 from onnxfix.report.render.findings import severity_words
 from onnxfix.report.render.lines import Line, line
 from onnxfix.report.render.numbers import counted
@@ -38,6 +39,9 @@ def _counts(reports: Sequence[Report], errors: Sequence[tuple[str, str]], crashe
         severities.update(item.severity for item in report.findings)
     left = " left" if any(report.command == "apply" for report in reports) else ""
     yield f"{severity_words(severities) or 'no findings'}{left}"
+    accepted = accepted_words([one for report in reports for one in report.suppressed])
+    if accepted:
+        yield accepted
     won = sum(report.won for report in reports)
     if won:
         yield f"{won} that TensorRT refused and now accepts"

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from onnxfix.report.render.accepted import accepted_lines, accepted_words
 from onnxfix.report.render.builds import build_lines
 from onnxfix.report.render.changes import change_lines
 from onnxfix.report.render.findings import (
@@ -34,7 +35,7 @@ from onnxfix.report.render.proof import (
 from onnxfix.report.render.stopped import stopped_lines
 from onnxfix.report.render.stream import printable
 from onnxfix.report.report import Report, StepDone
-from onnxfix.report.summary import Summary
+from onnxfix.report.summary import SEVERITIES, Summary
 
 __all__ = ["render_report", "render_summary"]
 
@@ -70,6 +71,7 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
     else:
         yield from note_counts(report.findings)
     yield from left_lines(report)
+    yield from accepted_lines(report.suppressed, report.vanished, verbose)
     for note in report.notes:
         yield labeled("note", note, style="")
 
@@ -104,7 +106,7 @@ def _headline(report: Report, summary: Summary, quiet: bool) -> Line:
     if report.headline:
         told.append(report.headline)
     if report.command != "verify":
-        told.append(_counts(report, summary, quiet))
+        told.append((_counts(report, summary, quiet), _style(summary)))
     parts = [part for one in told for part in ("; ", one)][1:]
     if report.reused:
         parts.insert(0, "unchanged, skipped: ")
@@ -118,9 +120,9 @@ def _headline(report: Report, summary: Summary, quiet: bool) -> Line:
 
 
 def _counts(report: Report, summary: Summary, quiet: bool) -> str:
-    found = severity_words(summary.severities)
+    found, accepted = severity_words(summary.severities), accepted_words(report.suppressed)
     if report.command != "apply":
-        return found or "no findings"
+        return ", ".join(filter(None, (found or "no findings", accepted)))
     dropped = sum(step.status == "dropped" for step in report.steps)
     *some, last = found.split(", ")
     found = " and ".join(filter(None, (", ".join(some), last)))
@@ -130,10 +132,17 @@ def _counts(report: Report, summary: Summary, quiet: bool) -> str:
         f"{len(report.withdrawn)} withdrawn" if report.withdrawn else "",
         f"{dropped} dropped" if dropped else "",
         f"{found or '0'} left" if passed else "",
+        accepted,
     ]
     if quiet and passed and summary.compute is not None and summary.compute.changed:
         parts.append(f"{summary.compute.before:,} → {summary.compute.after:,} compute nodes")
     return ", ".join(filter(None, parts))
+
+
+def _style(summary: Summary) -> str:
+    """The color of the worst that is left."""
+    worst = next((name for name in SEVERITIES if summary.severities[name]), "")
+    return {"error": "red", "warning": "yellow"}.get(worst, "")
 
 
 def _before(report: Report) -> Iterator[Line]:

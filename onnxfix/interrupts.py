@@ -6,6 +6,16 @@ import signal
 import sys
 from typing import Any, NoReturn
 
+INTERRUPTED = 128 + 2
+"""The exit code of a run that Ctrl-C ended, as shells report it; the number of SIGINT is 2 everywhere."""
+_TERMINATED = 128 + 15
+_last = INTERRUPTED
+
+
+def exit_code() -> int:
+    """The exit code for the interrupt that is being handled: 130 for Ctrl-C, 143 for SIGTERM."""
+    return _last
+
 
 def listen() -> None:
     """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does. Call it in the main thread.
@@ -13,7 +23,9 @@ def listen() -> None:
     Python drops an exception raised in a destructor or a weak reference's callback, of which there are many when a
     large model is freed: such an interrupt is raised again.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    global _last
+    _last = INTERRUPTED
+    signal.signal(signal.SIGTERM, _terminate)
     before = sys.unraisablehook
     if getattr(before, "__name__", "") == "again":
         return  # a second command in one process
@@ -42,6 +54,12 @@ def finish() -> None:
 def _drop(dropped: Any) -> None:
     if not isinstance(dropped.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(dropped)
+
+
+def _terminate(*_: object) -> NoReturn:
+    global _last
+    _last = _TERMINATED
+    raise KeyboardInterrupt
 
 
 def _interrupt(*_: object) -> NoReturn:

@@ -24,7 +24,7 @@ from support.patience import PATIENCE
 # A module imports from earlier lines and from its own package only; modules on one line know nothing
 # of each other.
 LAYERS = [
-    ["_version", "errors", "dtypes", "garbage", "interrupts", "place", "walk"],
+    ["_version", "errors", "dtypes", "garbage", "interrupts", "names", "place", "walk"],
     ["_child"],  # the sandbox's other side
     ["causes", "options"],
     ["sandbox"],  # know no graph, so that C++ calls that hang or crash may be guarded anywhere

@@ -199,6 +199,17 @@ def test_apply_without_proof_loads_no_backend(model: Path) -> None:
 COMPLETIONS = {"COMP_WORDS": "onnxfix ch", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "onnxfix ch"}
 
 
+def ending(words: str) -> dict[str, str]:
+    """What a shell sets to complete the end of ``onnxfix check m.onnx`` and these words."""
+    line = f"onnxfix check m.onnx {words}"
+    return {
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(line.count(" ")),
+        "_TYPER_COMPLETE_ARGS": line,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+
+
 @pytest.mark.parametrize(
     ("given", "environment", "said"),
     [
@@ -208,6 +219,8 @@ COMPLETIONS = {"COMP_WORDS": "onnxfix ch", "COMP_CWORD": "1", "_TYPER_COMPLETE_A
         (["apply", "--help"], {}, "--in-place"),
         ([], {"_ONNXFIX_COMPLETE": "complete_bash", **COMPLETIONS}, "check"),
         ([], {"_ONNXFIX_COMPLETE": "complete_zsh", **COMPLETIONS}, "check"),
+        ([], {"_ONNXFIX_COMPLETE": "complete_bash", **ending("--select CST,INT00")}, "CST,INT005"),
+        ([], {"_ONNXFIX_COMPLETE": "complete_fish", **ending("--target trt8")}, "TensorRT 8.6"),
         ([], {"_ONNXFIX_COMPLETE": "source_bash"}, "_onnxfix_completion"),
     ],
 )
@@ -259,8 +272,8 @@ def parsed(light: bool, given: list[str], program: typer.Typer = app) -> object:
     try:
         with command.make_context(name, rest) as ctx:
             return ctx.params
-    except Exception as error:
-        return type(error), getattr(error, "message", str(error))
+    except Exception as error:  # what is wrong with a value is said in our words
+        return type(error), str(getattr(error, "param", error))
 
 
 HERE = str(Path(__file__).parent)

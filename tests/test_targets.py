@@ -163,7 +163,7 @@ def test_types_of_tensors() -> None:
 def test_target_named() -> None:
     assert target_named(None) is DEFAULT
     assert target_named("rtx").package == "tensorrt-rtx"
-    with pytest.raises(UsageError, match="choose one of trt8"):
+    with pytest.raises(UsageError, match="choose from trt8"):
         target_named("trt9")
 
 

@@ -186,15 +186,11 @@ def summary(results: Mapping[str, dict[str, Any]]) -> Iterator[str]:
     """Lines that count: mis-imports, faults and controls."""
     kinds = {"mis-imports": "OPS", "faults in half precision": "fixtures/", "controls": f"{CONTROL}/"}
     for name, start in kinds.items():
-        some = {key: one for key, one in results.items() if key.startswith(start)}
-        differ = {key: one for key, one in some.items() if one["status"] in ("differ", "unexplained")}
-        first = sum(one["place"] == 1 for one in differ.values())
-        three = sum(0 < one["place"] <= judging.AMONG for one in differ.values())
-        named = (
-            f", the right one named first in {first}, among three in {three}"
-            if start != f"{CONTROL}/"
-            else ""
-        )
+        some = [one for key, one in results.items() if key.startswith(start)]
+        differ = [one for one in some if one["status"] in ("differ", "unexplained")]
+        places = [one["place"] for one in differ if "place" in one]
+        first, three = places.count(1), sum(0 < place <= judging.AMONG for place in places)
+        named = f", the right one named first in {first}, among three in {three}" if places else ""
         if some:
             yield f"{len(some)} {name}: {len(differ)} differ{named}"
 

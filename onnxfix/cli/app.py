@@ -1,13 +1,14 @@
 """The command line: parses, calls, prints, picks the exit code. No logic of its own; one module for each command.
 
 Exit codes: 0 nothing left at or above ``--fail-on``; 1 findings remain (or a fix was withdrawn); 2 usage error,
-unreadable model, internal error; 3 verification failed.
+unreadable model, internal error; 3 verification failed; 130 interrupted (143 by SIGTERM).
 """
 
 from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -19,6 +20,7 @@ from onnxfix.cli.check import check
 from onnxfix.cli.diagnose import diagnose
 from onnxfix.cli.doctor import doctor
 from onnxfix.cli.explain import explain
+from onnxfix.cli.help import Command, Group
 from onnxfix.cli.layers import layers
 from onnxfix.cli.lift import lift
 from onnxfix.cli.precision import precision
@@ -28,9 +30,10 @@ from onnxfix.cli.verify import verify
 
 app = typer.Typer(
     name="onnxfix",
+    cls=Group,
     help="Repair ONNX models for TensorRT, and prove that they still compute the same.",
     no_args_is_help=True,
-    rich_markup_mode=None,  # plain help: rich alone would double the start-up
+    rich_markup_mode=None,  # cli.help writes the help: rich alone would double the start-up
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -51,8 +54,15 @@ def root(
     """Repair ONNX models for TensorRT, and prove that they still compute the same."""
 
 
-for _command in (check, apply, verify, diagnose, reduce, precision, layers, lift, explain, rules, doctor):
-    app.command()(_command)
+_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Find and repair": (check, apply, verify),
+    "Find out why": (diagnose, reduce, layers, lift),
+    "Convert": (precision,),
+    "Look up": (explain, rules, doctor),
+}
+for _panel, _commands in _COMMANDS.items():
+    for _command in _commands:
+        app.command(cls=Command, rich_help_panel=_panel)(_command)
 
 
 def main() -> None:

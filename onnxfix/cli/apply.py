@@ -9,6 +9,10 @@ import typer
 
 from onnxfix.cli.guard import guarded, refuse_unknown
 from onnxfix.cli.options import (
+    CONSTANTS,
+    FIXES,
+    OUTPUT,
+    VERIFICATION,
     Benchmark,
     Capability,
     Fail,
@@ -45,14 +49,9 @@ from onnxfix.cli.options import (
     TimingCache,
     TrtPackage,
     Verbose,
-    listed,
-    merged,
-    pairs_of,
-    profile_of,
-    sizes_of,
-    trt_options,
 )
 from onnxfix.cli.outcomes import Printing, queued, run
+from onnxfix.cli.values import listed, merged, pairs_of, profile_of, sizes_of, trt_options
 from onnxfix.errors import UsageError
 
 
@@ -60,27 +59,47 @@ from onnxfix.errors import UsageError
 def apply(
     models: Models,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help="File to write (one model).", show_default=False)
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write (one model).",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     output_dir: Annotated[
         str | None,
         typer.Option(
             "--output-dir",
-            help="Output folder; file names are kept, and for a glob the folders below its root.",
+            metavar="FOLDER",
+            help="Output folder; file names are kept, and for a glob or a folder the folders below its root.",
             show_default=False,
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
-    in_place: Annotated[bool, typer.Option("--in-place", help="Overwrite the models.")] = False,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Overwrite the models.", rich_help_panel=OUTPUT)
+    ] = False,
     select: Select = None,
     ignore: Ignore = None,
     target: TargetName = None,
     numeric_fixes: Annotated[
         bool,
-        typer.Option("--numeric-fixes", help="Also apply fixes that preserve outputs within tolerance only."),
+        typer.Option(
+            "--numeric-fixes",
+            help="Also apply fixes that preserve outputs within tolerance only.",
+            rich_help_panel=FIXES,
+        ),
     ] = False,
     unsafe_fixes: Annotated[
         bool,
-        typer.Option("--unsafe-fixes", help="Also apply fixes that may change behavior or the interface."),
+        typer.Option(
+            "--unsafe-fixes",
+            help="Also apply fixes that may change behavior or the interface.",
+            rich_help_panel=FIXES,
+        ),
     ] = False,
     simplify: Annotated[
         bool,
@@ -88,15 +107,18 @@ def apply(
             "--simplify",
             help="Run onnxsim first; its result is dropped unless the interface is unchanged and the outputs agree "
             "within tolerance (it fuses, so bits may change).",
+            rich_help_panel=FIXES,
         ),
     ] = False,
     graphsurgeon: Annotated[
         list[Path] | None,
         typer.Option(
             "--graphsurgeon",
+            metavar="FILE",
             help="Then run a GraphSurgeon script that defines fix(graph), under the same condition; with "
             "--unsafe-fixes changes are reported instead. Repeatable.",
             show_default=False,
+            rich_help_panel=FIXES,
         ),
     ] = None,
     fix_dim: Annotated[
@@ -107,6 +129,7 @@ def apply(
             help="Fix a symbolic input dimension: batch=1, or INPUT.AXIS=1 for an unnamed one. The result is verified "
             "for that size only.",
             show_default=False,
+            rich_help_panel=CONSTANTS,
         ),
     ] = None,
     fix_input: Annotated[
@@ -117,19 +140,32 @@ def apply(
             help="Replace an input by a constant: a number (fills a tensor), true, false, [1,2,3], or @file.npy. The "
             "result is verified for that value only.",
             show_default=False,
+            rich_help_panel=CONSTANTS,
         ),
     ] = None,
     static: Annotated[
         bool,
         typer.Option(
-            "--static", help="Fix all dimensions to the sizes of the first of --inputs, or of --input-shapes."
+            "--static",
+            help="Fix all dimensions to the sizes of the first of --inputs, or of --input-shapes.",
+            rich_help_panel=CONSTANTS,
         ),
     ] = False,
     keep_inputs: Annotated[
-        bool, typer.Option("--keep-inputs", help="Keep the inputs that --fix-input replaced, unused.")
+        bool,
+        typer.Option(
+            "--keep-inputs",
+            help="Keep the inputs that --fix-input replaced, unused.",
+            rich_help_panel=CONSTANTS,
+        ),
     ] = False,
     no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Check the interface contract only.")
+        bool,
+        typer.Option(
+            "--no-verify",
+            help="Check the interface contract only; no values are compared.",
+            rich_help_panel=VERIFICATION,
+        ),
     ] = False,
     model_check: Annotated[bool, typer.Option("--model-check", hidden=True)] = False,
     require: Require = None,
@@ -162,7 +198,7 @@ def apply(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Fix models, prove the results, and write them (default: to MODEL.fixed.onnx)."""
+    """Repair models, prove that they still compute the same, and write them (default: to MODEL.fixed.onnx)."""
     with guarded(format):
         from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
         from onnxfix.options import (  # lazy: start-up

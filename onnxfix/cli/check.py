@@ -10,6 +10,8 @@ import typer
 
 from onnxfix.cli.guard import guarded, refuse_missing, refuse_unknown
 from onnxfix.cli.options import (
+    REPORT,
+    TENSORRT,
     Capability,
     Fail,
     FailOn,
@@ -27,7 +29,6 @@ from onnxfix.cli.options import (
     OptAlias,
     OptShapes,
     Package,
-    Profile,
     Quiet,
     RayAddress,
     ReportFile,
@@ -38,11 +39,9 @@ from onnxfix.cli.options import (
     TimingCache,
     TrtPackage,
     Verbose,
-    listed,
-    profile_of,
-    trt_options,
 )
 from onnxfix.cli.outcomes import Printing, queued, run
+from onnxfix.cli.values import Profile, listed, profile_of, trt_options
 from onnxfix.errors import UsageError
 
 
@@ -57,6 +56,7 @@ def check(
         typer.Option(
             "--trt",
             help="Also run TensorRT's parser and builder, and compare the imported network with the model.",
+            rich_help_panel=TENSORRT,
         ),
     ] = False,
     inputs_help: Annotated[
@@ -64,6 +64,7 @@ def check(
         typer.Option(
             "--inputs-help",
             help="Also show which input sizes and values each model accepts, with examples that were run.",
+            rich_help_panel=REPORT,
         ),
     ] = False,
     trt_package: TrtPackage = Package.auto,
@@ -87,7 +88,7 @@ def check(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """List the hazards in models. Reads only."""
+    """List what TensorRT would reject, misread or run badly. Models are only read."""
     with guarded(format):
         from onnxfix.options import Rules, RunOptions  # lazy: start-up
 

@@ -21,9 +21,9 @@ from onnxfix.cli.options import (
     Seed,
     TrtPackage,
     Verbose,
-    trt_options,
 )
-from onnxfix.interrupts import finish
+from onnxfix.cli.values import trt_options
+from onnxfix.interrupts import exit_code, finish
 from onnxfix.report.render.stream import complain
 from onnxfix.report.render.stream import output as standard_output
 
@@ -41,15 +41,20 @@ class Other(enum.StrEnum):
 
 # Long because: typer reads the options of a command from the parameters of its function.
 def diagnose(
-    model: Annotated[Path, typer.Argument(help="The model that is right.", show_default=False)],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="The model that is right.", show_default=False)
+    ],
     other: Annotated[
         Path | None,
-        typer.Argument(help="A second model that should compute the same.", show_default=False),
+        typer.Argument(
+            metavar="OTHER", help="A second model that should compute the same.", show_default=False
+        ),
     ] = None,
     against: Annotated[
         Other | None,
         typer.Option(
             "--against",
+            metavar="KIND",
             help="Compare MODEL with TensorRT's engine or network of it, with ONNX Runtime's CUDA provider or "
             "optimizations, or with half precision.",
             show_default=False,
@@ -61,13 +66,18 @@ def diagnose(
     timeout: Annotated[
         float | None,
         typer.Option(
-            "--timeout", help="Seconds after which to report what was found.", min=1, show_default=False
+            "--timeout",
+            metavar="SECONDS",
+            help="Seconds after which to report what was found.",
+            min=1,
+            show_default=False,
         ),
     ] = None,
     keep_fp32: Annotated[
         Path | None,
         typer.Option(
             "--keep-fp32",
+            metavar="FILE",
             help="File to write: the nodes that must stay in float32, as AutoCast and precision --keep take them.",
             show_default=False,
         ),
@@ -124,4 +134,4 @@ def diagnose(
             atomic.put(keep_fp32, keep_text(found.keep_fp32).encode())
         if report is not None:
             atomic.put(report, diagnosis_json(found).encode() + b"\n")
-        raise typer.Exit(found.exit_code)
+        raise typer.Exit(exit_code() if found.interrupted else found.exit_code)

@@ -10,7 +10,7 @@ from onnxfix.report.render.stream import output as standard_output
 
 
 def doctor(format: FormatOption = Format.text) -> None:
-    """Show which checks of the ladder this machine can run, why others cannot run, and how to enable them."""
+    """Show which checks this machine can run, why others cannot run, and how to enable them."""
     with guarded(format):
         from onnxfix.doctor import examine  # lazy: start-up
         from onnxfix.report.render.doctor import diagnosis_json, show_diagnosis  # lazy: start-up

@@ -6,10 +6,18 @@ from typing import Annotated
 
 import typer
 
+from onnxfix.cli import completion
 from onnxfix.cli.guard import guarded
 
 
-def explain(code: Annotated[str, typer.Argument(help="A rule's code or name.", show_default=False)]) -> None:
+def explain(
+    code: Annotated[
+        str,
+        typer.Argument(
+            metavar="RULE", help="A rule's code or name.", autocompletion=completion.rules, show_default=False
+        ),
+    ],
+) -> None:
     """Print a rule's page: what it finds, why that matters, how it is fixed, the evidence."""
     with guarded():
         from onnxfix.registry import registry  # lazy: start-up

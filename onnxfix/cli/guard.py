@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from onnxfix.cli.options import Format, Texts, listed
+from onnxfix.cli.options import Format
+from onnxfix.cli.values import Texts, listed
 from onnxfix.errors import UsageError, explained
-from onnxfix.interrupts import finish, listen
+from onnxfix.interrupts import exit_code, finish, listen
 from onnxfix.report.render.stream import complain
 from onnxfix.report.render.stream import output as standard_output
 
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def guarded(format: Format = Format.text) -> Iterator[None]:
-    """Print one line and exit with 2 for whatever ends a command early; with ``--format json``, a document too."""
+    """Print one line for whatever ends a command early, and exit with 2, or as an interrupted program does; with
+    ``--format json`` and unusable options, print a document too."""
+    code = 2
     try:
         listen()
         yield
     except KeyboardInterrupt:
         finish()
+        code = exit_code()
         complain("interrupted; nothing half-written was left behind")
     except typer.Exit:
         raise
@@ -39,7 +43,7 @@ def guarded(format: Format = Format.text) -> Iterator[None]:
             standard_output().write(render_json((), [("", message)]) + "\n")
     else:
         return
-    raise typer.Exit(2) from None
+    raise typer.Exit(code) from None
 
 
 def warn(warnings: Iterable[str]) -> None:

@@ -31,36 +31,46 @@ from onnxfix.cli.options import (
     TimingCache,
     TrtPackage,
     Verbose,
-    merged,
-    profile_of,
-    trt_options,
 )
+from onnxfix.cli.values import merged, profile_of, trt_options
 from onnxfix.report.render.stream import output as standard_output
 
 
 # Long because: typer reads the options of a command from the parameters of its function.
 def layers(
-    model: Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)],
     builds: Annotated[
         int,
-        typer.Option("--builds", min=1, help="Build this many engines, compare them, and keep the best one."),
+        typer.Option(
+            "--builds",
+            metavar="N",
+            min=1,
+            help="Build this many engines, compare them, and keep the best one.",
+        ),
     ] = 1,
     save_engine: Annotated[
         Path | None,
         typer.Option(
-            "--save-engine", help="Write the engine, or the best one, to this file.", show_default=False
+            "--save-engine",
+            metavar="FILE",
+            help="Write the engine, or the best one, to this file.",
+            show_default=False,
         ),
     ] = None,
     save_tactics: Annotated[
         Path | None,
         typer.Option(
-            "--save-tactics", help="Write the tactics that TensorRT chose to this file.", show_default=False
+            "--save-tactics",
+            metavar="FILE",
+            help="Write the tactics that TensorRT chose to this file.",
+            show_default=False,
         ),
     ] = None,
     load_tactics: Annotated[
         Path | None,
         typer.Option(
             "--load-tactics",
+            metavar="FILE",
             help="Build with the tactics of this file, which may be edited.",
             show_default=False,
         ),

@@ -8,16 +8,21 @@ from typing import Annotated
 import typer
 
 from onnxfix.cli.guard import collect_garbage, guarded, refuse_missing
-from onnxfix.cli.options import Format, FormatOption, Package, TrtPackage, trt_options
+from onnxfix.cli.options import Format, FormatOption, Package, TrtPackage
+from onnxfix.cli.values import trt_options
 from onnxfix.report.render.stream import output as standard_output
 
 
 def lift(
-    model: Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)],
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="File to write (default: MODEL.lifted.onnx).", show_default=False
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write (default: MODEL.lifted.onnx).",
+            show_default=False,
         ),
     ] = None,
     trt_package: TrtPackage = Package.auto,

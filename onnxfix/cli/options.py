@@ -1,27 +1,19 @@
-"""The options that commands share: how typer declares them, and what their values become.
+"""The options that commands share, as typer declares them; ``values`` makes records of what was given.
 
-An option that trtexec or Polygraphy spells another way has a hidden alias.
+An option that trtexec or Polygraphy spells another way has a hidden alias. ``rich_help_panel`` is the group of an
+option in the help (``cli.help``); without one, it is the command's own.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from onnxfix.errors import UsageError
-
-if TYPE_CHECKING:
-    from onnxfix.rule import Severity
-    from onnxfix.trt.records import TrtOptions
-
-Texts = Sequence[str] | None
-"""The values of an option that may be repeated; None where it was not given."""
-Pair = tuple[Texts, Texts]
-"""The values of an option, and those of its alias."""
+from onnxfix.cli import completion
+from onnxfix.names import DEFAULT_TARGET, RUNGS, TARGETS
 
 
 class Format(enum.StrEnum):
@@ -56,39 +48,94 @@ class FailOn(enum.StrEnum):
     never = "never"
 
 
+RULES = "Rules"
+FIXES = "Fixes"
+OUTPUT = "Output"
+CONSTANTS = "Constant shapes and inputs"
+VERIFICATION = "Verification"
+TENSORRT = "TensorRT"
+MODELS = "Several models"
+REPORT = "Report"
+
 Models = Annotated[
     list[str],
-    typer.Argument(help="ONNX files, URLs, or quoted globs such as 'models/**/*.onnx'.", show_default=False),
+    typer.Argument(
+        metavar="MODEL",
+        help="ONNX files, folders (every .onnx file in them), URLs, or quoted globs such as 'models/**/*.onnx'.",
+        show_default=False,
+    ),
 ]
 Select = Annotated[
     list[str] | None,
-    typer.Option("--select", help="Rules to run: codes, code prefixes, names, or ALL."),
+    typer.Option(
+        "--select",
+        metavar="RULES",
+        help="Rules to run: codes, beginnings of codes, names or ALL; several with commas.",
+        autocompletion=completion.rules,
+        rich_help_panel=RULES,
+    ),
 ]
-Ignore = Annotated[list[str] | None, typer.Option("--ignore", help="Rules to skip.")]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ignore",
+        metavar="RULES",
+        help="Rules to skip.",
+        autocompletion=completion.rules,
+        rich_help_panel=RULES,
+    ),
+]
 TargetName = Annotated[
     str | None,
-    typer.Option("--target", help="trt8.4, trt8.6, trt10, trt11 (default) or rtx.", show_default=False),
+    typer.Option(
+        "--target",
+        metavar="TARGET",
+        help=f"TensorRT to deploy to: {', '.join(TARGETS)}, or a version such as 10.3 (default: {DEFAULT_TARGET}).",
+        show_default=False,
+        autocompletion=completion.targets,
+        rich_help_panel=RULES,
+    ),
 ]
 Fail = Annotated[
-    FailOn, typer.Option("--fail-on", help="Lowest severity of a remaining finding that fails the run.")
+    FailOn,
+    typer.Option(
+        "--fail-on",
+        metavar="SEVERITY",
+        help="Lowest severity of a remaining finding that makes the exit code 1.",
+        rich_help_panel=REPORT,
+    ),
 ]
-FormatOption = Annotated[Format, typer.Option("--format", help="Format of standard output.")]
+FormatOption = Annotated[
+    Format,
+    typer.Option("--format", metavar="FORMAT", help="Format of standard output.", rich_help_panel=REPORT),
+]
 ListFormatOption = Annotated[
     ListFormat,
     typer.Option(
-        "--format", help="markdown is the table of the docs, with severities by target and evidence."
+        "--format",
+        metavar="FORMAT",
+        help="Format of the list; markdown is the table of the docs, with severities by target and evidence.",
+        rich_help_panel=REPORT,
     ),
 ]
 ReportFile = Annotated[
     Path | None,
-    typer.Option("--report", help="Also write the report as JSON to this file.", show_default=False),
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Also write the report as JSON to this file.",
+        show_default=False,
+        rich_help_panel=REPORT,
+    ),
 ]
 Jobs = Annotated[
     str,
     typer.Option(
         "--jobs",
         "-j",
+        metavar="N",
         help="Models to process in parallel, sharing cores and memory; 0 or auto: one per core.",
+        rich_help_panel=MODELS,
     ),
 ]
 RayAddress = Annotated[
@@ -99,6 +146,7 @@ RayAddress = Annotated[
         help="Run on a Ray cluster: auto (the running one, or RAY_ADDRESS), HOST:PORT, or local to start one on this "
         "machine.",
         show_default=False,
+        rich_help_panel=MODELS,
     ),
 ]
 Resume = Annotated[
@@ -107,39 +155,72 @@ Resume = Annotated[
         "--resume",
         help="Skip unchanged models that a previous run finished with the same options, rules and versions; the "
         "journal records them.",
+        rich_help_panel=MODELS,
     ),
 ]
 JournalFile = Annotated[
     Path | None,
     typer.Option(
         "--journal",
+        metavar="FILE",
         help="Journal file (default with --resume: .onnxfix-journal.jsonl in --output-dir).",
         show_default=False,
+        rich_help_panel=MODELS,
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the outcome of each model.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every finding and measurement.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print only the outcome of each model.", rich_help_panel=REPORT)
+]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="Print every finding and measurement.", rich_help_panel=REPORT),
+]
 Require = Annotated[
-    list[str] | None, typer.Option("--require", help="Checks that must pass, such as ort-cpu.")
+    list[str] | None,
+    typer.Option(
+        "--require",
+        metavar="CHECKS",
+        help="Checks that must pass, such as ort-cpu; several with commas.",
+        autocompletion=completion.rungs,
+        rich_help_panel=VERIFICATION,
+    ),
 ]
 Rungs = Annotated[
     list[str] | None,
-    typer.Option("--rungs", help="Checks to run (default: all available)."),
+    typer.Option(
+        "--rungs",
+        metavar="CHECKS",
+        help=f"Checks to run: {', '.join(RUNGS)} (default: all available).",
+        autocompletion=completion.rungs,
+        rich_help_panel=VERIFICATION,
+    ),
 ]
 Inputs = Annotated[
     Path | None,
     typer.Option(
         "--inputs",
-        help="Input data for verification: .npz, a folder of .npy files, or Polygraphy JSON.",
+        metavar="FILE",
+        help="Input data for verification: .npz, a folder of .npy files, or Polygraphy JSON (default: random).",
         show_default=False,
+        rich_help_panel=VERIFICATION,
     ),
 ]
 InputShapes = Annotated[
     list[str] | None,
-    typer.Option("--input-shapes", help="Input shapes for verification: x:[1,3], x:1,3 or x:1x3."),
+    typer.Option(
+        "--input-shapes",
+        metavar="SHAPES",
+        help="Input shapes for verification, such as x:1x3x224x224, x:[1,3] or x:1,3.",
+        rich_help_panel=VERIFICATION,
+    ),
 ]
 ShapesAlias = Annotated[list[str] | None, typer.Option("--input-shape", "--shapes", hidden=True)]
-Seed = Annotated[int, typer.Option("--seed", help="Random seed of generated inputs.")]
+Seed = Annotated[
+    int,
+    typer.Option(
+        "--seed", metavar="N", help="Random seed of generated inputs.", rich_help_panel=VERIFICATION
+    ),
+]
 MemoryLimit = Annotated[
     int | None,
     typer.Option(
@@ -149,142 +230,75 @@ MemoryLimit = Annotated[
         help="Memory limit in MiB for ONNX Runtime and for TensorRT, each in its own process (default: three quarters "
         "of what is available).",
         show_default=False,
+        rich_help_panel=VERIFICATION,
     ),
 ]
 TrtPackage = Annotated[
     Package,
-    typer.Option("--trt-package", help="TensorRT package to use; auto prefers one that supports the GPU."),
+    typer.Option(
+        "--trt-package",
+        metavar="PACKAGE",
+        help="TensorRT package to use; auto prefers one that supports the GPU.",
+        rich_help_panel=TENSORRT,
+    ),
 ]
 Capability = Annotated[
     str | None,
     typer.Option(
         "--compute-capability",
+        metavar="X.Y",
         help="Compute capability to build for, such as 8.9 (default: this machine's GPU, else 8.9).",
         show_default=False,
+        rich_help_panel=TENSORRT,
     ),
 ]
-_PROFILE = "of TensorRT's optimization profile: x:1x3 (default: derived from the model)."
-MinShapes = Annotated[list[str] | None, typer.Option("--trt-min-shapes", help=f"Minimum shapes {_PROFILE}")]
-OptShapes = Annotated[list[str] | None, typer.Option("--trt-opt-shapes", help=f"Optimum shapes {_PROFILE}")]
-MaxShapes = Annotated[list[str] | None, typer.Option("--trt-max-shapes", help=f"Maximum shapes {_PROFILE}")]
+
+
+def _profile(option: str, bound: str) -> Any:
+    """The option for one of the shapes of the optimization profile."""
+    return typer.Option(
+        option,
+        metavar="SHAPES",
+        help=f"{bound} shapes of the optimization profile, such as x:1x3 (default: derived from the model).",
+        rich_help_panel=TENSORRT,
+    )
+
+
+MinShapes = Annotated[list[str] | None, _profile("--trt-min-shapes", "Minimum")]
+OptShapes = Annotated[list[str] | None, _profile("--trt-opt-shapes", "Optimum")]
+MaxShapes = Annotated[list[str] | None, _profile("--trt-max-shapes", "Maximum")]
 MinAlias = Annotated[list[str] | None, typer.Option("--minShapes", hidden=True)]
 OptAlias = Annotated[list[str] | None, typer.Option("--optShapes", hidden=True)]
 MaxAlias = Annotated[list[str] | None, typer.Option("--maxShapes", hidden=True)]
-Tf32 = Annotated[bool, typer.Option("--tf32", help="Allow TensorRT to use TF32 for float32.")]
+Tf32 = Annotated[
+    bool, typer.Option("--tf32", help="Allow TensorRT to use TF32 for float32.", rich_help_panel=TENSORRT)
+]
 Benchmark = Annotated[
     bool,
     typer.Option(
-        "--benchmark", help="Also measure latency of the original and the fixed engine (check trt-gpu)."
+        "--benchmark",
+        help="Also measure latency of the original and the fixed engine (check trt-gpu).",
+        rich_help_panel=TENSORRT,
     ),
 ]
 SaveEngine = Annotated[
     Path | None,
     typer.Option(
-        "--save-engine", help="Write the engine of the fixed model to this file.", show_default=False
+        "--save-engine",
+        metavar="FILE",
+        help="Write the engine of the fixed model to this file.",
+        show_default=False,
+        rich_help_panel=TENSORRT,
     ),
 ]
 TimingCache = Annotated[
     Path | None,
-    typer.Option("--timing-cache", help="TensorRT timing cache to read and write.", show_default=False),
+    typer.Option(
+        "--timing-cache",
+        metavar="FILE",
+        help="TensorRT timing cache to read and write.",
+        show_default=False,
+        rich_help_panel=TENSORRT,
+    ),
 ]
 TimingAlias = Annotated[Path | None, typer.Option("--timingCacheFile", hidden=True)]
-
-
-def listed(values: Texts) -> tuple[str, ...] | None:
-    """``--select A,B --select C`` as three names; None where the option was not given."""
-    if not values:
-        return None
-    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
-
-
-def merged(values: Texts, aliased: Texts) -> tuple[str, ...]:
-    """The values of an option and of its alias."""
-    return (*(values or ()), *(aliased or ()))
-
-
-def profile_of(minimum: Pair, optimum: Pair, maximum: Pair) -> Profile:
-    """The shapes of an optimization profile, each as given by the option and by its alias."""
-    return merged(*minimum), merged(*optimum), merged(*maximum)
-
-
-def pairs_of(option: str, texts: Iterable[str]) -> dict[str, str]:
-    """``NAME=VALUE`` texts, each split at its first equals sign.
-
-    Raises:
-        UsageError: one has no name or no value, or a name has two values.
-    """
-    found: dict[str, str] = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        if not name or not value:
-            what = "SIZE" if option == "--fix-dim" else "VALUE"
-            raise UsageError(f"{option} {text}: write {option} NAME={what}")
-        if found.setdefault(name, value) != value:
-            raise UsageError(f"{option}: {name} is given two values: {found[name]} and {value}")
-    return found
-
-
-def sizes_of(texts: Iterable[str]) -> dict[str, int]:
-    """``NAME=SIZE`` texts.
-
-    Raises:
-        UsageError: as for ``pairs_of``, or a size is not a whole number.
-    """
-    found = {}
-    for name, text in pairs_of("--fix-dim", texts).items():
-        try:
-            found[name] = int(text)
-        except ValueError:
-            raise UsageError(f"--fix-dim {name}={text}: {text!r} is not a whole number") from None
-    return found
-
-
-Profile = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
-"""The minimum, optimum and maximum shapes of the optimization profile, as texts."""
-NO_PROFILE: Profile = ((), (), ())
-
-
-def trt_options(
-    package: Package,
-    capability: str | None = None,
-    profile: Profile = NO_PROFILE,
-    *,
-    tf32: bool = False,
-    save_engine: Path | None = None,
-    timing_cache: Path | None = None,
-    benchmark: bool = False,
-    batch_sweep: int = 0,
-    builds: int = 1,
-    save_tactics: Path | None = None,
-    load_tactics: Path | None = None,
-) -> TrtOptions:
-    """The options about TensorRT as one record."""
-    from onnxfix.trt.records import TrtOptions  # lazy: start-up
-
-    minimum, optimum, maximum = profile
-    return TrtOptions(
-        package=package.value,
-        compute_capability=capability,
-        min_shapes=minimum,
-        opt_shapes=optimum,
-        max_shapes=maximum,
-        tf32=tf32,
-        save_engine=_named(save_engine),
-        timing_cache=_named(timing_cache),
-        benchmark=benchmark,
-        batch_sweep=batch_sweep,
-        builds=builds,
-        save_tactics=_named(save_tactics),
-        load_tactics=_named(load_tactics),
-    )
-
-
-def _named(path: Path | None) -> str:
-    return str(path) if path is not None else ""
-
-
-def severity_of(fail_on: FailOn) -> Severity | None:
-    """The severity that ``--fail-on`` names; None for none."""
-    from onnxfix.rule import Severity  # lazy: start-up
-
-    return None if fail_on is FailOn.never else Severity[fail_on.name.upper()]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import typer
 
 from onnxfix.cli.guard import collect_garbage, warn
-from onnxfix.cli.options import FailOn, Format, severity_of
+from onnxfix.cli.options import FailOn, Format
+from onnxfix.cli.values import severity_of
 from onnxfix.errors import OnnxfixError
 from onnxfix.report.render.stream import complain, stream_at
 from onnxfix.report.render.stream import output as standard_output

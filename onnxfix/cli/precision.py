@@ -23,9 +23,8 @@ from onnxfix.cli.options import (
     TargetName,
     TrtPackage,
     Verbose,
-    listed,
-    trt_options,
 )
+from onnxfix.cli.values import listed, trt_options
 from onnxfix.errors import UsageError
 from onnxfix.report.render.stream import output as standard_output
 
@@ -46,33 +45,43 @@ class Interface(enum.StrEnum):
 
 # Long because: typer reads the options of a command from the parameters of its function.
 def precision(
-    model: Annotated[Path, typer.Argument(help="A float32 ONNX file.", show_default=False)],
-    to: Annotated[To, typer.Option("--to", help="Type to compute in where the budget allows it.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A float32 ONNX file.", show_default=False)],
+    to: Annotated[
+        To, typer.Option("--to", metavar="TYPE", help="Type to compute in where the budget allows it.")
+    ],
     max_error: Annotated[
         float,
         typer.Option(
             "--max-error",
-            help="Budget: largest error of an output, as a share of its largest magnitude.",
+            metavar="SHARE",
+            help="Error budget: largest error of an output, as a share of its largest magnitude, such as 0.01.",
             show_default=False,
         ),
     ],
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="File to write (default: none, report only).", show_default=False
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write (default: none, report only).",
+            show_default=False,
         ),
     ] = None,
     keep: Annotated[
         Path | None,
         typer.Option(
             "--keep",
+            metavar="FILE",
             help="File of nodes that stay in float32: a name or a regular expression a line.",
             show_default=False,
         ),
     ] = None,
     io_types: Annotated[
         Interface,
-        typer.Option("--io-types", help="Types of inputs and outputs: as they are, or the low type."),
+        typer.Option(
+            "--io-types", metavar="TYPES", help="Types of inputs and outputs: as they are, or the low type."
+        ),
     ] = Interface.keep,
     inputs: Inputs = None,
     input_shapes: InputShapes = None,
@@ -80,7 +89,10 @@ def precision(
     rungs: Rungs = None,
     target: TargetName = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", help="Seconds to search where the error comes from.", min=1)
+        float,
+        typer.Option(
+            "--timeout", metavar="SECONDS", help="Seconds to search where the error comes from.", min=1
+        ),
     ] = 600,
     trt_package: TrtPackage = Package.auto,
     memory_limit: MemoryLimit = None,

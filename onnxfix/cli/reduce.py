@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from onnxfix.cli import completion
 from onnxfix.cli.guard import collect_garbage, guarded
 from onnxfix.cli.options import (
     Capability,
@@ -19,19 +20,22 @@ from onnxfix.cli.options import (
     Seed,
     ShapesAlias,
     TrtPackage,
-    merged,
-    trt_options,
 )
+from onnxfix.cli.values import merged, trt_options
 from onnxfix.report.render.stream import output as standard_output
 
 
 # Long because: typer reads the options of a command from the parameters of its function.
 def reduce(
-    model: Annotated[Path, typer.Argument(help="An ONNX file that fails.", show_default=False)],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="An ONNX file that fails.", show_default=False)
+    ],
     check: Annotated[
         str,
         typer.Option(
             "--check",
+            metavar="CHECK",
+            autocompletion=completion.failures,
             help="What fails: trt-build, trt-network, trt-gpu, ort-cuda, ort-cpu, or a command with {} for the model's "
             "path and {inputs} for that of its inputs, whose exit code is not 0.",
             show_default=False,
@@ -39,29 +43,45 @@ def reduce(
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder to write (default: MODEL.reduced).", show_default=False),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="Folder to write (default: MODEL.reduced).",
+            show_default=False,
+        ),
     ] = None,
     against: Annotated[
         Path | None,
         typer.Option(
             "--against",
+            metavar="OTHER",
             help="A second model that computes something else (check ort-cpu).",
             show_default=False,
         ),
     ] = None,
     match: Annotated[
-        str, typer.Option("--match", help="Regular expression that the command's output must contain.")
+        str,
+        typer.Option(
+            "--match", metavar="REGEX", help="Regular expression that the command's output must contain."
+        ),
     ] = "",
     inputs: Inputs = None,
     input_shapes: InputShapes = None,
     shapes_alias: ShapesAlias = None,
     seed: Seed = 0,
     timeout: Annotated[
-        int, typer.Option("--timeout", help="Time limit of one check in seconds.", min=1)
+        int, typer.Option("--timeout", metavar="SECONDS", help="Time limit of one check in seconds.", min=1)
     ] = 300,
     time_limit: Annotated[
         int | None,
-        typer.Option("--time-limit", help="Time limit of the search in seconds.", min=1, show_default=False),
+        typer.Option(
+            "--time-limit",
+            metavar="SECONDS",
+            help="Time limit of the search in seconds.",
+            min=1,
+            show_default=False,
+        ),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with what an interrupted run left in the folder.")
@@ -73,7 +93,7 @@ def reduce(
 ) -> None:
     """Find the smallest part of a model that still fails for the same reason, as a folder for a bug report."""
     with guarded(format):
-        from onnxfix.interrupts import finish  # lazy: start-up
+        from onnxfix.interrupts import exit_code, finish  # lazy: start-up
         from onnxfix.pipeline.reducing import ReduceOptions, reduce  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
         from onnxfix.report.render.reduction import reduction_json, show_reduction  # lazy: start-up
@@ -94,10 +114,10 @@ def reduce(
         collect_garbage()
         with Steps(1) as steps:
             found = reduce(model, output, options, steps.of(str(model)))
-        if not found.complete:
+        if found.interrupted:
             finish()
         if format is Format.json:
             standard_output().write(reduction_json(found) + "\n")
         else:
             show_reduction(found)
-        raise typer.Exit(found.exit_code)
+        raise typer.Exit(exit_code() if found.interrupted else found.exit_code)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from onnxfix.cli.guard import guarded, warn
-from onnxfix.cli.options import Format, ListFormat, ListFormatOption, Select, listed
+from onnxfix.cli.options import Format, ListFormat, ListFormatOption, Select
+from onnxfix.cli.values import listed
 from onnxfix.report.render.stream import output as standard_output
 
 

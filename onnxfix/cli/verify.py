@@ -11,6 +11,8 @@ import typer
 
 from onnxfix.cli.guard import collect_garbage, guarded
 from onnxfix.cli.options import (
+    TENSORRT,
+    VERIFICATION,
     Benchmark,
     Capability,
     FailOn,
@@ -38,12 +40,9 @@ from onnxfix.cli.options import (
     TimingCache,
     TrtPackage,
     Verbose,
-    listed,
-    merged,
-    profile_of,
-    trt_options,
 )
 from onnxfix.cli.outcomes import Printing, run
+from onnxfix.cli.values import listed, merged, profile_of, trt_options
 from onnxfix.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,12 +52,18 @@ if TYPE_CHECKING:
 
 # Long because: typer reads the options of a command from the parameters of its function.
 def verify(
-    original: Annotated[Path, typer.Argument(help="The model to compare with.", show_default=False)],
+    original: Annotated[
+        Path, typer.Argument(metavar="ORIGINAL", help="The model to compare with.", show_default=False)
+    ],
     fixed: Annotated[
         Path | None,
-        typer.Argument(help="The model to verify (default: ORIGINAL itself).", show_default=False),
+        typer.Argument(
+            metavar="FIXED", help="The model to verify (default: ORIGINAL itself).", show_default=False
+        ),
     ] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Require bit-identical outputs.")] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Require bit-identical outputs.", rich_help_panel=VERIFICATION)
+    ] = False,
     require: Require = None,
     inputs: Inputs = None,
     input_shapes: InputShapes = None,
@@ -84,13 +89,16 @@ def verify(
         typer.Option(
             "--batch-sweep",
             help="Also compare TensorRT's builds for batch 1 alone and for a profile of batch sizes.",
+            rich_help_panel=TENSORRT,
         ),
     ] = False,
     max_batch: Annotated[
         int | None,
         typer.Option(
             "--max-batch",
-            help="Greatest batch of that profile; 2 without it.",
+            metavar="N",
+            help="Largest batch of that profile (default: 2).",
+            rich_help_panel=TENSORRT,
             min=2,
             max=2**31 - 1,
             show_default=False,
@@ -101,7 +109,7 @@ def verify(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Compare two models on the verification ladder: same interface, same outputs."""
+    """Show that two models have the same interface and compute the same outputs, or that one model runs."""
     with guarded(format):
         from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
         from onnxfix.fleet.work import Task, attempt  # lazy: start-up

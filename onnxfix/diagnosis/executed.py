@@ -25,8 +25,8 @@ from onnxfix.verification.compare.tolerance import TOLERANCES, tolerance_for
 
 KERNELS = 2e-4
 """Share of a float32 tensor's scale that other kernels may cost over a whole model (see verification.rungs.judge)."""
-GROWN = 4
-"""Nodes before one that builds no engine alone, with which it is measured instead."""
+GROWN = 8
+"""Nodes before one that builds no engine alone, at most, with which it is measured instead."""
 _HALVES = ("bfloat16", "float16")
 
 
@@ -160,12 +160,16 @@ class Execution:
         here = [one for one in lockstep.regions if any(producer[name] in members for name in one.targets)]
         found = self._measured(walk, here, feed, their_feed, collector)
         walk.rows.update(found.rows)
-        grown = [self._grown(one, lockstep.regions) for one in here if self._is_refused(one, found)]
-        for one in filter(None, grown):
-            more = self._measured(walk, [one], feed, their_feed, collector)
-            walk.rows.update((name, row) for name, row in more.rows.items() if row.own is not None)
-            for name in one.targets.values() if not more.refused else ():
-                found.refused.pop(name, None)
+        for one in [one for one in here if self._is_refused(one, found)]:
+            grown = self._grown(one, lockstep.regions)
+            while grown is not None and len(grown.nodes) <= len(one.nodes) + GROWN:
+                more = self._measured(walk, [grown], feed, their_feed, collector)
+                if not more.refused:
+                    walk.rows.update((name, row) for name, row in more.rows.items() if row.own is not None)
+                    for name in one.targets.values():
+                        found.refused.pop(name, None)
+                    break
+                grown = self._grown(grown, lockstep.regions)
         walk.refused.update(found.refused)
         if any(self.judged(row) for row in walk.rows.values()) or len(members) < 2:
             return
@@ -190,6 +194,8 @@ class Execution:
         given = {**feed, **collector.values(list(wanted))}
         known = [all(name in given for name in some) for some in names]
         ready = [one for one, whole in zip(here, known, strict=True) if whole]
+        for one in ready:  # outputs that nothing reads are not known from the truth's own walk
+            self.engines.types.update((name, given[ours].dtype) for name, ours in one.targets.items())
         found = Lockstep(self.bench, self.truth, self.side).measure(ready, given, their_feed)
         for name, row in found.rows.items():
             coarse = self._coarse(row.region)
@@ -212,7 +218,7 @@ class Execution:
 
     def _grown(self, region: Region, regions: Sequence[Region]) -> Region | None:
         """The region with the nodes that compute its inputs: TensorRT may take what they compute only from them. None
-        where there are none, or too many of them."""
+        where there are none."""
         by_target = {name: one for one in regions for name in one.targets}
         before = [by_target[name] for name in region.inputs if name in by_target]
         nodes = sorted({*region.nodes, *(number for one in before for number in one.nodes)})
@@ -220,7 +226,7 @@ class Execution:
         inputs = {
             name: ours for one in (region, *before) for name, ours in one.inputs.items() if name not in made
         }
-        if not before or len(nodes) > len(region.nodes) + GROWN:
+        if not before:
             return None
         return Region(tuple(nodes), region.targets, inputs, region.at)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from onnxfix.causes import Cause
+from onnxfix.interrupts import INTERRUPTED
 from onnxfix.place import Place
 
 #: What the truth is held against: another model, or one of the ways to execute the same model.
@@ -216,7 +217,7 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> int:
-        """0: they agree, or differ by rounding. 1: they differ. 2: interrupted. 3: it could not be found out."""
+        """0: they agree, or differ by rounding. 1: they differ. 3: it could not be found out. 130: interrupted."""
         if self.interrupted:
-            return 2
+            return INTERRUPTED
         return {"agree": 0, "rounding": 0, "differ": 1, "unexplained": 1, "unknown": 3}[self.status]

@@ -8,12 +8,10 @@ from onnxfix._version import __version__
 from onnxfix.doctor import problems
 from onnxfix.doctor.facts import CUDA_PROVIDER, MODULES, UNREADABLE, Facts
 from onnxfix.doctor.records import Diagnosis, Package, Problem, Rung
+from onnxfix.names import RUNGS
 from onnxfix.nvidia import Missing
 from onnxfix.trt.package import INSTALL
 from onnxfix.trt.trial import listed
-
-#: The rungs of ``verification.verdict``, which cannot be imported: it loads packages that may be broken.
-NAMES = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")
 
 
 def diagnose(facts: Facts) -> Diagnosis:
@@ -58,7 +56,7 @@ def _faults(facts: Facts, name: str) -> Iterator[str]:
 def rungs(facts: Facts) -> Iterator[Rung]:
     """All rungs of the ladder, in its order."""
     if facts.unstarted:
-        yield from (_rung(name, "", list(problems.unstarted(facts))) for name in NAMES)
+        yield from (_rung(name, "", list(problems.unstarted(facts))) for name in RUNGS)
         return
     for name in ("contract", "reference"):
         # The reference evaluator cannot run if the ladder itself does not load.

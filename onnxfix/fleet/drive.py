@@ -22,12 +22,13 @@ def tasks_of(
     output_dir: str | None = None,
     stamped: bool = False,
 ) -> list[Task]:
-    """A task for each model that paths, globs and URLs name. Makes folders for results in ``output_dir``.
+    """A task for each model that paths, folders, globs and URLs name. Makes folders for results in ``output_dir``.
 
     Raises:
-        UsageError: a glob matches nothing, options exclude each other, or a result would replace another file.
+        UsageError: a glob or a folder has no model, options exclude each other, or a result would replace another file.
     """
-    models = named.expand(patterns)
+    results = named.Results(output_dir) if command == "apply" and not options.output.in_place else None
+    models = named.expand(patterns, results)
     targets: dict[str, str] = {}
     if command == "apply":
         targets = named.targets(models, output, output_dir, options.output.in_place)

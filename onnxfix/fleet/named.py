@@ -1,4 +1,4 @@
-"""Which models the command line names, by local path, glob or URL, and where their results go."""
+"""Which models the command line names, by local path, folder, glob or URL, and where their results go."""
 
 from __future__ import annotations
 
@@ -6,25 +6,34 @@ import glob
 import os
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from onnxfix.errors import UsageError
 from onnxfix.fleet.paths import Named, beside, glob_root, is_glob, joined, local, name_of, remote
 
 
-def expand(patterns: Sequence[str]) -> list[Named]:
-    """The models that paths, globs and URLs name, each once: in the order of the patterns, those of a glob by name.
+class Results(NamedTuple):
+    """Where results of a run go: beside the models (None) or to a folder."""
 
-    A path without wildcards is taken as it is, whether or not the file exists; so is one with wildcards that is the
-    name of an existing file. ``**`` matches any number of folders. Folders are never matched. Two links to one file
-    are two models; a file reached through ``..`` or through linked folders twice is one.
+    folder: str | None = None
+
+
+def expand(patterns: Sequence[str], results: Results | None = None) -> list[Named]:
+    """The models that paths, folders, globs and URLs name, each once: in the order of the patterns, those of a glob or
+    a folder by name.
+
+    A folder stands for the .onnx files in it and below, but not for hidden folders, and not for the ``results`` of
+    earlier runs. Any other path without wildcards is taken as it is, whether or not the file exists; so is one with
+    wildcards that is the name of an existing file. ``**`` matches any number of folders. Folders are never matched by
+    a glob. Two links to one file are two models; a file reached through ``..`` or through linked folders twice is one.
 
     Raises:
-        UsageError: a glob matches no file, or a URL's protocol is unknown or its package is missing.
+        UsageError: a glob or a folder has no such file, or a URL's protocol is unknown or its package is missing.
         OnnxfixError: the store cannot be listed.
     """
     found: dict[str, Named] = {}
     for pattern in patterns:
-        for model in _remote_matches(pattern) if remote(pattern) else _local_matches(local(pattern)):
+        for model in _remote_matches(pattern) if remote(pattern) else _local_matches(local(pattern), results):
             key = _canonical(model.source) if remote(model.source) else _folder_entry(model.source)
             found.setdefault(key, model)
     return list(found.values())
@@ -36,7 +45,10 @@ def _folder_entry(path: str) -> str:
     return os.path.join(os.path.realpath(folder), name)
 
 
-def _local_matches(pattern: str) -> Iterator[Named]:
+def _local_matches(pattern: str, results: Results | None) -> Iterator[Named]:
+    if os.path.isdir(pattern):
+        yield from _in_folder(pattern, results)
+        return
     if not is_glob(pattern) or os.path.lexists(pattern):
         yield Named(pattern, os.path.basename(pattern))
         return
@@ -46,6 +58,30 @@ def _local_matches(pattern: str) -> Iterator[Named]:
     root = glob_root(pattern, os.sep)
     for name in sorted(names):
         yield Named(name, os.path.relpath(name, root or os.curdir).replace(os.sep, "/"))
+
+
+def _in_folder(folder: str, results: Results | None) -> Iterator[Named]:
+    """The .onnx files in a folder and below, by path."""
+    found = []
+    avoided = os.path.realpath(results.folder) if results is not None and results.folder is not None else None
+    for place, folders, names in os.walk(folder):
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and os.path.realpath(os.path.join(place, name)) != avoided
+        ]
+        models = [name for name in names if name.lower().endswith(".onnx") and not name.startswith(".")]
+        earlier = {_fixed(name) for name in models} if results is not None else set()
+        found += [os.path.join(place, name) for name in models if name not in earlier]
+    if not found:
+        raise UsageError(f"{folder}: no .onnx file in this folder or below it")
+    for path in sorted(found):
+        yield Named(path, os.path.relpath(path, folder).replace(os.sep, "/"))
+
+
+def _fixed(name: str) -> str:
+    """The file name of a result beside its model."""
+    return f"{posixpath.splitext(name)[0]}.fixed.onnx"
 
 
 def _remote_matches(pattern: str) -> Iterable[Named]:
@@ -108,8 +144,7 @@ def _target(model: Named, output: str | None, output_dir: str | None) -> str:
                 "name the model by another path"
             )
         return joined(output_dir, model.inside)
-    stem = posixpath.splitext(name_of(model.source))[0]
-    return beside(model.source, f"{stem}.fixed.onnx")
+    return beside(model.source, _fixed(name_of(model.source)))
 
 
 def _file(path: str) -> str:

@@ -208,7 +208,7 @@ class _Run:
             raise UsageError(
                 f"{self.home.folder}: what it holds does not fail in this way; leave out --resume"
             )
-        complete = done or search(reducer)
+        ended = "complete" if done else search(reducer)
         self.say("writing")
         made = "ONNX Runtime does not run some node: values behind it are made up" if reducer.made else ""
         found = replace(
@@ -218,7 +218,8 @@ class _Run:
             nodes_after=reducer.case.count,
             tries=reducer.tries,
             steps=tuple(reducer.steps),
-            complete=complete,
+            complete=ended == "complete",
+            interrupted=ended == "interrupted",
             notes=(*self.notes, *filter(None, [made])),
         )
         return self.home.finish(found, reducer, self.check)

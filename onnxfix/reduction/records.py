@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from onnxfix.causes import Cause
+from onnxfix.interrupts import INTERRUPTED
 from onnxfix.place import NOWHERE, Place
 
 #: What fails. "refused": TensorRT or ONNX Runtime takes no such model. "crash", "timeout": how its process ended.
@@ -85,8 +86,8 @@ class Reduction:
 
     ``folder`` is what was written ("" for nothing). ``nodes_before`` and ``nodes_after`` count nodes at any depth,
     those of local functions included. ``tries`` counts the parts that were checked, ``steps`` are those that kept the
-    failure. ``complete`` is False where an interrupt or the time limit ended the search. ``environment`` names the
-    versions of what was involved. ``command`` reproduces the failure in the folder.
+    failure. ``complete`` is False where an interrupt (``interrupted``) or the time limit ended the search.
+    ``environment`` names the versions of what was involved. ``command`` reproduces the failure in the folder.
     """
 
     path: str
@@ -103,6 +104,7 @@ class Reduction:
     tries: int = 0
     steps: tuple[Step, ...] = ()
     complete: bool = True
+    interrupted: bool = False
     notes: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     command: str = ""
@@ -110,5 +112,7 @@ class Reduction:
 
     @property
     def exit_code(self) -> int:
-        """0: reduced. 1: nothing fails. 3: the check could not be run."""
+        """0: reduced. 1: nothing fails. 3: the check could not be run. 130: interrupted."""
+        if self.interrupted:
+            return INTERRUPTED
         return {"reduced": 0, "passes": 1, "unknown": 3}[self.status]

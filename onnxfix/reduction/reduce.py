@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from onnxfix.reduction import bodies, inline, nodes, trim
 from onnxfix.reduction.search import OutOfTime, Reducer
 
+Ended = Literal["complete", "interrupted", "out of time"]
 _ROUNDS = 4
 
 
-def reduce(reducer: Reducer) -> bool:
-    """Reduce the reducer's case in place. Returns whether the search came to its end; False: it was interrupted, or ran
-    out of time, and the case is the smallest so far."""
+def reduce(reducer: Reducer) -> Ended:
+    """Reduce the reducer's case in place. Returns how the search ended; unless it came to its end, the case is the
+    smallest so far."""
     try:
         _search(reducer)
-    except (KeyboardInterrupt, OutOfTime):
-        return False
-    return True
+    except KeyboardInterrupt:
+        return "interrupted"
+    except OutOfTime:
+        return "out of time"
+    return "complete"
 
 
 def _search(reducer: Reducer) -> None:

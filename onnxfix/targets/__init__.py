@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from onnxfix import dtypes
 from onnxfix.errors import UsageError
+from onnxfix.names import DEFAULT_TARGET, target_of
+from onnxfix.names import TARGETS as NAMES
 from onnxfix.targets import documented, measured
 from onnxfix.targets.documented import Types, names, table
 
@@ -188,26 +190,26 @@ TARGETS = {
     target.name: target
     for target in (
         Target(
-            "trt8.4", "TensorRT 8.0 to 8.4.1", (8, 0), (8, 4, 1), f"{_LIST} of 8.4 (009d6541)",
+            "trt8.4", *NAMES["trt8.4"][:3], f"{_LIST} of 8.4 (009d6541)",
             _TYPES_8_4, _TYPES_8_4, _BEFORE_9,
             _listed(documented.TRT_8_4, documented.NOTES_8_4),
             _missing(documented.NOT_IN_8_4 | _LATER),
             requires_allowzero=True,
         ),
         Target(
-            "trt8.6", "TensorRT 8.6", (8, 6), (8, 6), f"{_LIST} of 8.5 (6d0ab7be), and the changelog of 8.6",
+            "trt8.6", *NAMES["trt8.6"][:3], f"{_LIST} of 8.5 (6d0ab7be), and the changelog of 8.6",
             _TYPES_8_4 | {"UINT8"}, _TYPES_8_4, _BEFORE_9,
             _listed(documented.TRT_8_6, documented.NOTES_8_6),
             _missing(documented.NOT_IN_8_6 | _LATER),
         ),
         Target(
-            "trt10", "TensorRT 10.x", (10,), (10,), f"{_LIST} of 10.15 (fa5aa9f6)",
+            "trt10", *NAMES["trt10"][:3], f"{_LIST} of 10.15 (fa5aa9f6)",
             _TYPES, _INNER, _DOUBLE,
             _listed(documented.TRT_10, documented.NOTES_10, refused=_REFUSED_BY_SOURCE),
             _missing(documented.NOT_IN_10 | _LATER),
         ),
         Target(
-            "trt11", "TensorRT 11.x", (11,), (11,),
+            "trt11", *NAMES["trt11"][:3],
             f"{_LIST} of 11.2 as quoted by others, and TensorRT-RTX {measured.VERSION}, measured",
             _TYPES, _INNER, _DOUBLE,
             _listed(documented.TRT_11, documented.NOTES_11, same_parser=True),
@@ -215,29 +217,31 @@ TARGETS = {
             dynamic_squeeze=True, strongly_typed_only=True, types_measured=True,
         ),
         Target(
-            "rtx", "TensorRT-RTX 1.x", (1,), (1,), f"measured with {measured.VERSION}",
+            "rtx", *NAMES["rtx"][:3], f"measured with {measured.VERSION}",
             _TYPES, _INNER, _DOUBLE,
             _rtx(),
             _missing(measured.UNKNOWN, dict.fromkeys(measured.NO_PLUGIN, "its plugin is not in the package")),
-            package="tensorrt-rtx",
+            package=NAMES["rtx"].package,
             dynamic_squeeze=True, strongly_typed_only=True, types_measured=True,
         ),
     )
 }  # fmt: skip
-DEFAULT = TARGETS["trt11"]
+DEFAULT = TARGETS[DEFAULT_TARGET]
 
 
 def target_named(name: str | None) -> Target:
-    """The target of that name; the default without one.
+    """The target that a name or a version means (``trt10``, ``TRT10``, ``10.3``); the default without one.
 
     Raises:
         UsageError: there is no such target.
     """
     if name is None:
         return DEFAULT
-    if name not in TARGETS:
-        raise UsageError(f"unknown target {name!r}; choose one of {', '.join(TARGETS)}")
-    return TARGETS[name]
+    known = target_of(name)
+    if known is None:
+        choices = ", ".join(f"{one.name} ({one.title})" for one in TARGETS.values())
+        raise UsageError(f"unknown target {name!r}; choose from {choices}")
+    return TARGETS[known]
 
 
 def mismatch(target: Target, package: str, version: str) -> str:

@@ -15,6 +15,7 @@ import onnx
 from onnxfix import walk
 from onnxfix.causes import Cause
 from onnxfix.errors import ModelError, UsageError, fault_of
+from onnxfix.names import RUNGS
 from onnxfix.sandbox import Worker, one_line, shared
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification import validity
@@ -22,7 +23,7 @@ from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.request import REMOTE, Request
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
-from onnxfix.verification.verdict import ALONE, CPU_RUNGS, RUNGS, FeedResult, RungResult, Verdict, unjudged
+from onnxfix.verification.verdict import ALONE, CPU_RUNGS, FeedResult, RungResult, Verdict, unjudged
 
 __all__ = ["DEFAULT_RUNGS", "RUNGS", "FeedResult", "Limits", "RungResult", "Verdict", "verify"]
 
@@ -30,7 +31,7 @@ __all__ = ["DEFAULT_RUNGS", "RUNGS", "FeedResult", "Limits", "RungResult", "Verd
 Contract = Callable[[onnx.ModelProto, onnx.ModelProto], list[str]]
 
 #: What runs by default.
-DEFAULT_RUNGS = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")
+DEFAULT_RUNGS = RUNGS
 #: Rungs that need TensorRT.
 _TENSORRT = ("trt-build", "trt-network", "trt-gpu")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onnxfix.causes import Cause
+from onnxfix.names import RUNGS
 from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtBuild
 from onnxfix.trt.timing import Latency
@@ -23,9 +24,7 @@ Side = Literal["", "original", "fixed"]
 #: "export": the exported model with PyTorch. "result": the fixed model with PyTorch.
 Sides = Literal["", "engines", "oracle", "export", "result"]
 
-#: All rungs, from the cheapest to the most informative.
-RUNGS = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")
-#: The rung of an export, beside these: the module's own outputs.
+#: The rung of an export, beside ``RUNGS``: the module's own outputs.
 PYTORCH = "pytorch"
 #: Those that need neither a GPU nor TensorRT.
 CPU_RUNGS = RUNGS[:3]

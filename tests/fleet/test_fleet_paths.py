@@ -18,7 +18,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
 from onnxfix.fleet import named
-from onnxfix.fleet.named import expand, targets
+from onnxfix.fleet.named import Results, expand, targets
 from onnxfix.fleet.paths import Named
 from onnxfix.fleet.remote import staging, store
 from onnxfix.fleet.work import Outcome, Task, perform
@@ -131,6 +131,32 @@ def test_a_glob_keeps_the_folders_from_its_root_on_in_one_order(
     assert [one.inside for one in expand([str(tmp_path / "in" / "*" / "*.onnx")])] == ["a/x.onnx", "b/x.onnx"]
     assert [one.inside for one in expand(["**/*.onnx"])] == [f"in/{name}" for name in inside]
     assert expand(["in/b/x.onnx"]) == [Named("in/b/x.onnx", "x.onnx")]
+
+
+def test_a_folder_stands_for_the_models_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = [
+        "a.onnx",
+        "a.fixed.onnx",
+        "b/c.ONNX",
+        "b/d.fixed.onnx",
+        "out/a.onnx",
+        "b/.h/x.onnx",
+        ".x.onnx",
+        "b/t.txt",
+    ]
+    for name in names:
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).touch()
+    seen = ["a.fixed.onnx", "a.onnx", "b/c.ONNX", "b/d.fixed.onnx", "out/a.onnx"]
+    assert expand(["in"]) == [Named(f"in/{name}", name) for name in seen]
+    assert [one.inside for one in expand(["in/"], Results())] == seen[1:]
+    assert [one.inside for one in expand(["in"], Results(str(tmp_path / "in" / "out")))] == seen[1:-1]
+    assert [one.source for one in expand(["in/b", "in"])][:2] == ["in/b/c.ONNX", "in/b/d.fixed.onnx"]
+    assert len(expand(["in/b", "in", "in/a.onnx"])) == len(seen)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=r"^empty: no \.onnx file in this folder or below it"):
+        expand(["empty"])
 
 
 @pytest.mark.parametrize("backwards", [False, True])

@@ -55,7 +55,7 @@ def test_an_interrupt_leaves_the_smallest_so_far(
     with monkeypatch.context() as patch:
         counted(patch, 4, KeyboardInterrupt)
         found = onnxfix.reduce(whole, folder, check=FAILS)
-    assert (found.status, found.complete, found.exit_code) == ("reduced", False, 0)
+    assert (found.status, found.complete, found.exit_code) == ("reduced", False, 130)
     assert 1 < found.nodes_after < found.nodes_before
     assert len(onnx.load(folder / "model.onnx").graph.node) == found.nodes_after
     assert onnxfix.reproduce(folder) is not None
@@ -97,6 +97,7 @@ def test_a_process_that_is_killed_can_be_resumed(
 def test_a_time_limit(whole: Path, tmp_path: Path) -> None:
     found = onnxfix.reduce(whole, tmp_path / "out", check=FAILS, time_limit=0.0)
     assert (found.status, found.complete, found.nodes_after) == ("reduced", False, 12)
+    assert (found.interrupted, found.exit_code) == (False, 0)
 
 
 def test_what_cannot_be_resumed(whole: Path, tmp_path: Path) -> None:

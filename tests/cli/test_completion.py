@@ -1,0 +1,54 @@
+"""What a shell completes is what there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfix.cli import completion
+from onnxfix.names import RUNGS, TARGETS, target_of
+from onnxfix.pipeline.reducing import CHECKS
+from onnxfix.registry import BUILT_IN, registry
+
+
+def test_rules_are_named_after_their_files() -> None:
+    built_in = [rule for rule in registry().rules if rule.module.startswith(f"{BUILT_IN}.")]
+    assert [*completion.files()] == [(rule.code, rule.name) for rule in built_in]
+    assert completion.BUILT_IN == BUILT_IN
+
+
+def test_rules() -> None:
+    families = [value for value, _ in completion.rules("")]
+    assert families[:2] == ["BRC", "CST"]
+    assert {len(family) for family in families} == {3}
+    assert ("CST002", "no-op-cast") in completion.rules("cst")
+    assert completion.rules("CST")[:2] == [("CST", "all of the family"), ("CST001", "redundant-cast-chain")]
+    assert completion.rules("no-op") == [("no-op-cast", "CST002")]
+    assert completion.rules("BRC001,INT,CST002") == [("BRC001,INT,CST002", "no-op-cast")]
+    assert completion.rules("nothing") == []
+
+
+def test_checks() -> None:
+    assert completion.rungs("ort") == ["ort-cpu", "ort-cuda"]
+    assert completion.rungs("ort-cpu,ort") == ["ort-cpu,ort-cuda"]
+    assert len(completion.rungs("")) == len(RUNGS)
+    assert set(completion.failures("")) == set(CHECKS)
+
+
+def test_targets() -> None:
+    assert [value for value, _ in completion.targets("")] == [*TARGETS]
+    assert completion.targets("TRT8.6") == [("trt8.6", "TensorRT 8.6")]
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("trt10", "trt10"), ("TRT10", "trt10"), ("trt-10", "trt10"), ("10", "trt10"), ("10.3", "trt10"),
+        ("10.x", "trt10"), ("TensorRT 10.14.1", "trt10"), ("tensorrt_11", "trt11"), ("v11.2", "trt11"),
+        ("8.4", "trt8.4"), ("8.2.5", "trt8.4"), ("trt8.4.1", "trt8.4"), ("8.6.1", "trt8.6"), (" RTX ", "rtx"),
+        ("rtx1.7", "rtx"), ("TensorRT-RTX 1.7.1", "rtx"), ("tensorrt-rtx", "rtx"),
+        ("8", None), ("8.4.2", None), ("8.5", None), ("9", None), ("12", None), ("trt", None), ("", None),
+        ("1.7", None), ("rtx2", None), ("trt10a", None), ("tensor", None),
+    ],
+)  # fmt: skip
+def test_spellings_of_a_target(text: str, target: str | None) -> None:
+    assert target_of(text) == target

@@ -1,0 +1,129 @@
+"""The help of each command: groups, values by name, examples that parse, and lines that fit."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import pytest
+import typer
+
+from onnxfix.cli.app import app
+from onnxfix.cli.arguments import lighten
+from onnxfix.cli.examples import EXAMPLES
+from onnxfix.cli.help import choices
+from support.cli import run
+
+PROGRAM: Any = typer.main.get_command(app)
+COMMANDS = sorted(PROGRAM.commands)
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_shown_once_without_its_type(command: str) -> None:
+    code, out, _ = run(command, "--help")
+    assert code == 0
+    assert max(map(len, out.splitlines())) < 80
+    body = out.partition("\nExamples:")[0]
+    assert "<" not in body
+    for param in PROGRAM.commands[command].params:
+        if param.param_type_name == "option":
+            longest = max(param.opts, key=len)
+            shown = re.findall(rf"^  (?:    |-\w, ){longest}(?![-\w]).*", body, re.MULTILINE)
+            assert len(shown) == (not param.hidden), param.opts
+            assert param.hidden or param.is_flag or param.metavar, f"{param.opts}: name its value"
+        for choice in choices(param):
+            assert choice in body
+
+
+@pytest.mark.parametrize("command", ["check", "apply", "verify"])
+def test_options_are_in_groups(command: str) -> None:
+    body = run(command, "--help")[1].partition("\nExamples:")[0]
+    headings = re.findall(r"^([A-Z][a-zA-Z ]+):$", body, re.MULTILINE)
+    assert headings[0] == "Arguments"
+    assert headings[-2:] == ["Report", "Help"]
+    assert "Options" not in headings
+    assert len(headings) == len(set(headings)) > 4
+
+
+def test_defaults_are_shown() -> None:
+    out = " ".join(run("apply", "--help")[1].split())
+    assert "--seed N Random seed of generated inputs. [default: 0]" in out
+    assert "makes the exit code 1. [info, warning, error, never; default: warning]" in out
+    assert "--in-place Overwrite the models. " in out
+
+
+def test_the_program_lists_commands_in_groups() -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    assert re.findall(r"^  (\w+) ", out.partition("\nHelp:")[0], re.MULTILINE) == list(PROGRAM.commands)
+    assert out.index("Find and repair:") < out.index("  apply") < out.index("Look up:") < out.index("  rules")
+    assert "..." not in out.partition("Examples:")[0]
+    assert run()[0] == 2
+
+
+def test_every_command_has_examples_that_parse() -> None:
+    assert EXAMPLES.keys() == {"", *COMMANDS}
+    for command, examples in EXAMPLES.items():
+        for example in examples:
+            program, name, *rest = shlex.split(example.line)
+            assert program == "onnxfix"
+            assert name == command or not command
+            with PROGRAM.commands[name].make_context(name, rest) as context:
+                assert context.params
+            assert example.line in run(*filter(None, [command, "--help"]))[1]
+
+
+def test_styles_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b" not in run("explain", "--help")[1]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    styled = run("explain", "--help")[1]
+    assert "\x1b[1;32mUsage:\x1b[0m" in styled
+    assert re.sub(r"\x1b\[[\d;]*m", "", styled).count("\x1b") == 0
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in run("explain", "--help")[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["chek"], "chek: no such command (did you mean check?); see '{} --help'"),
+        (["check"], "MODEL is missing; see '{} check --help'"),
+        (["check", "--format"], "--format: needs a value: --format FORMAT"),
+        (["check", "m", "--resume=3"], "--resume: takes no value"),
+        (
+            ["check", "m", "--fail-on", "waring"],
+            "--fail-on: 'waring' is not one of info, warning, error, never (did you mean warning?); "
+            "see '{} check --help'",
+        ),
+        (
+            ["apply", "m", "--numeric-fix"],
+            "--numeric-fix: no such option (did you mean --numeric-fixes?); see '{} apply --help'",
+        ),
+        (["apply", "m", "--bogus"], "--bogus: no such option; see '{} apply --help'"),
+        (["apply", "m", "--seed", "1.5"], "--seed: '1.5' is not a whole number; see '{} apply --help'"),
+        (["verify", "m", "--max-batch", "1"], "--max-batch: 1 is less than 2; see '{} verify --help'"),
+        (
+            ["verify", "m", "--max-batch", "9999999999"],
+            "--max-batch: 9999999999 is more than 2147483647; see '{} verify --help'",
+        ),
+        (["diagnose", "m", "--timeout", "x"], "--timeout: 'x' is not a number; see '{} diagnose --help'"),
+    ],
+)
+def test_what_is_wrong_with_an_option_is_one_line(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program: Any = typer.main.get_command(app)
+    lighten(program)  # as the command does
+    with pytest.raises(SystemExit) as ended:
+        program.main(given, prog_name="onnxfix")
+    assert ended.value.code == 2
+    assert capsys.readouterr() == ("", f"onnxfix: {said.format('onnxfix')}\n")

@@ -75,6 +75,7 @@ class _Judge:
         self.differs: dict[Sides, FeedResult] = {}
 
     def judge(self) -> RungResult:
+        """The rung's result."""
         wires, reason = wired(self.subject.given, self.known)
         if reason:
             return self._unjudged(f"it is not known which argument is which input: {reason}")
@@ -216,7 +217,7 @@ class _Judge:
                 label, None, "different", f"output {bad[0].output}: {bad[0].reason}", (*metrics,), sides=side
             )
         identical = all(one.agreement == "identical" for one in metrics)
-        return FeedResult(label, None, "identical" if identical else "within", "", (*metrics,), sides=side)
+        return FeedResult(label, None, "identical" if identical else "within", "", tuple(metrics), sides=side)
 
     # -- the result
 
@@ -225,7 +226,6 @@ class _Judge:
         first = self.differs.get("export") or self.differs.get("result")
         bad = next((one.output for one in first.metrics if one.agreement == "different"), "") if first else ""
         exported = replace(self._about(), blame=blame, output=bad)
-        status, reason = ("failed", "") if blame else ("passed", "")
         if first is not None and blame == "export":
             reason = f"the export is wrong, before any fix: {first.reason} ({first.label})"
         elif first is not None:
@@ -237,7 +237,7 @@ class _Judge:
             reason = self._agreement()
         return RungResult(
             PYTORCH,
-            "failed" if status == "failed" else "passed",
+            "failed" if blame else "passed",
             reason,
             tuple(self.feeds),
             tuple(sorted(self.excluded)),
@@ -246,18 +246,12 @@ class _Judge:
         )
 
     def _agreement(self) -> str:
-        what = (
-            "the exported model computes"
-            if len(self._compared()) < 2
-            else "the exported model and the result compute"
-        )
+        both = len({one.sides for one in self.feeds if one.sides}) > 1
+        what = "the exported model and the result compute" if both else "the exported model computes"
         good = [one for one in self.feeds if one.status in ("identical", "within")]
         how = "identical" if all(one.status == "identical" for one in good) else "within tolerance"
         sizes = f" of {len(self.shapes)} sizes" if len(self.shapes) > 1 else ""
         return f"{what} what the module computes in PyTorch {self.subject.torch}: {how} on {self.counted} inputs{sizes}"
-
-    def _compared(self) -> set[str]:
-        return {one.sides for one in self.feeds}
 
     def _about(self) -> Exported:
         subject = self.subject
@@ -269,6 +263,21 @@ class _Judge:
 
 def _name(side: Sides) -> str:
     return f"pytorch-{side}"
+
+
+_SUBJECTS = {"shape": "shape", "dtype": "type", "structure": "structure"}
+
+
+def _words(metric: Metrics) -> str:
+    """What differs, with PyTorch's values first."""
+    name = f"output {metric.output}"
+    if metric.sides is not None:
+        there, here = metric.sides
+        return f"{name} has {_SUBJECTS.get(metric.kind, metric.kind)} {there} in PyTorch, {here} in ONNX"
+    if metric.first is None or metric.values is None:
+        return f"{name}: {metric.reason}"
+    there, here = metric.values
+    return f"{name}: {metric.reason}, first at {list(metric.first)}: {there} in PyTorch, {here} in ONNX"
 
 
 def _stopped(side: Sides) -> Any:

@@ -21,7 +21,7 @@ _ITSELF = ("model", "args", "f")
 
 
 class ExportFailed(UsageError):
-    """PyTorch's exporter takes the module not; the exception of torch is ``__cause__``."""
+    """PyTorch's exporter failed; its exception is ``__cause__``."""
 
 
 def torch() -> Any:
@@ -67,6 +67,49 @@ def write(module: Any, args: Any, path: Path, options: Mapping[str, Any]) -> Non
         raise ExportFailed("torch.onnx.export wrote no file")
 
 
+def save(program: Any, path: Path) -> None:
+    """Write a program that torch.onnx.export returned, with its weights beside it if they do not fit into the file.
+
+    Raises:
+        ExportFailed: torch raises.
+    """
+    try:
+        program.save(str(path))
+    except Exception as error:
+        raise ExportFailed(f"the program cannot be saved: {type(error).__name__}: {error}") from error
+
+
+def of_module(module: Any, args: Any, options: Mapping[str, Any]) -> TorchSubject:
+    """A module with the arguments that it is exported with."""
+    positional, keywords = arguments_of(args, options.get("kwargs"))
+    exported = hasattr(module, "graph_signature") and callable(getattr(module, "module", None))
+    return TorchSubject(
+        module.module() if exported else module,
+        positional,
+        keywords,
+        exporter=exporter_of(options),
+        bounds=bounds_of(options.get("dynamic_shapes")),
+        names=names_of(module),
+    )
+
+
+def of_program(program: Any) -> TorchSubject | str:
+    """What a program was exported from, or why that is not known."""
+    exported = getattr(program, "exported_program", None)
+    if exported is None:
+        return "the program does not keep what it was exported from"
+    if getattr(exported, "example_inputs", None) is None:
+        return "the program does not keep the inputs that it was exported with"
+    args, kwargs = exported.example_inputs
+    return TorchSubject(exported.module(), tuple(args), kwargs, exporter="dynamo")
+
+
+def is_training(options: Mapping[str, Any]) -> bool:
+    """Whether these keywords export a module in another mode than evaluation."""
+    mode = options.get("training")
+    return mode is not None and getattr(mode, "name", str(mode)) != "EVAL"
+
+
 def exporter_of(options: Mapping[str, Any]) -> str:
     """Which of torch's two exporters these keywords choose."""
     default = inspect.signature(torch().onnx.export).parameters["dynamo"].default
@@ -89,7 +132,8 @@ def bounds_of(dynamic_shapes: Any) -> dict[str, tuple[int, int]]:
 
 
 def arguments_of(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional arguments and keywords, as torch.onnx.export takes them: a single tensor, or a last dict of keywords."""
+    """Positional arguments and keywords, as torch.onnx.export takes them: also a single tensor, or a last dict of
+    keywords."""
     if not isinstance(args, (tuple, list)):
         return (args,), dict(kwargs or {})
     if args and isinstance(args[-1], dict) and kwargs is None:

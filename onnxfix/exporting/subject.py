@@ -23,10 +23,14 @@ class Subject(Protocol):
     user set any.
     """
 
-    torch: str
-    exporter: str
-    given: Sequence[Given]
-    bounds: Mapping[str, tuple[int, int]]
+    @property
+    def torch(self) -> str: ...
+    @property
+    def exporter(self) -> str: ...
+    @property
+    def given(self) -> Sequence[Given]: ...
+    @property
+    def bounds(self) -> Mapping[str, tuple[int, int]]: ...
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """The tensors of its outputs, for these in the place of the given ones.

@@ -1,11 +1,10 @@
-"""``export``, and ``apply`` of a program that torch.onnx.export returned."""
+"""A module of PyTorch, or a program that torch.onnx.export returned, on the way of ``apply``."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,112 +12,90 @@ from typing import TYPE_CHECKING, Any
 from onnxfix.exporting import pytorch
 from onnxfix.exporting.judge import judge
 from onnxfix.exporting.subject import Subject
-from onnxfix.options import Fixes, Output, Rules, RunOptions, Verification
+from onnxfix.options import RunOptions
 from onnxfix.pipeline import applying
 from onnxfix.pipeline.applying import Beyond
 from onnxfix.pipeline.job import Job
+from onnxfix.pipeline.plan import Progress
 from onnxfix.pipeline.prove import Proven
-from onnxfix.verification.verdict import PYTORCH
+from onnxfix.verification.verdict import PYTORCH, unjudged
 
 if TYPE_CHECKING:
     from onnxfix.report.report import Report
-    from onnxfix.trt.records import TrtOptions
-
-Progress = Callable[[str], None]
 
 
-# Long because: the public keywords are declared and described here, and nowhere else.
 def export(
     module: Any,
     args: Any,
-    output: str | os.PathLike[str],
+    options: RunOptions,
+    torch_kwargs: Mapping[str, Any],
     *,
-    target: str | None = None,
-    select: str | Sequence[str] | None = None,
-    ignore: str | Sequence[str] | None = None,
-    numeric_fixes: bool = False,
-    unsafe_fixes: bool = False,
-    verify: bool = True,
     against_pytorch: bool = True,
-    require: Sequence[str] = (),
-    rungs: Sequence[str] | None = None,
-    seed: int = 0,
-    trt: TrtOptions | None = None,
-    memory_mb: int | None = None,
     progress: Progress | None = None,
-    **torch_kwargs: Any,
 ) -> Report:
-    """Export a PyTorch module to ONNX, repair the file, and prove the result against PyTorch's own outputs.
-
-    The module runs as it is, in evaluation mode, in this process: on ``args``, on other values like them, and where
-    dimensions are dynamic on other sizes. The check ``pytorch`` of the report says whether the exported model and the
-    result compute the same; ``RungResult.exported.blame`` says whether the exporter or a fix is to blame if not. Then,
-    as whenever something is not proven, nothing is written. Where the two cannot be compared, the check is skipped and
-    says why. The module is left as it was: mode, parameters, buffers.
-
-    Args:
-        module: a ``torch.nn.Module``, or what else torch.onnx.export takes.
-        args: its arguments, as for torch.onnx.export.
-        output: file to write. Weights that torch.onnx.export puts beside the model are put beside this file.
-        against_pytorch: False: do not compare with PyTorch.
-        **torch_kwargs: for torch.onnx.export, such as ``dynamo``, ``dynamic_shapes``, ``dynamic_axes``, ``input_names``,
-            ``opset_version``, ``external_data``. ``verify`` is onnxfix's, and of all checks.
-        target, select, ignore, numeric_fixes, unsafe_fixes, verify, require, rungs, seed, trt, memory_mb, progress: as
-            for ``apply``.
+    """Export a module, and repair and prove the file; see :func:`onnxfix.export`.
 
     Raises:
-        UsageError: PyTorch is not installed, its exporter fails (its exception is the cause), or a keyword does not
-            exist.
-        ModelError: what it exported is not a valid model.
-        OnnxfixError: the output cannot be written.
+        UsageError, ModelError, OnnxfixError: as there.
     """
-    options = RunOptions(
-        rules=Rules(select, ignore, target),  # type: ignore[arg-type]
-        fixes=Fixes(numeric_fixes, unsafe_fixes),
-        verification=Verification(
-            enabled=verify, require=tuple(name for name in require if name != PYTORCH), seed=seed, rungs=rungs
-        ),
-        trt=trt,
-        output=Output(output),
-        memory_mb=memory_mb,
-    )
-    say = progress or (lambda text: None)
     pytorch.check_options(torch_kwargs)
-    training = str(torch_kwargs.get("training", "EVAL")).rpartition(".")[2]
+    say = progress or (lambda text: None)
     with contextlib.ExitStack() as stack:
         stack.enter_context(pytorch.untouched(module))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
-        path = folder / (Path(output).name or "model.onnx")
+        path = stack.enter_context(_file(options))
+        subject: Subject | str = "the model was exported in training mode"
+        if not pytorch.is_training(torch_kwargs):
+            subject = pytorch.of_module(module, args, torch_kwargs)
         say("exporting")
         pytorch.write(module, args, path, torch_kwargs)
-        beyond = None
-        if against_pytorch and verify and training == "EVAL":
-            subject = _subject(module, args, torch_kwargs)
-            beyond = against(subject, seed, required=PYTORCH in require)
-        report = applying.apply(path, options, progress, beyond)
-    return replace(report, path=str(output))
+        return _applied(path, options, subject if against_pytorch else None, progress)
 
 
-def _subject(module: Any, args: Any, options: Mapping[str, Any]) -> Subject:
-    positional, keywords = pytorch.arguments_of(args, options.get("kwargs"))
-    call = module.module() if hasattr(module, "module") and hasattr(module, "graph_signature") else module
-    return pytorch.TorchSubject(
-        call,
-        positional,
-        keywords,
-        exporter=pytorch.exporter_of(options),
-        bounds=pytorch.bounds_of(options.get("dynamic_shapes")),
-        names=pytorch.names_of(module),
-    )
+def apply(program: Any, options: RunOptions, progress: Progress | None = None) -> Report:
+    """Repair and prove a program that torch.onnx.export returned; see :func:`onnxfix.apply`.
+
+    Raises:
+        ModelError, UsageError, OnnxfixError: as there.
+    """
+    with contextlib.ExitStack() as stack:
+        path = stack.enter_context(_file(options))
+        pytorch.save(program, path)
+        return _applied(path, options, pytorch.of_program(program), progress)
 
 
-def against(subject: Subject, seed: int, *, required: bool = False) -> Beyond:
-    """The comparison with a module, for a run of ``apply``; ``required``: it must pass."""
+@contextlib.contextmanager
+def _file(options: RunOptions) -> Iterator[Path]:
+    """Where to export to: a file of the output's name, by which its weights are called, in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
+        yield Path(folder) / (Path(options.output.path or "").name or "model.onnx")
+
+
+def _applied(
+    path: Path, options: RunOptions, subject: Subject | str | None, progress: Progress | None
+) -> Report:
+    """``apply`` on what was exported. ``subject`` is what to compare with, or why there is nothing; None: nothing
+    is to be compared."""
+    verification = options.verification
+    required = PYTORCH in verification.require
+    require = tuple(name for name in verification.require if name != PYTORCH)
+    options = replace(options, verification=replace(verification, require=require))
+    beyond = None
+    if subject is not None and (verification.enabled or required):
+        beyond = against(subject, verification.seed, required=required)
+    report = applying.apply(path, options, progress, beyond)
+    return replace(report, path=str(options.output.path or "<program>"))
+
+
+def against(subject: Subject | str, seed: int, *, required: bool = False) -> Beyond:
+    """The comparison with PyTorch, for a run of ``apply``; ``required``: it must pass."""
 
     def compared(job: Job, proven: Proven) -> Proven:
-        job.plan.say("comparing with PyTorch")
-        result = proven.candidate.path if proven.changed else proven.original
-        rung = judge(subject, proven.original, result, seed=seed)
+        if isinstance(subject, str):
+            rung = unjudged(PYTORCH, subject)
+        else:
+            job.plan.say("comparing with PyTorch")
+            result = proven.candidate.path if proven.changed else proven.original
+            rung = judge(subject, proven.original, result, seed=seed)
         verdict = proven.verdict
         must = (*verdict.required, *[PYTORCH] * required)
         return replace(proven, verdict=replace(verdict, rungs=(*verdict.rungs, rung), required=must))

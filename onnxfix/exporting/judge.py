@@ -213,9 +213,7 @@ class _Judge:
                 )
         bad = [one for one in metrics if one.agreement == "different"]
         if bad:
-            return FeedResult(
-                label, None, "different", f"output {bad[0].output}: {bad[0].reason}", (*metrics,), sides=side
-            )
+            return FeedResult(label, None, "different", _words(bad[0]), tuple(metrics), sides=side)
         identical = all(one.agreement == "identical" for one in metrics)
         return FeedResult(label, None, "identical" if identical else "within", "", tuple(metrics), sides=side)
 
@@ -246,12 +244,12 @@ class _Judge:
         )
 
     def _agreement(self) -> str:
-        both = len({one.sides for one in self.feeds if one.sides}) > 1
-        what = "the exported model and the result compute" if both else "the exported model computes"
         good = [one for one in self.feeds if one.status in ("identical", "within")]
         how = "identical" if all(one.status == "identical" for one in good) else "within tolerance"
-        sizes = f" of {len(self.shapes)} sizes" if len(self.shapes) > 1 else ""
-        return f"{what} what the module computes in PyTorch {self.subject.torch}: {how} on {self.counted} inputs{sizes}"
+        feeds = f"{self.counted} feed{'s' * (self.counted != 1)}"
+        over = f" over {len(self.shapes)} shapes" if len(self.shapes) > 1 else ""
+        both = " and the result" * (len({one.sides for one in good}) > 1)
+        return f"{how} on {feeds}{over}: PyTorch {self.subject.torch}, the exported model{both}"
 
     def _about(self) -> Exported:
         subject = self.subject

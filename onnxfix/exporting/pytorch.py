@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from onnxfix.errors import UsageError
 from onnxfix.exporting.subject import Given
 
 INSTALL = "pip install torch onnxscript"
+EMBEDDED = 1 << 30
+"""Bytes of weights up to which the exported file holds them, unless ``external_data`` is given."""
+_COLOR = re.compile("\x1b\\[[0-9;]*m")
 _ITSELF = ("model", "args", "f")
 """Parameters of torch.onnx.export that ``onnxfix.export`` fills in."""
 
@@ -58,13 +62,31 @@ def write(module: Any, args: Any, path: Path, options: Mapping[str, Any]) -> Non
         UsageError: ``check_options`` raises.
     """
     check_options(options)
+    given = {"verbose": False, **options}
+    if exporter_of(options) == "dynamo":
+        # Weights beside the model get in the way of the next export to the same place.
+        given.setdefault("external_data", weights_of(module) > EMBEDDED)
     try:
-        torch().onnx.export(module, args, str(path), **{"verbose": False, **options})
+        torch().onnx.export(module, args, str(path), **given)
     except Exception as error:
-        said = next((line for line in str(error).splitlines() if line.strip()), "")
-        raise ExportFailed(f"torch.onnx.export failed: {type(error).__name__}: {said}") from error
+        raise ExportFailed(f"torch.onnx.export failed: {told(error)}") from error
     if not path.exists():
         raise ExportFailed("torch.onnx.export wrote no file")
+
+
+def told(error: BaseException) -> str:
+    """The first line of the exception that an exception came from: torch wraps it in advice on several lines."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = _COLOR.sub("", str(error)).splitlines()
+    said = next((line.strip() for line in lines if line.strip()), "")
+    return f"{type(error).__name__}: {said}"
+
+
+def weights_of(module: Any) -> int:
+    """Bytes of the parameters and buffers; 0 where they are not known."""
+    found = [*getattr(module, "parameters", tuple)(), *getattr(module, "buffers", tuple)()]
+    return sum(one.numel() * one.element_size() for one in found)
 
 
 def save(program: Any, path: Path) -> None:
@@ -76,7 +98,7 @@ def save(program: Any, path: Path) -> None:
     try:
         program.save(str(path))
     except Exception as error:
-        raise ExportFailed(f"the program cannot be saved: {type(error).__name__}: {error}") from error
+        raise ExportFailed(f"the program cannot be saved: {told(error)}") from error
 
 
 def of_module(module: Any, args: Any, options: Mapping[str, Any]) -> TorchSubject:
@@ -158,7 +180,7 @@ class TorchSubject:
         self._tree = importlib.import_module("torch.utils._pytree")
         self.torch = str(self._torch.__version__).partition("+")[0]
         self.exporter, self.bounds = exporter, dict(bounds or {})
-        self._call = call
+        self._call, self._runs = call, 0
         leaves, self._spec = self._tree.tree_flatten((args, dict(kwargs)))
         self._leaves = [self._copied(one) for one in leaves]
         known = {id(one): name for name, one in (*zip(names, args, strict=False), *kwargs.items())}
@@ -179,7 +201,11 @@ class TorchSubject:
             leaves[number] = self._tensor(array, leaves[number])
         args, kwargs = self._tree.tree_unflatten(leaves, self._spec)
         devices = [*range(self._torch.cuda.device_count())] if self._torch.cuda.is_initialized() else []
+        self._runs += 1
         with self._torch.no_grad(), self._torch.random.fork_rng(devices=devices):
+            self._torch.manual_seed(
+                self._runs
+            )  # what is drawn at random is to show: it differs from run to run
             found = self._call(*args, **kwargs)
         return [array_of(one) for one in self._tree.tree_leaves(found) if self._is_tensor(one)]
 

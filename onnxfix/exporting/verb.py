@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnxfix.errors import UsageError, fault_of
 from onnxfix.exporting import pytorch
 from onnxfix.exporting.judge import judge
 from onnxfix.exporting.subject import Subject
@@ -18,7 +19,7 @@ from onnxfix.pipeline.applying import Beyond
 from onnxfix.pipeline.job import Job
 from onnxfix.pipeline.plan import Progress
 from onnxfix.pipeline.prove import Proven
-from onnxfix.verification.verdict import PYTORCH, unjudged
+from onnxfix.verification.verdict import PYTORCH, RungResult, unjudged
 
 if TYPE_CHECKING:
     from onnxfix.report.report import Report
@@ -57,6 +58,8 @@ def apply(program: Any, options: RunOptions, progress: Progress | None = None) -
     Raises:
         ModelError, UsageError, OnnxfixError: as there.
     """
+    if options.output.in_place:
+        raise UsageError("in-place needs a model that was read from a file")
     with contextlib.ExitStack() as stack:
         path = stack.enter_context(_file(options))
         pytorch.save(program, path)
@@ -65,9 +68,17 @@ def apply(program: Any, options: RunOptions, progress: Progress | None = None) -
 
 @contextlib.contextmanager
 def _file(options: RunOptions) -> Iterator[Path]:
-    """Where to export to: a file of the output's name, by which its weights are called, in a folder of its own."""
+    """Where to export to, in a folder of its own: a file of the output's name, by which its weights are called if they
+    are put beside it. Where the output's folder has weights of that name, an earlier export's, the new ones get
+    another: only the model file is replaced, and the two never mix."""
+    output = Path(options.output.path or "model.onnx")
+    name = output.name or "model.onnx"
+    number = 1
+    while options.output.path is not None and output.with_name(f"{name}.data").exists():
+        number += 1
+        name = f"{output.stem}-{number}{output.suffix}"
     with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
-        yield Path(folder) / (Path(options.output.path or "").name or "model.onnx")
+        yield Path(folder) / name
 
 
 def _applied(
@@ -95,9 +106,20 @@ def against(subject: Subject | str, seed: int, *, required: bool = False) -> Bey
         else:
             job.plan.say("comparing with PyTorch")
             result = proven.candidate.path if proven.changed else proven.original
-            rung = judge(subject, proven.original, result, seed=seed)
+            rung = _judged(subject, proven.original, result, seed)
         verdict = proven.verdict
         must = (*verdict.required, *[PYTORCH] * required)
         return replace(proven, verdict=replace(verdict, rungs=(*verdict.rungs, rung), required=must))
 
     return compared
+
+
+def _judged(subject: Subject, exported: Path, result: Path, seed: int) -> RungResult:
+    """The rung, whose own failure proves nothing about the models."""
+    try:
+        return judge(subject, exported, result, seed=seed)
+    except Exception as error:
+        fault = fault_of(error)
+        if not fault:
+            raise
+        return unjudged(PYTORCH, fault, "fault")

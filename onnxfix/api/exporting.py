@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from onnxfix.trt.records import TrtOptions
 
 
+# Long because: the public keywords are declared and described here, and nowhere else.
 def export(
     module: Any,
     args: Any,
@@ -33,6 +34,8 @@ def export(
     input_shapes: Shapes = (),
     seed: int = 0,
     rungs: Names | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
     trt: TrtOptions | None = None,
     memory_mb: int | None = None,
     progress: Progress | None = None,
@@ -54,8 +57,8 @@ def export(
         require: checks that must pass, ``"pytorch"`` among them.
         **torch_kwargs: for torch.onnx.export: ``dynamo``, ``dynamic_shapes``, ``dynamic_axes``, ``input_names``,
             ``opset_version``, ``external_data`` ... ``verify`` is not among them: it turns off all checks of onnxfix.
-        select, ignore, target, numeric_fixes, unsafe_fixes, verify, inputs, input_shapes, seed, rungs, trt, memory_mb,
-            progress: as for ``apply``.
+        select, ignore, target, numeric_fixes, unsafe_fixes, verify, inputs, input_shapes, seed, rungs, rtol, atol,
+            trt, memory_mb, progress: as for ``apply``.
 
     Raises:
         UsageError: PyTorch is not installed, its exporter fails (``__cause__`` is its exception), or a keyword does
@@ -74,7 +77,7 @@ def export(
             keywords.flag("numeric_fixes", numeric_fixes), keywords.flag("unsafe_fixes", unsafe_fixes)
         ),
         verification=replace(
-            verification_of(inputs, input_shapes, seed, require, rungs),
+            verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol),
             enabled=keywords.flag("verify", verify),
         ),
         trt=trt_of(trt, benchmark=False),

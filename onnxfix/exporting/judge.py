@@ -21,6 +21,7 @@ from onnxfix.exporting.subject import Case, Subject
 from onnxfix.sandbox import one_line, shared
 from onnxfix.verification.compare.compare import Metrics, compare
 from onnxfix.verification.compare.noise import shaken
+from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.ladder import half_type
 from onnxfix.verification.rungs import sessions
@@ -35,7 +36,9 @@ _RUNTIMES = ("ort-cpu", "reference")
 _FILES: dict[Sides, str] = {"export": "the exported model", "result": "the result"}
 
 
-def judge(subject: Subject, exported: Path, result: Path, *, seed: int = 0) -> RungResult:
+def judge(
+    subject: Subject, exported: Path, result: Path, *, seed: int = 0, allowed: Allowed | None = None
+) -> RungResult:
     """Run the module and both models on the same inputs, and compare.
 
     Args:
@@ -43,12 +46,13 @@ def judge(subject: Subject, exported: Path, result: Path, *, seed: int = 0) -> R
         exported: the file that the exporter wrote.
         result: the fixed model; the same file where nothing was fixed.
         seed: of the inputs that are made besides the given ones.
+        allowed: the user's tolerance, in the place of those of the element types.
 
     Raises:
         ModelError: a file is no model.
     """
     began = time.monotonic()
-    found = _Judge(subject, exported, result, seed).judge()
+    found = _Judge(subject, exported, result, seed, allowed).judge()
     return replace(found, seed=seed, seconds=time.monotonic() - began)
 
 
@@ -61,8 +65,10 @@ class _Expected:
 
 
 class _Judge:
-    def __init__(self, subject: Subject, exported: Path, result: Path, seed: int) -> None:
-        self.subject, self.seed = subject, seed
+    def __init__(
+        self, subject: Subject, exported: Path, result: Path, seed: int, allowed: Allowed | None
+    ) -> None:
+        self.subject, self.seed, self.allowed = subject, seed, allowed
         self.paths: dict[Sides, Path] = {"export": exported, "result": result}
         self.known: Signature = signature(exported)
         self.outputs = [one.name for one in self.known.model.graph.output]
@@ -208,9 +214,8 @@ class _Judge:
         for name, value in expected.values.items():
             if name not in self.excluded:
                 noise = expected.noise.get(name, 0.0)
-                metrics += compare(
-                    name, value, ran.outputs[name], exact=False, noise=noise, coarse=self.coarse
-                )
+                how: dict[str, Any] = {"noise": noise, "coarse": self.coarse, "allowed": self.allowed}
+                metrics += compare(name, value, ran.outputs[name], exact=False, **how)
         bad = [one for one in metrics if one.agreement == "different"]
         if bad:
             return FeedResult(label, None, "different", _words(bad[0]), tuple(metrics), sides=side)

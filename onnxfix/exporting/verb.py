@@ -13,11 +13,12 @@ from onnxfix.errors import UsageError, fault_of
 from onnxfix.exporting import pytorch
 from onnxfix.exporting.judge import judge
 from onnxfix.exporting.subject import Subject
-from onnxfix.options import RunOptions
+from onnxfix.options import RunOptions, Verification
 from onnxfix.pipeline import applying
 from onnxfix.pipeline.applying import Beyond
 from onnxfix.pipeline.job import Job
 from onnxfix.pipeline.plan import Progress
+from onnxfix.pipeline.proof import allowed_by
 from onnxfix.pipeline.prove import Proven
 from onnxfix.verification.verdict import PYTORCH, RungResult, unjudged
 
@@ -92,12 +93,12 @@ def _applied(
     options = replace(options, verification=replace(verification, require=require))
     beyond = None
     if subject is not None and (verification.enabled or required):
-        beyond = against(subject, verification.seed, required=required)
+        beyond = against(subject, verification, required=required)
     report = applying.apply(path, options, progress, beyond)
     return replace(report, path=str(options.output.path or "<program>"))
 
 
-def against(subject: Subject | str, seed: int, *, required: bool = False) -> Beyond:
+def against(subject: Subject | str, verification: Verification, *, required: bool = False) -> Beyond:
     """The comparison with PyTorch, for a run of ``apply``; ``required``: it must pass."""
 
     def compared(job: Job, proven: Proven) -> Proven:
@@ -106,7 +107,7 @@ def against(subject: Subject | str, seed: int, *, required: bool = False) -> Bey
         else:
             job.plan.say("comparing with PyTorch")
             result = proven.candidate.path if proven.changed else proven.original
-            rung = _judged(subject, proven.original, result, seed)
+            rung = _judged(subject, proven.original, result, verification)
         verdict = proven.verdict
         must = (*verdict.required, *[PYTORCH] * required)
         return replace(proven, verdict=replace(verdict, rungs=(*verdict.rungs, rung), required=must))
@@ -114,10 +115,10 @@ def against(subject: Subject | str, seed: int, *, required: bool = False) -> Bey
     return compared
 
 
-def _judged(subject: Subject, exported: Path, result: Path, seed: int) -> RungResult:
+def _judged(subject: Subject, exported: Path, result: Path, verification: Verification) -> RungResult:
     """The rung, whose own failure proves nothing about the models."""
     try:
-        return judge(subject, exported, result, seed=seed)
+        return judge(subject, exported, result, seed=verification.seed, allowed=allowed_by(verification))
     except Exception as error:
         fault = fault_of(error)
         if not fault:

@@ -358,3 +358,10 @@ def test_weights_beside_an_earlier_export_are_not_mixed_up(
 def test_a_missing_folder_is_told_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(OnnxfixError, match="no such directory"):
         onnxfix.export(exp(), (Tensor(X),), tmp_path / "none" / "m.onnx")
+
+
+def test_the_users_tolerance_is_the_rungs_too(tmp_path: Path) -> None:
+    """An export that is off by a thousandth, and a user who allows that."""
+    module = Module(lambda x: Tensor(np.exp(x.array) * np.float32(1.001)), CASTS)
+    assert exported(module, tmp_path)[1].status == "failed"
+    assert exported(module, tmp_path, rtol=2e-3)[1].status == "passed"

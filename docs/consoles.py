@@ -70,7 +70,7 @@ def run(command: str, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, *_PROGRAMS[name], *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": paths, "NO_COLOR": "1", "PYTHONUTF8": "1"},
+        env={**os.environ, "PYTHONPATH": paths, "NO_COLOR": "1", "PYTHONUTF8": "1", "COLUMNS": "100"},
         capture_output=True,
         encoding="utf-8",
     )

@@ -264,12 +264,12 @@ def test_the_command_line_shows_what_was_found_and_repaired(tmp_path: Path) -> N
     assert code == 0
     first, second = out.splitlines()[:2]
     assert " read it differently and imports the fixed model correctly; 1 fixed, 0 left" in first
-    assert second.startswith("  before: u: Trilu: tensor u at [0, 1] is ")
+    assert second.startswith("  before    u: Trilu: tensor u at [0, 1] is ")
     assert "trt-network passed  the network that TensorRT-RTX" in out
     assert "    original: read differently, 4 feeds, ONNX Runtime on the CPU, " in out
     code, out, _ = run("verify", path, "--rungs", "trt-network")
     assert code == 3
-    assert "not verified: TensorRT reads it differently" in out
+    assert "NOT VERIFIED: TensorRT reads it differently" in out
 
 
 #: Not valid ONNX; onnx.checker (the last one with full_check alone) and ONNX Runtime refuse them, TensorRT does not.

@@ -9,8 +9,7 @@ from typing import Literal
 
 from onnxfix.report.render.issues import Issue, errors_of, issues_of
 from onnxfix.report.render.stream import escaped
-from onnxfix.report.report import Report
-from onnxfix.rule import Severity
+from onnxfix.report.report import FailOn, Report
 
 #: The element below a case that says what came of it; "" where it passed.
 Result = Literal["", "failure", "error", "skipped"]
@@ -32,7 +31,7 @@ def render_junit(
     reports: Sequence[Report],
     errors: Sequence[tuple[str, str]] = (),
     warnings: Sequence[str] = (),
-    fail_on: Severity | None = Severity.WARNING,
+    fail_on: FailOn = "",
 ) -> str:
     """One document. A suite has a failure or an error wherever the exit code of its model is not 0.
 
@@ -54,12 +53,12 @@ def render_junit(
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'
 
 
-def _cases(report: Report, fail_on: Severity | None) -> Iterator[_Case]:
-    issues = issues_of(report)
+def _cases(report: Report, fail_on: FailOn) -> Iterator[_Case]:
+    issues, least = issues_of(report), report.least(fail_on)
     yield from _checks(report, [one for one in issues if one.sort == "check"])
     failing: dict[str, list[Issue]] = {}
     for one in issues:
-        if one.sort == "finding" and one.fails(fail_on):
+        if one.sort == "finding" and one.fails(least):
             failing.setdefault(one.title, []).append(one)
     for title, group in failing.items():
         worst = group[0].severity
@@ -67,7 +66,7 @@ def _cases(report: Report, fail_on: Severity | None) -> Iterator[_Case]:
         yield _Case(title, "failure", message, tuple(one.text for one in group))
     if not failing and report.command != "verify":
         left = f", {len(report.findings)} below" if report.findings else ""
-        level = f"at or above {fail_on.name.lower()}{left}" if fail_on is not None else "that fails the run"
+        level = f"at or above {least.name.lower()}{left}" if least is not None else "that fails the run"
         yield _Case("rules", output=f"no finding {level}")
     for one in issues:
         if one.sort in ("fix", "step"):

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from onnxfix.report.render.issues import Issue, errors_of, issues_of
 from onnxfix.report.render.marks import code, folded, safe, table
-from onnxfix.report.report import Report
+from onnxfix.report.report import FailOn, Report
 from onnxfix.report.summary import SEVERITIES, Change, RungFact
-from onnxfix.rule import Severity
 
 MARK = "<!-- onnxfix -->"
 """The first line, by which a script finds its own comment again."""
@@ -33,7 +32,7 @@ def render_markdown(
     reports: Sequence[Report],
     errors: Sequence[tuple[str, str]] = (),
     warnings: Sequence[str] = (),
-    fail_on: Severity | None = Severity.WARNING,
+    fail_on: FailOn = "",
 ) -> str:
     """A table of the models, then a part for each, as many as fit into ``LONGEST`` characters.
 
@@ -69,7 +68,7 @@ def render_markdown(
     return "\n".join(parts).rstrip()
 
 
-def _row(report: Report, fail_on: Severity | None) -> tuple[str, ...]:
+def _row(report: Report, fail_on: FailOn) -> tuple[str, ...]:
     summary = report.summary
     counts = [str(summary.severities[name]) for name in SEVERITIES]
     return (
@@ -87,7 +86,7 @@ def _outcome(report: Report) -> str:
     return f"{proof}; {report.headline}" if report.headline else proof
 
 
-def _model(report: Report, issues: Sequence[Issue], fail_on: Severity | None) -> Iterator[str]:
+def _model(report: Report, issues: Sequence[Issue], fail_on: FailOn) -> Iterator[str]:
     sign = "❌" if report.exit_code_for(fail_on) else "✅"
     yield f"### {sign} {code(report.path)}: {safe(_outcome(report))}"
     yield ""

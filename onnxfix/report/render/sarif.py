@@ -19,8 +19,8 @@ from onnxfix.place import Place
 from onnxfix.registry import registry
 from onnxfix.report.render.issues import Issue, errors_of, issues_of, repository_path
 from onnxfix.report.render.stream import escaped
-from onnxfix.report.report import Report
-from onnxfix.rule import Rule, Severity
+from onnxfix.report.report import FailOn, Report
+from onnxfix.rule import Rule
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 FINGERPRINT = "onnxfixPlace/v1"
@@ -34,7 +34,7 @@ def render_sarif(
     reports: Sequence[Report],
     errors: Sequence[tuple[str, str]] = (),
     warnings: Sequence[str] = (),
-    fail_on: Severity | None = Severity.WARNING,
+    fail_on: FailOn = "",
 ) -> str:
     """One log with one run.
 
@@ -133,7 +133,7 @@ def _artifact(path: str) -> dict[str, Any]:
     return {"location": _file(path), "roles": ["analysisTarget"], "mimeType": "application/octet-stream"}
 
 
-def _model(report: Report, fail_on: Severity | None) -> dict[str, Any]:
+def _model(report: Report, fail_on: FailOn) -> dict[str, Any]:
     """What is known of a model besides its results."""
     verdict = report.verdict
     checks = {rung.name: rung.status for rung in verdict.rungs} if verdict is not None else {}

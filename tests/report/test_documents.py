@@ -97,7 +97,7 @@ def test_a_sarif_result_says_which_rule_where_and_what_helps() -> None:
     rules = run["tool"]["driver"]["rules"]
     assert [first["level"], second["level"]] == ["error", "note"]
     assert first["message"]["text"] == (
-        "y.then_branch / t (n): a message [fix: remove it (numeric, with --numeric-fixes)]"
+        "y.then_branch / n: a message [fix: remove it (numeric, with --numeric-fixes)]"
     )
     (location,) = first["locations"]
     assert location["physicalLocation"]["artifactLocation"] == {"uri": "m.onnx", "uriBaseId": "%SRCROOT%"}
@@ -139,7 +139,7 @@ COMMAND = re.compile(r"::(error|warning|notice) [a-z]+=[^:,\s][^:,]*(,title=[^:,
 def test_github_commands_cannot_be_forged() -> None:
     *commands, total = rendered(Kind.github, *REPORTS, errors=ERRORS, warnings=WARNINGS).split("\n")
     assert all(COMMAND.fullmatch(one) for one in commands), commands
-    assert total == "onnxfix: 18 models: 12 errors, 3 warnings, 2 infos"
+    assert total == "onnxfix: 20 models: 12 errors, 3 warnings, 3 infos"
     levels = [one.split(" ")[0] for one in commands]
     assert levels == sorted(levels, key=["::error", "::warning", "::notice"].index)
 
@@ -155,7 +155,7 @@ def test_github_gets_one_annotation_for_a_rule() -> None:
 
 def test_gitlab_gets_what_it_requires() -> None:
     entries = json.loads(rendered(Kind.gitlab, *REPORTS, errors=ERRORS))
-    assert len(entries) == 17
+    assert len(entries) == 18
     for one in entries:
         assert set(one) == {"description", "check_name", "fingerprint", "severity", "location"}
         assert one["severity"] in ("info", "minor", "major", "critical", "blocker")
@@ -217,6 +217,16 @@ def test_junit_has_a_case_for_each_rule_that_fails() -> None:
     assert [one.get("name") for one in junit("info").iter("testcase")] == ["rules"]
     suites = [one.get("name") for one in junit("clean", errors=ERRORS[:2])]
     assert suites == ["m.onnx", "gone.onnx", "onnxfix"]
+
+
+def test_what_is_accepted_is_skipped_with_its_reason_and_reported_nowhere_else() -> None:
+    assert sarif("known")["results"] == []
+    assert json.loads(rendered(Kind.gitlab, "known")) == []
+    assert "::" not in rendered(Kind.github, "known")
+    skipped = [one.get("message") for one in junit("known", "accepted").iter("skipped")]
+    assert skipped[0] == "2 known to the baseline"
+    assert str(skipped[1]).startswith("1 accepted: known | ")
+    assert "1 accepted" in rendered(Kind.markdown, "accepted")
 
 
 # ------------------------------------------------------------------------------------------------------------ Markdown

@@ -7,7 +7,8 @@ from typing import Any
 
 from onnxfix.causes import Problem
 from onnxfix.place import Place
-from onnxfix.report.report import AppliedFix, Finding, Report, StepDone, Withdrawn
+from onnxfix.report.findings import Finding, Suppressed
+from onnxfix.report.report import AppliedFix, Report, StepDone, Withdrawn
 from onnxfix.verification.verdict import RungResult, Verdict
 
 #: A name that would end a command, a cell, an element, a code span or a line, or make a link, a mention or an image.
@@ -50,6 +51,14 @@ REPORTS = {
     "withdrawn": replace(CLEAN, withdrawn=(Withdrawn("CST004", PLACE, "remove it", "values differ"),)),
     "dropped": replace(CLEAN, steps=(StepDone("--simplify", "onnxsim", "dropped", "outputs differ"),)),
     "problem": report(command="check", problems=(Problem("rule X failed", rule="X001"),)),
+    "accepted": report(
+        finding("info"),
+        command="check",
+        suppressed=(
+            Suppressed(finding("error"), "configuration", f"known | {EVIL}", "onnxfix.toml", "2030-01-01"),
+        ),
+    ),
+    "known": report(command="check", suppressed=(Suppressed(finding(), "baseline", "known", "b.json"),) * 2),
     "evil": report(
         finding(place=Place(node=EVIL, op_type=EVIL, output=EVIL), message=EVIL, fix=EVIL),
         path=EVIL.replace("\n", ""),

@@ -117,7 +117,7 @@ def _with_changes(verdict: Verdict, changed: list[str]) -> Verdict:
     """The verdict where UNSAFE fixes changed the interface: a contract that passed says so, not the contrary."""
     changes = f"UNSAFE fixes changed the interface: {'; '.join(changed)}"
     rungs = (
-        replace(rung, reason=f"{judge(rung.checks).words}; {changes}")
+        replace(rung, reason=f"{judge(rung.checks).words}; {changes}", notes=(*rung.notes, *changed))
         if rung.name == "contract" and rung.status == "passed"
         else rung
         for rung in verdict.rungs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -218,7 +219,7 @@ class Report(Shown):
             return False
         return not self.builds[0].accepted and self.builds[-1].accepted
 
-    @property
+    @cached_property
     def summary(self) -> Summary:
         """The facts that every rendering of the report shows."""
         return summarize(self)

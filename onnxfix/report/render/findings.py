@@ -43,21 +43,24 @@ def finding_lines(findings: Sequence[Finding], verbose: bool) -> Iterator[Line]:
         items = list(group)
         title = f" {printable(name)}{_times(len(items))}"
         yield labeled(NOUNS[severity], (printable(code), "bold"), title, style=STYLES[severity])
-        alike: dict[tuple[str, str], list[Place]] = {}
+        alike: dict[tuple[str, str], list[Finding]] = {}
         for item in items:
-            message = f"{printable(item.message)}{_confirmed(item, verbose)}"
-            alike.setdefault((message, _remedy(item)), []).append(item.place)
-        for (message, remedy), places in alike.items():
-            yield from _entry(message, remedy, places, verbose)
+            message = f"{printable(item.message)}{_confirmed(item)}"
+            alike.setdefault((message, _remedy(item)), []).append(item)
+        for (message, remedy), same in alike.items():
+            yield from _entry(message, remedy, same, verbose)
 
 
-def _entry(message: str, remedy: str, places: Sequence[Place], verbose: bool) -> Iterator[Line]:
-    """A message, what helps, and the places that it is about: one in front of it, several below."""
-    names = _names(places)
+def _entry(message: str, remedy: str, items: Sequence[Finding], verbose: bool) -> Iterator[Line]:
+    """A message, TensorRT's own words, what helps, and the places that it is about: one in front, several below."""
+    names = _names([item.place for item in items])
     if len(names) == 1:
         yield line("    ", (f"{names[0]}:", "cyan"), f" {message}", hang=6)
     else:
         yield line(f"    {message}", hang=6)
+    words = next((item.confirmed for item in items if item.confirmed), "")
+    if words and words not in items[0].message:
+        yield line(f"      TensorRT: {printable(words)}", hang=8)
     if remedy:
         yield line("      ", (remedy, "dim"), hang=8)
     if len(names) == 1:
@@ -77,15 +80,10 @@ def _names(places: Sequence[Place]) -> list[str]:
     ]
 
 
-def _confirmed(item: Finding | AppliedFix, verbose: bool) -> str:
+def _confirmed(item: Finding | AppliedFix) -> str:
     if not item.confirmed and not item.on_engine:
         return ""
-    message = (
-        f": {printable(item.confirmed)}"
-        if verbose and item.confirmed and item.confirmed not in item.message
-        else ""
-    )
-    return f" (confirmed {'on the engine' if item.on_engine else 'by TensorRT'}{message})"
+    return f" (confirmed {'on the engine' if item.on_engine else 'by TensorRT'})"
 
 
 def _remedy(item: Finding) -> str:
@@ -124,7 +122,8 @@ def fix_lines(applied: Sequence[AppliedFix], verbose: bool) -> Iterator[Line]:
             continue
         title = f" {printable(name)}{_times(len(items))}{_level(items)}"
         what = "" if verbose else _alike(items)
-        yield labeled("" if begun else "fixed", (printable(code), "bold"), title, what, style="bold green")
+        label = "fixed" if verbose or not begun else ""
+        yield labeled(label, (printable(code), "bold"), title, what, style="bold green")
         begun = True
         if verbose:
             yield from _fixes(items)
@@ -144,15 +143,16 @@ def _fixes(items: Sequence[AppliedFix]) -> Iterator[Line]:
     names = _names([item.place for item in items])
     for name, item in zip(names, items, strict=True):
         level = "" if item.safety == "exact" else f" ({item.safety})"
+        words = f": {printable(item.confirmed)}" if item.confirmed else ""
         yield line(
-            "    ", (f"{name}:", "cyan"), f" {printable(item.fix)}{level}{_confirmed(item, True)}", hang=6
+            "    ", (f"{name}:", "cyan"), f" {printable(item.fix)}{level}{_confirmed(item)}{words}", hang=6
         )
 
 
 def _alike(items: Sequence[AppliedFix]) -> str:
     """What was done, where that is the same for all fixes of a rule, and the place if there is only one."""
-    at = f" at {printable(items[0].place.short)}" if len(items) == 1 else ""
-    words = {f"{printable(item.fix)}{at}{_confirmed(item, False)}" for item in items}
+    at = f", at {printable(items[0].place.short)}" if len(items) == 1 else ""
+    words = {f"{printable(item.fix)}{at}{_confirmed(item)}" for item in items}
     return f": {words.pop()}" if len(words) == 1 else ""
 
 

@@ -89,18 +89,23 @@ def proof_lines(report: Report) -> Iterator[Line]:
     summary, apart = report.summary, [rung for rung in report.verdict.rungs if _apart(rung, report)]
     worst = [rung for rung in apart if rung.status in ("failed", "broke")]
     yield from map(_rung, worst)
-    first = _values(summary, [rung.name for rung in apart])
-    if first:
-        label, style = _LABELS.get(summary.proof, ("checked", "bold"))
-        if report.command == "verify":  # the headline has the verdict
-            label, style = "checked", "bold"
-        yield labeled(label, " · ".join(first), style=style)
+    yield from _verdict(report, [rung.name for rung in apart])
     if summary.tensorrt is not None:
         yield from tensorrt_lines(summary.tensorrt, summary)
     yield from (_rung(rung) for rung in apart if rung not in worst)
     for rung in report.verdict.rungs:
         if rung.latency is not None:
             yield from latency_lines(rung.latency)
+
+
+def _verdict(report: Report, apart: list[str]) -> Iterator[Line]:
+    """The line about values, without the rungs that have lines of their own."""
+    parts = _values(report.summary, apart)
+    label, style = _LABELS.get(report.summary.proof, ("checked", "bold"))
+    if report.command == "verify":  # the headline has the verdict
+        label, style = "checked", "bold"
+    if parts:
+        yield labeled(label, " · ".join(parts), style=style)
 
 
 _LABELS = {"verified": ("VERIFIED:", "bold green"), "unchanged": ("unchanged", "green")}
@@ -180,11 +185,7 @@ def _apart(rung: RungResult, report: Report) -> bool:
     if rung.status == "skipped":
         return rung.cause not in _WHY_NOT and len(rung.reason) > _SHORT
     if rung.name == "contract":
-        unsafe = "unsafe" in {
-            *(fix.safety for fix in report.applied),
-            *(step.safety for step in report.steps),
-        }
-        return unsafe or bool(rung.notes)
+        return bool(rung.notes)
     if rung.executed is not None and rung.executed.outcome != "agree":
         return True
     partly = report.verdict is not None and report.verdict.without_unsafe
@@ -201,14 +202,27 @@ def _rung(rung: RungResult) -> Line:
 
 
 def rung_lines(report: Report) -> Iterator[Line]:
-    """Every rung with its reason and its details."""
-    for rung in report.verdict.rungs if report.verdict is not None else ():
+    """The line about values, then every rung with its reason and its details."""
+    rungs = report.verdict.rungs if report.verdict is not None else ()
+    yield from _verdict(report, [rung.name for rung in rungs if rung.status in ("failed", "broke")])
+    said: set[str] = set()
+    for rung in rungs:
         blame = f" ({PLEASE_REPORT})" if rung.status == "broke" else ""
         reason = f"  {rung.reason}{blame}" if rung.reason or blame else ""
         yield line(f"  {rung.name:<12}", (rung.status, _STYLE.get(rung.status, "dim")), reason, hang=14)
         if rung.latency is not None:
             yield from latency_lines(rung.latency)
-        yield from (line(f"    {each}", hang=6) for each in _details(rung))
+        yield from map(_detail, _details(rung))
+        yield from map(_detail, (note for note in rung.notes if note not in said))
+        said.update(rung.notes)
+        yield _detail(f"{rung.seconds:.2f} s, seed {rung.seed}")
+
+
+def _detail(text: str) -> Line:
+    """A line below a rung; commands are not wrapped, so that they can be copied."""
+    indent = 4 + len(text) - len(text.lstrip(" "))
+    command = text.lstrip(" ").startswith(("trtexec ", "polygraphy "))
+    return line(f"    {text}", hang=None if command else indent + 2)
 
 
 def _details(rung: RungResult) -> Iterator[str]:
@@ -221,5 +235,3 @@ def _details(rung: RungResult) -> Iterator[str]:
     yield from network_lines(rung.networks)
     if rung.excluded:
         yield f"not compared, the original is not deterministic: {', '.join(rung.excluded)}"
-    yield from rung.notes
-    yield f"{rung.seconds:.2f} s, seed {rung.seed}"

@@ -35,7 +35,7 @@ from onnxfix.report.render.proof import (
 from onnxfix.report.render.stopped import stopped_lines
 from onnxfix.report.render.stream import printable
 from onnxfix.report.report import Report, StepDone
-from onnxfix.report.summary import Summary
+from onnxfix.report.summary import SEVERITIES, Summary
 
 __all__ = ["render_report", "render_summary"]
 
@@ -106,7 +106,7 @@ def _headline(report: Report, summary: Summary, quiet: bool) -> Line:
     if report.headline:
         told.append(report.headline)
     if report.command != "verify":
-        told.append(_counts(report, summary, quiet))
+        told.append((_counts(report, summary, quiet), _style(summary)))
     parts = [part for one in told for part in ("; ", one)][1:]
     if report.reused:
         parts.insert(0, "unchanged, skipped: ")
@@ -137,6 +137,12 @@ def _counts(report: Report, summary: Summary, quiet: bool) -> str:
     if quiet and passed and summary.compute is not None and summary.compute.changed:
         parts.append(f"{summary.compute.before:,} → {summary.compute.after:,} compute nodes")
     return ", ".join(filter(None, parts))
+
+
+def _style(summary: Summary) -> str:
+    """The color of the worst that is left."""
+    worst = next((name for name in SEVERITIES if summary.severities[name]), "")
+    return {"error": "red", "warning": "yellow"}.get(worst, "")
 
 
 def _before(report: Report) -> Iterator[Line]:

@@ -66,12 +66,10 @@ def reduce(
     """
     from onnxfix.pipeline import reducing  # lazy: start-up
 
-    keywords.text("check", check, "trt-build")
-    keywords.text("match", match, "Assertion failed")
     options = reducing.ReduceOptions(
-        check,
+        keywords.text("check", check, "trt-build"),
         keywords.source("against", against) if against is not None else None,
-        match,
+        keywords.text("match", match, "Assertion failed"),
         keywords.inputs(inputs),
         keywords.shapes(input_shapes),
         keywords.whole("seed", seed),

@@ -97,13 +97,15 @@ def names(keyword: str, given: Names | None) -> tuple[str, ...] | None:
 
 
 def text(keyword: str, given: Any, example: str) -> Any:
-    """A text, or none.
+    """A text, or none. A number is its own text: 10.3 is a version.
 
     Raises:
         UsageError: it is something else.
     """
     if given is None or isinstance(given, str):
         return given
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        return str(given)
     raise refused(keyword, f"a text such as {example!r}", given)
 
 

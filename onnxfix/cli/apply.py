@@ -35,7 +35,7 @@ from onnxfix.cli.options import (
     Package,
     Quiet,
     RayAddress,
-    ReportFile,
+    ReportFiles,
     Require,
     Resume,
     Rungs,
@@ -51,6 +51,7 @@ from onnxfix.cli.options import (
     Verbose,
 )
 from onnxfix.cli.outcomes import Printing, queued, run
+from onnxfix.cli.reports import destinations, draws, refuse_unknown_kinds
 from onnxfix.cli.values import listed, merged, pairs_of, profile_of, sizes_of, trt_options
 from onnxfix.errors import UsageError
 
@@ -194,7 +195,7 @@ def apply(
     journal: JournalFile = None,
     fail_on: Fail = FailOn.warning,
     format: FormatOption = Format.text,
-    report: ReportFile = None,
+    report: ReportFiles = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -220,6 +221,7 @@ def apply(
             raise UsageError("--inputs and --input-shapes have no effect with --no-verify")
         profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
         fixed_inputs = pairs_of("--fix-input", fix_input or ())
+        reports = destinations(report)
         options = RunOptions(
             rules=Rules(listed(select), listed(ignore), target),
             fixes=Fixes(numeric_fixes, unsafe_fixes, simplify, tuple(map(str, graphsurgeon or ()))),
@@ -243,6 +245,7 @@ def apply(
             ),
             output=Output(in_place=in_place),
             memory_mb=memory_limit,
+            pictures=draws(reports),
         )
         steps_of(simplify, graphsurgeon or ())  # steps that cannot run are refused before any work
         queue = queued(
@@ -250,6 +253,7 @@ def apply(
         )
         if save_engine is not None and len(queue.tasks) > 1:
             raise UsageError("--save-engine works with one model only")
-        refuse_conflicts(queue.tasks, options, report, queue.journal)
-        printing = Printing(fail_on, format, report, quiet, verbose)
+        refuse_conflicts(queue.tasks, options, reports, queue.journal)
+        refuse_unknown_kinds(reports)
+        printing = Printing(fail_on, format, reports, quiet, verbose)
         run(queue.driven(jobs, ray), len(queue.tasks), printing)

@@ -31,7 +31,7 @@ from onnxfix.cli.options import (
     Package,
     Quiet,
     RayAddress,
-    ReportFile,
+    ReportFiles,
     Resume,
     Select,
     TargetName,
@@ -41,6 +41,7 @@ from onnxfix.cli.options import (
     Verbose,
 )
 from onnxfix.cli.outcomes import Printing, queued, run
+from onnxfix.cli.reports import destinations, draws, refuse_unknown_kinds
 from onnxfix.cli.values import Profile, listed, profile_of, trt_options
 from onnxfix.errors import UsageError
 
@@ -84,7 +85,7 @@ def check(
     journal: JournalFile = None,
     fail_on: Fail = FailOn.warning,
     format: FormatOption = Format.text,
-    report: ReportFile = None,
+    report: ReportFiles = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -93,9 +94,11 @@ def check(
         from onnxfix.options import Rules, RunOptions  # lazy: start-up
 
         refuse_unknown(select, ignore, target)
+        reports = destinations(report)
         options = RunOptions(
             rules=Rules(listed(select), listed(ignore), target),
             memory_mb=memory_limit,
+            pictures=draws(reports),
             inputs_help=inputs_help,
         )
         profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
@@ -109,10 +112,11 @@ def check(
         queue = queued(models, "check", options, resume=resume, journal=journal)
         from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
 
-        refuse_conflicts(queue.tasks, options, report, queue.journal)
+        refuse_conflicts(queue.tasks, options, reports, queue.journal)
+        refuse_unknown_kinds(reports)
         if options.trt is not None:
             refuse_missing(options.trt)
-        printing = Printing(fail_on, format, report, quiet, verbose)
+        printing = Printing(fail_on, format, reports, quiet, verbose)
         run(queue.driven(jobs, ray), len(queue.tasks), printing)
 
 

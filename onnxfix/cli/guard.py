@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from onnxfix.cli.options import Format
 from onnxfix.cli.values import Texts, listed
 from onnxfix.errors import UsageError, explained
 from onnxfix.interrupts import exit_code, finish, listen
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def guarded(format: Format = Format.text) -> Iterator[None]:
-    """Print one line for whatever ends a command early, and exit with 2, or as an interrupted program does; with
-    ``--format json`` and unusable options, print a document too."""
+def guarded(format: str = "text") -> Iterator[None]:
+    """Print one line for whatever ends a command early, and exit with 2, or as an interrupted program does. A usage
+    error is also a document of the format, if that is one that programs read."""
     code = 2
     try:
         listen()
@@ -37,10 +36,10 @@ def guarded(format: Format = Format.text) -> Iterator[None]:
     except Exception as error:
         message = explained(error)
         complain(message)
-        if format is Format.json and isinstance(error, UsageError):
-            from onnxfix.report.render.json import render_json  # lazy: start-up
+        if format != "text" and isinstance(error, UsageError):
+            from onnxfix.report.render.documents import Kind, render_document  # lazy: start-up
 
-            standard_output().write(render_json((), [("", message)]) + "\n")
+            standard_output().write(render_document(Kind(format), errors=[("", message)]) + "\n")
     else:
         return
     raise typer.Exit(code) from None

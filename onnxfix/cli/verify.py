@@ -29,7 +29,7 @@ from onnxfix.cli.options import (
     OptShapes,
     Package,
     Quiet,
-    ReportFile,
+    ReportFiles,
     Require,
     Rungs,
     SaveEngine,
@@ -42,6 +42,7 @@ from onnxfix.cli.options import (
     Verbose,
 )
 from onnxfix.cli.outcomes import Printing, run
+from onnxfix.cli.reports import destinations, refuse_unknown_kinds
 from onnxfix.cli.values import listed, merged, profile_of, trt_options
 from onnxfix.errors import UsageError
 
@@ -105,7 +106,7 @@ def verify(
         ),
     ] = None,
     format: FormatOption = Format.text,
-    report: ReportFile = None,
+    report: ReportFiles = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -141,7 +142,9 @@ def verify(
         )
         models = [path for path in (original, fixed) if path is not None]
         tasks = [Task(number, str(path)) for number, path in enumerate(models)]
-        refuse_conflicts(tasks, options, report)
+        reports = destinations(report)
+        refuse_conflicts(tasks, options, reports)
+        refuse_unknown_kinds(reports)
 
         def compared(say: Say) -> Generator[Outcome, None, None]:
             from onnxfix.pipeline import verifying  # lazy: start-up
@@ -150,4 +153,4 @@ def verify(
             progress = partial(say, tasks[0])
             yield attempt(tasks[0], lambda: verifying.verify(original, fixed, options, progress))
 
-        run(compared, 1, Printing(FailOn.never, format, report, quiet, verbose))
+        run(compared, 1, Printing(FailOn.never, format, reports, quiet, verbose))

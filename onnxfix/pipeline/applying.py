@@ -73,6 +73,10 @@ def reported(job: Job, proven: Proven) -> Report:
         pending=pending,
     )
     report = confirm.with_judgments(report, job.plan.rules, job.plan.known)
+    if job.plan.options.pictures:
+        from onnxfix.pipeline.picturing import with_pictures  # lazy: start-up, seldom used
+
+        report = with_pictures(report, job.loaded.proto, proven.proto, job.loaded.base_dir)
     if proven.verdict.passed:
         return report
     from onnxfix.pipeline.stopped import stopped  # lazy: start-up, seldom used

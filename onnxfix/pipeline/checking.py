@@ -59,7 +59,7 @@ def check(source: Source, options: RunOptions, progress: Progress | None = None)
             "apply puts its weights beside it",
         )
     networks = [reading] if reading is not None else []
-    return Report(
+    report = Report(
         path=name_of(loaded),
         command="check",
         target=plan.target.name,
@@ -78,6 +78,11 @@ def check(source: Source, options: RunOptions, progress: Progress | None = None)
         notes=notes,
         pending=Pending(loaded.proto, loaded),
     )
+    if not options.pictures:
+        return report
+    from onnxfix.pipeline.picturing import with_pictures  # lazy: start-up, seldom used
+
+    return with_pictures(report, loaded.proto, base_dir=loaded.base_dir)
 
 
 def _trt(plan: Plan) -> TrtOptions | None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from onnxfix.files.lazy import Pending
     from onnxfix.pipeline.intake import Intake
     from onnxfix.pipeline.stopped import Stopped
+    from onnxfix.report.neighborhood import Picture
     from onnxfix.trt.reading import Reading
     from onnxfix.trt.records import TrtBuild
     from onnxfix.verification.ladder import Verdict
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 """Version of the JSON report; it increases when a field changes its meaning or is removed."""
+UNWRITTEN = ("pending", "pictures")
+"""Fields of ``Report`` that the JSON report leaves out."""
 FailOn = Severity | str | None
 """The least severity of a finding that fails a run, also by name; None or "never" for none."""
 DERIVED = ("schema", "exit_code", "versions", "summary")
@@ -154,7 +157,8 @@ class Report(Shown):
     ``verdict`` is None if nothing was verified. ``headline`` is TensorRT's result on the model, where it is news.
     ``build`` is the build of a ``check``, ``network`` how TensorRT imports the model. ``stopped`` is where an original
     stops that accepts none of the generated inputs. ``pending`` is the result with its weights still in the file (use
-    ``model``); it is not part of the JSON. ``reused``: the report is from an earlier run, and the model is unchanged.
+    ``model``), and ``pictures`` are the nodes around findings and fixes, where these were wanted; neither is part of
+    the JSON. ``reused``: the report is from an earlier run, and the model is unchanged.
     """
 
     path: str
@@ -186,6 +190,7 @@ class Report(Shown):
     notes: tuple[str, ...] = ()
     reused: bool = False
     pending: Pending | None = field(default=None, repr=False, compare=False)
+    pictures: tuple[Picture, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def model(self) -> ModelProto | None:
@@ -288,7 +293,7 @@ class Report(Shown):
         """The report as plain dicts, lists, strings, numbers and None. ``fail_on`` is for ``exit_code``."""
         data = {"schema": SCHEMA, "exit_code": self.exit_code_for(fail_on), "versions": self.versions}
         data["summary"] = plain(self.summary)
-        data.update({f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name != "pending"})
+        data.update({f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name not in UNWRITTEN})
         return data
 
     to_json = to_dict

@@ -97,7 +97,11 @@ def diagnosis_lines(
 
 
 def _lines(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
-    yield line((found.path, "bold"), f" against {found.other or found.against}  ", _outcome(found))
+    yield line(
+        (found.path, "bold"),
+        f" against {found.other or found.against}  ",
+        (outcome(found), _STYLES.get(found.status, "yellow")),
+    )
     yield from _answer(found, verbose, width)
     if found.outputs:
         yield from _outputs(found.outputs, verbose, width)
@@ -121,7 +125,7 @@ def _lines(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
     yield line(f"  {_effort(found)}", style="dim")
 
 
-def _outcome(found: Diagnosis) -> tuple[str, str]:
+def outcome(found: Diagnosis) -> str:
     """The status in a few words."""
     texts = {
         "agree": "agrees: every output is bit-identical",
@@ -133,8 +137,7 @@ def _outcome(found: Diagnosis) -> tuple[str, str]:
     if found.status == "differ" and found.culprits:
         first, more = found.culprits[0], len(found.culprits) - 1
         text = f"differs: {node_name(first.error)} ({first.cause}){f' and {more} more' if more else ''}"
-    interrupted = "" if found.complete else " (interrupted; this was found until then)"
-    return f"{text}{interrupted}", _STYLES.get(found.status, "yellow")
+    return text if found.complete else f"{text} (interrupted; this was found until then)"
 
 
 def _answer(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:

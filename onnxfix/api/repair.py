@@ -224,11 +224,11 @@ def _verification(
     inputs: Inputs | None, input_shapes: Shapes, seed: int, require: Names, rungs: Names | None
 ) -> Verification:
     return Verification(
-        require=keywords.names("require", require) or (),
+        require=keywords.checks("require", require) or (),
         inputs=keywords.inputs(inputs),
         input_shapes=keywords.shapes(input_shapes),
         seed=keywords.whole("seed", seed),
-        rungs=keywords.names("rungs", rungs),
+        rungs=keywords.checks("rungs", rungs),
     )
 
 

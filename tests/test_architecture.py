@@ -53,6 +53,7 @@ LAYERS = [
     ["diagnosis"],
     ["reduction", "lowering"],
     ["report"],
+    ["config"],
     ["pipeline"],
     ["api"],
     ["backend", "exporting"],

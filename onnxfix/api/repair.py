@@ -93,6 +93,8 @@ def apply(
     input_shapes: Shapes = (),
     seed: int = 0,
     rungs: Names | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
     trt: TrtOptions | None = None,
     benchmark: bool = False,
     leave_data: bool = False,
@@ -127,6 +129,9 @@ def apply(
         input_shapes: shapes of generated inputs: ``{"image": (1, 3, 16, 16)}``, or texts such as ``"image:1x3x16x16"``.
         seed: random seed of the generated inputs.
         rungs: checks to run, one or several (None: all available).
+        rtol, atol: tolerance of outputs that need not be bit-identical: ``|a - b| <= rtol * |a| + atol`` with the
+            original's value ``a``, and ``atol`` in its unit (None: by element type). Exact fixes need identical bits
+            all the same.
         trt: options of TensorRT.
         benchmark: also measure latency of the original and the fixed engine (check trt-gpu).
         leave_data: keep external data that was copied beside the output even if the output is not written: another run
@@ -155,7 +160,8 @@ def apply(
             keywords.flag("keep_inputs", keep_inputs),
         ),
         verification=replace(
-            _verification(inputs, input_shapes, seed, require, rungs), enabled=keywords.flag("verify", verify)
+            _verification(inputs, input_shapes, seed, require, rungs, rtol, atol),
+            enabled=keywords.flag("verify", verify),
         ),
         trt=_trt(trt, benchmark),
         output=Output(
@@ -178,6 +184,8 @@ def verify(
     input_shapes: Shapes = (),
     seed: int = 0,
     rungs: Names | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
     trt: TrtOptions | None = None,
     benchmark: bool = False,
     batch_sweep: int = 0,
@@ -191,8 +199,8 @@ def verify(
         fixed: the same; None compares the original with itself.
         exact: require bit-identical outputs instead of agreement within tolerance.
         batch_sweep: 2 or more: also compare TensorRT's builds for batch 1 alone and for a profile from 1 to this size.
-        require, inputs, input_shapes, seed, rungs, trt, benchmark, memory_mb, progress: as for ``apply``. A check that
-            both models fail is failed here: there is no fix to judge.
+        require, inputs, input_shapes, seed, rungs, rtol, atol, trt, benchmark, memory_mb, progress: as for ``apply``. A
+            check that both models fail is failed here: there is no fix to judge.
 
     Raises:
         ModelError, UsageError: as for ``apply``.
@@ -201,7 +209,7 @@ def verify(
 
     if keywords.whole("batch_sweep", batch_sweep) and not 2 <= batch_sweep <= MAX_BATCH:
         raise UsageError(f"batch_sweep is 0 for none, or a batch from 2 to {MAX_BATCH}, not {batch_sweep}")
-    verification = _verification(inputs, input_shapes, seed, require, rungs)
+    verification = _verification(inputs, input_shapes, seed, require, rungs, rtol, atol)
     options = RunOptions(
         verification=replace(verification, exact=keywords.flag("exact", exact)),
         trt=replace(_trt(trt, benchmark), batch_sweep=batch_sweep),
@@ -221,7 +229,13 @@ def _rules(select: Names | None, ignore: Names | None, target: str | None) -> Ru
 
 
 def _verification(
-    inputs: Inputs | None, input_shapes: Shapes, seed: int, require: Names, rungs: Names | None
+    inputs: Inputs | None,
+    input_shapes: Shapes,
+    seed: int,
+    require: Names,
+    rungs: Names | None,
+    rtol: float | None,
+    atol: float | None,
 ) -> Verification:
     return Verification(
         require=keywords.checks("require", require) or (),
@@ -229,6 +243,8 @@ def _verification(
         input_shapes=keywords.shapes(input_shapes),
         seed=keywords.whole("seed", seed),
         rungs=keywords.checks("rungs", rungs),
+        rtol=None if rtol is None else keywords.number("rtol", rtol, "a number"),
+        atol=None if atol is None else keywords.number("atol", atol, "a number"),
     )
 
 

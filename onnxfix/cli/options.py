@@ -68,6 +68,7 @@ CONSTANTS = "Constant shapes and inputs"
 VERIFICATION = "Verification"
 TENSORRT = "TensorRT"
 MODELS = "Several models"
+SETTINGS = "Settings"
 REPORT = "Report"
 
 Models = Annotated[
@@ -110,11 +111,12 @@ TargetName = Annotated[
     ),
 ]
 Fail = Annotated[
-    FailOn,
+    FailOn | None,
     typer.Option(
         "--fail-on",
         metavar="SEVERITY",
-        help="Lowest severity of a remaining finding that makes the exit code 1.",
+        help="Lowest severity of a remaining finding that makes the exit code 1 (default: warning).",
+        show_default=False,
         rich_help_panel=REPORT,
     ),
 ]

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import typer
 
 from onnxfix.cli.guard import collect_garbage, warn
-from onnxfix.cli.options import FailOn, Format
+from onnxfix.cli.options import Format
 from onnxfix.cli.reports import Destination, write_reports
-from onnxfix.cli.values import severity_of
 from onnxfix.report.render.stream import complain
 from onnxfix.report.render.stream import output as standard_output
 
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class Printing(NamedTuple):
-    """How outcomes are shown, and which findings fail the run."""
+    """How outcomes are shown, and warnings that go with them."""
 
-    fail_on: FailOn
     format: Format
     reports: tuple[Destination, ...]
     quiet: bool
     verbose: bool
+    warnings: tuple[str, ...] = ()
 
 
 class Queue(NamedTuple):
@@ -94,20 +93,17 @@ def run(work: Work, count: int, printing: Printing) -> NoReturn:
     done = [outcome.report for outcome in outcomes if outcome.report is not None]
     failed = [outcome for outcome in outcomes if outcome.report is None]
     errors = [(outcome.task.source, outcome.error) for outcome in failed]
-    warnings = registry().warnings
+    warnings = (*printing.warnings, *registry().warnings)
     warn(warnings)
-    severity = severity_of(printing.fail_on)
     if printing.format is Format.jsonl:
         _print_each(note_lines(errors, warnings))
     elif printing.format is not Format.text:
         kind = Kind(printing.format.value)
-        standard_output().write(render_document(kind, done, errors, warnings, severity) + "\n")
+        standard_output().write(render_document(kind, done, errors, warnings) + "\n")
     elif count > 1:
         crashed = sum(outcome.crashed or outcome.memory for outcome in failed)
         print_lines(render_summary(done, errors, crashed))
-    if not write_reports(
-        printing.reports, lambda kind: render_document(kind, done, errors, warnings, severity)
-    ):
+    if not write_reports(printing.reports, lambda kind: render_document(kind, done, errors, warnings)):
         code = 2
     raise typer.Exit(code)
 
@@ -125,7 +121,6 @@ def _printed(work: Work, count: int, printing: Printing) -> tuple[list[Outcome],
     from onnxfix.report.render.progress import Steps  # lazy: start-up
     from onnxfix.report.render.text import render_report  # lazy: start-up
 
-    severity = severity_of(printing.fail_on)
     outcomes: list[Outcome] = []
     codes = [0]
     with (
@@ -140,9 +135,9 @@ def _printed(work: Work, count: int, printing: Printing) -> tuple[list[Outcome],
                 complain(outcome.error)
                 codes.append(2)
                 continue
-            codes.append(outcome.report.exit_code_for(severity))
+            codes.append(outcome.report.exit_code)
             if printing.format is Format.jsonl:
-                _print_each([report_line(outcome.report, severity)])
+                _print_each([report_line(outcome.report)])
             elif printing.format is Format.text:
                 steps.pause()
                 brief = printing.quiet or (outcome.reused and not printing.verbose)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from onnxfix.verification.verdict import Executed
 
 Item = TypeVar("Item", Finding, AppliedFix)
-_WARNING = "TRT003"  # the rule that lists TensorRT's warnings; what it refuses is always listed
 _STILL_WRONG = ("alike", "wrong")  # outcomes of an execution in which the engine of the result is wrong
 
 
@@ -53,8 +52,8 @@ def merged(
 ) -> tuple[Finding, ...]:
     """The findings of the rules and those of TensorRT, ordered by code, with confirmations and pointers.
 
-    A warning of TensorRT's that only repeats a rule's finding at the same place is listed once: as that finding, which
-    is confirmed by the warning's text.
+    What TensorRT says of the node of a rule's finding, for the reason that the rule looks for, is listed once: as that
+    finding, which is confirmed by TensorRT's words.
 
     Args:
         own: the rules' findings about the model that was built.
@@ -77,7 +76,16 @@ def merged(
             for one in found
             if one.match.rule.per != "execution"
         ]
-    new = [one.finding for one in found if not any(_repeats(one, item, by) for item, by in pairs)]
+    new, repeated = [], set[int]()
+    for one in found:
+        same = [number for number, (item, by) in enumerate(pairs) if _repeats(one, item, by)]
+        if not same:
+            new.append(one.finding)
+        elif one.finding.on_engine:
+            repeated.update(same)
+    marked = [
+        replace(item, on_engine=True) if number in repeated else item for number, item in enumerate(marked)
+    ]
     return tuple(sorted((*marked, *new), key=lambda item: item.code))
 
 
@@ -109,20 +117,21 @@ def _trt_findings(
     ]
 
 
-def _repeats(warning: _TrtFinding, item: Finding, by: Found | None) -> bool:
-    """Whether a warning of TensorRT's adds nothing to the rule's finding ``item``, which ``by`` confirms.
+def _repeats(of_trt: _TrtFinding, item: Finding, by: Found | None) -> bool:
+    """Whether a finding of TensorRT's adds nothing to the rule's finding ``item``, which ``by`` confirms.
 
-    A warning that is more severe than the finding, or whose subject no rule knows, adds something.
+    Both are about the same node, for the same reason.
+
+    One that is more severe than the finding, or whose subject no rule knows, adds something.
     """
-    match = warning.match.match
-    return (
-        warning.finding.code == _WARNING
-        and item.code in (match.about or ())
-        and item.place == match.at
-        and by is not None
-        and by.match.said == match.said
-        and Severity[item.severity.upper()] >= Severity[warning.finding.severity.upper()]
-    )
+    match = of_trt.match.match
+    if by is None or item.place != match.at:
+        return False
+    if Severity[item.severity.upper()] < Severity[of_trt.finding.severity.upper()]:
+        return False
+    if of_trt.match.rule.per == "network":
+        return of_trt.misread and item.severity == Severity.ERROR.name.lower() and by.match.at == match.at
+    return item.code in (match.about or ()) and by.match.said == match.said
 
 
 def confirmed(

@@ -11,6 +11,7 @@ from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtBuild
 from onnxfix.trt.timing import Latency
 from onnxfix.verification.compare.compare import Metrics
+from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.sweep import SweepResult
 from onnxfix.verification.validity import Checked
@@ -146,13 +147,14 @@ class Verdict:
 
     ``settled``: no rung needs to compare the two, since nothing was changed (except by UNSAFE fixes on request).
     ``without_unsafe``: the values that were compared are those without the UNSAFE fixes or steps, which are in the
-    result.
+    result. ``allowed`` is the user's tolerance, by which values were compared (None: by their types).
     """
 
     rungs: tuple[RungResult, ...]
     required: tuple[str, ...] = ()
     settled: bool = False
     without_unsafe: bool = False
+    allowed: Allowed | None = None
 
     @property
     def failed(self) -> bool:

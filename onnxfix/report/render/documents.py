@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from onnxfix.errors import UsageError
 
 if TYPE_CHECKING:
-    from onnxfix.report.report import Report
-    from onnxfix.rule import Severity
+    from onnxfix.report.report import FailOn, Report
 
 
 class Kind(enum.StrEnum):
@@ -97,7 +96,7 @@ def render_document(
     reports: Sequence[Report] = (),
     errors: Sequence[tuple[str, str]] = (),
     warnings: Sequence[str] = (),
-    fail_on: Severity | None = None,
+    fail_on: FailOn = "",
 ) -> str:
     """The document about the models of one call.
 
@@ -106,7 +105,7 @@ def render_document(
         reports: in the order of the command line.
         errors: path and message of each model that could not be processed; an empty path is about the whole call.
         warnings: about the installation, such as a broken rule pack.
-        fail_on: from which severity on a finding is a failure; None: from none.
+        fail_on: from which severity on a finding is a failure; None: from none; "": as each report says.
     """
     if kind is Kind.json:
         from onnxfix.report.render.json import render_json as render  # lazy: one of these is used

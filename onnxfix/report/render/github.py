@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from onnxfix.report.render.issues import Issue, errors_of, issues_of, repository_path
 from onnxfix.report.render.stream import printable
-from onnxfix.report.report import Report
-from onnxfix.rule import Severity
+from onnxfix.report.report import FailOn, Report
 
 SHOWN = 5
 """Places that one annotation names."""
@@ -23,7 +22,7 @@ def render_github(
     reports: Sequence[Report],
     errors: Sequence[tuple[str, str]] = (),
     warnings: Sequence[str] = (),
-    fail_on: Severity | None = Severity.WARNING,
+    fail_on: FailOn = "",
 ) -> str:
     """One command a line, errors first, then a line for the log that counts them all."""
     issues = [*errors_of(errors), *(issue for report in reports for issue in issues_of(report))]

@@ -8,8 +8,7 @@ from typing import Any
 
 from onnxfix.report.fingerprint import fingerprints
 from onnxfix.report.render.issues import Issue, errors_of, issues_of, repository_path
-from onnxfix.report.report import Report
-from onnxfix.rule import Severity
+from onnxfix.report.report import FailOn, Report
 
 _SEVERITIES = {"error": "critical", "warning": "major", "info": "info"}
 
@@ -18,7 +17,7 @@ def render_gitlab(
     reports: Sequence[Report],
     errors: Sequence[tuple[str, str]] = (),
     warnings: Sequence[str] = (),
-    fail_on: Severity | None = Severity.WARNING,
+    fail_on: FailOn = "",
 ) -> str:
     """An array with an object for each issue.
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from onnxfix.report.report import Report
-from onnxfix.rule import Severity
+from onnxfix.report.report import FailOn, Report
 
 
 def render_json(
     reports: Sequence[Report],
     errors: Sequence[tuple[str, str]] = (),
     warnings: Sequence[str] = (),
-    fail_on: Severity | None = Severity.WARNING,
+    fail_on: FailOn = "",
 ) -> str:
     """One document for the whole call: ``{"reports": [...], "errors": [{"path", "message"}], "warnings": [...]}``.
 
@@ -33,13 +32,13 @@ def render_jsonl(
     reports: Sequence[Report],
     errors: Sequence[tuple[str, str]] = (),
     warnings: Sequence[str] = (),
-    fail_on: Severity | None = Severity.WARNING,
+    fail_on: FailOn = "",
 ) -> str:
     """The same as lines of JSON: ``report_line`` for each report, then ``note_lines``."""
     return "\n".join([*(report_line(one, fail_on) for one in reports), *note_lines(errors, warnings)])
 
 
-def report_line(report: Report, fail_on: Severity | None = Severity.WARNING) -> str:
+def report_line(report: Report, fail_on: FailOn = "") -> str:
     """A report on one line, with the keys of ``Report.to_json``."""
     return json.dumps(report.to_json(fail_on), allow_nan=False)
 

@@ -9,8 +9,7 @@ from typing import Literal
 
 from onnxfix.report.render.issues import Issue, errors_of, issues_of
 from onnxfix.report.render.stream import escaped
-from onnxfix.report.report import Report
-from onnxfix.rule import Severity
+from onnxfix.report.report import FailOn, Report
 
 #: The element below a case that says what came of it; "" where it passed.
 Result = Literal["", "failure", "error", "skipped"]
@@ -32,7 +31,7 @@ def render_junit(
     reports: Sequence[Report],
     errors: Sequence[tuple[str, str]] = (),
     warnings: Sequence[str] = (),
-    fail_on: Severity | None = Severity.WARNING,
+    fail_on: FailOn = "",
 ) -> str:
     """One document. A suite has a failure or an error wherever the exit code of its model is not 0.
 
@@ -54,12 +53,12 @@ def render_junit(
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'
 
 
-def _cases(report: Report, fail_on: Severity | None) -> Iterator[_Case]:
-    issues = issues_of(report)
+def _cases(report: Report, fail_on: FailOn) -> Iterator[_Case]:
+    issues, least = issues_of(report), report.least(fail_on)
     yield from _checks(report, [one for one in issues if one.sort == "check"])
     failing: dict[str, list[Issue]] = {}
     for one in issues:
-        if one.sort == "finding" and one.fails(fail_on):
+        if one.sort == "finding" and one.fails(least):
             failing.setdefault(one.title, []).append(one)
     for title, group in failing.items():
         worst = group[0].severity
@@ -67,13 +66,25 @@ def _cases(report: Report, fail_on: Severity | None) -> Iterator[_Case]:
         yield _Case(title, "failure", message, tuple(one.text for one in group))
     if not failing and report.command != "verify":
         left = f", {len(report.findings)} below" if report.findings else ""
-        level = f"at or above {fail_on.name.lower()}{left}" if fail_on is not None else "that fails the run"
+        level = f"at or above {least.name.lower()}{left}" if least is not None else "that fails the run"
         yield _Case("rules", output=f"no finding {level}")
+    yield from _accepted(report)
     for one in issues:
         if one.sort in ("fix", "step"):
             yield _Case(f"{one.sort} {one.code}", "failure", one.text)
         elif one.sort == "problem":
             yield _Case("problem", "error", one.text)
+
+
+def _accepted(report: Report) -> Iterator[_Case]:
+    """A skipped case for each rule and reason to accept its findings."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for one in report.suppressed:
+        key = (f"{one.finding.code} {one.finding.name}", one.by, one.reason)
+        groups.setdefault(key, []).append(one.finding.place.short)
+    for (title, by, reason), places in groups.items():
+        words = "known to the baseline" if by == "baseline" else f"accepted: {reason}"
+        yield _Case(f"{title} ({by})", "skipped", f"{len(places)} {words}")
 
 
 def _checks(report: Report, issues: Sequence[Issue]) -> Iterator[_Case]:
@@ -118,6 +129,7 @@ def _suite(name: str, cases: Sequence[_Case], report: Report | None = None) -> E
             "command": report.command,
             "target": report.target,
             "output": report.output,
+            "proof": report.summary.proof,
             **report.versions,
         }
         for key, value in facts.items():

@@ -19,8 +19,8 @@ from onnxfix.place import Place
 from onnxfix.registry import registry
 from onnxfix.report.render.issues import Issue, errors_of, issues_of, repository_path
 from onnxfix.report.render.stream import escaped
-from onnxfix.report.report import Report
-from onnxfix.rule import Rule, Severity
+from onnxfix.report.report import FailOn, Report
+from onnxfix.rule import Rule
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 FINGERPRINT = "onnxfixPlace/v1"
@@ -34,12 +34,13 @@ def render_sarif(
     reports: Sequence[Report],
     errors: Sequence[tuple[str, str]] = (),
     warnings: Sequence[str] = (),
-    fail_on: Severity | None = Severity.WARNING,
+    fail_on: FailOn = "",
 ) -> str:
     """One log with one run.
 
-    Results are the findings that are left and the checks that failed; fixes that were applied are no results. Models
-    that could not be read, incomplete runs and warnings are notifications of the invocation. In ASCII.
+    Results are the findings that are left and the checks that failed; fixes that were applied, and findings that a
+    configuration or a baseline accepts, are no results. Models that could not be read, incomplete runs and warnings are
+    notifications of the invocation. In ASCII.
     """
     issues = [issue for report in reports for issue in issues_of(report)]
     results = [issue for issue in issues if issue.sort in ("finding", "check", "fix", "step")]
@@ -133,7 +134,7 @@ def _artifact(path: str) -> dict[str, Any]:
     return {"location": _file(path), "roles": ["analysisTarget"], "mimeType": "application/octet-stream"}
 
 
-def _model(report: Report, fail_on: Severity | None) -> dict[str, Any]:
+def _model(report: Report, fail_on: FailOn) -> dict[str, Any]:
     """What is known of a model besides its results."""
     verdict = report.verdict
     checks = {rung.name: rung.status for rung in verdict.rungs} if verdict is not None else {}
@@ -142,7 +143,9 @@ def _model(report: Report, fail_on: Severity | None) -> dict[str, Any]:
         "command": report.command,
         "target": report.target,
         "exitCode": report.exit_code_for(fail_on),
+        "proof": report.summary.proof,
         "fixed": len(report.applied),
+        "suppressed": len(report.suppressed),
         "output": escaped(report.output),
         "checks": checks,
         "versions": report.versions,

@@ -19,7 +19,7 @@ LONGEST = 1000
 _CONTROLS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
 )
-_PLAIN = {"→": "->", "…": "..."}
+_PLAIN = {"→": "->", "…": "...", "×": "x", "·": "|", "−": "-"}
 
 
 def printable(text: str) -> str:

@@ -99,6 +99,7 @@ def diagnose(
         from onnxfix.options import RunOptions, Verification  # lazy: start-up
         from onnxfix.pipeline.diagnosing import diagnose  # lazy: start-up
         from onnxfix.report.render.diagnosis import show_diagnosis  # lazy: start-up
+        from onnxfix.report.render.documents import Kind  # lazy: start-up
         from onnxfix.report.render.own import render_diagnosis  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
 
@@ -116,7 +117,7 @@ def diagnose(
         kept = [File("--keep-fp32", keep_fp32)] if keep_fp32 is not None else []
         reports = destinations(report)
         refuse_conflicts(tasks, options, reports, more=kept)
-        refuse_unknown_kinds(reports, OWN)
+        refuse_unknown_kinds(reports, (*OWN, Kind.html))
         with Steps(1) as steps:
             found = diagnose(
                 model,

@@ -23,6 +23,8 @@ def render_diagnosis(kind: Kind, found: Diagnosis) -> str:
     """A diagnosis: the nodes that differ with reason and advice, the outputs, and the nodes with the largest errors."""
     from onnxfix.report.render.diagnosis import diagnosis_json, outcome  # lazy: one of these modules is used
 
+    if kind is Kind.html:
+        return found.to_html()
     if kind is not Kind.markdown:
         return diagnosis_json(found)
     lines = _title(

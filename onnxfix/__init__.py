@@ -1,7 +1,14 @@
 """onnxfix repairs ONNX models before they go to NVIDIA TensorRT, and proves that they still are the same models.
 
-``check``, ``apply``, ``verify``, ``diagnose``, ``reduce``, ``precision`` and ``lift`` are the command line's verbs as
-functions.
+``check``, ``apply`` and ``verify`` return a ``Report``; ``diagnose`` finds where two models differ, ``reduce`` the part
+that fails, ``precision`` converts to half precision, ``layers`` and ``lift`` show what TensorRT makes of a model;
+``rules``, ``explain`` and ``doctor`` show what onnxfix knows. All results print as on the command line, show a table in
+a notebook, and have ``ok``, ``exit_code``, ``to_dict`` and ``to_html``. Expected failures are an ``OnnxfixError``.
+
+    >>> import onnxfix
+    >>> report = onnxfix.apply("model.onnx", "fixed.onnx")
+    >>> report.ok, report.by_rule()
+
 Everything is imported on first use, so that ``import onnxfix`` costs nothing.
 """
 
@@ -10,32 +17,48 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onnxfix._version import __version__
+from onnxfix.shown import Shown
 
 if TYPE_CHECKING:
-    from onnxfix.api import apply, check, diagnose, precision, reduce, verify
+    from onnxfix.api.inquiry import diagnose, layers, lift, precision, reduce
+    from onnxfix.api.knowledge import doctor, explain, rules
+    from onnxfix.api.repair import apply, check, verify
     from onnxfix.diagnosis.records import Diagnosis
     from onnxfix.errors import ModelError, OnnxfixError, UsageError
+    from onnxfix.examination.records import Examination
     from onnxfix.lowering.records import Lowering
-    from onnxfix.pipeline.lifting import lift
     from onnxfix.pipeline.reducing import reproduce
-    from onnxfix.report.report import Report
+    from onnxfix.place import Place
+    from onnxfix.reduction.records import Reduction
+    from onnxfix.report.layers import LayerReport
+    from onnxfix.report.report import AppliedFix, Finding, Report
     from onnxfix.rule import Example, Fix, Match, Rule, Safety, Severity
+    from onnxfix.trt.lift.records import Lifted
     from onnxfix.trt.records import TrtOptions
 
 __all__ = [
-    "Diagnosis", "Example", "Fix", "Lowering", "Match", "ModelError", "OnnxfixError", "Report", "Rule", "Safety",
-    "Severity", "TrtOptions", "UsageError", "__version__", "apply", "check", "diagnose", "lift", "precision", "reduce",
-    "reproduce", "verify",
+    "AppliedFix", "Diagnosis", "Examination", "Example", "Finding", "Fix", "LayerReport", "Lifted", "Lowering", "Match",
+    "ModelError", "OnnxfixError", "Place", "Reduction", "Report", "Rule", "Safety", "Severity", "TrtOptions",
+    "UsageError", "__version__", "apply", "check", "diagnose", "doctor", "explain", "layers", "lift", "precision",
+    "reduce", "reproduce", "rules", "verify",
 ]  # fmt: skip
 
+Shown.renderer = "onnxfix.report.render.objects"
+
 _HOME = {
-    **dict.fromkeys(("apply", "check", "diagnose", "precision", "reduce", "verify"), "onnxfix.api"),
+    **dict.fromkeys(("apply", "check", "verify"), "onnxfix.api.repair"),
+    **dict.fromkeys(("diagnose", "layers", "lift", "precision", "reduce"), "onnxfix.api.inquiry"),
+    **dict.fromkeys(("doctor", "explain", "rules"), "onnxfix.api.knowledge"),
     **dict.fromkeys(("ModelError", "OnnxfixError", "UsageError"), "onnxfix.errors"),
+    **dict.fromkeys(("AppliedFix", "Finding", "Report"), "onnxfix.report.report"),
     "Diagnosis": "onnxfix.diagnosis.records",
-    "lift": "onnxfix.pipeline.lifting",
+    "Examination": "onnxfix.examination.records",
+    "LayerReport": "onnxfix.report.layers",
+    "Lifted": "onnxfix.trt.lift.records",
     "Lowering": "onnxfix.lowering.records",
+    "Place": "onnxfix.place",
+    "Reduction": "onnxfix.reduction.records",
     "reproduce": "onnxfix.pipeline.reducing",
-    "Report": "onnxfix.report.report",
     "TrtOptions": "onnxfix.trt.records",
     **dict.fromkeys(("Example", "Fix", "Match", "Rule", "Safety", "Severity"), "onnxfix.rule"),
 }
@@ -50,3 +73,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

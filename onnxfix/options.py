@@ -69,14 +69,15 @@ class Verification:
     """How two models are compared. ``enabled`` False: by the interface contract only.
 
     ``exact`` requires bit-identical outputs of ``verify``; for ``apply`` the fixes decide. ``rungs`` are the rungs to
-    run (None: all available), ``require`` those that must pass. ``inputs`` is a path, or the feeds themselves.
+    run (None: all available), ``require`` those that must pass. ``inputs`` is a path, or the feeds themselves;
+    ``input_shapes`` are texts such as ``x:1x3``, or shapes by the names of inputs.
     """
 
     enabled: bool = True
     exact: bool = False
     require: Sequence[str] = ()
     inputs: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None = None
-    input_shapes: Sequence[str] = ()
+    input_shapes: Sequence[str] | Mapping[str, Sequence[int]] = ()
     seed: int = 0
     rungs: Sequence[str] | None = None
 

@@ -196,7 +196,7 @@ NO_MODEL: Final = ("build", "network", "execution", "validity")
 """What a rule may be about that is no model: such a rule has no fixes and no examples."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Rule:
     """A rule as the engine sees it. Make one with ``@rule``.
 
@@ -224,6 +224,10 @@ class Rule:
     def summary(self) -> str:
         """The docstring's first line."""
         return self.doc.split("\n", 1)[0].strip()
+
+    def __repr__(self) -> str:
+        safety = self.safety.name.lower() if self.safety is not None else "none"
+        return f"Rule({self.code!r}, {self.name!r}, severity={self.severity.name.lower()!r}, fix={safety!r})"
 
 
 def rule(

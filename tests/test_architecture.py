@@ -25,6 +25,7 @@ from support.patience import PATIENCE
 # of each other.
 LAYERS = [
     ["_version", "errors", "dtypes", "garbage", "interrupts", "names", "place", "walk"],
+    ["shown"],
     ["_child"],  # the sandbox's other side
     ["causes", "options"],
     ["sandbox"],  # know no graph, so that C++ calls that hang or crash may be guarded anywhere
@@ -48,7 +49,7 @@ LAYERS = [
     ["verification"],
     ["contexts"],
     ["testing"],
-    ["doctor"],
+    ["examination"],
     ["diagnosis"],
     ["reduction", "lowering"],
     ["report"],

@@ -54,8 +54,8 @@ TERMINAL = {"rich", "pydantic"}
 """What only a terminal, and a wrong argument, need; old versions of typer load rich themselves."""
 OWN = {
     "onnxfix.verification", "onnxfix.pipeline.proof", "onnxfix.pipeline.prove", "onnxfix.pipeline.whole",
-    "onnxfix.doctor", "onnxfix.pipeline.lifting", "onnxfix.fleet.local", "onnxfix.fleet.journal", "onnxfix.fleet.ray",
-    "onnxfix.fleet.remote",
+    "onnxfix.examination", "onnxfix.pipeline.lifting", "onnxfix.fleet.local", "onnxfix.fleet.journal",
+    "onnxfix.fleet.ray", "onnxfix.fleet.remote",
     "onnxfix.report.catalogue", "onnxfix.report.render.doctor", "onnxfix.backends.ort", "onnxfix.trt.build",
     "onnxfix.backends.reference", "onnxfix.trt.lift",
 }  # fmt: skip

@@ -291,7 +291,7 @@ def told(found: report.Report) -> Any:
     task = work.Task(0, found.path)
     ladder = found.verdict
     return {
-        "exit": found.exit_code(),
+        "exit": found.exit_code,
         "memory": work.attempt(task, lambda: found).memory,
         "verdict": None
         if ladder is None

@@ -32,7 +32,7 @@ def act(path: Path, action: str) -> Entry:
         if action == "check":
             report = onnxfix.check(path)
             return {
-                "exit": report.exit_code(),
+                "exit": report.exit_code,
                 "findings": listed(report.findings),
                 "problems": len(report.problems),
             }
@@ -49,7 +49,7 @@ def applied(report: Any, folder: Path) -> Entry:
     """What a run of ``apply`` did, which wrote into ``folder``."""
     verdict = report.verdict
     return {
-        "exit": report.exit_code(),
+        "exit": report.exit_code,
         "changed": report.changed,
         "files": {str(file.relative_to(folder)): sha256(file) for file in files(folder)},
         "applied": dict(sorted(Counter(fix.code for fix in report.applied).items())),

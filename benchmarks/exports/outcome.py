@@ -191,7 +191,7 @@ def errors(path: Path, target: str | None, build: Any) -> list[Error]:
     from onnxfix.model import Model
     from onnxfix.registry import registry
     from onnxfix.report import confirm
-    from onnxfix.report.report import finding_of
+    from onnxfix.report.from_engine import finding_of
     from onnxfix.rule import Severity
     from onnxfix.targets import target_named
 

@@ -50,7 +50,7 @@ from onnxfix.cli.options import (
     TrtPackage,
     Verbose,
 )
-from onnxfix.cli.outcomes import Printing, queued, run
+from onnxfix.cli.outcomes import Printing, draws, queued, run
 from onnxfix.cli.values import listed, merged, pairs_of, profile_of, sizes_of, trt_options
 from onnxfix.errors import UsageError
 
@@ -243,6 +243,7 @@ def apply(
             ),
             output=Output(in_place=in_place),
             memory_mb=memory_limit,
+            pictures=draws(report),
         )
         steps_of(simplify, graphsurgeon or ())  # steps that cannot run are refused before any work
         queue = queued(

@@ -40,7 +40,7 @@ from onnxfix.cli.options import (
     TrtPackage,
     Verbose,
 )
-from onnxfix.cli.outcomes import Printing, queued, run
+from onnxfix.cli.outcomes import Printing, draws, queued, run
 from onnxfix.cli.values import Profile, listed, profile_of, trt_options
 from onnxfix.errors import UsageError
 
@@ -96,6 +96,7 @@ def check(
         options = RunOptions(
             rules=Rules(listed(select), listed(ignore), target),
             memory_mb=memory_limit,
+            pictures=draws(report),
             inputs_help=inputs_help,
         )
         profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))

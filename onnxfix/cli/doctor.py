@@ -12,12 +12,12 @@ from onnxfix.report.render.stream import output as standard_output
 def doctor(format: FormatOption = Format.text) -> None:
     """Show which checks this machine can run, why others cannot run, and how to enable them."""
     with guarded(format):
-        from onnxfix.doctor import examine  # lazy: start-up
-        from onnxfix.report.render.doctor import diagnosis_json, show_diagnosis  # lazy: start-up
+        from onnxfix.examination import examine  # lazy: start-up
+        from onnxfix.report.render.doctor import examination_json, show_examination  # lazy: start-up
 
         found = examine()
         if format is Format.json:
-            standard_output().write(diagnosis_json(found) + "\n")
+            standard_output().write(examination_json(found) + "\n")
         else:
-            show_diagnosis(found)
-        raise typer.Exit(found.exit_code())
+            show_examination(found)
+        raise typer.Exit(found.exit_code)

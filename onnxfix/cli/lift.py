@@ -41,7 +41,7 @@ def lift(
             target = output if output is not None else model.with_name(f"{model.stem}.lifted.onnx")
             found = lift(model, target, trt=trt, progress=steps.of(str(model)))
         if format is Format.json:
-            standard_output().write(lifted_json(model, found) + "\n")
+            standard_output().write(lifted_json(found) + "\n")
         else:
-            show_lifted(model, found)
+            show_lifted(found)
         raise typer.Exit(found.exit_code)

@@ -53,6 +53,11 @@ class Queue(NamedTuple):
         return lambda say: drive(self.tasks, executor, self.journal, resume=self.resume, progress=say)
 
 
+def draws(report: Path | None) -> bool:
+    """Whether the report shows pictures, which are gathered for such reports only."""
+    return report is not None and report.suffix == ".html"
+
+
 def queued(
     models: list[str],
     command: Command,
@@ -104,7 +109,7 @@ def run(work: Work, count: int, printing: Printing) -> NoReturn:
     if printing.format is Format.json:
         standard_output().write(render_json(done, errors, warnings, severity) + "\n")
     if report_file is not None:
-        if report_file.suffix == ".html":
+        if draws(report_file):
             from onnxfix.report.render.html import render_html  # lazy: start-up, seldom used
 
             text = render_html(done, errors, warnings, severity)
@@ -135,7 +140,7 @@ def _printed(work: Work, count: int, printing: Printing) -> tuple[list[Outcome],
                 complain(outcome.error)
                 codes.append(2)
                 continue
-            codes.append(outcome.report.exit_code(severity))
+            codes.append(outcome.report.exit_code_for(severity))
             if printing.format is Format.text:
                 steps.pause()
                 brief = printing.quiet or (outcome.reused and not printing.verbose)

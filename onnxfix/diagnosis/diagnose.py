@@ -13,6 +13,7 @@ from onnx import NodeProto
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench, Clock, drop
 from onnxfix.diagnosis.beyond import excess, is_beyond, is_beyond_whole, own_size, ranked_rows, rounded_up
+from onnxfix.diagnosis.depths import depths
 from onnxfix.diagnosis.descend import Inner, descended
 from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.engines import Engines
@@ -232,6 +233,7 @@ class _Judge:
             culprits=culprits,
             begins=begins,
             table=table,
+            depths=depths((row for _, row in self.state.rows.values()), self.case.truth),
             keep_fp32=self.case.explainer.keep_fp32(culprits) if self.low else (),
             notes=(*base.notes, *self._notes()),
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxfix.diagnosis.records import ErrorHistogram, Histogram
+from onnxfix.diagnosis.records import Histogram
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -21,12 +21,8 @@ ACCURACY = 2.0**-_MANTISSA
 """Beyond that, a percentile is too large by at most this share of itself."""
 BINS = 32
 """Bins of a histogram of values."""
-DECADES = 16
-"""Bins of a histogram of errors, at most."""
 _MOST = 1e300
 _SHIFT = np.uint64(52 - _MANTISSA)
-_LOWEST = -323
-_POWERS = np.array([float(f"1e{exponent}") for exponent in range(_LOWEST, 309)])
 
 
 class Percentile:
@@ -57,32 +53,6 @@ class Percentile:
         if not place:
             return 0.0  # the lowest bin: zeros, and what is too small to tell from them
         return float(np.array([(place + 1) << int(_SHIFT)], np.uint64).view(np.float64)[0])
-
-
-class Decades:
-    """Absolute errors counted by powers of 10."""
-
-    def __init__(self) -> None:
-        self._counts = np.zeros(len(_POWERS), np.int64)
-        self._zeros = 0
-
-    def add(self, values: Floats) -> None:
-        """More errors, none of them NaN."""
-        some = values[values > 0.0]
-        self._zeros += values.size - some.size
-        where = np.searchsorted(_POWERS, some, side="right") - 1
-        self._counts += np.bincount(np.maximum(where, 0), minlength=len(_POWERS))
-
-    def histogram(self) -> ErrorHistogram | None:
-        """One bin a decade, of which the first may span several; None where there was no element."""
-        used = np.flatnonzero(self._counts)
-        if not used.size:
-            return ErrorHistogram(zeros=self._zeros) if self._zeros else None
-        low, high = int(used[0]), int(used[-1])
-        start = max(low, high - DECADES + 1)
-        counts = [int(self._counts[low : start + 1].sum()), *map(int, self._counts[start + 1 : high + 1])]
-        edges = [_POWERS[low], *_POWERS[start + 1 : high + 1], _POWERS[high + 1] if high < 631 else math.inf]
-        return ErrorHistogram(tuple(map(float, edges)), tuple(counts), self._zeros)
 
 
 class Values:

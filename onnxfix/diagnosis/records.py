@@ -8,6 +8,8 @@ from typing import Literal
 from onnxfix.causes import Cause
 from onnxfix.interrupts import INTERRUPTED
 from onnxfix.place import Place
+from onnxfix.shown import Shown
+from onnxfix.verification.compare.decades import ErrorHistogram
 
 #: What the truth is held against: another model, or one of the ways to execute the same model.
 Against = Literal["model", "ort-cpu", "ort-cuda", "fp16", "bf16", "trt-network", "trt-gpu"]
@@ -37,16 +39,6 @@ class Histogram:
     edges: tuple[float, ...]
     truth: tuple[int, ...]
     other: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class ErrorHistogram:
-    """How many absolute errors fall between ``edges`` (powers of 10, one more than counts; the first bin may span
-    several), and how many elements have none (``zeros``)."""
-
-    edges: tuple[float, ...] = ()
-    counts: tuple[int, ...] = ()
-    zeros: int = 0
 
 
 @dataclass(frozen=True)
@@ -151,6 +143,18 @@ class NodeError:
 
 
 @dataclass(frozen=True)
+class DepthError:
+    """The error at one node: ``number`` is its place in the order of computation, of ``Diagnosis.nodes``. The other
+    fields are those of ``NodeError``."""
+
+    number: int
+    output: str
+    op_type: str
+    own_error: float | None = None
+    output_error: float | None = None
+
+
+@dataclass(frozen=True)
 class Culprit:
     """A node that computes something else.
 
@@ -179,16 +183,18 @@ class Marking:
     believed: bool = True
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+@dataclass(frozen=True, repr=False)
+class Diagnosis(Shown):
     """The result of ``diagnose``.
 
     ``outputs`` compares the model's outputs; ``culprits`` are the nodes that compute something else, worst first;
     ``begins`` are the first tensors, in the order of computation, that differ beyond noise in the whole run; ``table``
-    are the nodes with the largest own error, worst first (culprits among them). ``tolerance`` is the one that is right
-    where the status is "rounding" (relative to each output's scale). ``keep_fp32`` are node names for a file that keeps
-    nodes in float32. ``runs`` counts runs of the model or of its parts, in whole models. ``complete`` is False where it
-    was interrupted (``interrupted``) or ran out of time. ``cause`` says why the status is "unknown", as data.
+    are the nodes with the largest own error, worst first (culprits among them); ``depths`` are the errors along the
+    model, one node for each of at most 1,000 sections of equal length (the one with the largest error at its output).
+    ``tolerance`` is the one that is right where the status is "rounding" (relative to each output's scale).
+    ``keep_fp32`` are node names for a file that keeps nodes in float32. ``runs`` counts runs of the model or of its
+    parts, in whole models. ``complete`` is False where it was interrupted (``interrupted``) or ran out of time.
+    ``cause`` says why the status is "unknown", as data.
     """
 
     path: str
@@ -203,6 +209,7 @@ class Diagnosis:
     culprits: tuple[Culprit, ...] = ()
     begins: tuple[NodeError, ...] = ()
     table: tuple[NodeError, ...] = ()
+    depths: tuple[DepthError, ...] = ()
     markings: tuple[Marking, ...] = ()
     tolerance: float | None = None
     keep_fp32: tuple[str, ...] = ()
@@ -221,3 +228,9 @@ class Diagnosis:
         if self.interrupted:
             return INTERRUPTED
         return {"agree": 0, "rounding": 0, "differ": 1, "unexplained": 1, "unknown": 3}[self.status]
+
+    def _facts(self) -> dict[str, object]:
+        names = tuple(one.error.place.node or one.error.place.output for one in self.culprits[:3])
+        more = {"culprits": names} if names else {"reason": self.reason} if self.reason else {}
+        against = {"other": self.other} if self.other else {"against": self.against}
+        return {"path": self.path, **against, "status": self.status, **more}

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxfix.diagnosis.figures import Decades, Percentile, Values, as_text, least_rtol, unit
+from onnxfix.diagnosis.figures import Percentile, Values, as_text, least_rtol, unit
 from onnxfix.diagnosis.records import NonFinite, OutputComparison
+from onnxfix.verification.compare.decades import Decades
 
 if TYPE_CHECKING:
     import numpy.typing as npt

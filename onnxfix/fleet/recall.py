@@ -12,12 +12,13 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from onnxfix.files.lazy import Pending
 from onnxfix.pipeline.intake import Intake
 from onnxfix.pipeline.stopped import Stopped
+from onnxfix.report.neighborhood import Picture
 from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.verdict import Verdict
 
 _Record = TypeVar("_Record")
-_RECORDS = {kind.__name__: kind for kind in (Reading, TrtBuild, Pending, Intake, Stopped, Verdict)}
+_RECORDS = {kind.__name__: kind for kind in (Reading, TrtBuild, Pending, Intake, Stopped, Picture, Verdict)}
 
 
 def recall(kind: type[_Record], data: Any) -> _Record:

@@ -8,6 +8,7 @@ from typing import Literal
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.lowered import Low
 from onnxfix.place import Place
+from onnxfix.shown import Shown
 
 #: Types of the result's inputs and outputs: float32 as in the original, or the low type.
 IoTypes = Literal["keep", "low"]
@@ -67,8 +68,8 @@ class OutputError:
     scale: float
 
 
-@dataclass(frozen=True)
-class Lowering:
+@dataclass(frozen=True, repr=False)
+class Lowering(Shown):
     """The result of ``precision``.
 
     ``error`` is the largest of ``outputs``; ``best`` the smallest error that was found where the budget is missed.
@@ -112,3 +113,14 @@ class Lowering:
     def exit_code(self) -> int:
         """0: the budget is met. 1: it is not, or a check refuses the result. 3: it could not be found out."""
         return {"written": 0, "met": 0, "missed": 1, "nothing": 1, "refused": 1, "unknown": 3}[self.status]
+
+    def _facts(self) -> dict[str, object]:
+        facts = {
+            "path": self.path,
+            "to": self.to,
+            "status": self.status,
+            "budget": self.budget,
+            "error": self.error,
+        }
+        output = {"output": self.output} if self.output else {}
+        return {**facts, "share": round(self.share, 3), "casts": self.casts, **output}

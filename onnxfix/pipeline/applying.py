@@ -19,7 +19,8 @@ from onnxfix.pipeline.output import unmeasured, written
 from onnxfix.pipeline.plan import Progress, planned
 from onnxfix.pipeline.prove import Proven, prove
 from onnxfix.report import confirm
-from onnxfix.report.report import Report, applied_of, finding_of
+from onnxfix.report.from_engine import applied_of, finding_of
+from onnxfix.report.report import Report
 from onnxfix.sandbox import memory_limit
 
 
@@ -72,6 +73,10 @@ def reported(job: Job, proven: Proven) -> Report:
         pending=pending,
     )
     report = confirm.with_judgments(report, job.plan.rules, job.plan.known)
+    if job.plan.options.pictures:
+        from onnxfix.pipeline.picturing import with_pictures  # lazy: start-up, seldom used
+
+        report = with_pictures(report, job.loaded.proto, proven.proto, job.loaded.base_dir)
     if proven.verdict.passed:
         return report
     from onnxfix.pipeline.stopped import stopped  # lazy: start-up, seldom used

@@ -19,8 +19,9 @@ from onnxfix.pipeline.counting import bytes_read, node_counts
 from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
 from onnxfix.pipeline.plan import Plan, Progress, planned
 from onnxfix.report import confirm
+from onnxfix.report.from_engine import finding_of
 from onnxfix.report.render.headline import build_problems, headline, import_notes, import_problems
-from onnxfix.report.report import Report, finding_of
+from onnxfix.report.report import Report
 from onnxfix.sandbox import memory_limit
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def check(source: Source, options: RunOptions, progress: Progress | None = None)
             "apply puts its weights beside it",
         )
     networks = [reading] if reading is not None else []
-    return Report(
+    report = Report(
         path=name_of(loaded),
         command="check",
         target=plan.target.name,
@@ -77,6 +78,11 @@ def check(source: Source, options: RunOptions, progress: Progress | None = None)
         notes=notes,
         pending=Pending(loaded.proto, loaded),
     )
+    if not options.pictures:
+        return report
+    from onnxfix.pipeline.picturing import with_pictures  # lazy: start-up, seldom used
+
+    return with_pictures(report, loaded.proto, base_dir=loaded.base_dir)
 
 
 def _trt(plan: Plan) -> TrtOptions | None:
@@ -113,7 +119,7 @@ def _built(
         wanted = any(rule.per == "network" for rule in plan.rules)
         if wanted and (build.accepted or build.stage in ("profile", "build")):
             plan.say("reading TensorRT's network")
-            reading = asking.read_network(builder, path, loaded.proto)
+            reading = asking.read_network(builder, path, loaded.proto, plan.options.verification)
         return build, reading, (*builder.notes(), *import_notes(reading))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -213,7 +214,7 @@ def _given(known: Signature, options: RunOptions) -> list[dict[str, Any]] | None
     inputs = options.verification.inputs
     if inputs is None:
         return None
-    feeds = load_inputs(inputs) if isinstance(inputs, (str, Path)) else list(inputs)  # type: ignore[arg-type]
+    feeds = load_inputs(os.fspath(inputs)) if isinstance(inputs, (str, os.PathLike)) else list(inputs)
     checked = check_inputs(known, feeds)
     for name in dict.fromkeys(name for feed in checked for name in feed):
         if known[name].default is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,11 +52,9 @@ def _specialized(job: Job) -> Job:
     from onnxfix.verification.specialize.resolve import fit_profile, resolve  # lazy: start-up, seldom used
 
     known, comparison = signature(job.loaded.proto), job.comparison
-    inputs = comparison.verification.inputs
-    given = inputs if isinstance(inputs, (str, os.PathLike)) else None
-    shapes = comparison.verification.input_shapes
+    inputs, shapes = comparison.verification.inputs, comparison.verification.input_shapes
     special: ResolvedSpecialization | None
-    special, feeds, notes = resolve(known, job.plan.options.specialization, given, shapes)
+    special, feeds, notes = resolve(known, job.plan.options.specialization, inputs, shapes)
     fit_profile(known, special, comparison.trt)
     verification = comparison.verification
     if feeds is not None:

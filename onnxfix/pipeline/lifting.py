@@ -15,6 +15,7 @@ from onnx import ModelProto
 from onnxfix.errors import UsageError
 from onnxfix.files import apart, atomic, copying, loading, regular, saving
 from onnxfix.files.temporary import temporary_beside
+from onnxfix.pipeline.opening import Source, name_of
 from onnxfix.pipeline.proof import on_disk
 from onnxfix.trt import lift as reader
 from onnxfix.trt.lift import Lifted
@@ -26,31 +27,21 @@ EMBEDDED = 1 << 30
 
 
 def lift(
-    source: str | os.PathLike[str],
+    source: Source,
     output: str | os.PathLike[str],
     *,
     trt: TrtOptions | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Lifted:
-    """Import a model with TensorRT's parser, and write the network as an ONNX model to ``output``.
-
-    Layers that onnxfix cannot read back become nodes of the domain "tensorrt": the model can be viewed but not run, and
-    the result's status is "unlifted". Nothing is written if TensorRT refuses the model.
-
-    Args:
-        source: path of the model, which is only read.
-        output: path to write to. Weights of more than 1 GiB in total go to ``output`` + ".data".
-        trt: which TensorRT to use, and its limits.
-        progress: called with a short text before each step.
+    """Write the network that TensorRT imports as an ONNX model; see :func:`onnxfix.lift`.
 
     Raises:
-        ModelError: the model cannot be read.
-        UsageError: TensorRT is not available, or the output cannot be written.
-        OnnxfixError: writing failed.
+        ModelError, UsageError, OnnxfixError: as there.
     """
     say = progress or (lambda text: None)
     say("reading")
     loaded = loading.load(source)
+    name = name_of(loaded)
     try:
         destination = _destination(loaded, Path(output))
     except (OSError, ValueError) as error:  # a name that is too long, or has a zero byte
@@ -69,7 +60,7 @@ def lift(
             package=builder.choice.package,
             timeout=builder.options.timeout,
         )
-        found = replace(found, version=found.version or builder.choice.version)
+        found = replace(found, model=name, version=found.version or builder.choice.version)
         if found.path:
             say("writing")
             _install(Path(found.path), destination, most)

@@ -19,6 +19,8 @@ from onnxfix.diagnosis.matching import match
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
 from onnxfix.files import loading
 from onnxfix.pipeline import reduced
+from onnxfix.pipeline.opening import Source, name_of
+from onnxfix.pipeline.proof import on_disk
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.against import AgainstCheck
 from onnxfix.reduction.case import Case
@@ -59,10 +61,10 @@ class ReduceOptions:
     """
 
     check: str
-    against: str | os.PathLike[str] | None = None
+    against: Source | None = None
     match: str = ""
-    inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None
-    input_shapes: Sequence[str] = ()
+    inputs: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None = None
+    input_shapes: Sequence[str] | Mapping[str, Sequence[int]] = ()
     seed: int = 0
     timeout: float = 300.0
     time_limit: float | None = None
@@ -72,7 +74,7 @@ class ReduceOptions:
 
 
 def reduce(
-    source: str | os.PathLike[str],
+    source: Source,
     output: str | os.PathLike[str] | None,
     options: ReduceOptions,
     progress: Callable[[str], None] | None = None,
@@ -84,21 +86,33 @@ def reduce(
     """
     began = time.perf_counter()
     say = progress or (lambda text: None)
-    path = Path(source)
     say("reading")
-    loaded = loading.load(path)
+    loaded = loading.load(source)
     other = loading.load(options.against) if options.against is not None else None
-    folder = Path(output) if output is not None else path.with_name(f"{path.stem}.reduced")
+    folder = _folder(loaded, output)
     home = reduced.Home(folder, loaded, _identity(loaded, other, options), resume=options.resume)
     with ExitStack() as stack:
         stack.enter_context(memory_limit(options.memory_mb))
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
-        names = _names(loaded, other) if other is not None else None
+        names = _names(loaded, other, stack) if other is not None else None
         check = _check(options, other, names, stack)
         run = _Run(loaded, options, check, Values(scratch, options.timeout), scratch, home, say)
         found = run.result()
         loaded.check()
     return replace(found, seconds=time.perf_counter() - began)
+
+
+def _folder(loaded: loading.Loaded, output: str | os.PathLike[str] | None) -> Path:
+    """The folder to write: by default beside the model's file.
+
+    Raises:
+        UsageError: there is no such file, and no folder was named.
+    """
+    if output is not None:
+        return Path(output)
+    if loaded.path is None:
+        raise UsageError("a model that comes from no file needs an output folder")
+    return loaded.path.with_name(f"{loaded.path.stem}.reduced")
 
 
 def _identity(loaded: loading.Loaded, other: loading.Loaded | None, options: ReduceOptions) -> dict[str, Any]:
@@ -113,7 +127,7 @@ def _identity(loaded: loading.Loaded, other: loading.Loaded | None, options: Red
     }
 
 
-def _names(loaded: loading.Loaded, other: loading.Loaded) -> dict[str, str] | None:
+def _names(loaded: loading.Loaded, other: loading.Loaded, stack: ExitStack) -> dict[str, str] | None:
     """The tensors of the second model that correspond to those of the first, by name; None where the two use the same
     names.
 
@@ -122,9 +136,10 @@ def _names(loaded: loading.Loaded, other: loading.Loaded) -> dict[str, str] | No
     """
     ours, theirs = (_operators(one.proto) for one in (loaded, other))
     shared = sum(theirs.get(name) == operator for name, operator in ours.items())
-    if shared >= _ALIKE * max(1, min(len(ours), len(theirs))) or loaded.path is None or other.path is None:
+    if shared >= _ALIKE * max(1, min(len(ours), len(theirs))):
         return None
-    pairs = match(open_graph(loaded.path), open_graph(other.path)).pairs
+    first, second = (open_graph(on_disk(one, stack)) for one in (loaded, other))
+    pairs = match(first, second).pairs
     return {ours: theirs for theirs, ours in pairs.items()}
 
 
@@ -184,7 +199,7 @@ class _Run:
         self._written, self._cost = float("-inf"), 0.0
 
     def result(self) -> Reduction:
-        base = Reduction(str(self.loaded.path), self.options.check, "unknown", nodes_before=self.whole.count)
+        base = Reduction(name_of(self.loaded), self.options.check, "unknown", nodes_before=self.whole.count)
         state = self.home.state(self.whole)
         if state is None:
             found = self._start()
@@ -268,7 +283,7 @@ class _Run:
         known = signature(self.loaded.proto)
         given = self.options.inputs
         if given is not None:
-            feeds = load_inputs(Path(given)) if isinstance(given, (str, os.PathLike)) else [dict(given)]
+            feeds = load_inputs(Path(given)) if isinstance(given, (str, os.PathLike)) else list(given)
             yield from check_inputs(known, feeds)
             return
         if isinstance(self.check, (TrtNetworkCheck, TrtGpuCheck)) and not self.options.input_shapes:

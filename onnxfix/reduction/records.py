@@ -9,6 +9,7 @@ from typing import Literal
 from onnxfix.causes import Cause
 from onnxfix.interrupts import INTERRUPTED
 from onnxfix.place import NOWHERE, Place
+from onnxfix.shown import Shown
 
 #: What fails. "refused": TensorRT or ONNX Runtime takes no such model. "crash", "timeout": how its process ended.
 #: "misread": the network that TensorRT imports computes something else. "error": it fails when it is run.
@@ -80,8 +81,8 @@ class Step:
     nodes: int
 
 
-@dataclass(frozen=True)
-class Reduction:
+@dataclass(frozen=True, repr=False)
+class Reduction(Shown):
     """The result of ``reduce``.
 
     ``folder`` is what was written ("" for nothing). ``nodes_before`` and ``nodes_after`` count nodes at any depth,
@@ -116,3 +117,8 @@ class Reduction:
         if self.interrupted:
             return INTERRUPTED
         return {"reduced": 0, "passes": 1, "unknown": 3}[self.status]
+
+    def _facts(self) -> dict[str, object]:
+        facts = {"path": self.path, "check": self.check, "status": self.status}
+        nodes = {"nodes_before": self.nodes_before, "nodes_after": self.nodes_after, "folder": self.folder}
+        return {**facts, **(nodes if self.folder else {"reason": self.reason})}

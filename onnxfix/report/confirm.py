@@ -14,9 +14,10 @@ from onnxfix import engine
 from onnxfix.causes import Problem
 from onnxfix.engine import Found
 from onnxfix.place import Place
+from onnxfix.report.from_engine import finding_of
 from onnxfix.report.render.headline import headline
 from onnxfix.report.render.pointers import explained_by, fixed_by
-from onnxfix.report.report import AppliedFix, Finding, Report, finding_of
+from onnxfix.report.report import AppliedFix, Finding, Report
 from onnxfix.rule import Rule, Safety, Severity
 
 if TYPE_CHECKING:

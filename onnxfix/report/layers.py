@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onnxfix.shown import Shown
 from onnxfix.trt.layer_records import LayerTable
 from onnxfix.trt.tactics import Tactics
 from onnxfix.verification.rungs.builds import Builds
 
 
-@dataclass(frozen=True)
-class LayerReport:
+@dataclass(frozen=True, repr=False)
+class LayerReport(Shown):
     """``path`` is the model, ``table`` its nodes in the engine (the one that was kept), ``product`` the TensorRT that
     built it. ``builds`` are the engines that were compared (None: one was built). ``engine`` and ``tactics_file`` are
     the files that were written ("": none), and ``tactics`` what the second has, or what was loaded and used.
@@ -35,3 +36,8 @@ class LayerReport:
             return 1 if build.status == "refused" else 3
         best = self.builds.best if self.builds is not None else None
         return 1 if self.builds is not None and (best is None or best.outcome == "wrong") else 0
+
+    def _facts(self) -> dict[str, object]:
+        build = self.table.build
+        counts = {"nodes": len(self.table.nodes), "layers": len(self.table.layers)} if build.accepted else {}
+        return {"path": self.path, "product": self.product, "status": build.status, **counts}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import metadata
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxfix._version import __version__
 from onnxfix.causes import Problem
-from onnxfix.engine import Applied, Found
+from onnxfix.errors import UsageError
 from onnxfix.place import Place
-from onnxfix.registry import BUILT_IN
 from onnxfix.report.summary import Summary, summarize
-from onnxfix.rule import Rule, Severity
+from onnxfix.report.table import COLUMNS, row_of
+from onnxfix.rule import Severity
+from onnxfix.shown import Shown, pandas_for
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from onnxfix.files.lazy import Pending
     from onnxfix.pipeline.intake import Intake
     from onnxfix.pipeline.stopped import Stopped
+    from onnxfix.report.neighborhood import Picture
     from onnxfix.trt.reading import Reading
     from onnxfix.trt.records import TrtBuild
     from onnxfix.verification.ladder import Verdict
@@ -28,10 +31,13 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 """Version of the JSON report; it increases when a field changes its meaning or is removed."""
+UNWRITTEN = ("pending", "pictures")
+"""Fields of ``Report`` that the JSON report leaves out."""
+FailOn = Severity | str | None
+"""The least severity of a finding that fails a run, also by name; None or "never" for none."""
 DERIVED = ("schema", "exit_code", "versions", "summary")
 """Keys of the JSON report besides the fields of ``Report``."""
 _RUNTIMES = ("", "-gpu", "-directml", "-openvino", "-qnn", "-rocm", "-migraphx", "-training")
-_PAGES = "docs/rules"
 _BY_ONNX = ("contract", "reference", "trt-build")  # rungs without ONNX Runtime
 
 
@@ -141,9 +147,9 @@ class NodeCounts:
         return sum(self.operators.values())
 
 
-@dataclass(frozen=True)
-class Report:
-    """The report on one model.
+@dataclass(frozen=True, repr=False)
+class Report(Shown):
+    """The report on one model. ``print`` shows it as the command line does, and a notebook as a table.
 
     ``findings`` are those of the result (for ``check``: of the model); ``applied`` were fixed; ``withdrawn`` had a fix
     that failed verification. ``steps`` are the requested whole-model edits, taken or dropped. ``problems`` are faults
@@ -151,7 +157,8 @@ class Report:
     ``verdict`` is None if nothing was verified. ``headline`` is TensorRT's result on the model, where it is news.
     ``build`` is the build of a ``check``, ``network`` how TensorRT imports the model. ``stopped`` is where an original
     stops that accepts none of the generated inputs. ``pending`` is the result with its weights still in the file (use
-    ``model``); it is not part of the JSON. ``reused``: the report is from an earlier run, and the model is unchanged.
+    ``model``), and ``pictures`` are the nodes around findings and fixes, where these were wanted; neither is part of
+    the JSON. ``reused``: the report is from an earlier run, and the model is unchanged.
     """
 
     path: str
@@ -183,6 +190,7 @@ class Report:
     notes: tuple[str, ...] = ()
     reused: bool = False
     pending: Pending | None = field(default=None, repr=False, compare=False)
+    pictures: tuple[Picture, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def model(self) -> ModelProto | None:
@@ -243,15 +251,65 @@ class Report:
             found[self.executed.package] = self.executed.version
         return {name: version for name, version in found.items() if version}
 
-    def to_json(self, fail_on: Severity | None = Severity.WARNING) -> dict[str, Any]:
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings of severity "error" that are left."""
+        return tuple(one for one in self.findings if one.severity == "error")
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The findings of severity "warning" that are left."""
+        return tuple(one for one in self.findings if one.severity == "warning")
+
+    def by_rule(self) -> dict[str, tuple[Finding, ...]]:
+        """The findings that are left by the code of their rule, the worst rules first."""
+        groups: dict[str, list[Finding]] = {}
+        for one in sorted(self.findings, key=lambda one: (-Severity[one.severity.upper()], one.code)):
+            groups.setdefault(one.code, []).append(one)
+        return {code: tuple(some) for code, some in groups.items()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat dict for each finding that is left, each fix in the result, and each withdrawn fix, in this order:
+        what tables are made of. ``status`` is "left", "fixed" or "withdrawn"."""
+        return [
+            row_of(status, one)
+            for status, some in (
+                ("left", self.findings),
+                ("fixed", self.applied),
+                ("withdrawn", self.withdrawn),
+            )
+            for one in some
+        ]
+
+    def to_dataframe(self) -> Any:
+        """``rows`` as a ``pandas.DataFrame``.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        return pandas_for("to_dataframe").DataFrame(self.rows(), columns=COLUMNS)
+
+    def to_dict(self, fail_on: FailOn = Severity.WARNING) -> dict[str, Any]:
         """The report as plain dicts, lists, strings, numbers and None. ``fail_on`` is for ``exit_code``."""
-        data = {"schema": SCHEMA, "exit_code": self.exit_code(fail_on), "versions": self.versions}
+        data = {"schema": SCHEMA, "exit_code": self.exit_code_for(fail_on), "versions": self.versions}
         data["summary"] = plain(self.summary)
-        data.update({f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name != "pending"})
+        data.update({f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name not in UNWRITTEN})
         return data
 
-    def exit_code(self, fail_on: Severity | None = Severity.WARNING) -> int:
-        """0, 1, 2 or 3 as the command line defines them; with ``fail_on=None`` findings are no failure."""
+    to_json = to_dict
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1, 2 or 3 as the command line defines them, where warnings fail the run; see ``exit_code_for``."""
+        return self.exit_code_for(Severity.WARNING)
+
+    def exit_code_for(self, fail_on: FailOn) -> int:
+        """The exit code of ``--fail-on``: findings of this severity and worse give 1. "never" or None: none do.
+
+        Raises:
+            UsageError: there is no such severity.
+        """
+        least = _severity(fail_on)
         if self.verdict is not None and not self.verdict.passed:
             return 3
         if self.problems:
@@ -259,7 +317,33 @@ class Report:
         if self.withdrawn or any(step.status == "dropped" for step in self.steps):
             return 1
         worst = max((Severity[f.severity.upper()] for f in self.findings), default=None)
-        return int(fail_on is not None and worst is not None and worst >= fail_on)
+        return int(least is not None and worst is not None and worst >= least)
+
+    def _facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {"path": self.path, "command": self.command, "ok": self.ok}
+        if self.verdict is not None:
+            facts["verified"] = self.verdict.passed and self.verdict.compared
+        if self.command == "apply":
+            facts["fixed"] = len(self.applied)
+        if self.command != "verify":
+            counts = Counter(one.severity for one in self.findings)
+            facts.update(errors=counts["error"], warnings=counts["warning"], infos=counts["info"])
+        if self.withdrawn:
+            facts["withdrawn"] = len(self.withdrawn)
+        if self.problems:
+            facts["problems"] = len(self.problems)
+        if self.output:
+            facts["output"] = self.output
+        return facts
+
+
+def _severity(fail_on: FailOn) -> Severity | None:
+    if fail_on is None or isinstance(fail_on, Severity):
+        return fail_on
+    names = {one.name.lower(): one for one in Severity}
+    if fail_on != "never" and fail_on not in names:
+        raise UsageError(f"fail_on is one of {', '.join(names)} and never, not {fail_on!r}")
+    return names.get(fail_on)
 
 
 def plain(value: Any) -> Any:
@@ -282,41 +366,6 @@ def runtimes() -> dict[str, str]:
     """The installed distributions of ONNX Runtime: name -> version."""
     found = ((f"onnxruntime{kind}", _version(f"onnxruntime{kind}")) for kind in _RUNTIMES)
     return {name: version for name, version in found if version}
-
-
-def finding_of(found: Found) -> Finding:
-    """A match of the rule engine as a finding."""
-    fix = found.match.fix
-    return Finding(
-        code=found.rule.code,
-        name=found.rule.name,
-        severity=found.severity.name.lower(),
-        place=found.match.place,
-        message=found.match.message,
-        fix=fix.title if fix else "",
-        safety=fix.safety.name.lower() if fix else "",
-        rule_url=_page(found.rule),
-    )
-
-
-def applied_of(applied: Applied, rule: Rule) -> AppliedFix:
-    """An applied fix of the rule engine as a record."""
-    key = applied.key
-    return AppliedFix(
-        code=key.code,
-        name=rule.name,
-        severity=applied.severity.name.lower(),
-        place=key.place,
-        message=applied.message,
-        fix=applied.title,
-        safety=applied.safety.name.lower(),
-        round=applied.round,
-        rule_url=_page(rule),
-    )
-
-
-def _page(rule: Rule) -> str:
-    return f"{_PAGES}/{rule.code}.md" if rule.module.split(".")[0] == BUILT_IN else ""
 
 
 def _version(name: str) -> str:

@@ -53,9 +53,14 @@ def build_model(builder: Builder, path: Path, model: ModelProto) -> TrtBuild:
     return replace(build, version=build.version or builder.choice.version)
 
 
-def read_network(builder: Builder, path: Path, model: ModelProto) -> Reading:
-    """How TensorRT imports the model file, whose content is ``model``. Executes the model and what was imported."""
-    return network.reading(_request(builder, path, model, Verification()), builder)
+def read_network(builder: Builder, path: Path, model: ModelProto, verification: Verification) -> Reading:
+    """How TensorRT imports the model file, whose content is ``model``. Executes the model and what was imported, on the
+    inputs of ``verification``.
+
+    Raises:
+        UsageError: the inputs or their shapes do not fit the model.
+    """
+    return network.reading(_request(builder, path, model, verification), builder)
 
 
 def read_layers(

@@ -248,8 +248,7 @@ def bound_sizes(known: Signature, shapes: Sequence[str] | Mapping[str, Sequence[
     Raises:
         UsageError: they do not fit the model.
     """
-    given = shapes if isinstance(shapes, Mapping) else plan.parse_shapes(shapes, known.names)
-    return plan.bind_shapes(known, given)
+    return plan.bind_shapes(known, plan.parse_shapes(shapes, known.names))
 
 
 def given_feeds(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:

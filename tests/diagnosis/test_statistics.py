@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from onnxfix.diagnosis import figures, statistics
-from onnxfix.diagnosis.figures import ACCURACY, Decades, Percentile, least_rtol
+from onnxfix.diagnosis.figures import ACCURACY, Percentile, least_rtol
 from onnxfix.diagnosis.records import NonFinite, OutputComparison
 from onnxfix.diagnosis.statistics import compare_output
+from onnxfix.verification.compare.decades import Decades
 
 FLOATS = [np.float64, np.float32, np.float16, ml_dtypes.bfloat16]
 SMALL = [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float4_e2m1fn]

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from onnxfix import doctor, nvidia
-from onnxfix.doctor import examine, facts
-from onnxfix.doctor.facts import Facts, TooOld
-from onnxfix.doctor.judge import diagnose
-from onnxfix.doctor.records import Diagnosis, Driver, Problem
+from onnxfix import examination, nvidia
+from onnxfix.examination import examine, facts
+from onnxfix.examination.facts import Facts, TooOld
+from onnxfix.examination.judge import judged
+from onnxfix.examination.records import Driver, Examination, Problem
 from onnxfix.nvidia import Gpu, Missing
-from onnxfix.report.render.doctor import WIDTH, diagnosis_lines
+from onnxfix.report.render.doctor import WIDTH, examination_lines
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.trt.package import Choice
 from onnxfix.verification.verdict import RUNGS
@@ -45,21 +45,21 @@ from support.patience import PATIENCE
 HERE = __name__
 
 
-def shown(found: Diagnosis) -> str:
-    return "\n".join(line.plain for line in diagnosis_lines(found))
+def shown(found: Examination) -> str:
+    return "\n".join(line.plain for line in examination_lines(found))
 
 
 # --------------------------------------------------------------------------------------- what facts mean
 
 
 def test_the_rungs_are_those_of_the_ladder() -> None:
-    assert tuple(rung.name for rung in diagnose(SOUND).rungs) == RUNGS
+    assert tuple(rung.name for rung in judged(SOUND).rungs) == RUNGS
 
 
 def test_a_sound_machine_has_no_problem() -> None:
-    found = diagnose(SOUND)
+    found = judged(SOUND)
     assert found.problems == ()
-    assert found.exit_code() == 0
+    assert found.exit_code == 0
     assert {rung.name for rung in found.rungs if not rung.available} == set()
     assert found.rung("ort-cuda").reason == "onnxruntime-gpu 1.31.1 on NVIDIA H100 80GB HBM3"
     assert found.rung("trt-gpu").reason == "tensorrt 11.1.0.106 on NVIDIA H100 80GB HBM3"
@@ -70,8 +70,8 @@ def test_a_sound_machine_has_no_problem() -> None:
 def test_a_problem_has_its_words_its_mend_and_its_rungs(
     given: Facts, words: str, mend: str, lost: tuple[str, ...]
 ) -> None:
-    found = diagnose(given)
-    assert found.exit_code() == 1
+    found = judged(given)
+    assert found.exit_code == 1
     matching = [problem for problem in found.problems if words in problem.text]
     assert [problem.mend for problem in matching] == [mend], found.problems
     assert len({problem.text for problem in found.problems}) == len(found.problems)
@@ -84,7 +84,7 @@ def test_a_problem_has_its_words_its_mend_and_its_rungs(
 
 @pytest.mark.parametrize(("given", "name", "reason", "mend"), RUNG_CASES.values(), ids=RUNG_CASES)
 def test_what_is_missing_is_no_problem(given: Facts, name: str, reason: str, mend: str) -> None:
-    found = diagnose(given)
+    found = judged(given)
     rung = found.rung(name)
     assert (rung.available, rung.reason, rung.mend) == (False, reason, mend)
     assert found.problems == ()
@@ -96,13 +96,13 @@ def test_what_cuda_computed_overrules_what_was_found() -> None:
     here = machine(
         libraries=(replace(RUNTIME, version="12.9", cuda="12.9"), CUDNN), driver=Driver(True, "12.4")
     )
-    found = diagnose(replace(SOUND, machine=here, trt=Missing("x")))
+    found = judged(replace(SOUND, machine=here, trt=Missing("x")))
     assert found.problems == ()
     assert found.rung("ort-cuda").available
 
 
 def test_a_refusal_that_is_explained_is_not_told_twice() -> None:
-    found = diagnose(
+    found = judged(
         replace(SOUND, machine=machine(libraries=()), cuda_works=False, cuda_refusal=Missing("it fell back"))
     )
     assert [problem.text for problem in found.problems] == [
@@ -111,7 +111,7 @@ def test_a_refusal_that_is_explained_is_not_told_twice() -> None:
 
 
 def test_rtx_ahead_of_time_is_said_to_be_that() -> None:
-    found = diagnose(replace(SOUND, trt=Choice("tensorrt-rtx", "1.7.1", "8.9", None, RTX_NOTE)))
+    found = judged(replace(SOUND, trt=Choice("tensorrt-rtx", "1.7.1", "8.9", None, RTX_NOTE)))
     build = found.rung("trt-build")
     assert build.available
     assert build.reason == "tensorrt-rtx 1.7.1, ahead of time for compute capability 8.9"
@@ -119,7 +119,7 @@ def test_rtx_ahead_of_time_is_said_to_be_that() -> None:
 
 
 def test_a_package_names_its_fault() -> None:
-    found = diagnose(
+    found = judged(
         replace(
             SOUND,
             versions=versions(onnxruntime="1.30.0"),
@@ -137,7 +137,7 @@ def test_a_package_names_its_fault() -> None:
     assert faults["onnxruntime"] == "installs the same files as onnxruntime-gpu"
     assert faults["tensorrt"] == ""
     assert all(package.note == "" for package in found.packages if package.name != "onnxruntime-gpu")
-    notes = {package.name: package.note for package in diagnose(SOUND).packages}
+    notes = {package.name: package.note for package in judged(SOUND).packages}
     assert notes["onnxruntime-gpu"] == "built for CUDA 13.0; providers CUDA, CPU"
 
 
@@ -145,11 +145,11 @@ def test_a_package_names_its_fault() -> None:
 
 
 @pytest.fixture(scope="module")
-def here() -> Diagnosis:
+def here() -> Examination:
     return examine()
 
 
-def test_this_machine_runs_what_is_installed_on_it(here: Diagnosis) -> None:
+def test_this_machine_runs_what_is_installed_on_it(here: Examination) -> None:
     assert here.rung("contract").available, here.rung("contract").reason
     assert here.rung("reference").available, here.rung("reference").reason
     assert here.rung("ort-cpu").available == (importlib.util.find_spec("onnxruntime") is not None)
@@ -161,7 +161,7 @@ def test_this_machine_runs_what_is_installed_on_it(here: Diagnosis) -> None:
     assert here.machine.memory_mb is None or here.machine.memory_mb > 256
 
 
-def test_this_machines_gpus_are_the_drivers(here: Diagnosis) -> None:
+def test_this_machines_gpus_are_the_drivers(here: Examination) -> None:
     assert here.machine.gpus == tuple(nvidia.gpus())
     if not here.machine.gpus:
         for name in ("ort-cuda", "trt-gpu"):
@@ -169,7 +169,7 @@ def test_this_machines_gpus_are_the_drivers(here: Diagnosis) -> None:
             assert "GPU" in here.rung(name).reason or "NVIDIA driver" in here.rung(name).reason
 
 
-def test_json_holds_everything(here: Diagnosis) -> None:
+def test_json_holds_everything(here: Examination) -> None:
     data = json.loads(json.dumps(here.to_json(), allow_nan=False))
     assert set(data) == {"schema", "machine", "packages", "rungs", "problems"}
     assert [rung["name"] for rung in data["rungs"]] == list(RUNGS)
@@ -226,7 +226,7 @@ DRIVER = "NVIDIA's driver does not answer: "
     ],
 )
 def test_one_probe_that_dies_is_one_line(
-    question: str, end: Callable[..., Any], start: str, monkeypatch: pytest.MonkeyPatch, here: Diagnosis
+    question: str, end: Callable[..., Any], start: str, monkeypatch: pytest.MonkeyPatch, here: Examination
 ) -> None:
     monkeypatch.setitem(facts.PROBES, question, f"{HERE}:{end.__name__}")
     with Impatient() as worker:
@@ -310,7 +310,7 @@ def test_every_probe_exists() -> None:
 def test_the_text_is_narrow_and_cannot_be_forged() -> None:
     card = Gpu("\x1b[2Jevil\n  ort-cuda yes", "9.0")
     reason = "a long reason of many words " * 12
-    found = diagnose(
+    found = judged(
         replace(
             SOUND,
             machine=machine(gpus=(card,)),
@@ -332,7 +332,7 @@ def test_the_text_is_narrow_and_cannot_be_forged() -> None:
 
 
 def test_the_text_shows_what_matters() -> None:
-    found = diagnose(replace(SOUND, machine=machine(libraries=(replace(RUNTIME, wheel=False), CUDNN))))
+    found = judged(replace(SOUND, machine=machine(libraries=(replace(RUNTIME, wheel=False), CUDNN))))
     text = shown(found)
     for words in (
         "NVIDIA H100 80GB HBM3, compute capability 9.0",
@@ -344,22 +344,22 @@ def test_the_text_shows_what_matters() -> None:
         "  trt-network  yes  tensorrt 11.1.0.106, read back and run as on ort-cuda",
     ):
         assert words in text
-    bare = shown(diagnose(without_gpu(kernel_driver="580.1.2")))
+    bare = shown(judged(without_gpu(kernel_driver="580.1.2")))
     assert "NVIDIA 580.1.2, its library was not found" in bare
     assert "cuDNN         not found" in bare
 
 
 def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "examine", lambda: diagnose(SOUND))
+    monkeypatch.setattr(examination, "examine", lambda: judged(SOUND))
     code, out, err = run("doctor")
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == "machine"
     assert out.endswith("no problems\n")
     code, out, err = run("doctor", "--format", "json")
     assert (code, err) == (0, "")
-    assert json.loads(out) == json.loads(json.dumps(diagnose(SOUND).to_json()))
-    sick = replace(diagnose(SOUND), problems=(Problem("it is broken", "mend it"),))
-    monkeypatch.setattr(doctor, "examine", lambda: sick)
+    assert json.loads(out) == json.loads(json.dumps(judged(SOUND).to_json()))
+    sick = replace(judged(SOUND), problems=(Problem("it is broken", "mend it"),))
+    monkeypatch.setattr(examination, "examine", lambda: sick)
     code, out, err = run("doctor")
     assert (code, err) == (1, "")
     assert out.endswith("problems\n  it is broken\n    fix: mend it\n")
@@ -396,7 +396,7 @@ def test_a_broken_package_does_not_break_the_doctor(broken: str, tmp_path: Path)
 def test_the_doctor_itself_loads_nothing_that_may_be_broken() -> None:
     done = process("-X", "importtime", "-m", "onnxfix", "doctor")
     loaded = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if line.count("|") == 2}
-    assert "onnxfix.doctor.facts" in loaded
+    assert "onnxfix.examination.facts" in loaded
     assert not {name.partition(".")[0] for name in loaded} & {
         "onnx",
         "numpy",

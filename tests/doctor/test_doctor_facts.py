@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from onnxfix.doctor import examine, facts, probes
-from onnxfix.doctor.records import Driver, Library
+from onnxfix.examination import examine, facts, probes
+from onnxfix.examination.records import Driver, Library
 from onnxfix.nvidia import Missing
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.trt.package import Choice

@@ -405,7 +405,7 @@ def test_what_does_not_verify_is_not_put(model: Path) -> None:
         run_options(require=("trt-gpu",), rungs=("reference", "trt-gpu")),
     )
     assert outcome.report is not None
-    assert outcome.report.exit_code() == 3
+    assert outcome.report.exit_code == 3
     assert set(files()) == {"/b/m.onnx"}
 
 

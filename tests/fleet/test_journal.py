@@ -546,7 +546,7 @@ def test_recall_gives_real_reports_back(tmp_path: Path) -> None:
         again = recall(Report, data)
         assert again.to_json() == data | worked_out
         assert again == replace(report, pending=None)
-        assert again.exit_code() == report.exit_code()
+        assert again.exit_code == report.exit_code
     assert any(report.verdict is not None for report in reports)
 
 

@@ -100,7 +100,7 @@ def test_culprits_are_withdrawn_and_the_rest_stands(
     assert all("ort-cpu" in item.reason or "contract" in item.reason for item in report.withdrawn)
     assert report.verdict is not None
     assert report.verdict.passed
-    assert report.exit_code(None) == 1
+    assert report.exit_code_for(None) == 1
     fixed = onnx.load(out)
     ops = [node.op_type for node in fixed.graph.node]
     assert ops.count("Identity") == (0 if identity in rules else 3)
@@ -116,7 +116,7 @@ def test_right_fixes_are_not_withdrawn(model: Path, monkeypatch: pytest.MonkeyPa
     report, _ = apply(model)
     assert not report.withdrawn
     assert len(report.applied) == 3
-    assert report.exit_code() == 0
+    assert report.exit_code == 0
 
 
 INTEGERS = """g (int64[N, 4] x) => (int64[N, 4] y) <int64 z = {0}> {
@@ -171,7 +171,7 @@ def test_required_rung_is_asked_of_what_would_be_written(
 ) -> None:
     use(monkeypatch, [identity, unsafe_sqrt])
     report, out = apply(model, unsafe_fixes=True, require=["ort-cpu"])
-    assert report.exit_code() == 3
+    assert report.exit_code == 3
     assert not out.exists()
 
 
@@ -182,7 +182,7 @@ def test_unsafe_fix_that_makes_no_valid_model_is_withdrawn(
     use(monkeypatch, [*others, unsafe_invalid])
     report, out = apply(model, unsafe_fixes=True)
     assert [item.code for item in report.withdrawn] == ["BBB005"]
-    assert report.exit_code(None) == 1
+    assert report.exit_code_for(None) == 1
     ops = [node.op_type for node in onnx.load(out).graph.node]
     assert "Concat" not in ops
     assert ops.count("Identity") == (0 if others else 3)
@@ -207,11 +207,11 @@ def test_what_no_rung_can_run_is_not_written(tmp_path: Path, monkeypatch: pytest
     assert report.verdict is not None
     assert not report.verdict.failed
     assert not report.verdict.passed
-    assert report.exit_code() == 3
+    assert report.exit_code == 3
     assert not out.exists()
     assert report.output == ""
     report, out = apply(path, verify=False)
-    assert report.exit_code() == 0
+    assert report.exit_code == 0
     assert out.exists()
 
 
@@ -221,7 +221,7 @@ def test_required_rung_that_cannot_run_fails_without_blaming_a_fix(
     use(monkeypatch, [identity])
     report, out = apply(model, require=["trt-gpu"])
     assert not report.withdrawn
-    assert report.exit_code() == 3
+    assert report.exit_code == 3
     assert not out.exists()
 
 
@@ -348,13 +348,13 @@ def test_a_rung_that_was_asked_for_and_did_not_run_proves_nothing(
     report, out = apply(model, rungs=rungs, trt=onnxfix.TrtOptions(package="tensorrt"))
     assert report.verdict is not None
     assert (report.verdict.passed, report.verdict.compared, out.exists()) == (False, False, False)
-    assert report.exit_code() == 3
+    assert report.exit_code == 3
 
 
 def test_an_unchanged_model_needs_no_rung(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, [])
     report, out = apply(model, rungs=["trt-build"], trt=onnxfix.TrtOptions(package="tensorrt"))
-    assert (report.exit_code(), out.read_bytes()) == (0, model.read_bytes())
+    assert (report.exit_code, out.read_bytes()) == (0, model.read_bytes())
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def saved(folder: Path, body: str) -> Path:
 def halted(folder: Path, body: str) -> tuple[Report, Stopped]:
     """The report of an apply that proves nothing, and where the model stops."""
     report = onnxfix.apply(saved(folder, body), folder / "o.onnx", rungs=RUNGS)
-    assert report.exit_code() == 3
+    assert report.exit_code == 3
     assert report.stopped is not None
     return report, report.stopped
 

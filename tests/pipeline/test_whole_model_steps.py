@@ -122,7 +122,7 @@ def test_dropped_results_are_named_with_the_reason(case: str, reason: str) -> No
     step = the_step(report)
     assert (step.status, step.name, step.safety) == ("dropped", "--simplify", "")
     assert reason in step.reason
-    assert report.exit_code() == 1
+    assert report.exit_code == 1
 
 
 @pytest.mark.corpus
@@ -250,7 +250,7 @@ def test_the_rules_go_on_with_the_model_as_it_was(tmp_path: Path) -> None:
     assert "Exp" in [node.op_type for node in fixed.graph.node]
     assert report.verdict is not None
     assert all(rung.exact for rung in report.verdict.rungs if rung.name in CPU), "no step was taken"
-    assert report.exit_code(None) == 1
+    assert report.exit_code_for(None) == 1
     assert report.to_json()["steps"][0]["status"] == "dropped"
 
 
@@ -308,7 +308,7 @@ def test_a_script_changes_what_it_changes(tmp_path: Path) -> None:
     assert (step.status, step.safety, step.nodes_before, step.nodes_after) == ("taken", "numeric", 4, 2)
     assert step.tool.startswith("onnx-graphsurgeon ")
     assert report.changed
-    assert report.exit_code() == 0
+    assert report.exit_code == 0
 
 
 def test_scripts_run_in_their_order_and_a_wrong_one_does_not_stop_the_others(tmp_path: Path) -> None:

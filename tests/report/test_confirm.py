@@ -64,7 +64,7 @@ def test_check_lists_a_refusal_at_its_place(case: Any) -> None:
     assert " ".join(case.words.split()) in found.message
     assert "cudaError" not in found.message
     assert report.headline.endswith("refuses it")
-    assert report.exit_code() == 1
+    assert report.exit_code == 1
     assert report.verdict is None
     assert report.build is not None
     assert report.build.status == "refused"
@@ -85,12 +85,12 @@ def test_what_a_rule_repairs_is_accepted_and_the_headline(case: Any, tmp_path: P
     if not case.fix:
         if report.changed:
             return  # whether some rule will repair it one day is not this test's business
-        assert (rung.status, report.exit_code()) == ("failed", 1)
+        assert (rung.status, report.exit_code) == ("failed", 1)
         assert report.headline.endswith(" refuses it")
         assert "nothing was written" not in "".join(lines(report))
         assert of_trt(report)
         return
-    assert (rung.status, report.exit_code()) == ("passed", 0)
+    assert (rung.status, report.exit_code) == ("passed", 0)
     assert not of_trt(report)
     assert report.headline.endswith(" refused it and accepts the result")
     assert report.headline in head
@@ -166,7 +166,7 @@ def test_what_tensorrt_still_refuses_is_written_and_no_contradiction(tmp_path: P
     report = onnxfix.apply(model(text), out, ignore=["OPS023"])
     assert report.changed
     assert out.exists()
-    assert report.exit_code() == 1
+    assert report.exit_code == 1
     assert report.verdict is not None
     rung = report.verdict.rung("trt-build")
     assert rung is not None
@@ -184,7 +184,7 @@ def test_what_was_accepted_all_along_is_no_headline(tmp_path: Path) -> None:
     assert onnxfix.apply(proto, tmp_path / "out.onnx").headline == ""
     report = onnxfix.check(proto, trt=True)
     assert report.headline.endswith(" accepts it")
-    assert report.exit_code() == 0
+    assert report.exit_code == 0
     assert report.build is not None
     assert report.build.accepted
 
@@ -412,7 +412,7 @@ def test_check_says_that_tensorrt_could_not_be_asked(monkeypatch: pytest.MonkeyP
     report = onnxfix.check(FOLDER / "int32_relu.onnx", trt=True, ignore=["OPS"])
     told = "TensorRT could not run: ImportError: libnothing.so"
     assert report.problems == (Problem(told, "not-loadable", "tensorrt"),)
-    assert report.exit_code() == 2
+    assert report.exit_code == 2
     assert [item.code for item in report.findings] == ["INT006"]
 
 
@@ -639,7 +639,7 @@ def test_findings_are_of_the_result_and_fixes_of_the_original() -> None:
         ("INT006", "z", True),
         ("TRT001", "z", False),
     ]
-    assert result.exit_code() == 1
+    assert result.exit_code == 1
     assert confirm.with_judgments(replace(report, verdict=None), RULES, RULES) == replace(
         report, verdict=None
     )
@@ -649,7 +649,7 @@ def test_a_refusal_that_no_fix_is_to_blame_for_is_not_why_nothing_was_written() 
     report = applied(refused(issue(INT32)), refused(issue(INT32)))
     assert report.verdict is not None
     missing = replace(report, verdict=replace(report.verdict, required=("ort-cuda",)))
-    assert missing.exit_code() == 3
+    assert missing.exit_code == 3
     assert any("ort-cuda was required and could not be run" in line for line in lines(missing))
     assert not any("did not verify" in line for line in lines(missing))
 
@@ -772,7 +772,7 @@ def test_a_child_that_died_leaves_findings_and_the_version(monkeypatch: pytest.M
     report = onnxfix.check(FOLDER / "int32_relu.onnx", trt=True)
     assert re.match(r"TensorRT\S* \d+\.\d+\.\d+ fails on it", report.headline)
     assert [item.message for item in of_trt(report)] == ["crash: the builder was killed by SIGSEGV"]
-    assert report.exit_code() == 1
+    assert report.exit_code == 1
 
 
 def test_other_rules_may_speak_of_builds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from onnxfix.diagnosis.keep import keep_text, pattern
 from onnxfix.diagnosis.records import (
     Culprit,
     Diagnosis,
-    ErrorHistogram,
     Histogram,
     Marking,
     NodeError,
@@ -27,6 +26,7 @@ from onnxfix.report.render import diagnosis
 from onnxfix.report.render.bars import error_lines, value_lines
 from onnxfix.report.render.diagnosis import diagnosis_json, diagnosis_lines, show_diagnosis
 from onnxfix.report.render.numbers import bound, cosine, percent, share
+from onnxfix.verification.compare.decades import ErrorHistogram
 
 TRUTH = np.array([[1.0, 2.0, 3.0], [4.0, 8.0, 6.0]], np.float32)
 OTHER = np.array([[1.0, 2.5, 3.0], [4.0, 5.0, np.nan]], np.float32)
@@ -289,7 +289,8 @@ CULPRIT_KEYS = {**NODE, "cause": str, "reason": str, "advice": str, "rule": str,
 TOP = {
     "schema": int, "exit_code": int, "versions": dict, "path": str, "against": str, "other": str, "status": str,
     "reason": str, "cause": str, "truth": str, "samples": int, "outputs": list, "culprits": list, "begins": list,
-    "table": list, "markings": list, "tolerance": (float, type(None)), "keep_fp32": list, "notes": list, "nodes": int,
+    "table": list, "depths": list, "markings": list, "tolerance": (float, type(None)), "keep_fp32": list,
+    "notes": list, "nodes": int,
     "compared": int, "runs": float, "seconds": float, "complete": bool, "interrupted": bool,
 }  # fmt: skip
 

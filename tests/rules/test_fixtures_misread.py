@@ -42,14 +42,14 @@ def test_the_decoder_is_found_repaired_and_proven(tmp_path: Path) -> None:
     assert rung is not None
     assert rung.status == "passed"
     assert "TensorRT reads the original differently: upsampled (decode): ConvTranspose" in rung.reason
-    assert report.exit_code() == 0
+    assert report.exit_code == 0
 
 
 @REAL
 def test_without_its_rule_the_decoder_is_left_and_reported(tmp_path: Path) -> None:
     report = onnxfix.apply(FOLDER / "decoder.onnx", tmp_path / "fixed.onnx", ignore=["OPS013"])
     assert [(one.code, one.severity) for one in report.findings] == [("TRT004", "error")]
-    assert report.exit_code() == 1
+    assert report.exit_code == 1
 
 
 @REAL

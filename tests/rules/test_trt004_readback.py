@@ -188,7 +188,7 @@ def test_found_without_its_own_rule(case: Case, tmp_path: Path) -> None:
     found = [(item.severity, item.place.text) for item in of_tensorrt(report)]
     assert [item for item in found if item[0] == level] == [(level, place) for _, place in case.found]
     assert reading.status == ("agrees" if case.mild else "differs")
-    assert report.exit_code() == 1
+    assert report.exit_code == 1
     assert json.dumps(report.to_json(), allow_nan=False)
 
 

@@ -57,7 +57,7 @@ def test_an_engine_that_stays_wrong_is_an_error() -> None:
     assert (found.code, found.severity, found.place.text) == ("TRT005", "error", "y")
     assert found.message == "on NVIDIA H100, it differs: 1 against 2"
     assert (found.pointer, found.fix) == ("", "")
-    assert report(ALIKE).exit_code() == 1
+    assert report(ALIKE).exit_code == 1
 
 
 @pytest.mark.parametrize("outcome", ["agree", "repaired"])

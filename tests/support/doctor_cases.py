@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from onnxfix.doctor import facts
-from onnxfix.doctor.facts import Facts, TooOld
-from onnxfix.doctor.records import Driver, Library, Machine
+from onnxfix.examination import facts
+from onnxfix.examination.facts import Facts, TooOld
+from onnxfix.examination.records import Driver, Library, Machine
 from onnxfix.nvidia import Gpu, Missing
 from onnxfix.trt import package
 from onnxfix.trt.package import Choice

@@ -281,7 +281,7 @@ def test_no_fix_is_withdrawn_for_it_and_the_model_is_written(tmp_path: Path) -> 
     assert report.applied
     assert report.withdrawn == ()
     assert out.is_file()
-    assert report.exit_code() == 0
+    assert report.exit_code == 0
     rung = next(one for one in report.to_json()["verdict"]["rungs"] if one["name"] == "trt-network")
     assert (rung["status"], rung["cause"]) == ("broke", "fault")
     assert [one["status"] for one in rung["networks"]] == ["broke", "broke"], "each model is asked about"
@@ -307,7 +307,7 @@ def test_where_it_is_required_nothing_is_written(tmp_path: Path) -> None:
     report = onnxfix.apply(
         tmp_path / "m.onnx", out, rungs=["contract", "ort-cpu", "trt-network"], require=["trt-network"]
     )
-    assert report.exit_code() == 3
+    assert report.exit_code == 3
     assert report.withdrawn == (), "no fix is to blame"
     text = "\n".join(map(str, render_report(report)))
     assert "trt-network was required and broke" in text
@@ -316,7 +316,7 @@ def test_where_it_is_required_nothing_is_written(tmp_path: Path) -> None:
 def test_nothing_but_a_broken_rung_proves_nothing() -> None:
     rungs = (RungResult("contract", "passed"), RungResult("ort-cpu", "broke", "x", cause="fault"))
     report = Report("m.onnx", "apply", "trt11", verdict=Verdict(rungs))
-    assert report.exit_code() == 3
+    assert report.exit_code == 3
     text = "\n".join(map(str, render_report(report)))
     assert "no rung could run the model, and ort-cpu broke" in text
 
@@ -329,7 +329,7 @@ def test_a_check_with_tensorrt_has_a_problem(tmp_path: Path) -> None:
     assert report.network is not None
     assert (report.network.status, report.network.cause) == ("broke", "fault")
     assert [one for one in report.problems if "ZeroDivisionError: made up" in one.text]
-    assert report.exit_code() == 2
+    assert report.exit_code == 2
     assert json.dumps(report.to_json())
 
 

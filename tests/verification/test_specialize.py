@@ -181,7 +181,7 @@ def test_an_output_that_is_declared_falsely_is_caught(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(specialize, "declare_outputs", declared)
     report = apply(model_of("g (float[N, 3] x) => (float[M, 3] y) { y = Exp(x) }"), fix_dims={"N": 2})
-    assert report.exit_code() == 3
+    assert report.exit_code == 3
     assert report.verdict is not None
     rung = report.verdict.rung("reference")
     assert rung is not None
@@ -543,7 +543,7 @@ def test_a_bug_in_specializing_is_caught(
     monkeypatch.setattr(specialize, "specialize", bug)
     out = tmp_path / "out.onnx"
     report = apply(write(tmp_path, ADD), out, fix_dims={"N": 2}, fix_inputs={"k": 2.0})
-    assert report.exit_code() == 3
+    assert report.exit_code == 3
     assert not out.exists()
     assert report.verdict is not None
     assert next(one.name for one in report.verdict.rungs if one.refutes) == rung
@@ -554,7 +554,7 @@ def test_a_kept_input_that_is_still_read_is_caught(monkeypatch: pytest.MonkeyPat
     """On the values that are fixed nobody could tell by what is computed."""
     monkeypatch.setattr(specialize, "specialize", broken_use)
     report = apply(model_of(ADD), fix_dims={"N": 2}, fix_inputs={"k": 2.0}, keep_inputs=True)
-    assert report.exit_code() == 3
+    assert report.exit_code == 3
     assert report.verdict is not None
     assert report.verdict.rungs[0].reason == "input 'k' is still read"
 
@@ -563,7 +563,7 @@ def test_a_bug_that_shows_after_rules_is_no_fault_of_theirs(monkeypatch: pytest.
     text = "g (float[N, 3] x, float[N, 3] k) => (float[N, 3] y) { a = Identity(x) b = Add(a, k) y = Identity(b) }"
     monkeypatch.setattr(specialize, "specialize", broken_value)
     report = apply(model_of(text), fix_dims={"N": 2}, fix_inputs={"k": 2.0})
-    assert report.exit_code() == 3
+    assert report.exit_code == 3
     assert report.withdrawn == ()
     assert report.applied
 
@@ -624,7 +624,7 @@ def test_sizes_that_the_original_does_not_take_are_no_bug_of_ours(tmp_path: Path
     text = "g (float[a, 3] x, float[b, 3] k) => (float[c, 3] y) { y = Add(x, k) }"
     out = tmp_path / "out.onnx"
     report = apply(write(tmp_path, text), out, fix_dims={"a": 2, "b": 5}, rungs=["ort-cpu"])
-    assert report.exit_code() == 3
+    assert report.exit_code == 3
     assert not out.exists()
     rung = report.verdict.rung("ort-cpu") if report.verdict is not None else None
     assert rung is not None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from onnxfix.diagnosis.records import ErrorHistogram, Histogram
+from onnxfix.diagnosis.records import Histogram
 from onnxfix.report.render.numbers import count, number
+from onnxfix.verification.compare.decades import ErrorHistogram
 
 ROWS = 8
 """Lines of a histogram of values; bins are joined."""

@@ -1,4 +1,4 @@
-"""The doctor's diagnosis as text and as JSON.
+"""The doctor's examination as text and as JSON.
 
 Imports neither report/report.py nor text.py: they import onnx and numpy, which may be broken.
 """
@@ -9,8 +9,8 @@ import json
 import textwrap
 from collections.abc import Iterator
 
-from onnxfix.doctor import Diagnosis
-from onnxfix.doctor.records import Library, Machine
+from onnxfix.examination import Examination
+from onnxfix.examination.records import Library, Machine
 from onnxfix.report.render.lines import Line, line, print_lines
 from onnxfix.report.render.stream import printable
 
@@ -18,17 +18,17 @@ WIDTH = 96
 """Columns at which prose wraps. Commands never wrap, so that they can be copied."""
 
 
-def diagnosis_json(found: Diagnosis) -> str:
+def examination_json(found: Examination) -> str:
     """One document, in ASCII: names of GPUs and paths may not be valid Unicode."""
     return json.dumps(found.to_json(), indent=2, allow_nan=False)
 
 
-def show_diagnosis(found: Diagnosis) -> None:
+def show_examination(found: Examination) -> None:
     """Print it to standard output, without color where that is not a terminal."""
-    print_lines(diagnosis_lines(found))
+    print_lines(examination_lines(found))
 
 
-def diagnosis_lines(found: Diagnosis) -> Iterator[Line]:
+def examination_lines(found: Examination) -> Iterator[Line]:
     """Machine, packages, rungs, problems."""
     yield line("machine", style="bold")
     for label, text in _machine(found.machine):

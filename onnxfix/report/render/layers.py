@@ -31,8 +31,13 @@ _FATES: dict[Fate, str] = {
 def layers_json(report: LayerReport) -> str:
     """One document: the model, TensorRT, ``nodes`` and ``layers`` as in ``LayerTable``, the ``builds`` that were
     compared and the files that were written. Names of nodes are at a node's own level. In ASCII."""
+    return json.dumps(layers_data(report), indent=2, allow_nan=False)
+
+
+def layers_data(report: LayerReport) -> dict[str, Any]:
+    """The same as dicts, lists, strings, numbers and None."""
     table, build = report.table, report.table.build
-    document = {
+    return {
         "model": report.path,
         "package": build.package,
         "version": build.version,
@@ -53,7 +58,6 @@ def layers_json(report: LayerReport) -> str:
         "notes": report.notes,
         "seconds": report.seconds,
     }
-    return json.dumps(document, indent=2, allow_nan=False)
 
 
 def _node(row: NodeLayers) -> dict[str, Any]:

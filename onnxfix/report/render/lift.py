@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 from onnxfix.report.render.lines import Line, line, print_lines
 from onnxfix.report.render.stream import printable
@@ -17,21 +17,25 @@ MOST = 10
 """Gaps that are listed as text."""
 
 
-def lifted_json(model: Path, found: Lifted) -> str:
-    """One document: the fields of ``Lifted`` and the path of the model. In ASCII."""
-    document = {"model": str(model), **dataclasses.asdict(found)}
-    return json.dumps(document, indent=2, allow_nan=False)
+def lifted_json(found: Lifted) -> str:
+    """One document: the fields of ``Lifted``, the path of the model first. In ASCII."""
+    return json.dumps(lifted_data(found), indent=2, allow_nan=False)
 
 
-def show_lifted(model: Path, found: Lifted) -> None:
+def lifted_data(found: Lifted) -> dict[str, Any]:
+    """The fields of ``Lifted`` as dicts, lists, strings and numbers."""
+    return {"model": found.model, **dataclasses.asdict(found)}
+
+
+def show_lifted(found: Lifted) -> None:
     """Print it to standard output, without color where that is not a terminal."""
-    print_lines(lifted_lines(model, found))
+    print_lines(lifted_lines(found))
 
 
-def lifted_lines(model: Path, found: Lifted) -> Iterator[Line]:
+def lifted_lines(found: Lifted) -> Iterator[Line]:
     """The outcome, the network's inputs and outputs, notes, and the layers that were not read back."""
     name = product(found.package, found.version) if found.package and found.version else "TensorRT"
-    yield line(printable(f"{model}: {_outcome(name, found)}"), style="bold")
+    yield line(printable(f"{found.model}: {_outcome(name, found)}"), style="bold")
     for what, tensors in (("input", found.inputs), ("output", found.outputs)):
         for tensor in tensors:
             yield line(printable(f"  {what:<7} {_tensor(tensor)}"))

@@ -49,7 +49,12 @@ def reason_of(kept: Kept) -> str:
 def precision_json(found: Lowering) -> str:
     """One document: the fields of ``Lowering``, ``share`` and ``exit_code``; each kept node has ``node``, ``op_type``,
     ``output`` and ``reason``. In ASCII."""
-    document = _plain(dataclasses.asdict(found))
+    return json.dumps(precision_data(found), indent=2, allow_nan=False)
+
+
+def precision_data(found: Lowering) -> dict[str, Any]:
+    """The same as dicts, lists, strings, numbers and None."""
+    document: dict[str, Any] = _plain(dataclasses.asdict(found))
     for row, one in zip(document["kept"], found.kept, strict=True):
         del row["place"]
         place = one.place
@@ -63,7 +68,7 @@ def precision_json(found: Lowering) -> str:
         {"name": name, "status": status, "reason": reason} for name, status, reason in found.checks
     ]
     document.update(share=found.share, exit_code=found.exit_code)
-    return json.dumps(document, indent=2, allow_nan=False)
+    return document
 
 
 def _plain(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from onnxfix.reduction.records import Reduction
 from onnxfix.report.render.lines import Line, line, print_lines
@@ -28,8 +29,12 @@ _FILES = {
 
 def reduction_json(found: Reduction) -> str:
     """One document: the fields of ``Reduction`` and the exit code. In ASCII."""
-    document = {**dataclasses.asdict(found), "exit_code": found.exit_code}
-    return json.dumps(document, indent=2, allow_nan=False)
+    return json.dumps(reduction_data(found), indent=2, allow_nan=False)
+
+
+def reduction_data(found: Reduction) -> dict[str, Any]:
+    """The fields of ``Reduction`` and the exit code, as dicts, lists, strings and numbers."""
+    return {**dataclasses.asdict(found), "exit_code": found.exit_code}
 
 
 def show_reduction(found: Reduction) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from onnxfix.shown import Shown
+
 #: "lifted": the model was written. "refused": TensorRT's parser rejects the model. "unlifted": the network has a layer
 #: that onnxfix cannot read back; the written model has a node of no ONNX domain in its place.
 #: "unstarted": TensorRT does not start here, so that it saw no model. The others: what became of the child, "error"
@@ -38,12 +40,13 @@ class Gap:
         return f"{self.kind} layer {self.layer or '(unnamed)'}{node}: {self.reason}"
 
 
-@dataclass(frozen=True)
-class Lifted:
+@dataclass(frozen=True, repr=False)
+class Lifted(Shown):
     """A network as an ONNX model, or why there is none.
 
-    ``path`` is the model's file. ``names`` leads from each tensor of the ONNX model that is a tensor of the network to
-    its name in the lifted model, ``types`` to its type there, by TensorRT's name. ``layers`` counts them by kind.
+    ``path`` is the file of that model, ``model`` that of the ONNX model which TensorRT imported. ``names``
+    leads from each tensor of the ONNX model that is a tensor of the network to its name in the lifted model, ``types``
+    to its type there, by TensorRT's name. ``layers`` counts them by kind.
     ``gaps`` are layers that could not be read back (status "unlifted"); ``notes`` say what was omitted on purpose;
     ``drawn`` are outputs that depend on random numbers. ``seconds`` are those of parsing and of lifting.
     """
@@ -59,6 +62,7 @@ class Lifted:
     gaps: tuple[Gap, ...] = ()
     notes: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()
+    model: str = ""
     package: str = ""
     version: str = ""
     seconds: tuple[float, float] = (0.0, 0.0)
@@ -72,3 +76,9 @@ class Lifted:
     def exit_code(self) -> int:
         """0 for a whole model, 1 where TensorRT refuses it or a layer is missing, 2 where nothing was learnt."""
         return {"lifted": 0, "error": 2, "unstarted": 2}.get(self.status, 1)
+
+    def _facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {"model": self.model, "path": self.path, "status": self.status}
+        if self.reason:
+            return {**facts, "reason": self.reason}
+        return {**facts, "layers": sum(count for _, count in self.layers), "gaps": len(self.gaps)}

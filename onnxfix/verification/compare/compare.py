@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from onnxfix.verification.compare.decades import ErrorHistogram, error_histogram
 from onnxfix.verification.compare.noise import Precise, chosen, excused
 from onnxfix.verification.compare.tolerance import (
     EXACT,
@@ -105,6 +106,7 @@ class Metrics:
     by_noise: int = 0
     worse: int = 0
     output: str = ""
+    errors: ErrorHistogram | None = None
 
     @property
     def relative(self) -> float:
@@ -267,7 +269,8 @@ def _judge_exactly(
 ) -> Metrics:
     """Judge elements that must be equal: integers, or all where identical bits are required."""
     if original.dtype.kind not in "OUSb":
-        known.update(errors(parts(wide(original)), parts(wide(fixed))))
+        pair = parts(wide(original)), parts(wide(fixed))
+        known.update(errors(*pair), errors=error_histogram(*pair))
     twin = None if how.twin is None else np.asarray(how.twin.value)
     if how.twin is not None and how.twin.overflow and twin is not None and twin.shape == original.shape:
         agrees = unequal & (fixed == twin) if twin.dtype == original.dtype else np.zeros_like(unequal)
@@ -314,7 +317,7 @@ def _judge(
         noisy = out & excused(original, fixed, how.precise, tolerance_for(known["dtype"]))
         known["by_noise"] = int(np.count_nonzero(noisy))
         out = out & ~noisy
-    known.update(errors(a, b))
+    known.update(errors(a, b), errors=error_histogram(a, b))
     worse = out & np.isfinite(a) & (~overflowed | ~np.isfinite(b))
     if original.dtype.kind == "c":
         special, out, worse = (np.asarray(one.any(axis=-1)) for one in (special, out, worse))

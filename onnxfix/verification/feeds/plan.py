@@ -71,14 +71,17 @@ def size(value: Any) -> int:
 
 
 def parse_shapes(
-    specs: Sequence[str] | str, names: Sequence[str], *, signed: bool = False
+    specs: Sequence[str] | str | Mapping[str, Sequence[int]], names: Sequence[str], *, signed: bool = False
 ) -> dict[str, tuple[int, ...]]:
-    """Read shapes of inputs: ``x:[1,3]``, ``x:1,3``, ``x:1x3``, one or several in a text, separated by commas.
+    """Read shapes of inputs: ``x:[1,3]``, ``x:1,3``, ``x:1x3``, one or several in a text, separated by commas. A
+    mapping has them already.
 
     ``names`` are the model's inputs; a name may itself hold a colon. ``x:[]`` and ``x:`` are scalars. ``signed``
     allows negative numbers: the text may hold values.
     Raises UsageError for an unknown input, one given twice, or a text that is no shape.
     """
+    if isinstance(specs, Mapping):
+        return {name: tuple(shape) for name, shape in specs.items()}
     found: dict[str, tuple[int, ...]] = {}
     for spec in [specs] if isinstance(specs, str) else specs:
         pairs = _match(spec.strip(), 0, sorted(names, key=len, reverse=True))

@@ -33,15 +33,15 @@ LARGEST = 2**31 - 1
 def resolve(
     known: Signature,
     request: Specialization,
-    inputs: str | os.PathLike[str] | None = None,
-    input_shapes: Sequence[str] = (),
+    inputs: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None = None,
+    input_shapes: Sequence[str] | Mapping[str, Sequence[int]] = (),
 ) -> tuple[ResolvedSpecialization, list[dict[str, Any]] | None, tuple[str, ...]]:
     """The specialization, the user's feeds that have its sizes and values (None where there are none), and notes.
 
     Raises:
         UsageError: a name is not in the model, a size or a value does not fit it, or something is left open.
     """
-    feeds = load_inputs(Path(inputs)) if inputs is not None else None
+    feeds = _feeds(inputs)
     sizes = _named_sizes(known, request.dims)
     shapes = plan.bind_shapes(known, plan.parse_shapes(input_shapes, known.names)) if input_shapes else {}
     if request.static:
@@ -308,6 +308,15 @@ def _fitted(
 
 
 # ---- feeds
+
+
+def _feeds(
+    inputs: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None,
+) -> list[dict[str, Any]] | None:
+    """The user's inputs, from a path or as they are."""
+    if inputs is None:
+        return None
+    return load_inputs(Path(inputs)) if isinstance(inputs, (str, os.PathLike)) else list(map(dict, inputs))
 
 
 def _fitting(

@@ -142,6 +142,7 @@ def test_what_is_missing_is_listed_up_to_a_limit() -> None:
         "unlifted",
         reason=str(gaps[0]),
         path="seen.onnx",
+        model="m.onnx",
         inputs=(NetTensor("x", "FLOAT", ("N", 3)),),
         layers=(("PLUGIN_V3", MOST + 2),),
         gaps=gaps,
@@ -149,7 +150,7 @@ def test_what_is_missing_is_listed_up_to_a_limit() -> None:
         package="tensorrt-rtx",
         version="1.7.1.116",
     )
-    first, *rest = [line.plain for line in lifted_lines(Path("m.onnx"), found)]
+    first, *rest = [line.plain for line in lifted_lines(found)]
     assert first == (
         "m.onnx: TensorRT-RTX 1.7.1 imports it as 12 layers → seen.onnx, which cannot be run: "
         "12 of them are not read back"
@@ -163,7 +164,7 @@ def test_what_is_missing_is_listed_up_to_a_limit() -> None:
 
 
 def test_a_child_that_died_says_how() -> None:
-    found = Lifted("crash", "TensorRT's parser was killed by SIGSEGV")
-    assert [line.plain for line in lifted_lines(Path("m.onnx"), found)] == [
+    found = Lifted("crash", "TensorRT's parser was killed by SIGSEGV", model="m.onnx")
+    assert [line.plain for line in lifted_lines(found)] == [
         "m.onnx: its network could not be read: TensorRT's parser was killed by SIGSEGV"
     ]

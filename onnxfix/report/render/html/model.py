@@ -1,22 +1,138 @@
-"""The section of one model."""
+"""The section of one model: the outcome first, then what is left, what was fixed, and how that was checked."""
 
 from __future__ import annotations
 
-from onnxfix.report.render.html.markup import Html, tag
-from onnxfix.report.report import Report
+from collections.abc import Iterator
+
+from onnxfix.report.render.html.changes import operator_section
+from onnxfix.report.render.html.environment import environment_section
+from onnxfix.report.render.html.findings import finding_section, fix_section, withdrawn_section
+from onnxfix.report.render.html.markup import Content, Html, tag
+from onnxfix.report.render.html.outputs import output_section
+from onnxfix.report.render.html.parts import arrow, chip, many, section
+from onnxfix.report.render.html.rungs import rung_section
+from onnxfix.report.render.html.tensorrt import tensorrt_section
+from onnxfix.report.render.html.verdict import Words, not_run, outcome
+from onnxfix.report.report import Report, StepDone
+from onnxfix.report.summary import Summary
 from onnxfix.rule import Severity
 
 
-def model_section(report: Report, number: int, severity: Severity | None) -> Html:
-    """Everything about one model, the worst first."""
-    findings = [
-        tag("li", item.severity, " ", item.code, " ", item.place.text, ": ", item.message)
-        for item in report.findings
+def model_section(
+    report: Report, summary: Summary, number: int, severity: Severity | None, *, alone: bool
+) -> Html:
+    """Everything about one model; of several, folded up."""
+    ident, words = f"m{number}", outcome(report, summary)
+    parts: list[Content] = [
+        _hero(report, summary, words, severity),
+        _problems(report),
+        finding_section(report, summary, f"{ident}-findings"),
+        withdrawn_section(report.withdrawn, f"{ident}-withdrawn"),
+        fix_section(report, f"{ident}-fixed"),
+        rung_section(report, summary, f"{ident}-checks"),
+        operator_section(report, summary, f"{ident}-operators"),
+        _steps(report.steps, f"{ident}-steps"),
+        output_section(report, f"{ident}-outputs"),
+        tensorrt_section(report, f"{ident}-tensorrt"),
+        _notes(report, f"{ident}-notes"),
+        environment_section(report, f"{ident}-environment"),
     ]
+    if alone:
+        return tag("article", tag("h1", _title(report)), parts, id=ident, class_="model")
+    head = tag("summary", tag("h1", _title(report)), chip(words.kind, words.title))
+    return tag("article", tag("details", head, parts, class_="several"), id=ident, class_="model")
+
+
+def _title(report: Report) -> Content:
+    if report.command == "verify" and report.output:
+        return [report.path, tag("small", " against "), report.output]
+    return report.path
+
+
+def _hero(report: Report, summary: Summary, words: Words, severity: Severity | None) -> Html:
+    """The outcome, its proof, and the figures that people look for."""
+    waiting = not_run(summary)
+    code = report.exit_code_for(severity)
+    tiles = tag("ul", list(_tiles(report, summary)), class_="tiles")
     return tag(
-        "section",
-        tag("h1", report.path),
-        tag("ul", findings),
-        id=f"model-{number}",
-        data_exit=report.exit_code(severity),
+        "div",
+        tag(
+            "p",
+            chip(words.kind, words.title),
+            tag("span", f"exit code {code}", class_="muted"),
+            class_="outcome",
+        ),
+        tag("p", report.headline, class_="headline") if report.headline else None,
+        tag("p", words.proof, class_="proof") if words.proof else None,
+        tag("p", f"Not run: {waiting}.", class_="muted") if waiting else None,
+        tiles,
+        class_=f"card hero {words.kind}",
     )
+
+
+def _tiles(report: Report, summary: Summary) -> Iterator[Html]:
+    if report.command != "verify":
+        for name, noun, kind in (
+            ("error", "errors", "bad"),
+            ("warning", "warnings", "warn"),
+            ("info", "notes", "note"),
+        ):
+            count = summary.severities[name]
+            yield _tile(f"{count:,}", noun if count != 1 else noun[:-1], kind if count else "none")
+    if report.command == "apply":
+        yield _tile(f"{len(report.applied):,}", "fixed", "good" if report.applied else "none")
+    for change in (summary.compute, summary.layers):
+        if change is not None:
+            value = (
+                arrow(f"{change.before:,}", f"{change.after:,}") if change.changed else f"{change.after:,}"
+            )
+            yield _tile(value, change.name, "plain")
+    if report.builds and summary.layers is None:
+        yield _tile(report.builds[-1].status, "by TensorRT", "bad")
+
+
+def _tile(value: Content, name: str, kind: str) -> Html:
+    return tag("li", tag("b", value), tag("span", name), class_=f"tile {kind}")
+
+
+def _problems(report: Report) -> Content:
+    entries = [
+        tag(
+            "li",
+            str(one),
+            tag("small", " a bug in onnxfix or in the rule") if one.source == "onnxfix" else None,
+        )
+        for one in report.problems
+    ]
+    if not entries:
+        return None
+    return tag(
+        "div",
+        tag("h2", many(len(entries), "problem")),
+        tag("ul", entries, class_="plain"),
+        class_="card hero bad",
+    )
+
+
+def _steps(steps: tuple[StepDone, ...], ident: str) -> Content:
+    """The whole-model steps that were requested."""
+    if not steps:
+        return None
+    entries = [
+        tag(
+            "li",
+            chip("good" if one.status == "taken" else "bad", one.status),
+            f" {one.name} ({one.tool}): {one.reason}",
+            tag("small", f" {one.nodes_before:,} → {one.nodes_after:,} nodes")
+            if one.status == "taken"
+            else None,
+        )
+        for one in steps
+    ]
+    return section(ident, "Whole-model steps", tag("ul", entries, class_="plain"))
+
+
+def _notes(report: Report, ident: str) -> Content:
+    if not report.notes:
+        return None
+    return section(ident, "Notes", tag("ul", [tag("li", one) for one in report.notes], class_="plain"))

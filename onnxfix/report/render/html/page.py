@@ -8,12 +8,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from onnxfix._version import __version__
-from onnxfix.report.render.html.markup import Content, Html, join, tag
+from onnxfix.report.render.html.index import index_section
+from onnxfix.report.render.html.markup import Content, Html, tag
 from onnxfix.report.render.html.model import model_section
+from onnxfix.report.render.html.parts import chip, many
 from onnxfix.report.report import Report
 from onnxfix.rule import Severity
 
 _HERE = Path(__file__).parent
+KEYS = (
+    ("j", "next finding"),
+    ("k", "previous finding"),
+    ("Enter", "open or close it"),
+    ("/", "search findings"),
+    ("e", "expand or collapse everything"),
+    ("t", "light or dark"),
+    ("[", "previous section"),
+    ("]", "next section"),
+    ("?", "this list"),
+)
+"""Keys that the script listens to, and what they do."""
 
 
 def render_html(
@@ -30,14 +44,20 @@ def render_html(
         warnings: about the installation, such as a broken rule pack.
         severity: the least severity of a finding that fails a run; None: no finding does.
     """
-    title = reports[0].path if len(reports) == 1 and not errors else f"{len(reports) + len(errors)} models"
-    sections = [model_section(report, number, severity) for number, report in enumerate(reports)]
-    return page(f"onnxfix: {title}", join(_failures(errors), _warnings(warnings), sections))
+    facts = [(report, report.summary) for report in reports]
+    alone = len(reports) + len(errors) == 1
+    name = reports[0].path if reports and alone else many(len(reports) + len(errors), "model")
+    sections = [
+        model_section(report, summary, number, severity, alone=alone)
+        for number, (report, summary) in enumerate(facts)
+    ]
+    body = [_failures(errors), _warnings(warnings), index_section(facts, errors), sections]
+    return page(f"{name} – onnxfix", body, name)
 
 
-def page(title: str, body: Content) -> str:
-    """A page with the style and the script of all reports."""
-    style, script = ((_HERE / name).read_text("utf-8") for name in ("style.css", "script.js"))
+def page(title: str, body: Content, name: str) -> str:
+    """A page with the style and the script of all reports; ``name`` stands in its bar."""
+    style, script = ((_HERE / file).read_text("utf-8") for file in ("style.css", "script.js"))
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -48,8 +68,47 @@ def page(title: str, body: Content) -> str:
         tag("title", title),
         tag("style", Html(style)),
     )
-    content = tag("body", tag("main", body), tag("script", Html(script)))
+    content = tag(
+        "body",
+        tag("a", "Skip to the report", href="#report", class_="skip"),
+        _bar(name),
+        tag("main", body, id="report"),
+        _keys(),
+        tag("script", Html(script)),
+    )
     return f"<!doctype html>\n{tag('html', head, content, lang='en')}\n"
+
+
+def _bar(name: str) -> Html:
+    """The bar at the top. Its buttons are the script's, and hidden without it."""
+    return tag(
+        "header",
+        tag("strong", "onnxfix", class_="brand"),
+        tag("span", name, class_="of"),
+        tag("nav", id="sections", aria_label="Sections"),
+        tag(
+            "div",
+            tag("button", "Expand", type="button", id="expand", title="Expand or collapse everything (e)"),
+            tag("button", "Theme", type="button", id="theme", title="Light or dark (t)"),
+            tag("button", "?", type="button", id="help", title="Keys (?)", aria_label="Keys"),
+            class_="buttons",
+            hidden=True,
+        ),
+        class_="bar",
+    )
+
+
+def _keys() -> Html:
+    rows = [tag("div", tag("dt", tag("kbd", key)), tag("dd", what)) for key, what in KEYS]
+    close = tag("button", "Close", type="button", id="close")
+    return tag(
+        "dialog",
+        tag("h2", "Keys", id="keys-title"),
+        tag("dl", rows),
+        close,
+        id="keys",
+        aria_labelledby="keys-title",
+    )
 
 
 def _policy(style: str, script: str) -> str:
@@ -65,8 +124,21 @@ def _digest(content: str) -> str:
 
 
 def _failures(errors: Sequence[tuple[str, str]]) -> Content:
-    return [tag("p", tag("strong", path), " ", message, class_="failure") for path, message in errors]
+    """The models without a report, and why."""
+    if not errors:
+        return None
+    entries = [tag("li", tag("strong", path or "onnxfix"), ": ", message) for path, message in errors]
+    head = tag("p", chip("bad", f"{many(len(errors), 'model')} without a report"), class_="outcome")
+    return tag("div", head, tag("ul", entries, class_="plain"), class_="card hero bad")
 
 
 def _warnings(warnings: Sequence[str]) -> Content:
-    return [tag("p", "warning: ", one, class_="warning") for one in warnings]
+    if not warnings:
+        return None
+    entries = [tag("li", one) for one in warnings]
+    return tag(
+        "div",
+        tag("h2", "About this installation"),
+        tag("ul", entries, class_="plain"),
+        class_="card hero warn",
+    )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from onnxfix.doctor.records import Driver, Library
+from onnxfix.examination.records import Driver, Library
 from onnxfix.sandbox import note
 
 WINDOWS = sys.platform == "win32"

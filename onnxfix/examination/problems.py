@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from onnxfix.doctor.facts import MODULES, UNREADABLE, Facts
-from onnxfix.doctor.records import Library, Problem
+from onnxfix.examination.facts import MODULES, UNREADABLE, Facts
+from onnxfix.examination.records import Library, Problem
 from onnxfix.nvidia import Missing
 from onnxfix.trt.package import INSTALL, Choice
 

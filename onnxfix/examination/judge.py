@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix._version import __version__
-from onnxfix.doctor import problems
-from onnxfix.doctor.facts import CUDA_PROVIDER, MODULES, UNREADABLE, Facts
-from onnxfix.doctor.records import Diagnosis, Package, Problem, Rung
+from onnxfix.examination import problems
+from onnxfix.examination.facts import CUDA_PROVIDER, MODULES, UNREADABLE, Facts
+from onnxfix.examination.records import Examination, Package, Problem, Rung
 from onnxfix.names import RUNGS
 from onnxfix.nvidia import Missing
 from onnxfix.trt.package import INSTALL
 from onnxfix.trt.trial import listed
 
 
-def diagnose(facts: Facts) -> Diagnosis:
+def judged(facts: Facts) -> Examination:
     """The diagnosis of these facts."""
-    return Diagnosis(
+    return Examination(
         facts.machine, tuple(packages(facts)), tuple(rungs(facts)), tuple(problems.problems(facts))
     )
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from onnxfix._version import __version__
-from onnxfix.doctor.probes import WINDOWS
-from onnxfix.doctor.records import Driver, Library, Machine
+from onnxfix.examination.probes import WINDOWS
+from onnxfix.examination.records import Driver, Library, Machine
 from onnxfix.nvidia import Gpu, Missing
 from onnxfix.sandbox import Outcome, Worker, default_memory_mb, one_line
 from onnxfix.trt.package import Choice
@@ -51,14 +51,14 @@ _METADATA_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 #: Question -> the function that answers it in the child.
 PROBES = {
-    "contract": "onnxfix.doctor.probes:imports",
-    "reference": "onnxfix.doctor.probes:imports",
-    "driver": "onnxfix.doctor.probes:driver",
-    "nvml": "onnxfix.doctor.probes:nvml",
+    "contract": "onnxfix.examination.probes:imports",
+    "reference": "onnxfix.examination.probes:imports",
+    "driver": "onnxfix.examination.probes:driver",
+    "nvml": "onnxfix.examination.probes:nvml",
     "gpus": "onnxfix.nvidia:gpus",
-    "cuda-runtime": "onnxfix.doctor.probes:cuda_runtime",
-    "cudnn": "onnxfix.doctor.probes:cudnn",
-    "ort-cpu": "onnxfix.doctor.probes:providers",
+    "cuda-runtime": "onnxfix.examination.probes:cuda_runtime",
+    "cudnn": "onnxfix.examination.probes:cudnn",
+    "ort-cpu": "onnxfix.examination.probes:providers",
     "ort-cuda": "onnxfix.backends.ort_cuda:unavailable",
     "trt-build": "onnxfix.trt.package:choose",
     "tensorrt": "onnxfix.trt.package:choose",

@@ -1,4 +1,4 @@
-"""Facts and conclusions as frozen records, with JSON by ``Diagnosis.to_json``."""
+"""Facts and conclusions as frozen records, with JSON by ``Examination.to_json``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from onnxfix.nvidia import Gpu
+from onnxfix.shown import Shown
 
 SCHEMA = 1
 """Version of the JSON document; it increases when a field changes its meaning or is removed."""
@@ -85,9 +86,10 @@ class Problem:
     mend: str
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """The whole diagnosis. An unavailable rung is no problem by itself: not every machine needs every rung."""
+@dataclass(frozen=True, repr=False)
+class Examination(Shown):
+    """The whole examination. ``print`` shows it as the command line does. An unavailable rung is no
+    problem by itself: not every machine needs every rung."""
 
     machine: Machine
     packages: tuple[Package, ...]
@@ -98,10 +100,17 @@ class Diagnosis:
         """The rung of that name."""
         return next(rung for rung in self.rungs if rung.name == name)
 
+    @property
     def exit_code(self) -> int:
         """0 without problems, else 1."""
         return int(bool(self.problems))
 
-    def to_json(self) -> dict[str, Any]:
-        """The diagnosis as dicts, lists, strings, numbers and None."""
+    def to_dict(self) -> dict[str, Any]:
+        """The examination as dicts, lists, strings, numbers and None."""
         return {"schema": SCHEMA, **asdict(self)}
+
+    to_json = to_dict
+
+    def _facts(self) -> dict[str, object]:
+        names = tuple(rung.name for rung in self.rungs if rung.available)
+        return {"available": names, "ok": self.ok, "problems": len(self.problems)}

@@ -7,21 +7,21 @@ from files (``facts.py``). ``judge.py`` and ``problems.py`` are functions of the
 
 from __future__ import annotations
 
-from onnxfix.doctor.facts import TIMEOUT, gather
-from onnxfix.doctor.judge import diagnose
-from onnxfix.doctor.records import Diagnosis, Package, Problem, Rung
+from onnxfix.examination.facts import TIMEOUT, gather
+from onnxfix.examination.judge import judged
+from onnxfix.examination.records import Examination, Package, Problem, Rung
 from onnxfix.sandbox import Worker
 
-__all__ = ["Diagnosis", "Package", "Problem", "Rung", "examine"]
+__all__ = ["Examination", "Package", "Problem", "Rung", "examine"]
 
 
-def examine(worker: Worker | None = None, *, timeout: float = TIMEOUT) -> Diagnosis:
+def examine(worker: Worker | None = None, *, timeout: float = TIMEOUT) -> Examination:
     """Examine this machine and this Python environment. Faults that it finds are results, never exceptions.
 
     Each question that loads native code runs in a child of its own for at most ``timeout`` seconds; ``worker`` is
     closed after each. Without ``worker``, one is made.
     """
     if worker is not None:
-        return diagnose(gather(worker, timeout))
+        return judged(gather(worker, timeout))
     with Worker() as own:
-        return diagnose(gather(own, timeout))
+        return judged(gather(own, timeout))

@@ -1,0 +1,300 @@
+"""Asking about a model: where it differs, what fails in it, the costs of half precision, what TensorRT makes of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, get_args
+
+from onnxfix.api import keywords
+from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes
+from onnxfix.errors import UsageError
+from onnxfix.options import Rules, RunOptions, Verification
+
+if TYPE_CHECKING:
+    from onnxfix.diagnosis.lowered import Low
+    from onnxfix.diagnosis.records import Against, Diagnosis
+    from onnxfix.lowering.records import IoTypes, Lowering
+    from onnxfix.pipeline.opening import Source
+    from onnxfix.reduction.records import Reduction
+    from onnxfix.report.layers import LayerReport
+    from onnxfix.trt.lift.records import Lifted
+    from onnxfix.trt.records import TrtOptions
+
+
+def reduce(
+    source: Source,
+    output: PathLike | None = None,
+    *,
+    check: str,
+    against: Source | None = None,
+    match: str = "",
+    inputs: Inputs | None = None,
+    input_shapes: Shapes = (),
+    seed: int = 0,
+    timeout: float = 300.0,
+    time_limit: float | None = None,
+    resume: bool = False,
+    trt: TrtOptions | None = None,
+    memory_mb: int | None = None,
+    progress: Progress | None = None,
+) -> Reduction:
+    """Find the smallest part of a model that still fails for the same reason, and write a folder for a bug report.
+
+    An interrupt (KeyboardInterrupt) ends the search once the failure of the whole model is known: the smallest part so
+    far is written, and the result is not ``complete``.
+
+    Args:
+        source: path, bytes, or ``ModelProto`` (never changed).
+        output: folder to write (None: MODEL.reduced beside the model's file): a new or empty one, or that of an earlier
+            run.
+        check: ``trt-build``, ``trt-network``, ``trt-gpu``, ``ort-cuda``, ``ort-cpu``, or a command for the shell with
+            ``{}`` for the model's path and ``{inputs}`` for that of its inputs, which fails if its exit code is not 0.
+        against: a second model, for ``ort-cpu``: its same part computes something else from the same inputs.
+        match: regular expression that the command's output must contain, too.
+        inputs: what it fails on; by default generated.
+        timeout: time limit of one check in seconds.
+        time_limit: time limit of the search in seconds.
+        resume: go on with what an earlier run left in the folder.
+        input_shapes, seed, trt, memory_mb, progress: as for ``apply``, which also says what ``inputs`` may be.
+
+    Raises:
+        ModelError: a model cannot be read.
+        UsageError: the check does not exist or TensorRT is not available, or the folder holds something else.
+        OnnxfixError: the folder cannot be written.
+    """
+    from onnxfix.pipeline import reducing  # lazy: start-up
+
+    keywords.text("check", check, "trt-build")
+    keywords.text("match", match, "Assertion failed")
+    options = reducing.ReduceOptions(
+        check,
+        keywords.source("against", against) if against is not None else None,
+        match,
+        keywords.inputs(inputs),
+        keywords.shapes(input_shapes),
+        keywords.whole("seed", seed),
+        keywords.seconds("timeout", timeout),
+        keywords.seconds("time_limit", time_limit) if time_limit is not None else None,
+        keywords.flag("resume", resume),
+        keywords.trt(trt) if trt is not None else None,
+        keywords.memory(memory_mb),
+    )
+    folder = keywords.path("output", output)
+    return reducing.reduce(keywords.source("source", source), folder, options, keywords.progress(progress))
+
+
+def diagnose(
+    model: Source,
+    other: Source | None = None,
+    *,
+    against: Against | None = None,
+    inputs: Inputs | None = None,
+    input_shapes: Shapes = (),
+    seed: int = 0,
+    trt: TrtOptions | None = None,
+    memory_mb: int | None = None,
+    timeout: float | None = None,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Find the node where another way to compute a model begins to differ, why, and what to do.
+
+    The model itself, in ONNX Runtime on the CPU without optimizations, is the truth. Each node of the other side is
+    also run alone on the truth's values, so that an error it introduces is told apart from one it received.
+
+    Args:
+        model: path, bytes, or ``ModelProto`` (never changed): the one that is right.
+        other: a second model that should compute the same; its nodes are matched by names and structure.
+        against: instead of ``other``, another way to compute ``model``: ``ort-cpu`` (ONNX Runtime's optimizations),
+            ``ort-cuda``, ``fp16`` or ``bf16`` (every node rounded to half precision), ``trt-network`` (the network that
+            TensorRT imports, no GPU needed), ``trt-gpu`` (its engine).
+        timeout: seconds after which the result is what was found until then (``Diagnosis.complete`` is False).
+        inputs: samples, as for ``apply``. At most 16 are used.
+        input_shapes, seed, trt, memory_mb, progress: as for ``apply``.
+
+    An interrupt (KeyboardInterrupt) also ends it with what was found.
+
+    Raises:
+        ModelError: a model cannot be read, or is not a valid graph.
+        UsageError: neither or both of ``other`` and ``against`` are given, or TensorRT is needed and not available.
+    """
+    from onnxfix.diagnosis.records import Against  # lazy: start-up
+    from onnxfix.pipeline import diagnosing  # lazy: start-up
+
+    if against is not None:
+        keywords.one_of("against", against, get_args(Against))
+    options = RunOptions(
+        verification=_verification(inputs, input_shapes, seed),
+        trt=keywords.trt(trt),
+        memory_mb=keywords.memory(memory_mb),
+    )
+    return diagnosing.diagnose(
+        keywords.source("model", model),
+        keywords.source("other", other) if other is not None else None,
+        against,
+        options,
+        timeout=keywords.seconds("timeout", timeout) if timeout is not None else None,
+        progress=keywords.progress(progress),
+    )
+
+
+# Long because: the public keywords are declared and described here, and nowhere else.
+def precision(
+    source: Source,
+    to: Low,
+    max_error: float,
+    output: PathLike | None = None,
+    *,
+    keep: Sequence[str] | PathLike = (),
+    io_types: IoTypes = "keep",
+    inputs: Inputs | None = None,
+    input_shapes: Shapes = (),
+    seed: int = 0,
+    rungs: Names | None = None,
+    target: str | None = None,
+    trt: TrtOptions | None = None,
+    timeout: float = 600.0,
+    memory_mb: int | None = None,
+    progress: Progress | None = None,
+) -> Lowering:
+    """Convert a float32 model to mixed precision: as many nodes in half precision as an error budget allows.
+
+    Nothing is written unless the result's error is within the budget and no check refuses it.
+
+    Args:
+        source: path, bytes, or ``ModelProto`` (never changed).
+        to: ``fp16`` or ``bf16``.
+        max_error: largest error of an output, as a share of its largest magnitude in float32.
+        output: file to write; not the source.
+        keep: nodes that stay in float32: names of nodes or of their outputs, or regular expressions that match the
+            beginning of a node's name; or a file of these, one a line, ``#`` beginning a comment.
+        io_types: ``keep`` leaves inputs and outputs in float32, ``low`` gives them the low type.
+        inputs: samples, several if possible: ranges are theirs. Generated without.
+        rungs: checks of the result besides the budget: ``contract``, ``trt-build`` (both by default, if available) and
+            ``trt-network``.
+        timeout: seconds to search where the error comes from.
+        input_shapes, seed, target, trt, memory_mb, progress: as for ``apply``.
+
+    Raises:
+        ModelError: the model cannot be read, or is not a valid graph.
+        UsageError: an argument does not fit.
+        OnnxfixError: the output cannot be written. Nothing half-written is left behind.
+    """
+    from onnxfix.diagnosis.lowered import Low  # lazy: start-up
+    from onnxfix.lowering.lower import Wish  # lazy: start-up
+    from onnxfix.lowering.records import IoTypes  # lazy: start-up
+    from onnxfix.pipeline import lowering  # lazy: start-up
+
+    keywords.one_of("to", to, get_args(Low))
+    max_error = keywords.number("max_error", max_error, "a number such as 0.01")
+    of_file = isinstance(keep, (str, os.PathLike))
+    patterns = patterns_of(keep) if of_file else keywords.names("keep", keep) or ()  # type: ignore[arg-type]
+    options = RunOptions(
+        rules=Rules(target=keywords.text("target", target, "trt11")),
+        verification=replace(_verification(inputs, input_shapes, seed), rungs=keywords.names("rungs", rungs)),
+        trt=keywords.trt(trt),
+        memory_mb=keywords.memory(memory_mb),
+    )
+    wish = Wish(
+        to,
+        max_error,
+        keywords.one_of("io_types", io_types, get_args(IoTypes)),
+        patterns,
+        seconds=keywords.seconds("timeout", timeout),
+    )
+    destination = keywords.path("output", output)
+    return lowering.lower(
+        keywords.source("source", source), destination, wish, options, keywords.progress(progress)
+    )
+
+
+def patterns_of(path: str | os.PathLike[str] | None) -> tuple[str, ...]:
+    """The lines of a file of nodes to keep, without comments and empty lines; none without a file.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    if path is None:
+        return ()
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"--keep {os.fspath(path)}: cannot be read: {reason}") from None
+    return tuple(line for line in lines if line and not line.startswith("#"))
+
+
+def layers(
+    source: Source,
+    *,
+    builds: int = 1,
+    inputs: Inputs | None = None,
+    input_shapes: Shapes = (),
+    seed: int = 0,
+    trt: TrtOptions | None = None,
+    memory_mb: int | None = None,
+    progress: Progress | None = None,
+) -> LayerReport:
+    """Build a model with TensorRT, and read what became of each node: layers, fusions, precision, tactics.
+
+    Args:
+        source: path, bytes, or ``ModelProto`` (never changed).
+        builds: build this many engines, compare them, and keep the best one.
+        trt: options of TensorRT. ``save_engine``, ``save_tactics`` and ``load_tactics`` name files.
+        inputs, input_shapes, seed, memory_mb, progress: as for ``apply``.
+
+    Raises:
+        ModelError: the model cannot be read.
+        UsageError: TensorRT is not available or keeps no tactics, or the options do not fit the model or each other.
+        OnnxfixError: a file cannot be written.
+    """
+    from onnxfix.pipeline import layering  # lazy: start-up
+
+    options = RunOptions(
+        verification=_verification(inputs, input_shapes, seed),
+        trt=keywords.trt(trt, builds=keywords.whole("builds", builds, 1)),
+        memory_mb=keywords.memory(memory_mb),
+    )
+    return layering.layers(keywords.source("source", source), options, keywords.progress(progress))
+
+
+def lift(
+    source: Source,
+    output: PathLike,
+    *,
+    trt: TrtOptions | None = None,
+    progress: Progress | None = None,
+) -> Lifted:
+    """Import a model with TensorRT's parser, and write the network as an ONNX model to ``output``.
+
+    Layers that onnxfix cannot read back become nodes of the domain "tensorrt": the model can be viewed but not run, and
+    the result's status is "unlifted". Nothing is written if TensorRT refuses the model.
+
+    Args:
+        source: path, bytes, or ``ModelProto`` (never changed).
+        output: path to write to. Weights of more than 1 GiB in total go to ``output`` + ".data".
+        trt: which TensorRT to use, and its limits.
+        progress: called with a short text before each step.
+
+    Raises:
+        ModelError: the model cannot be read.
+        UsageError: TensorRT is not available, or the output cannot be written.
+        OnnxfixError: writing failed.
+    """
+    from onnxfix.pipeline import lifting  # lazy: start-up
+
+    destination = keywords.path("output", output)
+    if destination is None:
+        raise keywords.refused("output", "a path", output)
+    model, say = keywords.source("source", source), keywords.progress(progress)
+    return lifting.lift(model, destination, trt=keywords.trt(trt), progress=say)
+
+
+def _verification(inputs: Inputs | None, input_shapes: Shapes, seed: int) -> Verification:
+    return Verification(
+        inputs=keywords.inputs(inputs),
+        input_shapes=keywords.shapes(input_shapes),
+        seed=keywords.whole("seed", seed),
+    )

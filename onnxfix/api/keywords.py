@@ -1,0 +1,297 @@
+"""What callers pass, made what the pipeline expects. What is of another type is refused here, in one line that names
+the keyword; names that do not exist and values that do not fit the model are refused where they are looked up."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from numbers import Real
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from onnxfix.errors import UsageError
+
+if TYPE_CHECKING:
+    from onnxfix.pipeline.opening import Source
+    from onnxfix.trt.records import TrtOptions
+
+PathLike = str | os.PathLike[str]
+Names = str | Sequence[str]
+"""One name, several with commas between them, or a sequence of names."""
+Shapes = str | Sequence[str] | Mapping[str, int | Sequence[int]]
+"""``{"image": (1, 3, 16, 16)}``, or as the command line has them: ``"image:1x3x16x16"``, or a sequence of those."""
+Inputs = PathLike | Mapping[str, Any] | Sequence[Mapping[str, Any] | PathLike]
+"""Arrays by the names of inputs (``{"image": array}``), several of those, or files: an .npz, a folder of .npy files, or
+Polygraphy's JSON."""
+Progress = Callable[[str], None]
+
+_T = TypeVar("_T")
+
+
+def refused(keyword: str, wanted: str, given: object) -> UsageError:
+    """The complaint about a value of another type."""
+    return UsageError(f"{keyword} is {wanted}, not {_spoken(given)}")
+
+
+def _spoken(given: object) -> str:
+    if given is None or isinstance(given, (bool, int, float)):
+        return repr(given)
+    if isinstance(given, str):
+        return repr(given if len(given) <= 40 else f"{given[:40]}…")
+    name = type(given).__name__
+    return f"{'an' if name[0] in 'aeiouAEIO' or name == 'ndarray' else 'a'} {name}"
+
+
+def source(keyword: str, given: Any) -> Source:
+    """A model.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if isinstance(given, (bytearray, memoryview)):
+        return bytes(given)
+    if isinstance(given, (str, os.PathLike, bytes)):
+        return given
+    from onnx import ModelProto  # lazy: start-up
+
+    if isinstance(given, ModelProto):
+        return given
+    raise refused(keyword, "a path, bytes, or an onnx.ModelProto", given)
+
+
+def path(keyword: str, given: Any) -> PathLike | None:
+    """A path, or none.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if given is None or (isinstance(given, (str, os.PathLike)) and isinstance(os.fspath(given), str)):
+        return given
+    raise refused(keyword, "a path", given)
+
+
+def paths(keyword: str, given: Any) -> tuple[PathLike, ...]:
+    """One path, or several.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    some = [given] if isinstance(given, (str, os.PathLike)) else _items(keyword, "a path, or several", given)
+    return tuple(found for one in some if (found := path(f"an item of {keyword}", one)) is not None)
+
+
+def names(keyword: str, given: Names | None) -> tuple[str, ...] | None:
+    """Names of one kind.
+
+    Raises:
+        UsageError: they are none.
+    """
+    if given is None:
+        return None
+    some = given.split(",") if isinstance(given, str) else _items(keyword, "a name, or several", given)
+    for one in some:
+        if not isinstance(one, str):
+            raise refused(f"an item of {keyword}", "a name", one)
+    return tuple(text for one in some if (text := one.strip()))
+
+
+def text(keyword: str, given: Any, example: str) -> Any:
+    """A text, or none.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if given is None or isinstance(given, str):
+        return given
+    raise refused(keyword, f"a text such as {example!r}", given)
+
+
+def flag(keyword: str, given: Any) -> bool:
+    """True or False.
+
+    Raises:
+        UsageError: it is something else, such as the name of a check.
+    """
+    if isinstance(given, bool) or type(given).__name__ in ("bool", "bool_"):  # numpy's own
+        return bool(given)
+    raise refused(keyword, "True or False", given)
+
+
+def whole(keyword: str, given: Any, least: int | None = None) -> int:
+    """A whole number.
+
+    Raises:
+        UsageError: it is something else, or too small.
+    """
+    number = _whole(given)
+    if number is None or (least is not None and number < least):
+        raise refused(keyword, f"a whole number{f' from {least}' if least is not None else ''}", given)
+    return number
+
+
+def memory(given: Any) -> int | None:
+    """A memory limit in MiB.
+
+    Raises:
+        UsageError: it is none.
+    """
+    return None if given is None else whole("memory_mb", given, 1)
+
+
+def seconds(keyword: str, given: Any) -> float:
+    """A time.
+
+    Raises:
+        UsageError: it is none.
+    """
+    found = number(keyword, given, "a number of seconds")
+    if not found >= 0:
+        raise refused(keyword, "a number of seconds", given)
+    return found
+
+
+def number(keyword: str, given: Any, wanted: str) -> float:
+    """A number.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if isinstance(given, bool) or not isinstance(given, Real):
+        raise refused(keyword, wanted, given)
+    return float(given)
+
+
+def mapping(keyword: str, given: Any, example: str) -> dict[str, Any]:
+    """Something by name.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise refused(keyword, f"a dict such as {example}", given)
+    return dict(given)
+
+
+def one_of(keyword: str, given: _T, known: Sequence[_T]) -> _T:
+    """One of a few values.
+
+    Raises:
+        UsageError: it is another one.
+    """
+    if not isinstance(given, str) or given not in known:
+        raise UsageError(f"unknown {keyword}={_spoken(given)}; choose from {', '.join(map(str, known))}")
+    return given
+
+
+def progress(given: Any) -> Progress | None:
+    """What is called with a text before each step.
+
+    Raises:
+        UsageError: it cannot be called.
+    """
+    if given is None or callable(given):
+        found: Progress | None = given
+        return found
+    raise refused("progress", "a function of a text", given)
+
+
+def shapes(given: Shapes | None) -> tuple[str, ...] | dict[str, tuple[int, ...]]:
+    """Shapes of inputs, by their names or as texts.
+
+    Raises:
+        UsageError: they are none.
+    """
+    wanted = "a dict such as {'image': (1, 3, 224, 224)}, or texts such as 'image:1x3x224x224'"
+    if isinstance(given, str):
+        return (given,)
+    if isinstance(given, Mapping):
+        return {_name("input_shapes", name): _shape(name, shape) for name, shape in given.items()}
+    some = () if given is None else _items("input_shapes", wanted, given)
+    if not all(isinstance(one, str) for one in some):
+        raise refused("input_shapes", wanted, given)
+    return tuple(some)
+
+
+def _shape(name: str, given: Any) -> tuple[int, ...]:
+    some = [given] if _whole(given) is not None else given
+    wanted = "a shape such as (1, 3, 224, 224)"
+    sizes = [_whole(one) for one in _items(f"input_shapes[{name!r}]", wanted, some)]
+    if any(one is None or one < 0 for one in sizes):
+        raise UsageError(f"input_shapes[{name!r}] is {wanted}, not {tuple(some)}")
+    return tuple(one for one in sizes if one is not None)
+
+
+def inputs(given: Inputs | None) -> PathLike | list[dict[str, Any]] | None:
+    """A path, or what is fed, one dict after the other. Files among several are read.
+
+    Raises:
+        UsageError: it is something else, or a file cannot be read.
+    """
+    if given is None or isinstance(given, (str, os.PathLike)):
+        return given
+    wanted = "a dict of arrays such as {'image': array}, several of those, or a path"
+    found = []
+    for one in [given] if isinstance(given, Mapping) else _items("inputs", wanted, given):
+        if isinstance(one, (str, os.PathLike)):
+            from onnxfix.verification.feeds.files import load_inputs  # lazy: start-up
+
+            found += load_inputs(os.fspath(one))
+        elif isinstance(one, Mapping):
+            found.append({_name("inputs", name): _value(name, value) for name, value in one.items()})
+        else:
+            raise refused("inputs" if one is given else "an item of inputs", wanted, one)
+    return found
+
+
+def _value(name: str, given: Any) -> Any:
+    """An array of another library, such as PyTorch, as one of numpy; whatever else as it is."""
+    import numpy as np  # lazy: start-up
+
+    if isinstance(given, (np.ndarray, np.generic)) or not hasattr(given, "__array__"):
+        return given
+    try:
+        return np.asarray(given)
+    except Exception as error:  # whatever another library raises: on a GPU, with a gradient
+        raise UsageError(f"inputs[{name!r}] cannot be read as an array: {error}") from None
+
+
+def trt(given: Any, **more: Any) -> TrtOptions:
+    """TensorRT's options, with some of them replaced.
+
+    Raises:
+        UsageError: they are something else.
+    """
+    from onnxfix.trt.records import TrtOptions  # lazy: start-up
+
+    if given is None or given is True:
+        given = TrtOptions()
+    if not isinstance(given, TrtOptions):
+        raise refused("trt", "onnxfix.TrtOptions(...)", given)
+    return replace(given, **more) if more else given
+
+
+def _items(keyword: str, wanted: str, given: Any) -> Sequence[Any]:
+    # An array has items, too, and is none of what is wanted in rows.
+    if isinstance(given, (list, tuple)):
+        return given
+    if isinstance(given, (str, bytes, Mapping)) or hasattr(given, "dtype") or not hasattr(given, "__iter__"):
+        raise refused(keyword, wanted, given)
+    return list(given)
+
+
+def _name(keyword: str, given: Any) -> str:
+    if isinstance(given, str):
+        return given
+    raise refused(f"a key of {keyword}", "the name of an input", given)
+
+
+def _whole(given: Any) -> int | None:
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        return None
+    try:
+        return operator.index(given)
+    except TypeError:  # an array of several
+        return None

@@ -1,0 +1,82 @@
+"""What onnxfix knows: its rules, and what this machine can run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onnxfix.api import keywords
+from onnxfix.api.keywords import Names
+
+if TYPE_CHECKING:
+    from onnxfix.examination.records import Examination
+    from onnxfix.rule import Rule
+
+
+class RuleList(tuple["Rule", ...]):
+    """Rules, in the order of their codes. ``print`` shows them as the command line does, and a notebook as a table."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        from onnxfix.report.render.rules import rules_lines  # lazy: start-up
+
+        return "\n".join(line.plain for line in rules_lines(self))
+
+    def __repr__(self) -> str:
+        return f"RuleList({', '.join(rule.code for rule in self)})"
+
+    def _repr_html_(self) -> str:
+        from onnxfix.report.render.cell import rules_cell  # lazy: start-up
+
+        return rules_cell(self)
+
+
+class RulePage(str):
+    """A rule's page in Markdown, which a notebook lays out."""
+
+    __slots__ = ()
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+
+def rules(select: Names | None = None) -> RuleList:
+    """The rules, by their codes.
+
+    Args:
+        select: codes, code prefixes or names of those that are wanted (None: all, also those that are off by default).
+
+    Raises:
+        UsageError: a selector matches no rule.
+    """
+    from onnxfix.registry import registry  # lazy: start-up
+
+    return RuleList(registry().matching(keywords.names("select", select)))
+
+
+def explain(rule: str | Rule) -> RulePage:
+    """A rule's page in Markdown: what it finds, why that matters, how it is fixed, the evidence, examples.
+
+    Args:
+        rule: its code or name, or the rule itself.
+
+    Raises:
+        UsageError: there is no such rule.
+    """
+    from onnxfix.registry import registry  # lazy: start-up
+    from onnxfix.report.render.rules import rule_markdown  # lazy: start-up
+    from onnxfix.rule import Rule  # lazy: start-up
+
+    if isinstance(rule, str):
+        rule = registry().get(rule)
+    if not isinstance(rule, Rule):
+        raise keywords.refused("rule", "a rule's code or name", rule)
+    return RulePage(rule_markdown(rule))
+
+
+def doctor() -> Examination:
+    """Which checks this machine can run, why it cannot run the others, and how to enable them. Faults that it finds are
+    results, never exceptions. Takes some seconds, since everything is tried in a process of its own."""
+    from onnxfix.examination import examine  # lazy: start-up
+
+    return examine()

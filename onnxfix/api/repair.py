@@ -1,0 +1,237 @@
+"""Finding hazards, repairing a model, and comparing two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from onnxfix.api import keywords
+from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes
+from onnxfix.errors import UsageError
+from onnxfix.options import Fixes, Output, Rules, RunOptions, Specialization, Verification
+
+if TYPE_CHECKING:
+    from onnxfix.pipeline.opening import Source
+    from onnxfix.report.report import Report
+    from onnxfix.trt.records import TrtOptions
+
+MAX_BATCH = 2**31 - 1
+"""The largest batch of a sweep: TensorRT's dimensions are no larger."""
+
+
+def check(
+    source: Source,
+    *,
+    select: Names | None = None,
+    ignore: Names | None = None,
+    target: str | None = None,
+    trt: TrtOptions | bool = False,
+    inputs: Inputs | None = None,
+    input_shapes: Shapes = (),
+    seed: int = 0,
+    inputs_help: bool = False,
+    memory_mb: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """List the hazards in a model. Reads only.
+
+    Args:
+        source: path, bytes, or ``ModelProto`` (never changed).
+        select: rules to run: codes, code prefixes, names, or ``ALL`` (None: the default rules). One, several with
+            commas between them, or a list: ``"CST"``, ``"CST,BRC001"``, ``["CST", "BRC001"]``.
+        ignore: rules to skip, in the same form.
+        target: ``trt8.4``, ``trt8.6``, ``trt10``, ``trt11`` (default) or ``rtx``.
+        trt: also run TensorRT's parser and builder (True, or with these options), list what they report, and unless
+            TRT004 is ignored, where the imported network computes something else.
+        inputs, input_shapes, seed: with ``trt``, what the imported network is compared on; as for ``apply``.
+        inputs_help: also find out which input sizes and values the model accepts, and run examples with ONNX Runtime if
+            it is installed (``Report.intake``).
+        memory_mb: memory limit in MiB for ONNX Runtime and for TensorRT, each in its own process (None: three quarters
+            of what is available). Where a model needs more, the check is skipped and says so.
+        progress: called with a short text before each step.
+
+    Raises:
+        ModelError: the model cannot be read, or is not a valid graph.
+        UsageError: a selector or the target does not exist, or ``trt`` is given and TensorRT is not available.
+    """
+    from onnxfix.pipeline import checking  # lazy: start-up
+
+    given, shapes = keywords.inputs(inputs), keywords.shapes(input_shapes)
+    if trt is False and (given is not None or shapes):
+        raise UsageError("inputs and input_shapes have no effect without trt")
+    options = RunOptions(
+        rules=_rules(select, ignore, target),
+        verification=Verification(inputs=given, input_shapes=shapes, seed=keywords.whole("seed", seed)),
+        trt=None if trt is False or trt is None else keywords.trt(trt),
+        memory_mb=keywords.memory(memory_mb),
+        inputs_help=keywords.flag("inputs_help", inputs_help),
+    )
+    return checking.check(keywords.source("source", source), options, keywords.progress(progress))
+
+
+# Long because: the public keywords are declared and described here, and nowhere else.
+def apply(
+    source: Source,
+    output: PathLike | None = None,
+    *,
+    in_place: bool = False,
+    select: Names | None = None,
+    ignore: Names | None = None,
+    target: str | None = None,
+    numeric_fixes: bool = False,
+    unsafe_fixes: bool = False,
+    simplify: bool = False,
+    graphsurgeon: PathLike | Sequence[PathLike] = (),
+    fix_dims: Mapping[str, int] | None = None,
+    fix_inputs: Mapping[str, Any] | None = None,
+    static: bool = False,
+    keep_inputs: bool = False,
+    verify: bool = True,
+    require: Names = (),
+    inputs: Inputs | None = None,
+    input_shapes: Shapes = (),
+    seed: int = 0,
+    rungs: Names | None = None,
+    trt: TrtOptions | None = None,
+    benchmark: bool = False,
+    leave_data: bool = False,
+    memory_mb: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Fix a model, prove that the result still is the same model, and write it.
+
+    A fix that fails verification is withdrawn and reported; the others are kept. Nothing is written unless the result
+    is verified. Without ``output`` and ``in_place`` nothing is written at all; the result is ``report.model``.
+
+    Args:
+        source: path, bytes, or ``ModelProto`` (never changed).
+        output: file to write; not the source, see ``in_place``.
+        in_place: replace the source file, in one step; a ``.bak`` is kept until the new file is in place.
+        numeric_fixes: also apply fixes that preserve outputs within tolerance only.
+        unsafe_fixes: also apply fixes that may change behavior or the interface (implies ``numeric_fixes``).
+        simplify: run onnxsim first. Its result is dropped unless the interface is unchanged and the outputs agree
+            within tolerance.
+        graphsurgeon: Python files that define ``fix(graph)``, called with the ``gs.Graph`` in this order after onnxsim,
+            under the same condition; with ``unsafe_fixes`` changes are reported instead.
+        fix_dims: sizes of symbolic input dimensions, such as ``{"batch": 1}``; ``INPUT.AXIS`` for an unnamed one. The
+            result is verified for these sizes only.
+        fix_inputs: inputs that become constants: numbers, booleans, texts, lists, arrays, or ``"@file.npy"``. A single
+            value fills a tensor. The result is verified for these values only.
+        static: fix all dimensions to the sizes of the first of ``inputs``, or of ``input_shapes``.
+        keep_inputs: keep the inputs of ``fix_inputs``, unused.
+        verify: False: check the interface contract only.
+        require: checks that must pass, such as ``"ort-cpu"``; one or several.
+        inputs: what both models are run on instead of generated inputs: arrays by the names of inputs
+            (``{"image": array}``), a list of those, or an .npz, a folder of .npy files, or Polygraphy's JSON.
+        input_shapes: shapes of generated inputs: ``{"image": (1, 3, 16, 16)}``, or texts such as ``"image:1x3x16x16"``.
+        seed: random seed of the generated inputs.
+        rungs: checks to run, one or several (None: all available).
+        trt: options of TensorRT.
+        benchmark: also measure latency of the original and the fixed engine (check trt-gpu).
+        leave_data: keep external data that was copied beside the output even if the output is not written: another run
+            that found it there may refer to it.
+        select, ignore, target, memory_mb, progress: as for ``check``.
+
+    Raises:
+        ModelError: the model cannot be read, or is not a valid graph.
+        UsageError: the arguments contradict each other, or something that they name does not exist.
+        OnnxfixError: the output cannot be written. Nothing half-written is left behind.
+    """
+    from onnxfix.pipeline import applying  # lazy: start-up
+
+    options = RunOptions(
+        rules=_rules(select, ignore, target),
+        fixes=Fixes(
+            keywords.flag("numeric_fixes", numeric_fixes),
+            keywords.flag("unsafe_fixes", unsafe_fixes),
+            keywords.flag("simplify", simplify),
+            keywords.paths("graphsurgeon", graphsurgeon),
+        ),
+        specialization=Specialization(
+            keywords.mapping("fix_dims", fix_dims, "{'batch': 1}"),
+            keywords.mapping("fix_inputs", fix_inputs, "{'training': False}"),
+            keywords.flag("static", static),
+            keywords.flag("keep_inputs", keep_inputs),
+        ),
+        verification=replace(
+            _verification(inputs, input_shapes, seed, require, rungs), enabled=keywords.flag("verify", verify)
+        ),
+        trt=_trt(trt, benchmark),
+        output=Output(
+            keywords.path("output", output),
+            keywords.flag("in_place", in_place),
+            keywords.flag("leave_data", leave_data),
+        ),
+        memory_mb=keywords.memory(memory_mb),
+    )
+    return applying.apply(keywords.source("source", source), options, keywords.progress(progress))
+
+
+def verify(
+    original: Source,
+    fixed: Source | None = None,
+    *,
+    exact: bool = False,
+    require: Names = (),
+    inputs: Inputs | None = None,
+    input_shapes: Shapes = (),
+    seed: int = 0,
+    rungs: Names | None = None,
+    trt: TrtOptions | None = None,
+    benchmark: bool = False,
+    batch_sweep: int = 0,
+    memory_mb: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Compare two models on the verification ladder: same interface, same outputs.
+
+    Args:
+        original: path, bytes, or ``ModelProto``.
+        fixed: the same; None compares the original with itself.
+        exact: require bit-identical outputs instead of agreement within tolerance.
+        batch_sweep: 2 or more: also compare TensorRT's builds for batch 1 alone and for a profile from 1 to this size.
+        require, inputs, input_shapes, seed, rungs, trt, benchmark, memory_mb, progress: as for ``apply``. A check that
+            both models fail is failed here: there is no fix to judge.
+
+    Raises:
+        ModelError, UsageError: as for ``apply``.
+    """
+    from onnxfix.pipeline import verifying  # lazy: start-up
+
+    if keywords.whole("batch_sweep", batch_sweep) and not 2 <= batch_sweep <= MAX_BATCH:
+        raise UsageError(f"batch_sweep is 0 for none, or a batch from 2 to {MAX_BATCH}, not {batch_sweep}")
+    verification = _verification(inputs, input_shapes, seed, require, rungs)
+    options = RunOptions(
+        verification=replace(verification, exact=keywords.flag("exact", exact)),
+        trt=replace(_trt(trt, benchmark), batch_sweep=batch_sweep),
+        memory_mb=keywords.memory(memory_mb),
+    )
+    first = keywords.source("original", original)
+    second = keywords.source("fixed", fixed) if fixed is not None else None
+    return verifying.verify(first, second, options, keywords.progress(progress))
+
+
+def _rules(select: Names | None, ignore: Names | None, target: str | None) -> Rules:
+    return Rules(
+        keywords.names("select", select),
+        keywords.names("ignore", ignore),
+        keywords.text("target", target, "trt11"),
+    )
+
+
+def _verification(
+    inputs: Inputs | None, input_shapes: Shapes, seed: int, require: Names, rungs: Names | None
+) -> Verification:
+    return Verification(
+        require=keywords.names("require", require) or (),
+        inputs=keywords.inputs(inputs),
+        input_shapes=keywords.shapes(input_shapes),
+        seed=keywords.whole("seed", seed),
+        rungs=keywords.names("rungs", rungs),
+    )
+
+
+def _trt(trt: TrtOptions | bool | None, benchmark: bool) -> TrtOptions:
+    options = keywords.trt(trt)
+    return replace(options, benchmark=True) if keywords.flag("benchmark", benchmark) else options

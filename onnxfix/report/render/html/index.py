@@ -1,0 +1,95 @@
+"""Several models: how they did, each in a line, with every check."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from onnxfix.names import RUNGS
+from onnxfix.report.render.html.markup import Content, Html, tag
+from onnxfix.report.render.html.parts import (
+    NAMES,
+    SEVERITIES,
+    SIGNS,
+    STATUSES,
+    chip,
+    many,
+    row,
+    seconds,
+    section,
+    table,
+)
+from onnxfix.report.render.html.verdict import outcome
+from onnxfix.report.report import Report
+from onnxfix.report.summary import Summary
+
+
+def index_section(reports: Sequence[tuple[Report, Summary]], errors: Sequence[tuple[str, str]]) -> Content:
+    """The index; nothing for one model."""
+    if len(reports) + len(errors) < 2:
+        return None
+    checked = any(report.verdict is not None for report, _ in reports)
+    rungs = RUNGS if checked else ()
+    head = (
+        "Model",
+        "Result",
+        "#Errors",
+        "#Warnings",
+        "#Notes",
+        "#Fixed",
+        "#Compute nodes",
+        *map(_vertical, rungs),
+        "#Time",
+    )
+    rows = [_line(number, report, summary, rungs) for number, (report, summary) in enumerate(reports)]
+    rows += [
+        row(path, chip("bad", "no report"), *["–"] * (len(head) - 2), class_="failed") for path, _ in errors
+    ]
+    kinds = Counter(outcome(report, summary).kind for report, summary in reports)
+    words = [chip(kind, f"{kinds[kind]:,}") for kind in ("bad", "warn", "good") if kinds[kind]]
+    return section(
+        "index", many(len(reports) + len(errors), "model"), table(head, rows, "Models", "index"), aside=words
+    )
+
+
+def _vertical(name: str) -> Content:
+    return tag("span", name, class_="vertical")
+
+
+def _line(number: int, report: Report, summary: Summary, rungs: Sequence[str]) -> Html:
+    words = outcome(report, summary)
+    results = {rung.name: rung for rung in summary.rungs}
+    marks = [_mark(name, results[name].status if name in results else "") for name in rungs]
+    nodes: Content = "–"
+    if summary.compute is not None:
+        nodes = (
+            f"{summary.compute.before:,} → {summary.compute.after:,}"
+            if summary.compute.changed
+            else f"{summary.compute.after:,}"
+        )
+    return row(
+        tag("a", report.path, href=f"#m{number}"),
+        chip(words.kind, words.title),
+        *(summary.severities[name] for name in SEVERITIES),
+        len(report.applied),
+        tag("span", nodes, class_="right"),
+        *marks,
+        tag("span", seconds(report.seconds), class_="right"),
+    )
+
+
+def _mark(name: str, status: str) -> Html:
+    kind = STATUSES.get(status, "none")
+    words = f"{name}: {status or 'not requested'}"
+    return tag(
+        "span",
+        tag("span", SIGNS[kind], aria_hidden="true"),
+        tag("span", words, class_="hidden"),
+        class_=f"mark {kind}",
+        title=words,
+    )
+
+
+def severity_words(summary: Summary) -> str:
+    """``2 errors, 1 warning``; "" for none."""
+    return ", ".join(many(count, NAMES[name]) for name, count in summary.severities.items() if count)

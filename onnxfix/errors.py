@@ -11,12 +11,11 @@ from pathlib import Path
 class OnnxfixError(Exception):
     """An expected failure. ``str(error)`` is one line that a user can act on; the CLI exits with 2.
 
-    ``path`` is the model that the message is about and names; "" where that is not known."""
+    ``path`` is the file that the message is about and names; "" where that is not known."""
 
-    path = ""
-
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, path: str | os.PathLike[str] = "") -> None:
         super().__init__(" ".join(message.split()))
+        self.path = str(path)
 
 
 class ModelError(OnnxfixError):

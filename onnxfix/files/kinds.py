@@ -8,6 +8,8 @@ from typing import NamedTuple
 HEAD = 4096
 """Bytes that ``kind_of`` looks at."""
 _SHOWN = 40
+_SHORTEST = 8
+"""Characters of a text: fewer may be the beginning of a model that was cut short."""
 
 
 class Kind(NamedTuple):
@@ -54,7 +56,7 @@ _TEXTS: tuple[tuple[str, Kind], ...] = (
     (r"<\?xml", Kind("XML")),
     (r"<\s*ir_version\s*:", Kind("a model in ONNX's text syntax", _AS_TEXT.format("'onnxtxt'"))),
     (r"ir_version\s*:", Kind("a model as protobuf text", _AS_TEXT.format("'textproto'"))),
-    (r"\{\s*\"irVersion\"", Kind("a model as JSON", _AS_TEXT.format("'json'"))),
+    (r"\{.*\"(?:ir_?version|opset_?import)\"", Kind("a model as JSON", _AS_TEXT.format("'json'"))),
     (r"[\{\[]", Kind("JSON")),
 )
 _BINARY = [(re.compile(pattern.encode("latin-1"), re.DOTALL), kind) for pattern, kind in _MAGIC]
@@ -68,13 +70,13 @@ def kind_of(head: bytes) -> Kind | None:
         if pattern.match(head):
             return kind
     text = _text(head)
-    if text is None:
+    if text is None or len(text) < _SHORTEST:
         return None
     for words, kind in _WRITTEN:
         if words.match(text.lstrip("\ufeff \t\r\n")):
             return kind
     line = " ".join(text.split())
-    return Kind(f"text: {line[:_SHOWN] + '…' if len(line) > _SHOWN else line!r}" if line else "empty text")
+    return Kind(f"text: {line[:_SHOWN] + '…' if len(line) > _SHOWN else line!r}" if line else "blank lines")
 
 
 def _text(head: bytes) -> str | None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from onnxfix.verification.verdict import Executed
 
 Item = TypeVar("Item", Finding, AppliedFix)
-_WARNING = "TRT003"  # the rule that lists TensorRT's warnings; what it refuses is always listed
 _STILL_WRONG = ("alike", "wrong")  # outcomes of an execution in which the engine of the result is wrong
 
 
@@ -53,8 +52,8 @@ def merged(
 ) -> tuple[Finding, ...]:
     """The findings of the rules and those of TensorRT, ordered by code, with confirmations and pointers.
 
-    A warning of TensorRT's that only repeats a rule's finding at the same place is listed once: as that finding, which
-    is confirmed by the warning's text.
+    What TensorRT says of a node, or how it reads it, is listed once where a rule found the same: as the rule's
+    finding, which is confirmed by TensorRT's message.
 
     Args:
         own: the rules' findings about the model that was built.
@@ -77,7 +76,13 @@ def merged(
             for one in found
             if one.match.rule.per != "execution"
         ]
-    new = [one.finding for one in found if not any(_repeats(one, item, by) for item, by in pairs)]
+    new = []
+    for one in found:
+        same = [number for number, (item, by) in enumerate(pairs) if _repeats(one, item, by)]
+        for number in same:
+            marked[number] = replace(marked[number], on_engine=one.finding.on_engine)
+        if not same:
+            new.append(one.finding)
     return tuple(sorted((*marked, *new), key=lambda item: item.code))
 
 
@@ -109,19 +114,20 @@ def _trt_findings(
     ]
 
 
-def _repeats(warning: _TrtFinding, item: Finding, by: Found | None) -> bool:
-    """Whether a warning of TensorRT's adds nothing to the rule's finding ``item``, which ``by`` confirms.
+def _repeats(message: _TrtFinding, item: Finding, by: Found | None) -> bool:
+    """Whether what TensorRT says, or how it reads a node, adds nothing to the rule's finding ``item``, which ``by``
+    confirms.
 
-    A warning that is more severe than the finding, or whose subject no rule knows, adds something.
+    It adds something if it is more severe than the finding, or if no rule knows what it is about.
     """
-    match = warning.match.match
+    match, per = message.match.match, message.match.rule.per
     return (
-        warning.finding.code == _WARNING
-        and item.code in (match.about or ())
+        by is not None
+        and by.rule.per == per
+        and (per == "network" or (per == "build" and item.code in (match.about or ())))
         and item.place == match.at
-        and by is not None
         and by.match.said == match.said
-        and Severity[item.severity.upper()] >= Severity[warning.finding.severity.upper()]
+        and Severity[item.severity.upper()] >= Severity[message.finding.severity.upper()]
     )
 
 

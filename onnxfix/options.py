@@ -71,6 +71,11 @@ class Verification:
     ``exact`` requires bit-identical outputs of ``verify``; for ``apply`` the fixes decide. ``rungs`` are the rungs to
     run (None: all available), ``require`` those that must pass. ``inputs`` is a path, or the feeds themselves;
     ``input_shapes`` are texts such as ``x:1x3``, or shapes by the names of inputs.
+    ``rtol`` (without a unit) and ``atol`` (in the outputs' unit) are the tolerance where bits need not be identical;
+    None: by element type.
+
+    Raises:
+        UsageError: a tolerance is not a finite number of 0 or more, or ``exact`` leaves nothing to tolerate.
     """
 
     enabled: bool = True
@@ -80,6 +85,17 @@ class Verification:
     input_shapes: Sequence[str] | Mapping[str, Sequence[int]] = ()
     seed: int = 0
     rungs: Sequence[str] | None = None
+    rtol: float | None = None
+    atol: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("rtol", self.rtol), ("atol", self.atol)):
+            if value is None:
+                continue
+            if not 0 <= value < float("inf"):
+                raise UsageError(f"{name} is {value!r}, not a finite number of 0 or more")
+            if self.exact:
+                raise UsageError(f"{name} contradicts exact: identical bits have no tolerance")
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,14 @@ class Place:
         return f"{where} ({self.node})" if self.node and self.node != self.output else where
 
     @property
+    def short(self) -> str:
+        """For people, by one name: ``graph path / node``, or the output's name where the node has none."""
+        if self.layer or not self.known:
+            return self.text
+        own = self.node or self.label
+        return " / ".join((*self.graph, *([own] if own else [])))
+
+    @property
     def _key(self) -> tuple[object, ...]:
         return self.graph, self.label, "" if self.node == self.output else self.node, self.layer
 

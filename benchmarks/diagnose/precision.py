@@ -1,7 +1,7 @@
 """Mixed precision by `onnxfix precision` and by other tools: error, share of nodes in half precision, latency.
 
     python benchmarks/diagnose/precision.py make FOLDER MODEL... [--budgets 0.7x,0.4x,0.001] [--to fp16]
-           [--peers PYTHON] [--only WORD]
+           [--peers PYTHON] [--kinds KIND,...] [--only WORD]
     python benchmarks/diagnose/precision.py gpu FOLDER [--json FILE]
     python benchmarks/diagnose/precision.py table FILE
 
@@ -71,7 +71,7 @@ def make(given: argparse.Namespace) -> int:
             name = f"onnxfix-{given.to}-{budget}"
             limit = _limit(budget, entry.get(f"onnxfix-{given.to}-all", {}).get("reached"))
             made |= _by_onnxfix(original, folder / f"{name}.onnx", given.to, limit, feeds, entry, name)
-        for kind in PEERS[given.to] if given.peers else ():
+        for kind in given.kinds or PEERS[given.to] if given.peers else ():
             made |= _by_peer(given.peers, kind, original, folder, entry)
         for name, errors in precision_figures.on_cpu(original, made, feeds).items():
             entry[name].update(errors)
@@ -201,6 +201,9 @@ def main() -> int:
     making.add_argument("--budgets", type=lambda text: text.split(","), default=["0.7x", "0.4x"])
     making.add_argument("--to", choices=list(PEERS), default="fp16")
     making.add_argument("--peers", default="", help="the Python that has the other tools")
+    making.add_argument(
+        "--kinds", type=lambda text: text.split(","), help="of precision_peers.py (default: all for --to)"
+    )
     making.add_argument("--size", type=int, default=64, help="sizes of open dimensions but the batch")
     making.add_argument("--only", default="")
     making.set_defaults(run=make)

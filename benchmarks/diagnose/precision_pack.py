@@ -1,15 +1,17 @@
 """Models and their variants in a small file, for a machine that nothing large can be sent to.
 
 Weights of the originals are drawn from a seed, with the mean and deviation of the export's own, which are random as
-well; so they can be drawn again there. Weights of a variant that are one of the original's, in some type, are named.
-What is neither is stored as it is.
+well; so they can be drawn again there. Weights of a variant that are one of the original's, in some type, are named;
+where a tool moved a few elements (those too small for half precision, say), these are stored beside the name. What is
+neither is stored as it is.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from onnx import TensorProto, numpy_helper
 
 SMALL = 1 << 12
 """Bytes of a weight that is stored as it is."""
+MOVED = 0.02
+"""Share of the elements that a tool may have moved."""
 _TYPES: dict[int, Any] = {
     TensorProto.FLOAT: np.float32,
     TensorProto.FLOAT16: np.float16,
@@ -85,14 +89,42 @@ def pack(original: Path, packed_original: Path, variant: Path, packed: Path) -> 
                 sources.setdefault(_digest(data), (f"{tag}:{tensor.name}", kind))
     model = onnx.load(variant)
     known = _recipes(onnx.load(packed_original, load_external_data=False))
+    arrays = {
+        one.name: numpy_helper.to_array(one) for one in _large(onnx.load(original)) if one.name in known
+    }
     for tensor in _large(model):
         found = sources.get(_digest(tensor.raw_data))
-        if found is None:
-            continue
-        tag, _, name = found[0].partition(":")
-        if name in known:
-            _say(tensor, {**known[name], "turned": str(int(tag == "turned"))})
+        if found is not None:
+            tag, _, name = found[0].partition(":")
+            if name in known:
+                _say(tensor, {**known[name], "turned": str(int(tag == "turned"))})
+        else:
+            _say_moved(tensor, arrays, known)
     packed.write_bytes(model.SerializeToString())
+
+
+def _say_moved(
+    tensor: TensorProto, arrays: Mapping[str, np.ndarray[Any, Any]], known: Mapping[str, dict[str, str]]
+) -> None:
+    """Name the weight that this one is but for a few elements, and keep those in ``raw_data``; nothing without one."""
+    wanted = numpy_helper.to_array(tensor)
+    for name, array in arrays.items():
+        for turned, base in ((0, array), (1, array.T)):
+            if base.shape != wanted.shape or (turned and array.ndim != 2):
+                continue
+            with np.errstate(all="ignore"):
+                made = np.ascontiguousarray(base).astype(wanted.dtype).reshape(-1)
+            at = np.flatnonzero(made[:4096] != wanted.reshape(-1)[:4096])
+            if at.size > 4096 * MOVED:
+                continue
+            at = np.flatnonzero(made != wanted.reshape(-1))
+            if at.size <= wanted.size * MOVED:
+                file = io.BytesIO()
+                values = wanted.reshape(-1)[at]
+                np.savez_compressed(file, at=at.astype(np.uint32), bits=values.view(f"u{values.itemsize}"))
+                _say(tensor, {**known[name], "turned": str(turned), "moved": "1"})
+                tensor.raw_data = file.getvalue()
+                return
 
 
 def _recipes(model: onnx.ModelProto) -> dict[str, dict[str, str]]:
@@ -118,7 +150,11 @@ def unpack(packed: Path, model: Path) -> None:
         array = drawn(words["name"], shape, float(words["mean"]), float(words["deviation"]))
         array = array.T if words.get("turned") == "1" else array
         with np.errstate(all="ignore"):
-            tensor.raw_data = np.ascontiguousarray(array.astype(_TYPES[tensor.data_type])).tobytes()
+            array = np.ascontiguousarray(array.astype(_TYPES[tensor.data_type])).reshape(-1)
+        if words.get("moved"):
+            with np.load(io.BytesIO(tensor.raw_data)) as moved:
+                array[moved["at"]] = moved["bits"].view(array.dtype)
+        tensor.raw_data = array.tobytes()
         del tensor.external_data[:]
         tensor.data_location = TensorProto.DEFAULT
     onnx.save(proto, model)

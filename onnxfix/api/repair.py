@@ -61,7 +61,7 @@ def check(
     if trt is False and (given is not None or shapes):
         raise UsageError("inputs and input_shapes have no effect without trt")
     options = RunOptions(
-        rules=_rules(select, ignore, target),
+        rules=rules_of(select, ignore, target),
         verification=Verification(inputs=given, input_shapes=shapes, seed=keywords.whole("seed", seed)),
         trt=None if trt is False or trt is None else keywords.trt(trt),
         memory_mb=keywords.memory(memory_mb),
@@ -93,6 +93,8 @@ def apply(
     input_shapes: Shapes = (),
     seed: int = 0,
     rungs: Names | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
     trt: TrtOptions | None = None,
     benchmark: bool = False,
     leave_data: bool = False,
@@ -105,7 +107,8 @@ def apply(
     is verified. Without ``output`` and ``in_place`` nothing is written at all; the result is ``report.model``.
 
     Args:
-        source: path, bytes, or ``ModelProto`` (never changed).
+        source: path, bytes, ``ModelProto`` (never changed), or the ``torch.onnx.ONNXProgram`` that torch.onnx.export
+            returned: that is also compared with PyTorch's own outputs (check ``pytorch``), as ``export`` does.
         output: file to write; not the source, see ``in_place``.
         in_place: replace the source file, in one step; a ``.bak`` is kept until the new file is in place.
         numeric_fixes: also apply fixes that preserve outputs within tolerance only.
@@ -127,6 +130,9 @@ def apply(
         input_shapes: shapes of generated inputs: ``{"image": (1, 3, 16, 16)}``, or texts such as ``"image:1x3x16x16"``.
         seed: random seed of the generated inputs.
         rungs: checks to run, one or several (None: all available).
+        rtol, atol: tolerance of outputs that need not be bit-identical: ``|a - b| <= rtol * |a| + atol`` with the
+            original's value ``a``, and ``atol`` in its unit (None: by element type). Exact fixes need identical bits
+            all the same.
         trt: options of TensorRT.
         benchmark: also measure latency of the original and the fixed engine (check trt-gpu).
         leave_data: keep external data that was copied beside the output even if the output is not written: another run
@@ -141,7 +147,7 @@ def apply(
     from onnxfix.pipeline import applying  # lazy: start-up
 
     options = RunOptions(
-        rules=_rules(select, ignore, target),
+        rules=rules_of(select, ignore, target),
         fixes=Fixes(
             keywords.flag("numeric_fixes", numeric_fixes),
             keywords.flag("unsafe_fixes", unsafe_fixes),
@@ -155,9 +161,10 @@ def apply(
             keywords.flag("keep_inputs", keep_inputs),
         ),
         verification=replace(
-            _verification(inputs, input_shapes, seed, require, rungs), enabled=keywords.flag("verify", verify)
+            verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol),
+            enabled=keywords.flag("verify", verify),
         ),
-        trt=_trt(trt, benchmark),
+        trt=trt_of(trt, benchmark),
         output=Output(
             keywords.path("output", output),
             keywords.flag("in_place", in_place),
@@ -165,7 +172,12 @@ def apply(
         ),
         memory_mb=keywords.memory(memory_mb),
     )
-    return applying.apply(keywords.source("source", source), options, keywords.progress(progress))
+    say = keywords.progress(progress)
+    if keywords.is_program(source):
+        from onnxfix.exporting import verb  # lazy: needs torch
+
+        return verb.apply(source, options, say)
+    return applying.apply(keywords.source("source", source), options, say)
 
 
 def verify(
@@ -178,6 +190,8 @@ def verify(
     input_shapes: Shapes = (),
     seed: int = 0,
     rungs: Names | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
     trt: TrtOptions | None = None,
     benchmark: bool = False,
     batch_sweep: int = 0,
@@ -191,8 +205,8 @@ def verify(
         fixed: the same; None compares the original with itself.
         exact: require bit-identical outputs instead of agreement within tolerance.
         batch_sweep: 2 or more: also compare TensorRT's builds for batch 1 alone and for a profile from 1 to this size.
-        require, inputs, input_shapes, seed, rungs, trt, benchmark, memory_mb, progress: as for ``apply``. A check that
-            both models fail is failed here: there is no fix to judge.
+        require, inputs, input_shapes, seed, rungs, rtol, atol, trt, benchmark, memory_mb, progress: as for ``apply``. A
+            check that both models fail is failed here: there is no fix to judge.
 
     Raises:
         ModelError, UsageError: as for ``apply``.
@@ -201,10 +215,10 @@ def verify(
 
     if keywords.whole("batch_sweep", batch_sweep) and not 2 <= batch_sweep <= MAX_BATCH:
         raise UsageError(f"batch_sweep is 0 for none, or a batch from 2 to {MAX_BATCH}, not {batch_sweep}")
-    verification = _verification(inputs, input_shapes, seed, require, rungs)
+    verification = verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol)
     options = RunOptions(
         verification=replace(verification, exact=keywords.flag("exact", exact)),
-        trt=replace(_trt(trt, benchmark), batch_sweep=batch_sweep),
+        trt=replace(trt_of(trt, benchmark), batch_sweep=batch_sweep),
         memory_mb=keywords.memory(memory_mb),
     )
     first = keywords.source("original", original)
@@ -212,7 +226,8 @@ def verify(
     return verifying.verify(first, second, options, keywords.progress(progress))
 
 
-def _rules(select: Names | None, ignore: Names | None, target: str | None) -> Rules:
+def rules_of(select: Names | None, ignore: Names | None, target: str | None) -> Rules:
+    """The keywords about rules as a record."""
     return Rules(
         keywords.names("select", select),
         keywords.names("ignore", ignore),
@@ -220,18 +235,28 @@ def _rules(select: Names | None, ignore: Names | None, target: str | None) -> Ru
     )
 
 
-def _verification(
-    inputs: Inputs | None, input_shapes: Shapes, seed: int, require: Names, rungs: Names | None
+def verification_of(
+    inputs: Inputs | None,
+    input_shapes: Shapes,
+    seed: int,
+    require: Names,
+    rungs: Names | None,
+    rtol: float | None,
+    atol: float | None,
 ) -> Verification:
+    """The keywords about the proof as a record."""
     return Verification(
         require=keywords.names("require", require) or (),
         inputs=keywords.inputs(inputs),
         input_shapes=keywords.shapes(input_shapes),
         seed=keywords.whole("seed", seed),
         rungs=keywords.names("rungs", rungs),
+        rtol=None if rtol is None else keywords.number("rtol", rtol, "a number"),
+        atol=None if atol is None else keywords.number("atol", atol, "a number"),
     )
 
 
-def _trt(trt: TrtOptions | bool | None, benchmark: bool) -> TrtOptions:
+def trt_of(trt: TrtOptions | bool | None, benchmark: bool) -> TrtOptions:
+    """The keywords about TensorRT as a record."""
     options = keywords.trt(trt)
     return replace(options, benchmark=True) if keywords.flag("benchmark", benchmark) else options

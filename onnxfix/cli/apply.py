@@ -7,7 +7,23 @@ from typing import Annotated
 
 import typer
 
-from onnxfix.cli.guard import guarded, refuse_unknown
+from onnxfix.cli.configured import (
+    Atol,
+    BaselineFile,
+    ConfigFile,
+    Isolated,
+    Rtol,
+    ShowSettings,
+    WriteBaseline,
+    expired,
+    held,
+    judged,
+    on_command_line,
+    settled,
+    show,
+    written,
+)
+from onnxfix.cli.guard import guarded
 from onnxfix.cli.options import (
     CONSTANTS,
     FIXES,
@@ -16,7 +32,6 @@ from onnxfix.cli.options import (
     Benchmark,
     Capability,
     Fail,
-    FailOn,
     Format,
     FormatOption,
     Ignore,
@@ -35,7 +50,7 @@ from onnxfix.cli.options import (
     Package,
     Quiet,
     RayAddress,
-    ReportFile,
+    ReportFiles,
     Require,
     Resume,
     Rungs,
@@ -50,7 +65,8 @@ from onnxfix.cli.options import (
     TrtPackage,
     Verbose,
 )
-from onnxfix.cli.outcomes import Printing, draws, queued, run
+from onnxfix.cli.outcomes import Printing, queued, run
+from onnxfix.cli.reports import destinations, draws, refuse_unknown_kinds
 from onnxfix.cli.values import listed, merged, pairs_of, profile_of, sizes_of, trt_options
 from onnxfix.errors import UsageError
 
@@ -169,6 +185,8 @@ def apply(
     ] = False,
     model_check: Annotated[bool, typer.Option("--model-check", hidden=True)] = False,
     require: Require = None,
+    rtol: Rtol = None,
+    atol: Atol = None,
     inputs: Inputs = None,
     input_shapes: InputShapes = None,
     shapes_alias: ShapesAlias = None,
@@ -192,9 +210,14 @@ def apply(
     ray: RayAddress = None,
     resume: Resume = False,
     journal: JournalFile = None,
-    fail_on: Fail = FailOn.warning,
+    fail_on: Fail = None,
+    baseline: BaselineFile = None,
+    write_baseline: WriteBaseline = None,
+    config: ConfigFile = None,
+    isolated: Isolated = False,
+    show_settings: ShowSettings = False,
     format: FormatOption = Format.text,
-    report: ReportFile = None,
+    report: ReportFiles = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -204,29 +227,32 @@ def apply(
         from onnxfix.options import (  # lazy: start-up
             Fixes,
             Output,
-            Rules,
             RunOptions,
             Specialization,
             Verification,
         )
         from onnxfix.pipeline.whole.steps import steps_of  # lazy: start-up
 
-        refuse_unknown(select, ignore, target)
-        if no_verify and (model_check or require or rungs or save_engine or benchmark):
+        given = on_command_line(target, select, ignore, fail_on, require, rtol, atol)
+        holding = held(config, isolated, given, baseline, write_baseline)
+        if show_settings:
+            show(holding, models, format is Format.json)
+        tolerance = rtol is not None or atol is not None
+        if no_verify and (model_check or require or rungs or save_engine or benchmark or tolerance):
             raise UsageError(
-                "--no-verify contradicts --require, --rungs, --save-engine, --benchmark and --model-check"
+                "--no-verify contradicts --require, --rungs, --rtol, --atol, --save-engine, --benchmark and "
+                "--model-check"
             )
         if no_verify and not static and (inputs or input_shapes or shapes_alias):
             raise UsageError("--inputs and --input-shapes have no effect with --no-verify")
         profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
         fixed_inputs = pairs_of("--fix-input", fix_input or ())
+        reports = destinations(report)
         options = RunOptions(
-            rules=Rules(listed(select), listed(ignore), target),
             fixes=Fixes(numeric_fixes, unsafe_fixes, simplify, tuple(map(str, graphsurgeon or ()))),
             specialization=Specialization(sizes_of(fix_dim or ()), fixed_inputs, static, keep_inputs),
             verification=Verification(
                 enabled=not no_verify,
-                require=listed(require) or (),
                 inputs=str(inputs) if inputs is not None else None,
                 input_shapes=merged(input_shapes, shapes_alias),
                 seed=seed,
@@ -243,14 +269,16 @@ def apply(
             ),
             output=Output(in_place=in_place),
             memory_mb=memory_limit,
-            pictures=draws(report),
+            pictures=draws(reports),
         )
         steps_of(simplify, graphsurgeon or ())  # steps that cannot run are refused before any work
         queue = queued(
             models, "apply", options, output=output, output_dir=output_dir, resume=resume, journal=journal
         )
+        queue = settled(queue, holding)
         if save_engine is not None and len(queue.tasks) > 1:
             raise UsageError("--save-engine works with one model only")
-        refuse_conflicts(queue.tasks, options, report, queue.journal)
-        printing = Printing(fail_on, format, report, quiet, verbose)
-        run(queue.driven(jobs, ray), len(queue.tasks), printing)
+        refuse_conflicts(queue.tasks, options, reports, queue.journal, [*written(holding)])
+        refuse_unknown_kinds(reports)
+        printing = Printing(format, reports, quiet, verbose, expired(queue, holding))
+        run(judged(queue.driven(jobs, ray), holding), len(queue.tasks), printing)

@@ -8,13 +8,26 @@ from typing import Annotated
 
 import typer
 
-from onnxfix.cli.guard import guarded, refuse_missing, refuse_unknown
+from onnxfix.cli.configured import (
+    BaselineFile,
+    ConfigFile,
+    Isolated,
+    ShowSettings,
+    WriteBaseline,
+    expired,
+    held,
+    judged,
+    on_command_line,
+    settled,
+    show,
+    written,
+)
+from onnxfix.cli.guard import guarded, refuse_missing
 from onnxfix.cli.options import (
     REPORT,
     TENSORRT,
     Capability,
     Fail,
-    FailOn,
     Format,
     FormatOption,
     Ignore,
@@ -31,7 +44,7 @@ from onnxfix.cli.options import (
     Package,
     Quiet,
     RayAddress,
-    ReportFile,
+    ReportFiles,
     Resume,
     Select,
     TargetName,
@@ -40,8 +53,9 @@ from onnxfix.cli.options import (
     TrtPackage,
     Verbose,
 )
-from onnxfix.cli.outcomes import Printing, draws, queued, run
-from onnxfix.cli.values import Profile, listed, profile_of, trt_options
+from onnxfix.cli.outcomes import Printing, queued, run
+from onnxfix.cli.reports import destinations, draws, refuse_unknown_kinds
+from onnxfix.cli.values import Profile, profile_of, trt_options
 from onnxfix.errors import UsageError
 
 
@@ -82,23 +96,27 @@ def check(
     ray: RayAddress = None,
     resume: Resume = False,
     journal: JournalFile = None,
-    fail_on: Fail = FailOn.warning,
+    fail_on: Fail = None,
+    baseline: BaselineFile = None,
+    write_baseline: WriteBaseline = None,
+    config: ConfigFile = None,
+    isolated: Isolated = False,
+    show_settings: ShowSettings = False,
     format: FormatOption = Format.text,
-    report: ReportFile = None,
+    report: ReportFiles = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """List what TensorRT would reject, misread or run badly. Models are only read."""
     with guarded(format):
-        from onnxfix.options import Rules, RunOptions  # lazy: start-up
+        from onnxfix.options import RunOptions  # lazy: start-up
 
-        refuse_unknown(select, ignore, target)
-        options = RunOptions(
-            rules=Rules(listed(select), listed(ignore), target),
-            memory_mb=memory_limit,
-            pictures=draws(report),
-            inputs_help=inputs_help,
-        )
+        given = on_command_line(target, select, ignore, fail_on)
+        holding = held(config, isolated, given, baseline, write_baseline)
+        if show_settings:
+            show(holding, models, format is Format.json)
+        reports = destinations(report)
+        options = RunOptions(memory_mb=memory_limit, pictures=draws(reports), inputs_help=inputs_help)
         profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
         cache = timing_cache or timing_alias
         if trt:
@@ -107,14 +125,15 @@ def check(
         else:
             needless = None if inputs_help else memory_limit
             _refuse_unused(trt_package, compute_capability, profile, cache, needless)
-        queue = queued(models, "check", options, resume=resume, journal=journal)
+        queue = settled(queued(models, "check", options, resume=resume, journal=journal), holding)
         from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
 
-        refuse_conflicts(queue.tasks, options, report, queue.journal)
+        refuse_conflicts(queue.tasks, options, reports, queue.journal, [*written(holding)])
+        refuse_unknown_kinds(reports)
         if options.trt is not None:
             refuse_missing(options.trt)
-        printing = Printing(fail_on, format, report, quiet, verbose)
-        run(queue.driven(jobs, ray), len(queue.tasks), printing)
+        printing = Printing(format, reports, quiet, verbose, expired(queue, holding))
+        run(judged(queue.driven(jobs, ray), holding), len(queue.tasks), printing)
 
 
 def _refuse_unused(

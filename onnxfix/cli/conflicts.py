@@ -16,6 +16,7 @@ from onnxfix.files.apart import File, data_named, files_named, inputs_of, replac
 from onnxfix.fleet.paths import remote
 
 if TYPE_CHECKING:
+    from onnxfix.cli.reports import Destination
     from onnxfix.fleet.work import Task
     from onnxfix.options import RunOptions
 
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 def refuse_conflicts(
     tasks: Sequence[Task],
     options: RunOptions,
-    report: Path | None,
+    reports: Sequence[Destination],
     journal: Path | None = None,
     more: Sequence[File] = (),
 ) -> None:
     """Refuse files to write that would replace another file of this run, or that cannot be written anyway. ``more`` are
-    files that are written like the report.
+    files that are written like reports.
 
     Raises:
         UsageError: there is one.
@@ -39,14 +40,14 @@ def refuse_conflicts(
 
         files.check_files(options.trt)
         of_trt = files.files(options.trt)
-    reports = [*([File("--report", report)] if report is not None else []), *more]
+    results = [*(File("--report", one.path) for one in reports), *more]
     targets = {task.source: Path(task.target) for task in tasks if task.target and not remote(task.target)}
     models = [task.source for task in tasks if not remote(task.source)]
     known = [File("a model of this run", Path(model)) for model in models]
-    for one in reports:
+    for one in results:
         _refuse_unwritable(one)
     # With one model, the pipeline looks at the files of TensorRT.
-    unseen = [*reports, *of_trt] if len(tasks) > 1 else reports
+    unseen = [*results, *of_trt] if len(tasks) > 1 else results
     if any(one.path.is_file() for one in unseen):
         folders = {source: target.parent for source, target in targets.items()}
         known = [one for model in models for one in files_named(Path(model), folders.get(model))]
@@ -56,7 +57,7 @@ def refuse_conflicts(
     known += [File("a value of --fix-input", Path(value)) for value in options.specialization.files]
     inputs = options.verification.inputs
     given = inputs if isinstance(inputs, (str, os.PathLike)) else None
-    separate([*journals, *reports, *of_trt], [*known, *outputs, *inputs_of(given)])
+    separate([*journals, *results, *of_trt], [*known, *outputs, *inputs_of(given)])
     if len(tasks) > 1:
         _keep_data(tasks)
 

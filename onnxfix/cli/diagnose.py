@@ -10,22 +10,22 @@ import typer
 
 from onnxfix.cli.guard import collect_garbage, guarded, refuse_missing
 from onnxfix.cli.options import (
-    Format,
-    FormatOption,
     Inputs,
     InputShapes,
     MemoryLimit,
+    OwnFormat,
+    OwnFormatOption,
+    OwnReportFiles,
     Package,
     Quiet,
-    ReportFile,
     Seed,
     TrtPackage,
     Verbose,
 )
+from onnxfix.cli.reports import OWN, destinations, publish, refuse_unknown_kinds
 from onnxfix.cli.values import trt_options
 from onnxfix.interrupts import exit_code, finish
 from onnxfix.report.render.stream import complain
-from onnxfix.report.render.stream import output as standard_output
 
 
 class Other(enum.StrEnum):
@@ -84,8 +84,8 @@ def diagnose(
     ] = None,
     trt_package: TrtPackage = Package.auto,
     memory_limit: MemoryLimit = None,
-    format: FormatOption = Format.text,
-    report: ReportFile = None,
+    format: OwnFormatOption = OwnFormat.text,
+    report: OwnReportFiles = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -98,7 +98,9 @@ def diagnose(
         from onnxfix.fleet.work import Task  # lazy: start-up
         from onnxfix.options import RunOptions, Verification  # lazy: start-up
         from onnxfix.pipeline.diagnosing import diagnose  # lazy: start-up
-        from onnxfix.report.render.diagnosis import diagnosis_json, show_diagnosis  # lazy: start-up
+        from onnxfix.report.render.diagnosis import show_diagnosis  # lazy: start-up
+        from onnxfix.report.render.documents import Kind  # lazy: start-up
+        from onnxfix.report.render.own import render_diagnosis  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
 
         trt = trt_options(trt_package)
@@ -113,7 +115,9 @@ def diagnose(
         models = [one for one in (model, other) if one is not None]
         tasks = [Task(number, str(one), options=options) for number, one in enumerate(models)]
         kept = [File("--keep-fp32", keep_fp32)] if keep_fp32 is not None else []
-        refuse_conflicts(tasks, options, report, more=kept)
+        reports = destinations(report)
+        refuse_conflicts(tasks, options, reports, more=kept)
+        refuse_unknown_kinds(reports, (*OWN, Kind.html))
         with Steps(1) as steps:
             found = diagnose(
                 model,
@@ -126,12 +130,13 @@ def diagnose(
         if found.interrupted:
             finish()
             complain("interrupted; this is what was found until then")
-        if format is Format.json:
-            standard_output().write(diagnosis_json(found) + "\n")
-        else:
-            show_diagnosis(found, quiet=quiet, verbose=verbose)
         if keep_fp32 is not None:
             atomic.put(keep_fp32, keep_text(found.keep_fp32).encode())
-        if report is not None:
-            atomic.put(report, diagnosis_json(found).encode() + b"\n")
-        raise typer.Exit(exit_code() if found.interrupted else found.exit_code)
+        well = publish(
+            format,
+            reports,
+            lambda kind: render_diagnosis(kind, found),
+            lambda: show_diagnosis(found, quiet=quiet, verbose=verbose),
+        )
+        code = exit_code() if found.interrupted else found.exit_code
+        raise typer.Exit(code if well else 2)

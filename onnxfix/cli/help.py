@@ -32,6 +32,7 @@ _ORDER = (
     "Verification",
     "TensorRT",
     "Several models",
+    "Settings",
 )
 """Groups of options as the help shows them; others come before, those about reports and the help itself last."""
 _LAST = ("Report", "Help")

@@ -10,8 +10,6 @@ import typer
 from onnxfix.cli.guard import collect_garbage, guarded, refuse_missing
 from onnxfix.cli.options import (
     Capability,
-    Format,
-    FormatOption,
     Inputs,
     InputShapes,
     MaxAlias,
@@ -21,9 +19,11 @@ from onnxfix.cli.options import (
     MinShapes,
     OptAlias,
     OptShapes,
+    OwnFormat,
+    OwnFormatOption,
+    OwnReportFiles,
     Package,
     Quiet,
-    ReportFile,
     Seed,
     ShapesAlias,
     Tf32,
@@ -32,8 +32,8 @@ from onnxfix.cli.options import (
     TrtPackage,
     Verbose,
 )
+from onnxfix.cli.reports import OWN, destinations, publish, refuse_unknown_kinds
 from onnxfix.cli.values import merged, profile_of, trt_options
-from onnxfix.report.render.stream import output as standard_output
 
 
 # Long because: typer reads the options of a command from the parameters of its function.
@@ -91,19 +91,19 @@ def layers(
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
     memory_limit: MemoryLimit = None,
-    format: FormatOption = Format.text,
-    report: ReportFile = None,
+    format: OwnFormatOption = OwnFormat.text,
+    report: OwnReportFiles = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Show what TensorRT made of each node: its layers, what it is fused with, precision, reformats and tactics."""
     with guarded(format):
         from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
-        from onnxfix.files import atomic  # lazy: start-up
         from onnxfix.fleet.work import Task  # lazy: start-up
         from onnxfix.options import RunOptions, Verification  # lazy: start-up
         from onnxfix.pipeline.layering import layers  # lazy: start-up
-        from onnxfix.report.render.layers import layers_json, show_layers  # lazy: start-up
+        from onnxfix.report.render.layers import show_layers  # lazy: start-up
+        from onnxfix.report.render.own import render_layers  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
 
         profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
@@ -124,15 +124,17 @@ def layers(
             trt=trt,
             memory_mb=memory_limit,
         )
-        refuse_conflicts([Task(0, str(model))], options, report)
+        reports = destinations(report)
+        refuse_conflicts([Task(0, str(model))], options, reports)
+        refuse_unknown_kinds(reports, OWN)
         refuse_missing(trt)
         collect_garbage()
         with Steps(1) as steps:
             found = layers(model, options, steps.of(str(model)))
-        if format is Format.json:
-            standard_output().write(layers_json(found) + "\n")
-        else:
-            show_layers(found, quiet=quiet, verbose=verbose)
-        if report is not None:
-            atomic.put(report, layers_json(found).encode() + b"\n")
-        raise typer.Exit(found.exit_code)
+        well = publish(
+            format,
+            reports,
+            lambda kind: render_layers(kind, found),
+            lambda: show_layers(found, quiet=quiet, verbose=verbose),
+        )
+        raise typer.Exit(found.exit_code if well else 2)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from onnxfix.cli.guard import collect_garbage, guarded, refuse_missing
-from onnxfix.cli.options import Format, FormatOption, Package, TrtPackage
+from onnxfix.cli.options import Package, PlainFormat, PlainFormatOption, TrtPackage
 from onnxfix.cli.values import trt_options
 from onnxfix.report.render.stream import output as standard_output
 
@@ -26,7 +26,7 @@ def lift(
         ),
     ] = None,
     trt_package: TrtPackage = Package.auto,
-    format: FormatOption = Format.text,
+    format: PlainFormatOption = PlainFormat.text,
 ) -> None:
     """Write TensorRT's imported network as an ONNX model that can be opened and run."""
     with guarded(format):
@@ -40,7 +40,7 @@ def lift(
         with Steps(1) as steps:
             target = output if output is not None else model.with_name(f"{model.stem}.lifted.onnx")
             found = lift(model, target, trt=trt, progress=steps.of(str(model)))
-        if format is Format.json:
+        if format is PlainFormat.json:
             standard_output().write(lifted_json(found) + "\n")
         else:
             show_lifted(found)

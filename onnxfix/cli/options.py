@@ -17,18 +17,31 @@ from onnxfix.names import DEFAULT_TARGET, RUNGS, TARGETS
 
 
 class Format(enum.StrEnum):
-    """How results are printed."""
+    """How reports on models are printed: text, or one of ``report.render.documents.Kind``."""
 
     text = "text"
     json = "json"
+    jsonl = "jsonl"
+    sarif = "sarif"
+    github = "github"
+    gitlab = "gitlab"
+    junit = "junit"
+    markdown = "markdown"
 
 
-class ListFormat(enum.StrEnum):
-    """How the list of rules is printed."""
+class OwnFormat(enum.StrEnum):
+    """How a result that is no report on models is printed."""
 
     text = "text"
     json = "json"
     markdown = "markdown"
+
+
+class PlainFormat(enum.StrEnum):
+    """How a result without tables is printed."""
+
+    text = "text"
+    json = "json"
 
 
 class Package(enum.StrEnum):
@@ -55,6 +68,7 @@ CONSTANTS = "Constant shapes and inputs"
 VERIFICATION = "Verification"
 TENSORRT = "TensorRT"
 MODELS = "Several models"
+SETTINGS = "Settings"
 REPORT = "Report"
 
 Models = Annotated[
@@ -97,11 +111,12 @@ TargetName = Annotated[
     ),
 ]
 Fail = Annotated[
-    FailOn,
+    FailOn | None,
     typer.Option(
         "--fail-on",
         metavar="SEVERITY",
-        help="Lowest severity of a remaining finding that makes the exit code 1.",
+        help="Lowest severity of a remaining finding that makes the exit code 1 (default: warning).",
+        show_default=False,
         rich_help_panel=REPORT,
     ),
 ]
@@ -109,8 +124,16 @@ FormatOption = Annotated[
     Format,
     typer.Option("--format", metavar="FORMAT", help="Format of standard output.", rich_help_panel=REPORT),
 ]
+OwnFormatOption = Annotated[
+    OwnFormat,
+    typer.Option("--format", metavar="FORMAT", help="Format of standard output.", rich_help_panel=REPORT),
+]
+PlainFormatOption = Annotated[
+    PlainFormat,
+    typer.Option("--format", metavar="FORMAT", help="Format of standard output.", rich_help_panel=REPORT),
+]
 ListFormatOption = Annotated[
-    ListFormat,
+    OwnFormat,
     typer.Option(
         "--format",
         metavar="FORMAT",
@@ -118,12 +141,23 @@ ListFormatOption = Annotated[
         rich_help_panel=REPORT,
     ),
 ]
-ReportFile = Annotated[
-    Path | None,
+ReportFiles = Annotated[
+    list[str] | None,
     typer.Option(
         "--report",
         metavar="FILE",
-        help="Also write the report as JSON to this file.",
+        help="Also write a report to this file; repeatable. Its kind is that of the name's end: .json, .jsonl, .sarif, "
+        ".xml (JUnit), .md, .html or .gitlab.json. Or write KIND:FILE.",
+        show_default=False,
+        rich_help_panel=REPORT,
+    ),
+]
+OwnReportFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Also write the result to this file, .json or .md; repeatable.",
         show_default=False,
         rich_help_panel=REPORT,
     ),

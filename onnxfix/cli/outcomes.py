@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import typer
 
 from onnxfix.cli.guard import collect_garbage, warn
-from onnxfix.cli.options import FailOn, Format
-from onnxfix.cli.values import severity_of
-from onnxfix.errors import OnnxfixError
-from onnxfix.report.render.stream import complain, stream_at
+from onnxfix.cli.options import Format
+from onnxfix.cli.reports import Destination, write_reports
+from onnxfix.report.render.stream import complain
 from onnxfix.report.render.stream import output as standard_output
 
 if TYPE_CHECKING:
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class Printing(NamedTuple):
-    """How outcomes are shown, and which findings fail the run."""
+    """How outcomes are shown, and warnings that go with them."""
 
-    fail_on: FailOn
     format: Format
-    report: Path | None
+    reports: tuple[Destination, ...]
     quiet: bool
     verbose: bool
+    warnings: tuple[str, ...] = ()
 
 
 class Queue(NamedTuple):
@@ -51,11 +50,6 @@ class Queue(NamedTuple):
 
         executor = executor_of(jobs, ray, self.tasks)
         return lambda say: drive(self.tasks, executor, self.journal, resume=self.resume, progress=say)
-
-
-def draws(report: Path | None) -> bool:
-    """Whether the report shows pictures, which are gathered for such reports only."""
-    return report is not None and report.suffix == ".html"
 
 
 def queued(
@@ -85,47 +79,48 @@ def queued(
 
 
 def run(work: Work, count: int, printing: Printing) -> NoReturn:
-    """Work through ``count`` models, print outcomes as they come, and exit with the worst code."""
+    """Work through ``count`` models, print outcomes as they come, write reports, and exit with the worst code."""
     from onnxfix.registry import registry  # lazy: start-up
-    from onnxfix.report.render.json import render_json  # lazy: start-up
+    from onnxfix.report.render.documents import Kind, render_document  # lazy: start-up
+    from onnxfix.report.render.json import note_lines  # lazy: start-up
     from onnxfix.report.render.lines import print_lines  # lazy: start-up
     from onnxfix.report.render.text import render_summary  # lazy: start-up
 
     if count > 1:
         collect_garbage()
-    report_file = printing.report
-    new = report_file is not None and not report_file.exists()
     outcomes, code = _printed(work, count, printing)
     outcomes.sort(key=lambda outcome: outcome.task.index)
     done = [outcome.report for outcome in outcomes if outcome.report is not None]
     failed = [outcome for outcome in outcomes if outcome.report is None]
     errors = [(outcome.task.source, outcome.error) for outcome in failed]
-    warnings = registry().warnings
+    warnings = (*printing.warnings, *registry().warnings)
     warn(warnings)
-    severity = severity_of(printing.fail_on)
-    if printing.format is Format.text and count > 1:
+    if printing.format is Format.jsonl:
+        _print_each(note_lines(errors, warnings))
+    elif printing.format is not Format.text:
+        kind = Kind(printing.format.value)
+        standard_output().write(render_document(kind, done, errors, warnings) + "\n")
+    elif count > 1:
         crashed = sum(outcome.crashed or outcome.memory for outcome in failed)
         print_lines(render_summary(done, errors, crashed))
-    if printing.format is Format.json:
-        standard_output().write(render_json(done, errors, warnings, severity) + "\n")
-    if report_file is not None:
-        if draws(report_file):
-            from onnxfix.report.render.html import render_html  # lazy: start-up, seldom used
-
-            text = render_html(done, errors, warnings, severity)
-        else:
-            text = render_json(done, errors, warnings, severity)
-        _write_report(report_file, text, new=new)
+    if not write_reports(printing.reports, lambda kind: render_document(kind, done, errors, warnings)):
+        code = 2
     raise typer.Exit(code)
+
+
+def _print_each(lines: Iterable[str]) -> None:
+    stream = standard_output()
+    for each in lines:
+        stream.write(f"{each}\n")
 
 
 def _printed(work: Work, count: int, printing: Printing) -> tuple[list[Outcome], int]:
     """All outcomes, each printed as it came, and the worst exit code."""
+    from onnxfix.report.render.json import report_line  # lazy: start-up
     from onnxfix.report.render.lines import print_lines  # lazy: start-up
     from onnxfix.report.render.progress import Steps  # lazy: start-up
     from onnxfix.report.render.text import render_report  # lazy: start-up
 
-    severity = severity_of(printing.fail_on)
     outcomes: list[Outcome] = []
     codes = [0]
     with (
@@ -140,30 +135,11 @@ def _printed(work: Work, count: int, printing: Printing) -> tuple[list[Outcome],
                 complain(outcome.error)
                 codes.append(2)
                 continue
-            codes.append(outcome.report.exit_code_for(severity))
-            if printing.format is Format.text:
+            codes.append(outcome.report.exit_code)
+            if printing.format is Format.jsonl:
+                _print_each([report_line(outcome.report)])
+            elif printing.format is Format.text:
                 steps.pause()
                 brief = printing.quiet or (outcome.reused and not printing.verbose)
                 print_lines(render_report(outcome.report, quiet=brief, verbose=printing.verbose))
     return outcomes, max(codes)
-
-
-def _write_report(path: Path, text: str, *, new: bool) -> None:
-    """Write the report; ``new`` says that the file did not exist when the run began.
-
-    Raises:
-        OnnxfixError: it cannot be written, or somebody else has made the file since.
-    """
-    from onnxfix.files import atomic, regular  # lazy: start-up
-
-    stream = stream_at(path)
-    if stream is not None:
-        stream.write(text + "\n")
-    elif regular.special(path):
-        regular.pour(text.encode() + b"\n", path)
-    elif new and path.exists():
-        raise OnnxfixError(
-            f"--report {path}: something was written there since the run began; nothing is replaced"
-        )
-    else:
-        atomic.put(path, text.encode() + b"\n")

@@ -10,23 +10,23 @@ import typer
 
 from onnxfix.cli.guard import collect_garbage, guarded
 from onnxfix.cli.options import (
-    Format,
-    FormatOption,
     Inputs,
     InputShapes,
     MemoryLimit,
+    OwnFormat,
+    OwnFormatOption,
+    OwnReportFiles,
     Package,
     Quiet,
-    ReportFile,
     Rungs,
     Seed,
     TargetName,
     TrtPackage,
     Verbose,
 )
+from onnxfix.cli.reports import OWN, destinations, publish, refuse_unknown_kinds
 from onnxfix.cli.values import listed, trt_options
 from onnxfix.errors import UsageError
-from onnxfix.report.render.stream import output as standard_output
 
 
 class To(enum.StrEnum):
@@ -96,29 +96,33 @@ def precision(
     ] = 600,
     trt_package: TrtPackage = Package.auto,
     memory_limit: MemoryLimit = None,
-    format: FormatOption = Format.text,
-    report: ReportFile = None,
+    format: OwnFormatOption = OwnFormat.text,
+    report: OwnReportFiles = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Convert a float32 model to mixed precision within an error budget: the Casts are the plan for TensorRT."""
     with guarded(format):
         from onnxfix.api import patterns_of  # lazy: start-up
-        from onnxfix.files import apart, atomic  # lazy: start-up
+        from onnxfix.files import apart  # lazy: start-up
         from onnxfix.lowering.lower import Wish  # lazy: start-up
         from onnxfix.options import Rules, RunOptions, Verification  # lazy: start-up
         from onnxfix.pipeline.lowering import lower  # lazy: start-up
-        from onnxfix.report.render.precision import precision_json, show_precision  # lazy: start-up
+        from onnxfix.report.render.own import render_precision  # lazy: start-up
+        from onnxfix.report.render.precision import show_precision  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
 
-        written = [("--output", output), ("--report", report)]
+        reports = destinations(report)
+        written = [("--output", output), *(("--report", one.path) for one in reports)]
         read = [("the model", model), ("--keep", keep), ("--inputs", inputs)]
         apart.separate(
             [apart.File(what, path) for what, path in written if path is not None],
             [apart.File(what, path) for what, path in read if path is not None],
         )
-        if report is not None and report.is_dir():
-            raise UsageError(f"--report {report}: is a directory")
+        folder = next((one.path for one in reports if one.path.is_dir()), None)
+        if folder is not None:
+            raise UsageError(f"--report {folder}: is a directory")
+        refuse_unknown_kinds(reports, OWN)
         wish = Wish(to.value, max_error, io_types.value, patterns_of(keep), seconds=timeout)
         options = RunOptions(
             rules=Rules(target=target),
@@ -131,10 +135,10 @@ def precision(
         collect_garbage()
         with Steps(1) as steps:
             found = lower(model, output, wish, options, steps.of(str(model)))
-        if format is Format.json:
-            standard_output().write(precision_json(found) + "\n")
-        else:
-            show_precision(found, quiet=quiet, verbose=verbose)
-        if report is not None:
-            atomic.put(report, precision_json(found).encode() + b"\n")
-        raise typer.Exit(found.exit_code)
+        well = publish(
+            format,
+            reports,
+            lambda kind: render_precision(kind, found),
+            lambda: show_precision(found, quiet=quiet, verbose=verbose),
+        )
+        raise typer.Exit(found.exit_code if well else 2)

@@ -11,18 +11,18 @@ from onnxfix.cli import completion
 from onnxfix.cli.guard import collect_garbage, guarded
 from onnxfix.cli.options import (
     Capability,
-    Format,
-    FormatOption,
     Inputs,
     InputShapes,
     MemoryLimit,
+    OwnFormat,
+    OwnFormatOption,
     Package,
     Seed,
     ShapesAlias,
     TrtPackage,
 )
+from onnxfix.cli.reports import publish
 from onnxfix.cli.values import merged, trt_options
-from onnxfix.report.render.stream import output as standard_output
 
 
 # Long because: typer reads the options of a command from the parameters of its function.
@@ -89,14 +89,15 @@ def reduce(
     trt_package: TrtPackage = Package.auto,
     compute_capability: Capability = None,
     memory_limit: MemoryLimit = None,
-    format: FormatOption = Format.text,
+    format: OwnFormatOption = OwnFormat.text,
 ) -> None:
     """Find the smallest part of a model that still fails for the same reason, as a folder for a bug report."""
     with guarded(format):
         from onnxfix.interrupts import exit_code, finish  # lazy: start-up
         from onnxfix.pipeline.reducing import ReduceOptions, reduce  # lazy: start-up
+        from onnxfix.report.render.own import render_reduction  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
-        from onnxfix.report.render.reduction import reduction_json, show_reduction  # lazy: start-up
+        from onnxfix.report.render.reduction import show_reduction  # lazy: start-up
 
         options = ReduceOptions(
             check=check,
@@ -116,8 +117,5 @@ def reduce(
             found = reduce(model, output, options, steps.of(str(model)))
         if found.interrupted:
             finish()
-        if format is Format.json:
-            standard_output().write(reduction_json(found) + "\n")
-        else:
-            show_reduction(found)
+        publish(format, (), lambda kind: render_reduction(kind, found), lambda: show_reduction(found))
         raise typer.Exit(exit_code() if found.interrupted else found.exit_code)

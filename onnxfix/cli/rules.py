@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from onnxfix.cli.guard import guarded, warn
-from onnxfix.cli.options import Format, ListFormat, ListFormatOption, Select
+from onnxfix.cli.options import ListFormatOption, OwnFormat, Select
 from onnxfix.cli.values import listed
 from onnxfix.report.render.stream import output as standard_output
 
 
-def rules(select: Select = None, format: ListFormatOption = ListFormat.text) -> None:
+def rules(select: Select = None, format: ListFormatOption = OwnFormat.text) -> None:
     """List the rules: code, name, severity, safety of the fix, and what they find."""
-    with guarded(Format.json if format is ListFormat.json else Format.text):
+    with guarded(format):
         from onnxfix.registry import registry  # lazy: start-up
         from onnxfix.report.render.lines import print_lines  # lazy: start-up
         from onnxfix.report.render.rules import rules_json, rules_lines, rules_markdown  # lazy: start-up
@@ -18,9 +18,9 @@ def rules(select: Select = None, format: ListFormatOption = ListFormat.text) -> 
         found = registry()
         chosen = found.matching(listed(select))
         warn(found.warnings)
-        if format is ListFormat.json:
+        if format is OwnFormat.json:
             standard_output().write(rules_json(chosen) + "\n")
-        elif format is ListFormat.markdown:
+        elif format is OwnFormat.markdown:
             from onnxfix.report.catalogue import facts_of  # lazy: start-up, seldom used
 
             standard_output().write(rules_markdown(chosen, [facts_of(rule) for rule in chosen]))

@@ -9,6 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from onnxfix.cli.configured import (
+    Atol,
+    ConfigFile,
+    Isolated,
+    Rtol,
+    ShowSettings,
+    allowed,
+    held,
+    judged,
+    on_command_line,
+    show,
+)
 from onnxfix.cli.guard import collect_garbage, guarded
 from onnxfix.cli.options import (
     TENSORRT,
@@ -29,7 +41,7 @@ from onnxfix.cli.options import (
     OptShapes,
     Package,
     Quiet,
-    ReportFile,
+    ReportFiles,
     Require,
     Rungs,
     SaveEngine,
@@ -42,6 +54,7 @@ from onnxfix.cli.options import (
     Verbose,
 )
 from onnxfix.cli.outcomes import Printing, run
+from onnxfix.cli.reports import destinations, refuse_unknown_kinds
 from onnxfix.cli.values import listed, merged, profile_of, trt_options
 from onnxfix.errors import UsageError
 
@@ -65,6 +78,8 @@ def verify(
         bool, typer.Option("--exact", help="Require bit-identical outputs.", rich_help_panel=VERIFICATION)
     ] = False,
     require: Require = None,
+    rtol: Rtol = None,
+    atol: Atol = None,
     inputs: Inputs = None,
     input_shapes: InputShapes = None,
     shapes_alias: ShapesAlias = None,
@@ -105,7 +120,10 @@ def verify(
         ),
     ] = None,
     format: FormatOption = Format.text,
-    report: ReportFile = None,
+    report: ReportFiles = None,
+    config: ConfigFile = None,
+    isolated: Isolated = False,
+    show_settings: ShowSettings = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -117,11 +135,15 @@ def verify(
 
         if max_batch is not None and not batch_sweep:
             raise UsageError("--max-batch has no effect without --batch-sweep")
+        allowed(exact, rtol, atol)
+        given = on_command_line(fail_on=FailOn.never, require=require, rtol=rtol, atol=atol)
+        holding = held(config, isolated, given, judges=False)
+        if show_settings:
+            show(holding, [str(original)], format is Format.json)
         profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
         options = RunOptions(
             verification=Verification(
                 exact=exact,
-                require=listed(require) or (),
                 inputs=inputs,
                 input_shapes=merged(input_shapes, shapes_alias),
                 seed=seed,
@@ -139,9 +161,12 @@ def verify(
             ),
             memory_mb=memory_limit,
         )
+        options = holding.options(str(original), options)
         models = [path for path in (original, fixed) if path is not None]
         tasks = [Task(number, str(path)) for number, path in enumerate(models)]
-        refuse_conflicts(tasks, options, report)
+        reports = destinations(report)
+        refuse_conflicts(tasks, options, reports)
+        refuse_unknown_kinds(reports)
 
         def compared(say: Say) -> Generator[Outcome, None, None]:
             from onnxfix.pipeline import verifying  # lazy: start-up
@@ -150,4 +175,4 @@ def verify(
             progress = partial(say, tasks[0])
             yield attempt(tasks[0], lambda: verifying.verify(original, fixed, options, progress))
 
-        run(compared, 1, Printing(FailOn.never, format, report, quiet, verbose))
+        run(judged(compared, holding), 1, Printing(format, reports, quiet, verbose))

@@ -35,12 +35,12 @@ def tasks_of(
     if output_dir is not None:
         named.make_folders(list(targets.values()))
     return [
-        Task(index, _as_reported(model.source), targets.get(model.source, ""), command, options, stamped)
+        Task(index, as_reported(model.source), targets.get(model.source, ""), command, options, stamped)
         for index, model in enumerate(models)
     ]
 
 
-def _as_reported(source: str) -> str:
+def as_reported(source: str) -> str:
     """A local path as reports write it."""
     return source if paths.remote(source) else str(Path(source))
 

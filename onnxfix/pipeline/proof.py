@@ -16,6 +16,7 @@ from onnxfix.files.temporary import Temporary, temporary_beside
 from onnxfix.options import Verification
 from onnxfix.pipeline import contract
 from onnxfix.trt.records import TrtOptions
+from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.ladder import Verdict
 from onnxfix.verification.ladder import verify as climb_rungs
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
@@ -50,6 +51,13 @@ def comparison_of(verification: Verification, trt: TrtOptions) -> Comparison:
     if (trt.save_engine or trt.batch_sweep) and "trt-build" not in require:
         require += ("trt-build",)
     return Comparison(replace(verification, rungs=rungs, require=require), trt)
+
+
+def allowed_by(verification: Verification) -> Allowed | None:
+    """The user's tolerance; None where the types decide."""
+    if verification.rtol is None and verification.atol is None:
+        return None
+    return Allowed(verification.rtol, verification.atol)
 
 
 def climb(
@@ -99,6 +107,7 @@ def climb(
         models=(before, after),
         ready=ready,
         special=special,
+        allowed=allowed_by(verification),
     )
     changed = [] if interface else contract.interface_changes(before, after, special)
     return _with_changes(verdict, changed) if changed else verdict
@@ -108,7 +117,7 @@ def _with_changes(verdict: Verdict, changed: list[str]) -> Verdict:
     """The verdict where UNSAFE fixes changed the interface: a contract that passed says so, not the contrary."""
     changes = f"UNSAFE fixes changed the interface: {'; '.join(changed)}"
     rungs = (
-        replace(rung, reason=f"{judge(rung.checks).words}; {changes}")
+        replace(rung, reason=f"{judge(rung.checks).words}; {changes}", notes=(*rung.notes, *changed))
         if rung.name == "contract" and rung.status == "passed"
         else rung
         for rung in verdict.rungs

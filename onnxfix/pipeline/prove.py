@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from onnxfix.files.temporary import Temporary
 from onnxfix.model import Model
 from onnxfix.pipeline.candidate import Candidate
 from onnxfix.pipeline.job import Job
-from onnxfix.pipeline.proof import climb, on_disk, reason_of, refuted, repeated
+from onnxfix.pipeline.proof import allowed_by, climb, on_disk, reason_of, refuted, repeated
 from onnxfix.pipeline.whole.run import StepRun, after_unsafe, unsafe_notes
 from onnxfix.report.report import StepDone, Withdrawn
 from onnxfix.rule import Safety
@@ -58,14 +58,19 @@ def prove(job: Job, resources: ExitStack) -> Proven:
 
     With UNSAFE fixes, the exact and numeric ones are proven first. What the UNSAFE ones then change is reported in the
     notes and is no failure, since they may change behavior; the verdict says of each rung that it passed without them.
-    They are withdrawn where the result is not a valid model.
+    They are withdrawn where the result is not a valid model. With a tolerance of the user's, exact fixes are proven by
+    themselves before numeric ones join them.
 
     Raises:
         OnnxfixError: the candidate cannot be written.
         UsageError: a script of the user's is at fault.
     """
     prover = _Prover(job, resources)
-    settled, withdrawn = prover.settle(min(job.plan.safety, Safety.NUMERIC))
+    inexact: dict[FixKey, Withdrawn] = {}
+    if job.plan.safety > Safety.EXACT and allowed_by(job.comparison.verification) is not None:
+        # No tolerance of the user's hides that a fix that claims identical bits has others.
+        _, inexact = prover.settle(Safety.EXACT)
+    settled, withdrawn = prover.settle(min(job.plan.safety, Safety.NUMERIC), inexact)
     steps, candidate, loaded = prover.steps, prover.candidate, job.loaded
     notes = unsafe_notes(steps)
     if job.plan.safety == Safety.UNSAFE and settled.verdict.passed:
@@ -151,10 +156,12 @@ class _Prover:
             ready=self.candidate.arrived,
         )
 
-    def settle(self, safety: Safety) -> tuple[_Attempt, dict[FixKey, Withdrawn]]:
+    def settle(
+        self, safety: Safety, known: Mapping[FixKey, Withdrawn] | None = None
+    ) -> tuple[_Attempt, dict[FixKey, Withdrawn]]:
         """The result with the most fixes of up to ``safety`` that verifies, once its culprits are withdrawn one by
-        one; and those."""
-        withdrawn: dict[FixKey, Withdrawn] = {}
+        one; and those. ``known`` are culprits already."""
+        withdrawn = dict(known or {})
         while True:
             proto, run = self.fix(safety, lambda key: key not in withdrawn)
             if not run.applied and self.steps.base is self.steps.against and not self.loaded.oversize:
@@ -259,7 +266,7 @@ def _without_unsafe(proven: Verdict, second: Verdict) -> Verdict:
         if before is not rung and before.judged:
             before = replace(before, reason=f"without the UNSAFE fixes: {before.reason}")
         rungs.append(before)
-    return Verdict(tuple(rungs), second.required, proven.settled, without_unsafe=True)
+    return Verdict(tuple(rungs), second.required, proven.settled, without_unsafe=True, allowed=proven.allowed)
 
 
 def _unproven(run: FixRun, second: Verdict) -> str:

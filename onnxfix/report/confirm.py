@@ -52,8 +52,8 @@ def merged(
 ) -> tuple[Finding, ...]:
     """The findings of the rules and those of TensorRT, ordered by code, with confirmations and pointers.
 
-    What TensorRT says of a node, or how it reads it, is listed once where a rule found the same: as the rule's
-    finding, which is confirmed by TensorRT's message.
+    What TensorRT says of the node of a rule's finding, for the reason that the rule looks for, is listed once: as that
+    finding, which is confirmed by TensorRT's words.
 
     Args:
         own: the rules' findings about the model that was built.
@@ -76,13 +76,16 @@ def merged(
             for one in found
             if one.match.rule.per != "execution"
         ]
-    new = []
+    new, repeated = [], set[int]()
     for one in found:
         same = [number for number, (item, by) in enumerate(pairs) if _repeats(one, item, by)]
-        for number in same:
-            marked[number] = replace(marked[number], on_engine=one.finding.on_engine)
         if not same:
             new.append(one.finding)
+        elif one.finding.on_engine:
+            repeated.update(same)
+    marked = [
+        replace(item, on_engine=True) if number in repeated else item for number, item in enumerate(marked)
+    ]
     return tuple(sorted((*marked, *new), key=lambda item: item.code))
 
 
@@ -114,21 +117,21 @@ def _trt_findings(
     ]
 
 
-def _repeats(message: _TrtFinding, item: Finding, by: Found | None) -> bool:
-    """Whether what TensorRT says, or how it reads a node, adds nothing to the rule's finding ``item``, which ``by``
-    confirms.
+def _repeats(of_trt: _TrtFinding, item: Finding, by: Found | None) -> bool:
+    """Whether a finding of TensorRT's adds nothing to the rule's finding ``item``, which ``by`` confirms.
 
-    It adds something if it is more severe than the finding, or if no rule knows what it is about.
+    Both are about the same node, for the same reason.
+
+    One that is more severe than the finding, or whose subject no rule knows, adds something.
     """
-    match, per = message.match.match, message.match.rule.per
-    return (
-        by is not None
-        and by.rule.per == per
-        and (per == "network" or (per == "build" and item.code in (match.about or ())))
-        and item.place == match.at
-        and by.match.said == match.said
-        and Severity[item.severity.upper()] >= Severity[message.finding.severity.upper()]
-    )
+    match = of_trt.match.match
+    if by is None or item.place != match.at:
+        return False
+    if Severity[item.severity.upper()] < Severity[of_trt.finding.severity.upper()]:
+        return False
+    if of_trt.match.rule.per == "network":
+        return of_trt.misread and item.severity == Severity.ERROR.name.lower() and by.match.at == match.at
+    return item.code in (match.about or ()) and by.match.said == match.said
 
 
 def confirmed(

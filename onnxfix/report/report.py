@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,6 +13,8 @@ from onnxfix._version import __version__
 from onnxfix.causes import Problem
 from onnxfix.errors import UsageError
 from onnxfix.place import Place
+from onnxfix.report.findings import Finding as Finding
+from onnxfix.report.findings import Suppressed, Vanished
 from onnxfix.report.summary import Summary, summarize
 from onnxfix.report.table import COLUMNS, row_of
 from onnxfix.rule import Severity
@@ -39,28 +42,6 @@ DERIVED = ("schema", "exit_code", "versions", "summary")
 """Keys of the JSON report besides the fields of ``Report``."""
 _RUNTIMES = ("", "-gpu", "-directml", "-openvino", "-qnn", "-rocm", "-migraphx", "-training")
 _BY_ONNX = ("contract", "reference", "trt-build")  # rungs without ONNX Runtime
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A hazard at a place. ``fix`` and ``safety`` are empty if there is no fix.
-
-    ``confirmed`` is TensorRT's own message about the same thing at the same place, "" if there is none. ``on_engine``:
-    an engine of the model was executed, and was wrong because of this. ``pointer`` says which rule helps with a finding
-    of TensorRT's. ``rule_url`` is the rule's page in onnxfix's repository, "" for the rule of another pack.
-    """
-
-    code: str
-    name: str
-    severity: str
-    place: Place
-    message: str
-    fix: str = ""
-    safety: str = ""
-    confirmed: str = ""
-    on_engine: bool = False
-    pointer: str = ""
-    rule_url: str = ""
 
 
 @dataclass(frozen=True)
@@ -154,11 +135,13 @@ class Report(Shown):
     ``findings`` are those of the result (for ``check``: of the model); ``applied`` were fixed; ``withdrawn`` had a fix
     that failed verification. ``steps`` are the requested whole-model edits, taken or dropped. ``problems`` are faults
     of onnxfix or of a rule, or why TensorRT could not run: the report is incomplete. ``notes`` is further information.
-    ``verdict`` is None if nothing was verified. ``headline`` is TensorRT's result on the model, where it is news.
+    ``suppressed`` are findings that a configuration or a baseline accepts, ``vanished`` those of the baseline that are
+    gone. ``verdict`` is None if nothing was verified. ``headline`` is TensorRT's result on the model, where it is news.
     ``build`` is the build of a ``check``, ``network`` how TensorRT imports the model. ``stopped`` is where an original
     stops that accepts none of the generated inputs. ``pending`` is the result with its weights still in the file (use
     ``model``), and ``pictures`` are the nodes around findings and fixes, where these were wanted; neither is part of
-    the JSON. ``reused``: the report is from an earlier run, and the model is unchanged.
+    the JSON. ``fail_on`` is the least severity of a finding that fails the run ("never": none does). ``reused``: the
+    report is from an earlier run, and the model is unchanged.
     """
 
     path: str
@@ -166,6 +149,8 @@ class Report(Shown):
     target: str
     headline: str = ""
     findings: tuple[Finding, ...] = ()
+    suppressed: tuple[Suppressed, ...] = ()
+    vanished: tuple[Vanished, ...] = ()
     applied: tuple[AppliedFix, ...] = ()
     withdrawn: tuple[Withdrawn, ...] = ()
     steps: tuple[StepDone, ...] = ()
@@ -189,6 +174,7 @@ class Report(Shown):
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
     reused: bool = False
+    fail_on: str = "warning"
     pending: Pending | None = field(default=None, repr=False, compare=False)
     pictures: tuple[Picture, ...] = field(default=(), repr=False, compare=False)
 
@@ -233,7 +219,7 @@ class Report(Shown):
             return False
         return not self.builds[0].accepted and self.builds[-1].accepted
 
-    @property
+    @cached_property
     def summary(self) -> Summary:
         """The facts that every rendering of the report shows."""
         return summarize(self)
@@ -289,7 +275,7 @@ class Report(Shown):
         """
         return pandas_for("to_dataframe").DataFrame(self.rows(), columns=COLUMNS)
 
-    def to_dict(self, fail_on: FailOn = Severity.WARNING) -> dict[str, Any]:
+    def to_dict(self, fail_on: FailOn = "") -> dict[str, Any]:
         """The report as plain dicts, lists, strings, numbers and None. ``fail_on`` is for ``exit_code``."""
         data = {"schema": SCHEMA, "exit_code": self.exit_code_for(fail_on), "versions": self.versions}
         data["summary"] = plain(self.summary)
@@ -300,16 +286,25 @@ class Report(Shown):
 
     @property
     def exit_code(self) -> int:
-        """0, 1, 2 or 3 as the command line defines them, where warnings fail the run; see ``exit_code_for``."""
-        return self.exit_code_for(Severity.WARNING)
+        """0, 1, 2 or 3 as the command line defines them, see ``exit_code_for`` and ``fail_on``."""
+        return self.exit_code_for(self.fail_on)
 
-    def exit_code_for(self, fail_on: FailOn) -> int:
-        """The exit code of ``--fail-on``: findings of this severity and worse give 1. "never" or None: none do.
+    def least(self, fail_on: FailOn = "") -> Severity | None:
+        """The least severity of a finding that fails the run, as ``exit_code_for`` has it; None for none.
 
         Raises:
             UsageError: there is no such severity.
         """
-        least = _severity(fail_on)
+        return _severity(self.fail_on if fail_on == "" else fail_on)
+
+    def exit_code_for(self, fail_on: FailOn) -> int:
+        """The exit code of ``--fail-on``: findings of this severity and worse give 1. "never" or None: none do;
+        "": the report's own ``fail_on``.
+
+        Raises:
+            UsageError: there is no such severity.
+        """
+        least = self.least(fail_on)
         if self.verdict is not None and not self.verdict.passed:
             return 3
         if self.problems:

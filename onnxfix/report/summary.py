@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from onnxfix.causes import Cause
+from onnxfix.targets import TARGETS, mismatch
 
 if TYPE_CHECKING:
     from onnxfix.report.report import AppliedFix, Finding, NodeCounts, Report
@@ -74,13 +75,33 @@ class Change:
 @dataclass(frozen=True)
 class Remedy:
     """Findings that are left and have a fix, and the command that applies it. ``safety`` is the least safe of the
-    fixes that it applies; the counts are by severity and include what safer commands fix."""
+    fixes that it applies, and ``options`` those that it needs; the counts are by severity and include what safer
+    commands fix."""
 
     safety: str
+    options: tuple[str, ...]
     command: str
     errors: int
     warnings: int
     notes: int
+
+
+@dataclass(frozen=True)
+class TrtFact:
+    """The TensorRT that judged a model.
+
+    ``target`` is the title of the product line that the model is for, where that is another one ("": it is this one).
+    ``builds`` are the results of building the original and the fixed model, or the one model, and ``reads`` how it
+    reads them, in that order. ``gpu`` is where engines were executed ("": nowhere).
+    """
+
+    package: str
+    version: str
+    target: str = ""
+    compute_capability: str = ""
+    builds: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    gpu: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,8 +112,9 @@ class Summary:
     first. ``proof`` is what was proven about values. ``values_compared``: a rung that passed or failed has compared
     those of the result with the original's (None: there was nothing to compare). ``compute`` counts the nodes that
     compute (all but Constant), ``constants`` the Constant nodes, ``operators`` the nodes of each operator, the most
-    changed first; ``layers`` counts those of TensorRT's network (None: unknown). ``remedies`` lists commands, the
-    safest first. ``explain`` is the code of the rule to read about first, "" for none.
+    changed first; ``layers`` counts those of TensorRT's network (None: unknown). ``tensorrt`` is the TensorRT that
+    judged (None: none did). ``remedies`` lists commands, the safest first. ``explain`` is the code of the rule to read
+    about first, "" for none: of the worst finding that is left, or else of the worst that was fixed.
     """
 
     severities: Mapping[str, int]
@@ -105,6 +127,7 @@ class Summary:
     constants: Change | None = None
     operators: tuple[Change, ...] = ()
     layers: Change | None = None
+    tensorrt: TrtFact | None = None
     remedies: tuple[Remedy, ...] = ()
     explain: str = ""
 
@@ -123,12 +146,13 @@ def summarize(report: Report) -> Summary:
     """The summary of a report."""
     severities = Counter(item.severity for item in report.findings)
     findings = tuple(_by_rule(report.findings))
+    fixed = tuple(_by_rule(report.applied))
     proof = _proof(report)
     compute, constants, operators = _nodes(report.operators_before, report.operators_after)
     return Summary(
         severities={name: severities[name] for name in SEVERITIES},
         findings=findings,
-        fixed=tuple(_by_rule(report.applied)),
+        fixed=fixed,
         proof=proof,
         values_compared=_compared(report) if proof not in ("", "unchanged", "partly") else None,
         rungs=tuple(map(_rung, report.verdict.rungs if report.verdict is not None else ())),
@@ -136,9 +160,16 @@ def summarize(report: Report) -> Summary:
         constants=constants,
         operators=operators,
         layers=_layers(report),
+        tensorrt=_tensorrt(report),
         remedies=tuple(_remedies(report)),
-        explain=findings[0].code if findings else "",
+        explain=_explained(findings, fixed),
     )
+
+
+def _explained(findings: Sequence[RuleCount], fixed: Sequence[RuleCount]) -> str:
+    """The rule to read about first: the worst, and what is left before what was fixed."""
+    both = (*findings, *fixed)
+    return min(both, key=lambda one: SEVERITIES.index(one.severity)).code if both else ""
 
 
 def worst_first(items: Sequence[Finding]) -> list[Finding]:
@@ -184,10 +215,13 @@ def _compared(report: Report) -> bool:
 
 def _rung(rung: RungResult) -> RungFact:
     counted = [feed for feed in rung.feeds if feed.status in ("identical", "within", "different")]
-    sizes = {tuple(feed.feed.assignment.items()) for feed in counted if feed.feed is not None}
+    found = (feed.feed.assignment for feed in counted if feed.feed is not None)
+    sizes = {tuple(sorted(one.items())) for one in found if 0 not in one.values()}
     feeds, shapes = len(counted), len(sizes)
     if rung.networks:
         feeds, shapes = rung.networks[-1].feeds, rung.networks[-1].shapes
+    if rung.exported is not None:
+        feeds, shapes = rung.exported.inputs, rung.exported.sizes
     agreement: Agreement = ""
     if rung.status == "passed" and counted:
         agreement = "identical" if all(feed.status == "identical" for feed in counted) else "within"
@@ -216,6 +250,25 @@ def _layers(report: Report) -> Change | None:
     return Change("TensorRT layers", report.builds[0].layer_count, report.builds[-1].layer_count)
 
 
+def _tensorrt(report: Report) -> TrtFact | None:
+    judges = [(one.package, one.version) for one in report.builds if one.version]
+    judges += [(one.package, one.version) for one in report.networks if one.version]
+    if not judges:
+        return None
+    package, version = judges[-1]
+    target = TARGETS.get(report.target)
+    other = target is not None and bool(mismatch(target, package, version))
+    return TrtFact(
+        package,
+        version,
+        target.title if target is not None and other else "",
+        next((build.compute_capability for build in report.builds if build.compute_capability), ""),
+        tuple(build.status for build in report.builds),
+        tuple(one.status for one in report.networks),
+        report.executed.gpu if report.executed is not None else "",
+    )
+
+
 def _remedies(report: Report) -> Iterator[Remedy]:
     """A command for each safety that fixes more than the safer ones, and more than this run was allowed to."""
     withdrawn = {(item.code, item.place) for item in report.withdrawn}
@@ -231,5 +284,6 @@ def _remedies(report: Report) -> Iterator[Remedy]:
         options = [OPTIONS[name] for name in SAFETIES[1 : level + 1] if any(i.safety == name for i in fixed)]
         if report.safety in SAFETIES[1:]:  # the run's own option stays
             options = [OPTIONS[report.safety], *options]
-        command = " ".join(["onnxfix apply", shlex.quote(report.path), *dict.fromkeys(options)])
-        yield Remedy(safety, command, counts["error"], counts["warning"], counts["info"])
+        options = list(dict.fromkeys(options))
+        command = " ".join(["onnxfix apply", shlex.quote(report.path), *options])
+        yield Remedy(safety, tuple(options), command, counts["error"], counts["warning"], counts["info"])

@@ -163,6 +163,7 @@ def _with_tf32(
                     exact=False,
                     noise=request.noise,
                     coarse=request.coarse,
+                    allowed=request.allowed,
                     skip=skip,
                     without=request.without,
                 )

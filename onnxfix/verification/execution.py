@@ -102,7 +102,9 @@ class _Climber:
                 self.seen.notes.append(str(error))
         if self.seen.verdict is not None:
             return self.seen.verdict
+        allowed = self.request.allowed
         how = {"within": _HALF} if self.request.forgiven else {}
+        how = {"within": f"within {allowed.words}"} if allowed is not None else how
         return self.seen.conclude(self.name, time.monotonic() > self.deadline, **how)
 
     # -- loading
@@ -346,6 +348,7 @@ class _Climber:
             drawn=request.known.drawn or (),
             noise=request.noise,
             coarse=request.coarse,
+            allowed=request.allowed,
             skip=tuple(seen.excluded),
         )
         if again.stage:
@@ -365,6 +368,7 @@ class _Climber:
             noise=request.noise,
             skip=tuple(seen.excluded),
             coarse=request.coarse,
+            allowed=request.allowed,
         )
         if again.stage:
             seen.notes.append(f"the original could not run in float64: {again.error}")

@@ -19,6 +19,7 @@ from onnxfix.names import RUNGS
 from onnxfix.sandbox import Worker, one_line, shared
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification import validity
+from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.request import REMOTE, Request
@@ -52,6 +53,7 @@ class Limits:
     memory_mb: int | None = None
 
 
+# Long because: all that a comparison may be told is declared and described here.
 def verify(
     original: Path | str,
     fixed: Path | str,
@@ -71,6 +73,7 @@ def verify(
     models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None,
     ready: Callable[[], None] = lambda: None,
     special: ResolvedSpecialization | None = None,
+    allowed: Allowed | None = None,
 ) -> Verdict:
     """Compare a fixed model with its original, both given by path; external data lies beside each.
 
@@ -109,9 +112,10 @@ def verify(
             half="" if exact else half_type(known.model),
             precise=not exact,
             special=special,
+            allowed=None if exact else allowed,
         )
         ladder = _Ladder(request, limits, contract, models[1] if models is not None else None, ready)
-        return Verdict(ladder.climb(wanted, require), tuple(require))
+        return Verdict(ladder.climb(wanted, require), tuple(require), allowed=request.allowed)
 
 
 def _wanted(rungs: Sequence[str] | None, require: Sequence[str]) -> set[str]:

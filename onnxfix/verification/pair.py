@@ -77,6 +77,7 @@ class Pair:
             exact=request.exact and not gpu,
             noise=request.noise,
             coarse=request.coarse,
+            allowed=request.allowed,
             skip=tuple(seen.excluded),
             repeats=not gpu,
             keep=bool(request.half) or request.precise,

@@ -23,6 +23,7 @@ from onnxfix.sandbox import Outcome, note, one_line
 from onnxfix.verification.compare import twin, twin_double
 from onnxfix.verification.compare.compare import Metrics, Twin, compare
 from onnxfix.verification.compare.noise import MOVES, Precise, shaken
+from onnxfix.verification.compare.tolerance import Allowed
 
 _WIDEST = 4000  # characters of an error of which a line is made
 
@@ -181,6 +182,7 @@ def run(
     noise: Mapping[str, float],
     skip: tuple[str, ...],
     coarse: str = "",
+    allowed: Allowed | None = None,
     repeats: bool = True,
     keep: bool = False,
     without: tuple[str, ...] = (),
@@ -216,7 +218,7 @@ def run(
         return _failed("fixed", error, seconds)
     note("compare")
     _STATE.last, _STATE.without = (feed, expected, found) if keep else None, without
-    metrics = _compare(original.outputs, expected, found, unstable, exact, noise, coarse)
+    metrics = _compare(original.outputs, expected, found, unstable, exact, noise, coarse, allowed)
     named = [(metric.output, metric) for metric in metrics]
     unstable |= {
         name for name, metric in named if name in drawn and _differs(metric) and metric.kind != "dtype"
@@ -233,6 +235,7 @@ def by_twin(
     noise: Mapping[str, float],
     skip: tuple[str, ...],
     coarse: str = "",
+    allowed: Allowed | None = None,
 ) -> Ran:
     """Judge the last run again, with the original in higher precision beside it. ``half`` is the model's half-precision
     type, ``folder`` a place for the twin; outputs in ``drawn`` and ``skip`` are left out."""
@@ -249,7 +252,9 @@ def by_twin(
     origins = _STATE.twins.origins  # an overflow excuses what is computed from it, and nothing else
     judges = {n: Twin(value, half, not origins[n].isdisjoint(lost)) for n, value in values.items()}
     unstable = {*skip, *drawn}
-    metrics = _compare(_STATE.original.outputs, expected, found, unstable, False, noise, coarse, judges)
+    metrics = _compare(
+        _STATE.original.outputs, expected, found, unstable, False, noise, coarse, allowed, judges
+    )
     return Ran(metrics=metrics, beyond=lost[0] if lost else "", precision=_STATE.twins.precision)
 
 
@@ -261,6 +266,7 @@ def by_noise(
     noise: Mapping[str, float],
     skip: tuple[str, ...],
     coarse: str = "",
+    allowed: Allowed | None = None,
 ) -> Ran:
     """Judge the last run again, with what both models compute in float64 beside it, and what the original does once its
     inputs move. ``fixed`` is the fixed model's path, ``folder`` a place for both models in float64; outputs in
@@ -282,7 +288,9 @@ def by_noise(
     moved = dict(zip(original.outputs, zip(*runs, strict=True), strict=True)) if runs else {}
     judges = {n: Precise(exact[n], other.get(n), moved.get(n, ())) for n in original.outputs if n in exact}
     unstable = {*skip, *drawn}
-    metrics = _compare(original.outputs, expected, found, unstable, False, noise, coarse, precise=judges)
+    metrics = _compare(
+        original.outputs, expected, found, unstable, False, noise, coarse, allowed, precise=judges
+    )
     return Ran(metrics=metrics)
 
 
@@ -303,6 +311,7 @@ def _compare(
     exact: bool,
     noise: Mapping[str, float],
     coarse: str,
+    allowed: Allowed | None,
     twins: Mapping[str, Twin] | None = None,
     precise: Mapping[str, Precise] | None = None,
 ) -> tuple[Metrics, ...]:
@@ -316,6 +325,11 @@ def _compare(
             )
         else:
             judge, other = (twins or {}).get(name), (precise or {}).get(name)
-            how: dict[str, Any] = {"exact": exact, "noise": noise.get(name, 0.0), "coarse": coarse}
+            how: dict[str, Any] = {
+                "exact": exact,
+                "noise": noise.get(name, 0.0),
+                "coarse": coarse,
+                "allowed": allowed,
+            }
             metrics.extend(compare(name, value, found[name], **how, twin=judge, precise=other))
     return tuple(metrics)

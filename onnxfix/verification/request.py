@@ -10,6 +10,7 @@ from typing import Any
 from onnxfix.sandbox import Worker
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.compare.compare import Metrics
+from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.feeds.signature import Assignment, Signature
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 
@@ -32,7 +33,8 @@ class Request:
     user's own feeds. ``step`` and ``total`` are in seconds. ``trt`` are the options for TensorRT. ``inherit``: the
     fixes are not to blame where the original fails as well. ``shown`` names the rung that has compared the two models
     already and passed; "" where there is none, or where this rung must pass itself. ``special`` is how the fixed model
-    is specialized: ``known`` has its values pinned and ``shapes`` has its sizes."""
+    is specialized: ``known`` has its values pinned and ``shapes`` has its sizes. ``allowed`` is the user's tolerance,
+    which no ``exact`` request has."""
 
     original: Path
     fixed: Path
@@ -53,6 +55,7 @@ class Request:
     shown: str = ""
     forgiven: bool = False
     special: ResolvedSpecialization | None = None
+    allowed: Allowed | None = None
 
     @property
     def without(self) -> tuple[str, ...]:

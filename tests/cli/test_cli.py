@@ -61,7 +61,7 @@ def test_apply_writes_beside_and_leaves_the_input(tmp_path: Path) -> None:
     assert code == 0
     assert path.read_bytes() == before
     assert "ort-cpu" in out
-    assert f"written: {tmp_path / 'm.fixed.onnx'}" in out
+    assert f"  written   {tmp_path / 'm.fixed.onnx'}  " in out
     fixed = onnx.load(tmp_path / "m.fixed.onnx")
     assert [n.op_type for n in fixed.graph.node].count("Cast") < 3
     onnx.checker.check_model(fixed)
@@ -335,12 +335,13 @@ def test_very_long_names_are_cut(tmp_path: Path) -> None:
 
 def test_quiet_verify_says_the_outcome(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.onnx", CLEAN), write(tmp_path / "b.onnx", CLEAN.replace("Neg", "Abs"))
-    assert run("verify", a, "-q")[1] == f"{a}  verified\n"
-    assert run("verify", a, b, "-q")[1] == f"{a} against {b}  failed\n"
+    assert re.fullmatch(rf"{re.escape(str(a))}  VERIFIED  \([\d.]+ s\)\n", run("verify", a, "-q")[1])
+    told = run("verify", a, b, "-q")[1]
+    assert re.fullmatch(rf"{re.escape(f'{a} against {b}')}  FAILED: reference, ort-cpu\b.*\n", told)
     code, out, _ = run("verify", a, "-q", "--require", "ort-cuda")
     assert code == 3
     assert re.fullmatch(
-        f"{re.escape(str(a))}  not verified: ort-cuda was required and could not be run: .+\n", out
+        f"{re.escape(str(a))}  NOT VERIFIED: ort-cuda was required and could not be run: .+\n", out
     )
 
 
@@ -354,9 +355,10 @@ def test_a_required_rung_without_its_package_says_how_to_get_it(
     )  # as on a machine without either package
     code, out, _ = run("apply", model, "-q", *wanted)
     assert code == 3
-    assert out.splitlines()[-1] == (
-        "  nothing was written: trt-build was required and could not be run: tensorrt is not installed: "
-        'pip install "onnxfix[tensorrt]"'
+    (told,) = out.splitlines()
+    assert (
+        "NOT VERIFIED: trt-build was required and could not be run: tensorrt is not installed: "
+        'pip install "onnxfix[tensorrt]"; nothing was written  (' in told
     )
     assert not (tmp_path / "a.fixed.onnx").exists()
     code, out, _ = run("verify", model, "-q", "--require", "trt-build")

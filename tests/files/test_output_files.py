@@ -187,7 +187,7 @@ def test_links_are_written_through(tmp_path: Path, there: bool) -> None:
 
 @pytest.mark.parametrize("option", ["-o", "--report", "--save-engine", "--timing-cache"])
 def test_a_link_in_a_circle_is_refused(tmp_path: Path, option: str) -> None:
-    path, loop = write(tmp_path / "m.onnx", FIXABLE), tmp_path / "loop"
+    path, loop = write(tmp_path / "m.onnx", FIXABLE), tmp_path / "loop.json"
     loop.symlink_to(loop)
     code, _, err = run("apply", path, option, loop)
     assert (code, len(err.splitlines())) == (2, 1), err
@@ -330,12 +330,13 @@ def test_external_data_that_moves_with_the_model_is_not_replaced(
     moved.parent.mkdir(parents=True)
     if there:
         moved.write_bytes((tmp_path / "a/weights/w.bin").read_bytes())
-    code, _, err = run("apply", path, "--output-dir", tmp_path / "b", "--no-verify" if option == "--report" else "-v",
-                       option, moved)  # fmt: skip
+    report = option == "--report"
+    code, _, err = run("apply", path, "--output-dir", tmp_path / "b", "--no-verify" if report else "-v",
+                       option, f"json:{moved}" if report else moved)  # fmt: skip
     assert (code, len(err.splitlines())) == (2, 1), err
     assert option in err
     assert "is also external data" in err or "since the run began" in err
-    if there or option == "--report":
+    if there or report:
         assert moved.read_bytes() == (tmp_path / "a/weights/w.bin").read_bytes()
 
 

@@ -611,9 +611,9 @@ def test_the_summary_tells_what_was_left_out(folder: Path) -> None:
     assert "skipped" not in first.stdout
     assert second.stdout.splitlines()[-1].endswith("3 unchanged and skipped")
     assert second.stdout.count("unchanged, skipped:") == 3
-    assert "fixed CST" in first.stdout
-    assert "fixed CST" not in second.stdout  # told in full already
-    assert "fixed CST" in run(None, *call, "--verbose").stdout
+    assert "  fixed     CST" in first.stdout
+    assert "  fixed     CST" not in second.stdout  # told in full already
+    assert "  fixed     CST" in run(None, *call, "--verbose").stdout
     document = json.loads(run(None, *call, "--format", "json").stdout)
     assert [report["reused"] for report in document["reports"]] == [True] * 3
     assert without_times(document)["errors"] == []

@@ -30,7 +30,7 @@ def fixed(code: str, severity: str) -> AppliedFix:
 
 
 def ran(name: str, *statuses: Any, status: Any = "passed") -> RungResult:
-    feeds = [FeedResult(f"feed {n}", Feed({"N": n}, "normal", 0), one) for n, one in enumerate(statuses)]
+    feeds = [FeedResult(f"feed {n}", Feed({"N": n}, "normal", 0), one) for n, one in enumerate(statuses, 1)]
     return RungResult(name, status, feeds=tuple(feeds))
 
 

@@ -665,8 +665,8 @@ def lines(found: Latency) -> list[str]:
 
 def test_the_lines() -> None:
     assert lines(BOTH) == [
-        "  latency     original 1.377 ms, fixed 1.297 ms (0.94x, CUDA graphs, 500 runs each; noise 1 %)",
-        "              loaded in 0.10 → 0.09 s; first run 0.41 → 0.38 s more; built in 3.10 → 3.00 s; "
+        "  latency   original 1.377 ms, fixed 1.297 ms (0.94x, CUDA graphs, 500 runs each; noise 1 %)",
+        "            loaded in 0.10 → 0.09 s; first run 0.41 → 0.38 s more; built in 3.10 → 3.00 s; "
         "engine 12.30 → 12.30 MiB",
     ]
 
@@ -676,30 +676,31 @@ def test_slower_is_said() -> None:
     slow = replace(slow, launch="stream", fallback="the engine cannot be captured")
     told = lines(slow)
     assert told[0].endswith("fixed 1.500 ms (1.09x, slower, stream launches, 500 runs each; noise 2.3 %)")
-    assert told[1] == "              no CUDA graphs: the engine cannot be captured"
+    assert told[1] == "            no CUDA graphs: the engine cannot be captured"
     assert "slower" not in "".join(lines(BOTH))
 
 
 def test_one_engine_is_told_alone() -> None:
     told = lines(replace(compared(None, replace(SIDE, median_ms=0.0123, runs=1)), launch="cuda-graph"))
-    assert told[0] == "  latency     0.0123 ms (CUDA graphs, 1 run; noise 1 %)"
+    assert told[0] == "  latency   0.0123 ms (CUDA graphs, 1 run; noise 1 %)"
     assert told[1].startswith(
-        "              loaded in 0.10 s; first run 0.41 s more; built in 3.10 s; engine 12"
+        "            loaded in 0.10 s; first run 0.41 s more; built in 3.10 s; engine 12"
     )
 
 
 def test_no_latency_is_told_with_its_reason() -> None:
     assert lines(Latency(reason="no engine was executed: no NVIDIA GPU found")) == [
-        "  latency     not measured: no engine was executed: no NVIDIA GPU found"
+        "  latency   not measured: no engine was executed: no NVIDIA GPU found"
     ]
 
 
 def test_a_report_has_it_under_the_rung_and_in_json() -> None:
     result = RungResult("trt-gpu", "passed", "it agrees", latency=BOTH)
     report = Report(path="m.onnx", command="verify", target="", verdict=Verdict((result,)))
-    shown = [one.plain for one in render_report(report)]
+    shown = [one.plain for one in render_report(report, verbose=True)]
     place = next(number for number, one in enumerate(shown) if one.startswith("  trt-gpu"))
     assert shown[place + 1 : place + 3] == lines(BOTH)
+    assert lines(BOTH)[0] in [one.plain for one in render_report(report)]
     data = json.loads(json.dumps(report.to_json()))["verdict"]["rungs"][0]["latency"]
     assert (data["comparison"], data["launch"], data["shapes"]) == ("faster", "cuda-graph", [["x", [1, 128]]])
     assert data["original"]["median_ms"] == 1.377
@@ -727,7 +728,7 @@ def test_without_a_gpu_one_line_says_why(nothing: None, tmp_path: Path, command:
     code, out, _ = run(*given)
     assert code == 0
     assert out.count("latency") == 1
-    assert f"\n  latency     not measured: no engine was executed: {NO_TENSORRT}\n" in out
+    assert f"\n  latency   not measured: no engine was executed: {NO_TENSORRT}\n" in out
     code, out, _ = run(*given, "--format", "json")
     rungs = {one["name"]: one for one in json.loads(out)["reports"][0]["verdict"]["rungs"]}
     assert rungs["trt-gpu"]["latency"]["reason"] == f"no engine was executed: {NO_TENSORRT}"
@@ -739,7 +740,7 @@ def test_without_a_gpu_one_line_says_why(nothing: None, tmp_path: Path, command:
 def test_without_the_rung_one_note_says_so(nothing: None, tmp_path: Path, command: str) -> None:
     save(tmp_path / "m.onnx", RELU_CAST)
     given = [command, tmp_path / "m.onnx", "--rungs", "ort-cpu"]
-    note = "note: no latency was measured: the rung trt-gpu did not run"
+    note = "note      no latency was measured: the rung trt-gpu did not run"
     assert note in run(*given, "--benchmark")[1]
     assert "latency" not in run(*given)[1]
 

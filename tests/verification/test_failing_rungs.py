@@ -291,7 +291,7 @@ def test_no_fix_is_withdrawn_for_it_and_the_model_is_written(tmp_path: Path) -> 
         assert "broke" in text
         assert "ZeroDivisionError: made up" in text
         assert "please report it" in text
-    assert "1 with a broken rung" in "\n".join(map(str, render_summary([report], [])))
+    assert "1 with a broken check" in "\n".join(map(str, render_summary([report], [])))
     assert recall(Report, plain(report) | {"pending": None}).verdict == report.verdict
 
 
@@ -318,7 +318,7 @@ def test_nothing_but_a_broken_rung_proves_nothing() -> None:
     report = Report("m.onnx", "apply", "trt11", verdict=Verdict(rungs))
     assert report.exit_code == 3
     text = "\n".join(map(str, render_report(report)))
-    assert "no rung could run the model, and ort-cpu broke" in text
+    assert "no check could run the model, and ort-cpu broke" in text
 
 
 @REAL

@@ -97,7 +97,11 @@ def diagnosis_lines(
 
 
 def _lines(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
-    yield line((found.path, "bold"), f" against {found.other or found.against}  ", _outcome(found))
+    yield line(
+        (found.path, "bold"),
+        f" against {found.other or found.against}  ",
+        (outcome(found), _STYLES.get(found.status, "yellow")),
+    )
     yield from _answer(found, verbose, width)
     if found.outputs:
         yield from _outputs(found.outputs, verbose, width)
@@ -118,10 +122,10 @@ def _lines(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
         yield from _labeled("keep", _kept(found.keep_fp32, verbose), width)
     for note in found.notes:
         yield from _labeled("note", note, width)
-    yield line(f"  {_effort(found)}", style="dim")
+    yield line(f"  {effort_of(found)}", style="dim")
 
 
-def _outcome(found: Diagnosis) -> tuple[str, str]:
+def outcome(found: Diagnosis) -> str:
     """The status in a few words."""
     texts = {
         "agree": "agrees: every output is bit-identical",
@@ -133,14 +137,13 @@ def _outcome(found: Diagnosis) -> tuple[str, str]:
     if found.status == "differ" and found.culprits:
         first, more = found.culprits[0], len(found.culprits) - 1
         text = f"differs: {node_name(first.error)} ({first.cause}){f' and {more} more' if more else ''}"
-    interrupted = "" if found.complete else " (interrupted; this was found until then)"
-    return f"{text}{interrupted}", _STYLES.get(found.status, "yellow")
+    return text if found.complete else f"{text} (interrupted; this was found until then)"
 
 
 def _answer(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
     """Which node, why, and what to do."""
     for one in found.culprits if verbose else found.culprits[:3]:
-        place = f"{_where(one.error)}: {_own(one.error)}"
+        place = f"{where_of(one.error)}: {own_of(one.error)}"
         yield from _labeled("node", place, width, "bold red")
         yield from _labeled("why", one.reason, width)
         if one.advice:
@@ -157,7 +160,8 @@ def _unbroken(match: re.Match[str]) -> str:
     return match[0].replace(" ", "\xa0")
 
 
-def _own(one: NodeError) -> str:
+def own_of(one: NodeError) -> str:
+    """A node's own error in words."""
     if math.isfinite(one.own_error) or not one.nonfinite:
         return f"own error {_of_scale(one.own_error)}"
     return f"{count(one.nonfinite)} element{'s are' if one.nonfinite > 1 else ' is'} finite on one side only"
@@ -172,7 +176,7 @@ def _of_scale(value: float | None) -> str:
     return "beyond measure" if value == math.inf else f"{share(value)} of its scale"
 
 
-def _where(one: NodeError) -> str:
+def where_of(one: NodeError) -> str:
     """The node with its output, unless that has the node's name, or continues it as PyTorch's exporter does."""
     output = one.place.output
     return _name(one, f", output {output}" if output and not output.startswith(node_name(one)) else "")
@@ -212,11 +216,12 @@ def _output(one: OutputComparison, width: int) -> Iterator[Line]:
         return
     differing = f"{count(one.differing)} of {count(one.elements)} elements differ"
     yield line("  ", (one.name, "bold"), f"  {one.dtype}{shape}  {differing}")
-    for text in _figures(one):
+    for text in figures_of(one):
         yield from _wrapped(text, 4, width)
 
 
-def _figures(one: OutputComparison) -> Iterator[str]:
+def figures_of(one: OutputComparison) -> Iterator[str]:
+    """What was measured of an output that differs, line by line."""
     if one.differs:
         yield one.differs
     if one.errors is not None:
@@ -270,17 +275,17 @@ def _nodes(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
     for one in nodes if verbose else nodes[:MOST]:
         figures = (one.own_error, one.noise, one.input_error, one.output_error, one.amplification, one.effect)
         yield line(f"  {''.join(f'{share(value):>10}' for value in figures)}  ", (_name(one), "bold"))
-        yield from _wrapped(_facts(one if not same else replace(one, nodes=())), 8, width, "dim")
+        yield from _wrapped(facts_of(one if not same else replace(one, nodes=())), 8, width, "dim")
     if len(nodes) > MOST and not verbose:
         yield _more(len(nodes) - MOST, "nodes")
 
 
 def _beginning(one: NodeError) -> str:
     before = f", {share(one.input_error)} at its inputs" if one.input_error is not None else ""
-    return f"{_where(one)}: error {_of_scale(one.output_error)}{before}"
+    return f"{where_of(one)}: error {_of_scale(one.output_error)}{before}"
 
 
-def _facts(one: NodeError) -> str:
+def facts_of(one: NodeError) -> str:
     """Type, shape, range of the true values, and what computes it on the other side."""
     facts = [f"{one.dtype} [{', '.join(map(str, one.shape))}]"] if one.dtype else []
     facts.append(f"{number(one.low)} to {number(one.high)}")
@@ -303,7 +308,8 @@ def _kept(names: Sequence[str], verbose: bool) -> str:
     return f"in float32: {', '.join(shown)}{more} (--keep-fp32 FILE writes them)"
 
 
-def _effort(found: Diagnosis) -> str:
+def effort_of(found: Diagnosis) -> str:
+    """How much was compared, and how long that took."""
     parts = [f"{found.compared} of {found.nodes} nodes compared"] if found.nodes else []
     parts += [f"{found.samples} sample{'s' * (found.samples != 1)}"] if found.samples else []
     parts += [f"{found.runs:.1f} runs of the model"] if found.runs else []

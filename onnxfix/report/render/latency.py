@@ -17,16 +17,16 @@ _MIB = 1 << 20
 def latency_lines(found: Latency) -> Iterator[Line]:
     """The medians, then the times of loading and building; or why nothing was measured."""
     if found.fixed is None:
-        yield line(f"  {'latency':<12}", ("not measured", "dim"), f": {found.reason}")
+        yield line(f"  {'latency':<10}", ("not measured", "dim"), f": {found.reason}")
         return
     sides = [("original ", found.original), ("fixed ", found.fixed)]
     there = [(name if found.original is not None else "", one) for name, one in sides if one is not None]
     medians = ", ".join(f"{name}{_ms(one.median_ms)}" for name, one in there)
     style = "yellow" if found.comparison == "slower" else ""
-    yield line(f"  {'latency':<12}", f"{medians} ({_ratio(found)}", (_slower(found), style), _how(found))
+    yield line(f"  {'latency':<10}", f"{medians} ({_ratio(found)}", (_slower(found), style), _how(found))
     if found.fallback:
-        yield line(f"  {'':<12}no CUDA graphs: {found.fallback}")
-    yield line(f"  {'':<12}{'; '.join(_costs([one for _, one in there]))}")
+        yield line(f"  {'':<10}no CUDA graphs: {found.fallback}")
+    yield line(f"  {'':<10}{'; '.join(_costs([one for _, one in there]))}")
 
 
 def _ratio(found: Latency) -> str:

@@ -113,7 +113,7 @@ def layers_lines(report: LayerReport, *, quiet: bool = False, verbose: bool = Fa
     """The outcome; unless ``quiet``, the engines that were compared and the table of nodes; where ``verbose``, the
     engine's layers too."""
     build = report.table.build
-    yield line(printable(f"{report.path}: {_outcome(report)}"), style="bold")
+    yield line(printable(f"{report.path}: {outcome(report)}"), style="bold")
     for text in _files(report):
         yield line(printable(f"  {text}"))
     if quiet:
@@ -132,7 +132,8 @@ def layers_lines(report: LayerReport, *, quiet: bool = False, verbose: bool = Fa
         yield from _layers(report)
 
 
-def _outcome(report: LayerReport) -> str:
+def outcome(report: LayerReport) -> str:
+    """What TensorRT made of the model, in one sentence."""
     build = report.table.build
     if build.accepted:
         target = f"for compute capability {build.compute_capability}"
@@ -184,28 +185,31 @@ def _figures(one: BuiltEngine, found: Builds) -> Iterator[str]:
 
 def _table(report: LayerReport) -> Iterator[Line]:
     """A row for each node, in stored order."""
-    numbers = {layer.name: number for number, layer in enumerate(report.table.layers)}
-    kinds = {layer.name: layer.kind for layer in report.table.layers}
-    rows = [("node", "operator", "precision", "layers", "fused with", "reformats", "tactics")]
-    for row in report.table.nodes:
-        place = row.place
-        made = [f"#{numbers[name]} {kinds[name]}" for name in row.layers]
-        rows.append(
-            (
-                _short(" / ".join((*place.graph, place.node or place.output))),
-                place.op_type,
-                _precision(row),
-                _listed(made) or row.fate,
-                _listed([one.node or one.output for one in row.fused_with]),
-                " ".join(f"#{numbers[name]}" for name in row.reformats),
-                " ".join(row.tactics),
-            )
-        )
-    widths = [max(len(printable(row[column])) for row in rows) for column in range(len(rows[0]) - 1)]
-    for number, cells in enumerate(rows):
+    found = list(rows(report))
+    widths = [max(len(printable(row[column])) for row in found) for column in range(len(found[0]) - 1)]
+    for number, cells in enumerate(found):
         padded = [printable(cell).ljust(width) for cell, width in zip(cells, widths, strict=False)]
         text = "  ".join([*padded, printable(cells[-1])]).rstrip()
         yield line(f"  {text}", style="" if number else "bold")
+
+
+def rows(report: LayerReport) -> Iterator[tuple[str, ...]]:
+    """The cells of the table: its head, then a row for each node, in stored order."""
+    numbers = {layer.name: number for number, layer in enumerate(report.table.layers)}
+    kinds = {layer.name: layer.kind for layer in report.table.layers}
+    yield "node", "operator", "precision", "layers", "fused with", "reformats", "tactics"
+    for row in report.table.nodes:
+        place = row.place
+        made = [f"#{numbers[name]} {kinds[name]}" for name in row.layers]
+        yield (
+            _short(" / ".join((*place.graph, place.node or place.output))),
+            place.op_type,
+            _precision(row),
+            _listed(made) or row.fate,
+            _listed([one.node or one.output for one in row.fused_with]),
+            " ".join(f"#{numbers[name]}" for name in row.reformats),
+            " ".join(row.tactics),
+        )
 
 
 def _precision(row: NodeLayers) -> str:

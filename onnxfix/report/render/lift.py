@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from onnxfix.report.render.lines import Line, line, print_lines
+from onnxfix.report.render.proof import PLEASE_REPORT
 from onnxfix.report.render.stream import printable
-from onnxfix.report.render.text import PLEASE_REPORT
 from onnxfix.trt.lift.records import Lifted, NetTensor
 from onnxfix.trt.package import product
 

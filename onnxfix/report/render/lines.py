@@ -6,7 +6,10 @@ Names of nodes may look like rich's markup, so rich gets every line as ``Text``,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+import shutil
+import unicodedata
+from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
 from onnxfix.report.render.stream import output
@@ -15,20 +18,93 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-class Line(NamedTuple):
-    """One line: pieces of text, each with a style as rich names it (``bold red``), or none."""
+GLUE = "\x1f"
+"""A space at which no line is broken. ``stream.printable`` lets no such character through from a model."""
+NARROWEST = 40
+"""Columns below which lines are not wrapped further."""
+_WORDS = re.compile(r" +|[^ ]+")
 
-    parts: tuple[tuple[str, str], ...]
+
+class Line(NamedTuple):
+    """One line: pieces of text, each with a style as rich names it (``bold red``), or none.
+
+    On a terminal it is wrapped between words; what follows is indented by ``hang`` columns (None: it is not wrapped).
+    """
+
+    pieces: tuple[tuple[str, str], ...]
+    hang: int | None = None
+
+    @property
+    def parts(self) -> tuple[tuple[str, str], ...]:
+        """The pieces as they are shown."""
+        return tuple((text.replace(GLUE, " "), style) for text, style in self.pieces)
 
     @property
     def plain(self) -> str:
         """The text without styles."""
         return "".join(text for text, _ in self.parts)
 
+    def __str__(self) -> str:
+        return self.plain
 
-def line(*parts: str | tuple[str, str], style: str = "") -> Line:
+
+def line(*parts: str | tuple[str, str], style: str = "", hang: int | None = None) -> Line:
     """A line of texts and of ``(text, style)``; ``style`` applies to texts without their own."""
-    return Line(tuple((part, style) if isinstance(part, str) else part for part in parts))
+    return Line(tuple((part, style) if isinstance(part, str) else part for part in parts), hang)
+
+
+def wrapped(one: Line, width: int | None) -> Iterator[Line]:
+    """A line as lines of at most ``width`` columns (None: as it is), broken between words only: a name that is longer
+    has a line of its own, which sticks out."""
+    if one.hang is None or width is None or _columns(one.plain) <= width:
+        yield one
+        return
+    width = max(width, NARROWEST)
+    row: list[tuple[str, str]] = []
+    used, begun, gap = 0, False, ""
+    for word in _words(one.pieces):
+        text = "".join(piece for piece, _ in word)
+        if not text.strip(" "):
+            if not begun:  # the line's own indent
+                row, used = [*row, *word], used + len(text)
+            gap = text
+            continue
+        size = _columns(text)
+        space = gap if begun else ""
+        if begun and used + len(space) + size > width:
+            yield Line(tuple(row))
+            row, used, space = [(" " * one.hang, "")], one.hang, ""
+        row += [(space, ""), *word] if space else word
+        used, begun, gap = used + len(space) + size, True, ""
+    yield Line(tuple(row))
+
+
+def _words(pieces: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """The words of a line and the spaces between them; a word may have several styles."""
+    word: list[tuple[str, str]] = []
+    for text, style in pieces:
+        for token in _WORDS.findall(text):
+            if word and " " in (token[0], word[-1][0][0]):
+                yield word
+                word = []
+            word.append((token, style))
+    if word:
+        yield word
+
+
+def _columns(text: str) -> int:
+    """How many columns of a terminal a text takes: East Asian characters take two."""
+    if text.isascii():
+        return len(text)
+    return sum(1 + (unicodedata.east_asian_width(letter) in "WF") for letter in text)
+
+
+def columns() -> int | None:
+    """The columns of the terminal, or those that ``COLUMNS`` names; None where standard output is neither: the lines of
+    a pipe or a file are not wrapped, so that they can be searched."""
+    if output().isatty() or os.environ.get("COLUMNS", "").isdigit():
+        return shutil.get_terminal_size((80, 24)).columns
+    return None
 
 
 def styled() -> bool:
@@ -45,13 +121,15 @@ def console() -> Console:
 
 def print_lines(lines: Iterable[Line]) -> None:
     """Print lines to standard output one by one, as they arrive."""
+    width = columns()
+    rows = (row for each in lines for row in wrapped(each, width))
     if not styled():
         stream = output()
-        for each in lines:
-            stream.write(f"{each.plain}\n")
+        for row in rows:
+            stream.write(f"{row.plain}\n")
         return
     from rich.text import Text  # lazy: start-up
 
     target = console()
-    for each in lines:
-        target.print(Text.assemble(*each.parts))
+    for row in rows:
+        target.print(Text.assemble(*row.parts))

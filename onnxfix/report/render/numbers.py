@@ -45,6 +45,23 @@ def count(value: int) -> str:
     return f"{value:,}"
 
 
+def counted(value: int, noun: str) -> str:
+    """``1 node``, ``1,204 nodes``."""
+    return f"{value:,} {noun}{'' if value == 1 else 's'}"
+
+
+def size(value: int) -> str:
+    """Bytes, in the decimal units of disks: ``812 bytes``, ``226 kB``, ``1.43 GB``."""
+    if value < 1000:
+        return counted(value, "byte")
+    number, unit = float(value), ""
+    for unit in ("kB", "MB", "GB", "TB"):
+        number /= 1000
+        if number < 999.5 or unit == "TB":
+            break
+    return f"{number:.3g} {unit}"
+
+
 def places(names: Sequence[str]) -> str:
     """The first names, and how many more there are."""
     more = f" and {len(names) - FEW} more" if len(names) > FEW else ""

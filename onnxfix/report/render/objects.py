@@ -39,6 +39,10 @@ def page(result: Shown) -> str:
         from onnxfix.report.render.html import render_html  # lazy: start-up
 
         return render_html([result])  # type: ignore[list-item]
+    if _kind(result) == "Diagnosis":
+        from onnxfix.report.render.html.diagnosis import render_diagnosis_html  # lazy: start-up
+
+        return render_diagnosis_html(result)  # type: ignore[arg-type]
     from onnxfix.report.render.cell import plain_page  # lazy: start-up
 
     return plain_page(f"onnxfix: {_kind(result)}", _forms(result).lines(result))

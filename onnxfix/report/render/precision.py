@@ -88,7 +88,7 @@ def show_precision(found: Lowering, *, quiet: bool = False, verbose: bool = Fals
 def precision_lines(found: Lowering, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
     """The outcome, errors by output, checks, and the nodes in float32 with the reason."""
     yield line(
-        printable(f"{found.path}: {_outcome(found)}"), style="bold" if not found.exit_code else "bold red"
+        printable(f"{found.path}: {outcome(found)}"), style="bold" if not found.exit_code else "bold red"
     )
     if quiet:
         return
@@ -133,7 +133,8 @@ def _figures(kept: Kept) -> str:
     return f" ({kept.place.op_type}){own}{effect}{seen}"
 
 
-def _outcome(found: Lowering) -> str:
+def outcome(found: Lowering) -> str:
+    """The outcome in one sentence."""
     name = _NAMES[found.to]
     if found.status == "written":
         return f"{name} within the budget → {found.output}: {found.reason}"

@@ -50,7 +50,7 @@ def reduction_lines(found: Reduction) -> Iterator[Line]:
     if found.status == "unknown":
         yield line(printable(f"{found.path}: {found.check} could not be run: {found.reason}"), style="yellow")
         return
-    yield line(printable(f"{found.path}: {_size(found)}"), style="bold")
+    yield line(printable(f"{found.path}: {size(found)}"), style="bold")
     if found.failure is not None:
         yield line(printable(f"  fails   {found.failure.text}"), style="red")
     if not found.complete:
@@ -60,7 +60,8 @@ def reduction_lines(found: Reduction) -> Iterator[Line]:
     yield line(printable(f"  folder  {found.folder}: {found.command}"))
 
 
-def _size(found: Reduction) -> str:
+def size(found: Reduction) -> str:
+    """How small the model became, in one phrase."""
     names = ", ".join(found.operators[:_SHOWN]) + ", ..." * (len(found.operators) > _SHOWN)
     plural = "s" * (found.nodes_after != 1)
     what = f"{found.nodes_after} node{plural} of {found.nodes_before} still fail{'s' * (not plural)}"

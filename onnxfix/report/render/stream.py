@@ -16,8 +16,10 @@ from onnxfix.errors import OnnxfixError
 LONGEST = 1000
 """Characters of one name or message that text output shows; JSON holds all of them."""
 
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-_PLAIN = {"→": "->", "…": "..."}
+_CONTROLS = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
+_PLAIN = {"→": "->", "…": "...", "×": "x", "·": "|", "−": "-"}
 
 
 def printable(text: str) -> str:
@@ -25,6 +27,11 @@ def printable(text: str) -> str:
     if len(text) > LONGEST:
         half = LONGEST // 2
         text = f"{text[:half]}… ({len(text) - 2 * half} characters) …{text[-half:]}"
+    return escaped(text)
+
+
+def escaped(text: str) -> str:
+    """``text`` with control and direction characters escaped, and what is no valid Unicode."""
     if text.isascii() and text.isprintable():
         return text
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

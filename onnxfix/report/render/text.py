@@ -1,4 +1,4 @@
-"""Reports as text: findings by rule, applied and withdrawn fixes, rungs, and the files written.
+"""A report as text: the headline, what is wrong, what was proven, written and changed, and what to do next.
 
 Names of nodes may contain escape sequences and line breaks, so all text is made printable first.
 """
@@ -6,79 +6,74 @@ Names of nodes may contain escape sequences and line breaks, so all text is made
 from __future__ import annotations
 
 import operator
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from onnxfix.report.render.accepted import accepted_lines, accepted_words
 from onnxfix.report.render.builds import build_lines
+from onnxfix.report.render.changes import change_lines
+from onnxfix.report.render.findings import (
+    finding_lines,
+    fix_lines,
+    labeled,
+    left_lines,
+    note_counts,
+    severity_words,
+)
 from onnxfix.report.render.intake import intake_lines
-from onnxfix.report.render.latency import latency_lines
 from onnxfix.report.render.lines import Line, line
 from onnxfix.report.render.networks import network_lines
-from onnxfix.report.render.pointers import required_option
+from onnxfix.report.render.numbers import size
+from onnxfix.report.render.overall import render_summary
+from onnxfix.report.render.proof import (
+    PLEASE_REPORT,
+    proof_lines,
+    rung_lines,
+    status_words,
+)
 from onnxfix.report.render.stopped import stopped_lines
 from onnxfix.report.render.stream import printable
-from onnxfix.report.report import AppliedFix, Finding, Report, StepDone
+from onnxfix.report.report import Report, StepDone
+from onnxfix.report.summary import SEVERITIES, Summary
 
-if TYPE_CHECKING:
-    from onnxfix.verification.verdict import RungResult
-
-SHOWN = 5
-"""Findings of one rule that are listed without ``--verbose``."""
-
-_STYLE = {
-    "error": "bold red",
-    "warning": "yellow",
-    "info": "cyan",
-    "passed": "green",
-    "failed": "bold red",
-    "broke": "bold red",
-}
-PLEASE_REPORT = "a bug in onnxfix, please report it"
-"""Added to every rung that broke, whatever the reason."""
+__all__ = ["render_report", "render_summary"]
 
 
 def render_report(report: Report, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
-    """The lines of one report. ``quiet`` keeps the summary only; ``verbose`` lists every finding and metric."""
+    """The lines of one report. ``quiet``: one line, and what broke. ``verbose`` lists every finding, fix and check."""
     # There may be tens of thousands of these, and few are shown.
     many = {"findings": report.findings, "applied": report.applied}
     report = replace(_printable(replace(report, findings=(), applied=())), **many)
-    if report.command == "verify":
-        title = report.path if not report.output else f"{report.path} against {report.output}"
-        yield line((title, "bold"), "  ", _outcome(report))
-    else:
-        yield line((report.path, "bold"), f"  {_headline(report)}")
-    if report.won and report.headline:
-        yield line(f"  before: {report.builds[0].reason}")
-    elif report.righted and report.headline:
-        yield line(f"  before: {report.networks[0].grave[0]}")
-    if not quiet:
-        yield from _steps(report.steps)
-        yield from _findings(report.findings, verbose)
-        yield from _applied(report.applied, verbose)
-        for item in report.withdrawn:
-            yield line(
-                ("  withdrawn ", "bold red"),
-                f"{item.code} at {printable(str(item.place))}: {item.fix}: {item.reason}",
-            )
-        if report.build is not None and verbose:
-            yield from (line(f"  {each}") for each in build_lines([report.build]))
-        if report.network is not None and verbose:
-            yield from (line(f"  {each}") for each in network_lines([report.network]))
-        if report.intake is not None:
-            yield from (line(f"  {each}") for each in intake_lines(report.intake, verbose))
-        yield from _rungs(report, verbose)
-    if quiet:  # rungs are not listed, but broken ones are more than a detail
+    summary = report.summary
+    yield _headline(report, summary, quiet)
+    if quiet:
         for rung in report.verdict.broken if report.verdict is not None else ():
-            yield line(("  warning ", "yellow"), f"{rung.name} broke: {rung.reason} ({PLEASE_REPORT})")
-    for problem in report.problems:
-        blame = " (a bug in onnxfix or in the rule)" if problem.source == "onnxfix" else ""
-        yield line(("  problem ", "bold red"), f"{problem}{blame}")
-    for note in report.notes if not quiet else ():
-        yield line(f"  note: {note}")
+            yield labeled("broke", f"{rung.name}: {rung.reason} ({PLEASE_REPORT})", style="bold red")
+        yield from _problems(report)
+        return
+    yield from _before(report)
+    yield from _steps(report.steps)
+    for item in report.withdrawn:
+        text = f"{item.code} at {printable(item.place.short)}: {item.fix}: {item.reason}"
+        yield labeled("withdrawn", text, style="bold red")
+    yield from _problems(report)
+    yield from finding_lines(report.findings, verbose)
+    if report.intake is not None:
+        yield from (line(f"  {each}", hang=4) for each in intake_lines(report.intake, verbose))
+    yield from rung_lines(report) if verbose else proof_lines(report)
     yield from _ending(report)
+    if verbose or report.verdict is None or report.verdict.passed:  # otherwise nothing was changed
+        yield from change_lines(summary, verbose)
+        yield from fix_lines(report.applied, verbose)
+    if verbose:
+        yield from _asked(report)
+    else:
+        yield from note_counts(report.findings)
+    yield from left_lines(report)
+    yield from accepted_lines(report.suppressed, report.vanished, verbose)
+    for note in report.notes:
+        yield labeled("note", note, style="")
 
 
 def _printable(value: Any) -> Any:
@@ -99,72 +94,70 @@ def _printable(value: Any) -> Any:
     return value
 
 
-def _outcome(report: Report) -> tuple[str, str]:
-    """A verdict in a word or two, with its style."""
-    if report.verdict is not None and report.verdict.passed:
-        return ("verified" if report.verdict.compared else "passed; no values were compared"), "green"
-    refuting = _refuting(report)
-    failed = bool(refuting) and _refused_by_tensorrt(refuting) is None
-    return ("failed" if failed else f"not verified: {_unverified(report)}"), "bold red"
+# --------------------------------------------------------------------------------------------------------- headline
 
 
-#: The status of a rung that ran and did not pass.
-_NOT_PASSED = ("failed", "broke")
-_REFUSALS = {"trt-build": "TensorRT does not build it", "trt-network": "TensorRT reads it differently"}
+def _headline(report: Report, summary: Summary, quiet: bool) -> Line:
+    """The model, and the worst first: what failed, what TensorRT says, then counts."""
+    told: list[str | tuple[str, str]] = []
+    status, style = status_words(report)
+    if status and (quiet or report.command == "verify" or summary.proof not in ("verified", "unchanged")):
+        told.append((status, style))
+    if report.headline:
+        told.append(report.headline)
+    if report.command != "verify":
+        told.append((_counts(report, summary, quiet), _style(summary)))
+    parts = [part for one in told for part in ("; ", one)][1:]
+    if report.reused:
+        parts.insert(0, "unchanged, skipped: ")
+    path = report.path
+    if report.command == "verify" and report.output:
+        path = f"{report.path} against {report.output}"
+    target = f"target {report.target}, " if report.target else ""
+    written = f" → {report.output}" if quiet and report.command == "apply" and report.output else ""
+    took = f"  ({target}{report.seconds:.1f} s){written}"
+    return line((path, "bold"), "  ", *parts, (took, "dim"), hang=2)
 
 
-def _refuting(report: Report) -> list[str]:
-    """The rungs that found a difference."""
-    return [rung.name for rung in report.verdict.rungs if rung.refutes] if report.verdict is not None else []
+def _counts(report: Report, summary: Summary, quiet: bool) -> str:
+    found, accepted = severity_words(summary.severities), accepted_words(report.suppressed)
+    if report.command != "apply":
+        return ", ".join(filter(None, (found or "no findings", accepted)))
+    dropped = sum(step.status == "dropped" for step in report.steps)
+    *some, last = found.split(", ")
+    found = " and ".join(filter(None, (", ".join(some), last)))
+    passed = report.verdict is None or report.verdict.passed
+    parts = [
+        f"{len(report.applied):,} fixed" if passed else "nothing was written",
+        f"{len(report.withdrawn)} withdrawn" if report.withdrawn else "",
+        f"{dropped} dropped" if dropped else "",
+        f"{found or '0'} left" if passed else "",
+        accepted,
+    ]
+    if quiet and passed and summary.compute is not None and summary.compute.changed:
+        parts.append(f"{summary.compute.before:,} → {summary.compute.after:,} compute nodes")
+    return ", ".join(filter(None, parts))
 
 
-def _refused_by_tensorrt(refuting: list[str]) -> str | None:
-    """What TensorRT alone objects to, if no other rung found a difference."""
-    return _REFUSALS.get(refuting[0]) if len(refuting) == 1 else None
+def _style(summary: Summary) -> str:
+    """The color of the worst that is left."""
+    worst = next((name for name in SEVERITIES if summary.severities[name]), "")
+    return {"error": "red", "warning": "yellow"}.get(worst, "")
 
 
-def _unverified(report: Report) -> str:
-    """Why a verdict is not "passed": a rung found a difference, a required rung did not run, or none ran."""
-    refuting = _refuting(report)
-    if refuting:
-        return _refused_by_tensorrt(refuting) or "the result did not verify"
-    rungs = report.verdict.rungs if report.verdict is not None else ()
-    results = {rung.name: rung for rung in rungs}
-    for name in report.verdict.required if report.verdict is not None else ():
-        rung = results.get(name)
-        if rung is None or rung.status != "passed":
-            if rung is not None and rung.status in _NOT_PASSED:
-                return f"{name} was required and {rung.status}"
-            return f"{name} was required and could not be run{f': {rung.reason}' if rung is not None else ''}"
-    broken = report.verdict.broken if report.verdict is not None else ()
-    if broken:
-        return f"no rung could run the model, and {', '.join(rung.name for rung in broken)} broke"
-    return "no rung could run the model"
+def _before(report: Report) -> Iterator[Line]:
+    """What TensorRT objected to, where the fixes have mended that."""
+    if report.headline and report.won:
+        issue = report.builds[0].errors[0]
+        where = f"{issue.at.short}: " if issue.at is not None else ""
+        yield labeled("before", f"{where}{issue.words}", style="")
+    elif report.headline and report.righted:
+        misread = report.networks[0].grave[0]
+        where = f"{misread.place.short}: " if misread.place.known else ""
+        yield labeled("before", f"{where}{misread.words}", style="")
 
 
-def _headline(report: Report) -> str:
-    counts = Counter(item.severity for item in report.findings)
-    kinds = ", ".join(f"{counts[name]} {name}" for name in ("error", "warning", "info") if counts[name])
-    parts = [f"{len(report.findings)} finding{_s(report.findings)}{f' ({kinds})' if kinds else ''}"]
-    if report.command == "apply":
-        parts = [
-            f"{len(report.applied)} fixed",
-            f"{len(report.findings)} left",
-            *([f"{len(report.withdrawn)} withdrawn"] if report.withdrawn else []),
-            *([f"{dropped} dropped"] if (dropped := _dropped(report)) else []),
-            f"{report.nodes_before} → {report.nodes_after} nodes",
-        ]
-    headline = f"{report.headline}; " if report.headline else ""
-    reused = "unchanged, skipped: " if report.reused else ""
-    return f"{reused}{headline}{', '.join(parts)}  (target {report.target}, {report.seconds:.1f} s)"
-
-
-def _dropped(report: Report) -> int:
-    return sum(step.status == "dropped" for step in report.steps)
-
-
-def _s(items: Sequence[object]) -> str:
-    return "" if len(items) == 1 else "s"
+# ----------------------------------------------------------------------------------------------------- other parts
 
 
 def _steps(steps: Sequence[StepDone]) -> Iterator[Line]:
@@ -173,125 +166,56 @@ def _steps(steps: Sequence[StepDone]) -> Iterator[Line]:
         style = "bold red" if step.status == "dropped" else "yellow" if step.safety == "unsafe" else "green"
         nodes = f", {step.nodes_before} → {step.nodes_after} nodes" if step.status == "taken" else ""
         level = f", {step.safety}" if step.safety else ""
-        text = f" {step.name} ({step.tool}{level}{nodes}): {step.reason}"
-        yield line((f"  {step.status}", style), text)
+        yield labeled(step.status, f"{step.name} ({step.tool}{level}{nodes}): {step.reason}", style=style)
 
 
-def _findings(findings: Sequence[Finding], verbose: bool) -> Iterator[Line]:
-    for (code, name), group in groupby(findings, key=lambda f: (f.code, f.name)):
-        items = list(group)
-        yield line(("  ", ""), (printable(code), "bold"), f" {printable(name)} ({len(items)})")
-        for item in map(_printable, items if verbose else items[:SHOWN]):
-            yield line(
-                "    ",
-                (item.severity, _STYLE.get(item.severity, "")),
-                f" {printable(str(item.place))}: {item.message}{_confirmed(item, verbose)}{_remedy(item)}",
-            )
-        yield from _more(len(items), verbose)
+def _problems(report: Report) -> Iterator[Line]:
+    for problem in report.problems:
+        blame = " (a bug in onnxfix or in the rule)" if problem.source == "onnxfix" else ""
+        yield labeled("problem", f"{problem}{blame}", style="bold red")
 
 
-def _confirmed(item: Finding | AppliedFix, verbose: bool) -> str:
-    if not item.confirmed and not item.on_engine:
-        return ""
-    message = (
-        f": {item.confirmed}" if verbose and item.confirmed and item.confirmed not in item.message else ""
-    )
-    return f" (confirmed {'on the engine' if item.on_engine else 'by TensorRT'}{message})"
-
-
-def _remedy(item: Finding) -> str:
-    if item.pointer:
-        return f" [{item.pointer}]"
-    return f" [fix: {item.fix} ({item.safety}{required_option(item.safety)})]" if item.fix else ""
-
-
-def _more(count: int, verbose: bool) -> Iterator[Line]:
-    if not verbose and count > SHOWN:
-        yield line(f"    … and {count - SHOWN} more (--verbose lists them)", style="dim")
-
-
-def _applied(applied: Sequence[AppliedFix], verbose: bool) -> Iterator[Line]:
-    by_rule = sorted(applied, key=lambda item: item.code)
-    for (code, name), group in groupby(by_rule, key=lambda item: (item.code, item.name)):
-        items = list(group)
-        yield line(("  fixed ", "green"), (printable(code), "bold"), f" {printable(name)} ({len(items)})")
-        for item in map(_printable, items if verbose else items[:SHOWN]):
-            level = "" if item.safety == "exact" else f" ({item.safety})"
-            yield line(f"    {printable(str(item.place))}: {item.fix}{level}{_confirmed(item, verbose)}")
-        yield from _more(len(items), verbose)
-
-
-def _rungs(report: Report, verbose: bool) -> Iterator[Line]:
-    for rung in report.verdict.rungs if report.verdict is not None else ():
-        style = _STYLE.get(rung.status, "dim")
-        blame = f" ({PLEASE_REPORT})" if rung.status == "broke" else ""
-        reason = f"  {rung.reason}{blame}" if rung.reason or blame else ""
-        yield line(f"  {rung.name:<12}", (rung.status, style), reason)
-        if rung.latency is not None:
-            yield from latency_lines(rung.latency)
-        if verbose:
-            yield from (line(f"    {each}") for each in _details(rung))
-
-
-def _details(rung: RungResult) -> Iterator[str]:
-    seen: set[str] = set()
-    for feed in rung.feeds:
-        reason = "as above" if feed.reason in seen else feed.reason
-        seen.add(feed.reason)
-        yield f"{feed.label}: {feed.status}{f': {reason}' if feed.reason else ''}"
-    yield from build_lines(rung.builds)
-    yield from network_lines(rung.networks)
-    if rung.excluded:
-        yield f"not compared, the original is not deterministic: {', '.join(rung.excluded)}"
-    yield from rung.notes
-    yield f"{rung.seconds:.2f} s, seed {rung.seed}"
+def _asked(report: Report) -> Iterator[Line]:
+    """What a check learned from TensorRT."""
+    builds = build_lines([report.build]) if report.build is not None else ()
+    networks = network_lines([report.network]) if report.network is not None else ()
+    yield from (line(f"  {each}", hang=4) for each in (*builds, *networks))
 
 
 def _ending(report: Report) -> Iterator[Line]:
+    """What was written, or why nothing was and what to do about it."""
     if report.command == "verify":
         yield from _stopped(report)
+    if report.engine:
+        yield labeled("engine", report.engine)
     if report.command != "apply":
         return
     if report.output:
-        what = "written" if report.changed else "written unchanged, byte for byte"
-        yield line("  ", (what, "bold"), f": {report.output}")
+        was = f" (was {size(report.bytes_before)})" if report.bytes_before != report.bytes_after else ""
+        weight = f"  {size(report.bytes_after)}{was}" if report.bytes_after else ""
+        yield labeled("written", (report.output, "bold"), weight)
     elif report.verdict is not None and not report.verdict.passed:
-        yield line(f"  nothing was written: {_unverified(report)}", style="bold red")
+        yield labeled("written", ("nothing", "bold red"))
         if not report.verdict.failed:
             yield from _stopped(report)
-            begin = (
-                ""
-                if report.stopped is not None
-                else "pass inputs that the model accepts by --inputs or --input-shapes; "
-            )
-            yield line(
-                f"  ({begin}onnxfix check --inputs-help shows what is known about them. "
-                "--no-verify writes the result unverified: only its interface is checked)"
-            )
+            yield from _unjudged_help(report)
+
+
+def _unjudged_help(report: Report) -> Iterator[Line]:
+    begin = (
+        ""
+        if report.stopped is not None
+        else "pass inputs that the model accepts by --inputs or --input-shapes; "
+    )
+    yield labeled(
+        "help",
+        f"{begin}onnxfix check --inputs-help shows what is known about them. "
+        "--no-verify writes the result unverified: only its interface is checked",
+        style="",
+    )
 
 
 def _stopped(report: Report) -> Iterator[Line]:
     if report.stopped is not None:
-        yield from (line(f"  {each}") for each in stopped_lines(report.stopped, report.path, report.command))
-
-
-def render_summary(
-    reports: Sequence[Report], errors: Sequence[tuple[str, str]], crashed: int = 0
-) -> Iterator[Line]:
-    """One line over several models. Of the errors, ``crashed`` ended their process or lacked memory."""
-    fixed = sum(len(report.applied) for report in reports)
-    left = sum(len(report.findings) for report in reports)
-    failed = [r for r in reports if r.verdict is not None and not r.verdict.passed]
-    parts = [f"{len(reports) + len(errors)} models", f"{fixed} fixed", f"{left} findings left"]
-    won = sum(report.won for report in reports)
-    parts += [f"{won} that TensorRT refused and now accepts"] if won else []
-    righted = sum(report.righted for report in reports)
-    parts += [f"{righted} that TensorRT read differently and now imports correctly"] if righted else []
-    parts += [f"{len(failed)} not verified"] if failed else []
-    broke = sum(r.verdict is not None and bool(r.verdict.broken) for r in reports)
-    parts += [f"{broke} with a broken rung"] if broke else []
-    parts += [f"{len(errors) - crashed} unreadable"] if len(errors) > crashed else []
-    parts += [f"{crashed} crashed or out of memory"] if crashed else []
-    again = sum(report.reused for report in reports)
-    parts += [f"{again} unchanged and skipped"] if again else []
-    yield line(", ".join(parts), style="bold")
+        lines = stopped_lines(report.stopped, report.path, report.command)
+        yield from (line(f"  {each}", hang=4) for each in lines)

@@ -16,6 +16,7 @@ from onnxfix.verification.compare.decades import ErrorHistogram, error_histogram
 from onnxfix.verification.compare.noise import Precise, chosen, excused
 from onnxfix.verification.compare.tolerance import (
     EXACT,
+    Allowed,
     Tolerance,
     errors,
     outside,
@@ -58,6 +59,11 @@ class _How:
     twin: Twin | None
     precise: Precise | None
     slack: Any = 0.0
+    allowed: Allowed | None = None
+
+    def tolerance(self, dtype: str) -> Tolerance:
+        """What an element type may differ by."""
+        return tolerance_for(dtype, self.noise, self.coarse, self.allowed)
 
     def at(self, key: Any) -> _How:
         """The same for an element of a sequence or a map."""
@@ -130,14 +136,15 @@ def compare(
     twin: Twin | None = None,
     precise: Precise | None = None,
     slack: Any = 0.0,
+    allowed: Allowed | None = None,
 ) -> tuple[Metrics, ...]:
     """Compare two values of an output: arrays, lists (sequences), dicts (maps) or None (an empty optional).
 
     With ``exact`` every element must be bit-identical, and ``twin`` and ``precise`` are ignored. Else it must be within
-    ``tolerance_for`` its type, or as ``Twin`` or ``noise.excused`` allows. ``slack`` is an additional tolerance of an
-    array in the output's unit: one number, or one for each element.
+    ``tolerance_for`` its type (``allowed``: the user's), or as ``Twin`` or ``noise.excused`` allows. ``slack`` is an
+    additional tolerance of an array in the output's unit: one number, or one for each element.
     """
-    how = _How(exact, noise, coarse, None if exact else twin, None if exact else precise, slack)
+    how = _How(exact, noise, coarse, None if exact else twin, None if exact else precise, slack, allowed)
     return tuple(replace(part, output=name) for part in _compare(name, original, fixed, how))
 
 
@@ -222,7 +229,7 @@ def _compare_arrays(name: str, original: npt.NDArray[Any], fixed: npt.NDArray[An
     known["mismatches"] = int(np.count_nonzero(unequal))
     if known["mismatches"] == 0:
         return Metrics(name, "identical", **known)
-    if how.exact or dtype in ("string", "bool") or tolerance_for(dtype, how.noise, how.coarse) == EXACT:
+    if how.exact or dtype in ("string", "bool") or how.tolerance(dtype) == EXACT:
         return _judge_exactly(name, original, fixed, unequal, how, known)
     return _judge(name, original, fixed, unequal, how, known)
 
@@ -300,7 +307,7 @@ def _judge(
     known: dict[str, Any],
 ) -> Metrics:
     a, b = parts(wide(original)), parts(wide(fixed))
-    out, special = outside(a, b, tolerance_for(known["dtype"], how.noise, how.coarse), how.slack)
+    out, special = outside(a, b, how.tolerance(known["dtype"]), how.slack)
     overflowed = np.zeros_like(out)  # where the original left half precision's range
     twin = _twin_of(original, how.twin) if out.any() else None
     if twin is not None and how.twin is not None:
@@ -309,12 +316,14 @@ def _judge(
         if how.twin.overflow:
             usable = out & np.isfinite(twin)
             overflowed = usable & outside(a, twin, loose)[0]
-            base = tolerance_for(known["dtype"], how.noise, how.coarse)
+            base = how.tolerance(known["dtype"])
             agrees = usable & ~_off_twin(a, b, twin, overflowed, base, how.twin)
             known["by_twin"] = int(np.count_nonzero(agrees))
             out, a = out & ~agrees, np.where(agrees, twin, a)
     if how.precise is not None and out.any():
-        noisy = out & excused(original, fixed, how.precise, tolerance_for(known["dtype"]))
+        noisy = out & excused(
+            original, fixed, how.precise, tolerance_for(known["dtype"], allowed=how.allowed)
+        )
         known["by_noise"] = int(np.count_nonzero(noisy))
         out = out & ~noisy
     known.update(errors(a, b), errors=error_histogram(a, b))
@@ -368,7 +377,7 @@ def _off_twin(
     off = errors(finite_twin, a)
     share = off["max_abs"] / off["scale"] if off["scale"] else 0.0
     rtol, atol = base.rtol + 4.0 * off["max_rel"], base.atol + 4.0 * share
-    own = Tolerance(min(rtol, loose.rtol), min(atol, loose.atol), base.noise)
+    own = Tolerance(min(rtol, loose.rtol), min(atol, loose.atol), base.noise, base.absolute)
     return np.where(overflowed, off_half, outside(finite_twin, b, own)[0])
 
 
@@ -379,9 +388,9 @@ def _measured(
     a: npt.NDArray[Any], twin: npt.NDArray[Any], dtype: str, how: _How, most: Tolerance
 ) -> Tolerance:
     """The tolerance with how far the original is from its twin, which half precision's own (``most``) bounds."""
-    base = tolerance_for(dtype, how.noise, how.coarse)
+    base = how.tolerance(dtype)
     if base == most:
         return base
     off = errors(twin, a)
     share = off["max_abs"] / off["scale"] if off["scale"] else 0.0
-    return Tolerance(base.rtol, min(base.atol + 4.0 * share, most.atol), base.noise)
+    return Tolerance(base.rtol, min(base.atol + 4.0 * share, most.atol), base.noise, base.absolute)

@@ -70,7 +70,7 @@ def excused(
         off = [np.abs(wide(one) - exact) for one in (original, *runs)]
         noise = np.max([np.where(np.isfinite(one), one, 0.0) for one in off], axis=0)
         size = np.where(np.isfinite(exact), np.abs(exact), 0.0)
-        limit = base.rtol * size + base.atol * float(size.max(initial=0.0)) + _SHARE * noise
+        limit = base.rtol * size + base.atol * float(size.max(initial=0.0)) + base.absolute + _SHARE * noise
         near = np.isfinite(a) & np.isfinite(b) & np.isfinite(exact) & (np.abs(b - exact) <= limit)
     return np.asarray(same & (near | (_ends(original) & np.isinf(exact) & (b == exact) & (a * exact > 0))))
 

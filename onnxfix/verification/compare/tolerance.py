@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,14 +13,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """``|a - b| <= rtol * |a| + atol * max|a| + noise``, with ``a`` the original's finite values.
+    """``|a - b| <= rtol * |a| + atol * max|a| + absolute + noise``, with ``a`` the original's finite values.
 
-    ``rtol`` and ``atol`` have no unit; ``noise`` has the unit of the output.
+    ``rtol`` and ``atol`` have no unit; ``absolute`` and ``noise`` have the unit of the output.
     """
 
     rtol: float
     atol: float
     noise: float = 0.0
+    absolute: float = 0.0
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """A tolerance that the user gives: ``|a - b| <= rtol * |a| + atol``, ``atol`` in the unit of the output.
+
+    It stands in for that of the element type; what is None stays as the type has it.
+    """
+
+    rtol: float | None = None
+    atol: float | None = None
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        pairs = (("rtol", self.rtol), ("atol", self.atol))
+        return ", ".join(f"{name} {value:g}" for name, value in pairs if value is not None)
 
 
 #: What reordered arithmetic may cost, by element type. Everything else (integers, bool, string) must be equal.
@@ -36,16 +54,26 @@ _COARSE = Tolerance(0.25, 0.1)  # 8 bits and fewer: one step of the last place
 EXACT = Tolerance(0.0, 0.0)
 
 
-def tolerance_for(dtype: str, noise: float = 0.0, coarse: str = "") -> Tolerance:
+def tolerance_for(
+    dtype: str, noise: float = 0.0, coarse: str = "", allowed: Allowed | None = None
+) -> Tolerance:
     """The tolerance for an element type (numpy's name of it), widened by a measured ``noise``.
 
-    ``coarse`` names a narrower type that the values went through on their way, whose roundings they carry.
+    ``coarse`` names a narrower type that the values went through on their way, whose roundings they carry. ``allowed``
+    stands in for all that is known of types, for those that may differ at all.
     """
     base = TOLERANCES.get(dtype, _COARSE if dtype.startswith("float") else EXACT)
     if coarse and base != EXACT:
         other = TOLERANCES[coarse]
         base = Tolerance(max(base.rtol, other.rtol), max(base.atol, other.atol))
-    return Tolerance(base.rtol, base.atol, 4.0 * noise) if noise else base
+    if allowed is not None and base != EXACT:
+        own = allowed.atol is not None
+        base = Tolerance(
+            base.rtol if allowed.rtol is None else allowed.rtol,
+            0.0 if own else base.atol,
+            absolute=allowed.atol or 0.0,
+        )
+    return replace(base, noise=4.0 * noise) if noise else base
 
 
 def parts(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -91,5 +119,6 @@ def distances(
         distance = np.where(finite, np.abs(a - b), 0.0)
         size = np.where(finite, np.abs(a), 0.0)
         special = ~finite & ~((np.isnan(a) & np.isnan(b)) | (a == b))
-        limit = tolerance.rtol * size + tolerance.atol * float(size.max(initial=0.0)) + tolerance.noise
+        limit = tolerance.rtol * size + tolerance.atol * float(size.max(initial=0.0))
+        limit = limit + tolerance.absolute + tolerance.noise
     return distance, limit + slack, special

@@ -80,7 +80,9 @@ def conclude(state: State) -> RungResult:
         if state.single or not state.request.inherit:
             return done(state, "failed", reason)
         return done(state, "passed", f"the fixed model's engine is no worse: {reason}")
-    how = "identical" if all(one.status == "identical" for one in counted) else "within tolerance"
+    allowed = state.request.allowed
+    how = f"within {allowed.words}" if allowed is not None else "within tolerance"
+    how = "identical" if all(one.status == "identical" for one in counted) else how
     count, sizes = len(seen.judged), len(shapes(seen.judged))
     over = f" over {sizes} shapes" if sizes > 1 else ""
     reason = f"{_agreement(state, counted)}: {how} on {count} feed{'s' * (count > 1)}{over}"

@@ -114,6 +114,7 @@ class State:
             excluded=frozenset(self.seen.excluded),
             noise=request.noise,
             coarse=request.coarse or coarse,
+            allowed=request.allowed,
             oracle=self.original.oracle,
             engine=self.engine_name,
         )

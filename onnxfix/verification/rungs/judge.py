@@ -15,7 +15,7 @@ import numpy as np
 
 from onnxfix.trt.engine import Ran
 from onnxfix.verification.compare.compare import Metrics, compare
-from onnxfix.verification.compare.tolerance import distances, parts, tolerance_for, wide
+from onnxfix.verification.compare.tolerance import Allowed, distances, parts, tolerance_for, wide
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.verdict import FeedResult, FeedStatus
 
@@ -48,8 +48,9 @@ _SHARES = (0.5, 0.9, 0.99, 1.0)
 @dataclass(frozen=True)
 class Terms:
     """How outputs are compared. ``names`` are the model's outputs in order, ``excluded`` those that are not compared.
-    ``noise`` and ``coarse`` are as for ``compare``, and ``slack`` is the measured noise that each output may be off in
-    addition. ``oracle`` is the backend of the expected values, ``engine`` the name of the judged engine in texts."""
+    ``noise``, ``coarse`` and ``allowed`` are as for ``compare``, ``slack`` is the measured noise that each output may
+    be off in addition. ``oracle`` is the backend of the expected values, ``engine`` the name of the judged engine in
+    texts."""
 
     names: Sequence[str]
     excluded: Collection[str] = ()
@@ -58,6 +59,7 @@ class Terms:
     slack: Mapping[str, Any] = field(default_factory=dict)
     oracle: str = "ort-cpu"
     engine: str = "the fixed model's engine"
+    allowed: Allowed | None = None
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ def _excess(terms: Terms, name: str, expected: Ran, found: Ran) -> Any:
         return None
     if value.shape != wanted.shape or value.dtype != wanted.dtype or value.dtype.kind in "OUS":
         return None
-    tolerance = tolerance_for(value.dtype.name, terms.noise.get(name, 0.0), terms.coarse)
+    tolerance = tolerance_for(value.dtype.name, terms.noise.get(name, 0.0), terms.coarse, terms.allowed)
     distance, limit, special = distances(
         parts(wide(wanted)), parts(wide(value)), tolerance, terms.slack.get(name, 0.0)
     )
@@ -206,6 +208,7 @@ def _compare(terms: Terms, expected: Ran | None, found: Ran | None) -> tuple[Met
                 noise=terms.noise.get(name, 0.0),
                 coarse=terms.coarse,
                 slack=terms.slack.get(name, 0.0),
+                allowed=terms.allowed,
             )
         )
     return tuple(metrics)

@@ -36,7 +36,7 @@ def change_table(items: Sequence[Change], totals: Iterable[Change], caption: str
     rest = None
     if len(rows) > shown + 3:
         more = table(head, rows[shown:], f"{caption}, the rest")
-        rest = tag("details", tag("summary", f"{len(rows) - shown} more"), more)
+        rest = tag("details", tag("summary", f"{len(rows) - shown} more"), more, class_="feeds")
         rows = rows[:shown]
     return tag("div", table(head, [*sums, *rows], caption, "changes"), rest)
 

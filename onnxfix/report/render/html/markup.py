@@ -37,7 +37,9 @@ def tag(name: str, /, *content: Content, **attributes: str | int | float | bool 
         if value is None or value is False:
             continue
         spelled = key.rstrip("_").replace("_", "-")
-        parts.append(f" {spelled}" if value is True else f' {spelled}="{text(value)}"')
+        # Long paths of drawings are markup, which is not shortened.
+        shown = value if isinstance(value, Html) else text(value)
+        parts.append(f" {spelled}" if value is True else f' {spelled}="{shown}"')
     if name in _VOID:
         return Html("".join((*parts, ">")))
     return Html("".join((*parts, ">", *_flat(content), f"</{name}>")))

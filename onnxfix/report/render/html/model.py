@@ -13,14 +13,11 @@ from onnxfix.report.render.html.parts import arrow, chip, many, section
 from onnxfix.report.render.html.rungs import rung_section
 from onnxfix.report.render.html.tensorrt import tensorrt_section
 from onnxfix.report.render.html.verdict import Words, not_run, outcome
-from onnxfix.report.report import Report, StepDone
+from onnxfix.report.report import FailOn, Report, StepDone
 from onnxfix.report.summary import Summary
-from onnxfix.rule import Severity
 
 
-def model_section(
-    report: Report, summary: Summary, number: int, severity: Severity | None, *, alone: bool
-) -> Html:
+def model_section(report: Report, summary: Summary, number: int, severity: FailOn, *, alone: bool) -> Html:
     """Everything about one model; of several, folded up."""
     ident, words = f"m{number}", outcome(report, summary)
     parts: list[Content] = [
@@ -49,7 +46,7 @@ def _title(report: Report) -> Content:
     return report.path
 
 
-def _hero(report: Report, summary: Summary, words: Words, severity: Severity | None) -> Html:
+def _hero(report: Report, summary: Summary, words: Words, severity: FailOn) -> Html:
     """The outcome, its proof, and the figures that people look for."""
     waiting = not_run(summary)
     code = report.exit_code_for(severity)

@@ -68,12 +68,7 @@ def _check(output: str, rung: str, metrics: Sequence[Metrics]) -> Html:
             ("Differing", f"{off:,} of {elements:,} elements"),
             ("Largest error", f"{number(worst.max_abs)} (scale {number(worst.scale)})"),
             ("Largest relative", number(max(one.max_rel for one in metrics))),
-            (
-                "Excused",
-                f"{excused:,} by rounding"
-                if (excused := sum(one.by_noise + one.by_twin for one in metrics))
-                else "",
-            ),
+            ("Out of tolerance, excused", ", ".join(_excused(metrics))),
             ("Why", reason),
         ]
     )
@@ -81,6 +76,15 @@ def _check(output: str, rung: str, metrics: Sequence[Metrics]) -> Html:
         [one.errors for one in metrics], sum(_equal(one) for one in metrics), f"{output}, {rung}"
     )
     return tag("figure", tag("figcaption", tag("b", rung), head), figures, chart, class_="check")
+
+
+def _excused(metrics: Sequence[Metrics]) -> Iterator[str]:
+    """Elements that agree with the original by other measures than its own values."""
+    twin, noise = sum(one.by_twin for one in metrics), sum(one.by_noise for one in metrics)
+    if twin:
+        yield f"{twin:,} agree with the original in higher precision"
+    if noise:
+        yield f"{noise:,} differ no more than the original from itself in float64"
 
 
 def _equal(one: Metrics) -> int:

@@ -12,8 +12,7 @@ from onnxfix.report.render.html.index import index_section
 from onnxfix.report.render.html.markup import Content, Html, tag
 from onnxfix.report.render.html.model import model_section
 from onnxfix.report.render.html.parts import chip, many
-from onnxfix.report.report import Report
-from onnxfix.rule import Severity
+from onnxfix.report.report import FailOn, Report
 
 _HERE = Path(__file__).parent
 KEYS = (
@@ -34,7 +33,7 @@ def render_html(
     reports: Sequence[Report],
     errors: Sequence[tuple[str, str]] = (),
     warnings: Sequence[str] = (),
-    severity: Severity | None = Severity.WARNING,
+    severity: FailOn = "",
 ) -> str:
     """One page for the whole call, with an index where it is about several models.
 
@@ -42,7 +41,7 @@ def render_html(
         reports: the reports, in the order of the models.
         errors: ``(path, message)`` of the models without a report.
         warnings: about the installation, such as a broken rule pack.
-        severity: the least severity of a finding that fails a run; None: no finding does.
+        severity: the least severity of a finding that fails a run; None: no finding does; "": each report has its own.
     """
     facts = [(report, report.summary) for report in reports]
     alone = len(reports) + len(errors) == 1

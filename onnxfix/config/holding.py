@@ -1,0 +1,72 @@
+"""What a run takes from its configuration: the options of each model, and what becomes of its findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import date
+
+from onnxfix.config.baseline import Baseline
+from onnxfix.config.judging import compared, expiries, suppressed
+from onnxfix.config.records import Config, Settings, Values, resolved
+from onnxfix.options import Rules, RunOptions
+from onnxfix.registry import registry
+from onnxfix.report.report import Finding, Report
+
+
+@dataclass
+class Holding:
+    """A configuration with what the command line gives, which wins.
+
+    ``baseline`` holds known findings; ``renewed``: it is written anew, with what this run finds. ``judges`` False: the
+    command has no findings (``verify``).
+    """
+
+    config: Config = field(default_factory=Config)
+    given: Values = field(default_factory=Values)
+    baseline: Baseline | None = None
+    renewed: bool = False
+    judges: bool = True
+    today: date = field(default_factory=date.today)
+    found: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
+
+    def settings(self, source: str) -> Settings:
+        """What holds for a model, given by path or URL."""
+        return resolved((*self.config.about(source), self.given))
+
+    def options(self, source: str, options: RunOptions) -> RunOptions:
+        """The options of a run for one model."""
+        own = self.settings(source)
+        verification = options.verification
+        if verification.enabled:
+            verification = replace(verification, require=own.require)
+        if not verification.exact:
+            verification = replace(verification, rtol=own.rtol, atol=own.atol)
+        return replace(
+            options, rules=Rules(own.select, own.ignore or None, own.target), verification=verification
+        )
+
+    def judged(self, source: str, report: Report, options: RunOptions) -> Report:
+        """The report, with accepted and known findings apart. ``options`` are those of the model's run."""
+        report = replace(report, fail_on=self.settings(source).fail_on)
+        if not self.judges:
+            return report
+        report = suppressed(report, self.config.suppressions_of(source), self.today)
+        if self.renewed:
+            self.found[source] = report.findings
+        if self.baseline is None:
+            return report
+        known = self.baseline.with_findings(self.found) if self.renewed else self.baseline
+        ran = frozenset(rule.code for rule in registry().choose(options.rules.select, options.rules.ignore))
+        return compared(report, source, known, ran)
+
+    def expired(self, sources: Iterable[str]) -> list[str]:
+        """A line for each suppression that is about one of the models and holds no more."""
+        if not self.judges:
+            return []
+        about = {one for source in sources for one in self.config.suppressions_of(source)}
+        return expiries([one for one in self.config.suppressions if one in about], self.today)
+
+    def renewal(self) -> Baseline | None:
+        """The baseline with what this run found; None where none is to be written."""
+        return self.baseline.with_findings(self.found) if self.baseline is not None and self.renewed else None

@@ -1,0 +1,115 @@
+"""A configuration file as records: onnxfix.toml, or [tool.onnxfix] of a pyproject.toml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from onnxfix.config.locate import SHARED, found, table_of
+from onnxfix.config.records import FAIL_ON, Config, Suppression, Values
+from onnxfix.config.tables import Table, meant
+from onnxfix.errors import UsageError
+from onnxfix.names import RUNGS
+
+_VALUES = ("target", "select", "ignore", "fail-on", "require", "tolerance")
+_TOP = (*_VALUES, "baseline", "overrides", "suppressions")
+_WHY = "say why the finding is accepted"
+
+
+def configuration(start: Path, file: Path | None = None) -> Config:
+    """The configuration of ``file``, or of the nearest file from ``start`` upward; an empty one where there is none.
+
+    Raises:
+        UsageError: ``file`` does not exist or has no table of onnxfix, or something in the file is wrong.
+    """
+    if file is None:
+        nearest = found(start)
+        return Config() if nearest is None else read(*nearest)
+    if not file.is_file():
+        raise UsageError(f"--config {file}: no such file")
+    table = table_of(file)
+    if table is None:
+        raise UsageError(f"--config {file}: has no table [tool.onnxfix]")
+    return read(file.absolute(), table)
+
+
+def read(path: Path, data: dict[str, Any]) -> Config:
+    """The configuration in onnxfix's table of a file.
+
+    Raises:
+        UsageError: a key does not exist, or a value is not what it has to be.
+    """
+    name = Config(path).name
+    table = Table(data, name, "tool.onnxfix" if path.name == SHARED else "")
+    table.only(_TOP)
+    baseline = table.text("baseline")
+    return Config(
+        path,
+        path.parent,
+        _values(table, name),
+        tuple(_override(one, name) for one in table.tables("overrides")),
+        tuple(_suppression(one, name) for one in table.tables("suppressions")),
+        path.parent / baseline if baseline is not None else None,
+    )
+
+
+def _values(table: Table, origin: str, models: tuple[str, ...] = ()) -> Values:
+    tolerance = table.table("tolerance", "{ rtol = 1e-3, atol = 1e-5 }")
+    if tolerance is not None:
+        tolerance.only(("rtol", "atol"))
+    values = Values(
+        origin,
+        models,
+        target=table.text("target"),
+        select=table.texts("select"),
+        ignore=table.texts("ignore"),
+        fail_on=table.choice("fail-on", FAIL_ON),
+        require=table.texts("require"),
+        rtol=tolerance.number("rtol") if tolerance is not None else None,
+        atol=tolerance.number("atol") if tolerance is not None else None,
+    )
+    _check(table, values)
+    return values
+
+
+def _check(table: Table, values: Values) -> None:
+    """Refuse names of targets, rules and checks that do not exist."""
+    if values.target is not None:
+        from onnxfix.targets import target_named  # lazy: start-up
+
+        table.checked("target", lambda: target_named(values.target))
+    for key, selectors in (("select", values.select), ("ignore", values.ignore)):
+        if selectors:
+            from onnxfix.registry import registry  # lazy: start-up
+
+            table.checked(key, lambda names=selectors: registry().matching(names))  # type: ignore[misc]
+    for name in values.require or ():
+        if name not in RUNGS:
+            raise table.error(
+                "require", f"unknown check {name!r}{meant(name, RUNGS)}; choose from {', '.join(RUNGS)}"
+            )
+
+
+def _override(table: Table, name: str) -> Values:
+    table.only(("models", *_VALUES))
+    models = table.texts("models")
+    if not models:
+        raise table.error("", 'models is missing: name the models by a glob, such as "vit*.onnx"')
+    return _values(table, f"{name}, overrides for {', '.join(models)}", models)
+
+
+def _suppression(table: Table, name: str) -> Suppression:
+    table.only(("rule", "node", "models", "reason", "until"))
+    rule = table.needed("rule", "a code, the beginning of codes, or a name")
+    from onnxfix.registry import registry  # lazy: start-up
+
+    table.checked("rule", lambda: registry().matching([rule]))
+    return Suppression(
+        rule,
+        frozenset(one.code for one in registry().matching([rule])),
+        table.needed("reason", _WHY),
+        table.text("node") or "*",
+        table.texts("models") or (),
+        table.day("until"),
+        name,
+    )

@@ -1,0 +1,152 @@
+"""What a configuration says, as frozen records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import date
+from pathlib import Path
+
+from onnxfix.config.globs import model_matches, name_matches
+from onnxfix.place import Place
+
+DEFAULT = "default"
+"""The origin of a setting that nobody set."""
+COMMAND_LINE = "command line"
+"""The origin of a setting that was given as an option."""
+FAIL_ON = ("info", "warning", "error", "never")
+"""The values of ``fail-on``."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """What one source says; None: nothing. ``models`` are globs of the models that it is about, () for all.
+
+    ``rtol`` has no unit, ``atol`` that of the outputs.
+    """
+
+    origin: str = ""
+    models: tuple[str, ...] = ()
+    target: str | None = None
+    select: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] | None = None
+    fail_on: str | None = None
+    require: tuple[str, ...] | None = None
+    rtol: float | None = None
+    atol: float | None = None
+
+    @property
+    def given(self) -> dict[str, object]:
+        """The settings that it has."""
+        named = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in named.items() if name in SETTINGS and value is not None}
+
+
+SETTINGS = tuple(one.name for one in fields(Values) if one.name not in ("origin", "models"))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for one model. ``origins`` says where each setting comes from: its name -> text."""
+
+    target: str | None = None
+    select: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] = ()
+    fail_on: str = "warning"
+    require: tuple[str, ...] = ()
+    rtol: float | None = None
+    atol: float | None = None
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def origin(self, name: str) -> str:
+        """Where a setting comes from, for people."""
+        return self.origins.get(name, DEFAULT)
+
+
+@dataclass(frozen=True)
+class Suppression:
+    """A kind of finding that does not fail a run, and why.
+
+    ``codes`` are the rules that ``rule`` names, ``node`` is a glob of names of nodes or their first outputs, ``models``
+    are globs of models (() for all). It holds through the day ``until`` (None: for good).
+    """
+
+    rule: str
+    codes: frozenset[str]
+    reason: str
+    node: str = "*"
+    models: tuple[str, ...] = ()
+    until: date | None = None
+    origin: str = ""
+
+    def expired(self, today: date) -> bool:
+        """Whether it holds no more."""
+        return self.until is not None and today > self.until
+
+    def covers(self, code: str, place: Place) -> bool:
+        """Whether it is about what a rule found at a place."""
+        return code in self.codes and name_matches(self.node, (place.node, place.label, place.layer))
+
+    @property
+    def words(self) -> str:
+        """What it is about, for people."""
+        return self.rule if self.node == "*" else f"{self.rule} at {self.node}"
+
+
+@dataclass(frozen=True)
+class Config:
+    """A configuration file. ``root`` is the folder to which its paths and globs are relative."""
+
+    path: Path | None = None
+    root: Path = Path()
+    values: Values = Values()
+    overrides: tuple[Values, ...] = ()
+    suppressions: tuple[Suppression, ...] = ()
+    baseline: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The file as people know it: relative to the working directory where it is below that."""
+        if self.path is None:
+            return ""
+        found = os.path.relpath(self.path)
+        return str(self.path) if found.startswith(os.pardir) else found
+
+    def about(self, source: str) -> tuple[Values, ...]:
+        """What the file says of one model, the general first."""
+        found = (one for one in self.overrides if self.matches(one.models, source))
+        return (self.values, *found)
+
+    def suppressions_of(self, source: str) -> tuple[Suppression, ...]:
+        """The suppressions that are about one model, expired or not."""
+        return tuple(one for one in self.suppressions if self.matches(one.models, source))
+
+    def matches(self, patterns: tuple[str, ...], source: str) -> bool:
+        """Whether one of the globs names the model; no globs name all."""
+        return not patterns or any(model_matches(one, source, self.root) for one in patterns)
+
+
+def resolved(layers: tuple[Values, ...]) -> Settings:
+    """The settings of layers of which the later ones win.
+
+    A ``select`` starts over: what earlier layers select and ignore is gone. An ``ignore`` without one is added.
+    """
+    found: dict[str, object] = {}
+    origins: dict[str, str] = {}
+    for layer in layers:
+        given = layer.given
+        if "select" in given:
+            found.pop("ignore", None)
+            origins.pop("ignore", None)
+        for name, value in given.items():
+            if name == "ignore" and layer.ignore is not None and "ignore" in found:
+                origins[name] = f"{origins[name]}, {layer.origin}"
+                found[name] = tuple(dict.fromkeys((*_texts(found[name]), *layer.ignore)))
+                continue
+            found[name], origins[name] = value, layer.origin
+    return Settings(**found, origins=origins)  # type: ignore[arg-type]
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else ()

@@ -1,0 +1,53 @@
+"""Findings as records: those that are left, those that are accepted, and those that are gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnxfix.place import Place
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A hazard at a place. ``fix`` and ``safety`` are empty if there is no fix.
+
+    ``confirmed`` is TensorRT's own message about the same thing at the same place, "" if there is none. ``on_engine``:
+    an engine of the model was executed, and was wrong because of this. ``pointer`` says which rule helps with a finding
+    of TensorRT's. ``rule_url`` is the rule's page in onnxfix's repository, "" for the rule of another pack.
+    """
+
+    code: str
+    name: str
+    severity: str
+    place: Place
+    message: str
+    fix: str = ""
+    safety: str = ""
+    confirmed: str = ""
+    on_engine: bool = False
+    pointer: str = ""
+    rule_url: str = ""
+
+
+@dataclass(frozen=True)
+class Suppressed:
+    """A finding that does not fail the run. ``by`` is "configuration" or "baseline", ``origin`` the file that says so.
+
+    ``reason`` is the user's; ``until`` the last day on which it holds, as ISO 8601 writes it, "" for good.
+    """
+
+    finding: Finding
+    by: str
+    reason: str = ""
+    origin: str = ""
+    until: str = ""
+
+
+@dataclass(frozen=True)
+class Vanished:
+    """A known finding of a baseline that is no longer there. ``place`` is for people."""
+
+    code: str
+    place: str
+    fingerprint: str
+    origin: str = ""

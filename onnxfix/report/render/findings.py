@@ -1,0 +1,185 @@
+"""Findings and fixes as lines: errors and warnings in full, the rest as counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+from onnxfix.place import Place
+from onnxfix.report.render.lines import GLUE, Line, line
+from onnxfix.report.render.numbers import counted
+from onnxfix.report.render.pointers import required_option
+from onnxfix.report.render.stream import printable
+from onnxfix.report.report import AppliedFix, Finding, Report
+from onnxfix.report.summary import SAFETIES, SEVERITIES, worst_first
+
+LABEL = 10
+"""Columns of the labels at the beginning of lines."""
+MOST = 50
+"""Places of one and the same finding that are listed without ``--verbose``."""
+STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
+NOUNS = {"error": "error", "warning": "warning", "info": "note"}
+_LISTED = "  " + "(-v lists them)".replace(" ", GLUE)
+
+
+def labeled(label: str, *parts: str | tuple[str, str], style: str = "bold") -> Line:
+    """A line with a label; where it is wrapped, the rest stands below its text."""
+    return line("  ", (f"{label:<{LABEL}}", style), *parts, hang=LABEL + 2)
+
+
+def severity_words(severities: Mapping[str, int]) -> str:
+    """``2 errors, 1 note``; "" for none."""
+    return ", ".join(counted(severities[name], NOUNS[name]) for name in SEVERITIES if severities.get(name))
+
+
+# --------------------------------------------------------------------------------------------------------- findings
+
+
+def finding_lines(findings: Sequence[Finding], verbose: bool) -> Iterator[Line]:
+    """The errors and warnings in full, the worst first; with ``verbose`` the notes, too."""
+    shown = [item for item in worst_first(findings) if verbose or item.severity != "info"]
+    for (severity, code, name), group in groupby(shown, key=lambda one: (one.severity, one.code, one.name)):
+        items = list(group)
+        title = f" {printable(name)}{_times(len(items))}"
+        yield labeled(NOUNS[severity], (printable(code), "bold"), title, style=STYLES[severity])
+        alike: dict[tuple[str, str], list[Finding]] = {}
+        for item in items:
+            message = f"{printable(item.message)}{_confirmed(item)}"
+            alike.setdefault((message, _remedy(item)), []).append(item)
+        for (message, remedy), same in alike.items():
+            yield from _entry(message, remedy, same, verbose)
+
+
+def _entry(message: str, remedy: str, items: Sequence[Finding], verbose: bool) -> Iterator[Line]:
+    """A message, TensorRT's own words, what helps, and the places that it is about: one in front, several below."""
+    names = _names([item.place for item in items])
+    if len(names) == 1:
+        yield line("    ", (f"{names[0]}:", "cyan"), f" {message}", hang=6)
+    else:
+        yield line(f"    {message}", hang=6)
+    words = next((item.confirmed for item in items if item.confirmed), "")
+    if words and words not in items[0].message:
+        yield line(f"      TensorRT: {printable(words)}", hang=8)
+    if remedy:
+        yield line("      ", (remedy, "dim"), hang=8)
+    if len(names) == 1:
+        return
+    for name in names if verbose else names[:MOST]:
+        yield line("      at ", (name, "cyan"))
+    if len(names) > MOST and not verbose:
+        yield line(f"      … and at {counted(len(names) - MOST, 'more place')}{_LISTED}", style="dim")
+
+
+def _names(places: Sequence[Place]) -> list[str]:
+    """The nodes by name; those that share one by the names of their outputs, too."""
+    short = [place.short for place in places]
+    often = Counter(short)
+    return [
+        printable(name if often[name] == 1 else str(place)) for name, place in zip(short, places, strict=True)
+    ]
+
+
+def _confirmed(item: Finding | AppliedFix) -> str:
+    if not item.confirmed and not item.on_engine:
+        return ""
+    return f" (confirmed {'on the engine' if item.on_engine else 'by TensorRT'})"
+
+
+def _remedy(item: Finding) -> str:
+    if item.pointer:
+        return f"help: {printable(item.pointer)}"
+    return f"fix: {printable(item.fix)} ({item.safety}{required_option(item.safety)})" if item.fix else ""
+
+
+def note_counts(findings: Sequence[Finding]) -> Iterator[Line]:
+    """One line that counts the notes by rule: ``notes  BRC001 ×41  GRA011 ×11  (-v lists them)``."""
+    counts = Counter(item.code for item in findings if item.severity == "info")
+    if counts:
+        yield labeled("notes", *code_counts(counts.most_common()), (_LISTED, "dim"), style=STYLES["info"])
+
+
+def code_counts(counts: Iterable[tuple[str, int]]) -> Iterator[str]:
+    """``BRC001 ×41  GRA011 ×11``: no line is broken between a code and its number."""
+    for number, (code, count) in enumerate(counts):
+        yield f"{'  ' if number else ''}{printable(code)}{GLUE}×{count:,}"
+
+
+def _times(count: int) -> str:
+    return f" ×{count:,}" if count > 1 else ""
+
+
+# ------------------------------------------------------------------------------------------------------------ fixes
+
+
+def fix_lines(applied: Sequence[AppliedFix], verbose: bool) -> Iterator[Line]:
+    """The fixes. Those of errors and warnings rule by rule; those of notes as counts, with ``verbose`` all in full."""
+    ordered = sorted(applied, key=lambda item: (SEVERITIES.index(item.severity), item.code))
+    begun = False
+    for (code, name), group in groupby(ordered, key=lambda item: (item.code, item.name)):
+        items = list(group)
+        if items[0].severity == "info" and not verbose:
+            continue
+        title = f" {printable(name)}{_times(len(items))}{_level(items)}"
+        what = "" if verbose else _alike(items)
+        label = "fixed" if verbose or not begun else ""
+        yield labeled(label, (printable(code), "bold"), title, what, style="bold green")
+        begun = True
+        if verbose:
+            yield from _fixes(items)
+    if not verbose:
+        yield from _fix_counts([item for item in applied if item.severity == "info"], begun)
+
+
+def _fix_counts(notes: Sequence[AppliedFix], begun: bool) -> Iterator[Line]:
+    counts = Counter(item.code for item in notes).most_common()
+    if counts:
+        levels = [_level([item for item in notes if item.code == code]) for code, _ in counts]
+        words = [f"{text}{level}" for text, level in zip(code_counts(counts), levels, strict=True)]
+        yield labeled("" if begun else "fixed", *words, (_LISTED, "dim"), style="bold green")
+
+
+def _fixes(items: Sequence[AppliedFix]) -> Iterator[Line]:
+    names = _names([item.place for item in items])
+    for name, item in zip(names, items, strict=True):
+        level = "" if item.safety == "exact" else f" ({item.safety})"
+        words = f": {printable(item.confirmed)}" if item.confirmed else ""
+        yield line(
+            "    ", (f"{name}:", "cyan"), f" {printable(item.fix)}{level}{_confirmed(item)}{words}", hang=6
+        )
+
+
+def _alike(items: Sequence[AppliedFix]) -> str:
+    """What was done, where that is the same for all fixes of a rule, and the place if there is only one."""
+    at = f", at {printable(items[0].place.short)}" if len(items) == 1 else ""
+    words = {f"{printable(item.fix)}{at}{_confirmed(item)}" for item in items}
+    return f": {words.pop()}" if len(words) == 1 else ""
+
+
+def _level(items: Sequence[AppliedFix]) -> str:
+    """``(numeric)`` where a fix is not exact: the least safe of them."""
+    worst = max((SAFETIES.index(item.safety) for item in items), default=0)
+    return f"{GLUE}({SAFETIES[worst]})" if worst else ""
+
+
+# --------------------------------------------------------------------------------------------------- what is left
+
+
+def left_lines(report: Report) -> Iterator[Line]:
+    """What is left, the commands that fix it, and where to read about the worst of it."""
+    summary = report.summary
+    before = dict.fromkeys(SEVERITIES, 0)
+    for remedy in summary.remedies:
+        counts = {"error": remedy.errors, "warning": remedy.warnings, "info": remedy.notes}
+        words = severity_words({name: counts[name] - before[name] for name in SEVERITIES})
+        before = counts
+        again = " ".join(["rerun with", *remedy.options])
+        command = again if report.command == "apply" else printable(remedy.command)
+        label = "left" if report.command == "apply" else "fix"
+        yield labeled(label, f"{words} → ", (command.replace(" ", GLUE), "bold"))
+    stuck = Counter(item.severity for item in report.findings if not item.fix and not item.pointer)
+    del stuck["info"]
+    if stuck:
+        yield labeled("left", f"{severity_words(stuck)} without an automatic fix")
+    if summary.explain:
+        yield labeled("why", (f"onnxfix explain {printable(summary.explain)}".replace(" ", GLUE), "bold"))

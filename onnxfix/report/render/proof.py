@@ -1,0 +1,237 @@
+"""What was proven, as lines: the verdict in a few words, the checks in one line, and failures with their reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from onnxfix.report.render.builds import build_lines
+from onnxfix.report.render.findings import labeled
+from onnxfix.report.render.latency import latency_lines
+from onnxfix.report.render.lines import GLUE, Line, line
+from onnxfix.report.render.networks import network_lines
+from onnxfix.report.render.numbers import counted
+from onnxfix.report.report import Report
+from onnxfix.report.summary import RungFact, Summary, TrtFact
+
+if TYPE_CHECKING:
+    from onnxfix.verification.verdict import RungResult
+
+PLEASE_REPORT = "a bug in onnxfix, please report it"
+"""Added to every rung that broke, whatever the reason."""
+_STYLE = {"passed": "green", "failed": "bold red", "broke": "bold red"}
+_AGREEMENTS = {"identical": "bit-identical", "within": "within tolerance"}
+_WHY_NOT = {"no-gpu": "no GPU", "not-installed": "not installed"}
+_SHORT = 40
+"""Characters up to which a reason why a check was not run stands in one line with the others."""
+_REFUSALS = {"trt-build": "TensorRT does not build it", "trt-network": "TensorRT reads it differently"}
+_BY_TENSORRT = ("trt-build", "trt-network")
+NOT_COMPARED = "NOT VERIFIED (values were not compared)"
+
+
+# ---------------------------------------------------------------------------------------------------- in a few words
+
+
+def status_words(report: Report) -> tuple[str, str]:
+    """The verdict in a few words, with its style; ("", "") where there is none."""
+    proof = report.summary.proof
+    if proof == "failed":
+        refuting = refuting_rungs(report)
+        refused = _refused_by_tensorrt(refuting)
+        return (f"NOT VERIFIED: {refused}" if refused else f"FAILED: {', '.join(refuting)}"), "bold red"
+    if proof == "unproven":
+        return f"NOT VERIFIED: {why_unverified(report)}", "bold red"
+    words = {
+        "verified": ("VERIFIED", "bold green"),
+        "partly": ("NOT VERIFIED with the UNSAFE fixes", "bold yellow"),
+        "unchanged": ("UNCHANGED", "green"),
+        "not compared": (NOT_COMPARED, "bold yellow"),
+    }
+    return words.get(proof, ("", ""))
+
+
+def refuting_rungs(report: Report) -> list[str]:
+    """The rungs that found a difference."""
+    return [rung.name for rung in report.verdict.rungs if rung.refutes] if report.verdict is not None else []
+
+
+def _refused_by_tensorrt(refuting: list[str]) -> str | None:
+    """What TensorRT alone objects to, if no other rung found a difference."""
+    return _REFUSALS.get(refuting[0]) if len(refuting) == 1 else None
+
+
+def why_unverified(report: Report) -> str:
+    """Why a verdict is not "passed": a rung found a difference, a required rung did not run, or none ran."""
+    refuting = refuting_rungs(report)
+    if refuting:
+        return _refused_by_tensorrt(refuting) or "the result did not verify"
+    rungs = report.verdict.rungs if report.verdict is not None else ()
+    results = {rung.name: rung for rung in rungs}
+    for name in report.verdict.required if report.verdict is not None else ():
+        rung = results.get(name)
+        if rung is None or rung.status != "passed":
+            if rung is not None and rung.status in ("failed", "broke"):
+                return f"{name} was required and {rung.status}"
+            return f"{name} was required and could not be run{f': {rung.reason}' if rung is not None else ''}"
+    broken = report.verdict.broken if report.verdict is not None else ()
+    if broken:
+        return f"no check could run the model, and {', '.join(rung.name for rung in broken)} broke"
+    return "no check could run the model"
+
+
+# ------------------------------------------------------------------------------------------------------- in one line
+
+
+def proof_lines(report: Report) -> Iterator[Line]:
+    """What was proven, in one line for values and one for TensorRT; then the checks of which more must be said."""
+    if report.verdict is None:
+        return
+    summary, apart = report.summary, [rung for rung in report.verdict.rungs if _apart(rung, report)]
+    worst = [rung for rung in apart if rung.status in ("failed", "broke")]
+    yield from map(_rung, worst)
+    yield from _verdict(report, [rung.name for rung in apart])
+    if summary.tensorrt is not None:
+        yield from tensorrt_lines(summary.tensorrt, summary)
+    yield from (_rung(rung) for rung in apart if rung not in worst)
+    for rung in report.verdict.rungs:
+        if rung.latency is not None:
+            yield from latency_lines(rung.latency)
+
+
+def _verdict(report: Report, apart: list[str]) -> Iterator[Line]:
+    """The line about values, without the rungs that have lines of their own."""
+    parts = _values(report.summary, apart)
+    label, style = _LABELS.get(report.summary.proof, ("checked", "bold"))
+    if report.command == "verify":  # the headline has the verdict
+        label, style = "checked", "bold"
+    if parts:
+        yield labeled(label, " · ".join(parts), style=style)
+
+
+_LABELS = {"verified": ("VERIFIED:", "bold green"), "unchanged": ("unchanged", "green")}
+
+
+def _values(summary: Summary, apart: list[str]) -> list[str]:
+    """What compared values, what else passed, and what was not run: ``reference, ort-cpu bit-identical (4 feeds)``."""
+    shown = [rung for rung in summary.rungs if rung.name not in apart]
+    compared: dict[str, list[str]] = {}
+    for rung in shown:
+        if rung.status == "passed" and rung.agreement and rung.name not in _BY_TENSORRT:
+            compared.setdefault(_how(rung), []).append(rung.name)
+    found = [", ".join(f"{', '.join(names)} {how}" for how, names in compared.items())] if compared else []
+    contract = next((rung for rung in shown if rung.name == "contract"), None)
+    if summary.proof == "unchanged":
+        found.append("the output is the input, byte for byte")
+    elif not compared and contract is not None and contract.status == "passed":
+        found.append(contract.reason)
+    reasons: dict[str, list[str]] = {}
+    for rung in shown:
+        if (rung.status == "skipped" and rung.name not in _BY_TENSORRT[1:]) or rung.cause in _WHY_NOT:
+            reasons.setdefault(_WHY_NOT.get(rung.cause, rung.reason), []).append(rung.name)
+    skipped = ", ".join(f"{', '.join(names)} ({why.replace(' ', GLUE)})" for why, names in reasons.items())
+    return [*found, *([f"not run: {skipped}"] if skipped else [])]
+
+
+def _how(rung: RungFact) -> str:
+    shapes = f", {counted(rung.shapes, 'shape')}" if rung.shapes > 1 else ""
+    number = f"({counted(rung.feeds, 'feed')}{shapes})".replace(" ", GLUE)
+    return f"{_AGREEMENTS[rung.agreement]} {number}"
+
+
+def tensorrt_lines(found: TrtFact, summary: Summary) -> Iterator[Line]:
+    """Which TensorRT judged, and what it made of the result; failures have lines of their own."""
+    from onnxfix.trt.package import product  # lazy: start-up
+
+    did = [_BUILT.get(found.builds[-1], "gave no result")] if found.builds else []
+    network = next((rung for rung in summary.rungs if rung.name == "trt-network"), None)
+    if found.reads and found.reads[-1] == "agrees":
+        feeds = f" ({counted(network.feeds, 'feed')})".replace(" ", GLUE, 1) if network is not None else ""
+        did.append(f"its imported network computes the same{feeds}")
+    if found.gpu:
+        did.append(f"engines executed on {found.gpu}")
+    elif not found.builds or found.builds[-1] == "accepted":
+        did.append("no engine was executed")
+    name = product(found.package, found.version).removeprefix("TensorRT").lstrip("- ")
+    other = f", not the target {found.target}" if found.target else ""
+    capability = f", for compute capability {found.compute_capability}" if found.compute_capability else ""
+    yield labeled("TensorRT", f"{name}{other}{capability}: {'; '.join(did)}")
+
+
+_BUILT = {
+    "accepted": "builds it",
+    "refused": "refuses it",
+    "crash": "crashes on it",
+    "timeout": "takes too long to build it",
+    "memory": "runs out of memory",
+}
+
+
+def _listed(rung: RungResult, report: Report) -> bool:
+    """Whether findings say already what TensorRT refuses, which is no fault of the fixes."""
+    messages = " ".join(item.message for item in report.findings if item.code.startswith("TRT"))
+    if rung.name == "trt-build" and rung.builds and rung.builds[-1].errors:
+        return not rung.refutes and " ".join(rung.builds[-1].errors[0].text.split()) in messages
+    refused = bool(rung.networks) and rung.networks[-1].status == "refused"
+    return refused and bool(report.builds) and not report.builds[-1].accepted
+
+
+def _apart(rung: RungResult, report: Report) -> bool:
+    """Whether a rung needs a line of its own: it failed or broke, could not run for a reason that takes more words, or
+    found something besides."""
+    if rung.name in _BY_TENSORRT and _listed(rung, report):
+        return False
+    if rung.status in ("failed", "broke"):
+        return True
+    if rung.status == "skipped":
+        return rung.cause not in _WHY_NOT and len(rung.reason) > _SHORT
+    if rung.name == "contract":
+        return bool(rung.notes)
+    if rung.executed is not None and rung.executed.outcome != "agree":
+        return True
+    partly = report.verdict is not None and report.verdict.without_unsafe
+    return rung.sweep is not None or (partly and rung.compares)
+
+
+def _rung(rung: RungResult) -> Line:
+    blame = f" ({PLEASE_REPORT})" if rung.status == "broke" else ""
+    word = "not run" if rung.status == "skipped" else rung.status
+    return labeled(word, f"{rung.name}: {rung.reason}{blame}", style=_STYLE.get(rung.status, "dim"))
+
+
+# ------------------------------------------------------------------------------------------------------------ in full
+
+
+def rung_lines(report: Report) -> Iterator[Line]:
+    """The line about values, then every rung with its reason and its details."""
+    rungs = report.verdict.rungs if report.verdict is not None else ()
+    yield from _verdict(report, [rung.name for rung in rungs if rung.status in ("failed", "broke")])
+    said: set[str] = set()
+    for rung in rungs:
+        blame = f" ({PLEASE_REPORT})" if rung.status == "broke" else ""
+        reason = f"  {rung.reason}{blame}" if rung.reason or blame else ""
+        yield line(f"  {rung.name:<12}", (rung.status, _STYLE.get(rung.status, "dim")), reason, hang=14)
+        if rung.latency is not None:
+            yield from latency_lines(rung.latency)
+        yield from map(_detail, _details(rung))
+        yield from map(_detail, (note for note in rung.notes if note not in said))
+        said.update(rung.notes)
+        yield _detail(f"{rung.seconds:.2f} s, seed {rung.seed}")
+
+
+def _detail(text: str) -> Line:
+    """A line below a rung; commands are not wrapped, so that they can be copied."""
+    indent = 4 + len(text) - len(text.lstrip(" "))
+    command = text.lstrip(" ").startswith(("trtexec ", "polygraphy "))
+    return line(f"    {text}", hang=None if command else indent + 2)
+
+
+def _details(rung: RungResult) -> Iterator[str]:
+    seen: set[str] = set()
+    for feed in rung.feeds:
+        reason = "as above" if feed.reason in seen else feed.reason
+        seen.add(feed.reason)
+        yield f"{feed.label}: {feed.status}{f': {reason}' if feed.reason else ''}"
+    yield from build_lines(rung.builds)
+    yield from network_lines(rung.networks)
+    if rung.excluded:
+        yield f"not compared, the original is not deterministic: {', '.join(rung.excluded)}"

@@ -1,0 +1,238 @@
+"""Reports as SARIF 2.1.0, for GitHub's code scanning and other tools that track issues.
+
+A model is a binary file, so that a node has a logical location (its name and the graphs around it), and the physical
+location is the file. Fingerprints depend on the rule and on the node's name only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib import metadata
+from typing import Any
+from urllib.parse import quote
+
+from onnxfix._version import __version__
+from onnxfix.place import Place
+from onnxfix.registry import registry
+from onnxfix.report.render.issues import Issue, errors_of, issues_of, repository_path
+from onnxfix.report.render.stream import escaped
+from onnxfix.report.report import FailOn, Report
+from onnxfix.rule import Rule
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+FINGERPRINT = "onnxfixPlace/v1"
+"""Our name of the fingerprint. GitHub reads ``primaryLocationLineHash``, or else makes it of lines of the model."""
+_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+_PROBLEMS = {"error": "error", "warning": "warning", "info": "recommendation"}
+_BASE = "%SRCROOT%"
+
+
+def render_sarif(
+    reports: Sequence[Report],
+    errors: Sequence[tuple[str, str]] = (),
+    warnings: Sequence[str] = (),
+    fail_on: FailOn = "",
+) -> str:
+    """One log with one run.
+
+    Results are the findings that are left and the checks that failed; fixes that were applied, and findings that a
+    configuration or a baseline accepts, are no results. Models that could not be read, incomplete runs and warnings are
+    notifications of the invocation. In ASCII.
+    """
+    issues = [issue for report in reports for issue in issues_of(report)]
+    results = [issue for issue in issues if issue.sort in ("finding", "check", "fix", "step")]
+    faults = [*errors_of(errors), *(issue for issue in issues if issue.sort == "problem")]
+    rules = list(dict.fromkeys(issue.code for issue in results))
+    invocation = {
+        "executionSuccessful": not faults,
+        "exitCode": max([2 * bool(errors), *(report.exit_code_for(fail_on) for report in reports)]),
+        "toolExecutionNotifications": [
+            *(_notification(issue) for issue in faults),
+            *({"level": "warning", "message": {"text": escaped(text)}} for text in warnings),
+        ],
+    }
+    run = {
+        "tool": {
+            "driver": {
+                "name": "onnxfix",
+                "version": __version__,
+                "semanticVersion": __version__,
+                "rules": [_descriptor(code, results) for code in rules],
+            }
+        },
+        "invocations": [invocation],
+        "artifacts": [_artifact(path) for path in dict.fromkeys(report.path for report in reports)],
+        "results": [_result(issue, rules) for issue in results],
+        "columnKind": "unicodeCodePoints",
+        "properties": {"models": [_model(report, fail_on) for report in reports]},
+    }
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, allow_nan=False)
+
+
+def _result(issue: Issue, rules: Sequence[str]) -> dict[str, Any]:
+    location: dict[str, Any] = {"physicalLocation": _physical(issue.path)}
+    if issue.place.known:
+        location["logicalLocations"] = [_logical(issue.place)]
+    properties = {"sort": issue.sort, "operator": issue.place.op_type, "remedy": issue.remedy}
+    return {
+        "ruleId": issue.code,
+        "ruleIndex": rules.index(issue.code),
+        "kind": "fail",
+        "level": _LEVELS[issue.severity],
+        "message": {"text": escaped(issue.text)},
+        "locations": [location],
+        "partialFingerprints": {
+            FINGERPRINT: issue.fingerprint,
+            "primaryLocationLineHash": f"{issue.fingerprint}:1",
+        },
+        "properties": {key: escaped(value) for key, value in properties.items() if value},
+    }
+
+
+def _physical(path: str) -> dict[str, Any]:
+    """The model's file. The region is the line that GitHub requires."""
+    return {"artifactLocation": _file(path), "region": {"startLine": 1}}
+
+
+def _file(path: str) -> dict[str, str]:
+    """A file below the repository's folder by its path there, others by an absolute URI."""
+    found = repository_path(path)
+    if "://" in found:
+        return {"uri": quote(_bytes(found), safe=":/?#[]@!$&'()*+,;=%")}
+    quoted = quote(_bytes(found))
+    if quoted.startswith("/"):
+        return {"uri": f"file://{quoted}"}
+    return {"uri": quoted, "uriBaseId": _BASE}
+
+
+def _bytes(path: str) -> bytes:
+    """A path as the system stores it; names of files may hold bytes that are no text."""
+    try:
+        return path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return path.encode("utf-8", "surrogatepass")
+
+
+def _logical(place: Place) -> dict[str, str]:
+    name = place.layer or place.node or place.label or "/".join(place.graph)
+    kind = "layer" if place.layer else "node" if place.op_type else "value" if place.output else "graph"
+    path = "/".join((*place.graph, *([name] if place.node or place.label or place.layer else [])))
+    return {"name": escaped(name), "fullyQualifiedName": escaped(path), "kind": kind}
+
+
+def _notification(issue: Issue) -> dict[str, Any]:
+    where = (
+        {"locations": [{"physicalLocation": {"artifactLocation": _file(issue.path)}}]} if issue.path else {}
+    )
+    return {"level": "error", "message": {"text": escaped(issue.text)}, **where}
+
+
+def _artifact(path: str) -> dict[str, Any]:
+    return {"location": _file(path), "roles": ["analysisTarget"], "mimeType": "application/octet-stream"}
+
+
+def _model(report: Report, fail_on: FailOn) -> dict[str, Any]:
+    """What is known of a model besides its results."""
+    verdict = report.verdict
+    checks = {rung.name: rung.status for rung in verdict.rungs} if verdict is not None else {}
+    return {
+        "path": escaped(report.path),
+        "command": report.command,
+        "target": report.target,
+        "exitCode": report.exit_code_for(fail_on),
+        "proof": report.summary.proof,
+        "fixed": len(report.applied),
+        "suppressed": len(report.suppressed),
+        "output": escaped(report.output),
+        "checks": checks,
+        "versions": report.versions,
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------- rules
+
+
+def _descriptor(code: str, results: Sequence[Issue]) -> dict[str, Any]:
+    """A rule with its documentation, or what else may fail."""
+    rule = next((one for one in registry().rules if one.code == code), None)
+    if rule is not None:
+        return _rule(rule)
+    severity = next(issue.severity for issue in results if issue.code == code)
+    text = _CHECKS.get(code, f"What {code} reports.")
+    return {
+        "id": code,
+        "shortDescription": {"text": text},
+        "fullDescription": {"text": text},
+        "help": {"text": f"{text} 'onnxfix doctor' shows which checks this machine can run."},
+        "defaultConfiguration": {"level": _LEVELS[severity]},
+        "properties": {
+            "tags": ["verification"],
+            "problem.severity": _PROBLEMS[severity],
+            "precision": "very-high",
+        },
+    }
+
+
+_CHECKS = {
+    "contract": "The interface is unchanged and onnx.checker accepts the result.",
+    "reference": "Original and result agree in ONNX's reference evaluator.",
+    "ort-cpu": "Original and result agree in ONNX Runtime on the CPU.",
+    "ort-cuda": "Original and result agree in ONNX Runtime on a GPU.",
+    "trt-build": "TensorRT's parser and builder accept the result.",
+    "trt-network": "TensorRT imports a network that computes what the model computes.",
+    "trt-gpu": "TensorRT's engine computes what the model computes.",
+    "verification": "At least one check compares the result with the original.",
+}
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    severity = rule.severity.name.lower()
+    page = f"# {rule.code} {rule.name}\n\n{rule.doc}\n\n`onnxfix explain {rule.code}` shows examples, too."
+    found = {
+        "id": rule.code,
+        "name": rule.name,
+        "shortDescription": {"text": rule.summary},
+        "fullDescription": {"text": _reason(rule.doc) or rule.summary},
+        "help": {"text": rule.doc, "markdown": page},
+        "helpUri": _help(rule),
+        "defaultConfiguration": {"level": _LEVELS[severity]},
+        "properties": {
+            "tags": [
+                rule.code.rstrip("0123456789"),
+                *([rule.safety.name.lower()] if rule.safety is not None else []),
+            ],
+            "problem.severity": _PROBLEMS[severity],
+            "precision": "high",
+        },
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _reason(doc: str) -> str:
+    """The first paragraph of why it matters."""
+    section = doc.partition("## Why it matters")[2].partition("\n## ")[0]
+    return " ".join(section.strip().partition("\n\n")[0].split())
+
+
+def _help(rule: Rule) -> str:
+    """The rule's page below the documentation that the package declares; without one, the first page that the rule
+    refers to; "" for none."""
+    home = _documentation()
+    if home and rule.module.startswith("onnxfix_rules"):
+        return f"{home.rstrip('/')}/rules/{rule.code}/"
+    found = re.search(r"https?://[^\s)>,;]+[^\s)>,;:.\"]", rule.doc)
+    return found[0] if found else ""
+
+
+@cache
+def _documentation() -> str:
+    """The address of the documentation in the metadata of the distribution; "" if there is none."""
+    try:
+        urls: Iterable[str] = metadata.metadata("onnxfix").get_all("Project-URL") or ()
+    except metadata.PackageNotFoundError:
+        return ""
+    named = dict(url.split(", ", 1) for url in urls if ", " in url)
+    return named.get("Documentation", "")

@@ -1,0 +1,47 @@
+"""The settings of models, for ``--show-settings``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from onnxfix.report.render.lines import Line, line
+from onnxfix.report.render.stream import printable
+
+
+class Setting(Protocol):
+    """A setting, its value for people, and where it comes from. ``over``: it holds no more."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def value(self) -> str: ...
+
+    @property
+    def origin(self) -> str: ...
+
+    @property
+    def over(self) -> bool: ...
+
+
+def settings_lines(model: str, settings: Sequence[Setting]) -> Iterator[Line]:
+    """One line for each setting of a model: its name, its value, and where it comes from."""
+    yield line((printable(model), "bold"))
+    names = max((len(one.name) for one in settings), default=0)
+    values = max(
+        (len(printable(one.value)) for one in settings if one.origin and len(one.value) < 40), default=0
+    )
+    for one in settings:
+        text = printable(one.value)
+        origin = f"  {printable(one.origin)}" if one.origin else ""
+        style = "yellow" if one.over else ""
+        yield line(
+            f"  {one.name:<{names}}  ", (f"{text:<{values}}" if origin else text, style), (origin, "dim")
+        )
+
+
+def render_settings(models: Sequence[dict[str, Any]]) -> str:
+    """One document, in ASCII: ``{"models": [...]}``."""
+    return json.dumps({"models": list(models)}, indent=2)

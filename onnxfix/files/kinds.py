@@ -70,11 +70,13 @@ def kind_of(head: bytes) -> Kind | None:
         if pattern.match(head):
             return kind
     text = _text(head)
-    if text is None or len(text) < _SHORTEST:
+    if text is None:
         return None
     for words, kind in _WRITTEN:
         if words.match(text.lstrip("\ufeff \t\r\n")):
             return kind
+    if len(text) < _SHORTEST:
+        return None
     line = " ".join(text.split())
     return Kind(f"text: {line[:_SHOWN] + '…' if len(line) > _SHOWN else line!r}" if line else "blank lines")
 

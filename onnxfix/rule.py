@@ -231,6 +231,7 @@ class Rule:
         return f"Rule({self.code!r}, {self.name!r}, severity={self.severity.name.lower()!r}, fix={safety!r})"
 
 
+# Long because: each argument is explained here, where rules' authors look.
 def rule(
     code: str,
     *,

@@ -15,7 +15,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from rich.console import Console
@@ -76,11 +79,12 @@ PICTURES: dict[str, Terminal | Page] = {
     "check-120": Terminal(120, _CHECK),
     "apply-80": Terminal(80, _REPAIR),
     "apply-120": Terminal(120, _REPAIR),
-    "site-home": Page("index.html"),
+    "site-home": Page("index.html", height=700),
     "site-rules": Page("docs/rules/messages.html"),
     "site-commands": Page("docs/reference/commands.html"),
     "site-python": Page("docs/reference/python.html"),
     "site-tutorial": Page("docs/tutorials/misimport.html"),
+    "site-rule": Page("docs/rules/PRC001.html", height=640),
 }
 
 
@@ -88,17 +92,12 @@ def main() -> int:
     """Make the pictures that are named, or all."""
     names = sys.argv[1:] or list(PICTURES)
     large = []
+    address = served(ROOT / "build" / "site")
     for name in names:
         picture = PICTURES[name]
         target = IMAGES / f"{name}.png"
         if isinstance(picture, Page):
-            draw(
-                (ROOT / "build" / "site" / picture.path).as_uri(),
-                target,
-                picture.width,
-                picture.height,
-                picture.dark,
-            )
+            draw(f"{address}/{picture.path}", target, picture.width, picture.height, picture.dark)
         else:
             text = "\n".join(shown(picture))
             with tempfile.TemporaryDirectory() as folder:
@@ -113,6 +112,21 @@ def main() -> int:
     for name in large:
         sys.stderr.write(f"{name}: more than {MOST_BYTES // 1024} KiB\n")
     return int(bool(large))
+
+
+def served(folder: Path) -> str:
+    """The address of a web server for a folder: the site's search does not work from disk."""
+    handler = partial(_Silent, directory=str(folder))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{server.server_address[1]}"
+
+
+class _Silent(SimpleHTTPRequestHandler):
+    """A web server that prints no line for each request."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
 
 
 def shown(picture: Terminal) -> list[str]:

@@ -3,7 +3,8 @@
 The pages keep their places of the repository, so that links lead to the same pages here and there. Two are written for
 the site alone: the references of the command line and of Python. Other files that pages link to are copied, and
 mkdocs.yml's entry ``FAMILIES`` becomes the pages of all rules. Neither the build nor a finished page loads anything
-from the network, and the pages also open from disk. ``--pages`` writes the pages and the configuration only.
+from the network. The pages also open from disk, but their search needs ``python -m http.server``. ``--pages`` writes
+the pages and the configuration only.
 """
 
 from __future__ import annotations

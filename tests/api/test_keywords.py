@@ -80,7 +80,7 @@ def test_a_model_is_a_path_bytes_or_a_proto(model: Path) -> None:
     for given in (model, str(model), data, bytearray(data), memoryview(data), proto):
         assert onnxfix.check(given, select="CST").ok  # type: ignore[arg-type]
     assert refusal(lambda: onnxfix.check(proto.graph)) == (  # type: ignore[arg-type]
-        "source is a path, bytes, or an onnx.ModelProto, not a GraphProto"
+        "source is a path, bytes, an onnx.ModelProto, or a torch.onnx.ONNXProgram, not a GraphProto"
     )
     assert refusal(lambda: onnxfix.verify(model, 3)).startswith("fixed is a path")  # type: ignore[arg-type]
     assert refusal(lambda: onnxfix.diagnose(model, [model])).endswith("not a list")  # type: ignore[arg-type]

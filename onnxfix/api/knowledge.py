@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from onnxfix.api import keywords
 from onnxfix.api.keywords import Names
+from onnxfix.api.signatures import readable
 
 if TYPE_CHECKING:
     from onnxfix.examination.records import Examination
@@ -40,6 +41,7 @@ class RulePage(str):
         return str(self)
 
 
+@readable
 def rules(select: Names | None = None) -> RuleList:
     """The rules, by their codes.
 
@@ -54,6 +56,7 @@ def rules(select: Names | None = None) -> RuleList:
     return RuleList(registry().matching(keywords.names("select", select)))
 
 
+@readable
 def explain(rule: str | Rule) -> RulePage:
     """A rule's page in Markdown: what it finds, why that matters, how it is fixed, the evidence, examples.
 
@@ -74,6 +77,7 @@ def explain(rule: str | Rule) -> RulePage:
     return RulePage(rule_markdown(rule))
 
 
+@readable
 def doctor() -> Examination:
     """Which checks this machine can run, why it cannot run the others, and how to enable them. Faults that it finds are
     results, never exceptions. Takes some seconds, since everything is tried in a process of its own."""

@@ -238,3 +238,12 @@ def test_everything_public_is_listed_and_documented() -> None:
                 assert parameter in (inspect.getdoc(value) or ""), f"{name} says nothing about {parameter}"
     with pytest.raises(AttributeError):
         onnxfix.nothing  # noqa: B018
+
+
+def test_help_has_a_line_for_each_parameter_and_types_without_quotes() -> None:
+    lines = str(inspect.signature(onnxfix.verify)).splitlines()
+    assert lines[:4] == ["(", "    original: Source,", "    fixed: Source | None = None,", "    *,"]
+    assert "    require: Names = ()," in lines
+    assert lines[-1] == ") -> Report"
+    assert str(inspect.signature(onnxfix.rules)) == "(select: Names | None = None) -> RuleList"
+    assert onnxfix.verify.__annotations__["fixed"] == "Source | None"

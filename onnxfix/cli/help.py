@@ -26,9 +26,9 @@ _NAMES = 28
 _HEADING, _NAME, _VALUE = "1;32", "1;36", "36"
 """Styles of a terminal (SGR): bold green, bold cyan, cyan."""
 _ORDER = (
+    "Output",
     "Rules",
     "Fixes",
-    "Output",
     "Constant shapes and inputs",
     "Verification",
     "TensorRT",

@@ -57,11 +57,12 @@ def rules(select: Names | None = None) -> RuleList:
 
 
 @readable
-def explain(rule: str | Rule) -> RulePage:
+def explain(rule: str | Rule, examples: int | None = 2) -> RulePage:
     """A rule's page in Markdown: what it finds, why that matters, how it is fixed, the evidence, examples.
 
     Args:
         rule: its code or name, or the rule itself.
+        examples: how many to show at most (None: all).
 
     Raises:
         UsageError: there is no such rule.
@@ -74,7 +75,9 @@ def explain(rule: str | Rule) -> RulePage:
         rule = registry().get(rule)
     if not isinstance(rule, Rule):
         raise keywords.refused("rule", "a rule's code or name", rule)
-    return RulePage(rule_markdown(rule))
+    return RulePage(
+        rule_markdown(rule, keywords.whole("examples", examples, 0) if examples is not None else None)
+    )
 
 
 @readable

@@ -219,6 +219,9 @@ def test_rules_and_their_pages() -> None:
     assert page.startswith("# CST002 no-op-cast")
     assert page == onnxfix.explain(some[2]) == page._repr_markdown_()
     assert "## Why it matters" in page
+    assert page.count("### ") == 2
+    assert onnxfix.explain("CST002", None).count("### ") == len(some[2].examples)
+    assert "### " not in onnxfix.explain("CST002", examples=0)
     with pytest.raises(onnxfix.UsageError):
         onnxfix.explain("CST999")
 

@@ -7,6 +7,7 @@
     nox -s portable    the tests that need no fork, no TensorRT and no POSIX file system, on any system
     nox -s lint        ruff and mypy
     nox -s docs        writes the pages of rules, hazards and mis-imports; ``-- --check`` only compares
+    nox -s site        builds the site into build/site; fails on dead links and on pages that load from the network
     nox -s benchmarks  startup and growth, the benchmarks that take minutes; the others are in benchmarks/README.md
     nox -s pin         writes constraints.txt, with the newest releases for each Python that is found
 
@@ -217,6 +218,14 @@ def docs(session: nox.Session) -> None:
     session.env.update(PYTHONPATH="", PIP_DISABLE_PIP_VERSION_CHECK="1")
     session.install("-q", "-c", "constraints.txt", "-e", ".")
     session.run("python", "docs/make.py", *session.posargs)
+
+
+@nox.session
+def site(session: nox.Session) -> None:
+    """The site, in build/site. Installing needs the network, building does not."""
+    session.env.update(PYTHONPATH="", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    session.install("-q", "-c", "constraints.txt", "-e", ".[docs]")
+    session.run("python", "docs/website.py", *session.posargs)
 
 
 @nox.session

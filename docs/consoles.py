@@ -3,7 +3,8 @@
 A block of the language ``console`` holds commands (``$ onnxfix ...``, ``$ cat FILE``, ``$ python FILE``), each with its
 output. The commands of a section (a heading of level 2) run one after another in a folder of their own, which has a
 link to ``fixtures``. A line of the output that is only ``…`` stands for any number of lines. tests/test_tutorials.py
-runs all commands again and compares. Pages are those in docs/ and docs/tutorials/ that have such a block.
+runs all commands again and compares. Pages are README.md, and those in docs/ and
+docs/tutorials/ that have such a block.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 PAGES = [
     page
-    for page in (*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("tutorials/*.md")))
+    for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("tutorials/*.md")))
     if "\n```console\n" in page.read_text(encoding="utf-8")
 ]
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -106,7 +107,7 @@ def alike(shown: str, printed: str) -> bool:
 
 def _words(text: str) -> str:
     """Without times, and on one line: where lines are wrapped depends on the digits."""
-    return " ".join(_EFFORT.sub("", text).split())
+    return _EFFORT.sub("", " ".join(text.split()))
 
 
 def _near(one: float, two: float) -> bool:

@@ -1,4 +1,4 @@
-"""Writes docs/rules/, docs/misimports.md and the tables of docs/hazards.md: ``python docs/make.py``.
+"""Writes docs/rules/, docs/schema/, docs/misimports.md and the tables of docs/hazards.md: ``python docs/make.py``.
 
 With ``--check`` it writes nothing, names what is stale, and ends with 1 where anything is.
 
@@ -35,9 +35,11 @@ if str(DOCS) not in sys.path:  # where another program loads this file
 from making.families import families_page  # noqa: E402
 from making.messages import messages_page  # noqa: E402
 from making.misimports import misimports_page  # noqa: E402
+from making.schemas import schemas  # noqa: E402
 
 HAZARDS = DOCS / "hazards.md"
 PAGES = DOCS / "rules"
+SCHEMAS = DOCS / "schema"
 MISIMPORTS = DOCS / "misimports.md"
 MEASURED = DOCS.parent / "benchmarks" / "gpu" / "hazards.json"
 VARIANTS = DOCS.parent / "benchmarks" / "misimports" / "found.md"
@@ -134,7 +136,7 @@ def _sentence(text: str) -> str:
 def main() -> int:
     """Write what has changed, and remove the pages of rules that are gone; with ``--check``, only say so."""
     parser = argparse.ArgumentParser(
-        description="Write docs/rules/, docs/misimports.md and the tables of docs/hazards.md."
+        description="Write docs/rules/, docs/schema/, docs/misimports.md and the tables of docs/hazards.md."
     )
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
     check = parser.parse_args().check
@@ -149,6 +151,7 @@ def main() -> int:
     if check:
         return int(bool(gone or stale))
     PAGES.mkdir(exist_ok=True)
+    SCHEMAS.mkdir(exist_ok=True)
     for path in gone:
         path.unlink()
     for path in stale:
@@ -172,6 +175,7 @@ def contents() -> dict[Path, str]:
         VARIANTS.read_text(encoding="utf-8"), {number: anchor(number, titles) for number in titles}
     )
     files[HAZARDS] = filled(catalogue, titles, rules, facts, engines)
+    files |= {SCHEMAS / name: text for name, text in schemas().items()}
     return files
 
 

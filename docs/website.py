@@ -3,12 +3,14 @@
 The pages keep their places of the repository, so that links lead to the same pages here and there. Two are written for
 the site alone: the references of the command line and of Python. Other files that pages link to are copied, and
 mkdocs.yml's entry ``FAMILIES`` becomes the pages of all rules. Neither the build nor a finished page loads anything
-from the network, and the pages also open from disk. ``--pages`` writes the pages and the configuration only.
+from the network. The pages also open from disk, but their search needs ``python -m http.server``. ``--pages`` writes
+the pages and the configuration only.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -32,7 +34,8 @@ from onnxfix.registry import BUILT_IN, rules_of  # noqa: E402
 
 CONFIGURATION = ROOT / "mkdocs.yml"
 BUILD = ROOT / "build"
-SOURCES = ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "fixtures/*.md")
+SOURCES = ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "fixtures/**/*.md")
+STYLE = "docs/site.css"
 GENERATED = {"docs/reference/commands.md": commands_page, "docs/reference/python.md": python_page}
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]*(?:\([^()]*\)[^()\s]*)*)\)")
 _SLUGS = "slugify: !!python/object/apply:pymdownx.slugs.slugify {kwds: {case: lower}}"
@@ -53,7 +56,8 @@ def main() -> int:
     if only_pages:
         return 0
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", configuration],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", configuration],
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},  # an advertisement
         check=False,
     )
     if done.returncode:
@@ -73,6 +77,7 @@ def staged(folder: Path) -> Path:
         target = pages / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(rewritten(text, name, pages), encoding="utf-8")
+    shutil.copyfile(ROOT / STYLE, pages / STYLE)
     settings = yaml.safe_load(CONFIGURATION.read_text(encoding="utf-8"))
     settings |= {"docs_dir": str(pages), "site_dir": str(folder / "site")}
     settings["nav"] = list(filled(settings["nav"]))
@@ -102,8 +107,10 @@ def rewritten(text: str, name: str, pages: Path) -> str:
         if not place or re.match(r"[a-z]+:", place) or place.endswith(".md"):
             return found[0]
         source = (ROOT / name).parent / place
-        if not source.is_file():
+        if source.is_dir():
             return f"{mark}{label}"
+        if not source.is_file():
+            return found[0]  # mkdocs complains
         copied = pages / source.resolve().relative_to(ROOT)
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, copied)
@@ -115,17 +122,18 @@ def rewritten(text: str, name: str, pages: Path) -> str:
 
 
 def filled(nav: list[Any]) -> Iterator[Any]:
-    """The navigation with the rules in the place of ``FAMILIES``."""
+    """The navigation with the rules in the place of ``FAMILIES``, and without pages that are not there."""
     for entry in nav:
         if entry == "FAMILIES":
             yield from rule_pages()
-        elif isinstance(entry, dict):
-            yield {
-                title: list(filled(below)) if isinstance(below, list) else below
-                for title, below in entry.items()
-            }
-        else:
+        elif isinstance(entry, str):
             yield entry
+        else:
+            [(title, below)] = entry.items()
+            if isinstance(below, list):
+                yield {title: list(filled(below))}
+            elif (ROOT / below).exists() or below in GENERATED:
+                yield entry
 
 
 def rule_pages() -> Iterator[dict[str, list[str]]]:

@@ -1,9 +1,10 @@
 """onnxfix repairs ONNX models before they go to NVIDIA TensorRT, and proves that they still are the same models.
 
-``check``, ``apply`` and ``verify`` return a ``Report``; ``diagnose`` finds where two models differ, ``reduce`` the part
-that fails, ``precision`` converts to half precision, ``layers`` and ``lift`` show what TensorRT makes of a model;
-``rules``, ``explain`` and ``doctor`` show what onnxfix knows. All results print as on the command line, show a table in
-a notebook, and have ``ok``, ``exit_code``, ``to_dict`` and ``to_html``. Expected failures are an ``OnnxfixError``.
+``check``, ``apply`` and ``verify`` return a ``Report``, as does ``export``, which starts from a module of PyTorch;
+``diagnose`` finds where two models differ, ``reduce`` the part that fails, ``precision`` converts to half precision,
+``layers`` and ``lift`` show what TensorRT makes of a model; ``rules``, ``explain`` and ``doctor`` show what onnxfix
+knows. All results print as on the command line, show a table in a notebook, and have ``ok``, ``exit_code``, ``to_dict``
+and ``to_html``. Expected failures are an ``OnnxfixError``.
 
     >>> import onnxfix
     >>> report = onnxfix.apply("model.onnx", "fixed.onnx")
@@ -20,6 +21,7 @@ from onnxfix._version import __version__
 from onnxfix.shown import Shown
 
 if TYPE_CHECKING:
+    from onnxfix.api.exporting import export
     from onnxfix.api.inquiry import diagnose, layers, lift, precision, reduce
     from onnxfix.api.knowledge import doctor, explain, rules
     from onnxfix.api.repair import apply, check, verify
@@ -37,16 +39,17 @@ if TYPE_CHECKING:
     from onnxfix.trt.records import TrtOptions
 
 __all__ = [
-    "AppliedFix", "Diagnosis", "Examination", "Example", "Finding", "Fix", "LayerReport", "Lifted", "Lowering", "Match",
-    "ModelError", "OnnxfixError", "Place", "Reduction", "Report", "Rule", "Safety", "Severity", "TrtOptions",
-    "UsageError", "__version__", "apply", "check", "diagnose", "doctor", "explain", "layers", "lift", "precision",
-    "reduce", "reproduce", "rules", "verify",
+    "AppliedFix", "Diagnosis", "Examination", "Example", "Finding", "Fix", "LayerReport", "Lifted", "Lowering",
+    "Match", "ModelError", "OnnxfixError", "Place", "Reduction", "Report", "Rule", "Safety", "Severity", "TrtOptions",
+    "UsageError", "__version__", "apply", "check", "diagnose", "doctor", "explain", "export", "layers", "lift",
+    "precision", "reduce", "reproduce", "rules", "verify",
 ]  # fmt: skip
 
 Shown.renderer = "onnxfix.report.render.objects"
 
 _HOME = {
     **dict.fromkeys(("apply", "check", "verify"), "onnxfix.api.repair"),
+    "export": "onnxfix.api.exporting",
     **dict.fromkeys(("diagnose", "layers", "lift", "precision", "reduce"), "onnxfix.api.inquiry"),
     **dict.fromkeys(("doctor", "explain", "rules"), "onnxfix.api.knowledge"),
     **dict.fromkeys(("ModelError", "OnnxfixError", "UsageError"), "onnxfix.errors"),

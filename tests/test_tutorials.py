@@ -60,6 +60,7 @@ def test_every_console_of_a_tutorial_is_run() -> None:
     [
         ("12 of 34 nodes, 1.2 s", "12 of 34 nodes, 99.9 s", True),
         ("3.2 runs of the model, 40 parts checked", "9.9 runs of the model, 28 parts checked", True),
+        ("a, 1.5\n  s) b", "a, 3.25 s) b", True),
         ("error 0.0441 of\n  its scale", "error 0.0450\n of its scale", True),
         ("error 0.0441", "error 0.0541", False),
         ("rounding 1.7e-07", "rounding 3.4e-07", True),

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from making.tables import cell
+from making.tables import cell, code
 from onnxfix.cli.app import app
 
 _HEAD = """\
@@ -47,14 +47,13 @@ def _command(name: str, command: Any) -> Iterator[str]:
     yield from (f"## onnxfix {name}", "", "```text", usage, "```", "", *_paragraphs(command.help))
     if arguments:
         yield from ("", "| argument | meaning |", "|---|---|")
-        yield from (f"| `{cell(_argument(one))}` | {cell(_words(one))} |" for one in arguments)
+        yield from (f"| {code(_argument(one))} | {cell(_words(one))} |" for one in arguments)
     panels: dict[str, list[Any]] = {}
     for one in options:
         panels.setdefault(getattr(one, "rich_help_panel", None) or _OTHERS, []).append(one)
     for panel, those in panels.items():
         yield from ("", f"### {panel} of `{name}`", "", "| option | meaning |", "|---|---|")
         yield from (f"| {_names(one)} | {cell(_words(one))} |" for one in those)
-    yield from _epilog(command.epilog)
 
 
 def _paragraphs(text: str | None) -> Iterator[str]:
@@ -62,39 +61,36 @@ def _paragraphs(text: str | None) -> Iterator[str]:
     yield from (escaped(line.strip()) for line in (text or "").replace("\b", "").strip().splitlines())
 
 
-def _epilog(text: str | None) -> Iterator[str]:
-    """What stands below a command's options: examples."""
-    lines = [line.strip() for line in (text or "").replace("\b", "").splitlines() if line.strip()]
-    if lines:
-        yield from ("", "```text", *lines, "```")
-
-
 def _argument(one: Any) -> str:
+    """``MODEL...`` or ``[FIXED]``."""
     name = (one.metavar or one.name or "").upper().strip("[].")
     more = "..." if one.nargs == -1 or one.multiple else ""
     return f"{name}{more}" if one.required else f"[{name}{more}]"
 
 
 def _names(one: Any) -> str:
-    """``-o``, ``--output PATH``."""
-    value = "" if one.is_flag or one.count else " " + _value(one)
-    names = ", ".join(f"`{cell(name)}`" for name in one.opts)
-    return names.removesuffix("`") + cell(value) + "`" + "".join(f", `{name}`" for name in one.secondary_opts)
-
-
-def _value(one: Any) -> str:
-    choices = getattr(one.type, "choices", None)
-    return one.metavar or ("|".join(map(str, choices)) if choices else str(one.type.name).upper())
+    """``-o FILE``, ``--output FILE`` as code."""
+    flag = getattr(one, "is_flag", False) or getattr(one, "count", False)
+    value = "" if flag else " " + (one.metavar or one.name.upper().replace("_", "-"))
+    names = sorted([*one.opts, *one.secondary_opts], key=lambda name: name.startswith("--"))
+    return ", ".join(code(f"{name}{value}") for name in names)
 
 
 def _words(one: Any) -> str:
-    """The help, and the default where it says something."""
-    text = " ".join((one.help or "").split())
-    shown = one.default
-    plain = isinstance(shown, str | int | float) and not isinstance(shown, bool) and shown != ""
-    if plain and one.show_default is not False and "default" not in text.lower():
-        text = f"{text.rstrip('.')} (default: {getattr(shown, 'value', shown)})."
-    return escaped(text)
+    """The help, the choices, and the default where it says something."""
+    text = escaped(" ".join((one.help or "").split()))
+    kind = getattr(one, "type_descriptor", None) or getattr(one, "type", None)
+    choices = [str(getattr(each, "value", each)) for each in getattr(kind, "choices", None) or ()]
+    default = getattr(one.default, "value", one.default)
+    if (
+        one.show_default is not True
+        or isinstance(default, bool)
+        or not isinstance(default, str | int | float)
+    ):
+        default = None
+    notes = [", ".join(map(code, choices))] if choices else []
+    notes += [f"default: {code(str(default))}"] if default not in (None, "") else []
+    return f"{text} ({'; '.join(notes)})" if notes else text
 
 
 def escaped(text: str) -> str:

@@ -9,8 +9,7 @@ import onnxfix
 _HEAD = """\
 # Python reference
 
-Everything that `import onnxfix` offers, from the docstrings. [Using onnxfix from Python](../python.md) shows how it is
-used.
+Everything that `import onnxfix` offers, from the docstrings.
 """
 _RULES = {"Example", "Fix", "Match", "Rule", "Safety", "Severity"}
 

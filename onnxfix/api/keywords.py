@@ -55,9 +55,16 @@ def source(keyword: str, given: Any) -> Source:
         return given
     from onnx import ModelProto  # lazy: start-up
 
-    if isinstance(given, ModelProto):
-        return given
-    raise refused(keyword, "a path, bytes, or an onnx.ModelProto", given)
+    proto = given.model_proto if is_program(given) else given
+    if isinstance(proto, ModelProto):
+        return proto
+    raise refused(keyword, "a path, bytes, an onnx.ModelProto, or a torch.onnx.ONNXProgram", given)
+
+
+def is_program(given: Any) -> bool:
+    """Whether it is what torch.onnx.export returns; torch is not imported to find that out."""
+    kind = type(given)
+    return kind.__name__ == "ONNXProgram" and kind.__module__.partition(".")[0] == "torch"
 
 
 def path(keyword: str, given: Any) -> PathLike | None:

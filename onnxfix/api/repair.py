@@ -61,7 +61,7 @@ def check(
     if trt is False and (given is not None or shapes):
         raise UsageError("inputs and input_shapes have no effect without trt")
     options = RunOptions(
-        rules=_rules(select, ignore, target),
+        rules=rules_of(select, ignore, target),
         verification=Verification(inputs=given, input_shapes=shapes, seed=keywords.whole("seed", seed)),
         trt=None if trt is False or trt is None else keywords.trt(trt),
         memory_mb=keywords.memory(memory_mb),
@@ -107,7 +107,8 @@ def apply(
     is verified. Without ``output`` and ``in_place`` nothing is written at all; the result is ``report.model``.
 
     Args:
-        source: path, bytes, or ``ModelProto`` (never changed).
+        source: path, bytes, ``ModelProto`` (never changed), or the ``torch.onnx.ONNXProgram`` that torch.onnx.export
+            returned: that is also compared with PyTorch's own outputs (check ``pytorch``), as ``export`` does.
         output: file to write; not the source, see ``in_place``.
         in_place: replace the source file, in one step; a ``.bak`` is kept until the new file is in place.
         numeric_fixes: also apply fixes that preserve outputs within tolerance only.
@@ -146,7 +147,7 @@ def apply(
     from onnxfix.pipeline import applying  # lazy: start-up
 
     options = RunOptions(
-        rules=_rules(select, ignore, target),
+        rules=rules_of(select, ignore, target),
         fixes=Fixes(
             keywords.flag("numeric_fixes", numeric_fixes),
             keywords.flag("unsafe_fixes", unsafe_fixes),
@@ -160,10 +161,10 @@ def apply(
             keywords.flag("keep_inputs", keep_inputs),
         ),
         verification=replace(
-            _verification(inputs, input_shapes, seed, require, rungs, rtol, atol),
+            verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol),
             enabled=keywords.flag("verify", verify),
         ),
-        trt=_trt(trt, benchmark),
+        trt=trt_of(trt, benchmark),
         output=Output(
             keywords.path("output", output),
             keywords.flag("in_place", in_place),
@@ -171,7 +172,12 @@ def apply(
         ),
         memory_mb=keywords.memory(memory_mb),
     )
-    return applying.apply(keywords.source("source", source), options, keywords.progress(progress))
+    say = keywords.progress(progress)
+    if keywords.is_program(source):
+        from onnxfix.exporting import verb  # lazy: needs torch
+
+        return verb.apply(source, options, say)
+    return applying.apply(keywords.source("source", source), options, say)
 
 
 def verify(
@@ -209,10 +215,10 @@ def verify(
 
     if keywords.whole("batch_sweep", batch_sweep) and not 2 <= batch_sweep <= MAX_BATCH:
         raise UsageError(f"batch_sweep is 0 for none, or a batch from 2 to {MAX_BATCH}, not {batch_sweep}")
-    verification = _verification(inputs, input_shapes, seed, require, rungs, rtol, atol)
+    verification = verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol)
     options = RunOptions(
         verification=replace(verification, exact=keywords.flag("exact", exact)),
-        trt=replace(_trt(trt, benchmark), batch_sweep=batch_sweep),
+        trt=replace(trt_of(trt, benchmark), batch_sweep=batch_sweep),
         memory_mb=keywords.memory(memory_mb),
     )
     first = keywords.source("original", original)
@@ -220,7 +226,8 @@ def verify(
     return verifying.verify(first, second, options, keywords.progress(progress))
 
 
-def _rules(select: Names | None, ignore: Names | None, target: str | None) -> Rules:
+def rules_of(select: Names | None, ignore: Names | None, target: str | None) -> Rules:
+    """The keywords about rules as a record."""
     return Rules(
         keywords.names("select", select),
         keywords.names("ignore", ignore),
@@ -228,7 +235,7 @@ def _rules(select: Names | None, ignore: Names | None, target: str | None) -> Ru
     )
 
 
-def _verification(
+def verification_of(
     inputs: Inputs | None,
     input_shapes: Shapes,
     seed: int,
@@ -237,6 +244,7 @@ def _verification(
     rtol: float | None,
     atol: float | None,
 ) -> Verification:
+    """The keywords about the proof as a record."""
     return Verification(
         require=keywords.names("require", require) or (),
         inputs=keywords.inputs(inputs),
@@ -248,6 +256,7 @@ def _verification(
     )
 
 
-def _trt(trt: TrtOptions | bool | None, benchmark: bool) -> TrtOptions:
+def trt_of(trt: TrtOptions | bool | None, benchmark: bool) -> TrtOptions:
+    """The keywords about TensorRT as a record."""
     options = keywords.trt(trt)
     return replace(options, benchmark=True) if keywords.flag("benchmark", benchmark) else options

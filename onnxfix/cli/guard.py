@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from onnxfix.cli.values import Texts, listed
-from onnxfix.errors import UsageError, explained
+from onnxfix.errors import OnnxfixError, explained
 from onnxfix.interrupts import exit_code, finish, listen
 from onnxfix.report.render.stream import complain
 from onnxfix.report.render.stream import output as standard_output
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def guarded(format: str = "text") -> Iterator[None]:
-    """Print one line for whatever ends a command early, and exit with 2, or as an interrupted program does. A usage
-    error is also a document of the format, if that is one that programs read."""
+    """Print one line for whatever ends a command early, and exit with 2, or as an interrupted program does. In a format
+    that programs read, the line is also the error of a document."""
     code = 2
     try:
         listen()
@@ -30,19 +30,25 @@ def guarded(format: str = "text") -> Iterator[None]:
     except KeyboardInterrupt:
         finish()
         code = exit_code()
-        complain("interrupted; nothing half-written was left behind")
+        message = "interrupted; nothing half-written was left behind"
     except typer.Exit:
         raise
     except Exception as error:
         message = explained(error)
-        complain(message)
-        if format != "text" and isinstance(error, UsageError):
-            from onnxfix.report.render.documents import Kind, render_document  # lazy: start-up
-
-            standard_output().write(render_document(Kind(format), errors=[("", message)]) + "\n")
     else:
         return
+    complain(message)
+    if format != "text":
+        _document(format, message)
     raise typer.Exit(code) from None
+
+
+def _document(format: str, message: str) -> None:
+    """Print an error as a document. Commands print theirs as the last thing that may fail, so there is none yet."""
+    from onnxfix.report.render.documents import Kind, render_document  # lazy: start-up
+
+    with contextlib.suppress(OnnxfixError):  # standard output is what failed
+        standard_output().write(render_document(Kind(format), errors=[("", message)]) + "\n")
 
 
 def warn(warnings: Iterable[str]) -> None:

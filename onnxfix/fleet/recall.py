@@ -18,7 +18,8 @@ from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.verdict import Verdict
 
 _Record = TypeVar("_Record")
-_RECORDS = {kind.__name__: kind for kind in (Reading, TrtBuild, Pending, Intake, Stopped, Picture, Verdict)}
+RECORDS = {kind.__name__: kind for kind in (Reading, TrtBuild, Pending, Intake, Stopped, Picture, Verdict)}
+"""Records that modules import for type checkers only, by name."""
 
 
 def recall(kind: type[_Record], data: Any) -> _Record:
@@ -90,5 +91,5 @@ def _record(kind: Any, data: Any) -> Any:
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    """Types of the fields; names that the module imports for type checkers only come from ``_RECORDS``."""
-    return typing.get_type_hints(kind, localns=_RECORDS)
+    """Types of the fields; names that the module imports for type checkers only come from ``RECORDS``."""
+    return typing.get_type_hints(kind, localns=RECORDS)

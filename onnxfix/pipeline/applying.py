@@ -6,6 +6,7 @@ ARCHITECTURE.md draws the line, and ``tests/pipeline/test_apply_path.py`` holds 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -23,8 +24,13 @@ from onnxfix.report.from_engine import applied_of, finding_of
 from onnxfix.report.report import Report
 from onnxfix.sandbox import memory_limit
 
+#: More that must hold of a result before it is written: it returns the result with a verdict that has it.
+Beyond = Callable[[Job, Proven], Proven]
 
-def apply(source: Source, options: RunOptions, progress: Progress | None = None) -> Report:
+
+def apply(
+    source: Source, options: RunOptions, progress: Progress | None = None, beyond: Beyond | None = None
+) -> Report:
     """Fix a model, prove the result, and write it; see :func:`onnxfix.apply`.
 
     Raises:
@@ -36,6 +42,8 @@ def apply(source: Source, options: RunOptions, progress: Progress | None = None)
         resources.enter_context(paused_collection())
         resources.enter_context(memory_limit(options.memory_mb))
         proven = prove(job, resources)
+        if beyond is not None:
+            proven = beyond(job, proven)
         report = written(job, proven, reported(job, proven))
     return replace(report, seconds=time.perf_counter() - began)
 

@@ -220,6 +220,8 @@ def _rung(rung: RungResult) -> RungFact:
     feeds, shapes = len(counted), len(sizes)
     if rung.networks:
         feeds, shapes = rung.networks[-1].feeds, rung.networks[-1].shapes
+    if rung.exported is not None:
+        feeds, shapes = rung.exported.inputs, rung.exported.sizes
     agreement: Agreement = ""
     if rung.status == "passed" and counted:
         agreement = "identical" if all(feed.status == "identical" for feed in counted) else "within"

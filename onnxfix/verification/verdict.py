@@ -22,8 +22,11 @@ FeedStatus = Literal["identical", "within", "different", "not counted"]
 #: Which of the two models.
 Side = Literal["", "original", "fixed"]
 #: "engines": the engine of the fixed model with that of the original. "oracle": an engine with the ONNX model.
-Sides = Literal["", "engines", "oracle"]
+#: "export": the exported model with PyTorch. "result": the fixed model with PyTorch.
+Sides = Literal["", "engines", "oracle", "export", "result"]
 
+#: The rung of an export, beside ``RUNGS``: the module's own outputs.
+PYTORCH = "pytorch"
 #: Those that need neither a GPU nor TensorRT.
 CPU_RUNGS = RUNGS[:3]
 #: Those that compute nothing: they prove nothing about values.
@@ -57,6 +60,27 @@ class Executed:
     reason: str = ""
     output: str = ""
     noise: tuple[tuple[str, float], ...] = ()
+
+
+#: What is to blame for a difference from PyTorch: "export": the exported model has it before any fix. "fix": only the
+#: fixed model has it. "": nothing differs.
+Blame = Literal["", "export", "fix"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """PyTorch's own outputs beside those of the exported and of the fixed model (rung pytorch).
+
+    ``torch`` is its version, ``exporter`` "dynamo" or "legacy" ("" where that is not known). ``inputs`` counts the
+    inputs that were compared, ``sizes`` their different sets of shapes. ``output`` is the first output that differs.
+    """
+
+    torch: str
+    exporter: str
+    blame: Blame = ""
+    inputs: int = 0
+    sizes: int = 0
+    output: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,6 +120,7 @@ class RungResult:
     TensorRT's builds of the original and, unless that is the same file, of the fixed model; ``networks`` how TensorRT
     reads them; ``checks`` the results of onnx.checker. ``executed`` is what their engines did, ``latency`` their
     latency, and ``sweep`` how builds for batch 1 alone and for more differ (None where these were not requested).
+    ``exported`` is what PyTorch's own outputs showed (rung pytorch).
     ``inherited``: it failed, and the original fails in the same way, so that no fix is to blame.
     """
 
@@ -119,6 +144,7 @@ class RungResult:
     executed: Executed | None = None
     latency: Latency | None = None
     sweep: SweepResult | None = None
+    exported: Exported | None = None
 
     @property
     def judged(self) -> bool:

@@ -13,63 +13,16 @@ import jsonschema
 import pytest
 from markdown_it import MarkdownIt
 
-from onnxfix.causes import Problem
 from onnxfix.errors import UsageError
 from onnxfix.place import Place
 from onnxfix.report.render.documents import Kind, refuse_unknown_kind, render_document, target_of
 from onnxfix.report.render.issues import issues_of, repository_path
-from onnxfix.report.report import AppliedFix, Finding, Report, StepDone, Withdrawn
 from onnxfix.rule import Severity
-from onnxfix.verification.verdict import RungResult, Verdict
+from onnxfix.verification.verdict import Verdict
+from support.reports import CLEAN, EVIL, PLACE, REPORTS, finding, report, rung
 
 HERE = Path(__file__).parent
 SARIF = json.loads((HERE / "schemas" / "sarif-schema-2.1.0.json").read_text(encoding="utf-8"))
-#: A name that would end a command, a cell, an element, a code span or a line, or make a link, a mention or an image.
-EVIL = "a|b`c`]]>\n::error::x%\r<b>&\x1b[31m @you #1 ![i](http://h/)\u202e,:\ud800\uffff"
-PLACE = Place(graph=("y.then_branch",), node="n", op_type="Cast", output="t", index=3)
-
-
-def finding(severity: str = "warning", place: Place = PLACE, **more: Any) -> Finding:
-    given = {"message": "a message", "fix": "remove it", "safety": "numeric", **more}
-    return Finding("CST004", "lossy-cast-round-trip", severity, place, **given)
-
-
-def rung(name: str = "ort-cpu", status: Any = "passed", reason: str = "identical", **more: Any) -> RungResult:
-    return RungResult(name, status, reason, **more)
-
-
-def report(*findings: Finding, path: str = "m.onnx", **more: Any) -> Report:
-    return Report(path, more.pop("command", "apply"), "trt11", findings=findings, **more)
-
-
-CLEAN = report(verdict=Verdict((rung("contract"), rung(), rung("trt-gpu", "skipped", "no GPU found"))))
-FIX = AppliedFix("CST002", "no-op-cast", "info", PLACE, "does nothing", "remove it", "exact", 1)
-#: One report for each reason to fail, and some that do not.
-REPORTS = {
-    "clean": CLEAN,
-    "check without findings": report(command="check"),
-    "info": report(finding("info"), command="check"),
-    "warning": report(finding(), command="check"),
-    "error": report(finding("error"), finding("info"), command="check"),
-    "fixed": replace(CLEAN, applied=(FIX,)),
-    "failed": replace(CLEAN, verdict=Verdict((rung("contract"), rung(status="failed", reason="it differs")))),
-    "broke": replace(CLEAN, verdict=Verdict((rung("contract"), rung(), rung("ort-cuda", "broke", "a bug")))),
-    "required": replace(
-        CLEAN, verdict=Verdict((rung(), rung("trt-gpu", "skipped", "no GPU found")), required=("trt-gpu",))
-    ),
-    "required, absent": replace(CLEAN, verdict=Verdict((rung(),), required=("trt-gpu",))),
-    "unproven": replace(
-        CLEAN, verdict=Verdict((rung("contract"), rung(status="skipped", reason="not there")))
-    ),
-    "withdrawn": replace(CLEAN, withdrawn=(Withdrawn("CST004", PLACE, "remove it", "values differ"),)),
-    "dropped": replace(CLEAN, steps=(StepDone("--simplify", "onnxsim", "dropped", "outputs differ"),)),
-    "problem": report(command="check", problems=(Problem("rule X failed", rule="X001"),)),
-    "evil": report(
-        finding(place=Place(node=EVIL, op_type=EVIL, output=EVIL), message=EVIL, fix=EVIL),
-        path=EVIL.replace("\n", ""),
-        verdict=Verdict((rung("contract"), rung(status="failed", reason=EVIL))),
-    ),
-}
 ERRORS = [("gone.onnx", "gone.onnx: no such file"), ("", "no rule 'X'"), (EVIL, EVIL)]
 WARNINGS = ["a pack is broken", EVIL]
 EACH = pytest.mark.parametrize("name", REPORTS)
@@ -144,7 +97,7 @@ def test_a_sarif_result_says_which_rule_where_and_what_helps() -> None:
     rules = run["tool"]["driver"]["rules"]
     assert [first["level"], second["level"]] == ["error", "note"]
     assert first["message"]["text"] == (
-        "y.then_branch / t (n): a message [fix: remove it (numeric, with --numeric-fixes)]"
+        "y.then_branch / n: a message [fix: remove it (numeric, with --numeric-fixes)]"
     )
     (location,) = first["locations"]
     assert location["physicalLocation"]["artifactLocation"] == {"uri": "m.onnx", "uriBaseId": "%SRCROOT%"}
@@ -186,7 +139,7 @@ COMMAND = re.compile(r"::(error|warning|notice) [a-z]+=[^:,\s][^:,]*(,title=[^:,
 def test_github_commands_cannot_be_forged() -> None:
     *commands, total = rendered(Kind.github, *REPORTS, errors=ERRORS, warnings=WARNINGS).split("\n")
     assert all(COMMAND.fullmatch(one) for one in commands), commands
-    assert total == "onnxfix: 18 models: 12 errors, 3 warnings, 2 infos"
+    assert total == "onnxfix: 20 models: 12 errors, 3 warnings, 3 infos"
     levels = [one.split(" ")[0] for one in commands]
     assert levels == sorted(levels, key=["::error", "::warning", "::notice"].index)
 
@@ -202,7 +155,7 @@ def test_github_gets_one_annotation_for_a_rule() -> None:
 
 def test_gitlab_gets_what_it_requires() -> None:
     entries = json.loads(rendered(Kind.gitlab, *REPORTS, errors=ERRORS))
-    assert len(entries) == 17
+    assert len(entries) == 18
     for one in entries:
         assert set(one) == {"description", "check_name", "fingerprint", "severity", "location"}
         assert one["severity"] in ("info", "minor", "major", "critical", "blocker")
@@ -264,6 +217,16 @@ def test_junit_has_a_case_for_each_rule_that_fails() -> None:
     assert [one.get("name") for one in junit("info").iter("testcase")] == ["rules"]
     suites = [one.get("name") for one in junit("clean", errors=ERRORS[:2])]
     assert suites == ["m.onnx", "gone.onnx", "onnxfix"]
+
+
+def test_what_is_accepted_is_skipped_with_its_reason_and_reported_nowhere_else() -> None:
+    assert sarif("known")["results"] == []
+    assert json.loads(rendered(Kind.gitlab, "known")) == []
+    assert "::" not in rendered(Kind.github, "known")
+    skipped = [one.get("message") for one in junit("known", "accepted").iter("skipped")]
+    assert skipped[0] == "2 known to the baseline"
+    assert str(skipped[1]).startswith("1 accepted: known | ")
+    assert "1 accepted" in rendered(Kind.markdown, "accepted")
 
 
 # ------------------------------------------------------------------------------------------------------------ Markdown

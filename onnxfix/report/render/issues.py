@@ -47,7 +47,7 @@ class Issue:
     @property
     def text(self) -> str:
         """Where, what, and what helps."""
-        where = f"{self.place}: " if self.place.known else ""
+        where = f"{self.place.short}: " if self.place.known else ""
         return f"{where}{self.message}{f' [{self.remedy}]' if self.remedy else ''}"
 
     @property

@@ -68,11 +68,23 @@ def _cases(report: Report, fail_on: FailOn) -> Iterator[_Case]:
         left = f", {len(report.findings)} below" if report.findings else ""
         level = f"at or above {least.name.lower()}{left}" if least is not None else "that fails the run"
         yield _Case("rules", output=f"no finding {level}")
+    yield from _accepted(report)
     for one in issues:
         if one.sort in ("fix", "step"):
             yield _Case(f"{one.sort} {one.code}", "failure", one.text)
         elif one.sort == "problem":
             yield _Case("problem", "error", one.text)
+
+
+def _accepted(report: Report) -> Iterator[_Case]:
+    """A skipped case for each rule and reason to accept its findings."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for one in report.suppressed:
+        key = (f"{one.finding.code} {one.finding.name}", one.by, one.reason)
+        groups.setdefault(key, []).append(one.finding.place.short)
+    for (title, by, reason), places in groups.items():
+        words = "known to the baseline" if by == "baseline" else f"accepted: {reason}"
+        yield _Case(f"{title} ({by})", "skipped", f"{len(places)} {words}")
 
 
 def _checks(report: Report, issues: Sequence[Issue]) -> Iterator[_Case]:
@@ -117,6 +129,7 @@ def _suite(name: str, cases: Sequence[_Case], report: Report | None = None) -> E
             "command": report.command,
             "target": report.target,
             "output": report.output,
+            "proof": report.summary.proof,
             **report.versions,
         }
         for key, value in facts.items():

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from onnxfix.report.render.accepted import accepted_words
 from onnxfix.report.render.issues import Issue, errors_of, issues_of
 from onnxfix.report.render.marks import code, folded, safe, table
+from onnxfix.report.render.numbers import counted
+from onnxfix.report.render.proof import status_words
 from onnxfix.report.report import FailOn, Report
 from onnxfix.report.summary import SEVERITIES, Change, RungFact
 
@@ -18,14 +21,6 @@ SHOWN = 5
 """Places of a rule, and operators, that are named."""
 _SIGNS = {"error": "❌", "warning": "⚠️", "info": "ℹ️"}
 _RESULTS = {"passed": "✅", "failed": "❌", "broke": "❌", "skipped": "⏭️"}
-_PROOFS = {
-    "verified": "verified",
-    "partly": "verified without its unsafe fixes",
-    "unchanged": "unchanged",
-    "not compared": "NOT VERIFIED (values were not compared)",
-    "failed": "FAILED verification",
-    "unproven": "NOT VERIFIED",
-}
 
 
 def render_markdown(
@@ -59,6 +54,8 @@ def render_markdown(
     parts = ["\n".join(head).rstrip() + "\n"]
     room = LONGEST - len(parts[0])
     for number, (report, found) in enumerate(zip(reports, issues, strict=True)):
+        if count > 1 and report.command == "check" and not found and not report.suppressed:
+            continue  # the table says it all
         part = "\n".join(_model(report, found, fail_on))
         if len(part) > room - 100:
             parts.append(f"… and {len(reports) - number} more models, which are too long for a comment.")
@@ -82,7 +79,7 @@ def _row(report: Report, fail_on: FailOn) -> tuple[str, ...]:
 
 def _outcome(report: Report) -> str:
     """What was proven, and what TensorRT thinks of the model where that is news."""
-    proof = _PROOFS.get(report.summary.proof, "checked")
+    proof = status_words(report)[0] or "checked"
     return f"{proof}; {report.headline}" if report.headline else proof
 
 
@@ -103,16 +100,29 @@ def _model(report: Report, issues: Sequence[Issue], fail_on: FailOn) -> Iterator
     yield from _rules(grave)
     notes = [one for one in issues if one.sort == "finding" and one.severity == "info"]
     counts = Counter(one.code for one in notes)
-    counted = ", ".join(f"{safe(name)} ×{number}" for name, number in counts.most_common())
-    yield from folded(f"{len(notes)} notes: {counted}", _rules(notes))
+    named = ", ".join(f"{safe(name)} ×{number}" for name, number in counts.most_common())
+    yield from folded(f"{counted(len(notes), 'note')}: {named}", _rules(notes))
+    yield from folded(accepted_words(report.suppressed), _accepted(report))
     for remedy in report.summary.remedies:
-        named = {"error": remedy.errors, "warning": remedy.warnings, "note": remedy.notes}
-        what = ", ".join(f"{number} {name}{'s' * (number != 1)}" for name, number in named.items() if number)
+        fixes = {"error": remedy.errors, "warning": remedy.warnings, "note": remedy.notes}
+        what = ", ".join(counted(number, name) for name, number in fixes.items() if number)
         yield f"Fixes {what}: {code(remedy.command)}"
         yield ""
     fixed = [(safe(f"{one.code} {one.name}"), str(one.count), one.safety) for one in report.summary.fixed]
-    yield from folded(f"{len(report.applied)} fixes", table(("rule", ">fixed", "safety"), fixed))
+    yield from folded(f"{len(report.applied)} fixed", table(("rule", ">fixed", "safety"), fixed))
     yield from folded("Verification", table(("check", "", ""), map(_rung, report.summary.rungs)))
+
+
+def _accepted(report: Report) -> Iterator[str]:
+    """What a configuration or a baseline accepts, with the reasons."""
+    groups: Counter[tuple[str, str, str, str]] = Counter()
+    for one in report.suppressed:
+        groups[one.finding.code, one.finding.name, one.reason, one.until] += 1
+    rows = [
+        (safe(f"{name} {title}"), str(number), safe(f"{reason} (until {until})" if until else reason))
+        for (name, title, reason, until), number in groups.items()
+    ]
+    yield from table(("rule", ">n", "reason"), rows)
 
 
 def _facts(report: Report) -> Iterator[str]:
@@ -140,7 +150,7 @@ def _rules(issues: Sequence[Issue]) -> Iterator[str]:
         groups.setdefault((one.severity, one.code, one.name), []).append(one)
     rows = []
     for (severity, name, title), group in groups.items():
-        places = [code(str(one.place)) for one in group[:SHOWN] if one.place.known]
+        places = [code(one.place.short) for one in group[:SHOWN] if one.place.known]
         more = f" and {len(group) - SHOWN} more" if len(group) > SHOWN else ""
         remedy = f"<br>*{safe(group[0].remedy)}*" if group[0].remedy else ""
         rows.append(

@@ -38,8 +38,9 @@ def render_sarif(
 ) -> str:
     """One log with one run.
 
-    Results are the findings that are left and the checks that failed; fixes that were applied are no results. Models
-    that could not be read, incomplete runs and warnings are notifications of the invocation. In ASCII.
+    Results are the findings that are left and the checks that failed; fixes that were applied, and findings that a
+    configuration or a baseline accepts, are no results. Models that could not be read, incomplete runs and warnings are
+    notifications of the invocation. In ASCII.
     """
     issues = [issue for report in reports for issue in issues_of(report)]
     results = [issue for issue in issues if issue.sort in ("finding", "check", "fix", "step")]
@@ -142,7 +143,9 @@ def _model(report: Report, fail_on: FailOn) -> dict[str, Any]:
         "command": report.command,
         "target": report.target,
         "exitCode": report.exit_code_for(fail_on),
+        "proof": report.summary.proof,
         "fixed": len(report.applied),
+        "suppressed": len(report.suppressed),
         "output": escaped(report.output),
         "checks": checks,
         "versions": report.versions,

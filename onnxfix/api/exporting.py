@@ -1,0 +1,89 @@
+"""From PyTorch: export, repair, and the proof against the module itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from onnxfix.api import keywords
+from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes
+from onnxfix.api.repair import rules_of, trt_of, verification_of
+from onnxfix.errors import UsageError
+from onnxfix.options import Fixes, Output, RunOptions
+
+if TYPE_CHECKING:
+    from onnxfix.report.report import Report
+    from onnxfix.trt.records import TrtOptions
+
+
+# Long because: the public keywords are declared and described here, and nowhere else.
+def export(
+    module: Any,
+    args: Any,
+    output: PathLike,
+    *,
+    select: Names | None = None,
+    ignore: Names | None = None,
+    target: str | None = None,
+    numeric_fixes: bool = False,
+    unsafe_fixes: bool = False,
+    verify: bool = True,
+    against_pytorch: bool = True,
+    require: Names = (),
+    inputs: Inputs | None = None,
+    input_shapes: Shapes = (),
+    seed: int = 0,
+    rungs: Names | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    trt: TrtOptions | None = None,
+    memory_mb: int | None = None,
+    progress: Progress | None = None,
+    **torch_kwargs: Any,
+) -> Report:
+    """Export a PyTorch module to ONNX, repair the model, and prove the result against PyTorch's own outputs.
+
+    The module runs in this process, in evaluation mode: on ``args``, on other values like them, and on other sizes of
+    dynamic dimensions. The check ``pytorch`` compares its outputs with those of the exported model and of the result:
+    ``report.verdict.rung("pytorch").exported.blame`` is "export" where the exporter wrote another model, "fix" where a
+    fix did. Nothing is written then. Where they cannot be compared, the check is skipped and says why. The module keeps
+    its modes, parameters and buffers.
+
+    Args:
+        module: a ``torch.nn.Module``, or what else torch.onnx.export takes.
+        args: its arguments, as for torch.onnx.export.
+        output: file to write. Weights that torch.onnx.export puts beside the model are put beside this file.
+        against_pytorch: False: leave out the check ``pytorch``.
+        require: checks that must pass, ``"pytorch"`` among them.
+        **torch_kwargs: for torch.onnx.export: ``dynamo``, ``dynamic_shapes``, ``dynamic_axes``, ``input_names``,
+            ``opset_version``, ``external_data`` ... ``verify`` is not among them: it turns off all checks of onnxfix.
+        select, ignore, target, numeric_fixes, unsafe_fixes, verify, inputs, input_shapes, seed, rungs, rtol, atol,
+            trt, memory_mb, progress: as for ``apply``.
+
+    Raises:
+        UsageError: PyTorch is not installed, its exporter fails (``__cause__`` is its exception), or a keyword does
+            not exist.
+        ModelError: what it exported is not a valid model.
+        OnnxfixError: the output cannot be written. Nothing half-written is left behind.
+    """
+    from onnxfix.exporting import verb  # lazy: start-up
+
+    path = keywords.path("output", output)
+    if path is None:
+        raise UsageError("output must be a path")
+    options = RunOptions(
+        rules=rules_of(select, ignore, target),
+        fixes=Fixes(
+            keywords.flag("numeric_fixes", numeric_fixes), keywords.flag("unsafe_fixes", unsafe_fixes)
+        ),
+        verification=replace(
+            verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol),
+            enabled=keywords.flag("verify", verify),
+        ),
+        trt=trt_of(trt, benchmark=False),
+        output=Output(path),
+        memory_mb=keywords.memory(memory_mb),
+    )
+    compared = keywords.flag("against_pytorch", against_pytorch)
+    say = keywords.progress(progress)
+    return verb.export(module, args, options, torch_kwargs, against_pytorch=compared, progress=say)

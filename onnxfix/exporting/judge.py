@@ -1,0 +1,291 @@
+"""The rung ``pytorch``: the module's own outputs beside those of the exported model and of the result.
+
+A difference that the exported model has is the exporter's, one that only the result has is a fix's. All other rungs
+compare the two models with each other, and cannot see the first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnxfix import backends
+from onnxfix.causes import Cause
+from onnxfix.exporting.cases import cases, wired
+from onnxfix.exporting.subject import Case, Subject
+from onnxfix.sandbox import one_line, shared
+from onnxfix.verification.compare.compare import Metrics, compare
+from onnxfix.verification.compare.noise import shaken
+from onnxfix.verification.compare.tolerance import Allowed
+from onnxfix.verification.feeds.signature import Signature, signature
+from onnxfix.verification.ladder import half_type
+from onnxfix.verification.rungs import sessions
+from onnxfix.verification.rungs.sessions import Sessions
+from onnxfix.verification.verdict import PYTORCH, Blame, Exported, FeedResult, RungResult, Sides, unjudged
+
+STEP = 120.0
+"""Seconds to load a model, and to run it once."""
+TOTAL = 300.0
+"""Seconds after which no further inputs are tried."""
+_RUNTIMES = ("ort-cpu", "reference")
+_FILES: dict[Sides, str] = {"export": "the exported model", "result": "the result"}
+
+
+def judge(
+    subject: Subject, exported: Path, result: Path, *, seed: int = 0, allowed: Allowed | None = None
+) -> RungResult:
+    """Run the module and both models on the same inputs, and compare.
+
+    Args:
+        subject: the module, which runs in this process.
+        exported: the file that the exporter wrote.
+        result: the fixed model; the same file where nothing was fixed.
+        seed: of the inputs that are made besides the given ones.
+        allowed: the user's tolerance, in the place of those of the element types.
+
+    Raises:
+        ModelError: a file is no model.
+    """
+    began = time.monotonic()
+    found = _Judge(subject, exported, result, seed, allowed).judge()
+    return replace(found, seed=seed, seconds=time.monotonic() - began)
+
+
+@dataclass
+class _Expected:
+    """What the module computes, and how far its own rounding moves that, by output."""
+
+    values: dict[str, Any]
+    noise: dict[str, float] = field(default_factory=dict)
+
+
+class _Judge:
+    def __init__(
+        self, subject: Subject, exported: Path, result: Path, seed: int, allowed: Allowed | None
+    ) -> None:
+        self.subject, self.seed, self.allowed = subject, seed, allowed
+        self.paths: dict[Sides, Path] = {"export": exported, "result": result}
+        self.known: Signature = signature(exported)
+        self.outputs = [one.name for one in self.known.model.graph.output]
+        self.coarse = half_type(self.known.model)
+        self.excluded: set[str] = set(self.known.drawn or ())
+        self.feeds: list[FeedResult] = []
+        self.notes: list[str] = []
+        self.shapes: set[tuple[tuple[int, ...], ...]] = set()
+        self.counted = 0
+        self.differs: dict[Sides, FeedResult] = {}
+
+    def judge(self) -> RungResult:
+        """The rung's result."""
+        wires, reason = wired(self.subject.given, self.known)
+        if reason:
+            return self._unjudged(f"it is not known which argument is which input: {reason}")
+        first = tuple(one.array for one in self.subject.given)
+        reason = self._steady(first)
+        if reason:
+            return self._unjudged(reason)
+        sides, reason, cause = self._loaded()
+        if reason:
+            return self._unjudged(reason, cause)
+        deadline = time.monotonic() + TOTAL
+        try:
+            for case in cases(self.subject.given, wires, self.known, self.subject.bounds, self.seed):
+                if time.monotonic() > deadline:
+                    self.notes.append(f"no inputs were tried after {TOTAL:g} s")
+                    break
+                self._try(case, wires, sides)
+        finally:
+            for side, session in sides.items():
+                session.forget(_name(side))
+        return self._concluded()
+
+    # -- the module
+
+    def _steady(self, arrays: Sequence[Any]) -> str:
+        """Find outputs that differ from run to run; returns why nothing can be compared, else ""."""
+        try:
+            runs = [self.subject.run(arrays) for _ in range(2)]
+        except Exception as error:
+            return f"the module fails on the given inputs: {_told(error)}"
+        if len(runs[0]) != len(self.outputs):
+            count = len(runs[0])
+            return (
+                f"the module gives {count} tensor{'s' * (count != 1)}, and the exported model has "
+                f"{len(self.outputs)} output{'s' * (len(self.outputs) != 1)} ({', '.join(self.outputs)})"
+            )
+        for name, a, b in zip(self.outputs, *runs, strict=True):
+            if any(one.agreement == "different" for one in compare(name, a, b, exact=False)):
+                self.excluded.add(name)
+        if len(self.excluded) == len(self.outputs):
+            return "the module gives other values each time: it draws random numbers, or keeps a state"
+        return ""
+
+    def _expected(self, case: Case) -> _Expected | str:
+        """What the module computes on a case, or why it does not."""
+        try:
+            values = dict(zip(self.outputs, self.subject.run(case.arrays), strict=True))
+            moved = shaken({str(number): value for number, value in enumerate(case.arrays)}, self.seed)
+            others = dict(zip(self.outputs, self.subject.run([*moved.values()]), strict=True))
+        except Exception as error:
+            return _told(error)
+        noise = {}
+        for name, value in values.items():
+            apart = [one.max_abs for one in compare(name, value, others[name], exact=False)]
+            noise[name] = max(apart) if value.dtype.kind not in "biu" and apart else 0.0
+        return _Expected(values, noise)
+
+    # -- the models
+
+    def _loaded(self) -> tuple[dict[Sides, Sessions], str, Cause]:
+        """Both models in a runtime that loads both; why there is none, and the cause."""
+        reasons: list[str] = []
+        cause: Cause = ""
+        wanted: list[Sides] = (
+            ["export"] if self.paths["export"] == self.paths["result"] else ["export", "result"]
+        )
+        for runtime in _RUNTIMES:
+            lacking = backends.missing(runtime) or ""
+            found: dict[Sides, Sessions] = {}
+            for side in wanted if not lacking else ():
+                session = Sessions(
+                    shared(f"pytorch beside {runtime}"),
+                    sessions.__name__,
+                    {"backend": runtime},
+                    loading=STEP,
+                    running=STEP,
+                )
+                lacking = session.load(_name(side), str(self.paths[side]))
+                if lacking:
+                    lacking, cause = f"{_FILES[side]} does not load: {lacking}", session.cause or cause
+                    break
+                found[side] = session
+            if not lacking:
+                return found, "", ""
+            reasons.append(f"{runtime}: {lacking}")
+        return {}, "; ".join(reasons), cause
+
+    def _try(self, case: Case, wires: Mapping[int, str], sides: Mapping[Sides, Sessions]) -> None:
+        """One case on the module and the models."""
+        given = 1 if not case.sizes and case.label == "the given inputs" else 0
+        expected = self._expected(case)
+        if isinstance(expected, str):
+            reason = f"the module does not take it: {expected}"
+            self.feeds.append(FeedResult(case.label, None, "not counted", reason, given=given))
+            return
+        feed = {name: case.arrays[number] for number, name in wires.items()}
+        judged = False
+        for side, session in sides.items():
+            found = self._side(side, session, case.label, feed, expected)
+            self.feeds.append(replace(found, given=given))
+            judged = judged or found.status != "not counted"
+            if found.status == "different":
+                self.differs.setdefault(side, found)
+                break  # the result has what the export has
+        if judged:
+            self.counted += 1
+            self.shapes.add(tuple(np.shape(one) for one in case.arrays))
+
+    def _side(
+        self, side: Sides, session: Sessions, label: str, feed: Mapping[str, Any], expected: _Expected
+    ) -> FeedResult:
+        ran = session.run(_name(side), feed)
+        if ran.error and ran.cause in ("memory", "timeout"):
+            return FeedResult(
+                label, None, "not counted", ran.error, said=ran.error, cause=ran.cause, sides=side
+            )
+        if ran.error:
+            reason = f"{_FILES[side]} fails where PyTorch does not: {one_line(ran.error)}"
+            return FeedResult(
+                label,
+                None,
+                "different",
+                reason,
+                said=ran.error,
+                cause=ran.cause,
+                stopped=_stopped(side),
+                sides=side,
+            )
+        metrics: list[Metrics] = []
+        for name, value in expected.values.items():
+            if name not in self.excluded:
+                noise = expected.noise.get(name, 0.0)
+                how: dict[str, Any] = {"noise": noise, "coarse": self.coarse, "allowed": self.allowed}
+                metrics += compare(name, value, ran.outputs[name], exact=False, **how)
+        bad = [one for one in metrics if one.agreement == "different"]
+        if bad:
+            return FeedResult(label, None, "different", _words(bad[0]), tuple(metrics), sides=side)
+        identical = all(one.agreement == "identical" for one in metrics)
+        return FeedResult(label, None, "identical" if identical else "within", "", tuple(metrics), sides=side)
+
+    # -- the result
+
+    def _concluded(self) -> RungResult:
+        blame: Blame = "export" if "export" in self.differs else "fix" if "result" in self.differs else ""
+        first = self.differs.get("export") or self.differs.get("result")
+        bad = next((one.output for one in first.metrics if one.agreement == "different"), "") if first else ""
+        exported = replace(self._about(), blame=blame, output=bad)
+        if first is not None and blame == "export":
+            reason = f"the export is wrong, before any fix: {first.reason} ({first.label})"
+        elif first is not None:
+            reason = f"the export is right and the result is not: {first.reason} ({first.label})"
+        elif not self.counted:
+            why = next((one.reason for one in self.feeds), "no inputs")
+            return self._unjudged(f"nothing was compared: {why}")
+        else:
+            reason = self._agreement()
+        return RungResult(
+            PYTORCH,
+            "failed" if blame else "passed",
+            reason,
+            tuple(self.feeds),
+            tuple(sorted(self.excluded)),
+            tuple(self.notes),
+            exported=exported,
+        )
+
+    def _agreement(self) -> str:
+        good = [one for one in self.feeds if one.status in ("identical", "within")]
+        how = "identical" if all(one.status == "identical" for one in good) else "within tolerance"
+        feeds = f"{self.counted} feed{'s' * (self.counted != 1)}"
+        over = f" over {len(self.shapes)} shapes" if len(self.shapes) > 1 else ""
+        both = " and the result" * (len({one.sides for one in good}) > 1)
+        return f"{how} on {feeds}{over}: PyTorch {self.subject.torch}, the exported model{both}"
+
+    def _about(self) -> Exported:
+        subject = self.subject
+        return Exported(subject.torch, subject.exporter, inputs=self.counted, sizes=len(self.shapes))
+
+    def _unjudged(self, reason: str, cause: Cause = "") -> RungResult:
+        return replace(unjudged(PYTORCH, reason, cause), exported=self._about(), feeds=tuple(self.feeds))
+
+
+def _name(side: Sides) -> str:
+    return f"pytorch-{side}"
+
+
+_SUBJECTS = {"shape": "shape", "dtype": "type", "structure": "structure"}
+
+
+def _words(metric: Metrics) -> str:
+    """What differs, with PyTorch's values first."""
+    name = f"output {metric.output}"
+    if metric.sides is not None:
+        there, here = metric.sides
+        return f"{name} has {_SUBJECTS.get(metric.kind, metric.kind)} {there} in PyTorch, {here} in ONNX"
+    if metric.first is None or metric.values is None:
+        return f"{name}: {metric.reason}"
+    there, here = metric.values
+    return f"{name}: {metric.reason}, first at {list(metric.first)}: {there} in PyTorch, {here} in ONNX"
+
+
+def _stopped(side: Sides) -> Any:
+    return "original" if side == "export" else "fixed"
+
+
+def _told(error: Exception) -> str:
+    return one_line(f"{type(error).__name__}: {error}", 300)

@@ -1,0 +1,126 @@
+"""A module of PyTorch, or a program that torch.onnx.export returned, on the way of ``apply``."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnxfix.errors import UsageError, fault_of
+from onnxfix.exporting import pytorch
+from onnxfix.exporting.judge import judge
+from onnxfix.exporting.subject import Subject
+from onnxfix.options import RunOptions, Verification
+from onnxfix.pipeline import applying
+from onnxfix.pipeline.applying import Beyond
+from onnxfix.pipeline.job import Job
+from onnxfix.pipeline.plan import Progress
+from onnxfix.pipeline.proof import allowed_by
+from onnxfix.pipeline.prove import Proven
+from onnxfix.verification.verdict import PYTORCH, RungResult, unjudged
+
+if TYPE_CHECKING:
+    from onnxfix.report.report import Report
+
+
+def export(
+    module: Any,
+    args: Any,
+    options: RunOptions,
+    torch_kwargs: Mapping[str, Any],
+    *,
+    against_pytorch: bool = True,
+    progress: Progress | None = None,
+) -> Report:
+    """Export a module, and repair and prove the file; see :func:`onnxfix.export`.
+
+    Raises:
+        UsageError, ModelError, OnnxfixError: as there.
+    """
+    pytorch.check_options(torch_kwargs)
+    say = progress or (lambda text: None)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(pytorch.untouched(module))
+        path = stack.enter_context(_file(options))
+        subject: Subject | str = "the model was exported in training mode"
+        if not pytorch.is_training(torch_kwargs):
+            subject = pytorch.of_module(module, args, torch_kwargs)
+        say("exporting")
+        pytorch.write(module, args, path, torch_kwargs)
+        return _applied(path, options, subject if against_pytorch else None, progress)
+
+
+def apply(program: Any, options: RunOptions, progress: Progress | None = None) -> Report:
+    """Repair and prove a program that torch.onnx.export returned; see :func:`onnxfix.apply`.
+
+    Raises:
+        ModelError, UsageError, OnnxfixError: as there.
+    """
+    if options.output.in_place:
+        raise UsageError("in-place needs a model that was read from a file")
+    with contextlib.ExitStack() as stack:
+        path = stack.enter_context(_file(options))
+        pytorch.save(program, path)
+        return _applied(path, options, pytorch.of_program(program), progress)
+
+
+@contextlib.contextmanager
+def _file(options: RunOptions) -> Iterator[Path]:
+    """Where to export to, in a folder of its own: a file of the output's name, by which its weights are called if they
+    are put beside it. Where the output's folder has weights of that name, an earlier export's, the new ones get
+    another: only the model file is replaced, and the two never mix."""
+    output = Path(options.output.path or "model.onnx")
+    name = output.name or "model.onnx"
+    number = 1
+    while options.output.path is not None and output.with_name(f"{name}.data").exists():
+        number += 1
+        name = f"{output.stem}-{number}{output.suffix}"
+    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
+        yield Path(folder) / name
+
+
+def _applied(
+    path: Path, options: RunOptions, subject: Subject | str | None, progress: Progress | None
+) -> Report:
+    """``apply`` on what was exported. ``subject`` is what to compare with, or why there is nothing; None: nothing
+    is to be compared."""
+    verification = options.verification
+    required = PYTORCH in verification.require
+    require = tuple(name for name in verification.require if name != PYTORCH)
+    options = replace(options, verification=replace(verification, require=require))
+    beyond = None
+    if subject is not None and (verification.enabled or required):
+        beyond = against(subject, verification, required=required)
+    report = applying.apply(path, options, progress, beyond)
+    return replace(report, path=str(options.output.path or "<program>"))
+
+
+def against(subject: Subject | str, verification: Verification, *, required: bool = False) -> Beyond:
+    """The comparison with PyTorch, for a run of ``apply``; ``required``: it must pass."""
+
+    def compared(job: Job, proven: Proven) -> Proven:
+        if isinstance(subject, str):
+            rung = unjudged(PYTORCH, subject)
+        else:
+            job.plan.say("comparing with PyTorch")
+            result = proven.candidate.path if proven.changed else proven.original
+            rung = _judged(subject, proven.original, result, verification)
+        verdict = proven.verdict
+        must = (*verdict.required, *[PYTORCH] * required)
+        return replace(proven, verdict=replace(verdict, rungs=(*verdict.rungs, rung), required=must))
+
+    return compared
+
+
+def _judged(subject: Subject, exported: Path, result: Path, verification: Verification) -> RungResult:
+    """The rung, whose own failure proves nothing about the models."""
+    try:
+        return judge(subject, exported, result, seed=verification.seed, allowed=allowed_by(verification))
+    except Exception as error:
+        fault = fault_of(error)
+        if not fault:
+            raise
+        return unjudged(PYTORCH, fault, "fault")

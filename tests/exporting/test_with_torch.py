@@ -1,0 +1,161 @@
+"""Export with the real PyTorch, by both of its exporters. CI has none: these tests are skipped there."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import onnxfix
+
+MISSING = [name for name in ("torch", "onnxscript") if importlib.util.find_spec(name) is None]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        bool(MISSING), reason=f"{', '.join(MISSING)} not installed: pip install torch onnxscript"
+    ),
+    pytest.mark.filterwarnings("ignore"),  # torch's, which are many
+]
+if not MISSING:
+    import torch
+    from torch import nn
+
+RUNGS = ("reference", "ort-cpu")
+
+
+def batch(dynamo: bool, name: str, size: int = 64) -> dict[str, Any]:
+    """Keywords for a dynamic batch of the parameter ``name``."""
+    if dynamo:
+        return {"dynamo": True, "dynamic_shapes": {name: {0: torch.export.Dim("batch", max=size)}}}
+    return {"dynamo": False, "input_names": [name], "dynamic_axes": {name: {0: "batch"}}}
+
+
+def rung_of(report: onnxfix.Report) -> Any:
+    assert report.verdict is not None
+    return report.verdict.rung("pytorch")
+
+
+@pytest.mark.parametrize("dynamo", [True, False])
+def test_a_network_with_norms_and_dropout(tmp_path: Path, dynamo: bool) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+            self.drop, self.head = nn.Dropout(0.5), nn.Linear(4, 2)
+
+        def forward(self, image: Any) -> Any:
+            return self.head(self.drop(torch.relu(self.norm(self.conv(image))).mean((2, 3))))
+
+    net = Net().train()
+    net.norm.eval()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    drawn = torch.get_rng_state()
+    image = torch.rand(2, 3, 8, 8)
+    report = onnxfix.export(net, (image,), tmp_path / "m.onnx", rungs=RUNGS, **batch(dynamo, "image"))
+    rung = rung_of(report)
+    assert (rung.status, rung.exported.blame) == ("passed", ""), rung.reason
+    assert rung.exported.sizes == 4
+    assert rung.exported.exporter == ("dynamo" if dynamo else "legacy")
+    assert (net.training, net.norm.training, net.drop.training) == (True, False, True)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert torch.equal(torch.get_rng_state()[:8], drawn[:8])
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    (found,) = session.run(None, {"image": image.numpy()})
+    with torch.no_grad():
+        net.eval()
+        assert np.allclose(found, net(image).numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("dynamo", [True, False])
+def test_indices_keywords_and_named_outputs(tmp_path: Path, dynamo: bool) -> None:
+    class Text(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.lstm = nn.Embedding(11, 4), nn.LSTM(4, 5, batch_first=True)
+
+        def forward(self, ids: Any, mask: Any = None) -> Any:
+            found, _ = self.lstm(self.words(ids))
+            return {"tokens": found, "mean": (found * mask[..., None]).mean(1)}
+
+    axes = {name: {0: "batch", 1: "length"} for name in ("ids", "mask")}
+    options: dict[str, Any] = (
+        {"dynamic_shapes": axes} if dynamo else {"dynamic_axes": axes, "input_names": [*axes]}
+    )
+    report = onnxfix.export(
+        Text(), (torch.randint(0, 11, (2, 5)),), tmp_path / "m.onnx", rungs=RUNGS, dynamo=dynamo,
+        kwargs={"mask": torch.ones(2, 5)}, **options,
+    )  # fmt: skip
+    rung = rung_of(report)
+    assert rung.status == "passed", rung.reason
+    assert {feed.label for feed in rung.feeds} >= {"batch=3, length=7", "batch=1, length=5"}
+
+
+def test_a_batch_that_tracing_froze(tmp_path: Path) -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * torch.tensor(float(x.shape[0]))
+
+    report = onnxfix.export(
+        Scaled(), (torch.ones(3, 4),), tmp_path / "m.onnx", rungs=RUNGS, **batch(False, "x")
+    )
+    rung = rung_of(report)
+    assert (rung.status, rung.exported.blame) == ("failed", "export")
+    assert rung.reason.endswith("first at [0, 0]: 4.0 in PyTorch, 3.0 in ONNX (batch=4)")
+    assert report.exit_code == 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_half_precision_and_bfloat16(tmp_path: Path) -> None:
+    for kind in (torch.float16, torch.bfloat16):
+        report = onnxfix.export(
+            nn.Sequential(nn.Linear(8, 8), nn.ReLU()).to(kind), (torch.randn(2, 8).to(kind),), tmp_path / "m.onnx",
+            rungs=RUNGS,
+        )  # fmt: skip
+        assert rung_of(report).status == "passed", rung_of(report).reason
+
+
+def test_dropout_that_stays_is_no_fault_of_the_exporter(tmp_path: Path) -> None:
+    class Drops(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.nn.functional.dropout(x, 0.5, training=True)
+
+    report = onnxfix.export(Drops(), (torch.ones(8, 8),), tmp_path / "m.onnx", rungs=RUNGS, dynamo=False)
+    rung = rung_of(report)
+    assert rung.status == "skipped"
+    assert "other values each time" in rung.reason
+
+
+def test_programs(tmp_path: Path) -> None:
+    net = nn.Linear(4, 4).eval()
+    shapes = ({0: torch.export.Dim("batch", max=5)},)
+    program = torch.onnx.export(net, (torch.randn(3, 4),), dynamo=True, verbose=False, dynamic_shapes=shapes)
+    report = onnxfix.apply(program, tmp_path / "m.onnx", rungs=RUNGS)
+    rung = rung_of(report)
+    assert rung.status == "passed"
+    assert rung.exported.sizes == 3, "the program refuses a batch of 6 and takes 4 and 1"
+    onnx.checker.check_model(onnx.load(tmp_path / "m.onnx"))
+    exported = torch.export.export(net, (torch.randn(3, 4),), dynamic_shapes=shapes)
+    report = onnxfix.export(exported, (torch.randn(3, 4),), tmp_path / "n.onnx", rungs=RUNGS)
+    assert rung_of(report).status == "passed", rung_of(report).reason
+
+
+def test_weights_beside_the_model(tmp_path: Path) -> None:
+    for _ in range(2):
+        report = onnxfix.export(
+            nn.Linear(64, 64), (torch.randn(3, 64),), tmp_path / "m.onnx", rungs=RUNGS, external_data=True
+        )
+        assert rung_of(report).status == "passed"
+        onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m-2.onnx.data", "m.onnx", "m.onnx.data"]
+
+
+def test_the_exporters_own_words(tmp_path: Path) -> None:
+    with pytest.raises(
+        onnxfix.UsageError, match=r"failed: RuntimeError: a and b must have same reduction dim"
+    ):
+        onnxfix.export(nn.Linear(4, 4), (torch.randn(3, 5),), tmp_path / "m.onnx")

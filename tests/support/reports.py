@@ -1,0 +1,67 @@
+"""Reports by hand: one for each reason to fail, and some that do not; with names that would break out of a format."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from onnxfix.causes import Problem
+from onnxfix.place import Place
+from onnxfix.report.findings import Finding, Suppressed
+from onnxfix.report.report import AppliedFix, Report, StepDone, Withdrawn
+from onnxfix.verification.verdict import RungResult, Verdict
+
+#: A name that would end a command, a cell, an element, a code span or a line, or make a link, a mention or an image.
+EVIL = "a|b`c`]]>\n::error::x%\r<b>&\x1b[31m @you #1 ![i](http://h/)\u202e,:\ud800\uffff"
+PLACE = Place(graph=("y.then_branch",), node="n", op_type="Cast", output="t", index=3)
+
+
+def finding(severity: str = "warning", place: Place = PLACE, **more: Any) -> Finding:
+    given = {"message": "a message", "fix": "remove it", "safety": "numeric", **more}
+    return Finding("CST004", "lossy-cast-round-trip", severity, place, **given)
+
+
+def rung(name: str = "ort-cpu", status: Any = "passed", reason: str = "identical", **more: Any) -> RungResult:
+    return RungResult(name, status, reason, **more)
+
+
+def report(*findings: Finding, path: str = "m.onnx", **more: Any) -> Report:
+    return Report(path, more.pop("command", "apply"), "trt11", findings=findings, **more)
+
+
+CLEAN = report(verdict=Verdict((rung("contract"), rung(), rung("trt-gpu", "skipped", "no GPU found"))))
+FIX = AppliedFix("CST002", "no-op-cast", "info", PLACE, "does nothing", "remove it", "exact", 1)
+#: One report for each reason to fail, and some that do not.
+REPORTS = {
+    "clean": CLEAN,
+    "check without findings": report(command="check"),
+    "info": report(finding("info"), command="check"),
+    "warning": report(finding(), command="check"),
+    "error": report(finding("error"), finding("info"), command="check"),
+    "fixed": replace(CLEAN, applied=(FIX,)),
+    "failed": replace(CLEAN, verdict=Verdict((rung("contract"), rung(status="failed", reason="it differs")))),
+    "broke": replace(CLEAN, verdict=Verdict((rung("contract"), rung(), rung("ort-cuda", "broke", "a bug")))),
+    "required": replace(
+        CLEAN, verdict=Verdict((rung(), rung("trt-gpu", "skipped", "no GPU found")), required=("trt-gpu",))
+    ),
+    "required, absent": replace(CLEAN, verdict=Verdict((rung(),), required=("trt-gpu",))),
+    "unproven": replace(
+        CLEAN, verdict=Verdict((rung("contract"), rung(status="skipped", reason="not there")))
+    ),
+    "withdrawn": replace(CLEAN, withdrawn=(Withdrawn("CST004", PLACE, "remove it", "values differ"),)),
+    "dropped": replace(CLEAN, steps=(StepDone("--simplify", "onnxsim", "dropped", "outputs differ"),)),
+    "problem": report(command="check", problems=(Problem("rule X failed", rule="X001"),)),
+    "accepted": report(
+        finding("info"),
+        command="check",
+        suppressed=(
+            Suppressed(finding("error"), "configuration", f"known | {EVIL}", "onnxfix.toml", "2030-01-01"),
+        ),
+    ),
+    "known": report(command="check", suppressed=(Suppressed(finding(), "baseline", "known", "b.json"),) * 2),
+    "evil": report(
+        finding(place=Place(node=EVIL, op_type=EVIL, output=EVIL), message=EVIL, fix=EVIL),
+        path=EVIL.replace("\n", ""),
+        verdict=Verdict((rung("contract"), rung(status="failed", reason=EVIL))),
+    ),
+}

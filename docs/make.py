@@ -1,4 +1,5 @@
-"""Writes docs/rules/, docs/schema/, docs/misimports.md and the tables of docs/hazards.md: ``python docs/make.py``.
+"""Writes docs/rules/, docs/schema/, docs/misimports.md, docs/conformance.md and the tables of docs/hazards.md:
+``python docs/make.py``.
 
 With ``--check`` it writes nothing, names what is stale, and ends with 1 where anything is.
 
@@ -32,6 +33,7 @@ DOCS = Path(__file__).resolve().parent
 if str(DOCS) not in sys.path:  # where another program loads this file
     sys.path.insert(0, str(DOCS))
 
+from making.conformance import conformance_page  # noqa: E402
 from making.families import families_page  # noqa: E402
 from making.messages import messages_page  # noqa: E402
 from making.misimports import misimports_page  # noqa: E402
@@ -42,6 +44,8 @@ PAGES = DOCS / "rules"
 SCHEMAS = DOCS / "schema"
 MISIMPORTS = DOCS / "misimports.md"
 MEASURED = DOCS.parent / "benchmarks" / "gpu" / "hazards.json"
+CONFORMANCE = DOCS / "conformance.md"
+RECORDED = DOCS.parent / "benchmarks" / "conformance" / "results.json"
 VARIANTS = DOCS.parent / "benchmarks" / "misimports" / "found.md"
 MOST_EXAMPLES = 6
 """Examples on a page; the rule's file and ``onnxfix explain`` have them all."""
@@ -136,7 +140,8 @@ def _sentence(text: str) -> str:
 def main() -> int:
     """Write what has changed, and remove the pages of rules that are gone; with ``--check``, only say so."""
     parser = argparse.ArgumentParser(
-        description="Write docs/rules/, docs/schema/, docs/misimports.md and the tables of docs/hazards.md."
+        description="Write docs/rules/, docs/schema/, docs/misimports.md, docs/conformance.md and the tables of "
+        "docs/hazards.md."
     )
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
     check = parser.parse_args().check
@@ -174,6 +179,7 @@ def contents() -> dict[Path, str]:
     files[MISIMPORTS] = misimports_page(
         VARIANTS.read_text(encoding="utf-8"), {number: anchor(number, titles) for number in titles}
     )
+    files[CONFORMANCE] = conformance_page(json.loads(RECORDED.read_text(encoding="utf-8")))
     files[HAZARDS] = filled(catalogue, titles, rules, facts, engines)
     files |= {SCHEMAS / name: text for name, text in schemas().items()}
     return files

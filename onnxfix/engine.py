@@ -132,7 +132,9 @@ def _dispatch(model: Model, rules: Sequence[Rule]) -> dict[tuple[str, str], tupl
 
 
 def _without_repeated(found: list[Found]) -> list[Found]:
-    """The findings without those of general rules at nodes with a finding of at least the same severity."""
+    """The findings, each cause once: without those of general rules at nodes with a finding of at least the same
+    severity, and with one of those of rules that are alike."""
+    found = _without_alike(found)
     if not any(item.rule.general for item in found):
         return found
     worst: dict[Node, Severity] = {}
@@ -147,6 +149,24 @@ def _without_repeated(found: list[Found]) -> list[Found]:
         or item.match.node not in worst
         or worst[item.match.node] < item.severity
     ]
+
+
+def _without_alike(found: list[Found]) -> list[Found]:
+    """The findings, with one of those of rules that are alike at each place."""
+    dropped: list[Found] = []
+    for item in found:
+        if item.rule.alike:
+            place = item.match.place
+            others = [one for one in found if one.rule.code in item.rule.alike and one.match.place == place]
+            # The first one of the best: theirs before its own.
+            best = min((*others, item), key=lambda one: (-one.severity, _safety(one)))
+            dropped += [one for one in (*others, item) if others and one is not best]
+    return [item for item in found if not any(item is one for one in dropped)] if dropped else found
+
+
+def _safety(item: Found) -> int:
+    """How safe the fix is, the safest first; those without one last."""
+    return len(Safety) if item.match.fix is None else item.match.fix.safety
 
 
 def _reached(model: Model, found: list[Found]) -> list[Found]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
 class OnnxfixError(Exception):
-    """An expected failure. ``str(error)`` is one line that a user can act on; the CLI exits with 2."""
+    """An expected failure. ``str(error)`` is one line that a user can act on; the CLI exits with 2.
 
-    def __init__(self, message: str) -> None:
+    ``path`` is the file that the message is about and names; "" where that is not known."""
+
+    def __init__(self, message: str, path: str | os.PathLike[str] = "") -> None:
         super().__init__(" ".join(message.split()))
+        self.path = str(path)
 
 
 class ModelError(OnnxfixError):
@@ -37,12 +42,29 @@ class ShadowedError(EditError):
     """The model uses the wanted name for something else, such as a local function: not a fault of the rule."""
 
 
+@contextlib.contextmanager
+def about(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors of a model within the context are about this file: their message begins with its name.
+
+    Raises:
+        ModelError: as raised inside, with the name.
+    """
+    try:
+        yield
+    except ModelError as error:
+        name, text = " ".join(str(path).split()), str(error)
+        if not error.path:
+            error.path = str(path)
+            error.args = (text if name in text else f"{name}: {text}",)
+        raise
+
+
 def explained(error: Exception, path: str | os.PathLike[str] | None = None) -> str:
     """A one-line message for any exception, with the model's ``path``."""
     name = f"{path}: " if path is not None else ""
     if isinstance(error, OnnxfixError) and not isinstance(error, Fault):
         text = str(error)
-        return text if " ".join(str(path).split()) in text else name + text
+        return text if error.path or " ".join(str(path).split()) in text else name + text
     if isinstance(error, RecursionError):
         return f"{name}is nested too deeply to be processed"
     if isinstance(error, MemoryError):

@@ -124,6 +124,7 @@ def _head(entry: dict[str, Any]) -> dict[str, Any]:
         "severity": Severity(entry["severity"]),
         "hazards": tuple(entry["hazards"]),
         "types": tuple(entry["types"]),
+        "alike": tuple(entry["alike"]),
     }
 
 

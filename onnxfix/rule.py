@@ -217,6 +217,7 @@ class Rule:
     general: bool = False
     hazards: tuple[int, ...] = ()
     types: tuple[int, ...] = ()
+    alike: tuple[str, ...] = ()
     differs: Mapping[Context, str] = field(default_factory=dict)
     examples: Sequence[Example] = field(default_factory=list)
 
@@ -230,6 +231,7 @@ class Rule:
         return f"Rule({self.code!r}, {self.name!r}, severity={self.severity.name.lower()!r}, fix={safety!r})"
 
 
+# Long because: each argument is explained here, where rules' authors look.
 def rule(
     code: str,
     *,
@@ -241,6 +243,7 @@ def rule(
     general: bool = False,
     hazards: Sequence[int] = (),
     types: Sequence[int] = (),
+    alike: Sequence[str] = (),
     differs: Mapping[Context, str] | None = None,
 ) -> Callable[[Generator], Rule]:
     """Turn a generator into a rule.
@@ -261,6 +264,8 @@ def rule(
         hazards: numbers of the entries of ``docs/hazards.md`` that it is about; none where it goes beyond them.
         types: element types (TensorProto numbers): where no value of the model is of one of them there is nothing to
             find, and the rule is neither asked nor imported. For speed alone; empty asks always.
+        alike: codes of rules that may find the same cause at the same place: one finding is listed there, the one with
+            the safest fix, theirs where that decides nothing.
         differs: contexts of ``onnxfix.testing.check_contexts`` in which its examples need not hold, and why: a rule
             about the model's outputs has nothing to say about those of a branch. One example's own is its ``differs``.
     """
@@ -284,6 +289,7 @@ def rule(
             general=general,
             hazards=tuple(hazards),
             types=tuple(map(int, types)),
+            alike=tuple(alike),
             differs=dict(differs or {}),
         )
 

@@ -34,6 +34,10 @@ SLOW = ("gru", "lstm", "rnn", "roialign", "loop", "scan")
 """Tests that may take all the time there is come first, so that nobody waits for them at the end."""
 
 
+MEASURE = "conformance.child:measure"
+"""What a worker calls for a test."""
+
+
 def facts(device: str) -> dict[str, Any]:
     """What the results depend on.
 
@@ -50,9 +54,7 @@ def facts(device: str) -> dict[str, Any]:
 def measure(worker: Worker, task: tuple[str, str, float]) -> tuple[str, dict[str, Any]]:
     """One test at all levels; a worker that dies of it is a result."""
     name, device, timeout = task
-    done = worker.call(
-        "conformance.child:measure", timeout=8 * timeout, name=name, device=device, timeout_s=timeout
-    )
+    done = worker.call(MEASURE, timeout=8 * timeout, name=name, device=device, timeout_s=timeout)
     if done.ok:
         return name, done.value
     lost = {"status": "failed", "reason": f"{done.status}: {done.message}"[:300]}

@@ -10,6 +10,7 @@ import typer
 
 from making.tables import cell, code
 from onnxfix.cli.app import app
+from onnxfix.cli.examples import EXAMPLES
 
 _HEAD = """\
 # Command reference
@@ -54,6 +55,9 @@ def _command(name: str, command: Any) -> Iterator[str]:
     for panel, those in panels.items():
         yield from ("", f"### {panel} of `{name}`", "", "| option | meaning |", "|---|---|")
         yield from (f"| {_names(one)} | {cell(_words(one))} |" for one in those)
+    if name in EXAMPLES:
+        shown = (line for one in EXAMPLES[name] for line in (f"# {one.what}", one.line))
+        yield from ("", f"### Examples of `{name}`", "", "```sh", *shown, "```")
 
 
 def _paragraphs(text: str | None) -> Iterator[str]:

@@ -66,12 +66,10 @@ def reduce(
     """
     from onnxfix.pipeline import reducing  # lazy: start-up
 
-    keywords.text("check", check, "trt-build")
-    keywords.text("match", match, "Assertion failed")
     options = reducing.ReduceOptions(
-        check,
+        keywords.text("check", check, "trt-build"),
         keywords.source("against", against) if against is not None else None,
-        match,
+        keywords.text("match", match, "Assertion failed"),
         keywords.inputs(inputs),
         keywords.shapes(input_shapes),
         keywords.whole("seed", seed),
@@ -146,7 +144,7 @@ def precision(
     max_error: float,
     output: PathLike | None = None,
     *,
-    keep: Sequence[str] | PathLike = (),
+    keep: str | Sequence[str] | os.PathLike[str] = (),
     io_types: IoTypes = "keep",
     inputs: Inputs | None = None,
     input_shapes: Shapes = (),
@@ -168,7 +166,7 @@ def precision(
         max_error: largest error of an output, as a share of its largest magnitude in float32.
         output: file to write; not the source.
         keep: nodes that stay in float32: names of nodes or of their outputs, or regular expressions that match the
-            beginning of a node's name; or a file of these, one a line, ``#`` beginning a comment.
+            beginning of a node's name; one, several, or a file of these, one a line, ``#`` beginning a comment.
         io_types: ``keep`` leaves inputs and outputs in float32, ``low`` gives them the low type.
         inputs: samples, several if possible: ranges are theirs. Generated without.
         rungs: checks of the result besides the budget: ``contract``, ``trt-build`` (both by default, if available) and
@@ -188,11 +186,11 @@ def precision(
 
     keywords.one_of("to", to, get_args(Low))
     max_error = keywords.number("max_error", max_error, "a number such as 0.01")
-    of_file = isinstance(keep, (str, os.PathLike))
-    patterns = patterns_of(keep) if of_file else keywords.names("keep", keep) or ()  # type: ignore[arg-type]
     options = RunOptions(
         rules=Rules(target=keywords.text("target", target, "trt11")),
-        verification=replace(_verification(inputs, input_shapes, seed), rungs=keywords.names("rungs", rungs)),
+        verification=replace(
+            _verification(inputs, input_shapes, seed), rungs=keywords.checks("rungs", rungs)
+        ),
         trt=keywords.trt(trt),
         memory_mb=keywords.memory(memory_mb),
     )
@@ -200,13 +198,20 @@ def precision(
         to,
         max_error,
         keywords.one_of("io_types", io_types, get_args(IoTypes)),
-        patterns,
+        _patterns(keep),
         seconds=keywords.seconds("timeout", timeout),
     )
     destination = keywords.path("output", output)
     return lowering.lower(
         keywords.source("source", source), destination, wish, options, keywords.progress(progress)
     )
+
+
+def _patterns(keep: str | Sequence[str] | os.PathLike[str]) -> tuple[str, ...]:
+    """One name or regular expression (which may have commas), several, or those of a file."""
+    if isinstance(keep, os.PathLike) or (isinstance(keep, str) and os.path.isfile(keep)):
+        return patterns_of(keep)
+    return keywords.names("keep", [keep] if isinstance(keep, str) else keep) or ()
 
 
 def patterns_of(path: str | os.PathLike[str] | None) -> tuple[str, ...]:

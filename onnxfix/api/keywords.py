@@ -11,6 +11,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onnxfix.errors import UsageError
+from onnxfix.names import RUNGS
 
 if TYPE_CHECKING:
     from onnxfix.pipeline.opening import Source
@@ -103,14 +104,29 @@ def names(keyword: str, given: Names | None) -> tuple[str, ...] | None:
     return tuple(text for one in some if (text := one.strip()))
 
 
+def checks(keyword: str, given: Names | None) -> tuple[str, ...] | None:
+    """Checks of the verification ladder.
+
+    Raises:
+        UsageError: there is no such check.
+    """
+    found = names(keyword, given)
+    for name in found or ():
+        if name not in RUNGS:
+            raise UsageError(f"unknown check {name!r}; choose from {', '.join(RUNGS)}")
+    return found
+
+
 def text(keyword: str, given: Any, example: str) -> Any:
-    """A text, or none.
+    """A text, or none. A number is its own text: 10.3 is a version.
 
     Raises:
         UsageError: it is something else.
     """
     if given is None or isinstance(given, str):
         return given
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        return str(given)
     raise refused(keyword, f"a text such as {example!r}", given)
 
 
@@ -223,7 +239,7 @@ def shapes(given: Shapes | None) -> tuple[str, ...] | dict[str, tuple[int, ...]]
 
 
 def _shape(name: str, given: Any) -> tuple[int, ...]:
-    some = [given] if _whole(given) is not None else given
+    some = [given] if _whole(given) is not None else given.tolist() if hasattr(given, "tolist") else given
     wanted = "a shape such as (1, 3, 224, 224)"
     sizes = [_whole(one) for one in _items(f"input_shapes[{name!r}]", wanted, some)]
     if any(one is None or one < 0 for one in sizes):

@@ -246,11 +246,11 @@ def verification_of(
 ) -> Verification:
     """The keywords about the proof as a record."""
     return Verification(
-        require=keywords.names("require", require) or (),
+        require=keywords.checks("require", require) or (),
         inputs=keywords.inputs(inputs),
         input_shapes=keywords.shapes(input_shapes),
         seed=keywords.whole("seed", seed),
-        rungs=keywords.names("rungs", rungs),
+        rungs=keywords.checks("rungs", rungs),
         rtol=None if rtol is None else keywords.number("rtol", rtol, "a number"),
         atol=None if atol is None else keywords.number("atol", atol, "a number"),
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import typer
 
+from onnxfix.cli.reports import format_in, print_error
 from onnxfix.interrupts import INTERRUPTED
 from onnxfix.report.render.stream import complain
 
@@ -16,9 +17,9 @@ _Complaint: Any = typer.BadParameter.__mro__[2]
 """ClickException, click's own or the one of the copy of click in typer."""
 
 
-def guided(program: Any, run: Callable[[], Any], standalone: bool) -> Any:
-    """The result of ``run``, which parses the command line. ``standalone``: end the process with the exit code, and
-    print a complaint of the parser as one line."""
+def guided(program: Any, run: Callable[[], Any], standalone: bool, words: Sequence[str] = ()) -> Any:
+    """The result of ``run``, which parses the command line ``words``. ``standalone``: end the process with the exit
+    code, and print a complaint of the parser as one line, and as a document if the words ask for one."""
     try:
         result = run()
     except _Complaint as error:
@@ -27,7 +28,9 @@ def guided(program: Any, run: Callable[[], Any], standalone: bool) -> Any:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
         else:
-            complain(said(error, program))
+            complaint = said(error, program)
+            complain(complaint)
+            print_error(format_in(words), complaint)
         result = error.exit_code
     except typer.Abort:  # Ctrl-C before a command began
         if not standalone:

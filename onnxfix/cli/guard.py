@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from onnxfix.cli.reports import print_error
 from onnxfix.cli.values import Texts, listed
-from onnxfix.errors import OnnxfixError, explained
+from onnxfix.errors import explained
 from onnxfix.interrupts import exit_code, finish, listen
 from onnxfix.report.render.stream import complain
-from onnxfix.report.render.stream import output as standard_output
 
 if TYPE_CHECKING:
     from onnxfix.trt.records import TrtOptions
@@ -38,17 +38,8 @@ def guarded(format: str = "text") -> Iterator[None]:
     else:
         return
     complain(message)
-    if format != "text":
-        _document(format, message)
+    print_error(format, message)
     raise typer.Exit(code) from None
-
-
-def _document(format: str, message: str) -> None:
-    """Print an error as a document. Commands print theirs as the last thing that may fail, so there is none yet."""
-    from onnxfix.report.render.documents import Kind, render_document  # lazy: start-up
-
-    with contextlib.suppress(OnnxfixError):  # standard output is what failed
-        standard_output().write(render_document(Kind(format), errors=[("", message)]) + "\n")
 
 
 def warn(warnings: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -25,9 +26,9 @@ _NAMES = 28
 _HEADING, _NAME, _VALUE = "1;32", "1;36", "36"
 """Styles of a terminal (SGR): bold green, bold cyan, cyan."""
 _ORDER = (
+    "Output",
     "Rules",
     "Fixes",
-    "Output",
     "Constant shapes and inputs",
     "Verification",
     "TensorRT",
@@ -53,7 +54,8 @@ class Group(TyperGroup):
     def main(self, *given: Any, **more: Any) -> Any:
         """Run the program, and end the process with its exit code (``standalone_mode``, as click has it)."""
         run, standalone = super().main, more.pop("standalone_mode", True)
-        return guided(self, lambda: run(*given, **{**more, "standalone_mode": False}), standalone)
+        words = next(iter(given), None) or more.get("args") or sys.argv[1:]
+        return guided(self, lambda: run(*given, **{**more, "standalone_mode": False}), standalone, words)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command of that name, or a complaint that names the nearest one."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from onnxfix.errors import OnnxfixError, explained
-from onnxfix.report.render.documents import Kind, refuse_unknown_kind, target_of
+from onnxfix.report.render.documents import Kind, refuse_unknown_kind, render_document, target_of
 from onnxfix.report.render.stream import complain, output, stream_at
 
 OWN = (Kind.json, Kind.markdown)
@@ -91,3 +92,25 @@ def publish(
     else:
         output().write(render(Kind(format)) + "\n")
     return write_reports(reports, render)
+
+
+def print_error(format: str, message: str) -> None:
+    """Print an error as a document of a format that programs read; nothing for text.
+
+    Commands print their own document as the last thing that may fail, so that there is none yet.
+    """
+    if format not in Kind.__members__:
+        return
+    with contextlib.suppress(OnnxfixError):  # standard output is what failed
+        output().write(render_document(Kind(format), errors=[("", message)]) + "\n")
+
+
+def format_in(words: Sequence[str]) -> str:
+    """The format that a command line asks for that could not be parsed; "text" where it asks for none."""
+    found = "text"
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == "--format":
+            found = following
+        elif word.startswith("--format="):
+            found = word.partition("=")[2]
+    return found

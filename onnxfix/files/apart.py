@@ -91,7 +91,7 @@ def replaceable(path: Path, data: Iterable[File]) -> None:
     for one in data:
         if _identity(one.path) == own:
             raise UsageError(
-                f"{path}: is also {one.what}, which replacing it in place would change; write to another folder by "
+                f"{path}: is also {one.what}, which --in-place would change; write to another folder by "
                 "--output or --output-dir"
             )
 

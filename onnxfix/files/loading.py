@@ -15,8 +15,9 @@ from pathlib import Path
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, TensorProto
 
-from onnxfix.errors import MissingFile, ModelError
+from onnxfix.errors import MissingFile, ModelError, about
 from onnxfix.files import copying, lazy, scan, tensors, wire
+from onnxfix.files.kinds import HEAD, kind_of
 from onnxfix.files.lazy import LARGE, Source
 from onnxfix.files.temporary import PLAIN
 from onnxfix.walk import model_tensors
@@ -131,10 +132,11 @@ def load(source: str | os.PathLike[str] | ModelProto | bytes, *, large: int = LA
         return Loaded(parse(data, "the model"), data)
     if isinstance(source, bytes):
         return Loaded(parse(source, "the model"), source)
-    loaded = open_model(Path(source), large=large)
-    if loaded.outside:
-        return replace_fields(loaded, beside=(*loaded.beside, *_external(loaded)))
-    return loaded
+    with about(source):
+        loaded = open_model(Path(source), large=large)
+        if loaded.outside:
+            return replace_fields(loaded, beside=(*loaded.beside, *_external(loaded)))
+        return loaded
 
 
 def mode_of(path: Path) -> int:
@@ -156,10 +158,11 @@ def load_whole(path: str | os.PathLike[str]) -> Loaded:
         ModelError: as for ``load``, or the file is larger than one protobuf may be.
     """
     path = Path(path)
-    stamp = lazy.stamp(path)
-    data = read(path)
-    loaded = Loaded(parse(data, str(path)), data, path)
-    return replace_fields(loaded, beside=((path, stamp), *_external(loaded)))
+    with about(path):
+        stamp = lazy.stamp(path)
+        data = read(path)
+        loaded = Loaded(parse(data, str(path)), data, path)
+        return replace_fields(loaded, beside=((path, stamp), *_external(loaded)))
 
 
 def open_model(path: Path, *, large: int = LARGE) -> Loaded:
@@ -185,7 +188,7 @@ def open_model(path: Path, *, large: int = LARGE) -> Loaded:
         source.check()
         return Loaded(parse(data, str(path)), data, path, beside=((path, source.stamp),))
     except wire.Malformed as found:
-        raise _not_a_model(str(path), found) from None
+        raise _not_a_model(str(path), found, _head(b"", source)) from None
     if len(skeleton) > wire.PROTOBUF_LIMIT:
         raise ModelError(f"{path}: takes more than 2 GB even without its weights, the limit of protobuf")
     return Loaded(parse(skeleton, str(path), source), skeleton, path, source)
@@ -256,12 +259,21 @@ def parse(data: bytes, name: str, source: Source | None = None) -> ModelProto:
             found = wire.fault(lambda start, length: data[start : start + length], len(data))
         else:
             found = wire.fault(source.read, source.size)
-        raise _not_a_model(name, found) from None
+        raise _not_a_model(name, found, _head(data, source)) from None
     if not proto.HasField("graph"):
-        raise ModelError(f"{name}: not an ONNX model: it has no graph")
+        kind = kind_of(_head(data, source))
+        raise ModelError(f"{name}: {kind or 'not an ONNX model: it has no graph'}")
     return proto
 
 
-def _not_a_model(name: str, found: wire.Malformed | None) -> ModelError:
+def _head(data: bytes, source: Source | None) -> bytes:
+    """The first bytes of the file."""
+    return data[:HEAD] if source is None else source.read(0, min(HEAD, source.size))
+
+
+def _not_a_model(name: str, found: wire.Malformed | None, head: bytes) -> ModelError:
+    kind = kind_of(head)
+    if kind is not None:
+        return ModelError(f"{name}: {kind}")
     where = f" (at byte {found.at}: {found.why})" if found is not None else ""
     return ModelError(f"{name}: not an ONNX model, or truncated: its bytes are no ModelProto{where}")

@@ -125,8 +125,8 @@ def external_range(
     size = path.stat().st_size
     if offset < 0 or length < 0 or offset + length > size:
         raise ModelError(
-            f"tensor {tensor.name!r} needs bytes {offset} to {offset + length} of {location!r}, "
-            f"which has {size}: the file is too short"
+            f"external data {path}: has {size} bytes, but tensor {tensor.name!r} keeps its data in bytes {offset} to "
+            f"{offset + length}: the file is too short"
         )
     if length < nbytes(tensor):
         raise ModelError(
@@ -156,7 +156,7 @@ def checked_location(location: str, base_dir: Path, name: str) -> Path:
             f"tensor {name!r} keeps its data behind a symbolic link, {location!r}; put the file there"
         )
     if not path.is_file():
-        raise ModelError(f"tensor {name!r} keeps its data in {location!r}, which is not beside the model")
+        raise ModelError(f"external data {path}: no such file (tensor {name!r} keeps its data there)")
     return path
 
 

@@ -65,7 +65,7 @@ def destination_of(loaded: loading.Loaded, output: Output) -> Path | None:
         UsageError: it may not go there.
     """
     if output.in_place and output.path is not None:
-        raise UsageError("in-place and an output file exclude each other")
+        raise UsageError("choose one of in_place and output (--in-place, --output)")
     if output.in_place:
         return _source_of(loaded)
     return _file(loaded, Path(output.path)) if output.path is not None else None
@@ -74,7 +74,7 @@ def destination_of(loaded: loading.Loaded, output: Output) -> Path | None:
 def _source_of(loaded: loading.Loaded) -> Path:
     """The model's own file, where it can be replaced."""
     if loaded.path is None:
-        raise UsageError("in-place needs a model that was read from a file")
+        raise UsageError("in_place (--in-place) needs a model that was read from a file")
     if loaded.path.is_symlink() and _has_data_beside(loaded):
         raise UsageError(
             f"{loaded.path}: is a symbolic link to a model with external data, or one of more than 2 GB, which "
@@ -91,7 +91,7 @@ def _file(loaded: loading.Loaded, destination: Path) -> Path:
     except OSError as error:
         raise UsageError(f"{destination}: cannot be written: {error.strerror or error}") from None
     if loaded.path is not None and there and os.path.samefile(destination, loaded.path):
-        raise UsageError(f"{destination}: is the input itself; ask for in-place if that is what you want")
+        raise UsageError(f"{destination}: is the input itself; --in-place (in_place=True) replaces it")
     if destination.is_dir():
         raise UsageError(f"{destination}: is a directory; name the output file")
     real = regular.destination(destination)

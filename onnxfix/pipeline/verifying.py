@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 
+from onnxfix.errors import about
 from onnxfix.files import loading
 from onnxfix.model import Model
 from onnxfix.options import RunOptions
@@ -56,8 +57,8 @@ def verify(
         engine=engine,
         verdict=verdict,
         stopped=where,
-        nodes_before=Model(first.proto, first.base_dir).node_count,
-        nodes_after=Model(second.proto, second.base_dir).node_count,
+        nodes_before=_nodes(first),
+        nodes_after=_nodes(second),
         operators_before=node_counts(first.proto),
         operators_after=node_counts(second.proto),
         bytes_before=bytes_read(first),
@@ -65,3 +66,9 @@ def verify(
         seconds=time.perf_counter() - began,
         notes=unmeasured(comparison.trt, verdict),
     )
+
+
+def _nodes(loaded: loading.Loaded) -> int:
+    """Nodes at any depth."""
+    with about(name_of(loaded)):
+        return Model(loaded.proto, loaded.base_dir).node_count

@@ -2,7 +2,8 @@
 
 A fingerprint depends on the rule and on the place by name: the graphs around it, the node, its first output, or
 TensorRT's layer. It does not depend on positions, messages, severities or versions, so that it stands while other parts
-of the model, the target, or the wording change.
+of the model, the target, or the wording change. What is about no place, such as a warning of TensorRT's about the model
+as a whole, is told apart by its message.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def _key(finding: Located, path: str) -> tuple[str, ...]:
         f"output {place.label}",
         f"node {node}",
         f"layer {place.layer}",
+        *(() if place.known else (f"message {getattr(finding, 'message', '')}",)),
     )
 
 

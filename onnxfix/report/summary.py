@@ -92,7 +92,8 @@ class TrtFact:
 
     ``target`` is the title of the product line that the model is for, where that is another one ("": it is this one).
     ``builds`` are the results of building the original and the fixed model, or the one model, and ``reads`` how it
-    reads them, in that order. ``gpu`` is where engines were executed ("": nowhere).
+    reads them, in that order; ``feeds`` counts the inputs on which that was compared. ``gpu`` is where engines were
+    executed ("": nowhere).
     """
 
     package: str
@@ -101,6 +102,7 @@ class TrtFact:
     compute_capability: str = ""
     builds: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
+    feeds: int = 0
     gpu: str = ""
 
 
@@ -265,6 +267,7 @@ def _tensorrt(report: Report) -> TrtFact | None:
         next((build.compute_capability for build in report.builds if build.compute_capability), ""),
         tuple(build.status for build in report.builds),
         tuple(one.status for one in report.networks),
+        report.networks[-1].feeds if report.networks else 0,
         report.executed.gpu if report.executed is not None else "",
     )
 

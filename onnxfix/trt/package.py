@@ -13,7 +13,6 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from onnxfix.causes import Cause
 from onnxfix.errors import UsageError
 from onnxfix.nvidia import Gpu, Missing, gpus
 from onnxfix.sandbox import one_line
@@ -127,9 +126,10 @@ def _loaded(package: str) -> tuple[Any, Missing]:
     except UsageError as error:
         return None, not_installed(package) or Missing(str(error), "not-installed")
     except Exception as error:  # the package without its libraries, or with those of another CUDA
+        if means("memory", [str(error)]):  # installing it again would not help
+            return None, Missing(one_line(error, 160), "memory")
         reason = f"{package} is installed but does not load ({one_line(error, 160)})"
-        cause: Cause = "memory" if means("memory", [str(error)]) else "not-loadable"
-        return None, Missing(reason, cause, INSTALL[package])
+        return None, Missing(reason, "not-loadable", INSTALL[package])
 
 
 def _tensorrt(cards: list[Gpu], wanted: str | None) -> Choice | Missing:

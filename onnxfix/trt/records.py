@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -21,14 +22,14 @@ Triple = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 class TrtOptions:
     """The user's options for TensorRT.
 
-    ``package`` is auto, tensorrt or tensorrt-rtx; ``compute_capability`` what to build for ("8.9", None: this
-    machine's GPU, else 8.9). ``min_shapes``, ``opt_shapes`` and ``max_shapes`` are specs such as ``x:1x3``; inputs
-    that they leave out get sizes derived from the model's symbols. ``target`` is the name of the product line that the
-    model is meant for. ``save_engine`` and ``timing_cache`` are files. ``timeout`` is in seconds, for parsing and for
-    building each, ``memory_mb`` bounds the child (None: three quarters of what is available). ``batch_sweep`` is the
-    greatest batch of the sweep, 0 for none. ``benchmark`` asks for the engines' latency, where the rung trt-gpu runs
-    them. For ``layers``: ``builds`` engines are built and compared, and tactics are written to the file
-    ``save_tactics`` and read from ``load_tactics``.
+    ``package`` is auto, tensorrt or tensorrt-rtx; ``compute_capability`` what to build for ("8.9", None: this machine's
+    GPU, else 8.9). ``min_shapes``, ``opt_shapes`` and ``max_shapes`` are specs such as ``x:1x3``, also one text, or
+    shapes by the names of inputs (``{"x": (1, 3)}``); inputs that they leave out get sizes derived from the model's
+    symbols. ``target`` is the name of the product line that the model is meant for. ``save_engine`` and
+    ``timing_cache`` are files. ``timeout`` is in seconds, for parsing and for building each, ``memory_mb`` bounds the
+    child (None: three quarters of what is available). ``batch_sweep`` is the greatest batch of the sweep, 0 for none.
+    ``benchmark`` asks for the engines' latency, where the rung trt-gpu runs them. For ``layers``: ``builds`` engines
+    are built and compared, and tactics are written to the file ``save_tactics`` and read from ``load_tactics``.
     """
 
     package: Literal["auto", "tensorrt", "tensorrt-rtx"] = "auto"
@@ -47,6 +48,21 @@ class TrtOptions:
     builds: int = 1
     save_tactics: str = ""
     load_tactics: str = ""
+
+    def __post_init__(self) -> None:
+        """The forms of the command line, for what has another one."""
+        for name in ("min_shapes", "opt_shapes", "max_shapes"):
+            object.__setattr__(self, name, tuple(_specs(getattr(self, name))))
+        for name in ("save_engine", "timing_cache", "save_tactics", "load_tactics"):
+            object.__setattr__(self, name, os.fspath(getattr(self, name)))
+        if isinstance(self.compute_capability, float):
+            object.__setattr__(self, "compute_capability", str(self.compute_capability))
+
+
+def _specs(shapes: str | Sequence[str] | Mapping[str, Sequence[int]]) -> Iterable[str]:
+    if isinstance(shapes, Mapping):
+        return (f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+    return (shapes,) if isinstance(shapes, str) else shapes
 
 
 @dataclass(frozen=True)

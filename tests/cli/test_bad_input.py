@@ -175,6 +175,25 @@ def test_one_line_and_exit_2(tmp_path: Path, make: Callable[[Path], Path], comma
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == files
 
 
+def test_the_file_that_is_wrong_is_named_and_not_its_neighbor(tmp_path: Path) -> None:
+    good = write(tmp_path / "good.onnx", FIXABLE)
+    data = external("gone.bin", None)(tmp_path)
+    gone = f"{data}: external data {data.parent / 'gone.bin'}: no such file (tensor 'w' keeps its data there)"
+    html = tmp_path / "page.onnx"
+    html.write_text("<html>")
+    cut = dangling(tmp_path)
+    for wrong, words in (
+        (tmp_path / "no.onnx", f"{tmp_path / 'no.onnx'}: no such file"),
+        (data, gone),
+        (html, f"{html}: not an ONNX model (looks like an HTML page): the download failed, or needs a login"),
+        (cut, f"{cut}: input 'nowhere' of node y (Add) is produced by no node, input or initializer"),
+    ):
+        assert run("verify", good, wrong, "--rungs", "contract") == (2, "", f"onnxfix: {words}\n")
+    assert run("check", data) == (2, "", f"onnxfix: {gone}\n")
+    inputs = tmp_path / "no.npz"
+    assert run("apply", good, "--inputs", inputs) == (2, "", f"onnxfix: {inputs}: no such file of inputs\n")
+
+
 BOTH = "onnx.checker and ONNX Runtime go by "
 IMPORTED_TWICE = [
     ([("", 7), ("", 14)], f"(domain '') in different versions, 7, 14: {BOTH}14;"),

@@ -57,7 +57,7 @@ def test_options_are_in_groups(command: str) -> None:
 def test_defaults_are_shown() -> None:
     out = " ".join(run("apply", "--help")[1].split())
     assert "--seed N Random seed of generated inputs. [default: 0]" in out
-    assert "makes the exit code 1. [info, warning, error, never; default: warning]" in out
+    assert "makes the exit code 1 (default: warning). [info, warning, error, never]" in out
     assert "--in-place Overwrite the models. " in out
 
 

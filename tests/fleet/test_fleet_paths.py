@@ -459,7 +459,7 @@ def test_errors_name_the_url(content: bytes | None, words: str) -> None:
 def test_missing_data_is_said_as_for_local_files(heavy: Path) -> None:
     put("memory://b/big.onnx", heavy)
     outcome = perform(Task(0, "memory://b/big.onnx"))
-    assert "'parts/big.bin', which is not beside the model" in outcome.error
+    assert "parts/big.bin: no such file (tensor" in outcome.error
     assert outcome.error.startswith("memory://b/big.onnx: ")
 
 

@@ -148,7 +148,10 @@ def test_github_gets_one_annotation_for_a_rule() -> None:
     many = report(*(finding(place=Place(node=f"n{i}", op_type="Cast", output=f"t{i}")) for i in range(7)))
     (command, _) = render_document(Kind.github, [many]).split("\n")
     places = command.split("%0A")
-    assert places[0] == "::warning file=m.onnx,title=CST004 lossy-cast-round-trip::7 places:"
+    assert places[0] == (
+        "::warning file=m.onnx,title=onnxfix CST004 lossy-cast-round-trip::7 places: a message "
+        "[fix: remove it (numeric, with --numeric-fixes)]"
+    )
     assert places[-1] == "… and 2 more"
     assert len(places) == 7
 
@@ -243,11 +246,14 @@ def test_names_make_nothing_in_markdown() -> None:
     assert "\x1b" not in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     cells = [len(re.findall(r"(?<!\\)\|", row)) - 1 for row in rows]
-    assert set(cells) <= {3, 5, 7}
+    assert set(cells) <= {3, 4, 5}
 
 
 def test_markdown_begins_with_the_outcome_and_its_mark() -> None:
-    assert rendered(Kind.markdown, "clean").splitlines()[:2] == ["<!-- onnxfix -->", "## ✅ onnxfix: passed"]
+    assert rendered(Kind.markdown, "clean").splitlines()[:2] == [
+        "<!-- onnxfix -->",
+        "## ✅ onnxfix: `m.onnx`: UNCHANGED",
+    ]
     text = rendered(Kind.markdown, "clean", "warning", errors=ERRORS[:1])
     assert text.splitlines()[1] == "## ❌ onnxfix: 2 of 3 models fail"
     assert "| ❌ | `gone.onnx` | not processed |" in text
@@ -270,8 +276,11 @@ def test_markdown_fits_into_a_comment() -> None:
 
 def test_values_that_were_not_compared_are_not_verified() -> None:
     alone = replace(CLEAN, verdict=Verdict((rung("contract"),)), changed=True)
-    assert "NOT VERIFIED" in render_document(Kind.markdown, [alone])
-    assert "NOT VERIFIED" not in render_document(Kind.markdown, [replace(CLEAN, changed=True)])
+    for kind in (Kind.markdown, Kind.github, Kind.sarif, Kind.junit):
+        text = render_document(kind, [alone])
+        assert "NOT VERIFIED (values were not compared)" in text.replace("\\", ""), kind
+        assert "NOT VERIFIED" not in render_document(kind, [replace(CLEAN, changed=True)])
+    assert render_document(Kind.markdown, [alone]).splitlines()[1].startswith("## ⚠️")
 
 
 # ------------------------------------------------------------------------------------------------------- kinds of files

@@ -38,6 +38,11 @@ def test_several_at_one_place_differ_and_the_first_stays() -> None:
     assert {len(first), len(second)} == {LENGTH}
 
 
+def test_without_a_place_the_message_counts() -> None:
+    one, two = (replace(ONE, place=Place(), message=text) for text in ("a", "b"))
+    assert fingerprints([two]) == fingerprints([one, two])[1:]
+
+
 def test_names_may_hold_anything() -> None:
     odd = [Place(output=name) for name in ("\udcff", "\ud800", "a\nb", "12:", "")]
     assert len({*fingerprints([replace(ONE, place=place) for place in odd])}) == 5

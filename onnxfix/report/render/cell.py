@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 #: Colors that have a contrast of 3.9 and more on white and on #111.
 _COLORS = {"red": "#d64545", "yellow": "#a8761a", "green": "#2f8f4e", "cyan": "#2586a8"}
+#: White has a contrast of 5 and more on these.
+BADGES = {"good": "#1f7a3d", "fair": "#8a5a00", "bad": "#b3261e", "plain": "#57606a"}
+_BADGE = "color:#fff; border-radius:3px; padding:0 .4em; white-space:nowrap; font-size:.9em"
 _PRE = "margin:0; white-space:pre-wrap; overflow-wrap:anywhere; line-height:1.4"
 
 
@@ -24,9 +27,14 @@ def lines_cell(lines: Iterable[Line]) -> Html:
     """Lines of text as in a terminal."""
     content: list[Content] = []
     for number, line in enumerate(lines):
-        content += ["\n"] if number else []
+        content += [Html("\n")] if number else []
         content += [tag("span", text, style=_style(style)) if style else text for text, style in line.parts]
     return tag("pre", content, style=_PRE)
+
+
+def badge(text: str, kind: str) -> Html:
+    """A word in white on a color of its own."""
+    return tag("span", text, style=f"{_BADGE}; background:{BADGES[kind]}")
 
 
 def _style(style: str) -> str:

@@ -30,7 +30,7 @@ def render_github(
     for issue in issues:
         groups.setdefault((issue.severity, issue.path, issue.title), []).append(issue)
     lines = [
-        _command(_LEVELS[severity], path, title, _message(group))
+        _command(_LEVELS[severity], path, f"onnxfix {title}", _message(group))
         for level in _LEVELS
         for (severity, path, title), group in groups.items()
         if severity == level
@@ -46,10 +46,15 @@ def render_github(
 
 
 def _message(group: Sequence[Issue]) -> str:
+    """What was found, then the places; where each place has words of its own, they stand with it."""
     if len(group) == 1:
         return printable(group[0].text)
+    alike = len({one.what for one in group}) == 1
     more = [f"… and {len(group) - SHOWN} more"] if len(group) > SHOWN else []
-    return "\n".join([f"{len(group)} places:", *(printable(one.text) for one in group[:SHOWN]), *more])
+    places = (printable(one.place.short if alike else one.text) for one in group[:SHOWN])
+    return "\n".join(
+        [f"{len(group)} places: {printable(group[0].what) if alike else ''}".rstrip(), *places, *more]
+    )
 
 
 def _notices(issues: Sequence[Issue]) -> Iterator[str]:
@@ -60,7 +65,7 @@ def _notices(issues: Sequence[Issue]) -> Iterator[str]:
             models.setdefault(issue.path, Counter())[issue.title] += 1
     for path, rules in models.items():
         counted = ", ".join(f"{printable(title)} ×{count}" for title, count in rules.most_common())
-        yield _command("notice", path, "onnxfix: notes", counted)
+        yield _command("notice", path, "onnxfix notes", counted)
 
 
 def _command(level: str, path: str, title: str, message: str) -> str:

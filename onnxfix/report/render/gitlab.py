@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from onnxfix.report.fingerprint import fingerprints
-from onnxfix.report.render.issues import Issue, errors_of, issues_of, repository_path
+from onnxfix.report.render.issues import Issue, errors_of, issues_of, marks_of, repository_path
 from onnxfix.report.report import FailOn, Report
 
 _SEVERITIES = {"error": "critical", "warning": "major", "info": "info"}
@@ -24,22 +23,30 @@ def render_gitlab(
     GitLab tells issues apart by fingerprint alone, so that these depend on the model's path in the repository. It knows
     neither warnings of the installation nor ``fail_on``.
     """
-    models = [(report.path, issues_of(report)) for report in reports]
+    models = [
+        (one.path, tuple(each for each in issues_of(one) if each.sort != "unproven")) for one in reports
+    ]
     models += [(one.path, (one,)) for one in errors_of(errors)]
     entries = [entry for path, issues in models for entry in _entries(repository_path(path), issues)]
     return json.dumps(entries, indent=2)
 
 
 def _entries(path: str, issues: Sequence[Issue]) -> list[dict[str, Any]]:
+    path = path or "."
     return [
         {
             "description": issue.text,
             "check_name": issue.title,
             "fingerprint": mark,
-            "severity": "blocker"
-            if issue.sort != "finding" and issue.severity == "error"
-            else _SEVERITIES[issue.severity],
-            "location": {"path": path or ".", "lines": {"begin": 1}},
+            "severity": _severity(issue),
+            "location": {"path": path, "lines": {"begin": 1}},
         }
-        for issue, mark in zip(issues, fingerprints(issues, path or "."), strict=True)
+        for issue, mark in zip(issues, marks_of(issues, path), strict=True)
     ]
+
+
+def _severity(issue: Issue) -> str:
+    """A finding has the severity of its rule; what fails the run whatever the rules say is worse."""
+    if issue.sort != "finding" and issue.severity == "error":
+        return "blocker"
+    return _SEVERITIES[issue.severity]

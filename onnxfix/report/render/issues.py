@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from onnxfix.place import NOWHERE, Place
 from onnxfix.report.fingerprint import fingerprints
 from onnxfix.report.render.pointers import required_option
+from onnxfix.report.render.proof import NOT_COMPARED
 from onnxfix.report.report import Finding, Report
 from onnxfix.report.summary import SEVERITIES
 
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
     from onnxfix.rule import Severity
     from onnxfix.verification.verdict import Verdict
 
-#: "finding": of a rule. "check": a rung of the verification did not pass. "fix": one was withdrawn. "step": a
-#: whole-model step was dropped. "problem": the run is incomplete. "error": there is no report on the model.
-Sort = Literal["finding", "check", "fix", "step", "problem", "error"]
+#: "finding": of a rule. "check": a rung of the verification did not pass. "unproven": all that ran passed, and nothing
+#: compared values. "fix": one was withdrawn. "step": a whole-model step was dropped. "problem": the run is incomplete.
+#: "error": there is no report on the model.
+Sort = Literal["finding", "check", "unproven", "fix", "step", "problem", "error"]
 
 
 ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
@@ -31,7 +33,8 @@ ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 class Issue:
     """One issue. ``code`` is the rule's, or the name of the check or step, or "problem" or "error"; ``name`` is the
     rule's. ``path`` is that of the model, as the user gave it ("" for the whole call). ``remedy`` says what helps, ""
-    where that is unknown. The ``fingerprint`` does not depend on the path.
+    where that is unknown; ``confirmed`` who confirms a finding ("by TensorRT", "on the engine"). The ``fingerprint``
+    does not depend on the path.
     """
 
     sort: Sort
@@ -42,13 +45,19 @@ class Issue:
     place: Place = NOWHERE
     name: str = ""
     remedy: str = ""
+    confirmed: str = ""
     fingerprint: str = ""
 
     @property
+    def what(self) -> str:
+        """What it is, who confirms it, and what helps."""
+        confirmed = f" (confirmed {self.confirmed})" if self.confirmed else ""
+        return f"{self.message}{confirmed}{f' [{self.remedy}]' if self.remedy else ''}"
+
+    @property
     def text(self) -> str:
-        """Where, what, and what helps."""
-        where = f"{self.place.short}: " if self.place.known else ""
-        return f"{where}{self.message}{f' [{self.remedy}]' if self.remedy else ''}"
+        """The same, and where."""
+        return f"{self.place.short}: {self.what}" if self.place.known else self.what
 
     @property
     def title(self) -> str:
@@ -65,22 +74,40 @@ class Issue:
 
 def issues_of(report: Report) -> tuple[Issue, ...]:
     """All issues of a report: first what is not a rule's finding, then the findings, the worst first."""
-    findings = [_finding(report, one) for one in report.findings]
-    # Findings come first here, so that nothing else changes their fingerprints.
-    everything = [*findings, *_others(report)]
-    marked = [
-        replace(one, fingerprint=mark) for one, mark in zip(everything, fingerprints(everything), strict=True)
-    ]
-    found, others = marked[: len(findings)], marked[len(findings) :]
-    return (*others, *sorted(found, key=lambda one: SEVERITIES.index(one.severity)))
+    findings = _marked([_finding(report, one) for one in report.findings])
+    return (
+        *_marked(list(_others(report))),
+        *sorted(findings, key=lambda one: SEVERITIES.index(one.severity)),
+    )
 
 
 def errors_of(errors: Sequence[tuple[str, str]]) -> tuple[Issue, ...]:
     """The models without a report as issues."""
-    found = [Issue("error", path, "error", "error", message) for path, message in errors]
-    return tuple(
-        replace(one, fingerprint=fingerprints([one])[0]) for one in found
-    )  # each is about a file of its own
+    return _marked([Issue("error", path, "error", "error", message) for path, message in errors])
+
+
+def marks_of(issues: Sequence[Issue], path: str = "") -> tuple[str, ...]:
+    """The fingerprint of each issue of one model; those of findings are the same as in a baseline if ``path`` is ""."""
+    return fingerprints(map(_Mark.of, issues), path)
+
+
+class _Mark(NamedTuple):
+    """What identifies an issue. A finding without a place is identified by its message."""
+
+    code: str
+    place: Place
+    message: str
+
+    @classmethod
+    def of(cls, issue: Issue) -> _Mark:
+        if issue.sort == "finding":
+            return cls(issue.code, issue.place, issue.message)
+        return cls(f"{issue.sort} {issue.code}", issue.place, "")
+
+
+def _marked(issues: Sequence[Issue]) -> tuple[Issue, ...]:
+    marks = marks_of(issues)
+    return tuple(replace(one, fingerprint=mark) for one, mark in zip(issues, marks, strict=True))
 
 
 def repository_path(path: str) -> str:
@@ -99,17 +126,27 @@ def repository_path(path: str) -> str:
 
 
 def _finding(report: Report, one: Finding) -> Issue:
-    message = one.message
-    if one.on_engine or (one.confirmed and one.confirmed not in message):
-        message += f" (confirmed {'on the engine' if one.on_engine else 'by TensorRT'})"
-    remedy = one.pointer or (f"fix: {one.fix} ({one.safety}{required_option(one.safety)})" if one.fix else "")
-    return Issue("finding", report.path, one.code, one.severity, message, one.place, one.name, remedy)
+    confirmed = "by TensorRT" if one.confirmed and one.confirmed not in one.message else ""
+    return Issue(
+        "finding",
+        report.path,
+        one.code,
+        one.severity,
+        one.message,
+        one.place,
+        one.name,
+        remedy=one.pointer
+        or (f"fix: {one.fix} ({one.safety}{required_option(one.safety)})" if one.fix else ""),
+        confirmed="on the engine" if one.on_engine else confirmed,
+    )
 
 
 def _others(report: Report) -> Iterator[Issue]:
     path = report.path
     if report.verdict is not None:
         yield from _checks(path, report.verdict)
+    if report.summary.proof == "not compared":
+        yield Issue("unproven", path, "verification", "warning", NOT_COMPARED)
     for one in report.withdrawn:
         yield Issue(
             "fix", path, one.code, "error", f"the fix was withdrawn ({one.fix}): {one.reason}", one.place

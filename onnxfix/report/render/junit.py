@@ -70,7 +70,9 @@ def _cases(report: Report, fail_on: FailOn) -> Iterator[_Case]:
         yield _Case("rules", output=f"no finding {level}")
     yield from _accepted(report)
     for one in issues:
-        if one.sort in ("fix", "step"):
+        if one.sort == "unproven":
+            yield _Case("values", "skipped", one.text)
+        elif one.sort in ("fix", "step"):
             yield _Case(f"{one.sort} {one.code}", "failure", one.text)
         elif one.sort == "problem":
             yield _Case("problem", "error", one.text)

@@ -11,7 +11,7 @@ from onnxfix.report.render.marks import code, folded, safe, table
 from onnxfix.report.render.numbers import counted
 from onnxfix.report.render.proof import status_words
 from onnxfix.report.report import FailOn, Report
-from onnxfix.report.summary import SEVERITIES, Change, RungFact
+from onnxfix.report.summary import Change, RungFact
 
 MARK = "<!-- onnxfix -->"
 """The first line, by which a script finds its own comment again."""
@@ -34,18 +34,23 @@ def render_markdown(
     All that comes from models is escaped, so that no name makes a link, an image, a mention or HTML.
     """
     issues = [issues_of(report) for report in reports]
-    failed = [not report.exit_code_for(fail_on) for report in reports].count(False) + len(errors)
     count = len(reports) + len(errors)
-    outcome = f"{failed} of {count} models fail" if failed else f"{count} models pass"
+    failed = sum(bool(report.exit_code_for(fail_on)) for report in reports) + len(errors)
+    outcome = f"onnxfix: {f'{failed} of {count} models fail' if failed else f'{count} models pass'}"
     if count == 1:
-        outcome = "failed" if failed else "passed"
-    head = [MARK, f"## {'❌' if failed else '✅'} onnxfix: {outcome}", ""]
+        outcome = (
+            f"onnxfix: {code(reports[0].path)}: {safe(_outcome(reports[0]))}"
+            if reports
+            else "onnxfix: failed"
+        )
+    sign = _sign(reports[0], fail_on) if count == len(reports) == 1 else "❌" if failed else "✅"
+    head = [MARK, f"## {sign} {outcome}", ""]
     if count > 1:
         head += table(
-            ("", "model", "outcome", ">errors", ">warnings", ">notes", ">fixed"),
+            ("", "model", "outcome", ">fixed"),
             [
                 *(_row(report, fail_on) for report in reports),
-                *(("❌", code(path), "not processed", "–", "–", "–", "–") for path, _ in errors),
+                *(("❌", code(path), "not processed", "–") for path, _ in errors),
             ],
         )
     for one in errors_of(errors):
@@ -56,7 +61,8 @@ def render_markdown(
     for number, (report, found) in enumerate(zip(reports, issues, strict=True)):
         if count > 1 and report.command == "check" and not found and not report.suppressed:
             continue  # the table says it all
-        part = "\n".join(_model(report, found, fail_on))
+        title = [f"### {_sign(report, fail_on)} {code(report.path)}: {safe(_outcome(report))}", ""]
+        part = "\n".join([*(title if count > 1 else []), *_model(report, found)])
         if len(part) > room - 100:
             parts.append(f"… and {len(reports) - number} more models, which are too long for a comment.")
             break
@@ -66,27 +72,29 @@ def render_markdown(
 
 
 def _row(report: Report, fail_on: FailOn) -> tuple[str, ...]:
-    summary = report.summary
-    counts = [str(summary.severities[name]) for name in SEVERITIES]
-    return (
-        "❌" if report.exit_code_for(fail_on) else "✅",
-        code(report.path),
-        safe(_outcome(report)),
-        *counts,
-        str(len(report.applied)) if report.command == "apply" else "–",
-    )
+    fixed = str(len(report.applied)) if report.command == "apply" else "–"
+    return _sign(report, fail_on), code(report.path), safe(_outcome(report)), fixed
+
+
+def _sign(report: Report, fail_on: FailOn) -> str:
+    if report.exit_code_for(fail_on):
+        return "❌"
+    return "⚠️" if report.summary.proof in ("not compared", "partly") else "✅"
 
 
 def _outcome(report: Report) -> str:
-    """What was proven, and what TensorRT thinks of the model where that is news."""
-    proof = status_words(report)[0] or "checked"
-    return f"{proof}; {report.headline}" if report.headline else proof
+    """The worst first: what failed, what TensorRT thinks of it where that is news, what is left."""
+    summary = report.summary
+    words = {"error": "error", "warning": "warning", "info": "note"}
+    left = ", ".join(counted(number, words[name]) for name, number in summary.severities.items() if number)
+    found = "" if report.command == "verify" else left or "nothing found" * (report.command == "check")
+    proof = status_words(report)[0]
+    bad = summary.proof in ("failed", "unproven", "not compared", "partly")
+    parts = (proof, report.headline, found) if bad else (report.headline, found, proof)
+    return "; ".join(part for part in parts if part) or "checked"
 
 
-def _model(report: Report, issues: Sequence[Issue], fail_on: FailOn) -> Iterator[str]:
-    sign = "❌" if report.exit_code_for(fail_on) else "✅"
-    yield f"### {sign} {code(report.path)}: {safe(_outcome(report))}"
-    yield ""
+def _model(report: Report, issues: Sequence[Issue]) -> Iterator[str]:
     facts = list(_facts(report))
     if facts:
         yield " · ".join(facts)

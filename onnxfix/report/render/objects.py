@@ -28,6 +28,10 @@ def data(result: Shown) -> dict[str, Any]:
 
 def cell(result: Shown) -> str:
     """HTML for a notebook's cell."""
+    if _kind(result) == "Report":
+        from onnxfix.report.render.notebook import report_cell  # lazy: start-up
+
+        return report_cell(result)  # type: ignore[arg-type]
     from onnxfix.report.render.cell import lines_cell  # lazy: start-up
 
     return lines_cell(_forms(result).lines(result))

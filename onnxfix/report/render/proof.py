@@ -91,7 +91,7 @@ def proof_lines(report: Report) -> Iterator[Line]:
     yield from map(_rung, worst)
     yield from _verdict(report, [rung.name for rung in apart])
     if summary.tensorrt is not None:
-        yield from tensorrt_lines(summary.tensorrt, summary)
+        yield tensorrt_line(summary.tensorrt)
     yield from (_rung(rung) for rung in apart if rung not in worst)
     for rung in report.verdict.rungs:
         if rung.latency is not None:
@@ -138,15 +138,16 @@ def _how(rung: RungFact) -> str:
     return f"{_AGREEMENTS[rung.agreement]} {number}"
 
 
-def tensorrt_lines(found: TrtFact, summary: Summary) -> Iterator[Line]:
+def tensorrt_line(found: TrtFact) -> Line:
     """Which TensorRT judged, and what it made of the result; failures have lines of their own."""
     from onnxfix.trt.package import product  # lazy: start-up
 
     did = [_BUILT.get(found.builds[-1], "gave no result")] if found.builds else []
-    network = next((rung for rung in summary.rungs if rung.name == "trt-network"), None)
     if found.reads and found.reads[-1] == "agrees":
-        feeds = f" ({counted(network.feeds, 'feed')})".replace(" ", GLUE, 1) if network is not None else ""
-        did.append(f"its imported network computes the same{feeds}")
+        feeds = f"({counted(found.feeds, 'feed')})".replace(" ", GLUE)
+        did.append(f"its imported network computes the same {feeds}")
+    elif found.reads and found.reads[-1] in _READ:
+        did.append(_READ[found.reads[-1]])
     if found.gpu:
         did.append(f"engines executed on {found.gpu}")
     elif not found.builds or found.builds[-1] == "accepted":
@@ -154,7 +155,7 @@ def tensorrt_lines(found: TrtFact, summary: Summary) -> Iterator[Line]:
     name = product(found.package, found.version).removeprefix("TensorRT").lstrip("- ")
     other = f", not the target {found.target}" if found.target else ""
     capability = f", for compute capability {found.compute_capability}" if found.compute_capability else ""
-    yield labeled("TensorRT", f"{name}{other}{capability}: {'; '.join(did)}")
+    return labeled("TensorRT", f"{name}{other}{capability}: {'; '.join(did)}")
 
 
 _BUILT = {
@@ -166,9 +167,18 @@ _BUILT = {
 }
 
 
+_READ = {
+    "differs": "reads it differently",
+    "gap": "its network cannot be read back",
+    "unknown": "its network could not be compared",
+    "broke": "its network could not be compared",
+}
+
+
 def _listed(rung: RungResult, report: Report) -> bool:
     """Whether findings say already what TensorRT refuses, which is no fault of the fixes."""
-    messages = " ".join(item.message for item in report.findings if item.code.startswith("TRT"))
+    told = (item.message if item.code.startswith("TRT") else item.confirmed for item in report.findings)
+    messages = " ".join(told)
     if rung.name == "trt-build" and rung.builds and rung.builds[-1].errors:
         return not rung.refutes and " ".join(rung.builds[-1].errors[0].text.split()) in messages
     refused = bool(rung.networks) and rung.networks[-1].status == "refused"

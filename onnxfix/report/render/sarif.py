@@ -25,6 +25,8 @@ from onnxfix.rule import Rule
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 FINGERPRINT = "onnxfixPlace/v1"
 """Our name of the fingerprint. GitHub reads ``primaryLocationLineHash``, or else makes it of lines of the model."""
+LONGEST = 1024
+"""Characters of a rule's description that GitHub shows."""
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 _PROBLEMS = {"error": "error", "warning": "warning", "info": "recommendation"}
 _BASE = "%SRCROOT%"
@@ -45,12 +47,13 @@ def render_sarif(
     issues = [issue for report in reports for issue in issues_of(report)]
     results = [issue for issue in issues if issue.sort in ("finding", "check", "fix", "step")]
     faults = [*errors_of(errors), *(issue for issue in issues if issue.sort == "problem")]
+    unproven = [issue for issue in issues if issue.sort == "unproven"]
     rules = list(dict.fromkeys(issue.code for issue in results))
     invocation = {
         "executionSuccessful": not faults,
         "exitCode": max([2 * bool(errors), *(report.exit_code_for(fail_on) for report in reports)]),
         "toolExecutionNotifications": [
-            *(_notification(issue) for issue in faults),
+            *(_notification(issue) for issue in (*faults, *unproven)),
             *({"level": "warning", "message": {"text": escaped(text)}} for text in warnings),
         ],
     }
@@ -127,7 +130,7 @@ def _notification(issue: Issue) -> dict[str, Any]:
     where = (
         {"locations": [{"physicalLocation": {"artifactLocation": _file(issue.path)}}]} if issue.path else {}
     )
-    return {"level": "error", "message": {"text": escaped(issue.text)}, **where}
+    return {"level": _LEVELS[issue.severity], "message": {"text": escaped(issue.text)}, **where}
 
 
 def _artifact(path: str) -> dict[str, Any]:
@@ -195,7 +198,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
         "id": rule.code,
         "name": rule.name,
         "shortDescription": {"text": rule.summary},
-        "fullDescription": {"text": _reason(rule.doc) or rule.summary},
+        "fullDescription": {"text": _shortened(_reason(rule.doc) or rule.summary)},
         "help": {"text": rule.doc, "markdown": page},
         "helpUri": _help(rule),
         "defaultConfiguration": {"level": _LEVELS[severity]},
@@ -215,6 +218,11 @@ def _reason(doc: str) -> str:
     """The first paragraph of why it matters."""
     section = doc.partition("## Why it matters")[2].partition("\n## ")[0]
     return " ".join(section.strip().partition("\n\n")[0].split())
+
+
+def _shortened(text: str) -> str:
+    """A text of no more characters than GitHub takes of a description, up to the end of a sentence."""
+    return text if len(text) <= LONGEST else text[:LONGEST].rpartition(". ")[0] + "."
 
 
 def _help(rule: Rule) -> str:

@@ -31,11 +31,13 @@ from onnxfix.report.render.proof import (
     proof_lines,
     rung_lines,
     status_words,
+    tensorrt_line,
 )
 from onnxfix.report.render.stopped import stopped_lines
 from onnxfix.report.render.stream import printable
 from onnxfix.report.report import Report, StepDone
 from onnxfix.report.summary import SEVERITIES, Summary
+from onnxfix.targets import TARGETS, mismatch
 
 __all__ = ["render_report", "render_summary"]
 
@@ -61,6 +63,8 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
     yield from finding_lines(report.findings, verbose)
     if report.intake is not None:
         yield from (line(f"  {each}", hang=4) for each in intake_lines(report.intake, verbose))
+    if summary.tensorrt is not None and report.verdict is None:
+        yield tensorrt_line(summary.tensorrt)
     yield from rung_lines(report) if verbose else proof_lines(report)
     yield from _ending(report)
     if verbose or report.verdict is None or report.verdict.passed:  # otherwise nothing was changed
@@ -73,7 +77,8 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
     yield from left_lines(report)
     yield from accepted_lines(report.suppressed, report.vanished, verbose)
     for note in report.notes:
-        yield labeled("note", note, style="")
+        if note != _other_target(report):  # the line about TensorRT says it
+            yield labeled("note", note, style="")
 
 
 def _printable(value: Any) -> Any:
@@ -92,6 +97,12 @@ def _printable(value: Any) -> Any:
         changed = {name: safe for name, item in current if (safe := _printable(item)) is not item}
         return replace(value, **changed) if changed else value
     return value
+
+
+def _other_target(report: Report) -> str:
+    """The note of a check that TensorRT is another one than the model is for."""
+    found, target = report.summary.tensorrt, TARGETS.get(report.target)
+    return mismatch(target, found.package, found.version) if found is not None and target is not None else ""
 
 
 # --------------------------------------------------------------------------------------------------------- headline

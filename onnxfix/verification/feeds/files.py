@@ -38,10 +38,12 @@ def load_inputs(path: Path | str) -> list[dict[str, Any]]:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as archive:
                 return [{name: archive[name] for name in archive.files}]
+    except FileNotFoundError as error:
+        raise UsageError(f"{error.filename or path}: no such file of inputs", path) from error
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise UsageError(f"the inputs in {path} cannot be read: {error}") from error
+        raise UsageError(f"the inputs in {path} cannot be read: {error}", path) from error
     raise UsageError(
-        f"{path} is not a supported input file: expected .npz, .npy, .json or a folder of .npy files"
+        f"{path} is not a supported input file: expected .npz, .npy, .json or a folder of .npy files", path
     )
 
 

@@ -232,7 +232,8 @@ def _choice(
     found: Choice | Missing | str = outcome.value
     if not outcome.ok:
         cause = ENDED[ended_in_memory(outcome).status]
-        found = Missing(f"TensorRT cannot be loaded: {outcome.message}", cause)
+        lead = "" if cause == "memory" else "TensorRT cannot be loaded: "
+        found = Missing(f"{lead}{outcome.message}", cause)
     if isinstance(found, Missing) and found.cause == "memory":
         worker.close()
         reason = worker.starved(f"out of memory while loading TensorRT: {found.reason}")

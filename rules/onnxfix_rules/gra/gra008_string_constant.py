@@ -9,7 +9,7 @@ from onnx import TensorProto
 from onnxfix.rule import Flagged, Match, Model, Scope, Severity, Silent, rule
 
 
-@rule("GRA008", per="scope", severity=Severity.ERROR, hazards=[60])
+@rule("GRA008", per="scope", severity=Severity.ERROR, hazards=[60], alike=["GRA001", "GRA002"])
 def string_constant(scope: Scope, model: Model) -> Iterator[Match]:
     """A constant of strings, a type that TensorRT does not support.
 

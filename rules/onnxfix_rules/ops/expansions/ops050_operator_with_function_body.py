@@ -44,7 +44,14 @@ FUNCTIONS = names(
 """ONNX's operators with a function body, except SequenceMap (TensorRT has no sequences) and Bernoulli (random)."""
 
 
-@rule("OPS050", per="model", safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[43, 52, 69])
+@rule(
+    "OPS050",
+    per="model",
+    safety=Safety.NUMERIC,
+    severity=Severity.ERROR,
+    hazards=[43, 52, 69],
+    alike=["INT006", "OPS021"],
+)
 def operator_with_function_body(model: Model) -> Iterator[Match]:
     """An operator that the target rejects in this form, and that ONNX defines by operators that the target supports.
 

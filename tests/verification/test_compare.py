@@ -212,7 +212,7 @@ def test_exact_is_equality_of_bits_but_for_nan(first: list[float], second: list[
 
 def test_errors_are_counted_by_powers_of_10() -> None:
     original = np.ones(6, np.float64)
-    fixed = original + [0.0, 2e-3, 3e-3, 5e-5, np.nan, 0.0]
+    fixed = original + np.array([0.0, 2e-3, 3e-3, 5e-5, np.nan, 0.0])
     found = one(original, fixed, exact=False).errors
     assert found is not None
     counts = {round(low, 9): count for low, count in zip(found.edges, found.counts, strict=False)}

@@ -26,7 +26,9 @@ PAGES = [
     if "\n```console\n" in page.read_text(encoding="utf-8")
 ]
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_EFFORT = re.compile(r"\b[\d.,]+ (?=s\b|runs? of the model|parts? checked)")
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^## ", re.MULTILINE)
+_EFFORT = re.compile(r"\b[\d.,]+ (?=s\b|runs? of the model|parts? checked)|(?<=time=\")[\d.]+")
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 _PROGRAMS = {"onnxfix": ("-m", "onnxfix"), "python": ()}
 _LEFT_OUT = re.compile(r"^\s*…\n", re.MULTILINE)
@@ -45,7 +47,10 @@ class Shown:
 def sections(text: str) -> dict[str, list[Shown]]:
     """The commands of each section that has some, by its heading."""
     found = {}
-    for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+    for part in _HEADING.split(_FENCE.sub(lambda block: block[0].replace("\n## ", f"\n{_HOLE}## "), text))[
+        1:
+    ]:
+        part = part.replace(_HOLE, "")  # a heading in a block is output
         shown = [one for block in _BLOCK.findall(part) for one in commands(block)]
         if shown:
             found[part.partition("\n")[0].strip()] = shown

@@ -265,3 +265,23 @@ def test_the_container_without_a_container(folder: Path) -> None:
         f"PATH={shlex.quote(path)}:$PATH; command -v {entry}; {entry} check -q models/fixable.onnx", folder
     )
     assert done.stdout.startswith(f"{path}/onnxfix\nmodels/fixable.onnx"), done.stderr
+
+
+# ---------------------------------------------------------------------------------------------------------------- docs
+
+
+def test_the_page_uses_what_there_is() -> None:
+    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    workflow, gitlab, hooks = (
+        yaml.safe_load(one) for one in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    )
+    (step,) = (one for one in workflow["jobs"]["onnxfix"]["steps"] if "onnxfix" in one["uses"])
+    action = parsed(ACTION)
+    assert set(step["with"]) <= set(action["inputs"])
+    assert all(f"`{name}`" in page for name in (*action["inputs"], *action["outputs"]))
+    assert set(gitlab["onnxfix"]["variables"]) <= set(
+        parsed(ROOT / "ci" / "gitlab.yml")["onnxfix"]["variables"]
+    )
+    known = {one["id"] for one in parsed(ROOT / ".pre-commit-hooks.yaml")}
+    assert {one["id"] for one in hooks["repos"][0]["hooks"]} <= known
+    assert all(f"`{name}`" in page for name in known)

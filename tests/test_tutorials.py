@@ -69,6 +69,7 @@ def test_every_console_of_a_tutorial_is_run() -> None:
         ("node a", "node b", False),
         ("node a", "node a and more", False),
         ("inf 1", "1 inf", False),
+        ('<testcase time="0.123">', '<testcase time="45.6">', True),
         ("one 1\n  …\nlast 3\n", "one 1\ntwo 2\nlast 3\n", True),
         ("one 1\n…\nlast 3\n", "one 1\ntwo 2\nlast 4\n", False),
         ("one 1\n…\n", "one 1\ntwo 2\n", True),
@@ -78,6 +79,15 @@ def test_every_console_of_a_tutorial_is_run() -> None:
 )
 def test_what_counts_as_alike(shown: str, printed: str, same: bool) -> None:
     assert consoles().alike(shown, printed) is same
+
+
+def test_a_heading_in_an_output_is_no_section() -> None:
+    page = "# A\n\n## B\n\n```console\n$ onnxfix a\n## C\n```\n\n## D\n\n```console\n$ onnxfix b\nx\n```\n"
+    found = consoles().sections(page)
+    assert {title: [one.output for one in some] for title, some in found.items()} == {
+        "B": ["## C\n"],
+        "D": ["x\n"],
+    }
 
 
 def test_a_page_is_written_where_it_is_stale() -> None:

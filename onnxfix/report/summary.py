@@ -16,7 +16,7 @@ from onnxfix.targets import TARGETS, mismatch
 
 if TYPE_CHECKING:
     from onnxfix.report.report import AppliedFix, Finding, NodeCounts, Report
-    from onnxfix.verification.verdict import RungResult, Status
+    from onnxfix.verification.verdict import RungResult, Status, Verdict
 
 SEVERITIES = ("error", "warning", "info")
 """The worst first."""
@@ -47,7 +47,8 @@ class RuleCount:
 @dataclass(frozen=True)
 class RungFact:
     """A rung in short. ``agreement`` of the values is "identical" (in every bit) or "within" tolerance, "" where the
-    rung compared none; ``feeds`` and ``shapes`` count the inputs that were compared. ``reason`` is the rung's own."""
+    rung compared none; ``feeds`` and ``shapes`` count the inputs that were compared. ``reason`` is the rung's own, and
+    ``tolerance`` the user's (``rtol 0.001``), "" where that of the types decided."""
 
     name: str
     status: Status
@@ -56,6 +57,7 @@ class RungFact:
     shapes: int = 0
     cause: Cause = ""
     reason: str = ""
+    tolerance: str = ""
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,9 @@ def summarize(report: Report) -> Summary:
         fixed=fixed,
         proof=proof,
         values_compared=_compared(report) if proof not in ("", "unchanged", "partly") else None,
-        rungs=tuple(map(_rung, report.verdict.rungs if report.verdict is not None else ())),
+        rungs=tuple(_rung(one, report.verdict) for one in report.verdict.rungs)
+        if report.verdict is not None
+        else (),
         compute=compute,
         constants=constants,
         operators=operators,
@@ -215,7 +219,7 @@ def _compared(report: Report) -> bool:
     return any(rung.judged and rung.compares for rung in rungs)
 
 
-def _rung(rung: RungResult) -> RungFact:
+def _rung(rung: RungResult, verdict: Verdict) -> RungFact:
     counted = [feed for feed in rung.feeds if feed.status in ("identical", "within", "different")]
     found = (feed.feed.assignment for feed in counted if feed.feed is not None)
     sizes = {tuple(sorted(one.items())) for one in found if 0 not in one.values()}
@@ -227,7 +231,10 @@ def _rung(rung: RungResult) -> RungFact:
     agreement: Agreement = ""
     if rung.status == "passed" and counted:
         agreement = "identical" if all(feed.status == "identical" for feed in counted) else "within"
-    return RungFact(rung.name, rung.status, agreement, feeds, shapes, rung.cause, rung.reason)
+    # TensorRT's network is held to its own rounding, whatever the user allows.
+    given = verdict.allowed if agreement == "within" and rung.name != "trt-network" else None
+    words = given.words if given is not None else ""
+    return RungFact(rung.name, rung.status, agreement, feeds, shapes, rung.cause, rung.reason, words)
 
 
 def _nodes(

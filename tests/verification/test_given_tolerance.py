@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,16 @@ import pytest
 
 import onnxfix
 from onnxfix.errors import UsageError
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.options import Verification
+from onnxfix.report.render.text import render_report
+from onnxfix.rule import Match, Safety, rule
 from onnxfix.verification.compare.compare import compare
 from onnxfix.verification.compare.tolerance import EXACT, Allowed, tolerance_for
 from support.cli import run
 from support.cli_models import write
+from support.toy_rules import swap, use
 
 A = np.array([1.0, 100.0, 0.0], np.float32)
 
@@ -80,7 +86,36 @@ def test_verify_with_it(tmp_path: Path) -> None:
     assert report.verdict.allowed == Allowed(1e-3)
     reasons = [rung.reason for rung in report.verdict.rungs if rung.name != "contract"]
     assert all(one.startswith("within rtol 0.001 on ") for one in reasons)
+    assert "reference, ort-cpu within rtol 0.001 (" in "\n".join(line.plain for line in render_report(report))
     code, out, _ = run(
         "verify", first, second, "--rtol", "1e-5", "--atol", "0", "--rungs", "reference", "-q", "--isolated"
     )
-    assert (code, "failed" in out) == (3, True)
+    assert (code, "FAILED" in out) == (3, True)
+
+
+@rule("AAA001", ops=["Tanh"], safety=Safety.EXACT)
+def wrong_tanh(node: Node, model: Model) -> Iterator[Match]:
+    """Wrong, and says it is exact."""
+    yield swap(node, "Sigmoid")
+
+
+@rule("AAA002", ops=["Sin"], safety=Safety.NUMERIC)
+def coarse_sin(node: Node, model: Model) -> Iterator[Match]:
+    """Off by no more than 2, and says that bits change."""
+    yield swap(node, "Cos", Safety.NUMERIC)
+
+
+def test_no_tolerance_hides_a_fix_that_claims_identical_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, [wrong_tanh, coarse_sin])
+    text = "g (float[4] x) => (float[4] y, float[4] z) { y = Tanh(x)  z = Sin(x) }"
+    path = write(tmp_path / "m.onnx", text)
+    how = {"numeric_fixes": True, "atol": 10.0, "rungs": ["reference"]}
+    report = onnxfix.apply(path, tmp_path / "o.onnx", **how)
+    assert [one.code for one in report.applied] == ["AAA002"]
+    assert [one.code for one in report.withdrawn] == ["AAA001"]
+    assert report.verdict is not None
+    assert report.verdict.passed
+    without = onnxfix.apply(path, tmp_path / "o.onnx", **(how | {"atol": None}))
+    assert {one.code for one in without.withdrawn} == {"AAA001", "AAA002"}

@@ -135,7 +135,8 @@ def _values(summary: Summary, apart: list[str]) -> list[str]:
 def _how(rung: RungFact) -> str:
     shapes = f", {counted(rung.shapes, 'shape')}" if rung.shapes > 1 else ""
     number = f"({counted(rung.feeds, 'feed')}{shapes})".replace(" ", GLUE)
-    return f"{_AGREEMENTS[rung.agreement]} {number}"
+    how = f"within {rung.tolerance.replace(' ', GLUE)}" if rung.tolerance else _AGREEMENTS[rung.agreement]
+    return f"{how} {number}"
 
 
 def tensorrt_line(found: TrtFact) -> Line:

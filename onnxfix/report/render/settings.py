@@ -38,7 +38,10 @@ def settings_lines(model: str, settings: Sequence[Setting]) -> Iterator[Line]:
         origin = f"  {printable(one.origin)}" if one.origin else ""
         style = "yellow" if one.over else ""
         yield line(
-            f"  {one.name:<{names}}  ", (f"{text:<{values}}" if origin else text, style), (origin, "dim")
+            f"  {one.name:<{names}}  ",
+            (f"{text:<{values}}" if origin else text, style),
+            (origin, "dim"),
+            hang=names + 4,
         )
 
 

@@ -45,7 +45,9 @@ def _row(rung: RungResult | None, fact: RungFact | None, name: str) -> Html:
     title = join(tag("span", name, class_="mono"), tag("small", _MEANINGS.get(name, "")))
     if rung is None or fact is None:
         return row(title, chip("none", "not requested"), DASH, DASH, DASH, DASH, "")
-    values = {"identical": "bit-identical", "within": "within tolerance"}.get(fact.agreement, DASH)
+    values = {"identical": "bit-identical", "within": f"within {fact.tolerance or 'tolerance'}"}.get(
+        fact.agreement, DASH
+    )
     if any(feed.status == "different" for feed in rung.feeds):
         values = "different"
     worst = largest(metric for feed in rung.feeds for metric in feed.metrics)

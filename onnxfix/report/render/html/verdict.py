@@ -59,7 +59,7 @@ def _proof(report: Report, summary: Summary) -> str:
 
 
 def _agreement(rung: RungFact) -> str:
-    how = "bit-identical" if rung.agreement == "identical" else "within tolerance"
+    how = "bit-identical" if rung.agreement == "identical" else f"within {rung.tolerance or 'tolerance'}"
     return f"{rung.name} {how} ({many(rung.feeds, 'feed')})"
 
 

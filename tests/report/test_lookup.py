@@ -6,6 +6,7 @@ import pytest
 
 from onnxfix.errors import UsageError
 from onnxfix.registry import registry
+from onnxfix.report.catalogue import quotes_of
 from onnxfix.report.lookup import families, search
 from onnxfix.report.render.rules import hits_lines, rule_markdown
 from support.cli import run
@@ -60,20 +61,15 @@ def test_words_that_no_rule_is_about_find_nothing(query: str) -> None:
     assert search(query, RULES) == []
 
 
+@pytest.mark.slow
 def test_every_message_that_a_page_quotes_finds_that_page() -> None:
     missed = []
-    pages = [(rule, quote) for rule in RULES[::6] for quote in _quotes(rule)[:1]]
+    pages = [(rule, quote) for rule in RULES[::6] for quote in quotes_of(rule)[:1]]
     for rule, quote in pages:
         if rule.code not in [hit.rule.code for hit in search(f"[E] [TRT] node /a/b_7: {quote}", RULES)]:
             missed.append((rule.code, quote))
     assert len(pages) > 10
     assert missed == []
-
-
-def _quotes(rule: object) -> tuple[str, ...]:
-    from onnxfix.report.catalogue import quotes_of
-
-    return quotes_of(rule)  # type: ignore[arg-type]
 
 
 def test_the_message_that_matched_is_shown() -> None:
@@ -125,7 +121,7 @@ def test_several_pages_with_two_examples_each() -> None:
     ],
 )
 def test_near_misses_are_named(text: str, code: str) -> None:
-    assert [rule.code for rule in registry().near(text)][0] == code
+    assert registry().near(text)[0].code == code
     with pytest.raises(UsageError, match=f"no rule '{text}' .did you mean {code} "):
         registry().get(text)
     assert f"(did you mean {code} " in run("explain", "PRC", text)[2]

@@ -1,5 +1,5 @@
-"""docs/recipes.md: its code runs with PyTorch, optimum and Olive where they are installed, and everywhere with stand-ins
-for what a recipe uses of them."""
+"""docs/recipes.md: its code runs with PyTorch, optimum and Olive where they are installed, and everywhere with
+stand-ins for what a recipe uses of them."""
 
 from __future__ import annotations
 

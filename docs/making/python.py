@@ -9,7 +9,7 @@ import onnxfix
 _HEAD = """\
 # Python reference
 
-Everything that `import onnxfix` offers, from the docstrings.
+Everything that `import onnxfix` offers, from the docstrings. [onnxfix in Python](../python.md) shows how it is used.
 """
 _RULES = {"Example", "Fix", "Match", "Rule", "Safety", "Severity"}
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxfix.verification.compare.compare import Metrics, compare, identical, tolerance_for
+from onnxfix.verification.compare.decades import ENOUGH, error_histogram
 
 
 def one(original: Any, fixed: Any, *, exact: bool = True, noise: float = 0.0) -> Metrics:
@@ -207,3 +208,16 @@ def test_exact_is_equality_of_bits_but_for_nan(first: list[float], second: list[
 
     found = one(f32(*first), f32(*second))
     assert (found.agreement == "identical") == (canonical(first) == canonical(second))
+
+
+def test_errors_are_counted_by_powers_of_10() -> None:
+    original = np.ones(6, np.float64)
+    fixed = original + np.array([0.0, 2e-3, 3e-3, 5e-5, np.nan, 0.0])
+    found = one(original, fixed, exact=False).errors
+    assert found is not None
+    counts = {round(low, 9): count for low, count in zip(found.edges, found.counts, strict=False)}
+    assert (found.zeros, found.step, counts) == (2, 1, {1e-5: 1, 1e-4: 0, 1e-3: 2})
+    assert one(f32(1.0), f32(1.0)).errors is None
+    large = error_histogram(np.zeros(3 * ENOUGH), np.full(3 * ENOUGH, 0.5))
+    assert large is not None
+    assert (large.step, large.counts) == (3, (ENOUGH,))

@@ -113,20 +113,20 @@ def layers_lines(report: LayerReport, *, quiet: bool = False, verbose: bool = Fa
     """The outcome; unless ``quiet``, the engines that were compared and the table of nodes; where ``verbose``, the
     engine's layers too."""
     build = report.table.build
-    yield line(printable(f"{report.path}: {outcome(report)}"), style="bold")
+    yield line(printable(f"{report.path}: {outcome(report)}"), style="bold", hang=2)
     for text in _files(report):
-        yield line(printable(f"  {text}"))
+        yield line(printable(f"  {text}"), hang=4)
     if quiet:
         return
     for note in (*report.notes, *report.table.unknown):
-        yield line(printable(f"  note: {note}"))
+        yield line(printable(f"  note: {note}"), hang=8)
     if report.builds is not None:
         yield from (line(printable(f"  {text}")) for text in _compared(report.builds))
     if not build.accepted:
         return
     counts = Counter(row.fate for row in report.table.nodes)
     said = (f"{counts[fate]} {words}" for fate, words in _FATES.items() if counts[fate])
-    yield line(f"  {len(report.table.nodes)} nodes: {', '.join(said)}")
+    yield line(f"  {len(report.table.nodes)} nodes: {', '.join(said)}", hang=4)
     yield from _table(report)
     if verbose:
         yield from _layers(report)

@@ -35,14 +35,14 @@ def show_lifted(found: Lifted) -> None:
 def lifted_lines(found: Lifted) -> Iterator[Line]:
     """The outcome, the network's inputs and outputs, notes, and the layers that were not read back."""
     name = product(found.package, found.version) if found.package and found.version else "TensorRT"
-    yield line(printable(f"{found.model}: {_outcome(name, found)}"), style="bold")
+    yield line(printable(f"{found.model}: {_outcome(name, found)}"), style="bold", hang=2)
     for what, tensors in (("input", found.inputs), ("output", found.outputs)):
         for tensor in tensors:
             yield line(printable(f"  {what:<7} {_tensor(tensor)}"))
     for note in found.notes:
-        yield line(printable(f"  note    {note}"))
+        yield line(printable(f"  note    {note}"), hang=10)
     for gap in found.gaps[:MOST]:
-        yield line(printable(f"  missing {gap}"), style="red")
+        yield line(printable(f"  missing {gap}"), style="red", hang=10)
     if len(found.gaps) > MOST:
         yield line(f"  and {len(found.gaps) - MOST} more")
 

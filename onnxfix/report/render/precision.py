@@ -88,23 +88,26 @@ def show_precision(found: Lowering, *, quiet: bool = False, verbose: bool = Fals
 def precision_lines(found: Lowering, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
     """The outcome, errors by output, checks, and the nodes in float32 with the reason."""
     yield line(
-        printable(f"{found.path}: {outcome(found)}"), style="bold" if not found.exit_code else "bold red"
+        printable(f"{found.path}: {outcome(found)}"),
+        style="bold" if not found.exit_code else "bold red",
+        hang=2,
     )
     if quiet:
         return
     if found.nodes:
         yield line(
             f"  {found.low} of {found.nodes} computing nodes in {_NAMES[found.to]} ({found.share:.0%}), "
-            f"{found.heavy_low} of {found.heavy} products and convolutions; {found.casts} Casts added"
+            f"{found.heavy_low} of {found.heavy} products and convolutions; {found.casts} Casts added",
+            hang=4,
         )
     for one in found.outputs:
         numbers = f"error {one.error:.3g} (rms {one.rms:.3g}), scale {one.scale:.3g}"
-        yield line(printable(f"  output {one.name}  {numbers}"))
+        yield line(printable(f"  output {one.name}  {numbers}"), hang=4)
     for name, status, reason in found.checks:
-        yield line(printable(f"  {name:<9} {status}: {reason}"))
+        yield line(printable(f"  {name:<9} {status}: {reason}"), hang=12)
     yield from _kept_lines(found, verbose)
     for note in found.notes:
-        yield line(printable(f"  note: {note}"))
+        yield line(printable(f"  note: {note}"), hang=8)
 
 
 def _kept_lines(found: Lowering, verbose: bool) -> Iterator[Line]:
@@ -114,12 +117,12 @@ def _kept_lines(found: Lowering, verbose: bool) -> Iterator[Line]:
         groups.setdefault((one.why, one.rule), []).append(one)
     for rows in sorted(groups.values(), key=len, reverse=True):
         most = max(rows, key=lambda row: row.seen or 0.0)
-        yield line(printable(f"  float32   {len(rows)} {most.why}: {reason_of(most)}"))
+        yield line(printable(f"  float32   {len(rows)} {most.why}: {reason_of(most)}"), hang=12)
         if verbose:
             yield from (line(printable(f"    {_name(row)}{_figures(row)}")) for row in rows)
         else:
             more = f" and {len(rows) - MOST} more" if len(rows) > MOST else ""
-            yield line(printable(f"    {', '.join(map(_name, rows[:MOST]))}{more}"))
+            yield line(printable(f"    {', '.join(map(_name, rows[:MOST]))}{more}"), hang=6)
 
 
 def _name(kept: Kept) -> str:

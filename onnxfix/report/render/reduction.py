@@ -45,19 +45,21 @@ def show_reduction(found: Reduction) -> None:
 def reduction_lines(found: Reduction) -> Iterator[Line]:
     """The outcome, the failure, and where the folder is."""
     if found.status == "passes":
-        yield line(printable(f"{found.path}: nothing fails with {found.check}"), style="green")
+        yield line(printable(f"{found.path}: nothing fails with {found.check}"), style="green", hang=2)
         return
     if found.status == "unknown":
-        yield line(printable(f"{found.path}: {found.check} could not be run: {found.reason}"), style="yellow")
+        yield line(
+            printable(f"{found.path}: {found.check} could not be run: {found.reason}"), style="yellow", hang=2
+        )
         return
-    yield line(printable(f"{found.path}: {size(found)}"), style="bold")
+    yield line(printable(f"{found.path}: {size(found)}"), style="bold", hang=2)
     if found.failure is not None:
-        yield line(printable(f"  fails   {found.failure.text}"), style="red")
+        yield line(printable(f"  fails   {found.failure.text}"), style="red", hang=10)
     if not found.complete:
-        yield line("  note    stopped early: this is the smallest part so far; --resume goes on")
+        yield line("  note    stopped early: this is the smallest part so far; --resume goes on", hang=10)
     for note in found.notes:
-        yield line(printable(f"  note    {note}"))
-    yield line(printable(f"  folder  {found.folder}: {found.command}"))
+        yield line(printable(f"  note    {note}"), hang=10)
+    yield line(printable(f"  folder  {found.folder}: {found.command}"), hang=10)
 
 
 def size(found: Reduction) -> str:

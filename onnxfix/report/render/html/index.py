@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from onnxfix.names import RUNGS
 from onnxfix.report.render.html.markup import Content, Html, tag
 from onnxfix.report.render.html.parts import (
-    NAMES,
+    DASH,
     SEVERITIES,
     SIGNS,
     STATUSES,
@@ -42,9 +42,8 @@ def index_section(reports: Sequence[tuple[Report, Summary]], errors: Sequence[tu
         "#Time",
     )
     rows = [_line(number, report, summary, rungs) for number, (report, summary) in enumerate(reports)]
-    rows += [
-        row(path, chip("bad", "no report"), *["–"] * (len(head) - 2), class_="failed") for path, _ in errors
-    ]
+    missing = [tag("span", DASH, class_="right")] * (len(head) - 2)
+    rows += [row(path, chip("bad", "no report"), *missing) for path, _ in errors]
     kinds = Counter(outcome(report, summary).kind for report, summary in reports)
     words = [chip(kind, f"{kinds[kind]:,}") for kind in ("bad", "warn", "good") if kinds[kind]]
     return section(
@@ -70,12 +69,16 @@ def _line(number: int, report: Report, summary: Summary, rungs: Sequence[str]) -
     return row(
         tag("a", report.path, href=f"#m{number}"),
         chip(words.kind, words.title),
-        *(summary.severities[name] for name in SEVERITIES),
+        *(_count(summary.severities[name], kind) for name, kind in SEVERITIES.items()),
         len(report.applied),
         tag("span", nodes, class_="right"),
         *marks,
         tag("span", seconds(report.seconds), class_="right"),
     )
+
+
+def _count(number: int, kind: str) -> Html:
+    return tag("span", f"{number:,}", class_=f"right count-{kind if number else 'none'}")
 
 
 def _mark(name: str, status: str) -> Html:
@@ -88,8 +91,3 @@ def _mark(name: str, status: str) -> Html:
         class_=f"mark {kind}",
         title=words,
     )
-
-
-def severity_words(summary: Summary) -> str:
-    """``2 errors, 1 warning``; "" for none."""
-    return ", ".join(many(count, NAMES[name]) for name, count in summary.severities.items() if count)

@@ -150,7 +150,7 @@ def _set_x(spots: Sequence[Spot], order: Sequence[Sequence[int]]) -> None:
             x += spots[number].width + GAP
         for number in row:
             spots[number].x -= x / 2
-    for sweep in range(2 * _SWEEPS):
+    for sweep in range(_SWEEPS):
         for row in order if sweep % 2 == 0 else reversed(order):
             wanted = [_wanted(spots, number) for number in row]
             for number, x in zip(row, _apart([spots[one].width for one in row], wanted), strict=True):

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Union
 
-from onnxfix.report.render.stream import printable
+from onnxfix.report.render.stream import LONGEST, printable
 
 Content = Union["Html", str, int, float, None, Iterable["Content"]]
 """What an element may hold: elements, text, numbers, nothing, and any of these in a row."""
 
 _VOID = frozenset(("meta", "link", "br", "hr", "input", "col"))
+_PLAIN = re.compile(f"[ !#-%(-;=?-~]{{0,{LONGEST}}}")  # what escaping leaves as it is, which most text is
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -25,7 +26,10 @@ class Html(str):
 def text(value: object) -> str:
     """A name or message as it may stand in a page: control and direction characters are spelled out, and what is no
     valid Unicode, too."""
-    shown = _SURROGATES.sub(lambda match: f"\\x{ord(match[0]) & 0xFF:02x}", str(value))
+    given = str(value)
+    if _PLAIN.fullmatch(given):
+        return given
+    shown = _SURROGATES.sub(lambda match: f"\\x{ord(match[0]) & 0xFF:02x}", given)
     return escape(printable(shown), quote=True)
 
 

@@ -126,7 +126,10 @@ def _failures(errors: Sequence[tuple[str, str]]) -> Content:
     """The models without a report, and why."""
     if not errors:
         return None
-    entries = [tag("li", tag("strong", path or "onnxfix"), ": ", message) for path, message in errors]
+    entries = [
+        tag("li", tag("strong", path or "onnxfix"), ": ", message.removeprefix(f"{path}: "))
+        for path, message in errors
+    ]
     head = tag("p", chip("bad", f"{many(len(errors), 'model')} without a report"), class_="outcome")
     return tag("div", head, tag("ul", entries, class_="plain"), class_="card hero bad")
 

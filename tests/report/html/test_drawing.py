@@ -1,0 +1,80 @@
+"""The layout of neighborhoods, and the pictures made of it."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onnxfix.report.neighborhood import Box, Neighborhood, Wire
+from onnxfix.report.render.html.drawing import drawing
+from onnxfix.report.render.html.layout import placed
+
+
+def node(name: str, **more: object) -> Box:
+    return Box("node", "Add", name, **more)  # type: ignore[arg-type]
+
+
+@st.composite
+def neighborhoods(draw: st.DrawFn) -> Neighborhood:
+    count = draw(st.integers(1, 11))
+    pairs = draw(
+        st.lists(st.sampled_from([*combinations(range(count), 2)] or [(0, 0)]), max_size=16, unique=True)
+    )
+    boxes = [
+        node("n" * draw(st.integers(0, 60)), lines=("a = 1",) * draw(st.integers(0, 4))) for _ in range(count)
+    ]
+    return Neighborhood(tuple(boxes), tuple(Wire(a, b, f"{a}{b}", "float[N]") for a, b in pairs if a != b))
+
+
+@given(neighborhoods())
+def test_boxes_do_not_overlap_and_wires_run_down(found: Neighborhood) -> None:
+    layout = placed(found)
+    assert len(layout.spots) == len(found.boxes)
+    for spot in layout.spots:
+        assert spot.x >= 0
+        assert spot.y >= 0
+        assert spot.x + spot.width <= layout.width
+        assert spot.y + spot.height <= layout.height
+    for one, other in combinations(layout.spots, 2):
+        aside = one.x + one.width <= other.x + 0.01 or other.x + other.width <= one.x + 0.01
+        assert aside or one.y + one.height <= other.y or other.y + other.height <= one.y
+    for way, wire in zip(layout.ways, found.wires, strict=True):
+        heights = [y for _, y in way]
+        assert heights == sorted(heights)
+        source, target = layout.spots[wire.source], layout.spots[wire.target]
+        assert way[0] == (source.middle, source.y + source.height)
+        assert way[-1] == (target.middle, target.y)
+
+
+def test_a_long_wire_goes_around_what_is_between() -> None:
+    layout = placed(
+        Neighborhood((node("a"), node("b"), node("c")), (Wire(0, 1, "x"), Wire(1, 2, "y"), Wire(0, 2, "x")))
+    )
+    between = layout.spots[1]
+    ((x, y),) = layout.ways[2][1:-1]
+    assert between.y <= y <= between.y + between.height
+    assert not between.x <= x <= between.x + between.width
+
+
+def test_boxes_that_cross_are_swapped() -> None:
+    wires = (Wire(0, 3, "a"), Wire(1, 2, "b"))
+    layout = placed(Neighborhood(tuple(map(node, "abcd")), wires))
+    a, b, c, d = (spot.middle for spot in layout.spots)
+    assert (a < b) == (d < c)
+
+
+def test_a_picture_says_what_is_where() -> None:
+    boxes = (
+        Box("input", "x"),
+        node("first", lines=("axis = 1",), mark="removed"),
+        node("second", focus=True, above=2, below=3),
+    )
+    made = drawing(Neighborhood(boxes, (Wire(0, 1, "x", "float[N]"), Wire(1, 2, "y"))), "Nodes around second")
+    assert "<title>Nodes around second</title>" in made
+    assert re.findall(r'<g class="(.*?)">', made) == ["box input", "box node removed", "box node focus"]
+    assert re.findall(r"<text[^>]*>(.*?)</text>", made) == [
+        "x", "Add", "first", "axis = 1", "+2", "+3", "Add", "second", "float[N]",
+    ]  # fmt: skip

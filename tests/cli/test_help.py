@@ -73,13 +73,14 @@ def test_the_program_lists_commands_in_groups() -> None:
 def test_every_command_has_examples_that_parse() -> None:
     assert EXAMPLES.keys() == {"", *COMMANDS}
     for command, examples in EXAMPLES.items():
+        page = run(*filter(None, [command, "--help"]))[1]
         for example in examples:
             program, name, *rest = shlex.split(example.line)
             assert program == "onnxfix"
             assert name == command or not command
             with PROGRAM.commands[name].make_context(name, rest) as context:
                 assert context.params
-            assert example.line in run(*filter(None, [command, "--help"]))[1]
+            assert example.line in page
 
 
 def test_styles_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,4 +127,10 @@ def test_what_is_wrong_with_an_option_is_one_line(
     with pytest.raises(SystemExit) as ended:
         program.main(given, prog_name="onnxfix")
     assert ended.value.code == 2
-    assert capsys.readouterr() == ("", f"onnxfix: {said.format('onnxfix')}\n")
+    out, err = capsys.readouterr()
+    line = f"onnxfix: {said.format('onnxfix')}\n"
+    if not hasattr(PROGRAM.commands["check"].params[0], "get_runtime_param"):
+        # Before 0.29, click itself converts values: its words, in our style.
+        line, err = line.partition(": '")[0].partition(": 1")[0], err[: len(line)].partition(": '")[0]
+    assert (out, err[: len(line)]) == ("", line)
+    assert len(err.splitlines()) == 1

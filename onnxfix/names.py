@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 RUNGS = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")
 """All checks of the verification ladder, from the cheapest to the most informative."""
+PYTORCH = "pytorch"
+"""The check of an export, beside ``RUNGS``: the module's own outputs."""
 
 
 class Releases(NamedTuple):

@@ -104,16 +104,16 @@ def names(keyword: str, given: Names | None) -> tuple[str, ...] | None:
     return tuple(text for one in some if (text := one.strip()))
 
 
-def checks(keyword: str, given: Names | None) -> tuple[str, ...] | None:
-    """Checks of the verification ladder.
+def checks(keyword: str, given: Names | None, more: Sequence[str] = ()) -> tuple[str, ...] | None:
+    """Checks of the verification ladder, or ``more`` that there are here.
 
     Raises:
         UsageError: there is no such check.
     """
-    found = names(keyword, given)
+    found, known = names(keyword, given), (*RUNGS, *more)
     for name in found or ():
-        if name not in RUNGS:
-            raise UsageError(f"unknown check {name!r}; choose from {', '.join(RUNGS)}")
+        if name not in known:
+            raise UsageError(f"unknown check {name!r}; choose from {', '.join(known)}")
     return found
 
 

@@ -10,6 +10,7 @@ from onnxfix.api import keywords
 from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes
 from onnxfix.api.signatures import readable
 from onnxfix.errors import UsageError
+from onnxfix.names import PYTORCH
 from onnxfix.options import Fixes, Output, Rules, RunOptions, Specialization, Verification
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ def apply(
     """
     from onnxfix.pipeline import applying  # lazy: start-up
 
+    program = keywords.is_program(source)
     options = RunOptions(
         rules=rules_of(select, ignore, target),
         fixes=Fixes(
@@ -164,7 +166,7 @@ def apply(
             keywords.flag("keep_inputs", keep_inputs),
         ),
         verification=replace(
-            verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol),
+            verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol, pytorch=program),
             enabled=keywords.flag("verify", verify),
         ),
         trt=trt_of(trt, benchmark),
@@ -176,7 +178,7 @@ def apply(
         memory_mb=keywords.memory(memory_mb),
     )
     say = keywords.progress(progress)
-    if keywords.is_program(source):
+    if program:
         from onnxfix.exporting import verb  # lazy: needs torch
 
         return verb.apply(source, options, say)
@@ -247,10 +249,12 @@ def verification_of(
     rungs: Names | None,
     rtol: float | None,
     atol: float | None,
+    *,
+    pytorch: bool = False,
 ) -> Verification:
-    """The keywords about the proof as a record."""
+    """The keywords about the proof as a record; with ``pytorch``, that check may be required, too."""
     return Verification(
-        require=keywords.checks("require", require) or (),
+        require=keywords.checks("require", require, (PYTORCH,) if pytorch else ()) or (),
         inputs=keywords.inputs(inputs),
         input_shapes=keywords.shapes(input_shapes),
         seed=keywords.whole("seed", seed),

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 RUNGS = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")
 """All checks of the verification ladder, from the cheapest to the most informative."""
+
 PYTORCH = "pytorch"
-"""The check of an export, beside ``RUNGS``: the module's own outputs."""
+"""The check of a model that comes from PyTorch in the same run, beside ``RUNGS``: the module's own outputs."""
 
 
 class Releases(NamedTuple):

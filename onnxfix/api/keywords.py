@@ -104,13 +104,13 @@ def names(keyword: str, given: Names | None) -> tuple[str, ...] | None:
     return tuple(text for one in some if (text := one.strip()))
 
 
-def checks(keyword: str, given: Names | None, more: Sequence[str] = ()) -> tuple[str, ...] | None:
-    """Checks of the verification ladder, or ``more`` that there are here.
+def checks(keyword: str, given: Names | None, known: Sequence[str] = RUNGS) -> tuple[str, ...] | None:
+    """Checks of the verification ladder.
 
     Raises:
         UsageError: there is no such check.
     """
-    found, known = names(keyword, given), (*RUNGS, *more)
+    found = names(keyword, given)
     for name in found or ():
         if name not in known:
             raise UsageError(f"unknown check {name!r}; choose from {', '.join(known)}")

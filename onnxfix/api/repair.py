@@ -10,7 +10,7 @@ from onnxfix.api import keywords
 from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes
 from onnxfix.api.signatures import readable
 from onnxfix.errors import UsageError
-from onnxfix.names import PYTORCH
+from onnxfix.names import PYTORCH, RUNGS
 from onnxfix.options import Fixes, Output, Rules, RunOptions, Specialization, Verification
 
 if TYPE_CHECKING:
@@ -150,7 +150,6 @@ def apply(
     """
     from onnxfix.pipeline import applying  # lazy: start-up
 
-    program = keywords.is_program(source)
     options = RunOptions(
         rules=rules_of(select, ignore, target),
         fixes=Fixes(
@@ -166,7 +165,9 @@ def apply(
             keywords.flag("keep_inputs", keep_inputs),
         ),
         verification=replace(
-            verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol, pytorch=program),
+            verification_of(
+                inputs, input_shapes, seed, require, rungs, rtol, atol, exported=keywords.is_program(source)
+            ),
             enabled=keywords.flag("verify", verify),
         ),
         trt=trt_of(trt, benchmark),
@@ -178,7 +179,7 @@ def apply(
         memory_mb=keywords.memory(memory_mb),
     )
     say = keywords.progress(progress)
-    if program:
+    if keywords.is_program(source):
         from onnxfix.exporting import verb  # lazy: needs torch
 
         return verb.apply(source, options, say)
@@ -250,11 +251,12 @@ def verification_of(
     rtol: float | None,
     atol: float | None,
     *,
-    pytorch: bool = False,
+    exported: bool = False,
 ) -> Verification:
-    """The keywords about the proof as a record; with ``pytorch``, that check may be required, too."""
+    """The keywords about the proof as a record. ``exported``: the model comes from PyTorch in the same run."""
+    known = (*RUNGS, PYTORCH) if exported else RUNGS
     return Verification(
-        require=keywords.checks("require", require, (PYTORCH,) if pytorch else ()) or (),
+        require=keywords.checks("require", require, known) or (),
         inputs=keywords.inputs(inputs),
         input_shapes=keywords.shapes(input_shapes),
         seed=keywords.whole("seed", seed),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onnxfix.causes import Cause
+from onnxfix.names import PYTORCH as PYTORCH
 from onnxfix.names import RUNGS
 from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtBuild

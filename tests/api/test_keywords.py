@@ -229,6 +229,7 @@ def test_arrays_and_shapes_are_understood_everywhere(tmp_path: Path) -> None:
         ("apply", {"graphsurgeon": 3}, "graphsurgeon is a path, or several, not 3"),
         ("apply", {"seed": "7"}, "seed is a whole number, not '7'"),
         ("apply", {"rungs": ["ort"]}, "unknown check 'ort'; choose from"),
+        ("apply", {"require": "pytorch"}, "unknown check 'pytorch'; choose from"),
         ("apply", {"require": {}}, "require is a name, or several, not a dict"),
         ("verify", {"exact": "no"}, "exact is True or False, not 'no'"),
         ("verify", {"batch_sweep": "8"}, "batch_sweep is a whole number, not '8'"),

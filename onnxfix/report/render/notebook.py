@@ -108,9 +108,12 @@ def _rules(
     """What folds out for each rule: places, with what is wrong there or was done."""
     for one in counts[:RULES]:
         some = [item for item in items if (item.code, item.severity) == (one.code, one.severity)]
-        shown = [tag("li", tag("code", str(item.place)), ": ", text(item)) for item in some[:PLACES]]
-        if len(some) > PLACES:
-            shown.append(tag("li", f"and {len(some) - PLACES} more"))
+        alike: dict[str, list[str]] = {}
+        for item in some:
+            alike.setdefault(text(item), []).append(item.place.short)
+        shown = [_entry(what, places) for what, places in list(alike.items())[:PLACES]]
+        more = sum(map(len, list(alike.values())[PLACES:]))
+        shown += [tag("li", f"and {more} more")] if more else []
         kind = (
             badge("fixed", "good")
             if title == "fixed"
@@ -122,6 +125,16 @@ def _rules(
         yield tag("details", head, tag("ul", shown, style="margin:.2em 0 .4em"))
     if len(counts) > RULES:
         yield _line(f"and {len(counts) - RULES} more rules")
+
+
+def _entry(what: str, places: Sequence[str]) -> Html:
+    """What is the same at several places, and the places."""
+    if len(places) == 1:
+        return tag("li", tag("code", places[0]), ": ", what)
+    shown = [tag("li", tag("code", place)) for place in places[:PLACES]]
+    if len(places) > PLACES:
+        shown.append(tag("li", f"and {len(places) - PLACES} more"))
+    return tag("li", what, tag("ul", shown))
 
 
 def _finding(item: Finding | AppliedFix) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from onnxfix.report.render.accepted import accepted_words
 from onnxfix.report.render.cell import badge
 from onnxfix.report.render.html.markup import Content, Html, tag
 
@@ -59,6 +60,9 @@ def _badges(report: Report, facts: Summary) -> Iterator[Html]:
     found = [(name, count) for name, count in facts.severities.items() if count]
     for name, count in found:
         yield badge(f"{count} {_NAMES[name]}{'s' * (count != 1)}", _SEVERITIES[name])
+    accepted = accepted_words(report.suppressed)
+    if accepted:
+        yield badge(accepted, "plain")
     if not found and not report.problems:
         yield badge("nothing left" if report.command == "apply" else "no findings", "good")
 

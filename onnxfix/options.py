@@ -103,11 +103,13 @@ class Output:
     """Where the result goes: to ``path``, over the source (``in_place``), or nowhere.
 
     ``leave_data``: external data that was copied beside the output stays there even if the output is not written.
+    ``diff``: nowhere, and the report has the ``difference``.
     """
 
     path: str | os.PathLike[str] | None = None
     in_place: bool = False
     leave_data: bool = False
+    diff: bool = False
 
 
 @dataclass(frozen=True)

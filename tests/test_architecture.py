@@ -51,7 +51,7 @@ LAYERS = [
     ["testing"],
     ["examination"],
     ["diagnosis"],
-    ["reduction", "lowering"],
+    ["difference", "reduction", "lowering"],
     ["report"],
     ["config"],
     ["pipeline"],

@@ -18,6 +18,7 @@ from onnxfix.cli.apply import apply
 from onnxfix.cli.arguments import lighten
 from onnxfix.cli.check import check
 from onnxfix.cli.diagnose import diagnose
+from onnxfix.cli.diff import diff
 from onnxfix.cli.doctor import doctor
 from onnxfix.cli.explain import explain
 from onnxfix.cli.help import Command, Group
@@ -56,7 +57,7 @@ def root(
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Find and repair": (check, apply, verify),
-    "Find out why": (diagnose, reduce, layers, lift),
+    "Find out why": (diagnose, diff, reduce, layers, lift),
     "Convert": (precision,),
     "Look up": (explain, rules, doctor),
 }

@@ -98,6 +98,14 @@ def apply(
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Overwrite the models.", rich_help_panel=OUTPUT)
     ] = False,
+    diff: Annotated[
+        bool,
+        typer.Option(
+            "--diff",
+            help="Write nothing; show what would change, and exit with 1 if anything would.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     select: Select = None,
     ignore: Ignore = None,
     target: TargetName = None,
@@ -245,6 +253,8 @@ def apply(
             )
         if no_verify and not static and (inputs or input_shapes or shapes_alias):
             raise UsageError("--inputs and --input-shapes have no effect with --no-verify")
+        if diff:
+            _refuse_written(output, output_dir, in_place, save_engine, resume or journal is not None)
         profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
         fixed_inputs = pairs_of("--fix-input", fix_input or ())
         reports = destinations(report)
@@ -267,7 +277,7 @@ def apply(
                 timing_cache=timing_cache or timing_alias,
                 benchmark=benchmark,
             ),
-            output=Output(in_place=in_place),
+            output=Output(in_place=in_place, diff=diff),
             memory_mb=memory_limit,
             pictures=draws(reports),
         )
@@ -282,3 +292,23 @@ def apply(
         refuse_unknown_kinds(reports)
         printing = Printing(format, reports, quiet, verbose, expired(queue, holding))
         run(judged(queue.driven(jobs, ray), holding), len(queue.tasks), printing)
+
+
+def _refuse_written(
+    output: str | None, output_dir: str | None, in_place: bool, engine: Path | None, journal: bool
+) -> None:
+    """Refuse options about files beside --diff, which writes none.
+
+    Raises:
+        UsageError: one was given.
+    """
+    given = {
+        "--output": output is not None,
+        "--output-dir": output_dir is not None,
+        "--in-place": in_place,
+        "--save-engine": engine is not None,
+        "--resume, --journal": journal,
+    }
+    names = [name for name, value in given.items() if value]
+    if names:
+        raise UsageError(f"--diff writes no model; it contradicts {', '.join(names)}")

@@ -30,6 +30,7 @@ EXAMPLES: dict[str, tuple[Shown, ...]] = {
     ),
     "apply": (
         Shown("onnxfix apply model.onnx", "Repair and prove; writes model.fixed.onnx."),
+        Shown("onnxfix apply model.onnx --diff", "Show what would change; nothing is written."),
         Shown("onnxfix apply model.onnx -o fixed.onnx --numeric-fixes", "Also fixes within a tolerance."),
         Shown(
             "onnxfix apply models --output-dir fixed --jobs auto", "Each model in a folder, several at once."
@@ -63,6 +64,10 @@ EXAMPLES: dict[str, tuple[Shown, ...]] = {
             "onnxfix diagnose model.onnx --against fp16 --keep-fp32 keep.txt",
             "The nodes that half precision breaks; precision --keep reads the file.",
         ),
+    ),
+    "diff": (
+        Shown("onnxfix diff model.onnx fixed.onnx", "What changed, and the rule behind each change."),
+        Shown("onnxfix diff model.onnx fixed.onnx --format json", "The same for another program."),
     ),
     "reduce": (
         Shown(

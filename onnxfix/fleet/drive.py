@@ -27,10 +27,11 @@ def tasks_of(
     Raises:
         UsageError: a glob or a folder has no model, options exclude each other, or a result would replace another file.
     """
-    results = named.Results(output_dir) if command == "apply" and not options.output.in_place else None
+    writes = command == "apply" and not options.output.diff
+    results = named.Results(output_dir) if writes and not options.output.in_place else None
     models = named.expand(patterns, results)
     targets: dict[str, str] = {}
-    if command == "apply":
+    if writes:
         targets = named.targets(models, output, output_dir, options.output.in_place)
     if output_dir is not None:
         named.make_folders(list(targets.values()))

@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from onnxfix.difference.records import Difference
 from onnxfix.files.lazy import Pending
 from onnxfix.pipeline.intake import Intake
 from onnxfix.pipeline.stopped import Stopped
@@ -18,7 +19,10 @@ from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.verdict import Verdict
 
 _Record = TypeVar("_Record")
-RECORDS = {kind.__name__: kind for kind in (Reading, TrtBuild, Pending, Intake, Stopped, Picture, Verdict)}
+RECORDS = {
+    kind.__name__: kind
+    for kind in (Reading, TrtBuild, Pending, Intake, Stopped, Picture, Verdict, Difference)
+}
 """Records that modules import for type checkers only, by name."""
 
 

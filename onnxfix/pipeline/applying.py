@@ -86,7 +86,11 @@ def reported(job: Job, proven: Proven) -> Report:
 
         report = with_pictures(report, job.loaded.proto, proven.proto, job.loaded.base_dir)
     if proven.verdict.passed:
-        return report
+        if not job.plan.options.output.diff:
+            return report
+        from onnxfix.pipeline.differing import with_difference  # lazy: start-up, seldom used
+
+        return with_difference(report, job.loaded.proto, proven.proto, job.loaded.base_dir)
     from onnxfix.pipeline.stopped import stopped  # lazy: start-up, seldom used
 
     where = stopped(proven.original, job.loaded.proto, proven.verdict, job.fixed_inputs)

@@ -23,6 +23,7 @@ from onnxfix.shown import Shown, pandas_for
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from onnxfix.difference.records import Difference
     from onnxfix.files.lazy import Pending
     from onnxfix.pipeline.intake import Intake
     from onnxfix.pipeline.stopped import Stopped
@@ -138,7 +139,8 @@ class Report(Shown):
     ``suppressed`` are findings that a configuration or a baseline accepts, ``vanished`` those of the baseline that are
     gone. ``verdict`` is None if nothing was verified. ``headline`` is TensorRT's result on the model, where it is news.
     ``build`` is the build of a ``check``, ``network`` how TensorRT imports the model. ``stopped`` is where an original
-    stops that accepts none of the generated inputs. ``pending`` is the result with its weights still in the file (use
+    stops that accepts none of the generated inputs. ``difference`` is what ``--diff`` would change; nothing is written.
+    ``pending`` is the result with its weights still in the file (use
     ``model``), and ``pictures`` are the nodes around findings and fixes, where these were wanted; neither is part of
     the JSON. ``fail_on`` is the least severity of a finding that fails the run ("never": none does). ``reused``: the
     report is from an earlier run, and the model is unchanged.
@@ -159,6 +161,7 @@ class Report(Shown):
     network: Reading | None = None
     intake: Intake | None = None
     stopped: Stopped | None = None
+    difference: Difference | None = None
     output: str = ""
     engine: str = ""
     changed: bool = False
@@ -299,7 +302,7 @@ class Report(Shown):
 
     def exit_code_for(self, fail_on: FailOn) -> int:
         """The exit code of ``--fail-on``: findings of this severity and worse give 1. "never" or None: none do;
-        "": the report's own ``fail_on``.
+        "": the report's own ``fail_on``. Of ``--diff``: 1 if the model would change, whatever is left.
 
         Raises:
             UsageError: there is no such severity.
@@ -309,6 +312,8 @@ class Report(Shown):
             return 3
         if self.problems:
             return 2
+        if self.difference is not None:
+            return int(self.changed)
         if self.withdrawn or any(step.status == "dropped" for step in self.steps):
             return 1
         worst = max((Severity[f.severity.upper()] for f in self.findings), default=None)

@@ -13,6 +13,7 @@ from typing import Any
 from onnxfix.report.render.accepted import accepted_lines, accepted_words
 from onnxfix.report.render.builds import build_lines
 from onnxfix.report.render.changes import change_lines
+from onnxfix.report.render.difference import change_list
 from onnxfix.report.render.findings import (
     finding_lines,
     fix_lines,
@@ -45,8 +46,12 @@ __all__ = ["render_report", "render_summary"]
 def render_report(report: Report, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
     """The lines of one report. ``quiet``: one line, and what broke. ``verbose`` lists every finding, fix and check."""
     # There may be tens of thousands of these, and few are shown.
-    many = {"findings": report.findings, "applied": report.applied}
-    report = replace(_printable(replace(report, findings=(), applied=())), **many)
+    many: dict[str, Any] = {
+        "findings": report.findings,
+        "applied": report.applied,
+        "difference": report.difference,
+    }
+    report = replace(_printable(replace(report, findings=(), applied=(), difference=None)), **many)
     summary = report.summary
     yield _headline(report, summary, quiet)
     if quiet:
@@ -60,6 +65,13 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
         text = f"{item.code} at {printable(item.place.short)}: {item.fix}: {item.reason}"
         yield labeled("withdrawn", text, style="bold red")
     yield from _problems(report)
+    if report.difference is not None:
+        yield from change_list(report.difference, verbose)
+        if report.changed and not report.difference.changes:
+            yield line("  only declared types or the order of nodes would change")
+        yield from rung_lines(report) if verbose else proof_lines(report)
+        yield labeled("written", ("nothing, as --diff asks", "dim"), style="")
+        return
     yield from finding_lines(report.findings, verbose)
     if report.intake is not None:
         yield from (line(f"  {each}", hang=4) for each in intake_lines(report.intake, verbose))
@@ -139,7 +151,9 @@ def _counts(report: Report, summary: Summary, quiet: bool) -> str:
     found = " and ".join(filter(None, (", ".join(some), last)))
     passed = report.verdict is None or report.verdict.passed
     parts = [
-        f"{len(report.applied):,} fixed" if passed else "nothing was written",
+        f"{len(report.applied):,} {'would be ' * (report.difference is not None)}fixed"
+        if passed
+        else "nothing was written",
         f"{len(report.withdrawn)} withdrawn" if report.withdrawn else "",
         f"{dropped} dropped" if dropped else "",
         f"{found or '0'} left" if passed else "",

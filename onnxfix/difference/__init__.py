@@ -1,0 +1,1 @@
+"""What differs between two models, part by part."""

@@ -1,0 +1,97 @@
+"""What differs between two models, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from onnxfix.difference.records import Change, Detail, Difference
+from onnxfix.report.render.findings import labeled
+from onnxfix.report.render.lines import GLUE, Line, line
+from onnxfix.report.render.numbers import counted
+from onnxfix.report.render.stream import printable
+from onnxfix.report.report import plain
+
+_SIGNS = {"removed": ("-", "red"), "added": ("+", "green"), "changed": ("~", "yellow")}
+_CONSTANTS = ("constant", "initializer")
+_WIDEST = 20
+_LONGEST = 90
+"""Characters of a value, such as a list of numbers or a type."""
+
+
+def difference_json(found: Difference) -> str:
+    """One document: the record, and the exit code. In ASCII."""
+    return json.dumps({"exit_code": found.exit_code, **plain(found)}, indent=2, allow_nan=False)
+
+
+def difference_lines(found: Difference, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
+    """The two models and how much differs, then all changes. ``quiet``: the first line only."""
+    yield line((f"{printable(found.path)} → {printable(found.other)}", "bold"), f"  {outcome(found)}", hang=2)
+    if not quiet:
+        yield from change_list(found, verbose)
+
+
+def outcome(found: Difference) -> str:
+    """How many nodes are removed, added and changed, and how many other parts differ."""
+    if not found.changes:
+        return "no difference"
+    nodes = [f"{count:,} {what}" for count, what in _counts(found) if count]
+    others = Counter(
+        one.subject for one in found.changes if one.subject not in ("node", "model", *_CONSTANTS)
+    )
+    constants = sum(one.subject in _CONSTANTS for one in found.changes)
+    parts = [f"nodes: {', '.join(nodes)}" if nodes else ""]
+    parts += [counted(count, subject) for subject, count in others.items()]
+    parts.append(counted(constants, "constant") if constants else "")
+    return "; ".join(filter(None, parts)) or "beside the graph"
+
+
+def _counts(found: Difference) -> Iterable[tuple[int, str]]:
+    return (found.removed, "removed"), (found.added, "added"), (found.changed, "changed")
+
+
+def change_list(found: Difference, verbose: bool) -> Iterator[Line]:
+    """A line for each change. Constants are counted only, without ``verbose``: the nodes that read them show them."""
+    shown = [
+        one for one in found.changes if verbose or one.subject not in _CONSTANTS or one.sign == "changed"
+    ]
+    width = min(max((len(_what(one)) for one in shown), default=0), _WIDEST)
+    for one in shown:
+        sign, style = _SIGNS[one.sign]
+        yield line("  ", (f"{sign} {_what(one):<{width}}", style), *_rest(one), hang=6)
+    total = Counter[str](one.sign for one in found.changes)
+    hidden = total - Counter(one.sign for one in shown)
+    if hidden:
+        counts = ", ".join(f"{hidden[sign]:,} {sign}" for sign in _SIGNS if hidden[sign])
+        yield labeled("constants", counts, ("  (-v lists them)", "dim"), style="")
+
+
+def _what(one: Change) -> str:
+    return printable(one.place.op_type if one.subject == "node" else one.subject)
+
+
+def _rest(one: Change) -> Iterator[str | tuple[str, str]]:
+    if one.place.known:
+        yield f"  {printable(one.place.short)}"
+    told = [_detail(detail, one) for detail in one.details]
+    if told:
+        yield (f"  {'; '.join(told)}", "")
+    if one.rules:
+        yield (f"  {','.join(map(printable, one.rules))}", "cyan")
+
+
+def _detail(detail: Detail, one: Change) -> str:
+    before, after = (_cut(printable(text).replace(" ", GLUE)) for text in (detail.before, detail.after))
+    label = (
+        ""
+        if detail.name in ("value", "operator", "version", "type", "body")
+        else f"{printable(detail.name)}: "
+    )
+    if one.sign != "changed":
+        return f"{label}{before or after}"
+    return f"{label}{before or 'none'} → {after or 'none'}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

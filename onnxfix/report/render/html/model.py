@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from onnxfix.report.render.html.accepted import accepted_section
 from onnxfix.report.render.html.changes import operator_section
 from onnxfix.report.render.html.environment import environment_section
 from onnxfix.report.render.html.findings import finding_section, fix_section, withdrawn_section
@@ -24,6 +25,7 @@ def model_section(report: Report, summary: Summary, number: int, severity: FailO
         _hero(report, summary, words, severity),
         _problems(report),
         finding_section(report, summary, f"{ident}-findings"),
+        accepted_section(report, f"{ident}-accepted"),
         withdrawn_section(report.withdrawn, f"{ident}-withdrawn"),
         fix_section(report, f"{ident}-fixed"),
         rung_section(report, summary, f"{ident}-checks"),

@@ -209,7 +209,7 @@ def page(rule: Rule, facts: Facts, titles: Mapping[int, str], engines: Engines) 
     hidden = len(rule.examples) - MOST_EXAMPLES
     more = (
         f"\n## {hidden} more example{'s' if hidden > 1 else ''}\n\n"
-        f"`onnxfix explain {rule.code}` prints all of them; they are in [the rule's file]({source}).\n"
+        f"`onnxfix explain {rule.code} -v` prints all of them; they are in [the rule's file]({source}).\n"
         if hidden > 0
         else ""
     )

@@ -16,6 +16,7 @@ import contextlib
 import io
 import json
 import os
+import pprint
 import re
 import sys
 import tempfile
@@ -37,6 +38,8 @@ _BLOCK = re.compile(
 PAGES = [DOCS / "python.md"]
 """Pages whose Python is run."""
 _REPRESENTATIONS = {"text/html": "_repr_html_", "text/markdown": "_repr_markdown_"}
+_ROWS = (dict, list, tuple)
+"""What Jupyter writes on several lines where one is too short."""
 WIDTH = 100
 """Columns of what pandas and others fit to the terminal."""
 
@@ -97,7 +100,10 @@ def _forms(value: Any) -> Iterator[tuple[str, str]]:
     for kind, method in _REPRESENTATIONS.items():
         if hasattr(value, method) and not isinstance(value, type):
             yield kind, str(getattr(value, method)())
-    yield "text/plain", repr(value)
+    yield (
+        "text/plain",
+        pprint.pformat(value, width=79, sort_dicts=False) if type(value) in _ROWS else repr(value),
+    )
 
 
 # ---- notebooks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import metadata
@@ -36,7 +37,25 @@ class Registry(NamedTuple):
         for rule in self.rules:
             if wanted in (rule.code.lower(), rule.name):
                 return rule
-        raise UsageError(f"no rule {code_or_name!r}; 'onnxfix rules' lists them")
+        raise UsageError(f"no rule {code_or_name!r}{self._meant(code_or_name)}; 'onnxfix rules' lists them")
+
+    def near(self, text: str, most: int = 3) -> list[Rule]:
+        """The rules that somebody who wrote ``text`` may have meant: ``CST1`` and ``CST-001`` are CST001."""
+        from difflib import get_close_matches  # lazy: start-up, seldom used
+
+        spelled = re.fullmatch(r"([A-Za-z]{3})[-_ ]?0*(\d+)", text.strip())
+        code = f"{spelled[1].upper()}{int(spelled[2]):03}" if spelled is not None else ""
+        same = [rule for rule in self.rules if rule.code == code]
+        if same:
+            return same
+        known = {rule.name: rule for rule in self.rules} | {rule.code.lower(): rule for rule in self.rules}
+        found = get_close_matches(text.strip().lower().replace(" ", "-").replace("_", "-"), known, most, 0.7)
+        return list({known[name].code: known[name] for name in found}.values())
+
+    def _meant(self, text: str) -> str:
+        """`` (did you mean CST001 redundant-cast-chain?)``, "" if no rule is near."""
+        names = [f"{rule.code} {rule.name}" for rule in self.near(text)]
+        return f" (did you mean {', or '.join(names)}?)" if names else ""
 
     def choose(self, select: Sequence[str] | None = None, ignore: Sequence[str] | None = None) -> list[Rule]:
         """Rules by selectors: a code, the beginning of codes (``CST``), a name, or ``ALL``.
@@ -73,7 +92,8 @@ class Registry(NamedTuple):
         for selector in selectors:
             if not any(_specificity(selector, rule) for rule in self.rules):
                 broken = "".join(f"; {warning}" for warning in self.warnings)
-                raise UsageError(f"no rule matches {selector!r}; 'onnxfix rules' lists them{broken}")
+                meant = self._meant(selector)
+                raise UsageError(f"no rule matches {selector!r}{meant}; 'onnxfix rules' lists them{broken}")
 
 
 _OWN = 100

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from onnxfix.api import keywords
 from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes
 from onnxfix.api.repair import rules_of, trt_of, verification_of
+from onnxfix.api.signatures import readable
 from onnxfix.errors import UsageError
 from onnxfix.options import Fixes, Output, RunOptions
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 
 # Long because: the public keywords are declared and described here, and nowhere else.
+@readable
 def export(
     module: Any,
     args: Any,

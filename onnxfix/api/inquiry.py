@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 from onnxfix.api import keywords
 from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes
+from onnxfix.api.signatures import readable
 from onnxfix.errors import UsageError
 from onnxfix.options import Rules, RunOptions, Verification
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from onnxfix.trt.records import TrtOptions
 
 
+@readable
 def reduce(
     source: Source,
     output: PathLike | None = None,
@@ -83,6 +85,7 @@ def reduce(
     return reducing.reduce(keywords.source("source", source), folder, options, keywords.progress(progress))
 
 
+@readable
 def diagnose(
     model: Source,
     other: Source | None = None,
@@ -138,6 +141,7 @@ def diagnose(
 
 
 # Long because: the public keywords are declared and described here, and nowhere else.
+@readable
 def precision(
     source: Source,
     to: Low,
@@ -231,6 +235,7 @@ def patterns_of(path: str | os.PathLike[str] | None) -> tuple[str, ...]:
     return tuple(line for line in lines if line and not line.startswith("#"))
 
 
+@readable
 def layers(
     source: Source,
     *,
@@ -265,6 +270,7 @@ def layers(
     return layering.layers(keywords.source("source", source), options, keywords.progress(progress))
 
 
+@readable
 def lift(
     source: Source,
     output: PathLike,

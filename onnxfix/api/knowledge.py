@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from onnxfix.api import keywords
 from onnxfix.api.keywords import Names
+from onnxfix.api.signatures import readable
 
 if TYPE_CHECKING:
     from onnxfix.examination.records import Examination
@@ -40,6 +41,7 @@ class RulePage(str):
         return str(self)
 
 
+@readable
 def rules(select: Names | None = None) -> RuleList:
     """The rules, by their codes.
 
@@ -54,11 +56,13 @@ def rules(select: Names | None = None) -> RuleList:
     return RuleList(registry().matching(keywords.names("select", select)))
 
 
-def explain(rule: str | Rule) -> RulePage:
+@readable
+def explain(rule: str | Rule, examples: int | None = 2) -> RulePage:
     """A rule's page in Markdown: what it finds, why that matters, how it is fixed, the evidence, examples.
 
     Args:
         rule: its code or name, or the rule itself.
+        examples: how many to show at most (None: all).
 
     Raises:
         UsageError: there is no such rule.
@@ -71,9 +75,12 @@ def explain(rule: str | Rule) -> RulePage:
         rule = registry().get(rule)
     if not isinstance(rule, Rule):
         raise keywords.refused("rule", "a rule's code or name", rule)
-    return RulePage(rule_markdown(rule))
+    return RulePage(
+        rule_markdown(rule, keywords.whole("examples", examples, 0) if examples is not None else None)
+    )
 
 
+@readable
 def doctor() -> Examination:
     """Which checks this machine can run, why it cannot run the others, and how to enable them. Faults that it finds are
     results, never exceptions. Takes some seconds, since everything is tried in a process of its own."""

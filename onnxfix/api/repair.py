@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxfix.api import keywords
 from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes
+from onnxfix.api.signatures import readable
 from onnxfix.errors import UsageError
 from onnxfix.options import Fixes, Output, Rules, RunOptions, Specialization, Verification
 
@@ -20,6 +21,7 @@ MAX_BATCH = 2**31 - 1
 """The largest batch of a sweep: TensorRT's dimensions are no larger."""
 
 
+@readable
 def check(
     source: Source,
     *,
@@ -71,6 +73,7 @@ def check(
 
 
 # Long because: the public keywords are declared and described here, and nowhere else.
+@readable
 def apply(
     source: Source,
     output: PathLike | None = None,
@@ -180,6 +183,7 @@ def apply(
     return applying.apply(keywords.source("source", source), options, say)
 
 
+@readable
 def verify(
     original: Source,
     fixed: Source | None = None,

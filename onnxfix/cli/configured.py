@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -173,12 +174,13 @@ def judged(work: Work, holding: Holding) -> Work:
     """
 
     def results(say: Say) -> Generator[Outcome, None, None]:
-        for outcome in work(say):
-            if outcome.report is None:
-                yield outcome
-                continue
-            task = outcome.task
-            yield replace(outcome, report=holding.judged(task.source, outcome.report, task.options))
+        with contextlib.closing(work(say)) as outcomes:
+            for outcome in outcomes:
+                if outcome.report is None:
+                    yield outcome
+                    continue
+                task = outcome.task
+                yield replace(outcome, report=holding.judged(task.source, outcome.report, task.options))
         renewed = holding.renewal()
         if renewed is not None:
             from onnxfix.files import atomic  # lazy: start-up, seldom used

@@ -10,12 +10,12 @@ import typer
 
 from onnxfix.cli.guard import collect_garbage, guarded, refuse_missing
 from onnxfix.cli.options import (
+    DrawnReportFiles,
     Inputs,
     InputShapes,
     MemoryLimit,
     OwnFormat,
     OwnFormatOption,
-    OwnReportFiles,
     Package,
     Quiet,
     Seed,
@@ -85,7 +85,7 @@ def diagnose(
     trt_package: TrtPackage = Package.auto,
     memory_limit: MemoryLimit = None,
     format: OwnFormatOption = OwnFormat.text,
-    report: OwnReportFiles = None,
+    report: DrawnReportFiles = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:

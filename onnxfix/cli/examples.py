@@ -89,7 +89,11 @@ EXAMPLES: dict[str, tuple[Shown, ...]] = {
     "lift": (
         Shown("onnxfix lift model.onnx -o lifted.onnx", "Open TensorRT's view of the model in Netron."),
     ),
-    "explain": (Shown("onnxfix explain PRC001", "A rule: what, why, the fix, the evidence, two examples."),),
+    "explain": (
+        Shown("onnxfix explain PRC001", "A rule: what, why, the fix, the evidence, two examples."),
+        Shown("onnxfix explain PRC", "A family of rules."),
+        Shown('onnxfix explain --search "INT64 weights"', "The rules about a message that TensorRT printed."),
+    ),
     "rules": (
         Shown("onnxfix rules", "All rules, a line each."),
         Shown("onnxfix rules --select PRC --format json", "A family, for another program."),

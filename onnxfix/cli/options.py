@@ -162,6 +162,16 @@ OwnReportFiles = Annotated[
         rich_help_panel=REPORT,
     ),
 ]
+DrawnReportFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Also write the result to this file, .html, .json or .md; repeatable.",
+        show_default=False,
+        rich_help_panel=REPORT,
+    ),
+]
 Jobs = Annotated[
     str,
     typer.Option(

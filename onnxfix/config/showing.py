@@ -22,7 +22,7 @@ class Row(NamedTuple):
 def rows(holding: Holding, source: str) -> list[Row]:
     """The settings of one model."""
     found = holding.settings(source)
-    values = _values(found)
+    values = _values(found, holding.judges)
     listed = [
         Row("config", holding.config.name or "none", "" if holding.config.path is not None else DEFAULT),
         *(
@@ -51,7 +51,7 @@ def as_data(holding: Holding, source: str) -> dict[str, Any]:
                 "value": list(value) if isinstance(value, tuple) else value,
                 "origin": found.origin(name),
             }
-            for name, value in _values(found).items()
+            for name, value in _values(found, holding.judges).items()
         },
     }
     if holding.judges:
@@ -71,17 +71,19 @@ def as_data(holding: Holding, source: str) -> dict[str, Any]:
     return data
 
 
-def _values(found: Settings) -> dict[str, Any]:
+def _values(found: Settings, judges: bool) -> dict[str, Any]:
+    """The settings that a command uses: one that ``judges`` has rules and findings."""
     from onnxfix.targets import target_named  # lazy: its tables are loaded where a model is read
 
+    proof = {"require": found.require, "rtol": found.rtol, "atol": found.atol}
+    if not judges:
+        return proof
     return {
         "target": target_named(found.target).name,
         "select": found.select,
         "ignore": found.ignore,
         "fail_on": found.fail_on,
-        "require": found.require,
-        "rtol": found.rtol,
-        "atol": found.atol,
+        **proof,
     }
 
 

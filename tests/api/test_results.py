@@ -219,6 +219,9 @@ def test_rules_and_their_pages() -> None:
     assert page.startswith("# CST002 no-op-cast")
     assert page == onnxfix.explain(some[2]) == page._repr_markdown_()
     assert "## Why it matters" in page
+    assert page.count("### ") == 2
+    assert onnxfix.explain("CST002", None).count("### ") == len(some[2].examples)
+    assert "### " not in onnxfix.explain("CST002", examples=0)
     with pytest.raises(onnxfix.UsageError):
         onnxfix.explain("CST999")
 
@@ -238,3 +241,12 @@ def test_everything_public_is_listed_and_documented() -> None:
                 assert parameter in (inspect.getdoc(value) or ""), f"{name} says nothing about {parameter}"
     with pytest.raises(AttributeError):
         onnxfix.nothing  # noqa: B018
+
+
+def test_help_has_a_line_for_each_parameter_and_types_without_quotes() -> None:
+    lines = str(inspect.signature(onnxfix.verify)).splitlines()
+    assert lines[:4] == ["(", "    original: Source,", "    fixed: Source | None = None,", "    *,"]
+    assert "    require: Names = ()," in lines
+    assert lines[-1] == ") -> Report"
+    assert str(inspect.signature(onnxfix.rules)) == "(select: Names | None = None) -> RuleList"
+    assert onnxfix.verify.__annotations__["fixed"] == "Source | None"

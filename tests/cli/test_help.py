@@ -73,13 +73,14 @@ def test_the_program_lists_commands_in_groups() -> None:
 def test_every_command_has_examples_that_parse() -> None:
     assert EXAMPLES.keys() == {"", *COMMANDS}
     for command, examples in EXAMPLES.items():
+        page = run(*filter(None, [command, "--help"]))[1]
         for example in examples:
             program, name, *rest = shlex.split(example.line)
             assert program == "onnxfix"
             assert name == command or not command
             with PROGRAM.commands[name].make_context(name, rest) as context:
                 assert context.params
-            assert example.line in run(*filter(None, [command, "--help"]))[1]
+            assert example.line in page
 
 
 def test_styles_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

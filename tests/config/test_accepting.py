@@ -16,7 +16,9 @@ from onnxfix.errors import UsageError
 from onnxfix.options import RunOptions
 from onnxfix.place import Place
 from onnxfix.report.render.accepted import accepted_lines, accepted_words
+from onnxfix.report.render.html import render_html
 from onnxfix.report.report import AppliedFix, Finding, Report, Withdrawn
+from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.verdict import RungResult, Verdict
 from support.cli import run
 from support.cli_models import CLEAN, FIXABLE, write
@@ -86,6 +88,13 @@ def test_known_findings_do_not_fail_and_those_that_are_gone_are_named(tmp_path: 
     assert held.judged(model, replace(REPORT, findings=(A,)), unasked).vanished == ()
     both = holding(suppression(), baseline=known).judged(model, REPORT, RunOptions())
     assert ([one.by for one in both.suppressed], both.vanished) == (["configuration", "baseline"], ())
+    # TensorRT's findings are gone only where TensorRT ran.
+    with_trt = Baseline(tmp_path / "b.json", {"m.onnx": known_of([finding("TRT001", "/a/Cast")])})
+    assert holding(baseline=with_trt).judged(model, REPORT, RunOptions()).vanished == ()
+    built = replace(REPORT, build=TrtBuild("accepted", package="tensorrt-rtx", version="1.7"))
+    everything = RunOptions(rules=replace(RunOptions().rules, select=("TRT001",)))
+    (gone,) = holding(baseline=with_trt).judged(model, built, everything).vanished
+    assert gone.code == "TRT001"
     # Another model has findings of its own.
     assert held.judged(str(tmp_path / "n.onnx"), REPORT, RunOptions()).findings == REPORT.findings
 
@@ -139,6 +148,17 @@ def test_text_counts_what_is_accepted_by_reason() -> None:
         "--write-baseline b.json)",
     ]
     assert accepted_words(found.suppressed) == "1 accepted, 2 known"
+    page = render_html([found])
+    words = (
+        "Accepted findings",
+        "1 accepted, 2 known",
+        "it is fine (until 2026-11-23)",
+        "no longer there",
+        "/a/Cast",
+    )
+    assert all(one in page for one in words)
+    assert "\x1b" not in page
+    assert "Accepted findings" not in render_html([REPORT])
 
 
 def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,6 +220,7 @@ def test_show_settings_names_values_and_origins(tmp_path: Path, monkeypatch: pyt
     code, out, _ = run("verify", "m.onnx", "--show-settings", "--format", "json")
     (model,) = json.loads(out)["models"]
     assert (code, model["settings"]["rtol"]["value"], "baseline" in model) == (0, 0.5, False)
+    assert set(model["settings"]) == {"require", "rtol", "atol"}
     assert run("check", "*.none", "--show-settings")[0] == 2
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from onnxfix.errors import UsageError
 from onnxfix.place import Place
 from onnxfix.report.render.documents import Kind, refuse_unknown_kind, render_document, target_of
 from onnxfix.report.render.issues import issues_of, repository_path
+from onnxfix.report.render.marks import code, safe
+from onnxfix.report.report import Withdrawn
 from onnxfix.rule import Severity
 from onnxfix.verification.verdict import Verdict
 from support.reports import CLEAN, EVIL, PLACE, REPORTS, finding, report, rung
@@ -85,6 +88,8 @@ def test_sarif_is_valid_whatever_is_in_it() -> None:
     run = sarif(*REPORTS, errors=ERRORS, warnings=WARNINGS)
     (invocation,) = run["invocations"]
     assert (invocation["executionSuccessful"], invocation["exitCode"]) == (False, 3)
+    messages = "".join(one["message"]["text"] for one in run["results"])
+    assert not any(char in messages for char in "\x1b\u202e")
     texts = [one["message"]["text"] for one in invocation["toolExecutionNotifications"]]
     assert [text[:25] for text in texts][:2] == ["gone.onnx: no such file", "no rule 'X'"]
     assert "rule X failed" in texts
@@ -144,6 +149,14 @@ def test_github_commands_cannot_be_forged() -> None:
     assert levels == sorted(levels, key=["::error", "::warning", "::notice"].index)
 
 
+def test_a_percent_sign_is_no_escape_in_a_command() -> None:
+    (command, _) = render_document(Kind.github, [report(finding(message="100%0A,:"), path="50%.onnx")]).split(
+        "\n"
+    )
+    assert command.startswith("::warning file=50%25.onnx,title=onnxfix CST004")
+    assert "100%250A,:" in command
+
+
 def test_github_gets_one_annotation_for_a_rule() -> None:
     many = report(*(finding(place=Place(node=f"n{i}", op_type="Cast", output=f"t{i}")) for i in range(7)))
     (command, _) = render_document(Kind.github, [many]).split("\n")
@@ -166,6 +179,17 @@ def test_gitlab_gets_what_it_requires() -> None:
     named = {one["check_name"]: one for one in json.loads(rendered(Kind.gitlab, "failed", "warning"))}
     assert named["ort-cpu"]["severity"] == "blocker"
     assert named["CST004 lossy-cast-round-trip"]["severity"] == "major"
+
+
+def test_nothing_else_changes_the_fingerprint_of_a_finding() -> None:
+    alone = report(finding("error"), verdict=CLEAN.verdict)
+    more = replace(alone, withdrawn=(Withdrawn("CST004", PLACE, "remove it", "values differ"),))
+    marks = [
+        {one["description"]: one["fingerprint"] for one in json.loads(render_document(Kind.gitlab, [each]))}
+        for each in (alone, more)
+    ]
+    assert len(set(marks[1].values())) == len(marks[1]) == 2
+    assert marks[0].items() <= marks[1].items()
 
 
 def test_gitlab_tells_the_same_node_of_two_models_apart() -> None:
@@ -247,6 +271,16 @@ def test_names_make_nothing_in_markdown() -> None:
     rows = [line for line in text.splitlines() if line.startswith("|")]
     cells = [len(re.findall(r"(?<!\\)\|", row)) - 1 for row in rows]
     assert set(cells) <= {3, 4, 5}
+
+
+@pytest.mark.parametrize("text", ["a", "`", "a`b", "``", "`a``b`", "a|b", "<b>", "*a*", " a ", "\\", "@a"])
+def test_text_in_markdown_is_text(text: str) -> None:
+    parser = MarkdownIt("commonmark", {"html": True}).enable("table")
+    (inline,) = [one for one in parser.parse(code(text)) if one.type == "inline"]
+    (only,) = inline.children or []
+    assert (only.type, only.content.replace("\\|", "|").strip()) == ("code_inline", text.strip())
+    html = parser.renderInline(safe(text)).replace("<!-- -->", "")
+    assert html == escape(text, quote=False).strip() or html == escape(text, quote=False)
 
 
 def test_markdown_begins_with_the_outcome_and_its_mark() -> None:

@@ -18,7 +18,7 @@ from onnxfix.rule import Match, Safety, rule
 from onnxfix.verification.compare.compare import compare
 from onnxfix.verification.compare.tolerance import EXACT, Allowed, tolerance_for
 from support.cli import run
-from support.cli_models import write
+from support.cli_models import FIXABLE, write
 from support.toy_rules import swap, use
 
 A = np.array([1.0, 100.0, 0.0], np.float32)
@@ -71,6 +71,14 @@ def test_identical_bits_have_no_tolerance() -> None:
     with pytest.raises(UsageError, match="contradicts exact"):
         Verification(exact=True, atol=1.0)
     assert run("verify", "m.onnx", "--exact", "--rtol", "1")[0] == 2
+
+
+def test_exact_fixes_are_held_to_identical_bits(tmp_path: Path) -> None:
+    report = onnxfix.apply(write(tmp_path / "m.onnx", FIXABLE), rtol=0.5, rungs=["reference"])
+    assert report.applied
+    assert report.verdict is not None
+    assert report.verdict.allowed is None
+    assert report.summary.rungs[-1].agreement == "identical"
 
 
 def test_verify_with_it(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from onnxfix.report.render.lines import Line, console, line, styled
-from onnxfix.report.render.stream import output
+from onnxfix.report.render.stream import output, printable
 from onnxfix.rule import Example, Rule, Safety
 from onnxfix.targets import TARGETS
 
 if TYPE_CHECKING:
     from onnxfix.report.catalogue import Facts
+    from onnxfix.report.lookup import Family, Hit
 
 
 def rules_lines(rules: Sequence[Rule]) -> Iterator[Line]:
@@ -99,14 +100,19 @@ def _evidence(facts: Facts) -> str:
     return ", ".join(parts)
 
 
-def rule_markdown(rule: Rule, most: int | None = None) -> str:
-    """The rule's page as Markdown: docstring, then the examples that its tests run, at most ``most`` of them."""
+def rule_markdown(rule: Rule, most: int | None = None, more: str = "") -> str:
+    """The rule's page as Markdown: docstring, then the examples that its tests run, at most ``most`` of them. ``more``
+    is how to see the others."""
     safety = f"{rule.safety.name} fix" if rule.safety is not None else "detected only"
     off = "" if rule.default else ", off by default"
     parts = [f"# {rule.code} {rule.name}", f"{rule.severity.name.lower()}, {safety}{off}", rule.doc]
     if rule.examples:
         parts.append("## Examples")
-    parts += [_example(example) for example in _some(rule.examples, most)]
+    shown = _some(rule.examples, most)
+    parts += [_example(example) for example in shown]
+    left = len(rule.examples) - len(shown)
+    if left and more:
+        parts.append(f"{left} more example{'s' * (left > 1)}: {more}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -143,9 +149,41 @@ def _fenced(text: str) -> str:
     return f"```text\n{inspect.cleandoc(text)}\n```"
 
 
-def print_rule(rule: Rule) -> None:
-    """The page, laid out on a terminal and as plain Markdown elsewhere."""
-    text = rule_markdown(rule)
+def family_lines(family: Family) -> Iterator[Line]:
+    """The page of a family: its subject, and its rules."""
+    yield line((family.name, "bold"), f"  {family.about}" if family.about else "")
+    for rule in family.rules:
+        yield line("")
+        yield from _entry(rule)
+    yield line("")
+    yield line(f"Why, and how it is fixed: onnxfix explain {family.rules[0].code}", style="dim")
+
+
+def _entry(rule: Rule) -> Iterator[Line]:
+    """A rule in two lines: what it is called, and what it finds."""
+    fix = f"{rule.safety.name.lower()} fix" if rule.safety is not None else "no fix"
+    off = "" if rule.default else ", off by default"
+    facts = f"  {rule.severity.name.lower()}, {fix}{off}"
+    yield line("  ", (rule.code, "bold"), f" {rule.name}", (facts, "dim"), hang=4)
+    yield line(f"    {rule.summary}", hang=4)
+
+
+def hits_lines(query: str, hits: Sequence[Hit]) -> Iterator[Line]:
+    """What a search found, the best first, with the message that was searched for where a page quotes it."""
+    if not hits:
+        yield line(printable(f"no rule is about {query!r}; 'onnxfix rules' lists all of them"))
+        return
+    for hit in hits:
+        yield from _entry(hit.rule)
+        if hit.said:
+            yield line(("    TensorRT or ONNX Runtime: ", "dim"), printable(hit.said), hang=6)
+        yield line("")
+    yield line(f"Why, and how it is fixed: onnxfix explain {hits[0].rule.code}", style="dim")
+
+
+def print_rule(rule: Rule, most: int | None = None, more: str = "") -> None:
+    """The page, laid out on a terminal and as plain Markdown elsewhere; for the arguments see ``rule_markdown``."""
+    text = rule_markdown(rule, most, more)
     if not (styled() and (target := console()).is_terminal):
         output().write(text)
         return

@@ -6,8 +6,11 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from onnxfix.report.render.lines import Line, line
+from onnxfix.report.render.lines import GLUE, Line, line
 from onnxfix.report.render.stream import printable
+
+_WIDE = 24
+"""Columns of the values; longer ones do not widen them."""
 
 
 class Setting(Protocol):
@@ -31,7 +34,7 @@ def settings_lines(model: str, settings: Sequence[Setting]) -> Iterator[Line]:
     yield line((printable(model), "bold"))
     names = max((len(one.name) for one in settings), default=0)
     values = max(
-        (len(printable(one.value)) for one in settings if one.origin and len(one.value) < 40), default=0
+        (len(printable(one.value)) for one in settings if one.origin and len(one.value) <= _WIDE), default=0
     )
     for one in settings:
         text = printable(one.value)
@@ -39,7 +42,7 @@ def settings_lines(model: str, settings: Sequence[Setting]) -> Iterator[Line]:
         style = "yellow" if one.over else ""
         yield line(
             f"  {one.name:<{names}}  ",
-            (f"{text:<{values}}" if origin else text, style),
+            (f"{text}{GLUE * (values - len(text))}" if origin else text, style),
             (origin, "dim"),
             hang=names + 4,
         )

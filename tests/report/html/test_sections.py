@@ -181,9 +181,8 @@ def test_what_is_accepted_is_listed_with_its_reason() -> None:
     report = Report("a.onnx", "check", "trt11", suppressed=(known, allowed), vanished=(gone,))
     text = words(render_html([report]), "m0-accepted")
     assert "1 accepted, 1 known" in text
-    assert "known 1 finding base.json AAA001 n_out (n) : about n" in text
-    assert "accepted 1 finding: an old model (until 2030-01-01) onnxfix.toml BBB002" in text
-    assert "gone 1 known finding no longer there base.json" in text
+    assert "BBB002 name-of-BBB002 1 an old model (until 2030-01-01) onnxfix.toml" in text
+    assert "CCC003 c base.json" in text
 
 
 def test_several_models_have_an_index() -> None:

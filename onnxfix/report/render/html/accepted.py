@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from onnxfix.report.findings import Suppressed
 from onnxfix.report.render.accepted import accepted_words
 from onnxfix.report.render.html.markup import Content, Html, tag
-from onnxfix.report.render.html.parts import chip, many, section
+from onnxfix.report.render.html.parts import row, section, table
 from onnxfix.report.report import Report
 
-MOST = 200
-"""Findings of one reason that are listed."""
+_PLACES = 200
+"""Places that are listed of one rule and reason."""
 
 
 def accepted_section(report: Report, ident: str) -> Content:
-    """What fails nothing, by reason; nothing where there is none."""
+    """What does not fail the run and why, and what a baseline can forget; nothing where there is neither."""
     if not report.suppressed and not report.vanished:
         return None
-    groups: dict[tuple[str, str, str, str], list[Suppressed]] = {}
-    for one in report.suppressed:
-        groups.setdefault((one.by, one.reason, one.origin, one.until), []).append(one)
-    entries = [_group(*key, items) for key, items in groups.items()]
+    parts: list[Content] = []
+    if report.suppressed:
+        head = ("Rule", "#Findings", "Why", "Said by", "Where")
+        parts.append(table(head, list(_rows(report.suppressed)), "Findings that do not fail the run"))
     if report.vanished:
-        gone = [
-            tag("li", tag("span", one.code, class_="code"), f" {one.place}") for one in report.vanished[:MOST]
-        ]
-        words = f"{many(len(report.vanished), 'known finding')} no longer there"
-        head = tag("summary", chip("good", "gone"), " ", words, tag("small", report.vanished[0].origin))
-        entries.append(tag("details", head, tag("ul", gone, class_="plain"), class_="feeds"))
-    return section(ident, "Accepted", entries, aside=accepted_words(report.suppressed) or None)
+        gone = [row(one.code, one.place, one.origin) for one in report.vanished]
+        parts.append(table(("Rule", "Where", "Known by"), gone, "Known findings that are no longer there"))
+    return section(ident, "Accepted findings", parts, aside=accepted_words(report.suppressed) or None)
 
 
-def _group(by: str, reason: str, origin: str, until: str, items: Sequence[Suppressed]) -> Html:
-    known = "known" if by == "baseline" else "accepted"
-    why = "" if by == "baseline" else f": {reason}{f' (until {until})' if until else ''}"
-    head = tag("summary", chip("none", known), f" {many(len(items), 'finding')}{why}", tag("small", origin))
-    return tag("details", head, tag("ul", list(_items(items)), class_="plain"), class_="feeds")
+def _rows(suppressed: tuple[Suppressed, ...]) -> Iterator[Html]:
+    groups: dict[tuple[str, str, str, str], list[Suppressed]] = {}
+    for one in suppressed:
+        groups.setdefault((one.finding.code, one.reason, one.until, one.origin), []).append(one)
+    for (code, reason, until, origin), some in groups.items():
+        title = [code, tag("small", f" {some[0].finding.name}")]
+        why = f"{reason} (until {until})" if until else reason
+        yield row(title, len(some), why, origin, _places(some))
 
 
-def _items(items: Sequence[Suppressed]) -> Iterator[Html]:
-    for one in items[:MOST]:
-        place = tag("span", one.finding.place.text, class_="mono")
-        yield tag("li", tag("span", one.finding.code, class_="code"), " ", place, f": {one.finding.message}")
-    if len(items) > MOST:
-        yield tag("li", f"and {len(items) - MOST:,} more")
+def _places(some: list[Suppressed]) -> Html:
+    shown = [tag("li", one.finding.place.short, class_="mono") for one in some[:_PLACES]]
+    more = tag("li", f"… and {len(some) - _PLACES:,} more") if len(some) > _PLACES else None
+    return tag("details", tag("summary", "places"), tag("ul", shown, more, class_="plain"))

@@ -1,0 +1,170 @@
+"""Finds rules by what people have at hand: a family, words, or a message of TensorRT's that they paste."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from onnxfix.report.catalogue import quotes_of
+from onnxfix.rule import NO_MODEL, Rule
+
+_MOST = 10
+_WEIGHTS = {"quotes": 3.0, "name": 3.0, "summary": 2.0, "operators": 2.0, "page": 1.0}
+"""What a word counts in each part of a rule's page."""
+_SAID = 12.0
+"""What a message counts that is in the query as a whole, or has the whole query in it."""
+_COVERED = 0.6
+"""Share of a message's words from which on it counts as said, in parts."""
+_FEW = 0.25
+"""Share of the best result's score below which a rule is not listed."""
+_LEAST = 4.0
+"""Score below which a rule has nothing to do with the query."""
+_SAME = {
+    "nms": "nonmaxsuppression",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "fp8": "float8",
+}
+_WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|[A-Z]\d+")
+_GAP = re.compile(r"…|\.\.\.")
+_NOISE = frozenset(
+    re.findall(
+        r"\w+",
+        "a an and are as at be been but by can could do does error failed for from has have if in info into is it its "
+        "line message model my no node not of on onnx or other that the then this to trt tensorrt up us warning was "
+        "when while which with you your",
+    )
+)
+
+
+class Family(NamedTuple):
+    """Rules whose codes begin with the same letters. ``about`` is the subject in one line, "" if it is not known."""
+
+    name: str
+    about: str
+    rules: tuple[Rule, ...]
+
+
+class Hit(NamedTuple):
+    """A rule that a search found. ``said`` is the message on its page that the query repeats, "" for none."""
+
+    rule: Rule
+    score: float
+    said: str = ""
+
+
+def family_of(rule: Rule) -> str:
+    """``OPS`` for OPS010."""
+    return rule.code.rstrip("0123456789")
+
+
+def families(rules: Sequence[Rule]) -> tuple[Family, ...]:
+    """The families of these rules, in the order of the rules."""
+    found: dict[str, list[Rule]] = {}
+    for rule in rules:
+        found.setdefault(family_of(rule), []).append(rule)
+    return tuple(Family(name, _about(name, those[0]), tuple(those)) for name, those in found.items())
+
+
+def _about(family: str, rule: Rule) -> str:
+    """What the docstring of the family's package says in its first line, behind the family's name."""
+    package = importlib.import_module(".".join(rule.module.split(".")[:2]))
+    name, _, about = (package.__doc__ or "").partition("\n")[0].partition(": ")
+    return about[:1].upper() + about[1:] if name == family else ""
+
+
+def search(query: str, rules: Sequence[Rule], most: int = _MOST) -> list[Hit]:
+    """The rules that the words of ``query`` are about, the best one first, at most ``most``.
+
+    A rule counts by the words that it shares with the query, rare ones more, and most by a message that its page quotes
+    and that the query repeats. Names, numbers and shapes in a message do not matter.
+    """
+    pages = [_Page(rule) for rule in rules]
+    known = Counter(word for page in pages for word in page.words)
+    rarity = {word: math.log(1 + len(pages) / count) for word, count in known.items()}
+    wanted = list(dict.fromkeys(word for word in _words(query) if word in rarity))
+    normal = _normal(query)
+    hits = [hit for page in pages if (hit := page.hit(wanted, normal, rarity)).score >= _LEAST]
+    hits.sort(key=lambda hit: (-hit.score, hit.rule.code))
+    return [hit for hit in hits[:most] if hit.score >= _FEW * hits[0].score]
+
+
+class _Page:
+    """A rule's page as words."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.quotes = quotes_of(rule)
+
+    @cached_property
+    def parts(self) -> dict[str, Counter[str]]:
+        """The words of each part, with their counts."""
+        return {
+            "quotes": Counter(word for quote in self.quotes for word in _words(quote)),
+            "name": Counter(_words(self.rule.name.replace("-", " "))),
+            "summary": Counter(_words(self.rule.summary)),
+            "operators": Counter(word for _, op in self.rule.ops for word in set(_words(op))),
+            "page": Counter(_words(self.rule.doc)),
+        }
+
+    @cached_property
+    def words(self) -> set[str]:
+        return {word for part in self.parts.values() for word in part}
+
+    def hit(self, wanted: Sequence[str], normal: str, rarity: dict[str, float]) -> Hit:
+        """How well the query fits."""
+        score = 0.0
+        for word in wanted:
+            for part, weight in _WEIGHTS.items():
+                count = self.parts[part][word]
+                score += rarity[word] * weight * count / (count + 1) * 2
+        shared = sum(rarity[word] for word in wanted if word in self.words)
+        score *= (shared / sum(rarity[word] for word in wanted)) ** 2 if wanted else 0.0
+        said, share = self._said(set(wanted), normal, rarity)
+        # A page about TensorRT's messages as such explains less than one about their cause.
+        score *= 0.5 if self.rule.per in NO_MODEL else 1.0
+        return Hit(self.rule, score * (1 + share) + share * _SAID, said)
+
+    def _said(self, wanted: set[str], normal: str, rarity: dict[str, float]) -> tuple[str, float]:
+        """The quoted message that the query repeats best, and how much of it: from 0 to 1."""
+        best = ("", 0.0)
+        for quote in self.quotes:
+            share = self._share(quote, wanted, normal, rarity)
+            if share > best[1]:
+                best = (quote, share)
+        return best
+
+    @staticmethod
+    def _share(quote: str, wanted: set[str], normal: str, rarity: dict[str, float]) -> float:
+        pieces = [piece for part in _GAP.split(quote) if (piece := _normal(part))]
+        words = set(_words(quote))
+        if not words or not pieces or not wanted:
+            return 0.0
+        if all(piece in normal for piece in pieces) or (len(wanted) > 1 and normal in _normal(quote)):
+            return 1.0
+        covered = sum(rarity[word] for word in words & wanted) / sum(rarity[word] for word in words)
+        asked = sum(rarity[word] for word in words & wanted) / sum(rarity[word] for word in wanted)
+        share = max(covered, asked if len(wanted) > 1 else 0.0)
+        return share * 0.8 if share >= _COVERED else 0.0
+
+
+def _words(text: str) -> Iterator[str]:
+    """The words of a text in small letters and singular; those of CamelCase and with hyphens also as one."""
+    for token in re.findall(r"[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)*", text):
+        parts = [part.lower() for piece in token.split("-") for part in (piece, *_WORD.findall(piece))]
+        for part in dict.fromkeys([token.replace("-", "").lower(), *parts]):
+            word = _SAME.get(part, part)
+            word = word.removesuffix("s") if len(word) > 3 and not word.endswith("ss") else word
+            if word not in _NOISE and len(word) > 1:
+                yield word
+
+
+def _normal(text: str) -> str:
+    """A message without what varies: case, numbers, quotes, spaces."""
+    return " ".join(re.findall(r"[a-z_]+", text.lower()))

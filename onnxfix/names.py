@@ -8,6 +8,9 @@ from typing import NamedTuple
 RUNGS = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")
 """All checks of the verification ladder, from the cheapest to the most informative."""
 
+PYTORCH = "pytorch"
+"""The check of a model that comes from PyTorch in the same run, beside ``RUNGS``: the module's own outputs."""
+
 
 class Releases(NamedTuple):
     """A target: its title, and its oldest and newest release by the parts of a version that they have: (10,) is every

@@ -71,8 +71,9 @@ def redraw(source: Path, model: Path, packed: Path) -> None:
     packed.write_bytes(small.SerializeToString())
 
 
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()
+def _digest(data: bytes, kind: int) -> bytes:
+    """Of a type's data: zeros of one type have the bytes of those of another."""
+    return hashlib.blake2b(data, digest_size=16, salt=kind.to_bytes(2, "little")).digest()
 
 
 def pack(original: Path, packed_original: Path, variant: Path, packed: Path) -> None:
@@ -86,14 +87,14 @@ def pack(original: Path, packed_original: Path, variant: Path, packed: Path) -> 
             for kind, dtype in _TYPES.items():
                 with np.errstate(all="ignore"):
                     data = np.ascontiguousarray(turned.astype(dtype)).tobytes()
-                sources.setdefault(_digest(data), (f"{tag}:{tensor.name}", kind))
+                sources.setdefault(_digest(data, kind), (f"{tag}:{tensor.name}", kind))
     model = onnx.load(variant)
     known = _recipes(onnx.load(packed_original, load_external_data=False))
     arrays = {
         one.name: numpy_helper.to_array(one) for one in _large(onnx.load(original)) if one.name in known
     }
     for tensor in _large(model):
-        found = sources.get(_digest(tensor.raw_data))
+        found = sources.get(_digest(tensor.raw_data, tensor.data_type))
         if found is not None:
             tag, _, name = found[0].partition(":")
             if name in known:

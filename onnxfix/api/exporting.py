@@ -79,7 +79,7 @@ def export(
             keywords.flag("numeric_fixes", numeric_fixes), keywords.flag("unsafe_fixes", unsafe_fixes)
         ),
         verification=replace(
-            verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol),
+            verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol, exported=True),
             enabled=keywords.flag("verify", verify),
         ),
         trt=trt_of(trt, benchmark=False),

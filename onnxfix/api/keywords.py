@@ -104,7 +104,7 @@ def names(keyword: str, given: Names | None) -> tuple[str, ...] | None:
     return tuple(text for one in some if (text := one.strip()))
 
 
-def checks(keyword: str, given: Names | None) -> tuple[str, ...] | None:
+def checks(keyword: str, given: Names | None, known: Sequence[str] = RUNGS) -> tuple[str, ...] | None:
     """Checks of the verification ladder.
 
     Raises:
@@ -112,8 +112,8 @@ def checks(keyword: str, given: Names | None) -> tuple[str, ...] | None:
     """
     found = names(keyword, given)
     for name in found or ():
-        if name not in RUNGS:
-            raise UsageError(f"unknown check {name!r}; choose from {', '.join(RUNGS)}")
+        if name not in known:
+            raise UsageError(f"unknown check {name!r}; choose from {', '.join(known)}")
     return found
 
 

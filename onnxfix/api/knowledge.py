@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RuleList(tuple["Rule", ...]):
-    """Rules, in the order of their codes. ``print`` shows them as the command line does, and a notebook as a table."""
+    """Rules. ``print`` shows them as the command line does, and a notebook as a table."""
 
     __slots__ = ()
 
@@ -42,18 +42,25 @@ class RulePage(str):
 
 
 @readable
-def rules(select: Names | None = None) -> RuleList:
-    """The rules, by their codes.
+def rules(select: Names | None = None, *, search: str | None = None) -> RuleList:
+    """The rules, by their codes, or those about something.
 
     Args:
         select: codes, code prefixes or names of those that are wanted (None: all, also those that are off by default).
+        search: words, or a message that TensorRT printed: the rules that it is about, the best one first.
 
     Raises:
         UsageError: a selector matches no rule.
     """
     from onnxfix.registry import registry  # lazy: start-up
 
-    return RuleList(registry().matching(keywords.names("select", select)))
+    found = registry().matching(keywords.names("select", select))
+    if search is None:
+        return RuleList(found)
+    from onnxfix.report import lookup  # lazy: start-up, seldom used
+
+    query = keywords.text("search", search, "INT64 weights")
+    return RuleList(hit.rule for hit in lookup.search(query, found))
 
 
 @readable

@@ -10,6 +10,7 @@ from onnxfix.api import keywords
 from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes
 from onnxfix.api.signatures import readable
 from onnxfix.errors import UsageError
+from onnxfix.names import PYTORCH, RUNGS
 from onnxfix.options import Fixes, Output, Rules, RunOptions, Specialization, Verification
 
 if TYPE_CHECKING:
@@ -164,7 +165,9 @@ def apply(
             keywords.flag("keep_inputs", keep_inputs),
         ),
         verification=replace(
-            verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol),
+            verification_of(
+                inputs, input_shapes, seed, require, rungs, rtol, atol, exported=keywords.is_program(source)
+            ),
             enabled=keywords.flag("verify", verify),
         ),
         trt=trt_of(trt, benchmark),
@@ -247,10 +250,13 @@ def verification_of(
     rungs: Names | None,
     rtol: float | None,
     atol: float | None,
+    *,
+    exported: bool = False,
 ) -> Verification:
-    """The keywords about the proof as a record."""
+    """The keywords about the proof as a record. ``exported``: the model comes from PyTorch in the same run."""
+    known = (*RUNGS, PYTORCH) if exported else RUNGS
     return Verification(
-        require=keywords.checks("require", require) or (),
+        require=keywords.checks("require", require, known) or (),
         inputs=keywords.inputs(inputs),
         input_shapes=keywords.shapes(input_shapes),
         seed=keywords.whole("seed", seed),

@@ -121,8 +121,11 @@ def _baseline(config: Config, named: Path | None, written: Path | None) -> Basel
 
     if written is not None:
         return baselines.load_or_new(written)
-    path = named if named is not None else config.baseline
-    return baselines.load(path) if path is not None else None
+    if named is not None:
+        return baselines.load(named)
+    return (
+        baselines.load(config.baseline, f"{config.name}: baseline") if config.baseline is not None else None
+    )
 
 
 def on_command_line(

@@ -73,14 +73,14 @@ def known_of(findings: Sequence[Finding]) -> tuple[Known, ...]:
     return tuple(Known(mark, finding.code, finding.place.text) for finding, mark in marks)
 
 
-def load(path: Path) -> Baseline:
-    """The baseline in a file.
+def load(path: Path, named: str = "--baseline") -> Baseline:
+    """The baseline in a file, which ``named`` names in messages.
 
     Raises:
         UsageError: it does not exist, cannot be read, or is no baseline.
     """
     if not path.is_file():
-        raise UsageError(f"--baseline {path}: no such file; --write-baseline {path} makes one")
+        raise UsageError(f"{named} {path}: no such file; --write-baseline {path} makes one")
     return _read(path)
 
 

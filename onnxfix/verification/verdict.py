@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onnxfix.causes import Cause
+from onnxfix.names import PYTORCH as PYTORCH
 from onnxfix.names import RUNGS
 from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtBuild
@@ -25,8 +26,6 @@ Side = Literal["", "original", "fixed"]
 #: "export": the exported model with PyTorch. "result": the fixed model with PyTorch.
 Sides = Literal["", "engines", "oracle", "export", "result"]
 
-#: The rung of an export, beside ``RUNGS``: the module's own outputs.
-PYTORCH = "pytorch"
 #: Those that need neither a GPU nor TensorRT.
 CPU_RUNGS = RUNGS[:3]
 #: Those that compute nothing: they prove nothing about values.

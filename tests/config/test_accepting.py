@@ -200,6 +200,8 @@ def test_show_settings_names_values_and_origins(tmp_path: Path, monkeypatch: pyt
         'target = "trt10"\nbaseline = "b.json"\n[[suppressions]]\nrule = "CST"\nnode = "/a/*"\nreason = "fine"\n'
         '[[overrides]]\nmodels = "m.onnx"\nselect = ["CST", "GRA"]\ntolerance = { rtol = 0.5 }\n'
     )
+    code, _, err = run("check", "m.onnx")
+    assert (code, "onnxfix: onnxfix.toml: baseline " in err, "no such file" in err) == (2, True, True)
     Path("b.json").write_text('{"onnxfix-baseline": 1, "models": {}}')
     code, out, _ = run("apply", "m.onnx", "--show-settings", "--fail-on", "never", "--output-dir", "made")
     rows = {line.split()[0]: " ".join(line.split()[1:]) for line in out.splitlines()[1:]}

@@ -441,7 +441,7 @@ def test_in_place_another_file_is_not_replaced(
 def test_another_users_link(field_of: Callable[[], Field], option: str, there: bool) -> None:
     """It leads to where that user may not write, or to a folder of the user's, where it is followed."""
     field = field_of()
-    path, place = write(field.ours / "source.onnx", CLEAN), field.there / "link"
+    path, place = write(field.ours / "source.onnx", CLEAN), field.there / "link.json"
     target = field.ours / "victim" if there else field.ours / "new"
     before = field.state()
     place.symlink_to(target)

@@ -131,6 +131,8 @@ def test_a_real_run() -> None:
     assert report.operators_after is not None
     assert report.operators_before.compute + report.operators_before.constants == report.nodes_before
     assert report.operators_after.compute + report.operators_after.constants == report.nodes_after
+    assert report.operators_before.constants == 3
+    assert "Constant" not in report.operators_before.operators
     assert report.operators_before.operators["Cast"] > report.operators_after.operators.get("Cast", 0)
     assert report.bytes_before == path.stat().st_size
     assert report.bytes_after == 0

@@ -305,17 +305,17 @@ def test_several_models_are_named_where_something_is_wrong() -> None:
     bad = Verdict((CONTRACT, RungResult("ort-cpu", "failed", "differs")))
     reports = [
         replace(APPLIED, path="fine.onnx", findings=tuple(notes("AAA001", 3))),
-        replace(APPLIED, path="failed.onnx", verdict=bad, findings=(finding("AAA001", "warning"),)),
+        replace(APPLIED, path="failed.onnx", verdict=bad, findings=(finding("AAA001", "error"),)),
         replace(APPLIED, path="wrong.onnx", findings=(finding("AAA001", "error"), *notes("AAA001", 2))),
         replace(APPLIED, path="less.onnx", withdrawn=(Withdrawn("A", at("y"), "f", "r"),)),
         replace(APPLIED, path="bare.onnx", verdict=Verdict((CONTRACT,))),
     ]
     lines = [one.plain for one in render_summary(reports, [("x.onnx", "x.onnx: not an ONNX model")])]
     assert lines == [
-        "6 models, 0 fixed, 1 error, 1 warning, 5 notes left, 1 not verified, "
+        "6 models, 0 fixed, 2 errors, 5 notes left, 1 not verified, "
         "1 without a comparison of values, 1 unreadable",
         "  x.onnx  no result  not an ONNX model",
-        "  failed.onnx  FAILED: ort-cpu  1 warning",
+        "  failed.onnx  FAILED: ort-cpu  1 error",
         "  less.onnx  1 withdrawn",
         "  wrong.onnx  1 error, 2 notes",
     ]

@@ -113,6 +113,7 @@ def coarse_sin(node: Node, model: Model) -> Iterator[Match]:
     yield swap(node, "Cos", Safety.NUMERIC)
 
 
+@pytest.mark.slow
 def test_no_tolerance_hides_a_fix_that_claims_identical_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxfix.errors import UsageError
+from onnxfix.report.render.stream import stream_at
 
 if TYPE_CHECKING:
     from onnxfix.report.report import FailOn, Report
@@ -86,7 +87,7 @@ def refuse_unknown_kind(kind: Kind | None, path: Path, known: Sequence[Kind] = t
 
 def _stream(path: Path) -> bool:
     try:
-        return path.exists() and not path.is_file()
+        return (path.exists() and not path.is_file()) or stream_at(path) is not None
     except OSError:
         return False
 

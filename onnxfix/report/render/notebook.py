@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from onnxfix.report.render.accepted import accepted_words
 from onnxfix.report.render.cell import badge
 from onnxfix.report.render.html.markup import Content, Html, tag
 
@@ -59,6 +60,9 @@ def _badges(report: Report, facts: Summary) -> Iterator[Html]:
     found = [(name, count) for name, count in facts.severities.items() if count]
     for name, count in found:
         yield badge(f"{count} {_NAMES[name]}{'s' * (count != 1)}", _SEVERITIES[name])
+    accepted = accepted_words(report.suppressed)
+    if accepted:
+        yield badge(accepted, "plain")
     if not found and not report.problems:
         yield badge("nothing left" if report.command == "apply" else "no findings", "good")
 
@@ -108,9 +112,12 @@ def _rules(
     """What folds out for each rule: places, with what is wrong there or was done."""
     for one in counts[:RULES]:
         some = [item for item in items if (item.code, item.severity) == (one.code, one.severity)]
-        shown = [tag("li", tag("code", str(item.place)), ": ", text(item)) for item in some[:PLACES]]
-        if len(some) > PLACES:
-            shown.append(tag("li", f"and {len(some) - PLACES} more"))
+        alike: dict[str, list[str]] = {}
+        for item in some:
+            alike.setdefault(text(item), []).append(item.place.short)
+        shown = [_entry(what, places) for what, places in list(alike.items())[:PLACES]]
+        more = sum(map(len, list(alike.values())[PLACES:]))
+        shown += [tag("li", f"and {more} more")] if more else []
         kind = (
             badge("fixed", "good")
             if title == "fixed"
@@ -122,6 +129,16 @@ def _rules(
         yield tag("details", head, tag("ul", shown, style="margin:.2em 0 .4em"))
     if len(counts) > RULES:
         yield _line(f"and {len(counts) - RULES} more rules")
+
+
+def _entry(what: str, places: Sequence[str]) -> Html:
+    """What is the same at several places, and the places."""
+    if len(places) == 1:
+        return tag("li", tag("code", places[0]), ": ", what)
+    shown = [tag("li", tag("code", place)) for place in places[:PLACES]]
+    if len(places) > PLACES:
+        shown.append(tag("li", f"and {len(places) - PLACES} more"))
+    return tag("li", what, tag("ul", shown))
 
 
 def _finding(item: Finding | AppliedFix) -> str:

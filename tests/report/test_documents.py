@@ -91,7 +91,7 @@ def test_sarif_is_valid_whatever_is_in_it() -> None:
     messages = "".join(one["message"]["text"] for one in run["results"])
     assert not any(char in messages for char in "\x1b\u202e")
     texts = [one["message"]["text"] for one in invocation["toolExecutionNotifications"]]
-    assert [text[:25] for text in texts][:2] == ["gone.onnx: no such file", "no rule 'X'"]
+    assert [text[:25] for text in texts][:2] == ["no such file", "no rule 'X'"]
     assert "rule X failed" in texts
     assert sarif() == {**sarif(), "results": [], "artifacts": []}
 
@@ -290,22 +290,28 @@ def test_markdown_begins_with_the_outcome_and_its_mark() -> None:
     ]
     text = rendered(Kind.markdown, "clean", "warning", errors=ERRORS[:1])
     assert text.splitlines()[1] == "## ❌ onnxfix: 2 of 3 models fail"
-    assert "| ❌ | `gone.onnx` | not processed |" in text
+    rows = [line.split(" | ")[1] for line in text.splitlines() if line.startswith(("| ❌", "| ✅"))]
+    assert rows[:3] == ["`gone.onnx`", "`m.onnx`", "`m.onnx`"]
+    assert [line[2] for line in text.splitlines() if line.startswith(("| ❌", "| ✅"))] == ["❌", "❌", "✅"]
 
 
 def test_markdown_fits_into_a_comment() -> None:
-    many = [
-        replace(
-            REPORTS["warning"],
-            path=f"{number}.onnx",
-            notes=("x" * 500,),
-            findings=(finding(message="x" * 900),),
-        )
-        for number in range(100)
-    ]
-    text = render_document(Kind.markdown, many)
-    assert 50_000 < len(text) < 65_536
-    assert re.search(r"… and \d+ more models", text)
+    long = finding(message="x" * 900)
+    others = [replace(long, code=f"CST{number}", severity="info") for number in range(200)]
+    many = [replace(REPORTS["warning"], path=f"{number}.onnx", findings=(long,)) for number in range(100)]
+    texts = {
+        "models": render_document(Kind.markdown, many),
+        "rules": render_document(Kind.markdown, [report(long, *others, command="check")]),
+        "errors": render_document(
+            Kind.markdown, errors=[(f"{number}.onnx", "x" * 90) for number in range(999)]
+        ),
+    }
+    for what, text in texts.items():
+        assert 25_000 < len(text) < 65_536, what
+        assert text.count("<details>") == text.count("</details>"), what
+        assert "… and " in text.splitlines()[-1], what
+    assert "CST0" in texts["rules"]
+    assert re.search(r"… and \d+ more models$", texts["models"])
 
 
 def test_values_that_were_not_compared_are_not_verified() -> None:

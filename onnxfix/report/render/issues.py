@@ -83,7 +83,8 @@ def issues_of(report: Report) -> tuple[Issue, ...]:
 
 def errors_of(errors: Sequence[tuple[str, str]]) -> tuple[Issue, ...]:
     """The models without a report as issues."""
-    return _marked([Issue("error", path, "error", "error", message) for path, message in errors])
+    named = ((path, message.removeprefix(f"{path}: ") if path else message) for path, message in errors)
+    return _marked([Issue("error", path, "error", "error", message) for path, message in named])
 
 
 def marks_of(issues: Sequence[Issue], path: str = "") -> tuple[str, ...]:

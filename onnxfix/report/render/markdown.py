@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from onnxfix.report.render.accepted import accepted_words
 from onnxfix.report.render.issues import Issue, errors_of, issues_of
-from onnxfix.report.render.marks import code, folded, safe, table
+from onnxfix.report.render.marks import code, folded, safe, shortened, table
 from onnxfix.report.render.numbers import counted
 from onnxfix.report.render.proof import status_words
 from onnxfix.report.report import FailOn, Report
@@ -17,6 +17,8 @@ MARK = "<!-- onnxfix -->"
 """The first line, by which a script finds its own comment again."""
 LONGEST = 60_000
 """Characters; GitHub refuses longer comments (65,536) and summaries (1 MiB)."""
+LEAST = 2000
+"""Characters below which a part is not begun."""
 SHOWN = 5
 """Places of a rule, and operators, that are named."""
 _SIGNS = {"error": "❌", "warning": "⚠️", "info": "ℹ️"}
@@ -29,10 +31,11 @@ def render_markdown(
     warnings: Sequence[str] = (),
     fail_on: FailOn = "",
 ) -> str:
-    """A table of the models, then a part for each, as many as fit into ``LONGEST`` characters.
+    """A table of the models, those that fail first, then a part for each, as many as fit into ``LONGEST`` characters.
 
     All that comes from models is escaped, so that no name makes a link, an image, a mention or HTML.
     """
+    reports = sorted(reports, key=lambda report: not report.exit_code_for(fail_on))
     issues = [issues_of(report) for report in reports]
     count = len(reports) + len(errors)
     failed = sum(bool(report.exit_code_for(fail_on)) for report in reports) + len(errors)
@@ -44,30 +47,30 @@ def render_markdown(
             else "onnxfix: failed"
         )
     sign = _sign(reports[0], fail_on) if count == len(reports) == 1 else "❌" if failed else "✅"
-    head = [MARK, f"## {sign} {outcome}", ""]
+    head = [f"## {sign} {outcome}", ""]
     if count > 1:
         head += table(
             ("", "model", "outcome", ">fixed"),
             [
-                *(_row(report, fail_on) for report in reports),
                 *(("❌", code(path), "not processed", "–") for path, _ in errors),
+                *(_row(report, fail_on) for report in reports),
             ],
         )
     for one in errors_of(errors):
         head.append(f"- ❌ {code(one.path) + ': ' if one.path else ''}{safe(one.message)}")
     head += [f"- ⚠️ {safe(text)}" for text in warnings]
-    parts = ["\n".join(head).rstrip() + "\n"]
-    room = LONGEST - len(parts[0])
+    parts = [MARK, *shortened(head, LONGEST // 2), ""]
+    room = LONGEST - sum(len(line) + 1 for line in parts)
     for number, (report, found) in enumerate(zip(reports, issues, strict=True)):
         if count > 1 and report.command == "check" and not found and not report.suppressed:
             continue  # the table says it all
         title = [f"### {_sign(report, fail_on)} {code(report.path)}: {safe(_outcome(report))}", ""]
-        part = "\n".join([*(title if count > 1 else []), *_model(report, found)])
-        if len(part) > room - 100:
-            parts.append(f"… and {len(reports) - number} more models, which are too long for a comment.")
+        if room < LEAST:
+            parts.append(f"… and {len(reports) - number} more models")
             break
-        parts.append(part)
-        room -= len(part) + 1
+        part = shortened([*(title if count > 1 else []), *_model(report, found)], room)
+        parts += part
+        room -= sum(len(line) + 1 for line in part)
     return "\n".join(parts).rstrip()
 
 

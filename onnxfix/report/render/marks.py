@@ -47,3 +47,15 @@ def folded(title: str, lines: Iterable[str]) -> Iterator[str]:
         yield from body
         yield "</details>"
         yield ""
+
+
+def shortened(lines: Iterable[str], room: int) -> list[str]:
+    """The first lines, of no more than ``room`` characters; what they leave open is closed, and a last one says so."""
+    kept: list[str] = []
+    for line in lines:
+        room -= len(line) + 1
+        if room < 0:
+            opened = sum(one.startswith("<details>") for one in kept) - kept.count("</details>")
+            return [*kept, "", *["</details>"] * opened, "", "… and more, which would be too long here", ""]
+        kept.append(line)
+    return kept

@@ -47,7 +47,7 @@ def cases(
     bounds: Mapping[str, tuple[int, int]],
     seed: int,
 ) -> Iterator[Case]:
-    """The given inputs, two of other values, and others of up to three other sizes where dimensions are dynamic."""
+    """The given inputs, two of other values, and others of up to four other sizes where dimensions are dynamic."""
     arrays = tuple(one.array for one in given)
     yield Case("the given inputs", arrays)
     rng = np.random.default_rng(seed)
@@ -78,19 +78,24 @@ def _drawn(array: Any, shape: Sequence[int], rng: np.random.Generator) -> Any:
 def _sizes(
     arrays: Sequence[Any], wires: Mapping[int, str], known: Signature, bounds: Mapping[str, tuple[int, int]]
 ) -> Iterator[dict[str, int]]:
-    """Other sizes of the symbols: all a little larger (each by another amount, so that none passes for another), all
-    twice as large, and the first (most often the batch) at 1."""
+    """Other sizes of the symbols: a little larger, twice as large, and the first (most often the batch) at 1.
+
+    Symbols of one size stay of one size: exporters name one dimension differently in each input. Once, each becomes
+    larger by another amount, so that none passes for another.
+    """
     base = {
         dim: size
         for number, name in wires.items()
         for dim, size in zip(known[name].dims or (), np.shape(arrays[number]), strict=True)
         if isinstance(dim, str) and known.free(dim) == (dim,)
     }
-    first = next(iter(base), "")
+    rank = {size: number for number, size in enumerate(dict.fromkeys(base.values()))}
+    first = next(iter(base.values()), 0)
     wanted = [
+        {name: size + 1 + rank[size] for name, size in base.items()},
         {name: size + 1 + number for number, (name, size) in enumerate(base.items())},
-        {name: 2 * size + (0 if size > 1 else number) for number, (name, size) in enumerate(base.items())},
-        {**base, first: 1} if first else {},
+        {name: 2 * size + (0 if size > 1 else rank[size]) for name, size in base.items()},
+        {name: 1 if size == first else size for name, size in base.items()},
     ]
     seen = [base]
     for sizes in wanted:

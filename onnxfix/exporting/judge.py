@@ -18,6 +18,7 @@ from onnxfix import backends
 from onnxfix.causes import Cause
 from onnxfix.exporting.cases import cases, wired
 from onnxfix.exporting.subject import Case, Subject
+from onnxfix.names import PYTORCH
 from onnxfix.sandbox import one_line, shared
 from onnxfix.verification.compare.compare import Metrics, compare
 from onnxfix.verification.compare.noise import shaken
@@ -26,7 +27,7 @@ from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.ladder import half_type
 from onnxfix.verification.rungs import sessions
 from onnxfix.verification.rungs.sessions import Sessions
-from onnxfix.verification.verdict import PYTORCH, Blame, Exported, FeedResult, RungResult, Sides, unjudged
+from onnxfix.verification.verdict import Blame, Exported, FeedResult, RungResult, Sides, unjudged
 
 STEP = 120.0
 """Seconds to load a model, and to run it once."""

@@ -13,6 +13,7 @@ from onnxfix.errors import UsageError, fault_of
 from onnxfix.exporting import pytorch
 from onnxfix.exporting.judge import judge
 from onnxfix.exporting.subject import Subject
+from onnxfix.names import PYTORCH
 from onnxfix.options import RunOptions, Verification
 from onnxfix.pipeline import applying
 from onnxfix.pipeline.applying import Beyond
@@ -20,7 +21,7 @@ from onnxfix.pipeline.job import Job
 from onnxfix.pipeline.plan import Progress
 from onnxfix.pipeline.proof import allowed_by
 from onnxfix.pipeline.prove import Proven
-from onnxfix.verification.verdict import PYTORCH, RungResult, unjudged
+from onnxfix.verification.verdict import RungResult, unjudged
 
 if TYPE_CHECKING:
     from onnxfix.report.report import Report

@@ -187,6 +187,17 @@ def test_ranges_of_dynamic_shapes_are_kept(tmp_path: Path) -> None:
     assert {feed.label for feed in rung.feeds} == {"the given inputs", "other values", "batch=3"}
 
 
+def test_dimensions_that_only_have_different_names_grow_together(tmp_path: Path) -> None:
+    """torch.export calls one dimension s72 in one input and s43 in another."""
+    text = "g (float[s72] x, float[s43] z) => (float[n] y) { y = Add(x, z) }"
+    module = Module(lambda x, z: Tensor(x.array + z.array), text)
+    _, rung, found = exported(module, tmp_path, Tensor(X[0]), Tensor(X[1]))
+    assert rung.status == "passed"
+    assert [feed.label for feed in rung.feeds if feed.status == "not counted"] == ["s72=4, s43=5"]
+    assert found.sizes == 4
+    assert {feed.label for feed in rung.feeds} >= {"s72=4, s43=4", "s72=6, s43=6", "s72=1, s43=1"}
+
+
 def test_indices_stay_within_what_was_given(tmp_path: Path) -> None:
     text = "g (int64[n] i) => (float[n] y) <float[3] t = {1.0, 2.0, 3.0}> { y = Gather(t, i) }"
     seen: list[int] = []

@@ -173,6 +173,8 @@ def test_the_sdist_can_build_and_test_itself(distributions: Path) -> None:
     needed = {
         "pyproject.toml",
         "README.md",
+        "README.zh-CN.md",
+        "mkdocs.yml",
         "LICENSE",
         "tests/conftest.py",
         "docs/make.py",

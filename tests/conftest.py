@@ -29,6 +29,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 os.environ.setdefault("ONNXFIX_TEST_GPUS", os.environ.get("CUDA_VISIBLE_DEVICES", "0"))
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
+# pytest's workers have this from xdist, and lines would be wrapped there and nowhere else.
+os.environ.pop("COLUMNS", None)
 
 # A shell's background jobs ignore interrupts, and so does all that they start; there are tests that send them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

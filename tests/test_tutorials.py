@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from functools import cache
 from types import ModuleType
@@ -14,6 +15,8 @@ from support.paths import ROOT
 from support.real_tensorrt import FACT, REAL
 
 DOCS = ROOT / "docs"
+TENSORRT = re.compile(r"TensorRT-RTX|^ +TensorRT ", re.MULTILINE)
+"""An output that shows what the installed TensorRT did."""
 COMMAND = "run `python docs/consoles.py`, and read what changed"
 
 
@@ -34,7 +37,7 @@ def sections() -> list[Any]:
     found = []
     for page in consoles().PAGES:
         for title, shown in consoles().sections(page.read_text(encoding="utf-8")).items():
-            needs = any("TensorRT-RTX" in one.output or "trt-" in one.command for one in shown)
+            needs = any(TENSORRT.search(one.output) or "trt-" in one.command for one in shown)
             marks = [pytest.mark.slow, *([REAL, FACT] if needs else [])]
             found.append(pytest.param(shown, id=f"{page.stem}: {title}", marks=marks))
     return found

@@ -13,9 +13,10 @@ _HEAD = """\
 # Rules by message
 
 TensorRT's parser and builder, NVIDIA's tools and ONNX Runtime say these, and the rule beside each explains the cause.
-Search the page for a part of your message without names, numbers and shapes, which vary. `onnxfix check MODEL` names
-the node. `check --trt` lists what the installed TensorRT says about your model, each message at its node and with its
-rule. *Fix* is as in [the list of rules](README.md): exact fixes are on by default.
+Search the page for a part of your message without names, numbers and shapes, which vary, or run
+`onnxfix explain --search "..."`. `onnxfix check MODEL` names the node. `check --trt` lists what the installed TensorRT
+says about your model, each message at its node and with its rule. *Fix* is as in [the list of rules](README.md): exact
+fixes are on by default.
 """
 
 

@@ -161,7 +161,7 @@ def test_the_wheel_declares_its_command_and_its_rule_pack(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         declared = archive.read(f"onnxfix-{VERSION}.dist-info/entry_points.txt").decode().split("\n\n")
     assert [group.split("\n", 1) for group in map(str.strip, declared)] == [
-        ["[console_scripts]", "onnxfix = onnxfix.cli.app:main"],
+        ["[console_scripts]", "onnxfix = onnxfix.__main__:main"],
         ["[onnxfix.rules]", "core = onnxfix_rules"],
     ]
 

@@ -1,8 +1,23 @@
-"""``python -m onnxfix``: the same program as the ``onnxfix`` command."""
+"""``python -m onnxfix``, and the ``onnxfix`` command."""
 
 from __future__ import annotations
 
-from onnxfix.cli.app import main
+import sys
+
+from onnxfix.interrupts import INTERRUPTED, finish
+
+
+def main() -> None:
+    """Entry point. An interrupt before the commands are loaded ends the process as one of theirs does: with one line
+    and 130."""
+    try:
+        from onnxfix.cli.app import main as run  # lazy: so that this can be interrupted
+    except KeyboardInterrupt:
+        finish()
+        sys.stderr.write("onnxfix: interrupted\n")
+        sys.exit(INTERRUPTED)
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -148,7 +148,9 @@ def test_the_wheel_holds_the_two_packages_and_nothing_else(wheel: Path) -> None:
     assert tops == {"onnxfix", "onnxfix_rules", f"onnxfix-{VERSION}.dist-info"}
     assert {"onnxfix/py.typed", "onnxfix_rules/py.typed"} <= names
     assert f"onnxfix-{VERSION}.dist-info/licenses/LICENSE" in names
-    sources = {f"onnxfix/{path.relative_to(ROOT / 'onnxfix')}" for path in (ROOT / "onnxfix").rglob("*.py")}
+    # The style and the script of HTML reports are read from beside their code.
+    own = [path for kind in ("py", "css", "js") for path in (ROOT / "onnxfix").rglob(f"*.{kind}")]
+    sources = {f"onnxfix/{path.relative_to(ROOT / 'onnxfix')}" for path in own}
     rules = ROOT / "rules" / "onnxfix_rules"
     sources |= {f"onnxfix_rules/{path.relative_to(rules)}" for path in rules.rglob("*.py")}
     code = {name for name in names if ".dist-info/" not in name and not name.endswith("py.typed")}
@@ -159,7 +161,7 @@ def test_the_wheel_declares_its_command_and_its_rule_pack(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         declared = archive.read(f"onnxfix-{VERSION}.dist-info/entry_points.txt").decode().split("\n\n")
     assert [group.split("\n", 1) for group in map(str.strip, declared)] == [
-        ["[console_scripts]", "onnxfix = onnxfix.cli.app:main"],
+        ["[console_scripts]", "onnxfix = onnxfix.__main__:main"],
         ["[onnxfix.rules]", "core = onnxfix_rules"],
     ]
 
@@ -171,6 +173,8 @@ def test_the_sdist_can_build_and_test_itself(distributions: Path) -> None:
     needed = {
         "pyproject.toml",
         "README.md",
+        "README.zh-CN.md",
+        "mkdocs.yml",
         "LICENSE",
         "tests/conftest.py",
         "docs/make.py",

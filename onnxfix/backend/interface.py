@@ -161,7 +161,7 @@ class TensorrtBackend(Backend):
         """
         path = folder / "model.onnx"
         if isinstance(model, (str, os.PathLike)):
-            path = Path(model)
+            path = Path(model).absolute()  # a sandbox stays in the folder that it was started in
         else:
             path.write_bytes(model if isinstance(model, bytes) else saving.serialize(model))
         if options.repair == "none":

@@ -17,7 +17,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from onnxfix.cli.complaints import guided, meant
 from onnxfix.cli.examples import EXAMPLES, Shown
-from onnxfix.report.render.lines import styled
 
 WIDEST = 100
 """Columns of the help on a wider terminal."""
@@ -74,6 +73,8 @@ class _Page:
     """The layout of one help, for the width and the styles of the terminal."""
 
     def __init__(self, ctx: Any) -> None:
+        from onnxfix.report.render.lines import styled  # lazy: start-up
+
         self._width = min(shutil.get_terminal_size().columns, WIDEST) - 1
         self._styled = styled() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         ctx.color = self._styled  # else click would remove the styles where FORCE_COLOR wants them

@@ -70,7 +70,8 @@ class _Judge:
         self, subject: Subject, exported: Path, result: Path, seed: int, allowed: Allowed | None
     ) -> None:
         self.subject, self.seed, self.allowed = subject, seed, allowed
-        self.paths: dict[Sides, Path] = {"export": exported, "result": result}
+        # A sandbox stays in the folder that it was started in.
+        self.paths: dict[Sides, Path] = {"export": exported.absolute(), "result": result.absolute()}
         self.known: Signature = signature(exported)
         self.outputs = [one.name for one in self.known.model.graph.output]
         self.coarse = half_type(self.known.model)

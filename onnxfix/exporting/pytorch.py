@@ -182,22 +182,18 @@ class TorchSubject:
         self.exporter, self.bounds = exporter, dict(bounds or {})
         self._call, self._runs = call, 0
         leaves, self._spec = self._tree.tree_flatten((args, dict(kwargs)))
-        self._leaves = [self._copied(one) for one in leaves]
+        self._leaves = leaves
         known = {id(one): name for name, one in (*zip(names, args, strict=False), *kwargs.items())}
         self._at = [number for number, one in enumerate(leaves) if self._is_tensor(one)]
-        self.given = [Given(known.get(id(leaves[n]), ""), array_of(self._leaves[n])) for n in self._at]
+        self.given = [Given(known.get(id(leaves[n]), ""), array_of(leaves[n])) for n in self._at]
 
     def _is_tensor(self, value: Any) -> bool:
         return isinstance(value, self._torch.Tensor)
 
-    def _copied(self, value: Any) -> Any:
-        """A tensor of our own: a module may write into what it is given."""
-        return value.detach().clone() if self._is_tensor(value) else value
-
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """The tensors of the outputs as arrays; see ``Subject``."""
-        leaves = [self._copied(one) for one in self._leaves]
-        for number, array in zip(self._at, arrays, strict=True):
+        leaves = list(self._leaves)
+        for number, array in zip(self._at, arrays, strict=True):  # new tensors: a module may write into them
             leaves[number] = self._tensor(array, leaves[number])
         args, kwargs = self._tree.tree_unflatten(leaves, self._spec)
         devices = [*range(self._torch.cuda.device_count())] if self._torch.cuda.is_initialized() else []

@@ -84,6 +84,16 @@ def test_float64_is_computed_in_float32_and_given_back_as_declared(tmp_path: Pat
 
 
 @REAL
+def test_a_path_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sandboxes are shared, and stay in the folder that they were started in."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        onnx.save(upper(), "m.onnx")
+        assert AsIs.run_model("m.onnx", [X], "CPU")[0].shape == X.shape
+
+
+@REAL
 def test_what_tensorrt_refuses_is_said_with_its_reason() -> None:
     model = model_of("g (float[2] x) => (float[2] y) { y = ImaginaryOp(x) }")
     with pytest.raises(BackendError, match="ImaginaryOp") as caught:

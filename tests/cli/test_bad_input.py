@@ -415,6 +415,26 @@ def test_interrupt_in_a_destructor_is_not_lost() -> None:
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
+def test_interrupted_while_it_loads() -> None:
+    """Ctrl-C before there is a command: one line and 130, no traceback."""
+    program = """
+import sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "onnxfix.cli.check":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting())
+from onnxfix.__main__ import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "onnxfix: interrupted\n")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     """A signal in the middle of a verification leaves the model, no temporary file, one line, and the exit code

@@ -166,6 +166,7 @@ def test_outputs_that_are_drawn_are_left_out(tmp_path: Path) -> None:
     module = Module(lambda x: (Tensor(np.exp(x.array)), Tensor(draws.random(x.shape, np.float32))), text)
     _, rung, _ = exported(module, tmp_path)
     assert (rung.status, rung.excluded) == ("passed", ("z",))
+    assert {metric.output for feed in rung.feeds for metric in feed.metrics} == {"y"}
 
 
 def test_sizes_that_the_module_refuses_do_not_count(tmp_path: Path) -> None:
@@ -221,8 +222,9 @@ def test_modes_and_buffers_are_restored(tmp_path: Path) -> None:
 
     def counted(x: Tensor) -> Tensor:
         outer.state.array += 1
-        x.array *= 1  # in place
-        return Tensor(np.exp(x.array))
+        found = Tensor(np.exp(x.array))
+        x.array += 1  # in place
+        return found
 
     outer.call = counted
     given = Tensor(X.copy())
@@ -364,6 +366,14 @@ def test_weights_beside_an_earlier_export_are_not_mixed_up(
         assert (report.output, rung.status) == (str(tmp_path / "m.onnx"), "passed")
         assert (tmp_path / name).exists()
         assert onnx.numpy_helper.to_array(onnx.load(tmp_path / "m.onnx").graph.initializer[0]).max() == value
+
+
+def test_a_path_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sandboxes are shared, and stay in the folder that they were started in."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert exported(exp(), Path(), rungs="contract")[1].status == "passed"
 
 
 def test_a_missing_folder_is_told_before_anything_is_written(tmp_path: Path) -> None:

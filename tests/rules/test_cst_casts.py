@@ -34,7 +34,7 @@ from onnxfix_rules.cst.cst004_lossy_cast_round_trip import loses, loss, lossy_ca
 from support import models
 
 Array = np.ndarray[Any, Any]
-EXAMPLES = int(os.environ.get("ONNXFIX_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("ONNXFIX_EXAMPLES", "180"))
 RULES = [redundant_cast_chain, no_op_cast, exact_cast_round_trip, lossy_cast_round_trip]
 OPSET = min(25, defs.onnx_opset_version())
 # A Cast to these changes values that they hold: infinity, and 2**-127.

@@ -30,7 +30,7 @@ from support.models import of_opset
 from support.ort import runner as by_runtime
 
 RULES = [rule for rule in registry().rules if rule.code.startswith("INT")]
-EXAMPLES = int(os.environ.get("ONNXFIX_EXAMPLES", "250"))
+EXAMPLES = int(os.environ.get("ONNXFIX_EXAMPLES", "150"))
 ASSIGNMENTS = [(1, 1, 1), (2, 2, 2), (2, 3, 5), (4, 1, 3), (1, 6, 2), (0, 2, 3), (3, 0, 2), (0, 0, 0)]
 """What N, S and C are in a run."""
 

@@ -51,7 +51,7 @@ from support.paths import FIXTURES
 from support.real_tensorrt import REAL
 
 Array = np.ndarray[Any, Any]
-EXAMPLES = int(os.environ.get("ONNXFIX_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("ONNXFIX_EXAMPLES", "90"))
 WARNED = "Detected layernorm nodes in FP16"
 
 

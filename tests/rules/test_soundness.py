@@ -25,7 +25,7 @@ from onnxfix.testing import fixed
 from support import ort
 from support.models import of_opset
 
-EXAMPLES = int(os.environ.get("ONNXFIX_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("ONNXFIX_EXAMPLES", "180"))
 START = int(os.environ.get("ONNXFIX_SEED", "0"))
 BLOCK = 20
 SIZES = ((2, 3), (1, 1), (0, 2), (3, 1), (1, 4), (2, 0))

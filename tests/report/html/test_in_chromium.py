@@ -73,6 +73,7 @@ def test_no_request_leaves_the_page_and_the_console_is_empty(page: Page, written
     kept = page.run(
         """new Promise((done) => {
             addEventListener("securitypolicyviolation", (event) => done(event.blockedURI), { once: true });
+            setTimeout(() => done("loaded"), 10000);
             document.body.append(Object.assign(new Image(), { src: "https://example.invalid/x.png" }));
         })"""
     )

@@ -11,7 +11,7 @@ from onnxfix.report.render.numbers import number
 from onnxfix.report.report import Report
 from onnxfix.report.summary import RungFact, Summary
 from onnxfix.verification.compare.compare import largest
-from onnxfix.verification.verdict import FeedResult, RungResult
+from onnxfix.verification.verdict import ALONE, FeedResult, RungResult
 
 MOST_FEEDS = 100
 """Inputs of one check that are listed."""
@@ -45,15 +45,9 @@ def _row(rung: RungResult | None, fact: RungFact | None, name: str) -> Html:
     title = join(tag("span", name, class_="mono"), tag("small", _MEANINGS.get(name, "")))
     if rung is None or fact is None:
         return row(title, chip("none", "not requested"), DASH, DASH, DASH, DASH, "")
-    values = {"identical": "bit-identical", "within": f"within {fact.tolerance or 'tolerance'}"}.get(
-        fact.agreement, DASH
-    )
-    if any(feed.status == "different" for feed in rung.feeds):
-        values = "different"
-    worst = largest(metric for feed in rung.feeds for metric in feed.metrics)
-    error = (
-        number(worst.max_abs) if worst is not None and worst.max_abs else ("0" if fact.agreement else DASH)
-    )
+    values = error = DASH
+    if name not in ALONE:  # TensorRT's network is compared with the model that it was imported from
+        values, error = _compared(rung, fact)
     return row(
         title,
         status_chip(rung.status),
@@ -63,6 +57,18 @@ def _row(rung: RungResult | None, fact: RungFact | None, name: str) -> Html:
         tag("span", seconds(rung.seconds), class_="right"),
         [rung.reason, [tag("p", note, class_="remark") for note in rung.notes]],
     )
+
+
+def _compared(rung: RungResult, fact: RungFact) -> tuple[str, str]:
+    """How far values agree, and the largest error."""
+    agreements = {"identical": "bit-identical", "within": f"within {fact.tolerance or 'tolerance'}"}
+    values = agreements.get(fact.agreement, DASH)
+    if any(feed.status == "different" for feed in rung.feeds):
+        values = "different"
+    worst = largest(metric for feed in rung.feeds for metric in feed.metrics)
+    if worst is not None and worst.max_abs:
+        return values, number(worst.max_abs)
+    return values, "0" if fact.agreement else DASH
 
 
 def status_chip(status: str) -> Html:

@@ -1,0 +1,206 @@
+"""The sections of a model's page, from records: what stands in them, and that absent results leave no empty section."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+import pytest
+
+from onnxfix.causes import Problem
+from onnxfix.place import Place
+from onnxfix.report.findings import Suppressed, Vanished
+from onnxfix.report.render.html import render_html
+from onnxfix.report.report import AppliedFix, Finding, Fixed, NodeCounts, Report, StepDone, Withdrawn
+from onnxfix.rule import Severity
+from onnxfix.trt.reading import Reading
+from onnxfix.trt.records import Issue, TrtBuild
+from onnxfix.trt.timing import Latency, Timing
+from onnxfix.verification.compare.compare import Metrics
+from onnxfix.verification.compare.decades import ErrorHistogram
+from onnxfix.verification.verdict import Executed, FeedResult, RungResult, Verdict
+
+
+def words(page: str, ident: str) -> str:
+    """The text of a section, words apart by one space."""
+    found = re.search(f'<section id="{ident}".*?</section>', page, re.DOTALL)
+    assert found is not None, ident
+    return " ".join(unescape(re.sub("<[^>]+>", " ", found[0])).split())
+
+
+def sections(page: str) -> list[str]:
+    return re.findall(r'<section id="m\d+-([a-z]+)"', page)
+
+
+def finding(code: str, severity: str, node: str = "n", **more: str) -> Finding:
+    return Finding(
+        code, f"name-of-{code}", severity, Place((), node, "Mul", f"{node}_out"), f"about {node}", **more
+    )
+
+
+def build(layers: int, **more: object) -> TrtBuild:
+    kinds = (("SHUFFLE", layers), ("CONVOLUTION", 2))
+    return TrtBuild("accepted", layers=kinds, package="tensorrt", version="11.0", parse_seconds=0.25, build_seconds=2.5,
+                    engine_bytes=3 << 20, compute_capability="8.9", **more)  # type: ignore[arg-type]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    """A run that has everything."""
+    errors = ErrorHistogram((1e-6, 1e-5, 1e-4), (3, 7), 90)
+    near = Metrics("y", "within", dtype="float32", shape=(2, 50), elements=100, mismatches=10, max_abs=5e-5,
+                   max_rel=0.25, scale=2.0, first=(0, 3), values=("1.0", "1.1"), output="y", errors=errors)  # fmt: skip
+    same = Metrics("y", "identical", dtype="float32", shape=(2, 50), elements=100, output="y")
+    feeds = (
+        FeedResult("batch=2", None, "within", metrics=(near,)),
+        FeedResult("ones", None, "identical", metrics=(same,)),
+    )
+    timings = [Timing(ms, ms * 0.9, ms * 1.1, 500, 20, 0.01, 0.2, 0.1) for ms in (2.0, 1.0)]
+    latency = Latency(timings[0], timings[1], 0.5, 0.01, "faster", "cuda-graph", "tensorrt")
+    ran = Executed(
+        "tensorrt", "11.0", "NVIDIA T4", "7.5", True, "float32", "repaired", "the original was wrong"
+    )
+    issue = Issue("parse", "warning", "TensorRT's own words", count=3)
+    rungs = (
+        RungResult("contract", "passed", "the interface is unchanged"),
+        RungResult("reference", "passed", "within tolerance", feeds),
+        RungResult("ort-cuda", "skipped", "no NVIDIA driver found", cause="no-gpu"),
+        RungResult("trt-build", "passed", "accepted", builds=(build(9, warnings=(issue,)), build(4))),
+        RungResult(
+            "trt-network", "passed", "agrees", networks=(Reading("differs", "read wrong"), Reading("agrees"))
+        ),
+        RungResult("trt-gpu", "passed", "repaired", executed=ran, latency=latency),
+    )
+    report = Report(
+        "a.onnx",
+        "apply",
+        "trt11",
+        headline="TensorRT 11.0 read it differently",
+        findings=(
+            finding("AAA001", "info"),
+            finding("BBB002", "error", "bad", fix="do it", safety="numeric", confirmed="TensorRT agrees"),
+            finding("CCC003", "warning", "odd", pointer="see DDD004"),
+        ),
+        applied=(AppliedFix("EEE005", "e", "warning", Place(output="z"), "why", "remove it", "exact", 1),),
+        withdrawn=(Withdrawn("FFF006", Place(output="w"), "fold", "it differs"),),
+        steps=(
+            StepDone(
+                "simplify",
+                "onnxsim",
+                "taken",
+                "identical",
+                "exact",
+                9,
+                7,
+                fixed=(Fixed("dimension", "n", "1"),),
+            ),
+        ),
+        verdict=Verdict(rungs, ("trt-gpu",)),
+        output="a.fixed.onnx",
+        changed=True,
+        operators_before=NodeCounts({"Mul": 7, "Cast": 3}, 12),
+        operators_after=NodeCounts({"Mul": 7, "Div": 1}, 2),
+        bytes_before=2048,
+        problems=(Problem("a rule raised"),),
+        notes=("a note",),
+    )
+    return render_html([report], severity=Severity.ERROR)
+
+
+def test_everything_has_its_section_in_order(page: str) -> None:
+    assert sections(page) == [
+        "findings", "withdrawn", "fixed", "checks", "operators", "steps", "outputs", "tensorrt", "notes", "environment",
+    ]  # fmt: skip
+
+
+def test_the_worst_findings_come_first_with_what_helps(page: str) -> None:
+    text = words(page, "m0-findings")
+    assert text.index("BBB002") < text.index("CCC003") < text.index("AAA001")
+    assert "Fix do it numeric, needs --numeric-fixes" in text
+    assert "Confirmed by TensorRT TensorRT agrees" in text
+    assert "Help see DDD004" in text
+    assert "onnxfix apply a.onnx --numeric-fixes" in text
+    assert "FFF006 w : fold. it differs" in words(page, "m0-withdrawn")
+    assert "remove it exact" in words(page, "m0-fixed")
+
+
+def test_the_head_says_what_was_proven_and_what_was_not(page: str) -> None:
+    (head,) = re.findall(r'<div class="card hero good">(.*?)</ul></div>', page, re.DOTALL)
+    text = " ".join(unescape(re.sub("<[^>]+>", " ", head)).split())
+    assert "Verified exit code 2" in text  # a problem
+    assert "reference within tolerance (2 feeds)" in text
+    assert "Not run: ort-cuda: no NVIDIA driver found." in text
+    assert "10 → 8 compute nodes" in text
+    assert "11 → 6 TensorRT layers" in text
+
+
+def test_checks_and_operators(page: str) -> None:
+    text = words(page, "m0-checks")
+    assert "required: trt-gpu" in text
+    assert "✓ passed within tolerance 2 5e-05" in text
+    assert "ort-cpu ONNX Runtime on the CPU – not requested" in text
+    assert "[0, 3] 1.0 → 1.1" in text
+    operators = words(page, "m0-operators")
+    assert "compute nodes 10 8 −2 Constant 12 2 −10 Cast 3 0 −3 Div 0 1 +1 Mul 7 7 0" in operators
+
+
+def test_errors_of_outputs_are_counted_over_all_feeds(page: str) -> None:
+    text = words(page, "m0-outputs")
+    assert "Differing 10 of 200 elements" in text
+    assert "190 equal, 3 from 10⁻⁶, 7 from 10⁻⁵" in text
+
+
+def test_tensorrt(page: str) -> None:
+    text = words(page, "m0-tensorrt")
+    assert "original ✓ accepted 11 250 ms 2.5 s 3.0 MiB 1" in text
+    assert "TensorRT's own words (3 times)" in text
+    assert "SHUFFLE 9 4 −5" in text
+    assert "original ✗ differs read wrong fixed ✓ agrees" in text
+    assert "NVIDIA T4, compute capability 7.5" in text
+    assert "faster 0.50× the original's time CUDA graphs, noise 1.0 %" in text
+    assert "original 2.000 ms 1.800 ms to 2.200 ms" in text
+
+
+def test_what_was_not_done_leaves_nothing() -> None:
+    assert sections(render_html([Report("b.onnx", "check", "trt11")])) == ["findings", "environment"]
+    verified = Report(
+        "a.onnx", "verify", "", output="b.onnx", verdict=Verdict((RungResult("contract", "failed", "x"),))
+    )
+    page = render_html([verified])
+    assert sections(page) == ["checks", "environment"]
+    assert "Failed: the models differ" in page
+    assert "against" in page
+
+
+def test_what_is_accepted_is_listed_with_its_reason() -> None:
+    known = Suppressed(finding("AAA001", "error"), "baseline", "known", "base.json")
+    allowed = Suppressed(
+        finding("BBB002", "warning"), "configuration", "an old model", "onnxfix.toml", "2030-01-01"
+    )
+    gone = Vanished("CCC003", "c", "print", "base.json")
+    report = Report("a.onnx", "check", "trt11", suppressed=(known, allowed), vanished=(gone,))
+    text = words(render_html([report]), "m0-accepted")
+    assert "1 accepted, 1 known" in text
+    assert "BBB002 name-of-BBB002 1 an old model (until 2030-01-01) onnxfix.toml" in text
+    assert "CCC003 c base.json" in text
+
+
+def test_several_models_have_an_index() -> None:
+    good = Report(
+        "good.onnx",
+        "check",
+        "trt11",
+        operators_before=NodeCounts({"Mul": 2}),
+        operators_after=NodeCounts({"Mul": 2}),
+    )
+    bad = Report("bad.onnx", "check", "trt11", findings=(finding("AAA001", "error"),))
+    page = render_html([good, bad], [("gone.onnx", "gone.onnx: no such file")], ["a broken pack"])
+    text = words(page, "index")
+    assert "3 models" in text
+    assert "good.onnx ✓ No errors or warnings 0 0 0 0 2" in text
+    assert "bad.onnx ✗ 1 error 1 0 0 0 –" in text
+    assert "gone.onnx ✗ no report" in text
+    assert re.findall(r'href="#(m\d)"', page) == ["m0", "m1"]
+    assert page.count('<details class="several">') == 2
+    assert "a broken pack" in page
+    assert "index" not in re.findall(r'<section id="(.*?)"', render_html([good]))

@@ -11,7 +11,7 @@ from onnxfix.difference.contents import constant_text, same_constant, type_text
 from onnxfix.difference.matching import Pairs
 from onnxfix.difference.nodes import details
 from onnxfix.difference.reasons import Reasons
-from onnxfix.difference.records import Change, Detail, Difference, Sign, Subject
+from onnxfix.difference.records import Detail, Difference, ModelChange, Sign, Subject
 from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix.model import Model
 from onnxfix.place import NOWHERE, Place
@@ -34,7 +34,7 @@ def difference(
     """
     reasons = Reasons(applied)
     scopes = {scope.trail: scope for scope in after.scopes}
-    parts: list[Iterable[Change]] = [_about(before, after), _functions(before, after)]
+    parts: list[Iterable[ModelChange]] = [_about(before, after), _functions(before, after)]
     for scope in before.scopes:
         other = scopes.get(scope.trail)
         if other is not None:
@@ -42,11 +42,11 @@ def difference(
     return Difference(*names, tuple(chain.from_iterable(parts)))
 
 
-def _about(before: Model, after: Model) -> Iterator[Change]:
+def _about(before: Model, after: Model) -> Iterator[ModelChange]:
     """What stands beside the graph."""
     if before.ir_version != after.ir_version:
         detail = Detail("IR version", str(before.ir_version), str(after.ir_version))
-        yield Change("changed", "model", NOWHERE, (detail,))
+        yield ModelChange("changed", "model", NOWHERE, (detail,))
     old, new = ({one.key: one.value for one in model.proto.metadata_props} for model in (before, after))
     found = [
         Detail(f"metadata {key}", old.get(key, ""), new.get(key, ""))
@@ -54,24 +54,24 @@ def _about(before: Model, after: Model) -> Iterator[Change]:
         if old.get(key) != new.get(key)
     ]
     if found:
-        yield Change("changed", "model", NOWHERE, tuple(found))
+        yield ModelChange("changed", "model", NOWHERE, tuple(found))
     yield from _opsets(before.main, after.main)
 
 
-def _opsets(before: Scope, after: Scope) -> Iterator[Change]:
+def _opsets(before: Scope, after: Scope) -> Iterator[ModelChange]:
     old, new = before.imports(), after.imports()
     for domain in dict.fromkeys((*old, *new)):
         if old.get(domain) != new.get(domain):
             one, other = (str(some[domain]) if domain in some else "" for some in (old, new))
             place = Place(before.trail, output=domain or "ai.onnx")
-            yield Change(_sign(one, other), "opset", place, (Detail("version", one, other),))
+            yield ModelChange(_sign(one, other), "opset", place, (Detail("version", one, other),))
 
 
 def _sign(before: object, after: object) -> Sign:
     return "changed" if before and after else "removed" if before else "added"
 
 
-def _functions(before: Model, after: Model) -> Iterator[Change]:
+def _functions(before: Model, after: Model) -> Iterator[ModelChange]:
     """Local functions that one model has; the contents of those of both are compared as graphs are."""
     old, new = ({scope.trail: scope for scope in model.functions} for model in (before, after))
     for trail in dict.fromkeys((*old, *new)):
@@ -81,19 +81,19 @@ def _functions(before: Model, after: Model) -> Iterator[Change]:
             assert body is not None
             text = f"{len(body.nodes)} nodes"
             detail = Detail("body", text if one is not None else "", text if other is not None else "")
-            yield Change(_sign(one, other), "function", Place(output=" / ".join(trail)), (detail,))
+            yield ModelChange(_sign(one, other), "function", Place(output=" / ".join(trail)), (detail,))
         else:
             yield from _opsets(one, other)
 
 
-def _in_scope(pairs: Pairs, reasons: Reasons) -> Iterator[Change]:
+def _in_scope(pairs: Pairs, reasons: Reasons) -> Iterator[ModelChange]:
     yield from _ends("input", pairs)
     yield from _ends("output", pairs)
     yield from _initializers(pairs, reasons)
     yield from _nodes(pairs, reasons)
 
 
-def _ends(subject: Subject, pairs: Pairs) -> Iterator[Change]:
+def _ends(subject: Subject, pairs: Pairs) -> Iterator[ModelChange]:
     """Inputs or outputs of a graph: which there are, their types, and their order."""
     old, new = (_declared(scope.proto, subject) for scope in (pairs.before, pairs.after))
     inner = bool(pairs.before.trail)  # whose names may change with those of the nodes that make them
@@ -110,7 +110,7 @@ def _ends(subject: Subject, pairs: Pairs) -> Iterator[Change]:
                 found.append(Detail("position", str(at[0]), str(at[1])))
         if found:
             sign: Sign = "added" if one is None else "removed" if other is None else "changed"
-            yield Change(sign, subject, Place(pairs.before.trail, output=name), tuple(found))
+            yield ModelChange(sign, subject, Place(pairs.before.trail, output=name), tuple(found))
 
 
 def _declared(proto: GraphProto | FunctionProto, subject: Subject) -> dict[str, str]:
@@ -124,7 +124,7 @@ def _declared(proto: GraphProto | FunctionProto, subject: Subject) -> dict[str, 
     }
 
 
-def _initializers(pairs: Pairs, reasons: Reasons) -> Iterator[Change]:
+def _initializers(pairs: Pairs, reasons: Reasons) -> Iterator[ModelChange]:
     old, new = (
         {name: value for name, value in scope.values.items() if value.initializer is not None or value.sparse}
         for scope in (pairs.before, pairs.after)
@@ -142,7 +142,7 @@ def _initializers(pairs: Pairs, reasons: Reasons) -> Iterator[Change]:
         }
         place = Place(pairs.before.trail, output=name)
         detail = Detail("value", *texts)
-        yield Change(_sign(one, other), "initializer", place, (detail,), tuple(sorted(rules)))
+        yield ModelChange(_sign(one, other), "initializer", place, (detail,), tuple(sorted(rules)))
 
 
 def _same_initializer(one: Value, other: Value) -> bool:
@@ -159,7 +159,7 @@ def _sparse(value: Value) -> bytes:
     return found
 
 
-def _nodes(pairs: Pairs, reasons: Reasons) -> Iterator[Change]:
+def _nodes(pairs: Pairs, reasons: Reasons) -> Iterator[ModelChange]:
     """The nodes in the order of the first graph; a new one stands before the next one that is in both."""
     new_before = _anchors(pairs)
     for node in pairs.before.nodes:
@@ -171,7 +171,7 @@ def _nodes(pairs: Pairs, reasons: Reasons) -> Iterator[Change]:
         found = tuple(details(node, twin, pairs))
         if found:
             subject: Subject = "constant" if _is_constant(node) and _is_constant(twin) else "node"
-            yield Change("changed", subject, node.at, found, reasons.of_pair(node, twin))
+            yield ModelChange("changed", subject, node.at, found, reasons.of_pair(node, twin))
     yield from (_one(new, "added", reasons.of_added(new, pairs)) for new in new_before.get(None, ()))
 
 
@@ -190,14 +190,14 @@ def _anchors(pairs: Pairs) -> dict[Node | None, Sequence[Node]]:
     return dict(found)
 
 
-def _one(node: Node, sign: Sign, rules: tuple[str, ...]) -> Change:
+def _one(node: Node, sign: Sign, rules: tuple[str, ...]) -> ModelChange:
     """A node that only one model has."""
     if not _is_constant(node):
-        return Change(sign, "node", node.at, (), rules)
+        return ModelChange(sign, "node", node.at, (), rules)
     value = next((one for one in node.outputs if one is not None), None)
     text = constant_text(value) if value is not None and value.is_constant else ""
     detail = Detail("value", text, "") if sign == "removed" else Detail("value", "", text)
-    return Change(sign, "constant", node.at, (detail,), rules)
+    return ModelChange(sign, "constant", node.at, (detail,), rules)
 
 
 def _is_constant(node: Node) -> bool:

@@ -22,7 +22,7 @@ class Detail:
 
 
 @dataclass(frozen=True)
-class Change:
+class ModelChange:
     """Something that only one model has, or that both have with other contents.
 
     ``place`` is that of the first model, or of the second for what was added; its ``output`` is the name of a value,
@@ -46,7 +46,7 @@ class Difference:
 
     path: str
     other: str
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ModelChange, ...] = ()
 
     RENDERED: ClassVar[tuple[str, ...]] = ("removed", "added", "changed")
 

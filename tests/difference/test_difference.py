@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 from onnxfix.difference.compare import difference
-from onnxfix.difference.records import Change, Difference
+from onnxfix.difference.records import Difference, ModelChange
 from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.report.render.difference import difference_lines
@@ -171,7 +171,7 @@ def test_constant_nodes_show_their_values(kind: str) -> None:
     )
     before = model("m (float[4] x) => (float[1,4] y) { " + node + "\n y = Reshape(x, k) }")
     after = model("m (float[4] x) => (float[1,4] y) { y = Reshape(x, k) }", k=np.array([1, 4]))
-    changes: dict[str, Change] = {one.sign: one for one in found(before, after).changes}
+    changes: dict[str, ModelChange] = {one.sign: one for one in found(before, after).changes}
     assert changes["removed"].details[0].before == "int64 [1,4]"
     assert changes["added"].details[0].after == "int64 [1,4]"
     assert len(changes) == 2

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from onnxfix.difference.records import Change, Detail, Difference
+from onnxfix.difference.records import Detail, Difference, ModelChange
 from onnxfix.report.render.findings import labeled
 from onnxfix.report.render.lines import GLUE, Line, line
 from onnxfix.report.render.numbers import counted
@@ -67,11 +67,11 @@ def change_list(found: Difference, verbose: bool) -> Iterator[Line]:
         yield labeled("constants", counts, ("  (-v lists them)", "dim"), style="")
 
 
-def _what(one: Change) -> str:
+def _what(one: ModelChange) -> str:
     return printable(one.place.op_type if one.subject == "node" else one.subject)
 
 
-def _rest(one: Change) -> Iterator[str | tuple[str, str]]:
+def _rest(one: ModelChange) -> Iterator[str | tuple[str, str]]:
     if one.place.known:
         yield f"  {printable(one.place.short)}"
     told = [_detail(detail, one) for detail in one.details]
@@ -81,7 +81,7 @@ def _rest(one: Change) -> Iterator[str | tuple[str, str]]:
         yield (f"  {','.join(map(printable, one.rules))}", "cyan")
 
 
-def _detail(detail: Detail, one: Change) -> str:
+def _detail(detail: Detail, one: ModelChange) -> str:
     before, after = (_cut(printable(text).replace(" ", GLUE)) for text in (detail.before, detail.after))
     label = (
         ""

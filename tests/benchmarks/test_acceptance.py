@@ -555,6 +555,7 @@ def test_an_interpreter_without_the_peers_is_one_line(tmp_path: Path) -> None:
         Peers(bare, 1.0, 1024)
 
 
+@pytest.mark.slow
 @REAL
 def test_the_originals_data_are_the_profile(tmp_path: Path) -> None:
     text = (

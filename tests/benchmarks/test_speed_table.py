@@ -79,6 +79,7 @@ def launched(code: str, tmp_path: Path, **limits: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_process_and_its_children_are_counted(tmp_path: Path) -> None:
     child = "x = b'1' * (150 << 20); import time; time.sleep(2)"
     code = f"import subprocess, sys; print('hello'); subprocess.run([sys.executable, '-c', {child!r}])"

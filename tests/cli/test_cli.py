@@ -230,6 +230,7 @@ def test_select_and_ignore(tmp_path: Path) -> None:
     assert "CST" not in run("check", path, "--ignore", "CST")[1]
 
 
+@pytest.mark.slow
 def test_explain_and_rules() -> None:
     for rule in json.loads(run("rules", "--format", "json")[1]):
         code, out, _ = run("explain", rule["code"].lower())
@@ -238,6 +239,7 @@ def test_explain_and_rules() -> None:
     assert run("explain", "CST999")[0] == 2
 
 
+@pytest.mark.slow
 def test_no_color_and_no_bar_without_a_terminal(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", FIXABLE)
     for extra in ({}, {"NO_COLOR": "1"}):

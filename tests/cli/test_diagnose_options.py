@@ -151,7 +151,7 @@ def slow_pair(tmp_path: Path) -> tuple[Path, Path]:
     return write(tmp_path / "a.onnx", right), write(tmp_path / "b.onnx", wrong)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupt_prints_what_was_found(tmp_path: Path, number: signal.Signals) -> None:
     """Also while a child runs. No file and no process is left."""
     one, two = slow_pair(tmp_path)

@@ -82,6 +82,7 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     assert run("reduce", tmp_path / "none.onnx", "--check", "true {}")[0] == 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_so_and_leaves_the_folder(tmp_path: Path) -> None:
     chain = "  ".join(f"t{n + 1} = {'Tanh' if n == 5 else 'Neg'}(t{n})" for n in range(24))
     path = models.write(tmp_path / "whole.onnx", f"g (float[4] t0) => (float[4] t24) {{ {chain} }}")

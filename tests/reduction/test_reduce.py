@@ -60,6 +60,7 @@ def test_what_tensorrt_refuses(tmp_path: Path, path: Path) -> None:
     assert len(model.graph.output) >= 1
 
 
+@pytest.mark.slow
 @REAL
 def test_a_refusal_in_a_real_export(tmp_path: Path) -> None:
     whole = onnx.load(FIXTURES / "bert.legacy.op17.onnx")
@@ -77,6 +78,7 @@ def test_a_refusal_in_a_real_export(tmp_path: Path) -> None:
     assert fresh(tmp_path / "out") == 1
 
 
+@pytest.mark.slow
 @REAL
 def test_what_is_repaired_reproduces_no_more(tmp_path: Path) -> None:
     reduced(tmp_path, FIXTURES / "trt" / "int32_relu.onnx", check="trt-build")

@@ -68,6 +68,7 @@ def _feed(case: Any) -> dict[str, Any]:
     return {info.name: np.asarray(x) for info, x in zip(case.model.graph.input, inputs, strict=True)}
 
 
+@pytest.mark.slow
 def test_models_are_those_that_these_rules_rescue() -> None:
     assert len(_names()) == 106
 

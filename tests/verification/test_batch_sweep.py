@@ -118,7 +118,14 @@ def test_a_model_that_is_the_same_both_ways_passes(tmp_path: Path, monkeypatch: 
 
 
 @REAL
-@pytest.mark.parametrize("name", ["vit.legacy.op17", "bert.dynamo.op20", "mixed_precision.legacy.op17"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit.legacy.op17",
+        pytest.param("bert.dynamo.op20", marks=pytest.mark.slow),
+        "mixed_precision.legacy.op17",
+    ],
+)
 def test_an_export_passes_and_its_layers_are_compared(name: str) -> None:
     rung = swept(FIXTURES / f"{name}.onnx")
     assert rung.status == "passed", rung.reason

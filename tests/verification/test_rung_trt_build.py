@@ -59,7 +59,15 @@ def test_all_exports_are_here() -> None:
 
 
 @REAL
-@pytest.mark.parametrize("path", EXPORTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(
+            path, id=path.stem, marks=[] if path.stem.startswith(("vit", "mixed")) else pytest.mark.slow
+        )
+        for path in EXPORTS
+    ],
+)
 def test_an_export_is_accepted_before_and_after_apply(path: Path) -> None:
     report = onnxfix.apply(path, rungs=("contract", "trt-build"), require=("trt-build",))
     assert report.verdict is not None
@@ -225,9 +233,11 @@ def test_the_next_model_of_the_same_command_is_done(tmp_path: Path) -> None:
         app, ["apply", str(deadly), str(live), "--rungs", "contract,trt-build", "--fail-on", "never"]
     )
     assert found.exit_code == 0, found.stderr
-    assert "crashes on the model: the parser was killed by SIGFPE" in found.stdout
+    first, _, second = found.stdout.partition("\n" + str(live))
+    assert "crash: the parser was killed by SIGFPE" in first
+    assert "crashes on it" in " ".join(first.split())
     assert (tmp_path / "live.fixed.onnx").is_file()
-    assert "accepts it" in found.stdout.partition("live.onnx")[2]
+    assert "builds it" in " ".join(second.split())
     required = CliRunner().invoke(
         app, ["verify", str(deadly), "--rungs", "trt-build", "--require", "trt-build"]
     )

@@ -58,6 +58,7 @@ from onnxfix.cli.options import (
     Seed,
     Select,
     ShapesAlias,
+    Statistics,
     TargetName,
     Tf32,
     TimingAlias,
@@ -65,7 +66,7 @@ from onnxfix.cli.options import (
     TrtPackage,
     Verbose,
 )
-from onnxfix.cli.outcomes import Printing, queued, run
+from onnxfix.cli.outcomes import Printing, queued, refuse_format, run
 from onnxfix.cli.reports import destinations, draws, refuse_unknown_kinds
 from onnxfix.cli.values import listed, merged, pairs_of, profile_of, sizes_of, trt_options
 from onnxfix.errors import UsageError
@@ -224,6 +225,7 @@ def apply(
     config: ConfigFile = None,
     isolated: Isolated = False,
     show_settings: ShowSettings = False,
+    statistics: Statistics = False,
     format: FormatOption = Format.text,
     report: ReportFiles = None,
     quiet: Quiet = False,
@@ -290,7 +292,8 @@ def apply(
             raise UsageError("--save-engine works with one model only")
         refuse_conflicts(queue.tasks, options, reports, queue.journal, [*written(holding)])
         refuse_unknown_kinds(reports)
-        printing = Printing(format, reports, quiet, verbose, expired(queue, holding))
+        refuse_format(statistics, format)
+        printing = Printing(format, reports, quiet, verbose, expired(queue, holding), statistics)
         run(judged(queue.driven(jobs, ray), holding), len(queue.tasks), printing)
 
 

@@ -47,13 +47,14 @@ from onnxfix.cli.options import (
     ReportFiles,
     Resume,
     Select,
+    Statistics,
     TargetName,
     TimingAlias,
     TimingCache,
     TrtPackage,
     Verbose,
 )
-from onnxfix.cli.outcomes import Printing, queued, run
+from onnxfix.cli.outcomes import Printing, queued, refuse_format, run
 from onnxfix.cli.reports import destinations, draws, refuse_unknown_kinds
 from onnxfix.cli.values import Profile, profile_of, trt_options
 from onnxfix.errors import UsageError
@@ -102,6 +103,7 @@ def check(
     config: ConfigFile = None,
     isolated: Isolated = False,
     show_settings: ShowSettings = False,
+    statistics: Statistics = False,
     format: FormatOption = Format.text,
     report: ReportFiles = None,
     quiet: Quiet = False,
@@ -130,9 +132,10 @@ def check(
 
         refuse_conflicts(queue.tasks, options, reports, queue.journal, [*written(holding)])
         refuse_unknown_kinds(reports)
+        refuse_format(statistics, format)
         if options.trt is not None:
             refuse_missing(options.trt)
-        printing = Printing(format, reports, quiet, verbose, expired(queue, holding))
+        printing = Printing(format, reports, quiet, verbose, expired(queue, holding), statistics)
         run(judged(queue.driven(jobs, ray), holding), len(queue.tasks), printing)
 
 

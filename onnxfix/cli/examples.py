@@ -27,6 +27,7 @@ EXAMPLES: dict[str, tuple[Shown, ...]] = {
             "onnxfix check model.onnx --trt", "Also ask the TensorRT that is installed, parser and builder."
         ),
         Shown("onnxfix check model.onnx --select CST,INT002 -v", "Some rules only, with every finding."),
+        Shown("onnxfix check models --statistics", "How often each rule finds something."),
     ),
     "apply": (
         Shown("onnxfix apply model.onnx", "Repair and prove; writes model.fixed.onnx."),

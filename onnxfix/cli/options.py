@@ -215,6 +215,14 @@ JournalFile = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print only the outcome of each model.", rich_help_panel=REPORT)
 ]
+Statistics = Annotated[
+    bool,
+    typer.Option(
+        "--statistics",
+        help="Print counts by rule instead of findings, as text or JSON.",
+        rich_help_panel=REPORT,
+    ),
+]
 Verbose = Annotated[
     bool,
     typer.Option("--verbose", "-v", help="Print every finding and measurement.", rich_help_panel=REPORT),

@@ -12,25 +12,28 @@ import typer
 from onnxfix.cli.guard import collect_garbage, warn
 from onnxfix.cli.options import Format
 from onnxfix.cli.reports import Destination, write_reports
+from onnxfix.errors import UsageError
 from onnxfix.report.render.stream import complain
 from onnxfix.report.render.stream import output as standard_output
 
 if TYPE_CHECKING:
     from onnxfix.fleet.work import Command, Outcome, Task
     from onnxfix.options import RunOptions
+    from onnxfix.report.report import Report
 
     Say = Callable[[Task, str], None]
     Work = Callable[[Say], Generator[Outcome, None, None]]
 
 
 class Printing(NamedTuple):
-    """How outcomes are shown, and warnings that go with them."""
+    """How outcomes are shown, and warnings that go with them. ``statistics``: counts by rule instead of findings."""
 
     format: Format
     reports: tuple[Destination, ...]
     quiet: bool
     verbose: bool
     warnings: tuple[str, ...] = ()
+    statistics: bool = False
 
 
 class Queue(NamedTuple):
@@ -95,7 +98,9 @@ def run(work: Work, count: int, printing: Printing) -> NoReturn:
     errors = [(outcome.task.source, outcome.error) for outcome in failed]
     warnings = (*printing.warnings, *registry().warnings)
     warn(warnings)
-    if printing.format is Format.jsonl:
+    if printing.statistics:
+        _print_statistics(done, errors, warnings, printing.format)
+    elif printing.format is Format.jsonl:
         _print_each(note_lines(errors, warnings))
     elif printing.format is not Format.text:
         kind = Kind(printing.format.value)
@@ -106,6 +111,28 @@ def run(work: Work, count: int, printing: Printing) -> NoReturn:
     if not write_reports(printing.reports, lambda kind: render_document(kind, done, errors, warnings)):
         code = 2
     raise typer.Exit(code)
+
+
+def refuse_format(statistics: bool, format: Format) -> None:
+    """Refuse --statistics in a format that has none.
+
+    Raises:
+        UsageError: it is such a format.
+    """
+    if statistics and format not in (Format.text, Format.json):
+        raise UsageError(f"--statistics is printed as text or json, not as {format}")
+
+
+def _print_statistics(
+    done: Sequence[Report], errors: Sequence[tuple[str, str]], warnings: Sequence[str], format: Format
+) -> None:
+    from onnxfix.report.render.lines import print_lines  # lazy: start-up
+    from onnxfix.report.render.statistics import statistics_json, statistics_lines  # lazy: start-up
+
+    if format is Format.json:
+        standard_output().write(statistics_json(done, errors, warnings) + "\n")
+    elif done:
+        print_lines(statistics_lines(done))
 
 
 def _print_each(lines: Iterable[str]) -> None:
@@ -138,8 +165,13 @@ def _printed(work: Work, count: int, printing: Printing) -> tuple[list[Outcome],
             codes.append(outcome.report.exit_code)
             if printing.format is Format.jsonl:
                 _print_each([report_line(outcome.report)])
-            elif printing.format is Format.text:
+            elif printing.format is Format.text and _told(outcome.report, printing):
                 steps.pause()
-                brief = printing.quiet or (outcome.reused and not printing.verbose)
+                brief = printing.quiet or printing.statistics or (outcome.reused and not printing.verbose)
                 print_lines(render_report(outcome.report, quiet=brief, verbose=printing.verbose))
     return outcomes, max(codes)
+
+
+def _told(report: Report, printing: Printing) -> bool:
+    """Whether a model has lines of its own: with --statistics, where something was written or went wrong."""
+    return not printing.statistics or report.command == "apply" or report.exit_code > 1

@@ -51,7 +51,7 @@ def statistics(reports: Iterable[Report]) -> tuple[RuleCount, ...]:
 
 
 def _count(code: str, left: list[Finding], fixed: list[AppliedFix], models: int) -> RuleCount:
-    every = [*left, *fixed]
+    every: list[Finding | AppliedFix] = [*left, *fixed]
     worst = max((one.severity for one in every), key=lambda name: Severity[name.upper()])
     safety = tuple(sorted({one.safety for one in every if one.safety}))
     return RuleCount(code, every[0].name, worst, safety, len(left), len(fixed), models)

@@ -44,7 +44,7 @@ def statistics(reports: Iterable[Report]) -> tuple[RuleCount, ...]:
             left.setdefault(finding.code, []).append(finding)
         for fix in report.applied:
             fixed.setdefault(fix.code, []).append(fix)
-        for code in {one.code for one in (*report.findings, *report.applied)}:
+        for code in {*(one.code for one in report.findings), *(one.code for one in report.applied)}:
             models[code] = models.get(code, 0) + 1
     counts = [_count(code, left.get(code, []), fixed.get(code, []), models[code]) for code in models]
     return tuple(sorted(counts, key=lambda one: (-one.count, one.code)))

@@ -51,7 +51,7 @@ LAYERS = [
     ["testing"],
     ["examination"],
     ["diagnosis"],
-    ["difference", "reduction", "lowering"],
+    ["difference", "reduction", "lowering", "viewing"],
     ["report"],
     ["config"],
     ["pipeline"],

@@ -28,6 +28,7 @@ from onnxfix.cli.precision import precision
 from onnxfix.cli.reduce import reduce
 from onnxfix.cli.rules import rules
 from onnxfix.cli.verify import verify
+from onnxfix.cli.view import view
 
 app = typer.Typer(
     name="onnxfix",
@@ -57,7 +58,7 @@ def root(
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Find and repair": (check, apply, verify),
-    "Find out why": (diagnose, diff, reduce, layers, lift),
+    "Find out why": (diagnose, diff, view, reduce, layers, lift),
     "Convert": (precision,),
     "Look up": (explain, rules, doctor),
 }

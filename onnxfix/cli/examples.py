@@ -70,6 +70,11 @@ EXAMPLES: dict[str, tuple[Shown, ...]] = {
         Shown("onnxfix diff model.onnx fixed.onnx", "What changed, and the rule behind each change."),
         Shown("onnxfix diff model.onnx fixed.onnx --format json", "The same for another program."),
     ),
+    "view": (
+        Shown(
+            "onnxfix view model.onnx --rule PRC001 -o part.onnx", "The first finding of a rule, for Netron."
+        ),
+    ),
     "reduce": (
         Shown(
             "onnxfix reduce model.onnx --check trt-build", "The smallest part that TensorRT still refuses."

@@ -1,0 +1,60 @@
+"""``onnxfix view``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnxfix.cli import completion
+from onnxfix.cli.guard import collect_garbage, guarded
+from onnxfix.cli.options import RULES, PlainFormat, PlainFormatOption, TargetName
+from onnxfix.report.render.stream import output as standard_output
+
+
+def view(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)],
+    rule: Annotated[
+        str,
+        typer.Option(
+            "--rule",
+            metavar="RULE",
+            help="Show a finding of this rule.",
+            autocompletion=completion.rules,
+            show_default=False,
+            rich_help_panel=RULES,
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="File to write.", show_default=False),
+    ],
+    place: Annotated[
+        str,
+        typer.Option(
+            "--place",
+            metavar="NAME",
+            help="Which finding: the name of its node or value, also with * (default: the first).",
+            show_default=False,
+        ),
+    ] = "",
+    around: Annotated[
+        int,
+        typer.Option("--around", metavar="N", min=0, max=1000, help="How many nodes away the others may be."),
+    ] = 2,
+    target: TargetName = None,
+    format: PlainFormatOption = PlainFormat.text,
+) -> None:
+    """Write the few nodes around a finding as a model that opens in Netron."""
+    with guarded(format):
+        from onnxfix.pipeline.viewing import view  # lazy: start-up
+        from onnxfix.report.render.lines import print_lines  # lazy: start-up
+        from onnxfix.report.render.view import view_json, view_lines  # lazy: start-up
+
+        collect_garbage()
+        found = view(model, rule, output, place=place, distance=around, target=target)
+        if format is PlainFormat.json:
+            standard_output().write(view_json(found) + "\n")
+        else:
+            print_lines(view_lines(found))

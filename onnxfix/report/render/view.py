@@ -1,0 +1,44 @@
+"""The result of ``view`` as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from onnxfix.report.render.findings import labeled
+from onnxfix.report.render.lines import Line, line
+from onnxfix.report.render.numbers import counted
+from onnxfix.report.render.stream import printable
+from onnxfix.report.report import plain
+
+if TYPE_CHECKING:
+    from onnxfix.pipeline.viewing import View
+
+MOST = 5
+"""Places of other findings that are listed as text."""
+
+
+def view_json(found: View) -> str:
+    """One document: the record. In ASCII."""
+    return json.dumps(plain(found), indent=2, allow_nan=False)
+
+
+def view_lines(found: View) -> Iterator[Line]:
+    """What was written, the finding, and where the rule finds more."""
+    finding = found.finding
+    yield line(
+        (printable(found.path), "bold"),
+        f"  {counted(found.nodes, 'node')} → {printable(found.output)}",
+        hang=2,
+    )
+    yield labeled("finding", (printable(finding.code), "bold"), f" {printable(finding.name)}", style="")
+    yield line(
+        "    ", (f"{printable(finding.place.short)}:", "cyan"), f" {printable(finding.message)}", hang=6
+    )
+    for place in found.others[:MOST]:
+        yield labeled("--place", printable(place.short), style="")
+    if len(found.others) > MOST:
+        yield labeled("", f"and {len(found.others) - MOST:,} more (onnxfix check lists them)")
+    if found.complaint:
+        yield labeled("checker", printable(found.complaint), style="yellow")

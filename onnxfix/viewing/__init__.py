@@ -1,0 +1,1 @@
+"""A part of a model as a model of its own."""

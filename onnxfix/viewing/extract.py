@@ -1,0 +1,146 @@
+"""Some nodes of a graph as a model of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from onnxfix import walk
+from onnxfix.errors import UsageError
+from onnxfix.files import tensors
+from onnxfix.graph.overlay import Node, Scope, Value
+from onnxfix.model import Model
+
+SMALL = 1 << 10
+"""Bytes up to which a constant stays one; a larger one becomes an input of its type and shape."""
+_FAN = 8
+"""Consumers of one value that are looked at."""
+
+
+def around(seeds: Collection[Node], distance: int) -> list[Node]:
+    """These nodes and those of their graph that are at most ``distance`` values away, constants left out."""
+    found = dict.fromkeys(seeds)
+    edge = list(seeds)
+    for _ in range(distance):
+        edge = [one for node in edge for one in dict.fromkeys(_next_to(node)) if one not in found]
+        found.update(dict.fromkeys(edge))
+    return list(found)
+
+
+def _next_to(node: Node) -> Iterator[Node]:
+    for value in node.inputs:
+        producer = value.producer if value is not None and not value.is_constant else None
+        if producer is not None and producer.scope is node.scope:
+            yield producer
+    for made in node.outputs:
+        for use in made.uses[:_FAN] if made is not None else ():
+            if use.node.scope is node.scope:
+                yield use.node
+
+
+def extract(model: Model, nodes: Collection[Node], notes: dict[Node, str], title: str) -> ModelProto:
+    """A model of ``nodes``, which are of one graph, in their order.
+
+    What they read and none of them computes becomes an input, and what anything else reads an output, each with the
+    type and the dimensions that are known. ``notes`` go into the documentation of nodes, ``title`` into that of the
+    graph.
+
+    Raises:
+        UsageError: a node has an attribute of the local function that it is in.
+    """
+    scope = next(iter(nodes)).scope
+    kept = set(nodes)
+    ordered = [node for node in model.orders[scope] if node in kept]
+    part = ModelProto(ir_version=model.ir_version, producer_name="onnxfix view")
+    for domain, version in scope.imports().items():
+        part.opset_import.add(domain=domain, version=version)
+    part.functions.extend(_called(model, ordered))
+    part.graph.name, part.graph.doc_string = "part", title
+    made = {name for node in ordered for name in node.proto.output if name}
+    for value in _read(ordered, scope, made):
+        _bring(part, model, value)
+    for node in ordered:
+        part.graph.node.append(node.proto)
+        _refuse_references(node)
+        if node in notes:
+            part.graph.node[-1].doc_string = notes[node]
+    for node in ordered:
+        part.graph.output.extend(
+            _info(model, one) for one in node.outputs if one is not None and _leaves(one, kept)
+        )
+    return part
+
+
+def _called(model: Model, nodes: Collection[Node]) -> Iterator[FunctionProto]:
+    """The local functions, if any of the nodes calls one."""
+    names = model.function_names
+    calls = any((one.domain, one.op_type) in names for node in nodes for one in walk.nodes([node.proto]))
+    return iter(model.proto.functions if calls else ())
+
+
+def _read(nodes: Collection[Node], scope: Scope, made: Collection[str]) -> list[Value]:
+    """The values from outside that nodes, and the graphs in them, read."""
+    found: dict[Value, None] = {}
+    for node in nodes:
+        for name in walk.reads(node.proto):
+            value = scope.lookup(name) if name and name not in made else None
+            if value is not None:
+                found[value] = None
+    return list(found)
+
+
+def _bring(part: ModelProto, model: Model, value: Value) -> None:
+    """Add a value that is read: as the constant that it is, where that is small, or as an input."""
+    base = model.base_dir
+    if value.is_constant and value.initializer is not None and tensors.nbytes(value.initializer) <= SMALL:
+        tensor = value.initializer
+        if base is not None and tensors.is_external(tensor):
+            tensor = tensors.embedded(tensor, base)
+        part.graph.initializer.append(tensor)
+    elif value.is_constant and value.producer is not None and _small(value.producer.proto):
+        part.graph.node.append(value.producer.proto)
+    else:
+        part.graph.input.append(_info(model, value))
+
+
+def _small(node: NodeProto) -> bool:
+    stored = list(walk.node_tensors([node]))
+    return not any(map(tensors.is_external, stored)) and sum(map(tensors.nbytes, stored)) <= SMALL
+
+
+def _refuse_references(node: Node) -> None:
+    for one in walk.nodes([node.proto]):
+        for attribute in one.attribute:
+            if attribute.ref_attr_name:
+                raise UsageError(
+                    f"{node.place}: its attribute {attribute.name} is set by each call of the function; it cannot be "
+                    "shown alone"
+                )
+
+
+def _leaves(value: Value, kept: Collection[Node]) -> bool:
+    """Whether anything but the kept nodes reads a value, or nothing does."""
+    inside = [use for use in value.uses if use.node in kept]
+    return value.is_output or value.pinned or len(inside) < value.use_count or not inside
+
+
+def _info(model: Model, value: Value) -> ValueInfoProto:
+    """A value with its type, as far as that is known."""
+    if value.initializer is not None:
+        tensor: TensorProto = value.initializer
+        return helper.make_tensor_value_info(value.name, tensor.data_type, list(tensor.dims))
+    known = model.shapes.info(value)
+    if known.kind == "tensor" and known.elem is not None:
+        dims = None if known.shape is None else [_dim(dim) for dim in known.shape]
+        if dims is not None or value.declared is None:
+            return helper.make_tensor_value_info(value.name, known.elem, dims)
+    info = ValueInfoProto(name=value.name)
+    if value.declared is not None:
+        info.type.CopyFrom(value.declared)
+    return info
+
+
+def _dim(dim: object) -> int | str:
+    size = getattr(dim, "value", None)
+    return size if isinstance(size, int) else str(dim)

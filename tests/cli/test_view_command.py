@@ -1,0 +1,87 @@
+"""``onnxfix view``: the nodes around a finding as a model that stands alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from support.cli import run
+from support.models import model
+
+TEXT = """
+m (float[N,4] x) => (float[N,4] y) {
+    a = Relu(x)
+    b = Add(a, large)
+    c = Cast<to: int = 1>(b)
+    d = Mul(c, two)
+    e = Neg(d)
+    y = Abs(e)
+}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "m.onnx"
+    onnx.save(
+        model(TEXT, large=np.ones((600, 4), np.float32)[:1].repeat(600, 0), two=np.full(4, 2, np.float32)),
+        path,
+    )
+    return path
+
+
+def test_the_part_is_valid_and_has_the_finding_in_its_documentation(path: Path) -> None:
+    part = path.with_name("part.onnx")
+    code, out, _ = run("view", path, "--rule", "CST002", "--around", "1", "-o", part)
+    assert code == 0
+    assert f"3 nodes → {part}" in out
+    made = onnx.load(part)
+    onnx.checker.check_model(made, full_check=True)
+    assert [node.op_type for node in made.graph.node] == ["Add", "Cast", "Mul"]
+    noted = [node.op_type for node in made.graph.node if node.doc_string]
+    assert noted == ["Cast"]
+    assert made.graph.node[1].doc_string.startswith("CST002 no-op-cast")
+    assert "CST002" in made.graph.doc_string
+    kinds = {
+        one.name: [dim.dim_param or dim.dim_value for dim in one.type.tensor_type.shape.dim]
+        for one in made.graph.input
+    }
+    assert kinds == {"a": ["N", 4], "large": [600, 4]}  # the weight is large, and keeps its shape
+    assert [one.name for one in made.graph.initializer] == ["two"]
+    assert [one.name for one in made.graph.output] == ["d"]
+
+
+def test_a_place_is_chosen_by_name_and_json_has_the_finding(path: Path) -> None:
+    part = path.with_name("part.onnx")
+    code, out, _ = run(
+        "view", path, "--rule", "no-op-cast", "--place", "c*", "--around", "0", "-o", part, "--format", "json"
+    )
+    found = json.loads(out)
+    assert (code, found["nodes"], found["finding"]["code"], found["complaint"]) == (0, 1, "CST002", "")
+    code, _, error = run("view", path, "--rule", "CST002", "--place", "nowhere", "-o", part)
+    assert code == 2
+    assert "CST002 finds nothing at 'nowhere'" in error
+    assert run("view", path, "--rule", "CST002", "-o", path)[0] == 2  # the model itself
+
+
+def test_nodes_in_a_branch_get_what_they_capture_as_inputs(tmp_path: Path) -> None:
+    text = """
+    m (bool b, float[4] x) => (float[4] y) {
+        h = Relu(x)
+        y = If (b) <
+            then_branch = t () => (float[4] p) { k = Cast<to: int = 1>(h)\n p = Neg(k) },
+            else_branch = e () => (float[4] q) { q = Neg(x) }
+        >
+    }
+    """
+    path, part = tmp_path / "m.onnx", tmp_path / "part.onnx"
+    onnx.save(model(text), path)
+    assert run("view", path, "--rule", "CST002", "-o", part)[0] == 0
+    made = onnx.load(part)
+    onnx.checker.check_model(made, full_check=True)
+    assert [one.name for one in made.graph.input] == ["h"]
+    assert [node.op_type for node in made.graph.node] == ["Cast", "Neg"]

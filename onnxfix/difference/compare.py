@@ -11,7 +11,7 @@ from onnxfix.difference.contents import constant_text, same_constant, type_text
 from onnxfix.difference.matching import Pairs
 from onnxfix.difference.nodes import details
 from onnxfix.difference.reasons import Reasons
-from onnxfix.difference.records import Detail, Difference, ModelChange, Sign, Subject
+from onnxfix.difference.records import Detail, ModelChange, ModelDifference, Sign, Subject
 from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix.model import Model
 from onnxfix.place import NOWHERE, Place
@@ -19,7 +19,7 @@ from onnxfix.place import NOWHERE, Place
 
 def difference(
     before: Model, after: Model, names: tuple[str, str], applied: Iterable[tuple[str, Place]] = ()
-) -> Difference:
+) -> ModelDifference:
     """What differs between two models. The order of nodes alone, documentation and declared types of inner values are
     no difference.
 
@@ -39,7 +39,7 @@ def difference(
         other = scopes.get(scope.trail)
         if other is not None:
             parts.append(_in_scope(Pairs(scope, other), reasons))
-    return Difference(*names, tuple(chain.from_iterable(parts)))
+    return ModelDifference(*names, tuple(chain.from_iterable(parts)))
 
 
 def _about(before: Model, after: Model) -> Iterator[ModelChange]:

@@ -38,7 +38,7 @@ class ModelChange:
 
 
 @dataclass(frozen=True)
-class Difference:
+class ModelDifference:
     """All differences between the models ``path`` and ``other``, in the order of the first model.
 
     ``removed``, ``added`` and ``changed`` count nodes, without Constants.

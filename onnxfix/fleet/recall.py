@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from onnxfix.difference.records import Difference
+from onnxfix.difference.records import ModelDifference
 from onnxfix.files.lazy import Pending
 from onnxfix.pipeline.intake import Intake
 from onnxfix.pipeline.stopped import Stopped
@@ -21,7 +21,7 @@ from onnxfix.verification.verdict import Verdict
 _Record = TypeVar("_Record")
 RECORDS = {
     kind.__name__: kind
-    for kind in (Reading, TrtBuild, Pending, Intake, Stopped, Picture, Verdict, Difference)
+    for kind in (Reading, TrtBuild, Pending, Intake, Stopped, Picture, Verdict, ModelDifference)
 }
 """Records that modules import for type checkers only, by name."""
 

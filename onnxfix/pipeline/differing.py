@@ -8,14 +8,14 @@ from pathlib import Path
 from onnx import ModelProto
 
 from onnxfix.difference.compare import difference
-from onnxfix.difference.records import Difference
+from onnxfix.difference.records import ModelDifference
 from onnxfix.files import loading
 from onnxfix.garbage import paused_collection
 from onnxfix.model import Model
 from onnxfix.report.report import Report
 
 
-def diff(first: Path, second: Path) -> Difference:
+def diff(first: Path, second: Path) -> ModelDifference:
     """What differs between two models; both are only read.
 
     Raises:

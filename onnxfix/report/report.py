@@ -23,7 +23,7 @@ from onnxfix.shown import Shown, pandas_for
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from onnxfix.difference.records import Difference
+    from onnxfix.difference.records import ModelDifference
     from onnxfix.files.lazy import Pending
     from onnxfix.pipeline.intake import Intake
     from onnxfix.pipeline.stopped import Stopped
@@ -161,7 +161,7 @@ class Report(Shown):
     network: Reading | None = None
     intake: Intake | None = None
     stopped: Stopped | None = None
-    difference: Difference | None = None
+    difference: ModelDifference | None = None
     output: str = ""
     engine: str = ""
     changed: bool = False

@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 from onnxfix.difference.compare import difference
-from onnxfix.difference.records import Difference, ModelChange
+from onnxfix.difference.records import ModelChange, ModelDifference
 from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.report.render.difference import difference_lines
@@ -27,11 +27,11 @@ m (float[N,4] x) => (float[N,4] y) {
 ONE = np.ones(4, np.float32)
 
 
-def found(one: ModelProto, other: ModelProto, **options: object) -> Difference:
+def found(one: ModelProto, other: ModelProto, **options: object) -> ModelDifference:
     return difference(Model(one), Model(other), ("a", "b"), **options)  # type: ignore[arg-type]
 
 
-def texts(difference: Difference, *, verbose: bool = False) -> list[str]:
+def texts(difference: ModelDifference, *, verbose: bool = False) -> list[str]:
     """The lines below the first, with single spaces."""
     return [" ".join(str(each).split()) for each in list(difference_lines(difference, verbose=verbose))[1:]]
 

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from onnxfix.difference.records import Detail, Difference, ModelChange
+from onnxfix.difference.records import Detail, ModelChange, ModelDifference
 from onnxfix.report.render.findings import labeled
 from onnxfix.report.render.lines import GLUE, Line, line
 from onnxfix.report.render.numbers import counted
@@ -20,19 +20,19 @@ _LONGEST = 90
 """Characters of a value, such as a list of numbers or a type."""
 
 
-def difference_json(found: Difference) -> str:
+def difference_json(found: ModelDifference) -> str:
     """One document: the record, and the exit code. In ASCII."""
     return json.dumps({"exit_code": found.exit_code, **plain(found)}, indent=2, allow_nan=False)
 
 
-def difference_lines(found: Difference, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
+def difference_lines(found: ModelDifference, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
     """The two models and how much differs, then all changes. ``quiet``: the first line only."""
     yield line((f"{printable(found.path)} → {printable(found.other)}", "bold"), f"  {outcome(found)}", hang=2)
     if not quiet:
         yield from change_list(found, verbose)
 
 
-def outcome(found: Difference) -> str:
+def outcome(found: ModelDifference) -> str:
     """How many nodes are removed, added and changed, and how many other parts differ."""
     if not found.changes:
         return "no difference"
@@ -47,11 +47,11 @@ def outcome(found: Difference) -> str:
     return "; ".join(filter(None, parts)) or "beside the graph"
 
 
-def _counts(found: Difference) -> Iterable[tuple[int, str]]:
+def _counts(found: ModelDifference) -> Iterable[tuple[int, str]]:
     return (found.removed, "removed"), (found.added, "added"), (found.changed, "changed")
 
 
-def change_list(found: Difference, verbose: bool) -> Iterator[Line]:
+def change_list(found: ModelDifference, verbose: bool) -> Iterator[Line]:
     """A line for each change. Constants are counted only, without ``verbose``: the nodes that read them show them."""
     shown = [
         one for one in found.changes if verbose or one.subject not in _CONSTANTS or one.sign == "changed"

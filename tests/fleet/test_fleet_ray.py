@@ -425,7 +425,9 @@ def test_an_interrupted_run_leaves_nothing_behind(two_nodes: Cluster, pack: Path
     finally:
         process.kill()
         process.wait()
-    assert (process.returncode, out) == (130, "")
+    assert process.returncode == 130
+    said = [one["message"] for one in json.loads(out)["errors"]]  # with --format json, also a document
+    assert said == ["interrupted; nothing half-written was left behind"]
     assert words == "onnxfix: interrupted; nothing half-written was left behind\n"
     assert files(tmp_path / "out") == {}
 

@@ -233,7 +233,7 @@ def test_what_cannot_be_meant_is_said_in_one_line(pattern: str, words: str) -> N
     assert pattern in str(caught.value)
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_local_paths_never_load_the_optional_parts(tmp_path: Path, model: Path, jobs: str) -> None:
     (tmp_path / "n.onnx").write_bytes(model.read_bytes())
     code = f"""
@@ -538,6 +538,7 @@ def test_a_model_that_is_replaced_after_it_was_fetched_is_not_noted(
     assert outcome.read == outcome.written == ()
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_globs(tmp_path: Path) -> None:
     for name in ("a/x.onnx", "b/x.onnx"):
         (tmp_path / "in" / name).parent.mkdir(parents=True)

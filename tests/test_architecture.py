@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tokenize
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,12 @@ LONG_FILE = 400
 LONG_FUNCTION = 60
 LONG_REASON = re.compile(r"^\s*# Long because: \S.{15,}")
 LAZY_REASON = re.compile(r"# lazy: \S")
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """pytest imports them by these names alone: tests/ has no packages."""
+    counts = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in counts.items() if count > 1] == []
 
 
 @dataclass(frozen=True)

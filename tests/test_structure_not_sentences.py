@@ -386,7 +386,10 @@ def _only_placeholders(value: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("withdrawn", marks=pytest.mark.slow), *(name for name in RUNS if name != "withdrawn")],
+)
 def test_without_sentences_verdicts_are_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

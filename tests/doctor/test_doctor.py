@@ -379,7 +379,9 @@ def process(*arguments: str, path: Path | None = None) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.parametrize("broken", ["onnx", "numpy", "ml_dtypes"])
+@pytest.mark.parametrize(
+    "broken", ["onnx", *(pytest.param(name, marks=pytest.mark.slow) for name in ("numpy", "ml_dtypes"))]
+)
 def test_a_broken_package_does_not_break_the_doctor(broken: str, tmp_path: Path) -> None:
     (tmp_path / broken).mkdir()
     (tmp_path / broken / "__init__.py").write_text("import ctypes\nctypes.string_at(0)\n")

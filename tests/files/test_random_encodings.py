@@ -160,7 +160,7 @@ def held(data: bytes, overlong: bool, folder: Path, large: int = 1) -> int:
 
 
 @given(st.randoms(use_true_random=True))
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_random_models(rnd: random.Random) -> None:
     maker = Maker(rnd)
     data = maker.model()

@@ -211,6 +211,7 @@ def test_two_models(tmp_path: Path) -> None:
     assert fresh(tmp_path / "out") == 1
 
 
+@pytest.mark.slow
 def test_two_models_with_other_names(tmp_path: Path) -> None:
     whole = onnx.load(FIXTURES / "vit.legacy.op17.onnx")
     weight = [one.name for one in whole.graph.initializer if len(one.dims) == 2 and one.data_type == 1][3]

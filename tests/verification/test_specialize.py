@@ -765,6 +765,7 @@ def test_the_record_in_text_and_json(tmp_path: Path) -> None:
     assert (tmp_path / "b.onnx").exists()
 
 
+@pytest.mark.slow
 def test_several_models_and_the_journal(tmp_path: Path) -> None:
     folder = tmp_path / "models"
     folder.mkdir()

@@ -1,8 +1,9 @@
 """What holds for every test: its lane; hypothesis without deadlines, since a shared machine stalls at times; no GPU;
 signals that reach Python; sandboxes.
 
-``pytest`` runs the quick lane: everything but the tests marked ``corpus`` or ``slow``. ``--lane=rest`` runs those, and
-``--lane=full`` everything. Tests that are asked for run in whatever lane: files that are named, ``-k`` and ``-m``.
+``pytest`` runs the quick lane: everything but the tests marked ``corpus``, ``slow`` or ``long``. ``--lane=rest`` runs
+the first two of those, and ``--lane=full`` everything. Tests that are asked for run in whatever lane: files that are
+named, ``-k`` and ``-m``.
 
 ``HYPOTHESIS_PROFILE=thorough pytest ...`` tries 1,000 examples instead of 60, in those tests that do not set a number;
 ``ONNXFIX_EXAMPLES=N`` sets that of some which do.
@@ -41,13 +42,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 LANES = ("quick", "rest", "full")
 LATER = ("corpus", "slow")
 """The marks of what the quick lane leaves to the rest."""
+LONG = "long"
+"""The mark of the few that take longest, which the full lane alone has."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--lane",
         choices=LANES,
-        help="quick: all but the tests marked corpus or slow (default); rest: only those; "
+        help="quick: all but the tests marked corpus, slow or long (default); rest: the first two; "
         "full: both, with all of ONNX's node models, of which every sixth is tried otherwise",
     )
 
@@ -70,9 +73,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     }
 
     def wanted(item: pytest.Item) -> bool:
-        later = any(item.get_closest_marker(mark) for mark in LATER)
+        long = bool(item.get_closest_marker(LONG))
+        later = long or any(item.get_closest_marker(mark) for mark in LATER)
         if lane == "rest":
-            return later
+            return later and not long
         return lane == "full" or not later or (config.getoption("--lane") is None and item.path in named)
 
     left_out = [item for item in items if not wanted(item)]

@@ -10,7 +10,7 @@ import pytest
 import conftest
 from support.paths import ROOT
 
-QUICK, REST = ["a.py::plain", "b.py::plain"], ["a.py::corpus", "b.py::slow"]
+QUICK, REST, LONG = ["a.py::plain", "b.py::plain"], ["a.py::corpus", "b.py::slow"], ["b.py::long"]
 
 
 def item(name: str) -> Any:
@@ -30,9 +30,9 @@ def taken(*args: str, lane: str | None = None, keyword: str = "", markexpr: str 
         invocation_params=SimpleNamespace(dir=ROOT),
         hook=SimpleNamespace(pytest_deselected=lambda items: left_out.extend(items)),
     )
-    items = [item(name) for name in QUICK + REST]
+    items = [item(name) for name in QUICK + REST + LONG]
     conftest.pytest_collection_modifyitems(config, items)
-    assert len(items) + len(left_out) == len(QUICK + REST)
+    assert len(items) + len(left_out) == len(QUICK + REST + LONG)
     return [one.name for one in items]
 
 
@@ -42,9 +42,9 @@ def taken(*args: str, lane: str | None = None, keyword: str = "", markexpr: str 
         ({}, QUICK),
         ({"lane": "quick"}, QUICK),
         ({"lane": "rest"}, REST),
-        ({"lane": "full"}, QUICK + REST),
-        ({"keyword": "x"}, QUICK + REST),
-        ({"markexpr": "slow"}, QUICK + REST),
+        ({"lane": "full"}, QUICK + REST + LONG),
+        ({"keyword": "x"}, QUICK + REST + LONG),
+        ({"markexpr": "slow"}, QUICK + REST + LONG),
         ({"keyword": "x", "lane": "quick"}, QUICK),
     ],
     ids=str,
@@ -61,11 +61,11 @@ def test_a_file_that_is_named_is_taken_whole(argument: str) -> None:
     assert taken(argument, lane="rest") == REST
 
 
-def test_every_test_is_in_one_of_the_two_lanes_of_ci() -> None:
+def test_every_test_but_the_long_ones_is_in_one_of_the_two_lanes_of_ci() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     runs = [line for line in script if "bin/pytest" in line]
     assert [line.partition("--lane=")[2] for line in runs] == ["", "rest"]
-    assert sorted(taken() + taken(lane="rest")) == sorted(taken(lane="full"))
+    assert sorted(taken() + taken(lane="rest") + LONG) == sorted(taken(lane="full"))
 
 
 def test_the_examples_of_every_rule_are_in_the_quick_lane() -> None:

@@ -265,6 +265,7 @@ def make_pack(folder: Path, name: str, source: str) -> Path:
     return folder / name
 
 
+@pytest.mark.long
 def test_a_third_party_pack_is_found_and_a_broken_one_is_named(wheel: Path, tmp_path: Path) -> None:
     environment = make_environment(tmp_path)
     environment.install(wheel, make_pack(tmp_path, "acme_pack", RULE))

@@ -93,7 +93,7 @@ def test_the_page_names_what_a_repair_loses() -> None:
 
 
 @REAL
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_test_at_every_level(worker: Worker) -> None:
     """By onnx's own BackendTest on TensorRT's network. What a repair leaves alone is not measured again."""
     name, found = run.measure(worker, ("test_triu", "CPU", PATIENCE))

@@ -370,6 +370,7 @@ def asked(folder: Path, output: str, *more: str) -> list[str]:
     return ["apply", f"{folder.name}/*.onnx", "--output-dir", output, *options, *more]
 
 
+@pytest.mark.long
 def test_one_model_is_done_again_and_another_is_given_up(
     two_nodes: Cluster, pack: Path, tmp_path: Path
 ) -> None:

@@ -348,7 +348,7 @@ def test_fixtures(path: Path, to: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.trt
-@pytest.mark.corpus
+@pytest.mark.long
 @pytest.mark.parametrize("path", FLOATS, ids=lambda path: path.stem)
 def test_tensorrt_builds_the_fixtures(path: Path, tmp_path: Path) -> None:
     found = onnxfix.precision(path, "fp16", 4e-3, tmp_path / "o.onnx")

@@ -487,7 +487,7 @@ class Hasty(Worker):
         return super().call(target, timeout=3.0 if target.endswith(":run") else PATIENCE, **kwargs)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_hang_of_the_original_is_skipped_and_of_the_fixed_model_fails(run: Verify) -> None:
     limits = Limits(total=6.0, reference_total=6.0)
     with Hasty() as hasty:

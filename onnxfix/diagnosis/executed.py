@@ -37,9 +37,9 @@ def is_off(held: Held, far: Distance, unit: float, coarse: str = "") -> bool:
         return True
     if held.dtype not in TOLERANCES:
         return far.largest > 0
-    kind = coarse or ("float16" if unit > 1e-5 and held.dtype not in _HALVES else held.dtype)
-    tolerance = tolerance_for(kind)
-    share = tolerance.rtol + tolerance.atol if kind in _HALVES else KERNELS
+    coarse = coarse or ("float16" if unit > 1e-5 else "")
+    tolerance = tolerance_for(held.dtype, coarse=coarse)
+    share = tolerance.rtol + tolerance.atol if coarse or held.dtype in _HALVES else KERNELS
     return far.largest > share * far.scale
 
 
@@ -158,12 +158,12 @@ class Execution:
         lockstep = Lockstep(self.bench, self.truth, self.side)
         members, producer = set(window.nodes), self.side.graph.producer
         here = [one for one in lockstep.regions if any(producer[name] in members for name in one.targets)]
-        found = self._measured(walk, here, feed, their_feed, collector)
+        found = self._measured(here, feed, their_feed, collector)
         walk.rows.update(found.rows)
         for one in [one for one in here if self._is_refused(one, found)]:
             grown = self._grown(one, lockstep.regions)
             while grown is not None and len(grown.nodes) <= len(one.nodes) + GROWN:
-                more = self._measured(walk, [grown], feed, their_feed, collector)
+                more = self._measured([grown], feed, their_feed, collector)
                 if not more.refused:
                     walk.rows.update((name, row) for name, row in more.rows.items() if row.own is not None)
                     for name in one.targets.values():
@@ -176,13 +176,12 @@ class Execution:
         together = self._together(window.nodes)
         if not together.targets:
             return
-        rows = self._measured(walk, [together], feed, their_feed, collector).rows
+        rows = self._measured([together], feed, their_feed, collector).rows
         walk.rows.update({name: row for name, row in rows.items() if self.judged(row)})
         self.notes.append("no node of those that are left differs alone: they were measured together")
 
     def _measured(
         self,
-        walk: Walk,
         here: Sequence[Region],
         feed: Mapping[str, Held],
         their_feed: Mapping[str, Held],

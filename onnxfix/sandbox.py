@@ -222,8 +222,8 @@ def _next(replies: queue.SimpleQueue[bytearray | None], timeout: float) -> bytea
 
 @dataclass(eq=False)
 class Posted:
-    """A call that ``Worker.post`` started. ``outcome`` is None until it ended and was waited for; it stays None where the
-    child ended before it came to this call."""
+    """A call that ``Worker.post`` started. ``outcome`` is None until it ended and was waited for; it stays None where
+    the child ended before it came to this call."""
 
     timeout: float
     outcome: Outcome | None = None

@@ -185,7 +185,8 @@ def test_what_was_posted_is_collected_in_any_order() -> None:
         posted = [worker.post("operator:neg", timeout=PATIENCE, **wrong) for wrong in ({}, {"a": 1})]
         pid = worker.post("os:getpid", timeout=PATIENCE)
         found = worker.collect(pid)
-        assert found is not None and found.value == worker.pid
+        assert found is not None
+        assert found.value == worker.pid
         assert [one.outcome.status for one in posted if one.outcome is not None] == ["error", "error"]
         assert worker.collect(pid) is found, "it is kept"
         last = worker.post("os:getppid", timeout=PATIENCE)
@@ -199,10 +200,12 @@ def test_what_a_child_that_died_did_not_begin_is_lost() -> None:
     with Worker() as worker:
         died, lost = (worker.post(name, timeout=PATIENCE) for name in ("os:abort", "os:getpid"))
         assert worker.collect(lost) is None
-        assert died.outcome is not None and died.outcome.status == "crash"
+        assert died.outcome is not None
+        assert died.outcome.status == "crash"
         slow = worker.post("signal:pause", timeout=60.0)
         worker.close()
         assert worker.collect(slow) is None, "it was ended"
         slow = worker.post("signal:pause", timeout=0.2)
         found = worker.collect(slow)
-        assert found is not None and found.status == "timeout"
+        assert found is not None
+        assert found.status == "timeout"

@@ -8,6 +8,7 @@ The child talks by length-prefixed pickles over copies of its stdin and stdout, 
 print: file descriptor 1 then points at stderr, whose last bytes are kept for the message.
 """
 
+# Long because: a child, its pipes and the worker around it share their state.
 from __future__ import annotations
 
 import contextlib

@@ -74,6 +74,7 @@ VERIFICATION = [
     ["validity", "feeds"],
     ["specialize", "sweep"],
     ["request", "verdict"],
+    ["budget", "kept"],
     ["remote"],  # the sandbox's side of the rungs that execute ONNX models
     ["cuda", "extents"],
     ["progress"],

@@ -55,6 +55,7 @@ class Pair:
             fixed=str(self.request.fixed),
             options={"guarded": True} if self.name == "ort-cuda" else options,
             fixed_options=options,
+            scope=self.request.scope,
         )
         self.seen.generation = self.request.worker.generation
         self._mapped = ran.mapped
@@ -72,7 +73,8 @@ class Pair:
         return self.call(
             "run",
             feed=values,
-            again=request.known.drawn is not None or (self.name != "reference" and not seen.counted()),
+            again=request.known.drawn is not None or (gpu and not seen.counted()),
+            recheck=self.name == "ort-cpu",
             drawn=request.known.drawn or (),
             exact=request.exact and not gpu,
             noise=request.noise,

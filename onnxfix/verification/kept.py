@@ -1,0 +1,61 @@
+"""What an original computed, kept in the sandbox's child for the candidates that follow.
+
+A run that withdraws fixes compares several candidates with one original on the same inputs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+MOST_BYTES = 64 << 20
+"""Bytes of outputs that are kept at most; what comes later is computed each time."""
+
+
+@dataclass
+class Kept:
+    """The outputs of one original in one backend, by the inputs that it got. ``of`` says which original that is, in
+    which run (None: nothing is kept); ``names`` are its outputs, ``places`` and ``mapped`` those of its session."""
+
+    of: object = None
+    names: list[str] = field(default_factory=list)
+    places: Mapping[str, int] | None = None
+    mapped: bool = False
+    _values: dict[bytes, list[Any]] = field(default_factory=dict)
+    _bytes: int = 0
+
+    def find(self, feed: Mapping[str, Any]) -> list[Any] | None:
+        """The outputs on a feed; None where they are not kept."""
+        return self._values.get(_digest(feed)) if self._values else None
+
+    def put(self, feed: Mapping[str, Any], outputs: list[Any]) -> None:
+        """Keep the outputs on a feed, where there is room."""
+        size = sum(map(_size, outputs))
+        if self.of is not None and self._bytes + size <= MOST_BYTES:
+            self._values[_digest(feed)] = outputs
+            self._bytes += size
+
+
+def _digest(feed: Mapping[str, Any]) -> bytes:
+    found = hashlib.blake2b(digest_size=32)
+    for name in sorted(feed):
+        value = feed[name]
+        plain = isinstance(value, np.ndarray) and value.dtype.kind != "O"
+        about = (name, str(value.dtype), value.shape) if plain else (name,)
+        found.update(repr(about).encode())
+        found.update(value.tobytes() if plain else pickle.dumps(value))
+    return found.digest()
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, (list, tuple)):
+        return sum(map(_size, value))
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    array = np.asarray(value)
+    return array.size * 64 if array.dtype.kind == "O" else array.nbytes

@@ -35,7 +35,7 @@ class Effort:
 
 
 DEFAULT = Effort()
-QUICK = Effort("quick", 0.5, 0.25, essential=False)
+QUICK = Effort("quick", 1.0, 0.25, essential=False)
 THOROUGH = Effort("thorough", whole=True)
 _NAMED = {one.name: one for one in (QUICK, DEFAULT, THOROUGH)}
 

@@ -78,7 +78,7 @@ VERIFICATION = [
     ["budget", "kept"],
     ["remote"],  # the sandbox's side of the rungs that execute ONNX models
     ["cuda", "extents"],
-    ["progress"],
+    ["products", "progress", "worth"],
     ["pair"],
     ["execution"],
     ["rungs"],  # those of TensorRT that build and execute engines

@@ -24,7 +24,6 @@ class Budget:
     _most: float = math.inf
     _spent: float = 0.0
     _runs: dict[float, float] = field(default_factory=dict)  # weight of the inputs -> seconds
-    _failed: bool = False
 
     def loaded(self, seconds: float) -> None:
         """Both models were loaded."""
@@ -42,9 +41,11 @@ class Budget:
         # Of two runs of one weight the cheaper one says what it costs: other processes only add.
         self._runs[weight] = min(seconds, self._runs.get(weight, math.inf))
 
-    def allows(self, sizes: Mapping[str, int]) -> bool:
-        """Whether one more run on inputs of these sizes is within the budget, as far as is known."""
-        return self._spent + self.predicted(sizes) <= self._most
+    def allows(self, *sizes: Mapping[str, int]) -> bool:
+        """Whether runs on inputs of these sizes, one each, are within the budget, as far as is known. What costs
+        nothing always is."""
+        cost = sum(map(self.predicted, sizes))
+        return not cost or self._spent + cost <= self._most
 
     def predicted(self, sizes: Mapping[str, int]) -> float:
         """What a run on inputs of these sizes costs; 0 where nothing is known.
@@ -69,8 +70,9 @@ class Budget:
         return self._runs[last] + slope * (weight - last)
 
     def largest(self, candidates: list[Assignment]) -> Assignment:
-        """Of some sizes the largest that the budget allows, else the cheapest."""
-        ranked = sorted(candidates, key=lambda sizes: _weight(self.known, sizes))
+        """Of some sizes the largest that the budget allows, else the cheapest; empty ones where there are no others."""
+        full = [sizes for sizes in candidates if _weight(self.known, sizes)]
+        ranked = sorted(full or candidates, key=lambda sizes: _weight(self.known, sizes))
         return next((sizes for sizes in reversed(ranked) if self.allows(sizes)), ranked[0])
 
 

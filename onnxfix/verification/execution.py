@@ -8,12 +8,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from onnxfix import backends, walk
-from onnxfix.backends import reference
+from onnxfix import backends
 from onnxfix.causes import Cause
 from onnxfix.effort import THOROUGH
 from onnxfix.errors import UsageError
-from onnxfix.verification import cuda, extents, worth
+from onnxfix.verification import cuda, extents, products, worth
 from onnxfix.verification.budget import Budget
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import Kind
@@ -32,21 +31,7 @@ _BEYOND = (
     "on values chosen to overflow half precision the original overflows, and the fixed model does not agree with it in "
     "higher precision"
 )
-_PRODUCTS = frozenset(
-    (
-        "MatMulInteger",
-        "ConvInteger",
-        "QLinearMatMul",
-        "QLinearConv",
-        "DynamicQuantizeMatMul",
-        "MatMulIntegerToFloat",
-    )
-)
 _HALF = "within half precision's tolerance"
-_CUT_OFF = (
-    "they differ where ONNX Runtime multiplies uint8 by int8, whose sums saturate at 16 bits on this processor; "
-    "another check has compared them"
-)
 _SEARCH = 60.0  # seconds to look for inputs that the original takes
 _ENOUGH = 3  # assignments at which a model of dynamic shape should have been compared
 
@@ -177,13 +162,17 @@ class _Climber:
 
         What runs shows what larger feeds cost, so that those that seemed too dear have another turn. The second shape
         always runs: at the first, whose sizes are 1, much looks the same."""
-        left = list(feeds)
+        left, hard = list(feeds), _hardest(feeds)
         second = feeds[1] if len(feeds) > 1 and feeds[1].assignment != feeds[0].assignment else None
         while not self._over():
             needed = second if self.request.effort.essential else None
-            feed = next((one for one in left if one is needed or self.budget.allows(one.assignment)), None)
-            if feed is None:
+            allowed = [one for one in left if one is needed or self.budget.allows(one.assignment)]
+            if not allowed:
                 return left
+            feed = allowed[0]
+            if not self.budget.allows(*(one.assignment for one in left)):
+                tried = [one.feed.assignment for one in self.seen.feeds if one.feed is not None]
+                feed = min(allowed, key=lambda one: one.assignment in tried and one.kind != hard)
             left.remove(feed)
             self._run_feed(feed)
         return []
@@ -212,7 +201,7 @@ class _Climber:
         """Run the hardest values at another shape where the original rejects the planned one, or where that costs too
         much."""
         ran = [one.feed for one in self.seen.counted() if one.feed is not None]
-        hard = "extreme" if any(feed.kind == "extreme" for feed in feeds) else "edge"
+        hard = _hardest(feeds)
         planned = [feed for feed in (feeds if hard == "extreme" else left) if feed.kind == hard]
         if planned and ran and not any(feed.kind == hard for feed in ran):
             sizes = self.budget.largest([feed.assignment for feed in ran])
@@ -342,8 +331,8 @@ class _Climber:
             uncounted = _BEYOND
         if wrong and feed is not None and self.gpu and all(cuda.overflows(metric, feed) for metric in wrong):
             uncounted = cuda.OVERFLOWS
-        if wrong and self._cut_off():
-            uncounted = _CUT_OFF
+        if wrong and self.name == "ort-cpu" and products.cut_off(self.request):
+            uncounted = products.CUT_OFF
         if uncounted:
             self.seen.feeds.append(
                 FeedResult(label, feed, "not counted", uncounted, ran.metrics, given=self.given)
@@ -356,17 +345,6 @@ class _Climber:
             beside = judged(ran.metrics, self.seen.precision)
             self.seen.feeds.append(FeedResult(label, feed, status, beside, ran.metrics, given=self.given))
         return not uncounted
-
-    def _cut_off(self) -> bool:
-        """Whether ONNX Runtime may cause a difference: it multiplies bytes wrongly on this processor, and another rung
-        has found no difference between the two models."""
-        request = self.request
-        if self.name != "ort-cpu" or not request.shown:
-            return False
-        if not any(node.op_type in _PRODUCTS for node in walk.model_nodes(request.known.model)):
-            return False
-        outcome = request.worker.call("onnxfix.backends.ort:cuts_off", timeout=request.step)
-        return bool(outcome.ok and outcome.value)
 
     def _by_twin(self, ran: Ran) -> Ran:
         """The last run judged again with the original in higher precision; unchanged where that fails."""
@@ -409,3 +387,8 @@ class _Climber:
         found = FeedResult(label, feed, "different", reason, ran.metrics, cause=ran.cause, given=self.given)
         self.seen.feeds.append(found)
         self._decide("failed", f"{reason} [{label}]", ran.cause)
+
+
+def _hardest(feeds: Iterable[Feed]) -> Kind:
+    """The kind of the hardest planned values."""
+    return "extreme" if any(feed.kind == "extreme" for feed in feeds) else "edge"

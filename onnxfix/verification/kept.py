@@ -6,6 +6,7 @@ A run that withdraws fixes compares several candidates with one original on the 
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,6 +40,16 @@ class Kept:
         if self.of is not None and self._bytes + size <= MOST_BYTES:
             self._values[_digest(feed)] = outputs
             self._bytes += size
+
+
+def identity(scope: str, backend: str, path: str, options: Mapping[str, Any]) -> object:
+    """What tells the original of a run, and how it is loaded, from others; None where nothing is to be kept."""
+    try:
+        file = os.stat(path)
+    except OSError:
+        return None
+    state = (file.st_ino, file.st_size, file.st_mtime_ns)
+    return (scope, backend, path, state, sorted(options.items())) if scope else None
 
 
 def _digest(feed: Mapping[str, Any]) -> bytes:

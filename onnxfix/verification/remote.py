@@ -24,7 +24,7 @@ from onnxfix.verification.compare import twin, twin_double
 from onnxfix.verification.compare.compare import Metrics, Twin, compare
 from onnxfix.verification.compare.noise import MOVES, Precise, shaken
 from onnxfix.verification.compare.tolerance import Allowed
-from onnxfix.verification.kept import Kept
+from onnxfix.verification.kept import Kept, identity
 
 _WIDEST = 4000  # characters of an error of which a line is made
 
@@ -132,7 +132,7 @@ def load(
     drop(scope)
     note("original")
     _STATE.backend, _STATE.path, _STATE.options = backend, original, options or {}
-    about = (scope, backend, original, sorted(_STATE.options.items())) if scope else None
+    about = identity(scope, backend, original, _STATE.options)
     if about is None or _STATE.kept.of != about:
         try:
             own = _original()
@@ -229,29 +229,19 @@ def run(
     if fixed is None:
         return Ran("load", "the models are not loaded")
     clock, began = _clock(_STATE.backend)
-    note("original")
-    itself: dict[str, tuple[Metrics, ...]] = {}
     try:
-        expected = None if again else _STATE.kept.find(feed)
-        if expected is None:
-            expected = _original().run(feed)
-            if not again:
-                _STATE.kept.put(feed, expected)
-        seconds = clock() - began
-        if again:
-            itself = _itself(feed, expected, repeats, coarse)
+        expected, itself = _expected(feed, again, repeats, coarse)
     except Exception as error:
         return _failed("original", error)
     unstable = {*skip, *_unstable(itself)}
     wobble = tuple(part for parts in itself.values() for part in parts if part.agreement == "within")
     note("fixed")
-    began = clock()
     try:
         found = dict(zip(fixed.outputs, fixed.run(less(feed, without)), strict=True))
     except Exception as error:
         return _failed("fixed", error)
+    seconds = clock() - began
     note("compare")
-    seconds += clock() - began
     _STATE.last, _STATE.without = (feed, expected, found) if keep else None, without
     metrics = _compare(_names(), expected, found, unstable, exact, noise, coarse, allowed)
     if recheck and not again and any(map(_differs, metrics)):
@@ -260,13 +250,26 @@ def run(
             unstable |= _unstable(_itself(feed, expected, repeats, coarse))
         except Exception as error:
             return _failed("original", error)
-        metrics = tuple(metric for metric in metrics if metric.output not in unstable)
-    named = [(metric.output, metric) for metric in metrics]
     unstable |= {
-        name for name, metric in named if name in drawn and _differs(metric) and metric.kind != "dtype"
+        one.output for one in metrics if one.output in drawn and _differs(one) and one.kind != "dtype"
     }
-    metrics = tuple(metric for name, metric in named if name not in unstable)
+    metrics = tuple(one for one in metrics if one.output not in unstable)
     return Ran("", "", metrics, tuple(sorted(unstable)), seconds, wobble=wobble)
+
+
+def _expected(
+    feed: dict[str, Any], again: bool, repeats: bool, coarse: str
+) -> tuple[list[Any], dict[str, tuple[Metrics, ...]]]:
+    """The original's outputs, computed or kept, and with ``again`` how those of another run differ from them."""
+    note("original")
+    kept = None if again else _STATE.kept.find(feed)
+    if kept is not None:
+        return kept, {}
+    expected = _original().run(feed)
+    if again:
+        return expected, _itself(feed, expected, repeats, coarse)
+    _STATE.kept.put(feed, expected)
+    return expected, {}
 
 
 def _names() -> list[str]:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from onnxfix import backends, walk
+from onnxfix import backends
 from onnxfix.backends import reference
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.request import Request
 
-CHEAP = 20_000_000
-"""Estimated element-operations of all inputs up to which the evaluator costs next to nothing: about 0.2 s."""
-BYTES_CUT_OFF = frozenset(
-    (
-        "MatMulInteger",
-        "ConvInteger",
-        "QLinearMatMul",
-        "QLinearConv",
-        "DynamicQuantizeMatMul",
-        "MatMulIntegerToFloat",
-    )
-)
-"""Operators that ONNX Runtime computes wrongly on some processors (``backends.ort.cuts_off``)."""
+CHEAP = 200_000_000
+"""Element-operations on all shapes up to which the evaluator costs next to nothing: less than a second."""
+NOTHING_ADDED = "adds nothing to ort-cpu"
 
 
 def too_large(request: Request) -> str | None:
@@ -34,3 +24,11 @@ def elements(request: Request) -> list[int]:
     if request.given is not None:
         return [sum(map(plan.size, feed.values())) for feed in request.given]
     return [plan.elements(request.known, one) for one in plan.assignments(request.known, request.shapes)]
+
+
+def is_spare(request: Request, half: str) -> bool:
+    """Whether the evaluator shows nothing that ONNX Runtime does not show, and costs something. Half precision (the
+    type ``half``) is not judged without it."""
+    if request.effort.whole or half or backends.missing("ort-cpu") is not None:
+        return False
+    return sum(reference.work(request.known.model, count) for count in elements(request)) > CHEAP

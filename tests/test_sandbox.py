@@ -147,7 +147,7 @@ CASES = [
     ("leave", "crash", "exited with status 7"),
     ("one_big_block", "memory", "MemoryError"),
     ("many_blocks", "memory", "MemoryError"),
-    ("unpicklable", "error", "pickle"),
+    ("unpicklable", "error", "unpicklable"),
     ("unloadable", "error", "not here"),
     ("exit_by_exception", "error", "SystemExit: 3"),
     ("fail", "error", "ValueError: one two"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from onnxfix.effort import THOROUGH, Effort
 from onnxfix.sandbox import Worker
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.compare.compare import Metrics
@@ -34,7 +35,7 @@ class Request:
     fixes are not to blame where the original fails as well. ``shown`` names the rung that has compared the two models
     already and passed; "" where there is none, or where this rung must pass itself. ``special`` is how the fixed model
     is specialized: ``known`` has its values pinned and ``shapes`` has its sizes. ``allowed`` is the user's tolerance,
-    which no ``exact`` request has."""
+    which no ``exact`` request has. ``effort`` bounds what is spent on running models."""
 
     original: Path
     fixed: Path
@@ -56,6 +57,7 @@ class Request:
     forgiven: bool = False
     special: ResolvedSpecialization | None = None
     allowed: Allowed | None = None
+    effort: Effort = THOROUGH
 
     @property
     def without(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.feeds.signature import Assignment, Signature
+from onnxfix.verification.networks import Networks
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 
 REMOTE = "onnxfix.verification.remote"
@@ -34,7 +35,7 @@ class Request:
     fixes are not to blame where the original fails as well. ``shown`` names the rung that has compared the two models
     already and passed; "" where there is none, or where this rung must pass itself. ``special`` is how the fixed model
     is specialized: ``known`` has its values pinned and ``shapes`` has its sizes. ``allowed`` is the user's tolerance,
-    which no ``exact`` request has."""
+    which no ``exact`` request has. ``networks`` are what TensorRT's rungs leave for each other (None: nothing)."""
 
     original: Path
     fixed: Path
@@ -56,6 +57,7 @@ class Request:
     forgiven: bool = False
     special: ResolvedSpecialization | None = None
     allowed: Allowed | None = None
+    networks: Networks | None = None
 
     @property
     def without(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import onnx
 
 from onnxfix import walk
 from onnxfix.causes import Cause
+from onnxfix.effort import THOROUGH, Effort
 from onnxfix.errors import ModelError, UsageError, fault_of
 from onnxfix.names import RUNGS
 from onnxfix.sandbox import Worker, one_line, shared
@@ -75,6 +76,7 @@ def verify(
     ready: Callable[[], None] = lambda: None,
     special: ResolvedSpecialization | None = None,
     allowed: Allowed | None = None,
+    effort: Effort = THOROUGH,
 ) -> Verdict:
     """Compare a fixed model with its original, both given by path; external data lies beside each.
 
@@ -116,6 +118,7 @@ def verify(
             special=special,
             allowed=None if exact else allowed,
             networks=between,
+            effort=effort,
         )
         ladder = _Ladder(request, limits, contract, models[1] if models is not None else None, ready)
         return Verdict(ladder.climb(wanted, require), tuple(require), allowed=request.allowed)

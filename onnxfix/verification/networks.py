@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from onnxfix.sandbox import Posted, Worker
-from onnxfix.trt.lift.records import Lifted
+
+if TYPE_CHECKING:
+    from onnxfix.trt.lift.records import Lifted
 
 
 @dataclass(eq=False)

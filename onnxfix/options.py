@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from onnxfix.effort import DEFAULT, Effort
 from onnxfix.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Verification:
     run (None: all available), ``require`` those that must pass. ``inputs`` is a path, or the feeds themselves;
     ``input_shapes`` are texts such as ``x:1x3``, or shapes by the names of inputs.
     ``rtol`` (without a unit) and ``atol`` (in the outputs' unit) are the tolerance where bits need not be identical;
-    None: by element type.
+    None: by element type. ``effort`` bounds what checks that run models spend.
 
     Raises:
         UsageError: a tolerance is not a finite number of 0 or more, or ``exact`` leaves nothing to tolerate.
@@ -87,6 +88,7 @@ class Verification:
     rungs: Sequence[str] | None = None
     rtol: float | None = None
     atol: float | None = None
+    effort: Effort = DEFAULT
 
     def __post_init__(self) -> None:
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from onnxfix.effort import Effort, effort_of
 from onnxfix.errors import UsageError
 from onnxfix.names import RUNGS
 
@@ -279,6 +280,17 @@ def _value(name: str, given: Any) -> Any:
         return np.asarray(given)
     except Exception as error:  # whatever another library raises: on a GPU, with a gradient
         raise UsageError(f"inputs[{name!r}] cannot be read as an array: {error}") from None
+
+
+def effort(given: Any) -> Effort:
+    """What checks may cost.
+
+    Raises:
+        UsageError: there is no such effort.
+    """
+    if isinstance(given, bool) or not isinstance(given, (str, Real)):
+        raise refused("effort", "a name or a number of seconds", given)
+    return effort_of(given if isinstance(given, str) else float(given))
 
 
 def trt(given: Any, **more: Any) -> TrtOptions:

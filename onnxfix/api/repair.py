@@ -99,6 +99,7 @@ def apply(
     rungs: Names | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    effort: str | float = "default",
     trt: TrtOptions | None = None,
     benchmark: bool = False,
     leave_data: bool = False,
@@ -137,6 +138,8 @@ def apply(
         rtol, atol: tolerance of outputs that need not be bit-identical: ``|a - b| <= rtol * |a| + atol`` with the
             original's value ``a``, and ``atol`` in its unit (None: by element type). Exact fixes need identical bits
             all the same.
+        effort: what checks that run models may cost: ``"quick"``, ``"default"``, ``"thorough"`` (all inputs and all
+            checks), or seconds for each check. What was left out is in ``report.verdict.rungs[...].left_out``.
         trt: options of TensorRT.
         benchmark: also measure latency of the original and the fixed engine (check trt-gpu).
         leave_data: keep external data that was copied beside the output even if the output is not written: another run
@@ -166,7 +169,15 @@ def apply(
         ),
         verification=replace(
             verification_of(
-                inputs, input_shapes, seed, require, rungs, rtol, atol, exported=keywords.is_program(source)
+                inputs,
+                input_shapes,
+                seed,
+                require,
+                rungs,
+                rtol,
+                atol,
+                effort,
+                exported=keywords.is_program(source),
             ),
             enabled=keywords.flag("verify", verify),
         ),
@@ -199,6 +210,7 @@ def verify(
     rungs: Names | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    effort: str | float = "default",
     trt: TrtOptions | None = None,
     benchmark: bool = False,
     batch_sweep: int = 0,
@@ -212,8 +224,8 @@ def verify(
         fixed: the same; None compares the original with itself.
         exact: require bit-identical outputs instead of agreement within tolerance.
         batch_sweep: 2 or more: also compare TensorRT's builds for batch 1 alone and for a profile from 1 to this size.
-        require, inputs, input_shapes, seed, rungs, rtol, atol, trt, benchmark, memory_mb, progress: as for ``apply``. A
-            check that both models fail is failed here: there is no fix to judge.
+        require, inputs, input_shapes, seed, rungs, rtol, atol, effort, trt, benchmark, memory_mb, progress: as for
+            ``apply``. A check that both models fail is failed here: there is no fix to judge.
 
     Raises:
         ModelError, UsageError: as for ``apply``.
@@ -222,7 +234,7 @@ def verify(
 
     if keywords.whole("batch_sweep", batch_sweep) and not 2 <= batch_sweep <= MAX_BATCH:
         raise UsageError(f"batch_sweep is 0 for none, or a batch from 2 to {MAX_BATCH}, not {batch_sweep}")
-    verification = verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol)
+    verification = verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol, effort)
     options = RunOptions(
         verification=replace(verification, exact=keywords.flag("exact", exact)),
         trt=replace(trt_of(trt, benchmark), batch_sweep=batch_sweep),
@@ -250,6 +262,7 @@ def verification_of(
     rungs: Names | None,
     rtol: float | None,
     atol: float | None,
+    effort: str | float,
     *,
     exported: bool = False,
 ) -> Verification:
@@ -263,6 +276,7 @@ def verification_of(
         rungs=keywords.checks("rungs", rungs),
         rtol=None if rtol is None else keywords.number("rtol", rtol, "a number"),
         atol=None if atol is None else keywords.number("atol", atol, "a number"),
+        effort=keywords.effort(effort),
     )
 
 

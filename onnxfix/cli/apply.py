@@ -31,6 +31,7 @@ from onnxfix.cli.options import (
     VERIFICATION,
     Benchmark,
     Capability,
+    EffortOption,
     Fail,
     Format,
     FormatOption,
@@ -196,6 +197,7 @@ def apply(
     require: Require = None,
     rtol: Rtol = None,
     atol: Atol = None,
+    effort: EffortOption = None,
     inputs: Inputs = None,
     input_shapes: InputShapes = None,
     shapes_alias: ShapesAlias = None,
@@ -243,7 +245,7 @@ def apply(
         )
         from onnxfix.pipeline.whole.steps import steps_of  # lazy: start-up
 
-        given = on_command_line(target, select, ignore, fail_on, require, rtol, atol)
+        given = on_command_line(target, select, ignore, fail_on, require, rtol, atol, effort)
         holding = held(config, isolated, given, baseline, write_baseline)
         if show_settings:
             show(holding, models, format is Format.json)

@@ -247,6 +247,17 @@ Rungs = Annotated[
         rich_help_panel=VERIFICATION,
     ),
 ]
+EffortOption = Annotated[
+    str | None,
+    typer.Option(
+        "--effort",
+        metavar="EFFORT",
+        help="What checks that run models may cost: quick, default, thorough (all inputs, all checks), or seconds for "
+        "each check.",
+        show_default=False,
+        rich_help_panel=VERIFICATION,
+    ),
+]
 Inputs = Annotated[
     Path | None,
     typer.Option(

@@ -27,6 +27,7 @@ from onnxfix.cli.options import (
     VERIFICATION,
     Benchmark,
     Capability,
+    EffortOption,
     FailOn,
     Format,
     FormatOption,
@@ -80,6 +81,7 @@ def verify(
     require: Require = None,
     rtol: Rtol = None,
     atol: Atol = None,
+    effort: EffortOption = None,
     inputs: Inputs = None,
     input_shapes: InputShapes = None,
     shapes_alias: ShapesAlias = None,
@@ -136,7 +138,7 @@ def verify(
         if max_batch is not None and not batch_sweep:
             raise UsageError("--max-batch has no effect without --batch-sweep")
         allowed(exact, rtol, atol)
-        given = on_command_line(fail_on=FailOn.never, require=require, rtol=rtol, atol=atol)
+        given = on_command_line(fail_on=FailOn.never, require=require, rtol=rtol, atol=atol, effort=effort)
         holding = held(config, isolated, given, judges=False)
         if show_settings:
             show(holding, [str(original)], format is Format.json)

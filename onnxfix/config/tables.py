@@ -117,6 +117,15 @@ class Table:
             raise self.error(key, f"is {value}, not a finite number of 0 or more")
         return float(value)
 
+    def text_or_number(self, key: str) -> str | float | None:
+        """A string that is not empty, or a number of 0 or more; None where the key is missing.
+
+        Raises:
+            UsageError: it is something else.
+        """
+        value = self._data.get(key)
+        return self.text(key) if value is None or isinstance(value, str) else self.number(key)
+
     def day(self, key: str) -> date | None:
         """A date.
 

@@ -215,6 +215,7 @@ def test_show_settings_names_values_and_origins(tmp_path: Path, monkeypatch: pyt
         "require": "none default",
         "rtol": "0.5 onnxfix.toml, overrides for m.onnx",
         "atol": "by element type default",
+        "effort": "default default",
         "baseline": f"{tmp_path / 'b.json'} onnxfix.toml",
         "suppression": "CST at /a/*: fine onnxfix.toml",
     }

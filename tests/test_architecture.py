@@ -25,7 +25,7 @@ from support.patience import PATIENCE
 # A module imports from earlier lines and from its own package only; modules on one line know nothing
 # of each other.
 LAYERS = [
-    ["_version", "errors", "dtypes", "garbage", "interrupts", "names", "place", "walk"],
+    ["_version", "errors", "dtypes", "garbage", "interrupts", "names", "place", "system", "walk"],
     ["confinement"],
     ["shown"],
     ["_child"],  # the sandbox's other side
@@ -74,6 +74,7 @@ VERIFICATION = [
     ["checker", "compare"],
     ["validity", "feeds"],
     ["specialize", "sweep"],
+    ["networks"],  # what TensorRT's rungs leave for each other
     ["request", "verdict"],
     ["budget", "kept"],
     ["remote"],  # the sandbox's side of the rungs that execute ONNX models

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from onnxfix.verification import validity, worth
 from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import Signature, signature
+from onnxfix.verification.networks import networks
 from onnxfix.verification.request import REMOTE, Fed, Request
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 from onnxfix.verification.verdict import ALONE, CPU_RUNGS, FeedResult, RungResult, Verdict, unjudged
@@ -100,7 +101,8 @@ def verify(
     known = _known(original, models, special)
     if wanted.intersection(_TENSORRT):
         _prepare_tensorrt(trt, known)
-    with _sandbox(worker, limits, scope) as sandbox:
+    shared_networks = networks() if wanted.issuperset(("trt-build", "trt-network")) else nullcontext()
+    with _sandbox(worker, limits, scope) as sandbox, shared_networks as between:
         request = Request(
             original=Path(original).absolute(),
             fixed=_existing(fixed).absolute(),
@@ -117,6 +119,7 @@ def verify(
             precise=not exact,
             special=special,
             allowed=None if exact else allowed,
+            networks=between,
             effort=effort,
             scope=scope,
             only=tuple(only),
@@ -200,10 +203,20 @@ class _Ladder:
     def _climbed(self, name: str, before: Mapping[str, RungResult], required: bool) -> RungResult:
         """The result of a rung after those ``before``."""
         began, results = time.monotonic(), tuple(before.values())
+        if len(results) == 1 and results[0].name == "contract" and not results[0].refutes:
+            self._begin(name)
         request = self.request if required else replace(self.request, shown=_shown(results))
         request = _forgiving(request, results) if name == "ort-cpu" else request
         result = self._noted(self._result(name, request), request)
         return replace(result, seed=request.seed, seconds=time.monotonic() - began)
+
+    def _begin(self, name: str) -> None:
+        """Start TensorRT's builds before the rung ``name``, which runs meanwhile."""
+        if self.request.networks is not None and name in CPU_RUNGS:
+            from onnxfix.verification.rungs import build  # lazy: start-up
+
+            self.ready()
+            build.begin(replace(self.request, step=self.limits.step, total=self.limits.total))
 
     def _result(self, name: str, request: Request) -> RungResult:
         if name == "contract":

@@ -26,6 +26,7 @@ from support.patience import PATIENCE
 # of each other.
 LAYERS = [
     ["_version", "errors", "dtypes", "garbage", "interrupts", "names", "place", "walk"],
+    ["confinement"],
     ["shown"],
     ["_child"],  # the sandbox's other side
     ["causes", "effort"],

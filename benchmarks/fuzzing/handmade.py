@@ -92,7 +92,7 @@ def _tensors() -> ModelProto:
         nodes,
         "tensors",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N"])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["M"])],
         initializers,
         sparse_initializer=[sparse],
     )
@@ -118,7 +118,7 @@ def _annotated() -> ModelProto:
             "ZipMap", ["y"], ["probabilities"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2, 3]
         )
     )
-    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    model.opset_import.extend([helper.make_opsetid("ai.onnx.ml", 3), helper.make_opsetid("own", 1)])
     training = model.training_info.add()
     training.algorithm.CopyFrom(parser.parse_graph("t (float[4] i) => (float[4] o) { o = Neg(i) }"))
     training.update_binding.add(key="w", value="o")

@@ -225,6 +225,10 @@ def _next(replies: queue.SimpleQueue[bytearray | None], timeout: float) -> bytea
                 raise
 
 
+def _late(timeout: float) -> str:
+    return f"took more than {timeout:g} s and was stopped"
+
+
 @dataclass(eq=False)
 class Posted:
     """A call that ``Worker.post`` started. ``outcome`` is None until it ended and was waited for; it stays None where
@@ -327,7 +331,10 @@ class Worker:
         """Wait for the first call that was posted. Where the child dies of it, the others are lost."""
         assert self._child is not None
         first = self._posted[0]
-        first.outcome = self._receive(self._child, first.timeout)
+        outcome = self._receive(self._child, first.timeout)
+        if outcome.status == "timeout":  # whoever stopped it
+            outcome = replace(outcome, message=_late(first.timeout))
+        first.outcome = outcome
         if self._posted:
             self._posted.popleft()
 
@@ -365,7 +372,7 @@ class Worker:
                 frame = _next(child.replies, timeout)
             except queue.Empty:
                 self.close()
-                return Outcome("timeout", message=f"took more than {timeout:g} s and was stopped", note=last)
+                return Outcome("timeout", message=_late(timeout), note=last)
             if frame is None:
                 _await_death(child.process)
                 self._child = None

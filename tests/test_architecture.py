@@ -74,6 +74,7 @@ VERIFICATION = [
     ["checker", "compare"],
     ["validity", "feeds"],
     ["specialize", "sweep"],
+    ["networks"],  # what TensorRT's rungs leave for each other
     ["request", "verdict"],
     ["remote"],  # the sandbox's side of the rungs that execute ONNX models
     ["cuda", "extents"],

@@ -10,6 +10,7 @@
     nox -s site        builds the site into build/site; fails on dead links and on pages that load from the network
     nox -s benchmarks  startup and growth, the benchmarks that take minutes; the others are in benchmarks/README.md
     nox -s fuzz        damaged models of a new seed, for 40 minutes; ``-- --seed N --count M`` tries others
+    nox -s random      5,000 random models of a fresh seed, which is printed: what holds for every fix; hours of a night
     nox -s pin         writes constraints.txt, with the newest releases for each Python that is found
 
 What stands behind ``--`` goes to pytest (``nox -s oldest -- -x tests/cli/test_cli.py``), docs/make.py or startup.py.
@@ -246,6 +247,15 @@ def fuzz(session: nox.Session) -> None:
     chosen = session.posargs or ("--count", "20000", "--minutes", "40")
     jobs = ("--jobs", str(os.cpu_count() or 1), "--keep", "build/fuzzing")
     session.run("python", "benchmarks/fuzzing/run.py", *jobs, *chosen)
+
+
+@nox.session
+def random(session: nox.Session) -> None:
+    """Random models of a fresh seed: fixed, executed, parsed and in part built by TensorRT-RTX."""
+    session.env.update(PYTHONPATH="", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    session.install("-q", "-c", "constraints.txt", "-e", ".[cpu,tensorrt-rtx]")
+    options = session.posargs or ["--tensorrt", "build", "--command", "50"]
+    session.run("python", "benchmarks/random_models/run.py", *options)
 
 
 @nox.session(venv_backend="none")

@@ -159,7 +159,9 @@ def _kill_orphans(grace: float = 1.0) -> int:
             return len(killed)
         if found == 0 and time.monotonic() > deadline:
             for text in (
-                Path("/proc/self/task", str(threading.get_native_id()), "children").read_text().split()
+                Path("/proc/self/task", str(threading.get_native_id()), "children")
+                .read_text(encoding="utf-8")
+                .split()
             ):
                 killed.add(int(text))
                 with contextlib.suppress(ProcessLookupError):
@@ -188,7 +190,7 @@ def _child(words: Sequence[str], folder: Path, scratch: Path, files: tuple[int, 
 
 def _resident() -> int:
     """Bytes of this process in memory now: a fork begins with those of its parent."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * resource.getpagesize()
 
 
 def _become_fresh(folder: Path, scratch: Path, files: tuple[int, int, int]) -> None:
@@ -203,7 +205,7 @@ def _become_fresh(folder: Path, scratch: Path, files: tuple[int, int, int]) -> N
         os.dup2(nothing.fileno(), 0)
     for target, source in ((1, files[0]), (2, files[1])):
         os.dup2(source, target)
-    sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False))  # noqa: SIM115  # stays open
+    sys.stdin = io.TextIOWrapper(open(0, "rb", closefd=False), encoding="utf-8")  # noqa: SIM115  # stays open
     sys.stdout = io.TextIOWrapper(open(1, "wb", closefd=False), encoding="utf-8")  # noqa: SIM115
     errors = open(2, "wb", 0, closefd=False)  # noqa: SIM115
     sys.stderr = io.TextIOWrapper(errors, encoding="utf-8", errors="backslashreplace", write_through=True)

@@ -28,7 +28,7 @@ LAYERS = [
     ["_version", "errors", "dtypes", "garbage", "interrupts", "names", "place", "walk"],
     ["shown"],
     ["_child"],  # the sandbox's other side
-    ["causes", "effort"],
+    ["allowance", "causes", "effort"],
     ["options"],
     ["sandbox"],  # know no graph, so that C++ calls that hang or crash may be guarded anywhere
     ["forks"],

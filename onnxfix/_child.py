@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from onnxfix.confinement import confine
+
 _HEADER = struct.Struct(">Q")
 _PR_SET_PDEATHSIG = 1
 _TAIL_BYTES = 4096
@@ -327,6 +329,7 @@ def serve() -> None:
     if first is None:
         return
     start = pickle.loads(first)
+    confine(start["confinement"])
     sys.path.extend(entry for entry in start["path"] if entry not in sys.path)
     with contextlib.suppress(OSError):
         os.chdir(start["cwd"])

@@ -17,6 +17,7 @@ from typing import Any
 
 from onnxfix import _child
 from onnxfix._child import Outcome, default_memory_mb
+from onnxfix.confinement import confine, policy
 from onnxfix.sandbox import SLICE, Worker, within
 
 
@@ -63,6 +64,7 @@ def _in_fork(
         _child.limit(memory_mb, _child.data_bytes())
         if parent:
             _child.die_with(parent)
+        confine(policy())
         _child.arm(timeout)
         reply = _child.invoke(*call, {})
         while reply:

@@ -30,6 +30,7 @@ from typing import Any, cast
 
 from onnxfix import _child
 from onnxfix._child import Outcome, Status, allow_maps, default_memory_mb, note, one_line
+from onnxfix.confinement import policy
 from onnxfix.errors import UsageError
 
 __all__ = [
@@ -123,7 +124,7 @@ def _pump_stderr(stream: io.RawIOBase, tail: _child.Tail) -> None:
 class _Child:
     """One process and its three pipes."""
 
-    def __init__(self, memory_mb: int | None, variables: Mapping[str, str]) -> None:
+    def __init__(self, memory_mb: int | None, variables: Mapping[str, str], confined: bool) -> None:
         package = Path(__file__).resolve().parent
         environment = dict(os.environ, PYTHONSAFEPATH="1", **variables)
         environment["PYTHONPATH"] = os.pathsep.join(
@@ -162,6 +163,7 @@ class _Child:
             "cwd": os.getcwd(),
             "memory_mb": memory_mb,
             "parent": os.getpid() if lasting else 0,
+            "confinement": policy() if confined else None,
         }
         with contextlib.suppress(BrokenPipeError):
             _child.write_frame(self.requests, pickle.dumps(start))
@@ -221,6 +223,10 @@ def _next(replies: queue.SimpleQueue[bytearray | None], timeout: float) -> bytea
                 raise
 
 
+def _late(timeout: float) -> str:
+    return f"took more than {timeout:g} s and was stopped"
+
+
 @dataclass(eq=False)
 class Posted:
     """A call that ``Worker.post`` started. ``outcome`` is None until it ended and was waited for; it stays None where
@@ -236,12 +242,20 @@ class Worker:
     ``memory_mb`` limits the child's data (RLIMIT_DATA, Linux); by default to three quarters of the memory
     that is available when it starts, or to that of ``memory_limit``: a child that was started under another limit is
     replaced. ``generation`` counts the starts: a new child has lost the state of the one before. ``limit_mb`` is the
-    limit of the last child. ``variables`` are environment variables that the child starts with.
+    limit of the last child. ``variables`` are environment variables that the child starts with. The child is confined
+    (``onnxfix.confinement``) unless it is not ``confined``, because it does what this process does.
     """
 
-    def __init__(self, *, memory_mb: int | None = None, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        memory_mb: int | None = None,
+        variables: Mapping[str, str] | None = None,
+        confined: bool = True,
+    ) -> None:
         self._memory_mb = memory_mb
         self._variables = dict(variables or {})
+        self._confined = confined
         self._posted: deque[Posted] = deque()  # calls that were not waited for, in order
         self._set_mb: int | None = None
         self.limit_mb: int | None = memory_mb
@@ -281,7 +295,7 @@ class Worker:
         if self._child is None:
             self._set_mb = limit
             self.limit_mb = self._memory_mb if self._memory_mb is not None else default_memory_mb()
-            self._child = _Child(self.limit_mb, self._variables)
+            self._child = _Child(self.limit_mb, self._variables, self._confined)
             self.generation += 1
 
     def begin(self, target: str, *, timeout: float, **kwargs: Any) -> None:
@@ -315,7 +329,10 @@ class Worker:
         """Wait for the first call that was posted. Where the child dies of it, the others are lost."""
         assert self._child is not None
         first = self._posted[0]
-        first.outcome = self._receive(self._child, first.timeout)
+        outcome = self._receive(self._child, first.timeout)
+        if outcome.status == "timeout":  # whoever stopped it
+            outcome = replace(outcome, message=_late(first.timeout))
+        first.outcome = outcome
         if self._posted:
             self._posted.popleft()
 
@@ -353,7 +370,7 @@ class Worker:
                 frame = _next(child.replies, timeout)
             except queue.Empty:
                 self.close()
-                return Outcome("timeout", message=f"took more than {timeout:g} s and was stopped", note=last)
+                return Outcome("timeout", message=_late(timeout), note=last)
             if frame is None:
                 _await_death(child.process)
                 self._child = None

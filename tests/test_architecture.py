@@ -26,6 +26,7 @@ from support.patience import PATIENCE
 # of each other.
 LAYERS = [
     ["_version", "errors", "dtypes", "garbage", "interrupts", "names", "place", "walk"],
+    ["confinement"],
     ["shown"],
     ["_child"],  # the sandbox's other side
     ["allowance", "causes", "effort"],
@@ -73,6 +74,7 @@ VERIFICATION = [
     ["checker", "compare"],
     ["validity", "feeds"],
     ["specialize", "sweep"],
+    ["networks"],  # what TensorRT's rungs leave for each other
     ["request", "verdict"],
     ["remote"],  # the sandbox's side of the rungs that execute ONNX models
     ["cuda", "extents"],

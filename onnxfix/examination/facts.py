@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfix._version import __version__
+from onnxfix.confinement import InForce
 from onnxfix.examination.probes import WINDOWS
 from onnxfix.examination.records import Driver, Library, Machine
 from onnxfix.nvidia import Gpu, Missing
@@ -51,6 +52,7 @@ _METADATA_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 #: Question -> the function that answers it in the child.
 PROBES = {
+    "confinement": "onnxfix.confinement:in_force",
     "contract": "onnxfix.examination.probes:imports",
     "reference": "onnxfix.examination.probes:imports",
     "driver": "onnxfix.examination.probes:driver",
@@ -147,6 +149,7 @@ class _Prober:
 def gather(worker: Worker, timeout: float) -> Facts:
     """All facts about this machine."""
     probe = _Prober(worker, timeout)
+    children = probe("confinement", InForce(reason="not probed"))
     probe("contract", None, modules=("onnx", "onnxfix.verification.ladder"))
     probe("reference", None, modules=("onnx.reference",))
     driver = probe("driver", Driver())
@@ -159,7 +162,7 @@ def gather(worker: Worker, timeout: float) -> Facts:
     refusal = probe("ort-cuda", None) if tried else None
     trt, passed_over = _tensorrt(probe)
     return Facts(
-        machine=_machine(gpus, driver, _kernel_driver() or kernel_driver, tuple(_libraries(probe))),
+        machine=_machine(gpus, driver, _kernel_driver() or kernel_driver, tuple(_libraries(probe)), children),
         versions=versions,
         missing=tuple(name for name in versions if not _importable(MODULES[name])),
         too_old=tuple(too_old(versions)),
@@ -196,7 +199,11 @@ def _tensorrt(probe: _Prober) -> tuple[Choice | Missing, Missing | None]:
 
 
 def _machine(
-    gpus: tuple[Gpu, ...], driver: Driver, kernel_driver: str, libraries: tuple[Library, ...]
+    gpus: tuple[Gpu, ...],
+    driver: Driver,
+    kernel_driver: str,
+    libraries: tuple[Library, ...],
+    children: InForce,
 ) -> Machine:
     usable = getattr(os, "sched_getaffinity", None)
     return Machine(
@@ -210,6 +217,7 @@ def _machine(
         driver=driver,
         kernel_driver=kernel_driver,
         libraries=libraries,
+        children=children,
     )
 
 

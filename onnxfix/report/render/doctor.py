@@ -9,6 +9,7 @@ import json
 import textwrap
 from collections.abc import Iterator
 
+from onnxfix.confinement import InForce
 from onnxfix.examination import Examination
 from onnxfix.examination.records import Library, Machine
 from onnxfix.report.render.lines import Line, line, print_lines
@@ -87,6 +88,7 @@ def _machine(machine: Machine) -> Iterator[tuple[str, str]]:
     if machine.sandbox_mb is not None:
         memory += f", of which a verification may use {_gib(machine.sandbox_mb)} now"
     yield "memory", memory
+    yield "children", _children(machine.children)
     for gpu in machine.gpus:
         yield "GPU", f"{gpu.name}, compute capability {gpu.capability}"
     if not machine.gpus:
@@ -98,6 +100,16 @@ def _machine(machine: Machine) -> Iterator[tuple[str, str]]:
             yield name, _library(item)
         if not here:
             yield name, "not found"
+
+
+def _children(found: InForce) -> str:
+    """What child processes, in which other people's libraries run, cannot do."""
+    denied = {"network": found.network, "signals to other processes": found.processes}
+    parts = [f"no {name}" for name, holds in denied.items() if holds]
+    missing = [name for name, holds in denied.items() if not holds]
+    if missing:
+        parts.append(f"not denied: {', '.join(missing)} ({found.reason})")
+    return "; ".join(parts)
 
 
 def _gib(mb: int | None) -> str:

@@ -140,7 +140,7 @@ def test_the_limit_is_set_by_option_keyword_setting_and_environment(
                 call(source, structure_mb=1)
     with pytest.raises(UsageError, match="structure_mb is a whole number from 1, not 0"):
         onnxfix.check(data, structure_mb=0)
-    Path("onnxfix.toml").write_text("structure-limit = 1\n")
+    Path("onnxfix.toml").write_text("structure-limit = 1\n", encoding="utf-8")
     assert line in CliRunner().invoke(app, ["check", "m.onnx"]).stderr
     assert line not in CliRunner().invoke(app, ["check", "m.onnx", "--structure-limit", "100", "-q"]).stderr
     monkeypatch.setenv(STRUCTURE_MB, "1")

@@ -29,7 +29,7 @@ LAYERS = [
     ["confinement"],
     ["shown"],
     ["_child"],  # the sandbox's other side
-    ["causes", "effort"],
+    ["allowance", "causes", "effort"],
     ["options"],
     ["sandbox"],  # know no graph, so that C++ calls that hang or crash may be guarded anywhere
     ["forks"],

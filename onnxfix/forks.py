@@ -27,7 +27,7 @@ def forked(fn: Callable[..., Any], *args: Any, timeout: float, memory_mb: int | 
     ``timeout`` is in seconds. ``memory_mb`` limits what it may use in addition to this process. Where ``os.fork`` is
     missing, ``fn`` must be importable and runs in a fresh child.
     """
-    if not hasattr(os, "fork"):
+    if sys.platform == "win32" or not hasattr(os, "fork"):
         with Worker(memory_mb=memory_mb) as worker:
             return worker.call_with(f"{fn.__module__}:{fn.__qualname__}", args, {}, timeout)
     limit = memory_mb if memory_mb is not None else default_memory_mb()
@@ -53,6 +53,8 @@ def _in_fork(
     memory_mb: int | None,
     parent: int,
 ) -> None:
+    if sys.platform == "win32":  # for the type checker: ``forked`` does not come here
+        raise NotImplementedError
     result, stderr = ends
     try:
         os.setsid()
@@ -74,6 +76,8 @@ def _in_fork(
 
 
 def _await_fork(pid: int, result: list[int], stderr: list[int], timeout: float) -> Outcome:
+    if sys.platform == "win32":
+        raise NotImplementedError
     code: int | None = None
     try:
         for ends in (result, stderr):
@@ -97,6 +101,8 @@ def _await_fork(pid: int, result: list[int], stderr: list[int], timeout: float) 
 
 def _collect(result: int, stderr: int, timeout: float) -> tuple[bytes, _child.Tail, bool]:
     """Read until ``result`` ends. Returns the bytes, the end of stderr and whether time ran out."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     deadline = time.monotonic() + timeout
     chunks: list[bytes] = []
     tail = _child.Tail()

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from onnxfix import _child
+from onnxfix import _child, system
 from onnxfix._child import Outcome, Status, allow_maps, default_memory_mb, note, one_line
 from onnxfix.confinement import policy
 from onnxfix.errors import UsageError
@@ -90,22 +90,16 @@ def _kill_group(process: subprocess.Popen[bytes], owner: int) -> None:
     if os.getpid() != owner:
         return
     if process.returncode is None:  # not reaped, so that its id cannot belong to another process
-        if hasattr(os, "killpg"):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
+        system.kill(process)
     process.wait()
 
 
 def _await_death(process: subprocess.Popen[bytes], seconds: float = 5.0) -> None:
     """Wait for the child to end by itself, without reaping it: its group has yet to be killed."""
-    if hasattr(os, "waitid"):
-        deadline = time.monotonic() + seconds
-        flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
-        with contextlib.suppress(ChildProcessError):
-            while os.waitid(os.P_PID, process.pid, flags) is None and time.monotonic() < deadline:
-                time.sleep(0.002)
+    deadline = time.monotonic() + seconds
+    with contextlib.suppress(ChildProcessError):
+        while system.ended(process.pid) is False and time.monotonic() < deadline:
+            time.sleep(0.002)
 
 
 def _pump_replies(stream: io.RawIOBase, into: queue.SimpleQueue[bytearray | None]) -> None:
@@ -133,6 +127,8 @@ class _Child:
         # Several BLAS threads cost memory and start-up time, and may change the last bit of sums.
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             environment.setdefault(name, "1")
+        # ONNX Runtime 1.32 reports sessions to its maker, and keeps a database for that in the user's cache folder.
+        environment.setdefault("ORT_DISABLE_TELEMETRY", "1")
         # Started in the package's folder, not in the user's: files there could shadow modules.
         self.process = subprocess.Popen(
             [sys.executable, "-m", "onnxfix._child"],
@@ -142,6 +138,7 @@ class _Child:
             cwd=package.parent,
             env=environment,
             start_new_session=True,
+            creationflags=system.NEW_GROUP,
             bufsize=0,
         )
         streams = self.process.stdin, self.process.stdout, self.process.stderr
@@ -165,7 +162,7 @@ class _Child:
             "parent": os.getpid() if lasting else 0,
             "confinement": policy() if confined else None,
         }
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):
             _child.write_frame(self.requests, pickle.dumps(start))
 
     def send(self, payload: bytes, timeout: float) -> None:
@@ -176,7 +173,7 @@ class _Child:
             watchdog.daemon = True
             watchdog.start()
         try:
-            with contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(OSError):
                 _child.write_frame(self.requests, payload)
         finally:
             if watchdog is not None:
@@ -185,10 +182,9 @@ class _Child:
     def alive(self) -> bool:
         # Not by ``poll``: an interrupt right after it took the lock of the process would leave that taken, and closing
         # the child would wait for it forever.
-        if not hasattr(os, "waitid"):
-            return self.process.poll() is None
         with contextlib.suppress(ChildProcessError):
-            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
+            over = system.ended(self.process.pid)
+            return self.process.poll() is None if over is None else not over
         return False
 
     def close(self) -> int:

@@ -25,11 +25,11 @@ from support.patience import PATIENCE
 # A module imports from earlier lines and from its own package only; modules on one line know nothing
 # of each other.
 LAYERS = [
-    ["_version", "errors", "dtypes", "garbage", "interrupts", "names", "place", "walk"],
+    ["_version", "errors", "dtypes", "garbage", "interrupts", "names", "place", "system", "walk"],
     ["confinement"],
     ["shown"],
     ["_child"],  # the sandbox's other side
-    ["causes", "effort"],
+    ["allowance", "causes", "effort"],
     ["options"],
     ["sandbox"],  # know no graph, so that C++ calls that hang or crash may be guarded anywhere
     ["forks"],

@@ -120,8 +120,9 @@ class RunOptions:
 
     ``trt`` None: TensorRT is not used (``check``), or with its defaults (``apply``, ``verify``).
     ``memory_mb`` limits ONNX Runtime and TensorRT, each in a process of its own, in MiB (None: three quarters of what
-    is available). ``inputs_help`` is for ``check``: also work out which inputs the model accepts. ``pictures``: also
-    record the nodes around each finding and fix, which reports draw.
+    is available), ``structure_mb`` a model's nodes, names and attributes in ours (None: the default of
+    ``files.bounds``). ``inputs_help`` is for ``check``: also work out which inputs the model accepts. ``pictures``:
+    also record the nodes around each finding and fix, which reports draw.
     """
 
     rules: Rules = Rules()
@@ -131,5 +132,6 @@ class RunOptions:
     trt: TrtOptions | None = None
     output: Output = Output()
     memory_mb: int | None = None
+    structure_mb: int | None = None
     inputs_help: bool = False
     pictures: bool = False

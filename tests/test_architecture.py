@@ -29,7 +29,7 @@ LAYERS = [
     ["confinement"],
     ["shown"],
     ["_child"],  # the sandbox's other side
-    ["causes", "effort"],
+    ["allowance", "causes", "effort"],
     ["options"],
     ["sandbox"],  # know no graph, so that C++ calls that hang or crash may be guarded anywhere
     ["forks"],
@@ -71,12 +71,12 @@ FACADE = "__init__"
 
 #: The same for the rooms and modules inside verification/: a room imports from lines above its own.
 VERIFICATION = [
-    ["checker", "compare"],
+    ["checker", "compare", "outputs"],
     ["validity", "feeds"],
     ["specialize", "sweep"],
     ["networks"],  # what TensorRT's rungs leave for each other
     ["request", "verdict"],
-    ["budget", "kept"],
+    ["budget", "kept", "ran"],
     ["remote"],  # the sandbox's side of the rungs that execute ONNX models
     ["cuda", "extents"],
     ["products", "progress", "worth"],

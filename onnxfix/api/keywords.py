@@ -163,6 +163,15 @@ def memory(given: Any) -> int | None:
     return None if given is None else whole("memory_mb", given, 1)
 
 
+def structure(given: Any) -> int | None:
+    """A limit of a model's structure in MiB.
+
+    Raises:
+        UsageError: it is none.
+    """
+    return None if given is None else whole("structure_mb", given, 1)
+
+
 def seconds(keyword: str, given: Any) -> float:
     """A time.
 

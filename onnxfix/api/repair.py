@@ -35,6 +35,7 @@ def check(
     seed: int = 0,
     inputs_help: bool = False,
     memory_mb: int | None = None,
+    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """List the hazards in a model. Reads only.
@@ -52,6 +53,8 @@ def check(
             it is installed (``Report.intake``).
         memory_mb: memory limit in MiB for ONNX Runtime and for TensorRT, each in its own process (None: three quarters
             of what is available). Where a model needs more, the check is skipped and says so.
+        structure_mb: memory limit in MiB for the model's nodes, names and attributes, judged before it is parsed (None:
+            512 and 96 times its size without weights, 8192 at most).
         progress: called with a short text before each step.
 
     Raises:
@@ -68,6 +71,7 @@ def check(
         verification=Verification(inputs=given, input_shapes=shapes, seed=keywords.whole("seed", seed)),
         trt=None if trt is False or trt is None else keywords.trt(trt),
         memory_mb=keywords.memory(memory_mb),
+        structure_mb=keywords.structure(structure_mb),
         inputs_help=keywords.flag("inputs_help", inputs_help),
     )
     return checking.check(keywords.source("source", source), options, keywords.progress(progress))
@@ -104,6 +108,7 @@ def apply(
     benchmark: bool = False,
     leave_data: bool = False,
     memory_mb: int | None = None,
+    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Fix a model, prove that the result still is the same model, and write it.
@@ -144,7 +149,7 @@ def apply(
         benchmark: also measure latency of the original and the fixed engine (check trt-gpu).
         leave_data: keep external data that was copied beside the output even if the output is not written: another run
             that found it there may refer to it.
-        select, ignore, target, memory_mb, progress: as for ``check``.
+        select, ignore, target, memory_mb, structure_mb, progress: as for ``check``.
 
     Raises:
         ModelError: the model cannot be read, or is not a valid graph.
@@ -188,6 +193,7 @@ def apply(
             keywords.flag("leave_data", leave_data),
         ),
         memory_mb=keywords.memory(memory_mb),
+        structure_mb=keywords.structure(structure_mb),
     )
     say = keywords.progress(progress)
     if keywords.is_program(source):
@@ -215,6 +221,7 @@ def verify(
     benchmark: bool = False,
     batch_sweep: int = 0,
     memory_mb: int | None = None,
+    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Compare two models on the verification ladder: same interface, same outputs.
@@ -224,8 +231,8 @@ def verify(
         fixed: the same; None compares the original with itself.
         exact: require bit-identical outputs instead of agreement within tolerance.
         batch_sweep: 2 or more: also compare TensorRT's builds for batch 1 alone and for a profile from 1 to this size.
-        require, inputs, input_shapes, seed, rungs, rtol, atol, effort, trt, benchmark, memory_mb, progress: as for
-            ``apply``. A check that both models fail is failed here: there is no fix to judge.
+        require, inputs, input_shapes, seed, rungs, rtol, atol, effort, trt, benchmark, memory_mb, structure_mb,
+            progress: as for ``apply``. A check that both models fail is failed here: there is no fix to judge.
 
     Raises:
         ModelError, UsageError: as for ``apply``.
@@ -239,6 +246,7 @@ def verify(
         verification=replace(verification, exact=keywords.flag("exact", exact)),
         trt=replace(trt_of(trt, benchmark), batch_sweep=batch_sweep),
         memory_mb=keywords.memory(memory_mb),
+        structure_mb=keywords.structure(structure_mb),
     )
     first = keywords.source("original", original)
     second = keywords.source("fixed", fixed) if fixed is not None else None

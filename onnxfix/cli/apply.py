@@ -60,6 +60,7 @@ from onnxfix.cli.options import (
     Select,
     ShapesAlias,
     Statistics,
+    StructureLimit,
     TargetName,
     Tf32,
     TimingAlias,
@@ -217,6 +218,7 @@ def apply(
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
     memory_limit: MemoryLimit = None,
+    structure_limit: StructureLimit = None,
     jobs: Jobs = "1",
     ray: RayAddress = None,
     resume: Resume = False,
@@ -245,7 +247,7 @@ def apply(
         )
         from onnxfix.pipeline.whole.steps import steps_of  # lazy: start-up
 
-        given = on_command_line(target, select, ignore, fail_on, require, rtol, atol, effort)
+        given = on_command_line(target, select, ignore, fail_on, require, rtol, atol, effort, structure_limit)
         holding = held(config, isolated, given, baseline, write_baseline)
         if show_settings:
             show(holding, models, format is Format.json)

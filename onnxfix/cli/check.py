@@ -48,6 +48,7 @@ from onnxfix.cli.options import (
     Resume,
     Select,
     Statistics,
+    StructureLimit,
     TargetName,
     TimingAlias,
     TimingCache,
@@ -93,6 +94,7 @@ def check(
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
     memory_limit: MemoryLimit = None,
+    structure_limit: StructureLimit = None,
     jobs: Jobs = "1",
     ray: RayAddress = None,
     resume: Resume = False,
@@ -113,7 +115,7 @@ def check(
     with guarded(format):
         from onnxfix.options import RunOptions  # lazy: start-up
 
-        given = on_command_line(target, select, ignore, fail_on)
+        given = on_command_line(target, select, ignore, fail_on, structure_limit=structure_limit)
         holding = held(config, isolated, given, baseline, write_baseline)
         if show_settings:
             show(holding, models, format is Format.json)

@@ -296,6 +296,18 @@ MemoryLimit = Annotated[
         rich_help_panel=VERIFICATION,
     ),
 ]
+StructureLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--structure-limit",
+        metavar="MB",
+        min=1,
+        help="Memory limit in MiB for a model's nodes, names and attributes, judged before it is parsed (default: 512 "
+        "and 96 times the size without weights, 8192 at most).",
+        show_default=False,
+        rich_help_panel=SETTINGS,
+    ),
+]
 TrtPackage = Annotated[
     Package,
     typer.Option(

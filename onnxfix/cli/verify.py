@@ -48,6 +48,7 @@ from onnxfix.cli.options import (
     SaveEngine,
     Seed,
     ShapesAlias,
+    StructureLimit,
     Tf32,
     TimingAlias,
     TimingCache,
@@ -101,6 +102,7 @@ def verify(
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
     memory_limit: MemoryLimit = None,
+    structure_limit: StructureLimit = None,
     batch_sweep: Annotated[
         bool,
         typer.Option(
@@ -138,7 +140,14 @@ def verify(
         if max_batch is not None and not batch_sweep:
             raise UsageError("--max-batch has no effect without --batch-sweep")
         allowed(exact, rtol, atol)
-        given = on_command_line(fail_on=FailOn.never, require=require, rtol=rtol, atol=atol, effort=effort)
+        given = on_command_line(
+            fail_on=FailOn.never,
+            require=require,
+            rtol=rtol,
+            atol=atol,
+            effort=effort,
+            structure_limit=structure_limit,
+        )
         holding = held(config, isolated, given, judges=False)
         if show_settings:
             show(holding, [str(original)], format is Format.json)

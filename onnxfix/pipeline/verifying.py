@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 
+from onnxfix.allowance import structure_limit
 from onnxfix.errors import about
 from onnxfix.files import loading
 from onnxfix.model import Model
@@ -31,8 +32,9 @@ def verify(
     began = time.perf_counter()
     say = progress or (lambda text: None)
     say("reading")
-    first = loading.load(original)
-    second = first if fixed is None else loading.load(fixed)
+    with structure_limit(options.structure_mb):
+        first = loading.load(original)
+        second = first if fixed is None else loading.load(fixed)
     refuse_conflicts([first, second], options)
     comparison = comparison_of(options.verification, options.trt or TrtOptions())
     engine = ""

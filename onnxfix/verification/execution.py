@@ -20,7 +20,7 @@ from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import Assignment
 from onnxfix.verification.pair import Pair
 from onnxfix.verification.progress import Progress, difference, different, judged
-from onnxfix.verification.remote import Ran
+from onnxfix.verification.ran import Ran
 from onnxfix.verification.request import Request
 from onnxfix.verification.verdict import FeedResult, FeedStatus, LeftOut, RungResult, Side, Status
 

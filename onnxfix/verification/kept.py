@@ -5,14 +5,12 @@ A run that withdraws fixes compares several candidates with one original on the 
 
 from __future__ import annotations
 
-import hashlib
 import os
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
+from onnxfix.verification.outputs import digest, nbytes
 
 MOST_BYTES = 64 << 20
 """Bytes of outputs that are kept at most; what comes later is computed each time."""
@@ -32,13 +30,13 @@ class Kept:
 
     def find(self, feed: Mapping[str, Any]) -> list[Any] | None:
         """The outputs on a feed; None where they are not kept."""
-        return self._values.get(_digest(feed)) if self._values else None
+        return self._values.get(digest(feed)) if self._values else None
 
     def put(self, feed: Mapping[str, Any], outputs: list[Any]) -> None:
         """Keep the outputs on a feed, where there is room."""
-        size = sum(map(_size, outputs))
+        size = sum(map(nbytes, outputs))
         if self.of is not None and self._bytes + size <= MOST_BYTES:
-            self._values[_digest(feed)] = outputs
+            self._values[digest(feed)] = outputs
             self._bytes += size
 
 
@@ -50,23 +48,3 @@ def identity(scope: str, backend: str, path: str, options: Mapping[str, Any]) ->
         return None
     state = (file.st_ino, file.st_size, file.st_mtime_ns)
     return (scope, backend, path, state, sorted(options.items())) if scope else None
-
-
-def _digest(feed: Mapping[str, Any]) -> bytes:
-    found = hashlib.blake2b(digest_size=32)
-    for name in sorted(feed):
-        value = feed[name]
-        plain = isinstance(value, np.ndarray) and value.dtype.kind != "O"
-        about = (name, str(value.dtype), value.shape) if plain else (name,)
-        found.update(repr(about).encode())
-        found.update(value.tobytes() if plain else pickle.dumps(value))
-    return found.digest()
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, (list, tuple)):
-        return sum(map(_size, value))
-    if isinstance(value, dict):
-        return sum(map(_size, value.values()))
-    array = np.asarray(value)
-    return array.size * 64 if array.dtype.kind == "O" else array.nbytes

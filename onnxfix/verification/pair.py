@@ -15,7 +15,8 @@ from onnxfix.errors import UsageError
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.progress import Progress, different
-from onnxfix.verification.remote import Ran, less, ran_of
+from onnxfix.verification.ran import Ran, ran_of
+from onnxfix.verification.remote import less
 from onnxfix.verification.request import REMOTE
 from onnxfix.verification.verdict import Status
 
@@ -84,6 +85,7 @@ class Pair:
             repeats=not gpu,
             keep=bool(request.half) or request.precise,
             without=request.without,
+            hold=request.networks is not None and self.name == "ort-cpu",
         )
 
     def _unmapped(self, values: dict[str, Any], mapped: Ran) -> Ran:

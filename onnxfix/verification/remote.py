@@ -15,18 +15,14 @@ import numpy as np
 import onnx
 
 from onnxfix import backends
-from onnxfix._child import NO_MEMORY
-from onnxfix.backends import ort_messages
-from onnxfix.causes import ENDED, Cause
-from onnxfix.errors import Fault
-from onnxfix.sandbox import Outcome, note, one_line
+from onnxfix.sandbox import note
 from onnxfix.verification.compare import twin, twin_double
 from onnxfix.verification.compare.compare import Metrics, Twin, compare
 from onnxfix.verification.compare.noise import MOVES, Precise, shaken
 from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.kept import Kept, identity
-
-_WIDEST = 4000  # characters of an error of which a line is made
+from onnxfix.verification.outputs import Computed, Outputs
+from onnxfix.verification.ran import Ran, failed
 
 
 @dataclass
@@ -35,6 +31,7 @@ class _State:
     fixed: backends.Session | None = None
     backend: str = ""
     path: str = ""  # of the original
+    fixed_path: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)  # with which it is loaded
     kept: Kept = field(default_factory=Kept)
     twins: twin.Twins | None = None
@@ -46,72 +43,21 @@ class _State:
 
 
 _STATE = _State()
-
-
-@dataclass(frozen=True)
-class Ran:
-    """The result of loading, or of one feed. ``stage`` and ``error``: which model failed and why; else both are empty.
-
-    ``unsupported``: the backend cannot do this. ``no_kernel``: it lacks an operator of the model. ``broken``: the
-    process cannot be used any more. ``places``: for the original and the fixed model, how many nodes each execution
-    provider runs, where the backend reports that. ``starved``: memory ran out. ``mapped``: a model's weights were
-    mapped from its file, not loaded as usual. ``cause``: why it failed, where that is known.
-    """
-
-    stage: str = ""
-    error: str = ""
-    metrics: tuple[Metrics, ...] = ()
-    unstable: tuple[str, ...] = ()  # outputs in which the original differs from itself
-    seconds: float = 0.0  # what it cost: of the processor, or where a GPU computes, of the clock
-    unsupported: bool = False
-    no_kernel: bool = False
-    broken: bool = False
-    starved: bool = False
-    mapped: bool = False
-    places: tuple[Mapping[str, int] | None, ...] = ()
-    wobble: tuple[Metrics, ...] = ()  # where it differs from itself within tolerance
-    precision: str = ""  # of the twin
-    cause: Cause = ""
-    said: str = ""  # the text of the exception of who ran it, and nothing else
-    beyond: str = ""  # the first value of the original that is finite in its twin and not in half precision
-
-
-def ran_of(outcome: Outcome) -> Ran:
-    """The result of a call of ``load`` or ``run``; a crash is attributed to the model that ran.
-
-    Raises:
-        Fault: verification itself failed.
-    """
-    if outcome.ok:
-        return outcome.value  # type: ignore[no-any-return]
-    if outcome.status == "error":  # errors of models come back as a Ran
-        raise Fault(outcome.message)
-    stage = outcome.note if outcome.note in ("original", "fixed") else "original"
-    return Ran(stage, outcome.message, starved=outcome.status == "memory", cause=ENDED[outcome.status])
-
-
-def _failed(stage: str, error: Exception) -> Ran:
-    unsupported, broken = isinstance(error, backends.Unsupported), isinstance(error, backends.Broken)
-    said = "" if unsupported else one_line(ort_messages.plain(one_line(str(error), _WIDEST)))
-    text = str(error) if unsupported or broken else one_line(ort_messages.plain(one_line(error, _WIDEST)))
-    starved = isinstance(error, MemoryError) or (not unsupported and bool(NO_MEMORY.search(str(error))))
-    return Ran(
-        stage,
-        text,
-        said=said,
-        unsupported=unsupported,
-        no_kernel=isinstance(error, backends.NoKernel),
-        broken=broken,
-        starved=starved,
-        cause="memory" if starved else getattr(error, "cause", ""),
-    )
+OUTPUTS = Outputs()
+"""What both models computed, for the rung that holds them against TensorRT's networks."""
 
 
 def drop(scope: str = "") -> None:
-    """Release both models, and what the original computed, but for that in the run ``scope``."""
-    _STATE.original = _STATE.fixed = _STATE.twins = _STATE.doubles = _STATE.last = None
+    """Release both models, and what they computed, but for what is kept of the original in the run ``scope``."""
+    unload()
+    OUTPUTS.clear()
     if not scope:
         _STATE.kept = Kept()
+
+
+def unload() -> None:
+    """Release both models."""
+    _STATE.original = _STATE.fixed = _STATE.twins = _STATE.doubles = _STATE.last = None
 
 
 def load(
@@ -129,22 +75,23 @@ def load(
     something is kept is loaded when it has to run.
     """
     clock, began = _clock(backend)
-    drop(scope)
+    unload()
     note("original")
-    _STATE.backend, _STATE.path, _STATE.options = backend, original, options or {}
+    _STATE.backend, _STATE.options = backend, options or {}
+    _STATE.path, _STATE.fixed_path = original, fixed
     about = identity(scope, backend, original, _STATE.options)
     if about is None or _STATE.kept.of != about:
         try:
             own = _original()
         except Exception as error:
-            return _failed("original", error)
+            return failed("original", error)
         places, mapped = getattr(own, "places", None), getattr(own, "mapped", False)
         _STATE.kept = Kept(about, own.outputs, places, mapped)
     note("fixed")
     try:
         _STATE.fixed = backends.load(backend, fixed, **(fixed_options or {}))
     except Exception as error:
-        return _failed("fixed", error)
+        return failed("fixed", error)
     kept = _STATE.kept
     return Ran(
         places=(kept.places, getattr(_STATE.fixed, "places", None)),
@@ -174,7 +121,7 @@ def alone(backend: str, path: str, feed: dict[str, Any] | None, options: Mapping
         if feed is not None:
             session.run(feed)
     except Exception as error:
-        return _failed("original", error)
+        return failed("original", error)
     return Ran()
 
 
@@ -215,9 +162,11 @@ def run(
     keep: bool = False,
     without: tuple[str, ...] = (),
     recheck: bool = False,
+    hold: bool = False,
 ) -> Ran:
     """Run both models on ``feed`` and compare outputs, except those in ``skip``. ``keep`` their outputs, for
-    ``by_twin`` or ``by_noise``. The fixed model gets the feed without the inputs in ``without``.
+    ``by_twin`` or ``by_noise``, and ``hold`` them for a later rung. The fixed model gets the feed without the inputs in
+    ``without``.
 
     ``again``: run the original once more to find outputs that are not deterministic; ``recheck``: only where outputs
     differ. ``drawn`` are outputs that depend
@@ -232,24 +181,27 @@ def run(
     try:
         expected, itself = _expected(feed, again, repeats, coarse)
     except Exception as error:
-        return _failed("original", error)
+        return failed("original", error)
     unstable = {*skip, *_unstable(itself)}
     wobble = tuple(part for parts in itself.values() for part in parts if part.agreement == "within")
     note("fixed")
+    took = clock()
     try:
         found = dict(zip(fixed.outputs, fixed.run(less(feed, without)), strict=True))
     except Exception as error:
-        return _failed("fixed", error)
-    seconds = clock() - began
+        return failed("fixed", error)
+    took, seconds = clock() - took, clock() - began
     note("compare")
     _STATE.last, _STATE.without = (feed, expected, found) if keep else None, without
     metrics = _compare(_names(), expected, found, unstable, exact, noise, coarse, allowed)
+    if hold:
+        _hold(feed, dict(zip(_names(), expected, strict=True)), found, metrics, took)
     if recheck and not again and any(map(_differs, metrics)):
         note("original")
         try:
             unstable |= _unstable(_itself(feed, expected, repeats, coarse))
         except Exception as error:
-            return _failed("original", error)
+            return failed("original", error)
     unstable |= {
         one.output for one in metrics if one.output in drawn and _differs(one) and one.kind != "dtype"
     }
@@ -289,6 +241,22 @@ def _unstable(itself: Mapping[str, tuple[Metrics, ...]]) -> set[str]:
     return {name for name, parts in itself.items() if any(map(_differs, parts))}
 
 
+def _hold(
+    feed: dict[str, Any],
+    expected: dict[str, Any],
+    found: dict[str, Any],
+    metrics: Sequence[Metrics],
+    seconds: float,
+) -> None:
+    """Keep what both models computed, identical outputs once. ``seconds`` are those of the fixed model."""
+    same = expected.keys() == found.keys() == {one.output for one in metrics}
+    same = same and all(one.agreement == "identical" for one in metrics)
+    OUTPUTS.put(_STATE.path, feed, Computed(expected, seconds))
+    OUTPUTS.put(
+        _STATE.fixed_path, less(feed, _STATE.without), Computed(expected if same else found, seconds), same
+    )
+
+
 def by_twin(
     folder: str,
     *,
@@ -309,7 +277,7 @@ def by_twin(
         _STATE.twins = _STATE.twins or twin.load(_STATE.backend, _STATE.path, folder)
         lost, values = _STATE.twins.run(feed)
     except Exception as error:
-        return _failed("twin", error)
+        return failed("twin", error)
     note("compare")
     origins = _STATE.twins.origins  # an overflow excuses what is computed from it, and nothing else
     judges = {n: Twin(value, half, not origins[n].isdisjoint(lost)) for n, value in values.items()}
@@ -343,7 +311,7 @@ def by_noise(
         original = _original()
         runs = [original.run({**shaken(feed, seed), **pinned}) for seed in range(MOVES if floats else 0)]
     except Exception as error:
-        return _failed("twin", error)
+        return failed("twin", error)
     note("compare")
     moved = dict(zip(_names(), zip(*runs, strict=True), strict=True)) if runs else {}
     judges = {n: Precise(exact[n], other.get(n), moved.get(n, ())) for n in _names() if n in exact}

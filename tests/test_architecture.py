@@ -26,7 +26,7 @@ from support.patience import PATIENCE
 # of each other.
 LAYERS = [
     ["_version", "errors", "dtypes", "garbage", "interrupts", "names", "place", "walk"],
-    ["confinement"],
+    ["confinement", "packs"],
     ["shown"],
     ["_child"],  # the sandbox's other side
     ["causes", "effort"],

@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from onnxfix import _child
+from onnxfix import _child, deadline
 from onnxfix._child import Outcome, Status, allow_maps, default_memory_mb, note, one_line
 from onnxfix.errors import UsageError
 
@@ -276,6 +276,7 @@ class Worker:
     def begin(self, target: str, *, timeout: float, **kwargs: Any) -> None:
         """Start ``call`` without waiting for its result, which is dropped. The next call waits for its end, so that
         this makes sense only for work that the next call needs anyway: loading large libraries."""
+        timeout = deadline.least(timeout)
         self.start()
         assert self._child is not None
         self._child.send(pickle.dumps((timeout, target, (), kwargs), protocol=5), timeout)
@@ -285,7 +286,8 @@ class Worker:
         """Call ``target`` ("package.module:function") with ``kwargs`` in the child.
 
         ``timeout`` is in seconds, and each ``note()`` restarts it. Failures of the callee raise nothing here;
-        KeyboardInterrupt kills the child and is raised. After any status but "ok" and "error" the child has ended.
+        KeyboardInterrupt kills the child and is raised, as is ``deadline.Expired`` when a limit around the call is
+        over. After any status but "ok" and "error" the child has ended.
         """
         return self.call_with(target, (), kwargs, timeout)
 
@@ -293,6 +295,7 @@ class Worker:
         self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float
     ) -> Outcome:
         """``call``, with positional arguments too."""
+        timeout = deadline.least(timeout)
         try:
             payload = pickle.dumps((timeout, target, args, kwargs), protocol=5)
         except Exception as error:
@@ -314,9 +317,10 @@ class Worker:
         last = ""
         while True:
             try:
-                frame = _next(child.replies, timeout)
+                frame = _next(child.replies, deadline.least(timeout))
             except queue.Empty:
                 self.close()
+                deadline.check()
                 return Outcome("timeout", message=f"took more than {timeout:g} s and was stopped", note=last)
             if frame is None:
                 _await_death(child.process)

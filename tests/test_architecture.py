@@ -25,7 +25,7 @@ from support.patience import PATIENCE
 # A module imports from earlier lines and from its own package only; modules on one line know nothing
 # of each other.
 LAYERS = [
-    ["_version", "errors", "dtypes", "garbage", "interrupts", "names", "place", "walk"],
+    ["_version", "deadline", "errors", "dtypes", "garbage", "interrupts", "names", "place", "walk"],
     ["shown"],
     ["_child"],  # the sandbox's other side
     ["causes", "options"],

@@ -54,6 +54,7 @@ from onnxfix.cli.options import (
     Require,
     Resume,
     Rungs,
+    RungTimeout,
     SaveEngine,
     Seed,
     Select,
@@ -61,6 +62,7 @@ from onnxfix.cli.options import (
     Statistics,
     TargetName,
     Tf32,
+    Timeout,
     TimingAlias,
     TimingCache,
     TrtPackage,
@@ -215,6 +217,8 @@ def apply(
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
     memory_limit: MemoryLimit = None,
+    timeout: Timeout = None,
+    rung_timeout: RungTimeout = None,
     jobs: Jobs = "1",
     ray: RayAddress = None,
     resume: Resume = False,
@@ -269,6 +273,7 @@ def apply(
                 input_shapes=merged(input_shapes, shapes_alias),
                 seed=seed,
                 rungs=listed(rungs),
+                rung_timeout=rung_timeout,
             ),
             trt=trt_options(
                 trt_package,
@@ -281,6 +286,7 @@ def apply(
             ),
             output=Output(in_place=in_place, diff=diff),
             memory_mb=memory_limit,
+            timeout=timeout,
             pictures=draws(reports),
         )
         steps_of(simplify, graphsurgeon or ())  # steps that cannot run are refused before any work

@@ -285,6 +285,29 @@ MemoryLimit = Annotated[
         rich_help_panel=VERIFICATION,
     ),
 ]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0.1,
+        help="Time limit for each model in seconds: what was checked until then is reported, and the result is written "
+        "only if that proves it (default: none).",
+        show_default=False,
+        rich_help_panel=MODELS,
+    ),
+]
+RungTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--rung-timeout",
+        metavar="SECONDS",
+        min=0.1,
+        help="Time limit of each check in seconds (default: by the model).",
+        show_default=False,
+        rich_help_panel=VERIFICATION,
+    ),
+]
 TrtPackage = Annotated[
     Package,
     typer.Option(

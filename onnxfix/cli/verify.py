@@ -44,10 +44,12 @@ from onnxfix.cli.options import (
     ReportFiles,
     Require,
     Rungs,
+    RungTimeout,
     SaveEngine,
     Seed,
     ShapesAlias,
     Tf32,
+    Timeout,
     TimingAlias,
     TimingCache,
     TrtPackage,
@@ -99,6 +101,8 @@ def verify(
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
     memory_limit: MemoryLimit = None,
+    timeout: Timeout = None,
+    rung_timeout: RungTimeout = None,
     batch_sweep: Annotated[
         bool,
         typer.Option(
@@ -148,6 +152,7 @@ def verify(
                 input_shapes=merged(input_shapes, shapes_alias),
                 seed=seed,
                 rungs=listed(rungs),
+                rung_timeout=rung_timeout,
             ),
             trt=trt_options(
                 trt_package,
@@ -160,6 +165,7 @@ def verify(
                 batch_sweep=(max_batch or 2) if batch_sweep else 0,
             ),
             memory_mb=memory_limit,
+            timeout=timeout,
         )
         options = holding.options(str(original), options)
         models = [path for path in (original, fixed) if path is not None]

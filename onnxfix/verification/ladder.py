@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx
 
-from onnxfix import walk
+from onnxfix import deadline, walk
 from onnxfix.causes import Cause
 from onnxfix.errors import ModelError, UsageError, fault_of
 from onnxfix.names import RUNGS
@@ -43,13 +43,15 @@ class Limits:
 
     ``step`` bounds loading a model and running it once with ONNX Runtime, ``reference_step`` the same in the reference
     evaluator. ``total`` and ``reference_total`` bound all feeds of a rung: the feed that runs when time is up is the
-    last. ``memory_mb`` limits the child process, by default to three quarters of the memory that is available.
+    last. ``rung`` bounds all that a rung does; what it has judged until then counts. ``memory_mb`` limits the child
+    process, by default to three quarters of the memory that is available.
     """
 
     step: float = 120.0
     reference_step: float = 10.0
     total: float = 300.0
     reference_total: float = 10.0
+    rung: float | None = None
     memory_mb: int | None = None
 
 
@@ -179,10 +181,17 @@ class _Ladder:
         return tuple(results)
 
     def _result(self, name: str, request: Request) -> RungResult:
-        if name == "contract":
-            return _contract(request, self.contract, self.limits, self.fixed, self.ready)
-        self.ready()
-        return _guarded(name, request, self.limits)
+        if deadline.over():
+            return unjudged(name, "not run: the time limit was over", "timeout")
+        try:
+            if name == "contract":
+                return _contract(request, self.contract, self.limits, self.fixed, self.ready)
+            self.ready()
+            # The contract always runs to its end: no other rung may pass without it.
+            with deadline.within(self.limits.rung), deadline.watched():
+                return _guarded(name, request, self.limits)
+        except deadline.Expired:
+            return unjudged(name, "stopped at the time limit", "timeout")
 
     def _noted(self, result: RungResult, request: Request) -> RungResult:
         """The result with what it holds for: the specialization, the tolerance, and whether it was exact."""
@@ -197,7 +206,9 @@ class _Ladder:
 
 def _drop(worker: Worker) -> None:
     """Have the child release the models, which may be large."""
-    if worker.pid is not None:
+    if deadline.over():
+        worker.close()
+    elif worker.pid is not None:
         worker.call(f"{REMOTE}:drop", timeout=30.0)
 
 

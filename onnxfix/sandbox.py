@@ -8,6 +8,7 @@ The child talks by length-prefixed pickles over copies of its stdin and stdout, 
 print: file descriptor 1 then points at stderr, whose last bytes are kept for the message.
 """
 
+# Long because: a child, its pipes and the worker around it share their state.
 from __future__ import annotations
 
 import contextlib
@@ -21,8 +22,9 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +34,7 @@ from onnxfix.errors import UsageError
 
 __all__ = [
     "Outcome",
+    "Posted",
     "Status",
     "Worker",
     "allow_maps",
@@ -218,6 +221,15 @@ def _next(replies: queue.SimpleQueue[bytearray | None], timeout: float) -> bytea
                 raise
 
 
+@dataclass(eq=False)
+class Posted:
+    """A call that ``Worker.post`` started. ``outcome`` is None until it ended and was waited for; it stays None where
+    the child ended before it came to this call."""
+
+    timeout: float
+    outcome: Outcome | None = None
+
+
 class Worker:
     """A reusable child process. Not for use by two threads at once.
 
@@ -230,7 +242,7 @@ class Worker:
     def __init__(self, *, memory_mb: int | None = None, variables: Mapping[str, str] | None = None) -> None:
         self._memory_mb = memory_mb
         self._variables = dict(variables or {})
-        self._begun = 0  # calls whose replies are ignored
+        self._posted: deque[Posted] = deque()  # calls that were not waited for, in order
         self._set_mb: int | None = None
         self.limit_mb: int | None = memory_mb
         self._child: _Child | None = None
@@ -249,7 +261,7 @@ class Worker:
 
     def close(self) -> None:
         """End the child. A later call starts another."""
-        self._begun = 0
+        self._posted.clear()
         if self._child is not None:
             child, self._child = self._child, None
             child.close()
@@ -270,17 +282,43 @@ class Worker:
             self._set_mb = limit
             self.limit_mb = self._memory_mb if self._memory_mb is not None else default_memory_mb()
             self._child = _Child(self.limit_mb, self._variables)
-            self._begun = 0
             self.generation += 1
 
     def begin(self, target: str, *, timeout: float, **kwargs: Any) -> None:
         """Start ``call`` without waiting for its result, which is dropped. The next call waits for its end, so that
         this makes sense only for work that the next call needs anyway: loading large libraries."""
-        timeout = deadline.least(timeout)
-        self.start()
+        self.post(target, timeout=timeout, **kwargs)
+
+    def post(self, target: str, *, timeout: float, **kwargs: Any) -> Posted:
+        """Start ``call`` without waiting; ``collect`` gives its result. Calls run one after the other, as posted. The
+        child itself keeps the ``timeout`` until somebody waits."""
+        deadline.check()
+        if not self._posted:
+            self.start()
         assert self._child is not None
         self._child.send(pickle.dumps((timeout, target, (), kwargs), protocol=5), timeout)
-        self._begun += 1
+        posted = Posted(timeout)
+        self._posted.append(posted)
+        return posted
+
+    def collect(self, posted: Posted) -> Outcome | None:
+        """Wait for the result of a call that was posted; see ``call``. None where the child ended, or was ended,
+        before it came to this call."""
+        try:
+            while posted in self._posted:
+                self._await()
+        except BaseException:
+            self.close()
+            raise
+        return posted.outcome
+
+    def _await(self) -> None:
+        """Wait for the first call that was posted. Where the child dies of it, the others are lost."""
+        assert self._child is not None
+        first = self._posted[0]
+        first.outcome = self._receive(self._child, first.timeout)
+        if self._posted:
+            self._posted.popleft()
 
     def call(self, target: str, *, timeout: float, **kwargs: Any) -> Outcome:
         """Call ``target`` ("package.module:function") with ``kwargs`` in the child.
@@ -300,13 +338,11 @@ class Worker:
             payload = pickle.dumps((timeout, target, args, kwargs), protocol=5)
         except Exception as error:
             return Outcome("error", message=f"the arguments of {target} cannot be sent: {one_line(error)}")
-        self.start()
-        assert self._child is not None
         try:
-            while self._begun:
-                self._begun -= 1
-                if self._receive(self._child, timeout).status != "ok":
-                    self.start()  # replace a child that died of it
+            while self._posted:
+                self._await()
+            self.start()
+            assert self._child is not None
             self._child.send(payload, timeout)
             return self._receive(self._child, timeout)
         except BaseException:
@@ -324,7 +360,8 @@ class Worker:
                 return Outcome("timeout", message=f"took more than {timeout:g} s and was stopped", note=last)
             if frame is None:
                 _await_death(child.process)
-                self._child, self._begun = None, 0
+                self._child = None
+                self._posted.clear()
                 code = child.close()
                 return self._limited(_child.obituary(code, child.tail.text(), last))
             reply = _child.decode(frame)

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 from onnxfix import deadline
 from onnxfix.errors import TimeLimit
+from onnxfix.sandbox import close_shared
 
 
 @contextlib.contextmanager
 def limited(seconds: float | None) -> Iterator[None]:
-    """What happens in the context ends within so many seconds (None: no limit).
+    """What happens in the context ends within so many seconds (None: no limit), in this process and its children.
 
     Raises:
         TimeLimit: it did not, and there is no result to report.
@@ -21,3 +22,6 @@ def limited(seconds: float | None) -> Iterator[None]:
             yield
         except deadline.Expired:
             raise TimeLimit(f"not finished within {seconds:g} s, the limit that --timeout sets") from None
+        finally:
+            if deadline.over():
+                close_shared()

@@ -178,3 +178,33 @@ def test_what_was_begun_is_waited_for_and_its_answer_dropped() -> None:
         pid = worker.pid
         worker.begin("os:abort", timeout=PATIENCE)
         assert worker.call("os:getpid", timeout=PATIENCE).value != pid, "a child that died is replaced"
+
+
+def test_what_was_posted_is_collected_in_any_order() -> None:
+    with Worker() as worker:
+        posted = [worker.post("operator:neg", timeout=PATIENCE, **wrong) for wrong in ({}, {"a": 1})]
+        pid = worker.post("os:getpid", timeout=PATIENCE)
+        found = worker.collect(pid)
+        assert found is not None
+        assert found.value == worker.pid
+        assert [one.outcome.status for one in posted if one.outcome is not None] == ["error", "error"]
+        assert worker.collect(pid) is found, "it is kept"
+        last = worker.post("os:getppid", timeout=PATIENCE)
+        assert worker.call("os:getpid", timeout=PATIENCE).value == found.value
+        assert last.outcome is not None, "a call waits for what was posted"
+        assert last.outcome.value == os.getpid()
+
+
+def test_what_a_child_that_died_did_not_begin_is_lost() -> None:
+    with Worker() as worker:
+        died, lost = (worker.post(name, timeout=PATIENCE) for name in ("os:abort", "os:getpid"))
+        assert worker.collect(lost) is None
+        assert died.outcome is not None
+        assert died.outcome.status == "crash"
+        slow = worker.post("signal:pause", timeout=60.0)
+        worker.close()
+        assert worker.collect(slow) is None, "it was ended"
+        slow = worker.post("signal:pause", timeout=0.2)
+        found = worker.collect(slow)
+        assert found is not None
+        assert found.status == "timeout"

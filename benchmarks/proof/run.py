@@ -1,0 +1,200 @@
+"""What the proof of a model costs, beside the sum of its parts.
+
+    python benchmarks/proof/run.py MODEL... [--base CHECKOUT] [--runs 3] [--json FILE] [--write-readme] [-- OPTION...]
+
+For each model, in turn: ``onnxfix apply`` with its defaults (and OPTION...), ``bare.py``, which does the same work once
+with nothing around it, and ``onnxfix apply`` of another checkout, for instance the release before. All are whole
+processes, timed from outside; medians of ``--runs``. A run more of each is watched: its peak is the greatest sum of the
+memory of all its processes, where a page that several share counts once. FILE is written after each model, and models
+that it holds are not measured again.
+
+The exit code is 1 where a model is not proven, takes more than ``MOST`` times its parts, or more memory than with the
+other checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import numpy as np  # noqa: E402
+from acceptance.node_models import write_between  # noqa: E402
+from command import divided, rungs_of  # noqa: E402
+
+from onnxfix.verification.feeds.plan import Feed  # noqa: E402
+from onnxfix.verification.feeds.signature import signature  # noqa: E402
+from proof import tables  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+LAUNCH = HERE.parent / "speed" / "launch.py"
+LIMIT = 900.0  # seconds of one run
+MEMORY = 1 << 20  # MB: no limit, the machine's is enough
+
+
+def measure(model: Path, base: Path | None, runs: int, options: list[str]) -> dict[str, Any]:
+    """One model. ``reason`` says why there are no figures."""
+    with tempfile.TemporaryDirectory(prefix="onnxfix-") as name:
+        folder = Path(name)
+        apply = _apply(model, folder / "fixed.onnx", folder / "report.json", options)
+        first = _launch(apply, ROOT, folder, watch=True)
+        report = _report(folder / "report.json")
+        rungs = rungs_of(report)
+        shown = rungs.get("ort-cpu", {}), rungs.get("trt-build", {})
+        if not (folder / "fixed.onnx").exists() or not all(one.get("status") == "passed" for one in shown):
+            return {"name": model.stem, "reason": _reason(first, report, folder)}
+        _write(model, rungs, folder)
+        bare = [sys.executable, str(HERE / "bare.py"), str(model), str(folder / "fixed.onnx"), str(folder)]
+        older = _apply(model, folder / "older.onnx", folder / "older.json", options)
+        runs_of: dict[str, list[dict[str, Any]]] = {"apply": [], "bare": [], "base": []}
+        peaks = {"apply": first["together"], "bare": _launch(bare, ROOT, folder, watch=True)["together"]}
+        if base is not None:
+            peaks["base"] = _launch(older, base, folder, watch=True)["together"]
+        for _ in range(runs):
+            runs_of["bare"].append(_launch(bare, ROOT, folder))
+            if runs_of["bare"][-1]["code"]:
+                return {"name": model.stem, "reason": f"bare.py: {_said(folder)}"}
+            parts = json.loads(_said(folder))
+            runs_of["apply"].append(_launch(apply, ROOT, folder))
+            if base is not None:
+                runs_of["base"].append(_launch(older, base, folder))
+        before = rungs_of(_report(folder / "older.json")) if base is not None else {}
+        return {
+            "name": model.stem,
+            "bytes": model.stat().st_size,
+            "proven": all(one["status"] in ("passed", "skipped") for one in rungs.values()),
+            "parts": parts["seconds"],
+            "failed": sorted(parts["failed"].values()),
+            "rungs": {key: one["seconds"] for key, one in rungs_of(_report(folder / "report.json")).items()},
+            "rungs before": {key: one["seconds"] for key, one in before.items()},
+            "feeds": _counted(rungs["ort-cpu"]),
+            "feeds before": _counted(before.get("ort-cpu", {})),
+            "peaks": peaks,
+            **{key: [run["wall"] for run in value] for key, value in runs_of.items() if value},
+            "cpu": {key: [run["cpu"] for run in value] for key, value in runs_of.items() if value},
+        }
+
+
+def _apply(model: Path, target: Path, report: Path, options: list[str]) -> list[str]:
+    words = [sys.executable, "-m", "onnxfix", "apply", str(model), "-o", str(target)]
+    return [*words, "--fail-on", "never", "--report", str(report), *options]
+
+
+def _launch(command: list[str], checkout: Path, folder: Path, *, watch: bool = False) -> dict[str, Any]:
+    """What one run of a command cost, with the packages of a checkout; see launch.py."""
+    request = {"command": command, "timeout": LIMIT, "memory_mb": MEMORY, "watch": watch}
+    request["words"] = str(folder / "words")
+    env = {**os.environ, "PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'rules'}"}
+    words = [sys.executable, "-I", "-S", str(LAUNCH), json.dumps(request)]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=True, cwd=folder)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _report(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())["reports"][0]
+    except (OSError, ValueError, LookupError):
+        return {}
+    return found
+
+
+def _reason(run: dict[str, Any], report: dict[str, Any], folder: Path) -> str:
+    for rung in rungs_of(report).values():
+        if rung["name"] in ("ort-cpu", "trt-build") and rung["status"] != "passed":
+            return f"{rung['name']}: {rung['status']}: {rung['reason'][:120]}"
+    return f"{run['status']}, exit {run['code']}: {_said(folder)[:120]}"
+
+
+def _said(folder: Path) -> str:
+    """The last line that the last command wrote."""
+    lines = (folder / "words").read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "nothing was written"
+
+
+def _write(model: Path, rungs: dict[str, Any], folder: Path) -> None:
+    """The first feed that counted, and TensorRT's package and profile, as files for bare.py."""
+    known = signature(model)
+    feed = next(one["feed"] for one in rungs["ort-cpu"]["feeds"] if one["status"] != "not counted")
+    np.savez(folder / "feed.npz", **Feed(**feed).values(known))
+    build = rungs["trt-build"]["builds"][0]
+    profiles = build["profiles"]
+    (folder / "profile.json").write_text(json.dumps(profiles[0]["shapes"] if profiles else {}))
+    (folder / "package.json").write_text(json.dumps(build["package"].replace("-", "_")))
+
+
+def _counted(rung: dict[str, Any]) -> int:
+    return sum(one["status"] != "not counted" for one in rung.get("feeds", ()))
+
+
+def _setting(runs: int) -> Iterator[str]:
+    names = ("onnx", "onnxruntime", "numpy", "tensorrt-rtx", "tensorrt")
+    every = [(one.name.replace("_", "-"), one.version) for one in importlib.metadata.distributions()]
+    found = {name: version for name, version in every if name in names}
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(found.items()))
+    yield f"- Python {platform.python_version()}, {versions}; no engine was executed"
+    yield f"- {len(os.sched_getaffinity(0))} cores; medians of {runs}"
+
+
+def faults(row: dict[str, Any]) -> list[str]:
+    """Everything that is not as it should be, one line each."""
+    if row.get("reason"):
+        return [row["reason"]]
+    found = [] if row["proven"] else ["not proven"]
+    found += [f"bare.py: {text}" for text in row["failed"]]
+    ratio = tables.ratio(row)
+    if ratio > tables.MOST:
+        found.append(f"takes {ratio:.2f} times its parts")
+    if "base" in row["peaks"] and row["peaks"]["apply"] > tables.LEEWAY * row["peaks"]["base"]:
+        found.append(f"takes {row['peaks']['apply']:.0f} MB, before {row['peaks']['base']:.0f}")
+    return found
+
+
+def main() -> int:
+    """Run as the module's docstring says."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", type=Path, nargs="+")
+    parser.add_argument("--base", type=Path)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--write-readme", action="store_true")
+    own, options = divided(sys.argv[1:])  # options of onnxfix apply
+    arguments = parser.parse_args(own)
+    models = [
+        path for one in arguments.models for path in (sorted(one.glob("*.onnx")) if one.is_dir() else [one])
+    ]
+    kept: dict[str, Any] = {}
+    if arguments.json is not None and arguments.json.exists():
+        kept = json.loads(arguments.json.read_text())
+    for number, model in enumerate(models, 1):
+        key = f"{model.stem}, {model.stat().st_size:,} bytes"
+        if key not in kept:
+            kept[key] = measure(model.resolve(), arguments.base, arguments.runs, options)
+            if arguments.json is not None:
+                arguments.json.write_text(json.dumps(kept, indent=1))
+        said = "; ".join(faults(kept[key])) or f"{tables.ratio(kept[key]):.2f} times its parts"
+        print(f"{number}/{len(models)} {key}: {said}", file=sys.stderr, flush=True)
+    rows = list(kept.values())
+    text = "\n".join([*_setting(arguments.runs), "", *tables.table(rows)])
+    if arguments.write_readme:
+        write_between(HERE / "README.md", "proof", text)
+    else:
+        print(text)
+    return int(any(map(faults, rows)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

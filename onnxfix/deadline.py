@@ -105,9 +105,13 @@ class _Watch:
         with self._lock:
             self._stopped = True
             self._timer.cancel()
-            if self._hook is not None:
-                _raise_in(self._thread, None)
-                sys.unraisablehook = self._hook
+            if self._hook is None:
+                return
+            sys.unraisablehook = self._hook
+        # What is on its way arrives here and not later. To take it back is no option: CPython 3.11 then runs into an
+        # endless loop where calls are traced.
+        for _ in range(100):
+            pass
 
     def _start(self, seconds: float) -> None:
         self._timer = threading.Timer(seconds, self._fire)
@@ -120,7 +124,7 @@ class _Watch:
                 return
             if self._hook is None:
                 self._hook, sys.unraisablehook = sys.unraisablehook, self._dropped
-            _raise_in(self._thread, Expired)
+            _raise_in(self._thread)
 
     def _dropped(self, found: Any) -> None:
         """Python drops an exception that is raised in a destructor: it is raised again."""
@@ -130,9 +134,7 @@ class _Watch:
             self._hook(found)
 
 
-def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    """Have Python raise it in a thread; None takes back what was not raised yet."""
+def _raise_in(thread: int) -> None:
     import ctypes  # lazy: start-up, seldom used
 
-    raised = ctypes.py_object(kind) if kind is not None else None
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Expired))

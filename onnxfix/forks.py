@@ -17,6 +17,7 @@ from typing import Any
 
 from onnxfix import _child, deadline
 from onnxfix._child import Outcome, default_memory_mb
+from onnxfix.confinement import confine, policy
 from onnxfix.sandbox import SLICE, Worker, within
 
 
@@ -28,7 +29,7 @@ def forked(fn: Callable[..., Any], *args: Any, timeout: float, memory_mb: int | 
     call is over.
     """
     timeout = deadline.least(timeout)
-    if not hasattr(os, "fork"):
+    if sys.platform == "win32" or not hasattr(os, "fork"):
         with Worker(memory_mb=memory_mb) as worker:
             return worker.call_with(f"{fn.__module__}:{fn.__qualname__}", args, {}, timeout)
     limit = memory_mb if memory_mb is not None else default_memory_mb()
@@ -54,6 +55,8 @@ def _in_fork(
     memory_mb: int | None,
     parent: int,
 ) -> None:
+    if sys.platform == "win32":  # for the type checker: ``forked`` does not come here
+        raise NotImplementedError
     result, stderr = ends
     try:
         os.setsid()
@@ -65,6 +68,7 @@ def _in_fork(
         _child.limit(memory_mb, _child.data_bytes())
         if parent:
             _child.die_with(parent)
+        confine(policy())
         _child.arm(timeout)
         reply = _child.invoke(*call, {})
         while reply:
@@ -74,6 +78,8 @@ def _in_fork(
 
 
 def _await_fork(pid: int, result: list[int], stderr: list[int], timeout: float) -> Outcome:
+    if sys.platform == "win32":
+        raise NotImplementedError
     code: int | None = None
     try:
         for ends in (result, stderr):
@@ -98,6 +104,8 @@ def _await_fork(pid: int, result: list[int], stderr: list[int], timeout: float) 
 
 def _collect(result: int, stderr: int, timeout: float) -> tuple[bytes, _child.Tail, bool]:
     """Read until ``result`` ends. Returns the bytes, the end of stderr and whether time ran out."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     deadline = time.monotonic() + timeout
     chunks: list[bytes] = []
     tail = _child.Tail()

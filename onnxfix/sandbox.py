@@ -28,8 +28,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from onnxfix import _child, deadline
+from onnxfix import _child, deadline, system
 from onnxfix._child import Outcome, Status, allow_maps, default_memory_mb, note, one_line
+from onnxfix.confinement import policy
 from onnxfix.errors import UsageError
 
 __all__ = [
@@ -89,22 +90,16 @@ def _kill_group(process: subprocess.Popen[bytes], owner: int) -> None:
     if os.getpid() != owner:
         return
     if process.returncode is None:  # not reaped, so that its id cannot belong to another process
-        if hasattr(os, "killpg"):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
+        system.kill(process)
     process.wait()
 
 
 def _await_death(process: subprocess.Popen[bytes], seconds: float = 5.0) -> None:
     """Wait for the child to end by itself, without reaping it: its group has yet to be killed."""
-    if hasattr(os, "waitid"):
-        deadline = time.monotonic() + seconds
-        flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
-        with contextlib.suppress(ChildProcessError):
-            while os.waitid(os.P_PID, process.pid, flags) is None and time.monotonic() < deadline:
-                time.sleep(0.002)
+    deadline = time.monotonic() + seconds
+    with contextlib.suppress(ChildProcessError):
+        while system.ended(process.pid) is False and time.monotonic() < deadline:
+            time.sleep(0.002)
 
 
 def _pump_replies(stream: io.RawIOBase, into: queue.SimpleQueue[bytearray | None]) -> None:
@@ -123,7 +118,7 @@ def _pump_stderr(stream: io.RawIOBase, tail: _child.Tail) -> None:
 class _Child:
     """One process and its three pipes."""
 
-    def __init__(self, memory_mb: int | None, variables: Mapping[str, str]) -> None:
+    def __init__(self, memory_mb: int | None, variables: Mapping[str, str], confined: bool) -> None:
         package = Path(__file__).resolve().parent
         environment = dict(os.environ, PYTHONSAFEPATH="1", **variables)
         environment["PYTHONPATH"] = os.pathsep.join(
@@ -141,6 +136,7 @@ class _Child:
             cwd=package.parent,
             env=environment,
             start_new_session=True,
+            creationflags=system.NEW_GROUP,
             bufsize=0,
         )
         streams = self.process.stdin, self.process.stdout, self.process.stderr
@@ -162,8 +158,9 @@ class _Child:
             "cwd": os.getcwd(),
             "memory_mb": memory_mb,
             "parent": os.getpid() if lasting else 0,
+            "confinement": policy() if confined else None,
         }
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):
             _child.write_frame(self.requests, pickle.dumps(start))
 
     def send(self, payload: bytes, timeout: float) -> None:
@@ -174,7 +171,7 @@ class _Child:
             watchdog.daemon = True
             watchdog.start()
         try:
-            with contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(OSError):
                 _child.write_frame(self.requests, payload)
         finally:
             if watchdog is not None:
@@ -183,10 +180,9 @@ class _Child:
     def alive(self) -> bool:
         # Not by ``poll``: an interrupt right after it took the lock of the process would leave that taken, and closing
         # the child would wait for it forever.
-        if not hasattr(os, "waitid"):
-            return self.process.poll() is None
         with contextlib.suppress(ChildProcessError):
-            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
+            over = system.ended(self.process.pid)
+            return self.process.poll() is None if over is None else not over
         return False
 
     def close(self) -> int:
@@ -221,6 +217,10 @@ def _next(replies: queue.SimpleQueue[bytearray | None], timeout: float) -> bytea
                 raise
 
 
+def _late(timeout: float) -> str:
+    return f"took more than {timeout:g} s and was stopped"
+
+
 @dataclass(eq=False)
 class Posted:
     """A call that ``Worker.post`` started. ``outcome`` is None until it ended and was waited for; it stays None where
@@ -236,12 +236,20 @@ class Worker:
     ``memory_mb`` limits the child's data (RLIMIT_DATA, Linux); by default to three quarters of the memory
     that is available when it starts, or to that of ``memory_limit``: a child that was started under another limit is
     replaced. ``generation`` counts the starts: a new child has lost the state of the one before. ``limit_mb`` is the
-    limit of the last child. ``variables`` are environment variables that the child starts with.
+    limit of the last child. ``variables`` are environment variables that the child starts with. The child is confined
+    (``onnxfix.confinement``) unless it is not ``confined``, because it does what this process does.
     """
 
-    def __init__(self, *, memory_mb: int | None = None, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        memory_mb: int | None = None,
+        variables: Mapping[str, str] | None = None,
+        confined: bool = True,
+    ) -> None:
         self._memory_mb = memory_mb
         self._variables = dict(variables or {})
+        self._confined = confined
         self._posted: deque[Posted] = deque()  # calls that were not waited for, in order
         self._set_mb: int | None = None
         self.limit_mb: int | None = memory_mb
@@ -281,7 +289,7 @@ class Worker:
         if self._child is None:
             self._set_mb = limit
             self.limit_mb = self._memory_mb if self._memory_mb is not None else default_memory_mb()
-            self._child = _Child(self.limit_mb, self._variables)
+            self._child = _Child(self.limit_mb, self._variables, self._confined)
             self.generation += 1
 
     def begin(self, target: str, *, timeout: float, **kwargs: Any) -> None:
@@ -316,7 +324,10 @@ class Worker:
         """Wait for the first call that was posted. Where the child dies of it, the others are lost."""
         assert self._child is not None
         first = self._posted[0]
-        first.outcome = self._receive(self._child, first.timeout)
+        outcome = self._receive(self._child, first.timeout)
+        if outcome.status == "timeout":  # whoever stopped it
+            outcome = replace(outcome, message=_late(first.timeout))
+        first.outcome = outcome
         if self._posted:
             self._posted.popleft()
 
@@ -357,7 +368,7 @@ class Worker:
             except queue.Empty:
                 self.close()
                 deadline.check()
-                return Outcome("timeout", message=f"took more than {timeout:g} s and was stopped", note=last)
+                return Outcome("timeout", message=_late(timeout), note=last)
             if frame is None:
                 _await_death(child.process)
                 self._child = None

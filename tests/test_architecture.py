@@ -25,10 +25,12 @@ from support.patience import PATIENCE
 # A module imports from earlier lines and from its own package only; modules on one line know nothing
 # of each other.
 LAYERS = [
-    ["_version", "deadline", "errors", "dtypes", "garbage", "interrupts", "names", "place", "walk"],
+    ["_version", "deadline", "errors", "dtypes", "garbage", "interrupts", "names", "place", "system", "walk"],
+    ["confinement"],
     ["shown"],
     ["_child"],  # the sandbox's other side
-    ["causes", "options"],
+    ["allowance", "causes", "effort"],
+    ["options"],
     ["sandbox"],  # know no graph, so that C++ calls that hang or crash may be guarded anywhere
     ["forks"],
     ["nvidia"],
@@ -72,6 +74,7 @@ VERIFICATION = [
     ["checker", "compare"],
     ["validity", "feeds"],
     ["specialize", "sweep"],
+    ["networks"],  # what TensorRT's rungs leave for each other
     ["request", "verdict"],
     ["remote"],  # the sandbox's side of the rungs that execute ONNX models
     ["cuda", "extents"],

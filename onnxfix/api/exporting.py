@@ -38,6 +38,7 @@ def export(
     rungs: Names | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    effort: str | float = "default",
     trt: TrtOptions | None = None,
     memory_mb: int | None = None,
     timeout: float | None = None,
@@ -62,7 +63,8 @@ def export(
         **torch_kwargs: for torch.onnx.export: ``dynamo``, ``dynamic_shapes``, ``dynamic_axes``, ``input_names``,
             ``opset_version``, ``external_data`` ... ``verify`` is not among them: it turns off all checks of onnxfix.
         select, ignore, target, numeric_fixes, unsafe_fixes, verify, inputs, input_shapes, seed, rungs, rtol, atol,
-            trt, memory_mb, timeout, rung_timeout, progress: as for ``apply``; ``timeout`` begins after the export.
+            effort, trt, memory_mb, timeout, rung_timeout, progress: as for ``apply``; ``timeout`` begins after the
+            export.
 
     Raises:
         UsageError: PyTorch is not installed, its exporter fails (``__cause__`` is its exception), or a keyword does
@@ -81,7 +83,7 @@ def export(
             keywords.flag("numeric_fixes", numeric_fixes), keywords.flag("unsafe_fixes", unsafe_fixes)
         ),
         verification=replace(
-            verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol, exported=True),
+            verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol, effort, exported=True),
             enabled=keywords.flag("verify", verify),
             rung_timeout=keywords.limit("rung_timeout", rung_timeout),
         ),

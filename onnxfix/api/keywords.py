@@ -10,6 +10,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from onnxfix.effort import Effort, effort_of
 from onnxfix.errors import UsageError
 from onnxfix.names import RUNGS
 
@@ -162,6 +163,15 @@ def memory(given: Any) -> int | None:
     return None if given is None else whole("memory_mb", given, 1)
 
 
+def structure(given: Any) -> int | None:
+    """A limit of a model's structure in MiB.
+
+    Raises:
+        UsageError: it is none.
+    """
+    return None if given is None else whole("structure_mb", given, 1)
+
+
 def seconds(keyword: str, given: Any) -> float:
     """A time.
 
@@ -293,6 +303,17 @@ def _value(name: str, given: Any) -> Any:
         return np.asarray(given)
     except Exception as error:  # whatever another library raises: on a GPU, with a gradient
         raise UsageError(f"inputs[{name!r}] cannot be read as an array: {error}") from None
+
+
+def effort(given: Any) -> Effort:
+    """What checks may cost.
+
+    Raises:
+        UsageError: there is no such effort.
+    """
+    if isinstance(given, bool) or not isinstance(given, (str, Real)):
+        raise refused("effort", "a name or a number of seconds", given)
+    return effort_of(given if isinstance(given, str) else float(given))
 
 
 def trt(given: Any, **more: Any) -> TrtOptions:

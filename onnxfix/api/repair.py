@@ -36,6 +36,7 @@ def check(
     inputs_help: bool = False,
     memory_mb: int | None = None,
     timeout: float | None = None,
+    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """List the hazards in a model. Reads only.
@@ -54,6 +55,8 @@ def check(
         memory_mb: memory limit in MiB for ONNX Runtime and for TensorRT, each in its own process (None: three quarters
             of what is available). Where a model needs more, the check is skipped and says so.
         timeout: time limit of the call in seconds (None: none).
+        structure_mb: memory limit in MiB for the model's nodes, names and attributes, judged before it is parsed (None:
+            512 and 96 times its size without weights, 8192 at most).
         progress: called with a short text before each step.
 
     Raises:
@@ -71,6 +74,7 @@ def check(
         trt=None if trt is False or trt is None else keywords.trt(trt),
         memory_mb=keywords.memory(memory_mb),
         timeout=keywords.limit("timeout", timeout),
+        structure_mb=keywords.structure(structure_mb),
         inputs_help=keywords.flag("inputs_help", inputs_help),
     )
     return checking.check(keywords.source("source", source), options, keywords.progress(progress))
@@ -102,12 +106,14 @@ def apply(
     rungs: Names | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    effort: str | float = "default",
     trt: TrtOptions | None = None,
     benchmark: bool = False,
     leave_data: bool = False,
     memory_mb: int | None = None,
     timeout: float | None = None,
     rung_timeout: float | None = None,
+    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Fix a model, prove that the result still is the same model, and write it.
@@ -142,6 +148,8 @@ def apply(
         rtol, atol: tolerance of outputs that need not be bit-identical: ``|a - b| <= rtol * |a| + atol`` with the
             original's value ``a``, and ``atol`` in its unit (None: by element type). Exact fixes need identical bits
             all the same.
+        effort: what checks that run models may cost: ``"quick"``, ``"default"``, ``"thorough"`` (all inputs and all
+            checks), or seconds for each check. What was left out is in ``report.verdict.rungs[...].left_out``.
         trt: options of TensorRT.
         benchmark: also measure latency of the original and the fixed engine (check trt-gpu).
         leave_data: keep external data that was copied beside the output even if the output is not written: another run
@@ -149,7 +157,7 @@ def apply(
         timeout: time limit of the call in seconds (None: none). What was checked until then is in the report, and the
             result is written only if that proves it.
         rung_timeout: time limit of each check in seconds (None: by the model).
-        select, ignore, target, memory_mb, progress: as for ``check``.
+        select, ignore, target, memory_mb, structure_mb, progress: as for ``check``.
 
     Raises:
         ModelError: the model cannot be read, or is not a valid graph.
@@ -175,7 +183,15 @@ def apply(
         ),
         verification=replace(
             verification_of(
-                inputs, input_shapes, seed, require, rungs, rtol, atol, exported=keywords.is_program(source)
+                inputs,
+                input_shapes,
+                seed,
+                require,
+                rungs,
+                rtol,
+                atol,
+                effort,
+                exported=keywords.is_program(source),
             ),
             enabled=keywords.flag("verify", verify),
             rung_timeout=keywords.limit("rung_timeout", rung_timeout),
@@ -188,6 +204,7 @@ def apply(
         ),
         memory_mb=keywords.memory(memory_mb),
         timeout=keywords.limit("timeout", timeout),
+        structure_mb=keywords.structure(structure_mb),
     )
     say = keywords.progress(progress)
     if keywords.is_program(source):
@@ -210,12 +227,14 @@ def verify(
     rungs: Names | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    effort: str | float = "default",
     trt: TrtOptions | None = None,
     benchmark: bool = False,
     batch_sweep: int = 0,
     memory_mb: int | None = None,
     timeout: float | None = None,
     rung_timeout: float | None = None,
+    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Compare two models on the verification ladder: same interface, same outputs.
@@ -225,8 +244,8 @@ def verify(
         fixed: the same; None compares the original with itself.
         exact: require bit-identical outputs instead of agreement within tolerance.
         batch_sweep: 2 or more: also compare TensorRT's builds for batch 1 alone and for a profile from 1 to this size.
-        require, inputs, input_shapes, seed, rungs, rtol, atol, trt, benchmark, memory_mb, timeout, rung_timeout,
-            progress: as for ``apply``. A check that both models fail is failed here: there is no fix to judge.
+        require, inputs, input_shapes, seed, rungs, rtol, atol, effort, trt, benchmark, memory_mb, structure_mb,
+            timeout, rung_timeout, progress: as for ``apply``. A check that both models fail is failed here: there is no fix to judge.
 
     Raises:
         ModelError, UsageError: as for ``apply``.
@@ -235,7 +254,7 @@ def verify(
 
     if keywords.whole("batch_sweep", batch_sweep) and not 2 <= batch_sweep <= MAX_BATCH:
         raise UsageError(f"batch_sweep is 0 for none, or a batch from 2 to {MAX_BATCH}, not {batch_sweep}")
-    verification = verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol)
+    verification = verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol, effort)
     options = RunOptions(
         verification=replace(
             verification,
@@ -245,6 +264,7 @@ def verify(
         trt=replace(trt_of(trt, benchmark), batch_sweep=batch_sweep),
         memory_mb=keywords.memory(memory_mb),
         timeout=keywords.limit("timeout", timeout),
+        structure_mb=keywords.structure(structure_mb),
     )
     first = keywords.source("original", original)
     second = keywords.source("fixed", fixed) if fixed is not None else None
@@ -268,6 +288,7 @@ def verification_of(
     rungs: Names | None,
     rtol: float | None,
     atol: float | None,
+    effort: str | float,
     *,
     exported: bool = False,
 ) -> Verification:
@@ -281,6 +302,7 @@ def verification_of(
         rungs=keywords.checks("rungs", rungs),
         rtol=None if rtol is None else keywords.number("rtol", rtol, "a number"),
         atol=None if atol is None else keywords.number("atol", atol, "a number"),
+        effort=keywords.effort(effort),
     )
 
 

@@ -31,6 +31,7 @@ from onnxfix.cli.options import (
     VERIFICATION,
     Benchmark,
     Capability,
+    EffortOption,
     Fail,
     Format,
     FormatOption,
@@ -60,6 +61,7 @@ from onnxfix.cli.options import (
     Select,
     ShapesAlias,
     Statistics,
+    StructureLimit,
     TargetName,
     Tf32,
     Timeout,
@@ -198,6 +200,7 @@ def apply(
     require: Require = None,
     rtol: Rtol = None,
     atol: Atol = None,
+    effort: EffortOption = None,
     inputs: Inputs = None,
     input_shapes: InputShapes = None,
     shapes_alias: ShapesAlias = None,
@@ -219,6 +222,7 @@ def apply(
     memory_limit: MemoryLimit = None,
     timeout: Timeout = None,
     rung_timeout: RungTimeout = None,
+    structure_limit: StructureLimit = None,
     jobs: Jobs = "1",
     ray: RayAddress = None,
     resume: Resume = False,
@@ -247,7 +251,7 @@ def apply(
         )
         from onnxfix.pipeline.whole.steps import steps_of  # lazy: start-up
 
-        given = on_command_line(target, select, ignore, fail_on, require, rtol, atol)
+        given = on_command_line(target, select, ignore, fail_on, require, rtol, atol, effort, structure_limit)
         holding = held(config, isolated, given, baseline, write_baseline)
         if show_settings:
             show(holding, models, format is Format.json)

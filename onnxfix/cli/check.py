@@ -48,6 +48,7 @@ from onnxfix.cli.options import (
     Resume,
     Select,
     Statistics,
+    StructureLimit,
     TargetName,
     Timeout,
     TimingAlias,
@@ -95,6 +96,7 @@ def check(
     timing_alias: TimingAlias = None,
     memory_limit: MemoryLimit = None,
     timeout: Timeout = None,
+    structure_limit: StructureLimit = None,
     jobs: Jobs = "1",
     ray: RayAddress = None,
     resume: Resume = False,
@@ -115,7 +117,7 @@ def check(
     with guarded(format):
         from onnxfix.options import RunOptions  # lazy: start-up
 
-        given = on_command_line(target, select, ignore, fail_on)
+        given = on_command_line(target, select, ignore, fail_on, structure_limit=structure_limit)
         holding = held(config, isolated, given, baseline, write_baseline)
         if show_settings:
             show(holding, models, format is Format.json)

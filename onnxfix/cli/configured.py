@@ -136,15 +136,20 @@ def on_command_line(
     require: Texts = None,
     rtol: float | None = None,
     atol: float | None = None,
+    effort: str | None = None,
+    structure_limit: int | None = None,
 ) -> Values:
     """What options give, None where they were not given.
 
     Raises:
-        UsageError: a selector or the target does not exist.
+        UsageError: a selector, the target or the effort does not exist.
     """
     from onnxfix.config.records import COMMAND_LINE, Values  # lazy: start-up
+    from onnxfix.effort import effort_of  # lazy: start-up
 
     refuse_unknown(select, ignore, target)
+    if effort is not None:
+        effort_of(effort)
     return Values(
         COMMAND_LINE,
         target=target,
@@ -154,6 +159,8 @@ def on_command_line(
         require=listed(require),
         rtol=rtol,
         atol=atol,
+        effort=effort,
+        structure_limit=structure_limit,
     )
 
 

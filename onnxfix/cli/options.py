@@ -247,6 +247,17 @@ Rungs = Annotated[
         rich_help_panel=VERIFICATION,
     ),
 ]
+EffortOption = Annotated[
+    str | None,
+    typer.Option(
+        "--effort",
+        metavar="EFFORT",
+        help="What checks that run models may cost: quick, default, thorough (all inputs, all checks), or seconds for "
+        "each check.",
+        show_default=False,
+        rich_help_panel=VERIFICATION,
+    ),
+]
 Inputs = Annotated[
     Path | None,
     typer.Option(
@@ -306,6 +317,18 @@ RungTimeout = Annotated[
         help="Time limit of each check in seconds (default: by the model).",
         show_default=False,
         rich_help_panel=VERIFICATION,
+    ),
+]
+StructureLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--structure-limit",
+        metavar="MB",
+        min=1,
+        help="Memory limit in MiB for a model's nodes, names and attributes, judged before it is parsed (default: 512 "
+        "and 96 times the size without weights, 8192 at most).",
+        show_default=False,
+        rich_help_panel=SETTINGS,
     ),
 ]
 TrtPackage = Annotated[

@@ -27,6 +27,7 @@ from onnxfix.cli.options import (
     VERIFICATION,
     Benchmark,
     Capability,
+    EffortOption,
     FailOn,
     Format,
     FormatOption,
@@ -48,6 +49,7 @@ from onnxfix.cli.options import (
     SaveEngine,
     Seed,
     ShapesAlias,
+    StructureLimit,
     Tf32,
     Timeout,
     TimingAlias,
@@ -82,6 +84,7 @@ def verify(
     require: Require = None,
     rtol: Rtol = None,
     atol: Atol = None,
+    effort: EffortOption = None,
     inputs: Inputs = None,
     input_shapes: InputShapes = None,
     shapes_alias: ShapesAlias = None,
@@ -103,6 +106,7 @@ def verify(
     memory_limit: MemoryLimit = None,
     timeout: Timeout = None,
     rung_timeout: RungTimeout = None,
+    structure_limit: StructureLimit = None,
     batch_sweep: Annotated[
         bool,
         typer.Option(
@@ -140,7 +144,14 @@ def verify(
         if max_batch is not None and not batch_sweep:
             raise UsageError("--max-batch has no effect without --batch-sweep")
         allowed(exact, rtol, atol)
-        given = on_command_line(fail_on=FailOn.never, require=require, rtol=rtol, atol=atol)
+        given = on_command_line(
+            fail_on=FailOn.never,
+            require=require,
+            rtol=rtol,
+            atol=atol,
+            effort=effort,
+            structure_limit=structure_limit,
+        )
         holding = held(config, isolated, given, judges=False)
         if show_settings:
             show(holding, [str(original)], format is Format.json)

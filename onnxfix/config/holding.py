@@ -9,6 +9,7 @@ from datetime import date
 from onnxfix.config.baseline import Baseline
 from onnxfix.config.judging import compared, expiries, suppressed
 from onnxfix.config.records import Config, Settings, Values, resolved
+from onnxfix.effort import effort_of
 from onnxfix.options import Rules, RunOptions
 from onnxfix.registry import registry
 from onnxfix.report.report import Finding, Report
@@ -39,11 +40,14 @@ class Holding:
         own = self.settings(source)
         verification = options.verification
         if verification.enabled:
-            verification = replace(verification, require=own.require)
+            verification = replace(verification, require=own.require, effort=effort_of(own.effort))
         if not verification.exact:
             verification = replace(verification, rtol=own.rtol, atol=own.atol)
         return replace(
-            options, rules=Rules(own.select, own.ignore or None, own.target), verification=verification
+            options,
+            rules=Rules(own.select, own.ignore or None, own.target),
+            verification=verification,
+            structure_mb=own.structure_limit,
         )
 
     def judged(self, source: str, report: Report, options: RunOptions) -> Report:

@@ -8,10 +8,11 @@ from typing import Any
 from onnxfix.config.locate import SHARED, found, table_of
 from onnxfix.config.records import FAIL_ON, Config, Suppression, Values
 from onnxfix.config.tables import Table, meant
+from onnxfix.effort import effort_of
 from onnxfix.errors import UsageError
 from onnxfix.names import RUNGS
 
-_VALUES = ("target", "select", "ignore", "fail-on", "require", "tolerance")
+_VALUES = ("target", "select", "ignore", "fail-on", "require", "tolerance", "effort", "structure-limit")
 _TOP = (*_VALUES, "baseline", "overrides", "suppressions")
 _WHY = "say why the finding is accepted"
 
@@ -67,6 +68,8 @@ def _values(table: Table, origin: str, models: tuple[str, ...] = ()) -> Values:
         require=table.texts("require"),
         rtol=tolerance.number("rtol") if tolerance is not None else None,
         atol=tolerance.number("atol") if tolerance is not None else None,
+        effort=table.text_or_number("effort"),
+        structure_limit=table.whole("structure-limit"),
     )
     _check(table, values)
     return values
@@ -83,6 +86,8 @@ def _check(table: Table, values: Values) -> None:
             from onnxfix.registry import registry  # lazy: start-up
 
             table.checked(key, lambda names=selectors: registry().matching(names))  # type: ignore[misc]
+    if values.effort is not None:
+        table.checked("effort", lambda: effort_of(values.effort or 0.0))
     for name in values.require or ():
         if name not in RUNGS:
             raise table.error(

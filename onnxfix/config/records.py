@@ -23,7 +23,8 @@ FAIL_ON = ("info", "warning", "error", "never")
 class Values:
     """What one source says; None: nothing. ``models`` are globs of the models that it is about, () for all.
 
-    ``rtol`` has no unit, ``atol`` that of the outputs.
+    ``rtol`` has no unit, ``atol`` that of the outputs; ``effort`` is a name or a number of seconds,
+    ``structure_limit`` is in MiB.
     """
 
     origin: str = ""
@@ -35,6 +36,8 @@ class Values:
     require: tuple[str, ...] | None = None
     rtol: float | None = None
     atol: float | None = None
+    effort: str | float | None = None
+    structure_limit: int | None = None
 
     @property
     def given(self) -> dict[str, object]:
@@ -57,6 +60,8 @@ class Settings:
     require: tuple[str, ...] = ()
     rtol: float | None = None
     atol: float | None = None
+    effort: str | float = "default"
+    structure_limit: int | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def origin(self, name: str) -> str:

@@ -117,6 +117,26 @@ class Table:
             raise self.error(key, f"is {value}, not a finite number of 0 or more")
         return float(value)
 
+    def text_or_number(self, key: str) -> str | float | None:
+        """A string that is not empty, or a number of 0 or more; None where the key is missing.
+
+        Raises:
+            UsageError: it is something else.
+        """
+        value = self._data.get(key)
+        return self.text(key) if value is None or isinstance(value, str) else self.number(key)
+
+    def whole(self, key: str) -> int | None:
+        """A whole number of 1 or more.
+
+        Raises:
+            UsageError: it is something else.
+        """
+        value = self.number(key)
+        if value is not None and (value != int(value) or value < 1):
+            raise self.error(key, f"is {value:g}, not a whole number of 1 or more")
+        return int(value) if value is not None else None
+
     def day(self, key: str) -> date | None:
         """A date.
 

@@ -15,7 +15,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from onnxfix import system
 from onnxfix._version import __version__
+from onnxfix.confinement import InForce
 from onnxfix.examination.probes import WINDOWS
 from onnxfix.examination.records import Driver, Library, Machine
 from onnxfix.nvidia import Gpu, Missing
@@ -51,6 +53,7 @@ _METADATA_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 #: Question -> the function that answers it in the child.
 PROBES = {
+    "confinement": "onnxfix.confinement:in_force",
     "contract": "onnxfix.examination.probes:imports",
     "reference": "onnxfix.examination.probes:imports",
     "driver": "onnxfix.examination.probes:driver",
@@ -147,6 +150,7 @@ class _Prober:
 def gather(worker: Worker, timeout: float) -> Facts:
     """All facts about this machine."""
     probe = _Prober(worker, timeout)
+    children = probe("confinement", InForce(reason="not probed"))
     probe("contract", None, modules=("onnx", "onnxfix.verification.ladder"))
     probe("reference", None, modules=("onnx.reference",))
     driver = probe("driver", Driver())
@@ -159,7 +163,7 @@ def gather(worker: Worker, timeout: float) -> Facts:
     refusal = probe("ort-cuda", None) if tried else None
     trt, passed_over = _tensorrt(probe)
     return Facts(
-        machine=_machine(gpus, driver, _kernel_driver() or kernel_driver, tuple(_libraries(probe))),
+        machine=_machine(gpus, driver, _kernel_driver() or kernel_driver, tuple(_libraries(probe)), children),
         versions=versions,
         missing=tuple(name for name in versions if not _importable(MODULES[name])),
         too_old=tuple(too_old(versions)),
@@ -196,20 +200,25 @@ def _tensorrt(probe: _Prober) -> tuple[Choice | Missing, Missing | None]:
 
 
 def _machine(
-    gpus: tuple[Gpu, ...], driver: Driver, kernel_driver: str, libraries: tuple[Library, ...]
+    gpus: tuple[Gpu, ...],
+    driver: Driver,
+    kernel_driver: str,
+    libraries: tuple[Library, ...],
+    children: InForce,
 ) -> Machine:
-    usable = getattr(os, "sched_getaffinity", None)
     return Machine(
         system=_system(),
         python=f"{platform.python_version()} ({platform.python_implementation()})",
         executable=sys.executable or "",
-        cpus=len(usable(0)) if usable is not None else os.cpu_count() or 1,
+        cpus=system.cores(),
         memory_mb=_memory_mb(),
         sandbox_mb=default_memory_mb(),
         gpus=gpus,
         driver=driver,
         kernel_driver=kernel_driver,
         libraries=libraries,
+        lacks=tuple(lack.value for lack in system.lacks()),
+        children=children,
     )
 
 
@@ -224,18 +233,21 @@ def _system() -> str:
 def _memory_mb() -> int | None:
     """The machine's memory, or the container's if that is less, in MiB."""
     found = []
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with contextlib.suppress(OSError, ValueError):
+        if sys.platform != "win32":
+            found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # "max" means no limit
-            found.append(int(Path("/sys/fs/cgroup", name).read_text()))
+            found.append(int(Path("/sys/fs/cgroup", name).read_text(encoding="utf-8")))
     return min(found) >> 20 if found else None
 
 
 def _kernel_driver() -> str:
     """The version of the kernel's NVIDIA driver; "" where the kernel does not show it."""
     with contextlib.suppress(OSError):
-        return driver_version(Path("/proc/driver/nvidia/version").read_text(errors="replace"))
+        return driver_version(
+            Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+        )
     return ""
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from onnxfix.confinement import InForce
 from onnxfix.nvidia import Gpu
 from onnxfix.shown import Shown
 
@@ -42,7 +43,9 @@ class Machine:
     """Hardware, operating system, Python, and NVIDIA's libraries.
 
     ``memory_mb`` is the memory of the machine or container, ``sandbox_mb`` the part that a verification may use now, in
-    MiB; None if unknown. ``kernel_driver`` is the version of the driver that the kernel runs.
+    MiB; None if unknown. ``kernel_driver`` is the version of the driver that the kernel runs. ``lacks`` are
+    values of ``onnxfix.system.Lack``: what onnxfix uses where it is there, and this operating system does not have.
+    ``children`` says what child processes cannot do here.
     """
 
     system: str
@@ -55,6 +58,8 @@ class Machine:
     driver: Driver
     kernel_driver: str
     libraries: tuple[Library, ...]
+    lacks: tuple[str, ...] = ()
+    children: InForce = field(default_factory=InForce)
 
 
 @dataclass(frozen=True)

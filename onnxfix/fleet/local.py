@@ -207,7 +207,7 @@ class _Job:
         if worker is None or granted != self._granted:
             self._drop()
             self._folder = tempfile.mkdtemp(prefix="onnxfix-")
-            self._worker = worker = Worker(memory_mb=granted)
+            self._worker = worker = Worker(memory_mb=granted, confined=False)
             self._granted = granted
         setting = Setting(os.getpid(), granted, max(1, _child.cores() // self._budget.jobs), self._folder)
         if self._interrupted:

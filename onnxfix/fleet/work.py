@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from onnxfix.allowance import structure_limit
 from onnxfix.errors import MissingFile, TimeLimit, explained
 from onnxfix.fleet import paths
 from onnxfix.fleet.stamps import Stamp, Watched
@@ -97,7 +98,7 @@ def perform(task: Task, progress: Step | None = None) -> Outcome:
     watched = Watched()
 
     def do() -> Report:
-        with _local_files(task, progress) as files:
+        with structure_limit(task.options.structure_mb), _local_files(task, progress) as files:
             if task.stamped:
                 watched.begin(files)
             local = replace(task, source=files.source, target=files.target)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from onnxfix import deadline, engine
+from onnxfix.allowance import structure_limit
 from onnxfix.causes import Problem
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
@@ -45,7 +46,8 @@ def _checked(source: Source, plan: Plan) -> Report:
     began, options = time.perf_counter(), plan.options
     trt = _trt(plan)
     plan.say("reading")
-    loaded = loading.load(source)
+    with structure_limit(options.structure_mb):
+        loaded = loading.load(source)
     refuse_conflicts([loaded], options)
     problems: list[Problem] = []
     with paused_collection():

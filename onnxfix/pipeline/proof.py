@@ -109,6 +109,7 @@ def climb(
         ready=ready,
         special=special,
         allowed=allowed_by(verification),
+        effort=verification.effort,
     )
     changed = [] if interface else contract.interface_changes(before, after, special)
     return _with_changes(verdict, changed) if changed else verdict

@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 
 from onnxfix import deadline
+from onnxfix.allowance import structure_limit
 from onnxfix.errors import about
 from onnxfix.files import loading
 from onnxfix.model import Model
@@ -39,8 +40,9 @@ def verify(
         resources.enter_context(limited(options.timeout))
         with deadline.watched():
             say("reading")
-            first = loading.load(original)
-            second = first if fixed is None else loading.load(fixed)
+            with structure_limit(options.structure_mb):
+                first = loading.load(original)
+                second = first if fixed is None else loading.load(fixed)
             refuse_conflicts([first, second], options)
             resources.enter_context(memory_limit(options.memory_mb))
             a = on_disk(first, resources)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import onnx
 
 from onnxfix import deadline, walk
 from onnxfix.causes import Cause
+from onnxfix.effort import THOROUGH, Effort
 from onnxfix.errors import ModelError, UsageError, fault_of
 from onnxfix.names import RUNGS
 from onnxfix.sandbox import Worker, one_line, shared
@@ -22,6 +23,7 @@ from onnxfix.verification import validity
 from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import Signature, signature
+from onnxfix.verification.networks import networks
 from onnxfix.verification.request import REMOTE, Request
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 from onnxfix.verification.verdict import ALONE, CPU_RUNGS, FeedResult, RungResult, Verdict, unjudged
@@ -76,6 +78,7 @@ def verify(
     ready: Callable[[], None] = lambda: None,
     special: ResolvedSpecialization | None = None,
     allowed: Allowed | None = None,
+    effort: Effort = THOROUGH,
 ) -> Verdict:
     """Compare a fixed model with its original, both given by path; external data lies beside each.
 
@@ -98,7 +101,8 @@ def verify(
     known = _known(original, models, special)
     if wanted.intersection(_TENSORRT):
         _prepare_tensorrt(trt, known)
-    with _sandbox(worker, limits) as sandbox:
+    shared_networks = networks() if wanted.issuperset(("trt-build", "trt-network")) else nullcontext()
+    with _sandbox(worker, limits) as sandbox, shared_networks as between:
         request = Request(
             original=Path(original).absolute(),
             fixed=_existing(fixed).absolute(),
@@ -115,6 +119,8 @@ def verify(
             precise=not exact,
             special=special,
             allowed=None if exact else allowed,
+            networks=between,
+            effort=effort,
         )
         ladder = _Ladder(request, limits, contract, models[1] if models is not None else None, ready)
         return Verdict(ladder.climb(wanted, require), tuple(require), allowed=request.allowed)
@@ -174,11 +180,21 @@ class _Ladder:
         results: list[RungResult] = []
         for name in (name for name in RUNGS if name in wanted):
             began = time.monotonic()
+            if len(results) == 1 and results[0].name == "contract" and not results[0].refutes:
+                self._begin(name)
             request = self.request if name in require else replace(self.request, shown=_shown(results))
             request = _forgiving(request, results) if name == "ort-cpu" else request
             result = self._noted(self._result(name, request), request)
             results.append(replace(result, seed=request.seed, seconds=time.monotonic() - began))
         return tuple(results)
+
+    def _begin(self, name: str) -> None:
+        """Start TensorRT's builds before the rung ``name``, which runs meanwhile."""
+        if self.request.networks is not None and name in CPU_RUNGS:
+            from onnxfix.verification.rungs import build  # lazy: start-up
+
+            self.ready()
+            build.begin(replace(self.request, step=self.limits.step, total=self.limits.total))
 
     def _result(self, name: str, request: Request) -> RungResult:
         if deadline.over():

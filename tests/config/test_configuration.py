@@ -59,6 +59,12 @@ def test_the_nearest_file_upward_counts(tmp_path: Path) -> None:
         ('tolerance = { rtol = "1" }', "tolerance.rtol: is a string, not a number"),
         ("tolerance = { atol = -1 }", "tolerance.atol: is -1, not a finite number of 0 or more"),
         ("tolerance = { atol = nan }", "tolerance.atol: is nan, not a finite"),
+        (
+            'effort = "most"',
+            "effort: unknown effort 'most'; choose from quick, default, thorough, or a number",
+        ),
+        ("effort = -1", "effort: is -1, not a finite number of 0 or more"),
+        ("effort = true", "effort: is a boolean, not a number"),
         ("[overrides]", "overrides: is not an array of tables; write [[overrides]]"),
         ('[[overrides]]\ntarget = "trt10"', "overrides: models is missing"),
         (
@@ -105,6 +111,7 @@ target = "trt10"
 select = ["CST", "GRA"]
 ignore = ["CST002"]
 tolerance = { rtol = 1e-3 }
+effort = "quick"
 [[overrides]]
 models = ["vit*.onnx", "big/**/*.onnx"]
 ignore = ["GRA010"]
@@ -120,9 +127,10 @@ def test_later_layers_win_and_say_where_they_are_from(tmp_path: Path) -> None:
 
     def of(name: str, **given: object) -> dict[str, object]:
         own = resolved((*found.about(str(tmp_path / name)), Values(COMMAND_LINE, **given)))  # type: ignore[arg-type]
-        return {key: getattr(own, key) for key in ("target", "select", "ignore", "rtol", "atol")}
+        return {key: getattr(own, key) for key in ("target", "select", "ignore", "rtol", "atol", "effort")}
 
     base = {"target": "trt10", "select": ("CST", "GRA"), "ignore": ("CST002",), "rtol": 1e-3, "atol": None}
+    base["effort"] = "quick"
     assert of("bert.onnx") == base
     assert of("deep/vit.onnx") == base | {"ignore": ("CST002", "GRA010"), "atol": 0.5}
     assert of("big/a/b/bert.onnx") == of("vit.onnx")
@@ -131,6 +139,7 @@ def test_later_layers_win_and_say_where_they_are_from(tmp_path: Path) -> None:
     assert of("vit_fp16.onnx", ignore=("PRC002",))["ignore"] == ("PRC002",)
     assert of("vit.onnx", ignore=("CST003",))["ignore"] == ("CST002", "GRA010", "CST003")
     assert of("vit.onnx", select=("ALL",), target="rtx", rtol=0.0)["ignore"] == ()
+    assert of("bert.onnx", effort="12")["effort"] == "12"
     own = resolved((*found.about(str(tmp_path / "vit.onnx")), Values(COMMAND_LINE, target="rtx")))
     assert own.origin("target") == "command line"
     assert own.origin("require") == "default"

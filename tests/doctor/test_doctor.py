@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from onnxfix import examination, nvidia
+from onnxfix.confinement import InForce
 from onnxfix.examination import examine, facts
 from onnxfix.examination.facts import Facts, TooOld
 from onnxfix.examination.judge import judged
@@ -347,6 +348,20 @@ def test_the_text_shows_what_matters() -> None:
     bare = shown(judged(without_gpu(kernel_driver="580.1.2")))
     assert "NVIDIA 580.1.2, its library was not found" in bare
     assert "cuDNN         not found" in bare
+
+
+@pytest.mark.parametrize(
+    ("children", "line"),
+    [
+        (InForce(True, True), "no network; no signals to other processes"),
+        (InForce(True, False, "old"), "no network; not denied: signals to other processes (old)"),
+        (InForce(reason="old"), "not denied: network, signals to other processes (old)"),
+    ],
+)
+def test_it_says_what_children_cannot_do(children: InForce, line: str) -> None:
+    found = judged(replace(SOUND, machine=machine(children=children)))
+    assert f"  children      {line}\n" in shown(found)
+    assert found.to_json()["machine"]["children"]["network"] is children.network
 
 
 def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

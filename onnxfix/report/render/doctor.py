@@ -9,13 +9,27 @@ import json
 import textwrap
 from collections.abc import Iterator
 
+from onnxfix.confinement import InForce
 from onnxfix.examination import Examination
 from onnxfix.examination.records import Library, Machine
 from onnxfix.report.render.lines import Line, line, print_lines
 from onnxfix.report.render.stream import printable
+from onnxfix.system import Lack
 
 WIDTH = 96
 """Columns at which prose wraps. Commands never wrap, so that they can be copied."""
+
+_LACKS = {
+    Lack.FORK: "Processes cannot be forked: a check that may crash starts a fresh Python, which takes longer.",
+    Lack.FOLDER_DESCRIPTORS: "Folders cannot be held open: who may write to an output folder can redirect a write.",
+    Lack.FILE_LOCKS: "Files cannot be locked: two runs that use one journal may do models twice.",
+    Lack.MEMORY_LIMITS: "Memory of child processes cannot be limited: --memory-limit has no effect on this system.",
+    Lack.DEATH_SIGNAL: "When onnxfix itself is killed, its child processes go on until their present call ends.",
+    Lack.ALARM: "A child process cannot set itself a time limit; the one of its parent remains.",
+    Lack.REPLACING_OPEN_FILES: "Open files cannot be replaced: close other programs that have the output open.",
+    Lack.OWNERS: "Files have no owners and modes that onnxfix could keep or check: rights come from the folder.",
+}
+"""What it means for a run, for each thing that a system may lack."""
 
 
 def examination_json(found: Examination) -> str:
@@ -33,6 +47,10 @@ def examination_lines(found: Examination) -> Iterator[Line]:
     yield line("machine", style="bold")
     for label, text in _machine(found.machine):
         yield from _row(label, 14, "", "", text)
+    if found.machine.lacks:
+        yield line("what this system lacks", style="bold")
+    for lack in found.machine.lacks:
+        yield from _wrapped(_LACKS[Lack(lack)], 2)
     yield line("packages", style="bold")
     width = max((len(package.name) for package in found.packages), default=0) + 2
     for package in found.packages:
@@ -87,6 +105,7 @@ def _machine(machine: Machine) -> Iterator[tuple[str, str]]:
     if machine.sandbox_mb is not None:
         memory += f", of which a verification may use {_gib(machine.sandbox_mb)} now"
     yield "memory", memory
+    yield "children", _children(machine.children)
     for gpu in machine.gpus:
         yield "GPU", f"{gpu.name}, compute capability {gpu.capability}"
     if not machine.gpus:
@@ -98,6 +117,16 @@ def _machine(machine: Machine) -> Iterator[tuple[str, str]]:
             yield name, _library(item)
         if not here:
             yield name, "not found"
+
+
+def _children(found: InForce) -> str:
+    """What child processes, in which other people's libraries run, cannot do."""
+    denied = {"network": found.network, "signals to other processes": found.processes}
+    parts = [f"no {name}" for name, holds in denied.items() if holds]
+    missing = [name for name, holds in denied.items() if not holds]
+    if missing:
+        parts.append(f"not denied: {', '.join(missing)} ({found.reason})")
+    return "; ".join(parts)
 
 
 def _gib(mb: int | None) -> str:

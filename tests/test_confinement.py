@@ -1,0 +1,209 @@
+"""What children cannot do: each thing is tried in a child, and without the confinement it works."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from onnxfix import confinement
+from onnxfix.confinement import InForce, Policy, seccomp
+from onnxfix.forks import forked
+from onnxfix.sandbox import Worker, run
+from support.patience import PATIENCE
+
+HERE = __name__
+PARENT = os.getpid()
+_IO_URING_SETUP, _PROCESS_VM_READV = 425, {"x86_64": 310, "aarch64": 270}
+_PTRACE_ATTACH = 16
+
+
+def tried(action: Callable[[], object]) -> str:
+    """The name of the error that an action ends with, "" where it works."""
+    try:
+        action()
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    return ""
+
+
+def called(number: int, *arguments: int) -> None:
+    """A system call by its number.
+
+    Raises:
+        OSError: it failed.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(number, *(ctypes.c_long(argument) for argument in arguments)) < 0:
+        raise OSError(ctypes.get_errno(), "")
+
+
+def family(kind: int) -> str:
+    return tried(lambda: socket.socket(kind, socket.SOCK_STREAM).close())
+
+
+def sockets() -> dict[str, str]:
+    pair = tried(lambda: [end.close() for end in socket.socketpair()])
+    kinds = {"IPv4": socket.AF_INET, "IPv6": socket.AF_INET6, "local": socket.AF_UNIX}
+    return {name: family(kind) for name, kind in kinds.items()} | {"pair": pair}
+
+
+def ring() -> str:
+    room = ctypes.create_string_buffer(256)
+    return tried(lambda: called(_IO_URING_SETUP, 1, ctypes.addressof(room)))
+
+
+def reach(parent: int) -> dict[str, str]:
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def attach() -> None:
+        if libc.ptrace(_PTRACE_ATTACH, parent, None, None) < 0:
+            raise OSError(ctypes.get_errno(), "")
+
+    here = ctypes.create_string_buffer(16)
+    vector = ctypes.create_string_buffer(struct.pack("PL", ctypes.addressof(here), 8))
+    there = ctypes.addressof(vector)
+    number = _PROCESS_VM_READV[os.uname().machine]
+    return {
+        "signal": tried(lambda: os.kill(parent, 0)),
+        "ptrace": tried(attach),
+        "memory": tried(lambda: called(number, parent, there, 1, there, 1, 0)),
+        "environment": tried(lambda: known(Path(f"/proc/{parent}/environ").read_bytes())),
+        "itself": tried(lambda: os.kill(os.getpid(), 0)),
+    }
+
+
+def known(content: bytes) -> None:
+    """An error where a file of the system is shown empty instead of being refused."""
+    if not content:
+        raise OSError(errno.EACCES, "")
+
+
+def in_a_program() -> str:
+    code = "import socket, sys\ntry: socket.socket()\nexcept OSError as error: sys.exit(str(error.errno))"
+    done = subprocess.run([sys.executable, "-S", "-c", code], stderr=subprocess.PIPE, check=False)
+    return done.stderr.decode().strip()
+
+
+def in_force() -> InForce:
+    return confinement.in_force()
+
+
+@pytest.fixture(scope="module")
+def available() -> None:
+    """Skips where this system cannot confine children, and says why."""
+    found = forked(in_force, timeout=PATIENCE)
+    if not (found.ok and found.value.network and found.value.processes):
+        pytest.skip(f"children cannot be confined here: {found.value or found.message}")
+
+
+needs = pytest.mark.usefixtures("available")
+
+
+@needs
+def test_a_fork_has_no_sockets_but_pairs() -> None:
+    refused = {"IPv4": "EACCES", "IPv6": "EACCES", "local": "EACCES", "pair": ""}
+    assert forked(sockets, timeout=PATIENCE).value == refused
+    assert forked(ring, timeout=PATIENCE).value == "EACCES"
+    assert set(sockets().values()) == {""}  # this process itself keeps them
+
+
+@needs
+def test_a_fork_does_not_reach_this_process() -> None:
+    found = forked(reach, os.getpid(), timeout=PATIENCE).value
+    assert found.pop("itself") == ""
+    assert set(found) == {"signal", "ptrace", "memory", "environment"}
+    assert set(found.values()) <= {"EACCES", "EPERM"}
+
+
+@needs
+def test_a_program_that_a_fork_starts_has_no_network_either() -> None:
+    assert forked(in_a_program, timeout=PATIENCE).value == str(errno.EACCES)
+
+
+@needs
+def test_a_worker_is_confined_and_that_of_a_fleet_is_not() -> None:
+    assert run("onnxfix.confinement:in_force", timeout=PATIENCE).value == InForce(True, True)
+    with Worker(confined=False) as worker:
+        found = worker.call("onnxfix.confinement:in_force", timeout=PATIENCE).value
+    assert found == InForce(reason=found.reason)
+    assert found.reason
+
+
+def test_the_switch_turns_it_off_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(confinement.SWITCH, "off")
+    assert forked(in_force, timeout=PATIENCE).value == InForce(reason="ONNXFIX_CONFINEMENT=off")
+    monkeypatch.setenv(confinement.SWITCH, "of")  # not a word that it knows: nothing is weakened
+    assert confinement.policy() is not None
+
+
+def test_a_service_that_shares_the_gpu_stays_reachable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
+    assert confinement.policy() == Policy(local_sockets=False)
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path_factory.getbasetemp()))
+    assert confinement.policy() == Policy(local_sockets=True)
+
+
+# ---- the filter, as the kernel runs it: for each processor, on any
+
+_NAMES = {
+    "x86_64": {"socket": 41, "kill": 62, "read": 0},
+    "aarch64": {"socket": 198, "kill": 129, "read": 63},
+}
+
+
+def verdict(program: bytes, arch: int, number: int, first: int = 0) -> str:
+    """What a filter says to a call."""
+    call = struct.pack("<iIQQQQQQQ", number, arch, 0, first, 0, 0, 0, 0, 0)
+    lines = list(struct.iter_unpack("=HBBI", program))
+    at, loaded = 0, 0
+    while True:
+        code, yes, no, value = lines[at]
+        at += 1
+        if code == 0x20:
+            loaded = struct.unpack_from("<I", call, value)[0]
+        elif code == 0x06:
+            return {0x7FFF0000: "allowed", 0x00050000 | errno.EACCES: "denied"}[value]
+        else:
+            holds = loaded == value if code == 0x15 else loaded >= value
+            at += yes if holds else no
+
+
+@pytest.mark.parametrize("processor", sorted(_NAMES))
+@pytest.mark.parametrize("local", [False, True])
+@pytest.mark.parametrize("signals", [False, True])
+def test_the_filter_denies_what_it_says(processor: str, local: bool, signals: bool) -> None:
+    machine, names = seccomp._MACHINES[processor], _NAMES[processor]
+    program = seccomp._program(machine, local, signals)
+
+    def says(number: int, first: int = 0, arch: int = machine.arch) -> str:
+        return verdict(program, arch, number, first)
+
+    assert says(names["read"]) == "allowed"
+    assert says(names["read"], arch=0x40000003) == "denied"  # by the numbers of 32 bits
+    assert says(names["socket"], socket.AF_INET) == "denied"
+    assert says(names["socket"], socket.AF_INET6) == "denied"
+    assert says(names["socket"], socket.AF_UNIX) == ("allowed" if local else "denied")
+    assert says(names["kill"], PARENT) == "allowed"  # the test's own process: the one that made the filter
+    for other in (1, PARENT + 1, (1 << 32) - 1):
+        assert says(names["kill"], other) == ("allowed" if signals else "denied")
+    assert {says(number) for number in machine.denied} == {"denied"}
+    assert {says(number) for number in machine.queued} == {"allowed" if signals else "denied"}
+    if processor == "x86_64":
+        assert says(0x40000000 | names["socket"]) == "denied"
+        assert says(0x40000000 | names["read"]) == "denied"
+
+
+def test_no_processor_but_those_known_is_filtered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seccomp, "_MACHINES", {})
+    assert not seccomp.restrict(None, local_sockets=False, signals=False)

@@ -245,7 +245,8 @@ def verify(
         exact: require bit-identical outputs instead of agreement within tolerance.
         batch_sweep: 2 or more: also compare TensorRT's builds for batch 1 alone and for a profile from 1 to this size.
         require, inputs, input_shapes, seed, rungs, rtol, atol, effort, trt, benchmark, memory_mb, structure_mb,
-            timeout, rung_timeout, progress: as for ``apply``. A check that both models fail is failed here: there is no fix to judge.
+            timeout, rung_timeout, progress: as for ``apply``. A check that both models fail is failed here: there is no
+            fix to judge.
 
     Raises:
         ModelError, UsageError: as for ``apply``.

@@ -43,7 +43,8 @@ class EditError(OnnxfixError):
 
 
 class ShadowedError(EditError):
-    """The model uses the wanted name for something else, such as a local function: not a fault of the rule."""
+    """The model uses the wanted name for something else, such as a local function, or what the fix replaces does not
+    exist in ONNX: not a fault of the rule."""
 
 
 @contextlib.contextmanager

@@ -127,6 +127,8 @@ class _Child:
         # Several BLAS threads cost memory and start-up time, and may change the last bit of sums.
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             environment.setdefault(name, "1")
+        # ONNX Runtime 1.32 reports sessions to its maker, and keeps a database for that in the user's cache folder.
+        environment.setdefault("ORT_DISABLE_TELEMETRY", "1")
         # Started in the package's folder, not in the user's: files there could shadow modules.
         self.process = subprocess.Popen(
             [sys.executable, "-m", "onnxfix._child"],

@@ -4,6 +4,7 @@ An option that trtexec or Polygraphy spells another way has a hidden alias. ``ri
 option in the help (``cli.help``); without one, it is the command's own.
 """
 
+# Long because: each option of several commands is declared here, and nowhere else.
 from __future__ import annotations
 
 import enum

@@ -71,7 +71,7 @@ FACADE = "__init__"
 
 #: The same for the rooms and modules inside verification/: a room imports from lines above its own.
 VERIFICATION = [
-    ["checker", "compare"],
+    ["checker", "compare", "outputs"],
     ["validity", "feeds"],
     ["specialize", "sweep"],
     ["networks"],  # what TensorRT's rungs leave for each other

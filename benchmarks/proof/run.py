@@ -96,6 +96,7 @@ def _launch(command: list[str], checkout: Path, folder: Path, *, watch: bool = F
     request = {"command": command, "timeout": LIMIT, "memory_mb": MEMORY, "watch": watch}
     request["words"] = str(folder / "words")
     env = {**os.environ, "PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'rules'}"}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # users have bytecode, and the index of rules beside it
     words = [sys.executable, "-I", "-S", str(LAUNCH), json.dumps(request)]
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=True, cwd=folder)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -104,7 +105,7 @@ def _launch(command: list[str], checkout: Path, folder: Path, *, watch: bool = F
 
 def _report(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text())["reports"][0]
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["reports"][0]
     except (OSError, ValueError, LookupError):
         return {}
     return found

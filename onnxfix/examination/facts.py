@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from onnxfix import system
 from onnxfix._version import __version__
 from onnxfix.confinement import InForce
 from onnxfix.errors import UsageError
@@ -221,18 +222,18 @@ def _machine(
     libraries: tuple[Library, ...],
     children: InForce,
 ) -> Machine:
-    usable = getattr(os, "sched_getaffinity", None)
     return Machine(
         system=_system(),
         python=f"{platform.python_version()} ({platform.python_implementation()})",
         executable=sys.executable or "",
-        cpus=len(usable(0)) if usable is not None else os.cpu_count() or 1,
+        cpus=system.cores(),
         memory_mb=_memory_mb(),
         sandbox_mb=default_memory_mb(),
         gpus=gpus,
         driver=driver,
         kernel_driver=kernel_driver,
         libraries=libraries,
+        lacks=tuple(lack.value for lack in system.lacks()),
         children=children,
     )
 
@@ -248,18 +249,21 @@ def _system() -> str:
 def _memory_mb() -> int | None:
     """The machine's memory, or the container's if that is less, in MiB."""
     found = []
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with contextlib.suppress(OSError, ValueError):
+        if sys.platform != "win32":
+            found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # "max" means no limit
-            found.append(int(Path("/sys/fs/cgroup", name).read_text()))
+            found.append(int(Path("/sys/fs/cgroup", name).read_text(encoding="utf-8")))
     return min(found) >> 20 if found else None
 
 
 def _kernel_driver() -> str:
     """The version of the kernel's NVIDIA driver; "" where the kernel does not show it."""
     with contextlib.suppress(OSError):
-        return driver_version(Path("/proc/driver/nvidia/version").read_text(errors="replace"))
+        return driver_version(
+            Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+        )
     return ""
 
 

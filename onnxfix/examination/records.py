@@ -44,8 +44,9 @@ class Machine:
     """Hardware, operating system, Python, and NVIDIA's libraries.
 
     ``memory_mb`` is the memory of the machine or container, ``sandbox_mb`` the part that a verification may use now, in
-    MiB; None if unknown. ``kernel_driver`` is the version of the driver that the kernel runs. ``children`` says what
-    child processes cannot do here.
+    MiB; None if unknown. ``kernel_driver`` is the version of the driver that the kernel runs. ``lacks`` are
+    values of ``onnxfix.system.Lack``: what onnxfix uses where it is there, and this operating system does not have.
+    ``children`` says what child processes cannot do here.
     """
 
     system: str
@@ -58,6 +59,7 @@ class Machine:
     driver: Driver
     kernel_driver: str
     libraries: tuple[Library, ...]
+    lacks: tuple[str, ...] = ()
     children: InForce = field(default_factory=InForce)
 
 

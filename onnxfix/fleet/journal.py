@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from onnxfix import system
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import atomic, regular
 from onnxfix.files.temporary import temporary_beside
@@ -240,16 +241,8 @@ def _lock(fd: int, path: Path) -> None:
     Raises:
         UsageError: another run has locked it.
     """
-    try:
-        import fcntl  # lazy: missing on Windows
-
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # Windows: two runs at once may do models twice
-        return
-    except BlockingIOError:
-        raise UsageError(_IN_USE.format(path)) from None
-    except OSError:  # a file system without locks
-        return
+    if not system.lock(fd):
+        raise UsageError(_IN_USE.format(path))
 
 
 def _read(fd: int) -> bytes:

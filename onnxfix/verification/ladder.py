@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from onnxfix import walk
+from onnxfix import deadline, walk
 from onnxfix.causes import Cause
 from onnxfix.effort import THOROUGH, Effort
 from onnxfix.errors import ModelError, UsageError, fault_of
@@ -23,6 +23,7 @@ from onnxfix.verification import validity
 from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import Signature, signature
+from onnxfix.verification.networks import networks
 from onnxfix.verification.request import REMOTE, Request
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 from onnxfix.verification.verdict import ALONE, CPU_RUNGS, FeedResult, RungResult, Verdict, unjudged
@@ -44,13 +45,15 @@ class Limits:
 
     ``step`` bounds loading a model and running it once with ONNX Runtime, ``reference_step`` the same in the reference
     evaluator. ``total`` and ``reference_total`` bound all feeds of a rung: the feed that runs when time is up is the
-    last. ``memory_mb`` limits the child process, by default to three quarters of the memory that is available.
+    last. ``rung`` bounds all that a rung does; what it has judged until then counts. ``memory_mb`` limits the child
+    process, by default to three quarters of the memory that is available.
     """
 
     step: float = 120.0
     reference_step: float = 10.0
     total: float = 300.0
     reference_total: float = 10.0
+    rung: float | None = None
     memory_mb: int | None = None
 
 
@@ -98,7 +101,8 @@ def verify(
     known = _known(original, models, special)
     if wanted.intersection(_TENSORRT):
         _prepare_tensorrt(trt, known)
-    with _sandbox(worker, limits) as sandbox:
+    shared_networks = networks() if wanted.issuperset(("trt-build", "trt-network")) else nullcontext()
+    with _sandbox(worker, limits) as sandbox, shared_networks as between:
         request = Request(
             original=Path(original).absolute(),
             fixed=_existing(fixed).absolute(),
@@ -115,6 +119,7 @@ def verify(
             precise=not exact,
             special=special,
             allowed=None if exact else allowed,
+            networks=between,
             effort=effort,
         )
         ladder = _Ladder(request, limits, contract, models[1] if models is not None else None, ready)
@@ -175,17 +180,35 @@ class _Ladder:
         results: list[RungResult] = []
         for name in (name for name in RUNGS if name in wanted):
             began = time.monotonic()
+            if len(results) == 1 and results[0].name == "contract" and not results[0].refutes:
+                self._begin(name)
             request = self.request if name in require else replace(self.request, shown=_shown(results))
             request = _forgiving(request, results) if name == "ort-cpu" else request
             result = self._noted(self._result(name, request), request)
             results.append(replace(result, seed=request.seed, seconds=time.monotonic() - began))
         return tuple(results)
 
+    def _begin(self, name: str) -> None:
+        """Start TensorRT's builds before the rung ``name``, which runs meanwhile."""
+        if self.request.networks is not None and name in CPU_RUNGS:
+            from onnxfix.verification.rungs import build  # lazy: start-up
+
+            with suppress(deadline.Expired):  # the rungs themselves say so
+                self.ready()
+                build.begin(replace(self.request, step=self.limits.step, total=self.limits.total))
+
     def _result(self, name: str, request: Request) -> RungResult:
-        if name == "contract":
-            return _contract(request, self.contract, self.limits, self.fixed, self.ready)
-        self.ready()
-        return _guarded(name, request, self.limits)
+        if deadline.over():
+            return unjudged(name, "not run: the time limit was over", "timeout")
+        try:
+            if name == "contract":
+                return _contract(request, self.contract, self.limits, self.fixed, self.ready)
+            self.ready()
+            # The contract always runs to its end: no other rung may pass without it.
+            with deadline.within(self.limits.rung), deadline.watched():
+                return _guarded(name, request, self.limits)
+        except deadline.Expired:
+            return unjudged(name, "stopped at the time limit", "timeout")
 
     def _noted(self, result: RungResult, request: Request) -> RungResult:
         """The result with what it holds for: the specialization, the tolerance, and whether it was exact."""
@@ -200,7 +223,9 @@ class _Ladder:
 
 def _drop(worker: Worker) -> None:
     """Have the child release the models, which may be large."""
-    if worker.pid is not None:
+    if deadline.over():
+        worker.close()
+    elif worker.pid is not None:
         worker.call(f"{REMOTE}:drop", timeout=30.0)
 
 

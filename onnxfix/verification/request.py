@@ -13,6 +13,7 @@ from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.feeds.signature import Assignment, Signature
+from onnxfix.verification.networks import Networks
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 
 REMOTE = "onnxfix.verification.remote"
@@ -35,7 +36,8 @@ class Request:
     fixes are not to blame where the original fails as well. ``shown`` names the rung that has compared the two models
     already and passed; "" where there is none, or where this rung must pass itself. ``special`` is how the fixed model
     is specialized: ``known`` has its values pinned and ``shapes`` has its sizes. ``allowed`` is the user's tolerance,
-    which no ``exact`` request has. ``effort`` bounds what is spent on running models."""
+    which no ``exact`` request has. ``networks`` are what TensorRT's rungs leave for each other (None: nothing).
+    ``effort`` bounds what is spent on running models."""
 
     original: Path
     fixed: Path
@@ -57,6 +59,7 @@ class Request:
     forgiven: bool = False
     special: ResolvedSpecialization | None = None
     allowed: Allowed | None = None
+    networks: Networks | None = None
     effort: Effort = THOROUGH
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from onnxfix.cli.app import app
+from onnxfix.cli.app import app, program
 from onnxfix.cli.arguments import lighten
 from onnxfix.cli.examples import EXAMPLES
 from onnxfix.cli.help import choices
@@ -134,3 +134,15 @@ def test_what_is_wrong_with_an_option_is_one_line(
         line, err = line.partition(": '")[0].partition(": 1")[0], err[: len(line)].partition(": '")[0]
     assert (out, err[: len(line)]) == ("", line)
     assert len(err.splitlines()) == 1
+
+
+def test_the_program_for_one_command_has_that_command_alone() -> None:
+    whole, one = (typer.main.get_command(made) for made in (program(), program("check")))
+    assert isinstance(whole, typer.core.TyperGroup)
+    assert isinstance(one, typer.core.TyperGroup)
+    assert list(one.commands) == ["check"]
+    assert [param.name for param in one.params] == [param.name for param in whole.params]
+    shown = [
+        group.commands["check"].get_help(typer.Context(group.commands["check"])) for group in (whole, one)
+    ]
+    assert shown[0] == shown[1]

@@ -15,9 +15,22 @@ from onnxfix.examination.records import Library, Machine
 from onnxfix.packs import Pack
 from onnxfix.report.render.lines import Line, line, print_lines
 from onnxfix.report.render.stream import printable
+from onnxfix.system import Lack
 
 WIDTH = 96
 """Columns at which prose wraps. Commands never wrap, so that they can be copied."""
+
+_LACKS = {
+    Lack.FORK: "Processes cannot be forked: a check that may crash starts a fresh Python, which takes longer.",
+    Lack.FOLDER_DESCRIPTORS: "Folders cannot be held open: who may write to an output folder can redirect a write.",
+    Lack.FILE_LOCKS: "Files cannot be locked: two runs that use one journal may do models twice.",
+    Lack.MEMORY_LIMITS: "Memory of child processes cannot be limited: --memory-limit has no effect on this system.",
+    Lack.DEATH_SIGNAL: "When onnxfix itself is killed, its child processes go on until their present call ends.",
+    Lack.ALARM: "A child process cannot set itself a time limit; the one of its parent remains.",
+    Lack.REPLACING_OPEN_FILES: "Open files cannot be replaced: close other programs that have the output open.",
+    Lack.OWNERS: "Files have no owners and modes that onnxfix could keep or check: rights come from the folder.",
+}
+"""What it means for a run, for each thing that a system may lack."""
 
 
 def examination_json(found: Examination) -> str:
@@ -35,6 +48,10 @@ def examination_lines(found: Examination) -> Iterator[Line]:
     yield line("machine", style="bold")
     for label, text in _machine(found.machine):
         yield from _row(label, 14, "", "", text)
+    if found.machine.lacks:
+        yield line("what this system lacks", style="bold")
+    for lack in found.machine.lacks:
+        yield from _wrapped(_LACKS[Lack(lack)], 2)
     yield line("packages", style="bold")
     width = max((len(package.name) for package in found.packages), default=0) + 2
     for package in found.packages:

@@ -39,9 +39,8 @@ def sockets(pid: int) -> Iterator[str]:
 def listening(pid: int) -> list[str]:
     """The addresses at which a process and all that it started can be reached, as the kernel writes them."""
     own = {number for one in family(pid) for number in sockets(one)}
-    lines = [
-        line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()
-    ]
+    tables = [Path("/proc/net", name).read_text(encoding="ascii").splitlines() for name in ("tcp", "tcp6")]
+    lines = [line.split() for table in tables for line in table]
     return [line[1].partition(":")[0] for line in lines if line[3] == _LISTENING and line[9] in own]
 
 

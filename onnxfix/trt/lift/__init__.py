@@ -32,6 +32,8 @@ from onnxfix.trt.parse import empty_network, ended_in_memory, epitaph, parse
 
 __all__ = ["Gap", "Lifted", "NetTensor", "attempt", "lift"]
 
+DATA = ".data"
+"""Suffix of the file beside a lifted model, which holds large weights."""
 _LITTLE_MB = 256
 """MiB with which TensorRT's libraries and a network just fit: what crashes with less lacked memory, most likely."""
 
@@ -92,9 +94,15 @@ def _lift(trt: Any, path: str, out: Path, package: str) -> Lifted:
         status, reason = _refusal([*said, *(one.text for one in received.messages if not said)])
         return replace(base, status=status, reason=reason, seconds=(parsing, 0.0))
     note("lift")
+    found = read_network(trt, raw, out, package)
+    return replace(found, seconds=(parsing, *found.seconds[1:]))
+
+
+def read_network(trt: Any, raw: Any, out: Path, package: str) -> Lifted:
+    """``write`` for a network that the parser of ``package`` made, with the seconds that it took."""
     began = time.perf_counter()
-    found = write(trt, raw, out, base)
-    return replace(found, seconds=(parsing, time.perf_counter() - began))
+    found = write(trt, raw, out, Lifted("refused", package=package, version=str(trt.__version__)))
+    return replace(found, seconds=(0.0, time.perf_counter() - began))
 
 
 def _refusal(said: list[str]) -> tuple[Status, str]:
@@ -154,7 +162,7 @@ def _left_out(layer: Layer) -> str:
 
 @contextmanager
 def _emit(out: Path) -> Iterator[Emit]:
-    emit = Emit(out.with_name(out.name + ".data"))
+    emit = Emit(out.with_name(out.name + DATA))
     try:
         yield emit
     finally:

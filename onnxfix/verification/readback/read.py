@@ -76,7 +76,8 @@ def read(request: Request, found: Builder, path: Path, folder: Path, before: Rea
     began = time.monotonic()
     out = folder / "seen-by-tensorrt.onnx"
     package, timeout = found.choice.package, found.options.timeout
-    lifted = lift.attempt(found.worker, path, out, package=package, timeout=timeout)
+    known = request.networks.lifted.get(path) if request.networks is not None else None
+    lifted = known or lift.attempt(found.worker, path, out, package=package, timeout=timeout)
     status, cause = _UNREAD.get(lifted.status, ("unknown", ""))
     base = Reading(
         status,

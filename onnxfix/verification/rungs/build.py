@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -10,12 +11,15 @@ from typing import Any
 
 from onnx import ModelProto
 
+from onnxfix._child import MEMORY_MB, cores
 from onnxfix.causes import Cause
 from onnxfix.nvidia import Missing
-from onnxfix.sandbox import one_line
+from onnxfix.sandbox import Posted, default_memory_mb, one_line
+from onnxfix.trt.build import need_mb
 from onnxfix.trt.engine import Ran
 from onnxfix.trt.records import Ending, Profile, TrtBuild
 from onnxfix.verification.feeds.profiles import chosen_profiles
+from onnxfix.verification.networks import Networks
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs import probe
 from onnxfix.verification.rungs.batch_sweep import Build, Run, sweep
@@ -27,6 +31,8 @@ from onnxfix.verification.verdict import RungResult, unjudged
 NAME = "trt-build"
 _VERBS = {"refused": ("refuses", "refused"), "crash": ("crashes on", "crashed on")}
 NOT_EXECUTED = "no engine was executed"
+#: As much free memory as this times a build's own lets another rung hold both models meanwhile.
+_BESIDE = 3
 #: How a build ended that proves nothing about the model -> the cause. An error before parsing: TensorRT does not start.
 _UNASKED: dict[str, Cause] = {"memory": "memory", "error": "not-loadable"}
 
@@ -44,12 +50,13 @@ def climb(request: Request) -> RungResult:
     with closing(found), ExitStack() as stack:
         check(request.trt, request.known)
         given, origin = chosen_profiles(request.trt, request.known, request.shapes, request.given)
-        if request.fixed == request.original:
-            builds: tuple[TrtBuild, ...] = (found.build(request.original, given),)
-        else:
-            before = _original(found, request.original, given)
-            profiles = before.profiles if before.accepted and before.profiles else given
-            builds = (before, _fixed(found, request.fixed, profiles, before))
+        before = _original(found, request, given)
+        builds: tuple[TrtBuild, ...] = (before,)
+        if request.fixed != request.original:
+            builds = (
+                before,
+                _fixed(found, request.fixed, _profiles_after(before, given), before, request.networks),
+            )
         result = judge(
             builds,
             found,
@@ -67,6 +74,51 @@ def climb(request: Request) -> RungResult:
         greatest, run = request.trt.batch_sweep, _executor(found, request, stack)
         swept = sweep(request, given, _plain(found), greatest=greatest, run=run)
     return _with_sweep(result, swept)
+
+
+def begin(request: Request) -> None:
+    """Start what ``climb`` builds and leave it under way, as ``request.networks`` says. Nothing is started where cores
+    or memory do not suffice for that beside another rung, or TensorRT is missing.
+
+    Raises:
+        UsageError: an option of TensorRT's does not exist, or does not fit the model.
+    """
+    networks, alone = request.networks, request.fixed == request.original
+    if networks is None or request.trt.memory_mb is not None or not _room(request):
+        return
+    found = builder(request.trt)
+    if isinstance(found, Missing):
+        return
+    given, _ = chosen_profiles(request.trt, request.known, request.shapes, request.given)
+    networks.worker = found.worker
+    known = _LAST[0][1] if _LAST and _LAST[0][0] == _key(found, request.original, given) else None
+    profiles = given
+    if known is not None:
+        profiles = _profiles_after(known, given)
+    else:
+        networks.begun[request.original] = _post(found, networks, request.original, given)
+    if not alone:
+        networks.begun[request.fixed] = _post(found, networks, request.fixed, profiles, follow=known is None)
+
+
+def _room(request: Request) -> bool:
+    """Whether another rung and a build may run at once: a process that is one of several has its cores and memory
+    counted out."""
+    free = default_memory_mb()
+    if cores() < 2 or MEMORY_MB in os.environ or free is None:
+        return False
+    return _BESIDE * max(map(need_mb, {request.original, request.fixed})) <= free
+
+
+def _post(
+    found: Builder,
+    networks: Networks,
+    path: Path,
+    profiles: tuple[Profile, ...] | None,
+    *,
+    follow: bool = False,
+) -> Posted:
+    return found.post(path, networks.place(path), profiles, follow=follow)
 
 
 def _plain(found: Builder) -> Build:
@@ -103,21 +155,54 @@ def _with_sweep(result: RungResult, swept: SweepResult) -> RungResult:
 _LAST: list[tuple[object, TrtBuild]] = []
 
 
-def _original(found: Builder, path: Path, given: Sequence[Profile] | None) -> TrtBuild:
+def _key(found: Builder, path: Path, given: Sequence[Profile] | None) -> object:
     about = path.stat()
     options = replace(found.options, benchmark=False)  # not set for every candidate
-    key = (path, about.st_mtime_ns, about.st_size, about.st_ino, found.choice, options, given)
+    return path, about.st_mtime_ns, about.st_size, about.st_ino, found.choice, options, given
+
+
+def _original(found: Builder, request: Request, given: tuple[Profile, ...] | None) -> TrtBuild:
+    key = _key(found, request.original, given)
     if not _LAST or _LAST[0][0] != key:
-        _LAST[:] = [(key, found.build(path, given))]
+        _LAST[:] = [(key, _build(found, request.original, given, request.networks))]
     return _LAST[0][1]
 
 
-def _fixed(found: Builder, path: Path, profiles: Sequence[Profile] | None, before: TrtBuild) -> TrtBuild:
+def _profiles_after(before: TrtBuild, given: tuple[Profile, ...] | None) -> tuple[Profile, ...] | None:
+    """The profiles for the fixed model: those of the original, where it was built with some."""
+    return before.profiles if before.accepted and before.profiles else given
+
+
+def _fixed(
+    found: Builder,
+    path: Path,
+    profiles: tuple[Profile, ...] | None,
+    before: TrtBuild,
+    networks: Networks | None = None,
+) -> TrtBuild:
     """Build the fixed model; a timeout, a crash or a lack of memory is tried once more, since fixes depend on it."""
-    after = found.build(path, profiles)
+    after = _build(found, path, profiles, networks)
     if before.accepted and after.status in ("timeout", "memory", "crash"):
         after = found.build(path, profiles, patience=2.0)
     return after
+
+
+def _build(
+    found: Builder, path: Path, profiles: tuple[Profile, ...] | None, networks: Networks | None
+) -> TrtBuild:
+    """Build a model, and leave its network for the rung that reads it, where there is one. A build that was begun
+    already, which is one with the same profiles, is waited for."""
+    if networks is None:
+        return found.build(path, profiles)
+    posted = networks.begun.pop(path, None)
+    built = found.collect(posted, path) if posted is not None else None
+    if built is None:
+        built = found.collect(found.post(path, networks.place(path), profiles), path)
+    if built is None:  # it is not known whether the build is to blame
+        return found.build(path, profiles)
+    if built[1] is not None:
+        networks.lifted[path] = built[1]
+    return built[0]
 
 
 def _with_half(found: Builder, request: Request, before: TrtBuild) -> bool:

@@ -13,9 +13,9 @@ from onnxfix import targets
 from onnxfix.causes import ENDED
 from onnxfix.errors import UsageError
 from onnxfix.nvidia import Missing
-from onnxfix.sandbox import Worker, memory_limit_mb, one_line, shared
+from onnxfix.sandbox import Posted, Worker, memory_limit_mb, one_line, shared
 from onnxfix.trt import build as tensorrt
-from onnxfix.trt import files
+from onnxfix.trt import files, together
 from onnxfix.trt import layers as trt_layers
 from onnxfix.trt import package as trt_package
 from onnxfix.trt.layer_records import LayerTable
@@ -65,6 +65,26 @@ class Builder:
         """
         request = self._request(path, profiles, save_engine, patience)
         return self._completed(tensorrt.attempt(**request, parse_only=parse_only), path)
+
+    def post(
+        self, path: Path, out: Path, profiles: Sequence[Profile] | None = None, *, follow: bool = False
+    ) -> Posted:
+        """Start to build the model file, with its network read back into ``out``; see ``trt.together.build``."""
+        request = self._request(path, profiles, "", 1.0)
+        del request["save_engine"]
+        return together.post(out=out, follow=follow, **request)
+
+    def collect(self, posted: Posted, path: Path) -> together.Built | None:
+        """Wait for what ``post`` started; None where nothing is known of the build.
+
+        Raises:
+            UsageError, OnnxfixError: as for ``build``.
+        """
+        outcome = self.worker.collect(posted)
+        if outcome is None:
+            return None
+        found = together.result(outcome, self.choice.package, self.choice.capability)
+        return (self._completed(found[0], path), found[1]) if found is not None else None
 
     def layers(
         self,

@@ -1,0 +1,186 @@
+"""Runs a model and what fixes made of it, and compares outputs as the product promises them."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto
+
+from onnxfix.backends import ort, reference
+from onnxfix.errors import UsageError
+from onnxfix.verification.compare.compare import compare
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.feeds.signature import Signature, signature
+from onnxfix.verification.ladder import half_type, verify
+from onnxfix.verification.verdict import CPU_RUNGS
+from random_models.pieces import nodes_of
+
+SECONDS = 6.0
+"""For a step in Python. What hangs in native code is ended by the process that called this one."""
+Feeds = list[dict[str, Any]]
+Outputs = dict[str, Any]
+
+
+class TooLong(BaseException):
+    """A step took too long. No code that catches exceptions of a model catches this one."""
+
+
+@contextmanager
+def limited(seconds: float = SECONDS) -> Iterator[None]:
+    """Raise TooLong after some seconds."""
+
+    def late(*_: object) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def sessions(proto: ModelProto) -> dict[str, Any]:
+    """The model in each backend that takes it."""
+    found: dict[str, Any] = {}
+    try:
+        providers = ["CPUExecutionProvider"]
+        found["ort-cpu"] = ort.OrtSession(proto.SerializeToString(), ort.session_options(), providers)
+    except Exception as error:
+        found["ort-cpu"] = error
+    try:
+        found["reference"] = reference.ReferenceSession(proto)  # type: ignore[arg-type]
+    except Exception as error:
+        found["reference"] = error
+    return found
+
+
+def attempted(session: Any, feed: Mapping[str, Any]) -> Outputs | Exception:
+    """The outputs by name, or why there are none."""
+    if isinstance(session, Exception):
+        return session
+    try:
+        with limited():
+            return dict(zip(session.outputs, session.run(dict(feed)), strict=True))
+    except Exception as error:
+        return error
+
+
+class Original:
+    """A model with up to two feeds of different sizes that it accepts, and its outputs on them by backend."""
+
+    def __init__(self, proto: ModelProto, hints: Mapping[str, Any], seed: int) -> None:
+        self.proto, self.known = proto, signature(proto)
+        self.drawn = set(self.known.drawn or ())
+        self.half = half_type(proto)
+        self.feeds: Feeds = []
+        self.sizes: list[dict[str, int]] = []
+        self.outputs: list[dict[str, Outputs | Exception]] = []
+        self.why = ""
+        loaded = sessions(proto)
+        for sizes, feed in feeds_of(self.known, proto, hints, seed):
+            ran = {name: attempted(session, feed) for name, session in loaded.items()}
+            if any(isinstance(one, dict) for one in ran.values()):
+                self.feeds.append(feed)
+                self.sizes.append(sizes)
+                self.outputs.append(ran)
+            else:
+                self.why = self.why or str(next(iter(ran.values())))
+            if len(self.feeds) == 2:
+                return
+
+    @property
+    def backends(self) -> list[str]:
+        """The backends that run it on at least one feed."""
+        return sorted({name for ran in self.outputs for name, one in ran.items() if isinstance(one, dict)})
+
+
+def feeds_of(
+    known: Signature, proto: ModelProto, hints: Mapping[str, Any], seed: int
+) -> Iterator[tuple[dict[str, int], dict[str, Any]]]:
+    """Values of the inputs at some sizes: those that its pieces came with first."""
+    endless = any(node.op_type == "Loop" and not (node.input and node.input[0]) for node in _all_nodes(proto))
+    with limited():
+        bound = {}
+        for name, value in hints.items():
+            one = next((one for one in known.inputs if one.name == name), None)
+            if one is not None and one.dims is not None and np.ndim(value) == len(one.dims):
+                bound.update(
+                    {d: n for d, n in zip(one.dims, np.shape(value), strict=True) if isinstance(d, str)}
+                )
+        sweep = plan.assignments(known, bound)[:2] + (plan.assignments(known, {}) if bound else [])
+        sweep = sweep if bound or len(sweep) < 2 else plan.assignments(known, {})
+    kinds = ("normal", "edge", "normal", "normal", "normal")
+    tried = sweep if len(sweep) > 1 else [*sweep, *sweep]
+    for number, (sizes, kind) in enumerate(zip(tried, kinds, strict=False)):
+        try:
+            with limited():
+                feed = Feed(sizes, kind, seed % 1000 + number).values(known)  # type: ignore[arg-type]
+        except UsageError:  # no values can be made for a type
+            return
+        for name, value in hints.items():
+            if number == 0 and name in feed and np.shape(feed[name]) == np.shape(value):
+                feed[name] = value
+        if endless:  # a Loop without a trip count that nothing ends
+            for one in known.inputs:
+                if one.elem == TensorProto.BOOL and one.name in feed and np.size(feed[one.name]) == 1:
+                    feed[one.name] = np.zeros(np.shape(feed[one.name]), bool)
+        yield sizes, feed
+
+
+def _all_nodes(proto: ModelProto) -> Iterator[Any]:
+    yield from nodes_of(proto.graph.node)
+    for function in proto.functions:
+        yield from nodes_of(function.node)
+
+
+def differences(original: Original, fixed: ModelProto, *, exact: bool) -> list[str]:
+    """How outputs of the fixed model differ from what is promised; empty where they do not.
+
+    Exact fixes keep every bit. ONNX Runtime computes half precision in float32 and drops Casts as it sees fit, so that
+    bits are those of the reference evaluator there, and ONNX Runtime is held to the type's tolerance. What is out of
+    tolerance is put before the ladder, which knows the model in higher precision.
+    """
+    loaded = sessions(fixed)
+    found: list[str] = []
+    for feed, sizes, expected in zip(original.feeds, original.sizes, original.outputs, strict=True):
+        bits = isinstance(expected.get("reference"), dict)  # the reference has judged the bits
+        for name in ("reference", "ort-cpu"):
+            before = expected[name]
+            if isinstance(before, Exception):
+                continue
+            after = attempted(loaded[name], feed)
+            loose = not exact or (name == "ort-cpu" and bool(original.half) and bits)
+            found += [f"{name} at {sizes}: {text}" for text in _different(original, before, after, loose)]
+    return found
+
+
+def _different(original: Original, before: Outputs, after: Outputs | Exception, loose: bool) -> Iterator[str]:
+    if isinstance(after, Exception):
+        yield f"does not run any more: {' '.join(str(after).split())[:300]}"
+        return
+    for name, value in before.items():
+        if name not in after or name in original.drawn:
+            continue
+        coarse = original.half if loose else ""
+        for part in compare(name, value, after[name], exact=not loose, coarse=coarse):
+            if part.agreement == "different" or (not loose and part.agreement != "identical"):
+                yield f"output {name}: {part.reason or part.agreement}"
+
+
+def refuted_by_ladder(original: ModelProto, fixed: ModelProto, *, exact: bool) -> str:
+    """Why the product's own checks without TensorRT refute the fixed model; "" where they do not."""
+    with tempfile.TemporaryDirectory() as folder:
+        first, second = Path(folder, "before.onnx"), Path(folder, "after.onnx")
+        first.write_bytes(original.SerializeToString())
+        second.write_bytes(fixed.SerializeToString())
+        verdict = verify(first, second, exact=exact, rungs=CPU_RUNGS)
+    return "; ".join(f"{one.name}: {one.reason}" for one in verdict.rungs if one.status == "failed")

@@ -1,0 +1,248 @@
+"""Judges one drawn model: what rules find and fix in it, and whether the result keeps every promise."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+from onnxfix import engine
+from onnxfix.engine import FixRun
+from onnxfix.model import Model
+from onnxfix.pipeline import contract
+from onnxfix.registry import registry
+from onnxfix.rule import Rule, Safety
+from onnxfix.targets import target_named
+from random_models import acceptance
+from random_models.execution import Original, TooLong, differences, limited, refuted_by_ladder
+from random_models.generator import Drawn, draw
+from random_models.pieces import copied, examples, nodes_of, refused
+
+ATTEMPTS = 14
+CRASHES = 2 * ATTEMPTS
+"""From this attempt on, nothing is executed."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How models are judged. ``tensorrt`` is "no", "parse" or "build"; ``folder`` holds notes of what runs;
+    ``command``: every so many models go through the command, 0 for none."""
+
+    seed: int
+    nodes: bool = True
+    tensorrt: str = "no"
+    command: int = 0
+    folder: str = ""
+    keep: str = ""
+
+    def build_of(self, number: int) -> bool:
+        """Whether TensorRT builds an engine of the number's model, not only parses it."""
+        return self.tensorrt == "build" and number % 8 == 0
+
+
+@dataclass
+class Judged:
+    """What became of one number. ``status`` is "run", "static" (no attempt runs anywhere; what needs no execution is
+    judged) or "none"; ``faults`` are (kind, text)."""
+
+    number: int
+    status: str = "none"
+    code: str = ""
+    attempt: int = 0
+    opset: int = 0
+    nodes: int = 0
+    discarded: list[str] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+    operators: list[str] = field(default_factory=list)
+    safety: str = ""
+    target: str = ""
+    valid: bool = True
+    backends: list[str] = field(default_factory=list)
+    feeds: int = 0
+    flagged: list[str] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
+    changed: bool = False
+    excused: str = ""
+    tensorrt: dict[str, str] = field(default_factory=dict)
+    command: dict[str, Any] = field(default_factory=dict)
+    faults: list[tuple[str, str]] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def rules_of() -> list[Rule]:
+    """All rules, those that are off by default, too."""
+    return list(registry().rules)
+
+
+def judge(settings: Settings, number: int, first: int = 0) -> dict[str, Any]:
+    """Draw until a model is valid and runs, fix it, and hold the result to what is promised."""
+    began = time.perf_counter()
+    judged = Judged(number)
+    gc.disable()  # models are full of cycles: collected once for each
+    drawn: Drawn | None = None
+    original: Original | None = None
+    for attempt in range(first, first + ATTEMPTS):
+        _note(settings, number, f"original {attempt}")
+        drawn, original = draw(settings.seed, number, attempt, nodes=settings.nodes), None
+        why = refused(drawn.proto)
+        judged.valid = not why
+        if attempt >= CRASHES:  # what crashes ONNX Runtime every time is judged without it
+            break
+        if not why or drawn.code in refused_codes():
+            try:
+                original = Original(drawn.proto, drawn.hints, settings.seed)
+                why = "" if original.feeds else f"does not run: {original.why}"
+            except TooLong:
+                why = "takes too long"
+            except Exception as error:
+                why = f"no inputs: {type(error).__name__}: {error}"
+        if not why:
+            break
+        judged.discarded.append(" ".join(why.split())[:200])
+        judged.attempt = attempt + 1
+    assert drawn is not None
+    runs = original is not None and bool(original.feeds)
+    judged.status = "run" if runs else "static" if judged.valid or drawn.code in refused_codes() else "none"
+    if judged.status != "none":
+        _note(settings, number, "fix")
+        _describe(judged, drawn)
+        try:
+            with limited(30.0):
+                _hold(settings, judged, drawn, original if runs else None)
+        except TooLong:
+            judged.faults.append(("too long", "30 s"))
+        except Exception as error:
+            judged.faults.append(("raised", f"{type(error).__name__}: {error}"))
+        if settings.keep and judged.faults:
+            Path(settings.keep, f"{number}.onnx").write_bytes(drawn.proto.SerializeToString())
+    judged.seconds = time.perf_counter() - began
+    gc.collect()
+    _note(settings, number, "")
+    return vars(judged)
+
+
+@cache
+def refused_codes() -> frozenset[str]:
+    """Rules about models that onnx.checker refuses: none of their examples passes."""
+    return frozenset(code for code, own in examples().items() if all(refused(one.proto) for one in own))
+
+
+def _note(settings: Settings, number: int, text: str) -> None:
+    """Leave word of what runs, for who finds this process dead."""
+    if settings.folder:
+        path = Path(settings.folder, str(number))
+        if text:
+            path.write_text(text, encoding="ascii")
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _describe(judged: Judged, drawn: Drawn) -> None:
+    every = list(nodes_of(drawn.proto.graph.node))
+    every += [node for function in drawn.proto.functions for node in nodes_of(function.node)]
+    judged.code, judged.opset, judged.nodes = drawn.code, drawn.opset, len(every)
+    judged.pieces, judged.places = drawn.pieces, drawn.places
+    judged.operators = sorted(
+        {f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in every}
+    )
+    judged.safety, judged.target = drawn.safety.name, drawn.target or ""
+
+
+def fixed_by(proto: ModelProto, drawn: Drawn) -> tuple[ModelProto, FixRun]:
+    """A copy of the model after the fixes that the draw allows."""
+    model = Model(copied(proto))
+    model.target = target_named(drawn.target)
+    run = engine.fix(model, rules_of(), safety=drawn.safety)
+    return model.proto, run
+
+
+def _hold(settings: Settings, judged: Judged, drawn: Drawn, original: Original | None) -> None:
+    """Fix, and collect what does not hold."""
+    fault = judged.faults.append
+    before = drawn.proto.SerializeToString(deterministic=True)
+    model = Model(copied(drawn.proto))
+    model.target = target_named(drawn.target)
+    found = engine.check(model, rules_of(), [])
+    if model.proto.SerializeToString(deterministic=True) != before:
+        fault(("check", "check changed the model"))
+    result, run = fixed_by(drawn.proto, drawn)
+    judged.flagged = sorted({one.rule.code for one in found} | {one.rule.code for one in run.remaining})
+    judged.fixed = sorted({one.key.code for one in run.applied})
+    after = result.SerializeToString(deterministic=True)
+    judged.changed = after != before
+    judged.faults += [("problem", str(one)) for one in run.problems]
+    if bool(run.applied) != judged.changed:
+        fault(
+            (
+                "bytes",
+                f"{len(run.applied)} fixes, and the bytes {'differ' if judged.changed else 'are the same'}",
+            )
+        )
+    if (
+        judged.number % 3 == 0
+        and fixed_by(drawn.proto, drawn)[0].SerializeToString(deterministic=True) != after
+    ):
+        fault(("determinism", "another run gives other bytes"))
+    again, second = fixed_by(result, drawn)
+    if second.applied or again.SerializeToString(deterministic=True) != after:
+        codes = sorted({one.key.code for one in second.applied})
+        fault(("idempotence", f"a second run applies {', '.join(codes) or 'nothing'}"))
+    judged.faults += [
+        ("touched", text) for text in contract.untouched_changes(drawn.proto, result, run.touched)
+    ]
+    if drawn.safety != Safety.UNSAFE:
+        judged.faults += [("contract", text) for text in contract.interface_changes(drawn.proto, result)]
+    if judged.valid and (why := refused(result)):
+        fault(("checker", why))
+    if judged.changed and original is not None and drawn.safety != Safety.UNSAFE:
+        _compared(settings, judged, drawn, original, result)
+    if settings.tensorrt != "no":
+        _note(settings, judged.number, "tensorrt")
+        judged.tensorrt = acceptance.compared(
+            drawn.proto,
+            result if judged.changed else None,
+            build=settings.tensorrt == "build" and judged.number % 8 == 0,
+        )
+        if judged.tensorrt.get("lost"):
+            fault(("tensorrt", judged.tensorrt["lost"]))
+        judged.flagged += sorted(acceptance.codes_of(judged.tensorrt))
+    if settings.command and judged.number % settings.command == 0:
+        _note(settings, judged.number, "command")
+        acceptance.commanded(judged, drawn, result)
+
+
+def _compared(
+    settings: Settings, judged: Judged, drawn: Drawn, original: Original, result: ModelProto
+) -> None:
+    judged.backends, judged.feeds = original.backends, len(original.feeds)
+    exact = drawn.safety == Safety.EXACT
+    _note(settings, judged.number, "fixed")
+    found = differences(original, result, exact=exact)
+    if not found:
+        return
+    refuted = refuted_by_ladder(drawn.proto, result, exact=exact)
+    if refuted or exact or any("does not run" in text for text in found):
+        judged.faults.append(("outputs", "; ".join(found[:3]) + (f" (ladder: {refuted})" if refuted else "")))
+    else:
+        judged.excused = found[0]
+
+
+def quiet() -> None:
+    """Send what libraries print nowhere: a worker's own words go through its pipe."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def tally(rows: list[dict[str, Any]]) -> Counter[str]:
+    """How many numbers ended in which way."""
+    return Counter(row["status"] for row in rows)

@@ -1,0 +1,48 @@
+"""The networks that TensorRT made of the models of one climb, for the rungs that share them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from onnxfix.sandbox import Posted, Worker
+
+if TYPE_CHECKING:
+    from onnxfix.trt.lift.records import Lifted
+
+
+@dataclass(eq=False)
+class Networks:
+    """Models of one climb by path: ``lifted`` are those whose network was read back, into ``folder``; ``begun`` are
+    builds under way, all in the child of ``worker``."""
+
+    folder: Path
+    lifted: dict[Path, Lifted] = field(default_factory=dict)
+    begun: dict[Path, Posted] = field(default_factory=dict)
+    worker: Worker | None = None
+    _files: dict[Path, Path] = field(default_factory=dict)
+
+    def place(self, path: Path) -> Path:
+        """The file for the network of a model; always the same for the same model."""
+        return self._files.setdefault(path, self.folder / f"network{len(self._files)}.onnx")
+
+    def cancel(self) -> None:
+        """End the builds that nobody waits for."""
+        waiting, self.begun = self.begun, {}
+        if self.worker is not None and any(one.outcome is None for one in waiting.values()):
+            self.worker.close()
+
+
+@contextmanager
+def networks() -> Iterator[Networks]:
+    """Networks for one climb, whose files and builds end with it."""
+    with TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+        found = Networks(Path(folder))
+        try:
+            yield found
+        finally:
+            found.cancel()

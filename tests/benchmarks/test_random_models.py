@@ -1,0 +1,124 @@
+"""benchmarks/random_models: the same number gives the same model, and what does not hold is seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import onnx
+import pytest
+from onnx import ModelProto, helper
+from random_models import judge as judging
+from random_models import tables
+from random_models.generator import Drawn, draw
+from random_models.judge import Settings, judge
+from random_models.pieces import examples, nodes_of, refused
+
+from onnxfix import engine
+from onnxfix.rule import Safety
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = Settings(seed=19, nodes=False)
+F = onnx.TensorProto.FLOAT
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[Drawn]:
+    return [draw(19, number, nodes=False) for number in range(0, 172, 6)]
+
+
+def test_a_number_gives_the_same_model(drawn: list[Drawn]) -> None:
+    again = draw(19, 12, nodes=False)
+    assert again.proto.SerializeToString() == drawn[2].proto.SerializeToString()
+    assert again.proto.SerializeToString() != draw(20, 12, nodes=False).proto.SerializeToString()
+
+
+def test_models_are_valid_and_of_many_kinds(drawn: list[Drawn]) -> None:
+    valid = [one for one in drawn if not refused(one.proto)]
+    assert len(valid) > len(drawn) * 0.8
+    assert {one.code for one in drawn} == set(sorted(examples())[::6])
+    places = Counter(place for one in valid for place in one.places)
+    assert {"If", "Loop", "Scan", "Function"} <= places.keys()
+    assert len({one.opset for one in valid}) > 5
+    assert {one.safety for one in drawn} >= {Safety.EXACT, Safety.NUMERIC}
+    operators = {node.op_type for one in valid for node in nodes_of(one.proto.graph.node)}
+    assert len(operators) > 60
+
+
+def small() -> ModelProto:
+    """A model in which one Identity is removed."""
+    infos = [helper.make_tensor_value_info(name, F, ["N", 3]) for name in ("x", "y", "z")]
+    nodes = [
+        helper.make_node("Exp", ["x"], ["a"]),
+        helper.make_node("Identity", ["a"], ["b"]),
+        helper.make_node("Abs", ["b"], ["y"]),
+        helper.make_node("Sin", ["x"], ["z"]),
+    ]
+    graph = helper.make_graph(nodes, "small", infos[:1], infos[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """``judge`` gets ``small`` for each number."""
+    model = Drawn(small(), "GRA012", ["small"], [], Safety.EXACT, None, opset=18)
+    monkeypatch.setattr(judging, "draw", lambda *_, **__: model)
+    return monkeypatch
+
+
+def test_a_sound_fix_has_no_faults(given: pytest.MonkeyPatch) -> None:
+    row = judge(SETTINGS, 0)
+    assert row["faults"] == []
+    assert (row["status"], row["changed"], row["feeds"]) == ("run", True, 2)
+    assert row["backends"] == ["ort-cpu", "reference"]
+    assert "GRA012" in row["fixed"]
+
+
+def broken(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the engine spoil its result."""
+    fix = engine.fix
+
+    def spoiled(model: engine.Model, *arguments: object, **keywords: object) -> engine.FixRun:
+        run = fix(model, *arguments, **keywords)  # type: ignore[arg-type]
+        graph = model.proto.graph
+        if how == "outputs":
+            graph.node[-1].op_type = "Neg"
+            run = run._replace(touched=run.touched | {"z"})
+        elif how == "touched":
+            graph.node[-1].doc_string = "new"
+        elif how == "contract":
+            graph.output[0].type.tensor_type.shape.dim[1].dim_value = 4
+        elif how == "checker":
+            graph.node[-1].attribute.append(helper.make_attribute("unknown", 1))
+            run = run._replace(touched=run.touched | {"z"})
+        elif how == "idempotence":
+            graph.node.append(helper.make_node("Neg", ["x"], [f"more_{len(graph.node)}"]))
+        return run
+
+    monkeypatch.setattr(judging.engine, "fix", spoiled)
+
+
+@pytest.mark.parametrize("how", ["outputs", "touched", "contract", "checker", "idempotence"])
+def test_a_broken_promise_is_seen(how: str, given: pytest.MonkeyPatch) -> None:
+    broken(how, given)
+    assert how in {kind for kind, _ in judge(SETTINGS, 1)["faults"]}
+
+
+def test_a_rule_that_nothing_reached_is_named(given: pytest.MonkeyPatch) -> None:
+    row = judge(SETTINGS, 0)
+    missing = tables.unreached([row])
+    assert "GRA012" not in missing
+    assert "OPS001" in missing
+    assert any("| GRA012 | 1 | 1 |" in line for line in tables.summary([row]))
+
+
+def test_what_does_not_run_is_drawn_again(given: pytest.MonkeyPatch) -> None:
+    wrong = small()
+    wrong.graph.node[1].domain = "nobody"
+    wrong.opset_import.append(helper.make_opsetid("nobody", 1))
+    good = Drawn(small(), "GRA012", [], [], Safety.EXACT, None)
+    given.setattr(judging, "draw", lambda s, n, a, **_: good if a == 2 else replace(good, proto=wrong))
+    row = judge(SETTINGS, 0)
+    assert (row["status"], row["attempt"], len(row["discarded"])) == ("run", 2, 2)
+    assert "does not run" in row["discarded"][0]

@@ -1,0 +1,198 @@
+"""TensorRT's builds beside other rungs, with the network read back from the same parse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from onnxfix import _child
+from onnxfix.sandbox import Outcome, Posted, Worker
+from onnxfix.trt import lift, together
+from onnxfix.trt.build import attempt
+from onnxfix.trt.lift.records import Lifted
+from onnxfix.trt.records import TrtBuild
+from onnxfix.verification.ladder import verify
+from onnxfix.verification.networks import Networks, networks
+from onnxfix.verification.readback import network
+from onnxfix.verification.rungs import build as trt_build
+from onnxfix.verification.verdict import RungResult, Verdict
+from support.patience import PATIENCE
+from support.real_tensorrt import REAL
+
+BEFORE = "g (float[N,3] x) => (float[N,3] y) { a = Neg(x)  b = Neg(a)  c = Exp(b)  y = Identity(c) }"
+AFTER = "g (float[N,3] x) => (float[N,3] y) { y = Exp(x) }"
+WRONG = AFTER.replace("Exp", "Sin")
+PACKAGE = "tensorrt-rtx"
+CHECKS = ("contract", "ort-cpu", "trt-build", "trt-network")
+GOOD = TrtBuild("accepted", "")
+
+
+def written(folder: Path, **texts: str) -> list[Path]:
+    found = []
+    for name, text in texts.items():
+        found.append(folder / f"{name}.onnx")
+        onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'), found[-1])
+    return found
+
+
+def timeless(rung: RungResult) -> RungResult:
+    builds = tuple(replace(one, parse_seconds=0.0, build_seconds=0.0) for one in rung.builds)
+    read = tuple(replace(one, seconds=(0.0, 0.0, 0.0)) for one in rung.networks)
+    return replace(rung, seconds=0.0, builds=builds, networks=read)
+
+
+class Spied:
+    """Verdicts of real runs, with the names of the models whose builds were posted to the child."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.posted: list[tuple[str, bool]] = []
+        self.monkeypatch = monkeypatch
+        self.waiting = False
+        post, begin = together.post, trt_build.begin
+
+        def spied(worker: Worker, path: Path, *args: Any, **more: Any) -> Posted:
+            self.posted.append((path.name, self.waiting))
+            return post(worker, path, *args, **more)
+
+        def begun(request: Any) -> None:
+            self.waiting = True
+            begin(request)
+            self.waiting = False
+
+        monkeypatch.setattr(together, "post", spied)
+        monkeypatch.setattr(trt_build, "begin", begun)
+
+    def climb(self, first: Path, second: Path, cores: str) -> Verdict:
+        trt_build._LAST.clear()
+        network._LAST.clear()
+        self.posted.clear()
+        self.monkeypatch.setenv(_child.CORES, cores)
+        return verify(first, second, exact=False, rungs=CHECKS)
+
+
+@REAL
+@pytest.mark.slow
+def test_builds_beside_other_rungs_show_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths, spied = written(tmp_path, before=BEFORE, after=AFTER), Spied(monkeypatch)
+    late = spied.climb(*paths, cores="1")
+    assert spied.posted == [("before.onnx", False), ("after.onnx", False)]
+    ahead = spied.climb(*paths, cores="2")
+    assert spied.posted == [("before.onnx", True), ("after.onnx", True)]
+    assert ahead.passed
+    assert [*map(timeless, ahead.rungs)] == [*map(timeless, late.rungs)]
+    assert [rung.name for rung in ahead.rungs] == [*CHECKS]
+    assert [one.layer_count for one in ahead.rungs[2].builds] == [4, 1]
+    # The original's build is known: the next candidate's alone is begun.
+    trt_build_last, network_last = trt_build._LAST[:], network._LAST[:]
+    (wrong,) = written(tmp_path, wrong=WRONG)
+    refuted = verify(paths[0], wrong, exact=False, rungs=CHECKS)
+    assert spied.posted[2:] == [("wrong.onnx", True)]
+    assert [rung.status for rung in refuted.rungs] == ["passed", "failed", "passed", "passed"]
+    assert (trt_build_last, network_last) == (trt_build._LAST, network._LAST)
+
+
+@REAL
+@pytest.mark.slow
+def test_a_model_parsed_once_is_built_and_read_as_if_parsed_twice(tmp_path: Path) -> None:
+    (path,) = written(tmp_path, model=BEFORE)
+    how: dict[str, Any] = {"package": PACKAGE, "timeout": PATIENCE}
+    with Worker() as worker:
+        apart = attempt(worker, path, **how), lift.attempt(worker, path, tmp_path / "apart.onnx", **how)
+        outcome = worker.collect(together.post(worker, path, tmp_path / "once.onnx", profiles=None, **how))
+        followed = together.post(worker, path, tmp_path / "again.onnx", profiles=None, follow=True, **how)
+        again = worker.collect(followed)
+    assert outcome is not None
+    assert again is not None
+    done, network = outcome.value
+    assert (done.status, done.layers, done.profiles) == ("accepted", apart[0].layers, apart[0].profiles)
+    assert done.engine_bytes == apart[0].engine_bytes
+    assert network.names == apart[1].names
+    assert (tmp_path / "once.onnx").read_bytes() == (tmp_path / "apart.onnx").read_bytes()
+    assert done.profiles[0].derived
+    assert again.value[0].profiles == done.profiles
+
+
+class Fake:
+    """A builder whose child ends as told."""
+
+    def __init__(self, *built: together.Built | None) -> None:
+        self.built, self.alone, self.asked = list(built), 0, list[str]()
+
+    def post(self, path: Path, out: Path, profiles: Any) -> Posted:
+        self.asked.append(out.name)
+        return Posted(1.0)
+
+    def collect(self, posted: Posted, path: Path) -> together.Built | None:
+        return self.built.pop(0)
+
+    def build(self, path: Path, profiles: Any) -> TrtBuild:
+        self.alone += 1
+        return GOOD
+
+
+def test_who_dies_reading_a_network_back_is_built_alone(tmp_path: Path) -> None:
+    found, place, path = Fake(None), Networks(tmp_path), Path("m.onnx")
+    assert trt_build._build(found, path, None, place) == GOOD  # type: ignore[arg-type]
+    assert (found.alone, place.lifted) == (1, {})
+    died = Outcome("crash", message="killed by SIGSEGV", died=True)
+    assert together.result(replace(died, note="lift"), PACKAGE, "8.9") is None
+    built = together.result(replace(died, note="build"), PACKAGE, "8.9")
+    assert built is not None
+    assert (built[0].status, built[0].stage) == ("crash", "build")
+
+
+def test_a_build_that_was_begun_and_lost_is_begun_again(tmp_path: Path) -> None:
+    lifted, path = Lifted("lifted", path="there"), Path("m.onnx")
+    found, place = Fake(None, (GOOD, lifted)), Networks(tmp_path)
+    place.begun[path] = Posted(1.0)
+    assert trt_build._build(found, path, None, place) == GOOD  # type: ignore[arg-type]
+    assert (found.alone, found.asked, place.begun) == (0, ["network0.onnx"], {})
+    assert place.lifted == {path: lifted}
+    assert place.place(Path("other.onnx")).name == "network1.onnx"
+    assert place.place(path).name == "network0.onnx"
+
+
+@pytest.fixture
+def sleeper() -> Iterator[Worker]:
+    with Worker() as worker:
+        yield worker
+
+
+def test_a_build_that_nobody_waits_for_is_ended(sleeper: Worker) -> None:
+    def climb() -> None:
+        with networks() as place:
+            place.worker = sleeper
+            place.begun[Path("m.onnx")] = sleeper.post("signal:pause", timeout=PATIENCE)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        climb()
+    assert sleeper.pid is None
+    with networks() as place:  # what has ended does not cost the child
+        place.worker = sleeper
+        place.begun[Path("m.onnx")] = posted = sleeper.post("os:getpid", timeout=PATIENCE)
+        sleeper.collect(posted)
+    assert sleeper.pid is not None
+
+
+def test_no_build_is_begun_where_cores_or_memory_are_counted_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Two:
+        original, fixed = Path("a.onnx"), Path("b.onnx")
+
+    needs = {Two.original: 100, Two.fixed: 200}
+    monkeypatch.setattr(trt_build, "need_mb", needs.__getitem__)
+    monkeypatch.setattr(trt_build, "default_memory_mb", lambda: 600)
+    monkeypatch.setattr(trt_build, "cores", lambda: 2)
+    monkeypatch.delenv(_child.MEMORY_MB, raising=False)
+    assert trt_build._room(Two)  # type: ignore[arg-type]
+    for name, value in (("default_memory_mb", 599), ("default_memory_mb", None), ("cores", 1)):
+        with monkeypatch.context() as patch:
+            patch.setattr(trt_build, name, lambda value=value: value)
+            assert not trt_build._room(Two)  # type: ignore[arg-type]
+    monkeypatch.setenv(_child.MEMORY_MB, "4000")
+    assert not trt_build._room(Two)  # type: ignore[arg-type]

@@ -103,7 +103,10 @@ def run_local(models: Path, output: Path, jobs: int) -> Run:
 def run_ray(models: Path, output: Path, cluster: Cluster, victim: Node, kill_at: int) -> Run:
     """On the cluster; ``victim`` is killed when ``kill_at`` outputs are there."""
     began = time.monotonic()
-    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as words:
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as said,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as words,
+    ):
         asked = command(models, output, "--ray", cluster.address)
         process = subprocess.Popen(asked, env=cluster.environ, stdout=said, stderr=words)
         try:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from onnxfix import system
 from onnxfix.confinement import confine
 
 _HEADER = struct.Struct(">Q")
@@ -29,6 +30,15 @@ USER_LIMIT_MB: ContextVar[int | None] = ContextVar("memory_mb", default=None)
 CORES = "ONNXFIX_CORES"
 """Environment variable: the number of cores that this process may use, if it is one of several."""
 _CALL_BEGINS = b"\0onnxfix\0\n"
+_STATUS = {
+    0xC0000005: "an access violation",
+    0xC000001D: "an illegal instruction",
+    0xC0000094: "a division by zero",
+    0xC00000FD: "a stack overflow",
+    0xC0000374: "a corrupted heap",
+    0xC0000409: "a failed security check",
+}
+"""Exit codes of processes that Windows ended."""
 Status = Literal["ok", "error", "crash", "timeout", "memory"]
 NO_MEMORY = re.compile(
     r"bad_alloc|bad allocation|MemoryError|out of memory|(failed|unable) to allocate|cannot allocate",
@@ -72,13 +82,22 @@ def obituary(code: int, tail: str, note: str = "") -> Outcome:
     """The outcome of a child that ended by itself, by its return code (negative: a signal) and the end of its
     stderr."""
     name = f"exited with status {code}"
-    if code < 0:
+    if code in _STATUS:  # what Windows has instead of signals
+        name = f"ended by {_STATUS[code]}"
+    elif code < 0:
         known = {int(number): number.name for number in signal.Signals}
         name = f"killed by {known.get(-code, f'signal {-code}')}"
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
     printed = one_line(lines[-1], 200) if lines else ""
     said = f": {printed}" if lines else ""
-    ended = Outcome("crash", message=name + said, note=note, killed=code < 0, died=True, printed=printed)
+    ended = Outcome(
+        "crash",
+        message=name + said,
+        note=note,
+        killed=code < 0 or code in _STATUS,
+        died=True,
+        printed=printed,
+    )
     if -code == getattr(signal, "SIGALRM", 0):
         return replace(ended, status="timeout", message="took too long and was stopped", killed=False)
     if NO_MEMORY.search(tail):
@@ -121,7 +140,7 @@ def default_memory_mb() -> int | None:
 def _free_mb() -> int | None:
     available: list[int] = []
     with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
                 available.append(int(line.split()[1]) << 10)
     for names in (
@@ -144,9 +163,11 @@ def _group_bytes(limit: Path, used: Path, statistics: Path) -> int:
     Raises:
         OSError, ValueError: there is no such limit.
     """
-    found = int(limit.read_text()) - int(used.read_text())
+    found = int(limit.read_text(encoding="utf-8")) - int(used.read_text(encoding="utf-8"))
     with contextlib.suppress(OSError, ValueError, KeyError):
-        held: dict[str, str] = dict(line.split(None, 1) for line in statistics.read_text().splitlines())
+        held: dict[str, str] = dict(
+            line.split(None, 1) for line in statistics.read_text(encoding="utf-8").splitlines()
+        )
         kind = "total_" if "total_inactive_file" in held else ""
         found += int(held[f"{kind}inactive_file"]) + int(held[f"{kind}active_file"])
     return found
@@ -157,16 +178,13 @@ def cores() -> int:
     share = os.environ.get(CORES, "")
     if share.isdecimal() and int(share):
         return int(share)
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # Linux alone has it
-        return os.cpu_count() or 1
+    return system.cores()
 
 
 def data_bytes() -> int:
     """Bytes that count against RLIMIT_DATA already."""
     with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/self/status").read_text().splitlines():
+        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmData:"):
                 return int(line.split()[1]) << 10
     return 0
@@ -174,10 +192,10 @@ def data_bytes() -> int:
 
 def limit(memory_mb: int | None, extra_bytes: int = 0) -> int | None:
     """Limit this process's data; returns the limit in bytes, None without one."""
-    try:
-        import resource  # lazy: missing on Windows
-    except ImportError:  # Windows has no such limits; the timeout still holds
+    if sys.platform == "win32":  # has no such limits; the timeout still holds
         return None
+    import resource  # lazy: missing on Windows
+
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if memory_mb is None:
         return None
@@ -185,6 +203,8 @@ def limit(memory_mb: int | None, extra_bytes: int = 0) -> int | None:
 
 
 def _limit_data(soft: int) -> int:
+    if sys.platform == "win32":
+        return soft
     import resource  # lazy: missing on Windows
 
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
@@ -223,7 +243,7 @@ def _mapped_bytes() -> int:
 _LIBRARY = re.compile(r"\.so(\.\d+)*( \(deleted\))?$")
 
 
-def die_with(parent: int, number: int = signal.SIGKILL) -> None:
+def die_with(parent: int, number: int = system.KILL) -> None:
     """Ask the kernel to send this process a signal when its parent, or the parent's thread that started it, dies
     (Linux)."""
     if sys.platform.startswith("linux"):
@@ -236,7 +256,7 @@ def die_with(parent: int, number: int = signal.SIGKILL) -> None:
 
 def arm(seconds: float) -> None:
     """A last resort that needs neither the parent nor the GIL: SIGALRM's default action ends the process."""
-    if hasattr(signal, "setitimer"):
+    if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_REAL, seconds + 5.0 if seconds else 0.0)
 
 

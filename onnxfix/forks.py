@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from onnxfix import _child
+from onnxfix import _child, deadline
 from onnxfix._child import Outcome, default_memory_mb
 from onnxfix.confinement import confine, policy
 from onnxfix.sandbox import SLICE, Worker, within
@@ -25,9 +25,11 @@ def forked(fn: Callable[..., Any], *args: Any, timeout: float, memory_mb: int | 
     """Call ``fn(*args)`` in a fork of this process; ``fn`` may be any callable, its result must pickle.
 
     ``timeout`` is in seconds. ``memory_mb`` limits what it may use in addition to this process. Where ``os.fork`` is
-    missing, ``fn`` must be importable and runs in a fresh child.
+    missing, ``fn`` must be importable and runs in a fresh child. ``deadline.Expired`` is raised when a limit around the
+    call is over.
     """
-    if not hasattr(os, "fork"):
+    timeout = deadline.least(timeout)
+    if sys.platform == "win32" or not hasattr(os, "fork"):
         with Worker(memory_mb=memory_mb) as worker:
             return worker.call_with(f"{fn.__module__}:{fn.__qualname__}", args, {}, timeout)
     limit = memory_mb if memory_mb is not None else default_memory_mb()
@@ -53,6 +55,8 @@ def _in_fork(
     memory_mb: int | None,
     parent: int,
 ) -> None:
+    if sys.platform == "win32":  # for the type checker: ``forked`` does not come here
+        raise NotImplementedError
     result, stderr = ends
     try:
         os.setsid()
@@ -74,6 +78,8 @@ def _in_fork(
 
 
 def _await_fork(pid: int, result: list[int], stderr: list[int], timeout: float) -> Outcome:
+    if sys.platform == "win32":
+        raise NotImplementedError
     code: int | None = None
     try:
         for ends in (result, stderr):
@@ -87,6 +93,7 @@ def _await_fork(pid: int, result: list[int], stderr: list[int], timeout: float) 
             os.kill(pid, signal.SIGKILL)  # in case it died before setsid
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if late:
+        deadline.check()
         return Outcome("timeout", message=f"took more than {timeout:g} s and was stopped")
     if reply:
         decoded = _child.decode(reply)
@@ -97,6 +104,8 @@ def _await_fork(pid: int, result: list[int], stderr: list[int], timeout: float) 
 
 def _collect(result: int, stderr: int, timeout: float) -> tuple[bytes, _child.Tail, bool]:
     """Read until ``result`` ends. Returns the bytes, the end of stderr and whether time ran out."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     deadline = time.monotonic() + timeout
     chunks: list[bytes] = []
     tail = _child.Tail()

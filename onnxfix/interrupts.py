@@ -31,7 +31,8 @@ def listen() -> None:
         return  # a second command in one process
 
     def again(dropped: Any) -> None:
-        if isinstance(dropped.exc_value, KeyboardInterrupt) and hasattr(signal, "setitimer"):
+        lost = isinstance(dropped.exc_value, KeyboardInterrupt)
+        if lost and sys.platform != "win32":
             signal.signal(signal.SIGALRM, _interrupt)
             signal.setitimer(signal.ITIMER_REAL, 0.05)
         else:
@@ -47,7 +48,7 @@ def finish() -> None:
     # CPython ends by SIGINT, whatever the exit code, if the last code that it compiled from a string was interrupted,
     # caught or not. Dataclasses compile such code, so that an interrupt during an import is enough.
     eval("None")
-    if hasattr(signal, "setitimer"):
+    if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 

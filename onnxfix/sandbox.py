@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from onnxfix import _child
+from onnxfix import _child, deadline, system
 from onnxfix._child import Outcome, Status, allow_maps, default_memory_mb, note, one_line
 from onnxfix.confinement import policy
 from onnxfix.errors import UsageError
@@ -90,22 +90,16 @@ def _kill_group(process: subprocess.Popen[bytes], owner: int) -> None:
     if os.getpid() != owner:
         return
     if process.returncode is None:  # not reaped, so that its id cannot belong to another process
-        if hasattr(os, "killpg"):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
+        system.kill(process)
     process.wait()
 
 
 def _await_death(process: subprocess.Popen[bytes], seconds: float = 5.0) -> None:
     """Wait for the child to end by itself, without reaping it: its group has yet to be killed."""
-    if hasattr(os, "waitid"):
-        deadline = time.monotonic() + seconds
-        flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
-        with contextlib.suppress(ChildProcessError):
-            while os.waitid(os.P_PID, process.pid, flags) is None and time.monotonic() < deadline:
-                time.sleep(0.002)
+    deadline = time.monotonic() + seconds
+    with contextlib.suppress(ChildProcessError):
+        while system.ended(process.pid) is False and time.monotonic() < deadline:
+            time.sleep(0.002)
 
 
 def _pump_replies(stream: io.RawIOBase, into: queue.SimpleQueue[bytearray | None]) -> None:
@@ -133,6 +127,8 @@ class _Child:
         # Several BLAS threads cost memory and start-up time, and may change the last bit of sums.
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             environment.setdefault(name, "1")
+        # ONNX Runtime 1.32 reports sessions to its maker, and keeps a database for that in the user's cache folder.
+        environment.setdefault("ORT_DISABLE_TELEMETRY", "1")
         # Started in the package's folder, not in the user's: files there could shadow modules.
         self.process = subprocess.Popen(
             [sys.executable, "-m", "onnxfix._child"],
@@ -142,6 +138,7 @@ class _Child:
             cwd=package.parent,
             env=environment,
             start_new_session=True,
+            creationflags=system.NEW_GROUP,
             bufsize=0,
         )
         streams = self.process.stdin, self.process.stdout, self.process.stderr
@@ -165,7 +162,7 @@ class _Child:
             "parent": os.getpid() if lasting else 0,
             "confinement": policy() if confined else None,
         }
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):
             _child.write_frame(self.requests, pickle.dumps(start))
 
     def send(self, payload: bytes, timeout: float) -> None:
@@ -176,7 +173,7 @@ class _Child:
             watchdog.daemon = True
             watchdog.start()
         try:
-            with contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(OSError):
                 _child.write_frame(self.requests, payload)
         finally:
             if watchdog is not None:
@@ -185,10 +182,9 @@ class _Child:
     def alive(self) -> bool:
         # Not by ``poll``: an interrupt right after it took the lock of the process would leave that taken, and closing
         # the child would wait for it forever.
-        if not hasattr(os, "waitid"):
-            return self.process.poll() is None
         with contextlib.suppress(ChildProcessError):
-            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
+            over = system.ended(self.process.pid)
+            return self.process.poll() is None if over is None else not over
         return False
 
     def close(self) -> int:
@@ -306,6 +302,7 @@ class Worker:
     def post(self, target: str, *, timeout: float, **kwargs: Any) -> Posted:
         """Start ``call`` without waiting; ``collect`` gives its result. Calls run one after the other, as posted. The
         child itself keeps the ``timeout`` until somebody waits."""
+        deadline.check()
         if not self._posted:
             self.start()
         assert self._child is not None
@@ -340,7 +337,8 @@ class Worker:
         """Call ``target`` ("package.module:function") with ``kwargs`` in the child.
 
         ``timeout`` is in seconds, and each ``note()`` restarts it. Failures of the callee raise nothing here;
-        KeyboardInterrupt kills the child and is raised. After any status but "ok" and "error" the child has ended.
+        KeyboardInterrupt kills the child and is raised, as is ``deadline.Expired`` when a limit around the call is
+        over. After any status but "ok" and "error" the child has ended.
         """
         return self.call_with(target, (), kwargs, timeout)
 
@@ -348,6 +346,7 @@ class Worker:
         self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float
     ) -> Outcome:
         """``call``, with positional arguments too."""
+        timeout = deadline.least(timeout)
         try:
             payload = pickle.dumps((timeout, target, args, kwargs), protocol=5)
         except Exception as error:
@@ -367,9 +366,10 @@ class Worker:
         last = ""
         while True:
             try:
-                frame = _next(child.replies, timeout)
+                frame = _next(child.replies, deadline.least(timeout))
             except queue.Empty:
                 self.close()
+                deadline.check()
                 return Outcome("timeout", message=_late(timeout), note=last)
             if frame is None:
                 _await_death(child.process)

@@ -50,7 +50,7 @@ def parsed(path: Path) -> Any:
 
 def program(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     path.chmod(0o755)
 
 
@@ -138,7 +138,7 @@ def test_the_action_checks(folder: Path) -> None:
     done, outputs = act("Run onnxfix", folder, models="\n  models/**/*.onnx \n")
     assert (done.returncode, outputs["exit-code"], outputs["output-dir"]) == (1, "1", ""), done.stderr
     assert "::error file=models/hazard.onnx" in done.stdout
-    log = json.loads(Path(outputs["sarif"]).read_text())
+    log = json.loads(Path(outputs["sarif"]).read_text(encoding="utf-8"))
     assert {one["ruleId"] for one in log["runs"][0]["results"]} >= {"RSH002"}
     assert "RSH002" in (folder / "GITHUB_STEP_SUMMARY").read_text()
     assert not (folder / "temp" / "onnxfix-models").exists()
@@ -154,7 +154,9 @@ def test_the_action_repairs_and_proves(folder: Path) -> None:
     assert written == ["clean one.onnx", "fixable.onnx"]
     (model,) = {
         one["target"]
-        for one in json.loads(Path(outputs["sarif"]).read_text())["runs"][0]["properties"]["models"]
+        for one in json.loads(Path(outputs["sarif"]).read_text(encoding="utf-8"))["runs"][0]["properties"][
+            "models"
+        ]
     }
     assert model == "trt10"
     done, outputs = act("Run onnxfix", folder, models="models/none*.onnx", output_dir="out; touch injected")

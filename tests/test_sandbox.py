@@ -121,7 +121,7 @@ def start_grandchild() -> int:
 
 
 def start_grandchild_and_crash(path: str) -> None:
-    Path(path).write_text(str(start_grandchild()))
+    Path(path).write_text(str(start_grandchild()), encoding="utf-8")
     os.abort()
 
 
@@ -147,7 +147,7 @@ CASES = [
     ("leave", "crash", "exited with status 7"),
     ("one_big_block", "memory", "MemoryError"),
     ("many_blocks", "memory", "MemoryError"),
-    ("unpicklable", "error", "pickle"),
+    ("unpicklable", "error", "unpicklable"),
     ("unloadable", "error", "not here"),
     ("exit_by_exception", "error", "SystemExit: 3"),
     ("fail", "error", "ValueError: one two"),
@@ -308,7 +308,7 @@ def descriptors() -> set[str]:
 
 def is_running(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] not in "ZX"
     except FileNotFoundError:
         return False
 

@@ -28,7 +28,7 @@ def tree(root: int) -> list[int]:
 def field_of(process: int, file: str, name: str) -> int:
     """A field of a file in /proc in megabytes; 0 where the process has gone."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path(f"/proc/{process}/{file}").read_text().splitlines():
+        for line in Path(f"/proc/{process}/{file}").read_text(encoding="utf-8").splitlines():
             if line.startswith(name + ":"):
                 return int(line.split()[1]) // _MB
     return 0
@@ -39,7 +39,7 @@ def processor_seconds() -> float:
     total = 0
     for one in tree(os.getpid()):
         with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{one}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             total += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
     return total / os.sysconf("SC_CLK_TCK")
 

@@ -39,10 +39,10 @@ def main() -> None:
         session.run(None, {one.name: feed[one.name] for one in session.get_inputs()})
         lap("run")
         del session
-    trt: Any = __import__(json.loads(Path(folder, "package.json").read_text()))
+    trt: Any = __import__(json.loads(Path(folder, "package.json").read_text(encoding="utf-8")))
     logger = trt.Logger(trt.Logger.ERROR)
     lap("import")
-    shapes = json.loads(Path(folder, "profile.json").read_text())
+    shapes = json.loads(Path(folder, "profile.json").read_text(encoding="utf-8"))
     for path in (original, fixed):
         if not _built(trt, logger, path, shapes):
             failed[path] = "TensorRT does not build it"

@@ -105,7 +105,7 @@ def _launch(command: list[str], checkout: Path, folder: Path, *, watch: bool = F
 
 def _report(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text())["reports"][0]
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["reports"][0]
     except (OSError, ValueError, LookupError):
         return {}
     return found

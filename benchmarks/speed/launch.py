@@ -34,7 +34,7 @@ def tree(root: int) -> list[int]:
         found.append(one)
         try:
             for task in os.listdir(f"/proc/{one}/task"):
-                with open(f"/proc/{one}/task/{task}/children") as file:
+                with open(f"/proc/{one}/task/{task}/children", encoding="utf-8") as file:
                     stack += map(int, file.read().split())
         except OSError:  # it has gone
             continue
@@ -44,7 +44,7 @@ def tree(root: int) -> list[int]:
 def kilobytes(process: int, file: str, name: str) -> int:
     """A field of a file in /proc; 0 where the process has gone."""
     try:
-        with open(f"/proc/{process}/{file}") as lines:
+        with open(f"/proc/{process}/{file}", encoding="utf-8") as lines:
             for line in lines:
                 if line.startswith(name):
                     return int(line.split()[1])

@@ -68,7 +68,7 @@ def machine(bench: Bench, results: Sequence[timing.Result]) -> dict[str, str]:
         )
         known[f"environment of {name}"] = done.stdout.strip()
     info = Path("/proc/cpuinfo")
-    model = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
+    model = re.search(r"model name\s*: (.*)", info.read_text(encoding="utf-8")) if info.exists() else None
     known["machine"] = (
         f"{os.cpu_count()} cores ({model[1] if model else platform.processor()}), {platform.release()}"
     )

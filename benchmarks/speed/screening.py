@@ -19,7 +19,7 @@ Screened = dict[str, dict[str, dict[str, Any]]]
 
 def read(path: Path) -> Screened:
     """What is known: model -> tool -> one run's cost and what was judged; empty where there is no file."""
-    found: Screened = json.loads(path.read_text()) if path.exists() else {}
+    found: Screened = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found
 
 

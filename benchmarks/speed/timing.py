@@ -71,7 +71,7 @@ class Result:
 
 def read(path: Path) -> dict[str, Result]:
     """The results of a file; none where there is no file."""
-    kept = json.loads(path.read_text()) if path.exists() else {}
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return {name: Result(**row) for name, row in kept.items() if name != "machine"}
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import NodeProto, TensorProto, helper
 
+from onnxfix import system
 from onnxfix.errors import ModelError
 from onnxfix.files import lazy, tensors
 
@@ -93,8 +94,8 @@ class Reader:
         if tensors.is_external(tensor):
             path, start, _ = self._external(tensor)
             if path not in self._open:
-                self._open[path] = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            return os.pread(self._open[path], length, start + offset)
+                self._open[path] = os.open(path, system.READ)
+            return system.read_at(self._open[path], length, start + offset)
         where = lazy.range_of(tensor)
         if where is not None:
             return where.source.read(where.offset + offset, length)

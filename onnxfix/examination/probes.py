@@ -109,7 +109,7 @@ def _loaded_from(path: str) -> str:
     if Path(path).is_absolute():
         return path
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
             mapped = line.split(maxsplit=5)[-1]
             if Path(mapped).name.startswith(path):
                 return mapped

@@ -7,6 +7,7 @@ from typing import Any
 
 from onnxfix.confinement import InForce
 from onnxfix.nvidia import Gpu
+from onnxfix.packs import Pack
 from onnxfix.shown import Shown
 
 SCHEMA = 1
@@ -43,8 +44,9 @@ class Machine:
     """Hardware, operating system, Python, and NVIDIA's libraries.
 
     ``memory_mb`` is the memory of the machine or container, ``sandbox_mb`` the part that a verification may use now, in
-    MiB; None if unknown. ``kernel_driver`` is the version of the driver that the kernel runs. ``children`` says what
-    child processes cannot do here.
+    MiB; None if unknown. ``kernel_driver`` is the version of the driver that the kernel runs. ``lacks`` are
+    values of ``onnxfix.system.Lack``: what onnxfix uses where it is there, and this operating system does not have.
+    ``children`` says what child processes cannot do here.
     """
 
     system: str
@@ -57,6 +59,7 @@ class Machine:
     driver: Driver
     kernel_driver: str
     libraries: tuple[Library, ...]
+    lacks: tuple[str, ...] = ()
     children: InForce = field(default_factory=InForce)
 
 
@@ -98,6 +101,7 @@ class Examination(Shown):
     packages: tuple[Package, ...]
     rungs: tuple[Rung, ...]
     problems: tuple[Problem, ...]
+    packs: tuple[Pack, ...] = ()
 
     def rung(self, name: str) -> Rung:
         """The rung of that name."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from onnxfix import system
 from onnxfix.errors import OnnxfixError
 from onnxfix.files.lazy import Range, Source
 from onnxfix.files.scan import Piece
@@ -108,7 +109,9 @@ def _opened(target: Target) -> Iterator[BinaryIO]:
 
 def _open_emptied(path: str, flags: int) -> int:
     """Open a file for writing, and truncate it only if it is not empty, as ``Temporary.emptied`` does."""
-    handle = os.open(path, flags & ~os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    handle = os.open(
+        path, flags & ~os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0), 0o666
+    )
     try:
         if os.fstat(handle).st_size:
             os.ftruncate(handle, 0)
@@ -130,18 +133,18 @@ def _copy_range(source: int, start: int, length: int, destination: int) -> None:
     """Append ``length`` bytes of one open file to another: by reference where the file system can, else in the kernel,
     else through us."""
     offset, end = start, start + length
-    while offset < end:
+    while offset < end and hasattr(os, "copy_file_range"):
         try:
             done = os.copy_file_range(source, destination, min(end - offset, 1 << 30), offset)
-        except (AttributeError, OSError) as error:
-            if isinstance(error, OSError) and error.errno in _FATAL:
+        except OSError as error:
+            if error.errno in _FATAL:
                 raise
             break
         if done == 0:
             break
         offset += done
     while offset < end:
-        part = os.pread(source, min(end - offset, 1 << 20), offset)
+        part = system.read_at(source, min(end - offset, 1 << 20), offset)
         if not part:
             break  # the file was truncated meanwhile; the check of its source reports it
         offset += len(part)

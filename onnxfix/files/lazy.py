@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 
 from onnx import ModelProto, TensorProto
 
+from onnxfix import system
 from onnxfix.errors import ModelError
 from onnxfix.files.wire import prefix
 from onnxfix.walk import model_tensors
@@ -56,7 +57,7 @@ class Source:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self.fd = os.open(path, system.READ)
         self.number = next(Source._numbers)
         found = os.fstat(self.fd)
         self.size = found.st_size
@@ -80,7 +81,7 @@ class Source:
         parts = []
         try:
             while length > 0:
-                part = os.pread(self.fd, min(length, _STEP), offset)
+                part = system.read_at(self.fd, min(length, _STEP), offset)
                 if not part:
                     break
                 parts.append(part)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import shlex
-import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxfix import system
 from onnxfix.errors import UsageError
 from onnxfix.reduction.case import Case
 from onnxfix.reduction.records import Failure, Seen
@@ -77,7 +75,7 @@ class CommandCheck:
         """Exit code (None: the time limit) and output of a shell command; what it started ends with it."""
         process = subprocess.Popen(
             line, shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            start_new_session=True,
+            start_new_session=True, creationflags=system.NEW_GROUP,
         )  # fmt: skip
         try:
             output, _ = process.communicate(timeout=self.timeout)
@@ -85,11 +83,7 @@ class CommandCheck:
         except subprocess.TimeoutExpired:
             return None, ""
         finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if hasattr(os, "killpg"):
-                    os.killpg(process.pid, signal.SIGKILL)
-                else:
-                    process.kill()
+            system.kill(process)
             process.wait()
 
 

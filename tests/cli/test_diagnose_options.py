@@ -171,7 +171,7 @@ def test_an_interrupt_prints_what_was_found(tmp_path: Path, number: signal.Signa
         if any(name.isdigit() and int(name) > 8 for name in files):
             break
         time.sleep(0.01)
-    children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text(encoding="utf-8").split()
     child.send_signal(number)
     out, err = child.communicate(timeout=PATIENCE)
     assert child.returncode == 128 + number, err

@@ -167,7 +167,8 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     write(Path("n.onnx"), CLEAN)
     Path("onnxfix.toml").write_text(
         'fail-on = "info"\n[[overrides]]\nmodels = "n.onnx"\nfail-on = "never"\n'
-        '[[suppressions]]\nrule = "CST"\nreason = "old"\nuntil = 2020-01-01\n'
+        '[[suppressions]]\nrule = "CST"\nreason = "old"\nuntil = 2020-01-01\n',
+        encoding="utf-8",
     )
     code, out, err = run("check", "m.onnx", "n.onnx", "--format", "json")
     data = json.loads(out)
@@ -198,11 +199,12 @@ def test_show_settings_names_values_and_origins(tmp_path: Path, monkeypatch: pyt
     write(Path("m.onnx"), CLEAN)
     Path("onnxfix.toml").write_text(
         'target = "trt10"\nbaseline = "b.json"\n[[suppressions]]\nrule = "CST"\nnode = "/a/*"\nreason = "fine"\n'
-        '[[overrides]]\nmodels = "m.onnx"\nselect = ["CST", "GRA"]\ntolerance = { rtol = 0.5 }\n'
+        '[[overrides]]\nmodels = "m.onnx"\nselect = ["CST", "GRA"]\ntolerance = { rtol = 0.5 }\n',
+        encoding="utf-8",
     )
     code, _, err = run("check", "m.onnx")
     assert (code, "onnxfix: onnxfix.toml: baseline " in err, "no such file" in err) == (2, True, True)
-    Path("b.json").write_text('{"onnxfix-baseline": 1, "models": {}}')
+    Path("b.json").write_text('{"onnxfix-baseline": 1, "models": {}}', encoding="utf-8")
     code, out, _ = run("apply", "m.onnx", "--show-settings", "--fail-on", "never", "--output-dir", "made")
     rows = {line.split()[0]: " ".join(line.split()[1:]) for line in out.splitlines()[1:]}
     assert code == 0
@@ -223,7 +225,7 @@ def test_show_settings_names_values_and_origins(tmp_path: Path, monkeypatch: pyt
     code, out, _ = run("verify", "m.onnx", "--show-settings", "--format", "json")
     (model,) = json.loads(out)["models"]
     assert (code, model["settings"]["rtol"]["value"], "baseline" in model) == (0, 0.5, False)
-    assert set(model["settings"]) == {"require", "rtol", "atol"}
+    assert set(model["settings"]) == {"require", "rtol", "atol", "effort"}
     assert run("check", "*.none", "--show-settings")[0] == 2
 
 

@@ -39,7 +39,9 @@ def test_every_release_was_recorded() -> None:
 @RECORDED
 def test_all_layers_of_a_log_are_read(path: Path) -> None:
     [text] = [
-        one for one in json.loads(path.read_text())["messages"]["DETAILED"] if one.startswith("Layers:")
+        one
+        for one in json.loads(path.read_text(encoding="utf-8"))["messages"]["DETAILED"]
+        if one.startswith("Layers:")
     ]
     layers = recorded(path).layers
     assert layers is not None

@@ -288,7 +288,7 @@ class Builds:
     def __call__(self, path: Path, profiles: Sequence[Profile], save_engine: str) -> TrtBuild:
         self.asked.append((path.name, profiles[0], bool(save_engine)))
         if save_engine:
-            Path(save_engine).write_text(path.name)
+            Path(save_engine).write_text(path.name, encoding="utf-8")
         return self.static if path.name == "batch1.onnx" else self.dynamic
 
 
@@ -362,7 +362,7 @@ def executed(path: Path, static: Engine, dynamic: Engine, coarse: str = "") -> S
 
     def run(engine: Path, feed: Mapping[str, Any]) -> Ran:
         seen.append((feed["x"].shape, feed["x"].tobytes()))
-        return Ran((static if engine.read_text() == "batch1.onnx" else dynamic)(feed))
+        return Ran((static if engine.read_text(encoding="utf-8") == "batch1.onnx" else dynamic)(feed))
 
     used = replace(GOOD, profiles=(Profile({"x": ((1, 1), (2, 6), (2, 8))}),))
     found = sweep(replace(request(path), coarse=coarse), None, Builds(GOOD, used), run=run)

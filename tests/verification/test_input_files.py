@@ -42,7 +42,7 @@ def encode(array: Any) -> dict[str, str]:
 
 
 def write_json(path: Path, content: Any) -> Path:
-    path.write_text(json.dumps(content, indent=4))
+    path.write_text(json.dumps(content, indent=4), encoding="utf-8")
     return path
 
 

@@ -7,16 +7,30 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from onnxfix.confinement import InForce
 from onnxfix.examination import Examination
 from onnxfix.examination.records import Library, Machine
+from onnxfix.packs import Pack
 from onnxfix.report.render.lines import Line, line, print_lines
 from onnxfix.report.render.stream import printable
+from onnxfix.system import Lack
 
 WIDTH = 96
 """Columns at which prose wraps. Commands never wrap, so that they can be copied."""
+
+_LACKS = {
+    Lack.FORK: "Processes cannot be forked: a check that may crash starts a fresh Python, which takes longer.",
+    Lack.FOLDER_DESCRIPTORS: "Folders cannot be held open: who may write to an output folder can redirect a write.",
+    Lack.FILE_LOCKS: "Files cannot be locked: two runs that use one journal may do models twice.",
+    Lack.MEMORY_LIMITS: "Memory of child processes cannot be limited: --memory-limit has no effect on this system.",
+    Lack.DEATH_SIGNAL: "When onnxfix itself is killed, its child processes go on until their present call ends.",
+    Lack.ALARM: "A child process cannot set itself a time limit; the one of its parent remains.",
+    Lack.REPLACING_OPEN_FILES: "Open files cannot be replaced: close other programs that have the output open.",
+    Lack.OWNERS: "Files have no owners and modes that onnxfix could keep or check: rights come from the folder.",
+}
+"""What it means for a run, for each thing that a system may lack."""
 
 
 def examination_json(found: Examination) -> str:
@@ -34,12 +48,17 @@ def examination_lines(found: Examination) -> Iterator[Line]:
     yield line("machine", style="bold")
     for label, text in _machine(found.machine):
         yield from _row(label, 14, "", "", text)
+    if found.machine.lacks:
+        yield line("what this system lacks", style="bold")
+    for lack in found.machine.lacks:
+        yield from _wrapped(_LACKS[Lack(lack)], 2)
     yield line("packages", style="bold")
     width = max((len(package.name) for package in found.packages), default=0) + 2
     for package in found.packages:
         yield from _row(package.name, width, package.version, "", package.note)
         if package.fault:
             yield from _wrapped(package.fault, width + 2, "bold red")
+    yield from pack_lines(found.packs)
     yield line("rungs", style="bold")
     for rung in found.rungs:
         mark, style = ("yes", "green") if rung.available else ("no", "yellow")
@@ -54,6 +73,23 @@ def examination_lines(found: Examination) -> Iterator[Line]:
         yield from _wrapped(problem.text, 2)
         if problem.mend:
             yield _fix(problem.mend, 4)
+
+
+def pack_lines(packs: Sequence[Pack]) -> Iterator[Line]:
+    """The rule packs, where there are others than the built-in one: their modules, where these come from."""
+    if len(packs) < 2:
+        return
+    yield line("rule packs", style="bold")
+    width = max(len(pack.name) for pack in packs) + 2
+    for pack in packs:
+        origin = " ".join(filter(None, (pack.distribution, pack.version)))
+        parts = [
+            pack.module,
+            *([f"from {origin}"] if origin else []),
+            *([f"in {pack.folder}"] if pack.folder else []),
+            *([] if pack.loaded else ["(not loaded)"]),
+        ]
+        yield from _row(pack.name, width, "", "", " ".join(parts))
 
 
 def _row(label: str, width: int, mark: str, style: str, text: str) -> Iterator[Line]:

@@ -11,6 +11,7 @@ import re
 import sys
 from typing import TextIO
 
+from onnxfix import system
 from onnxfix.errors import OnnxfixError
 
 LONGEST = 1000
@@ -65,10 +66,10 @@ class Stream:
             try:
                 self._stream.write(self._encodable(text))
                 self._stream.flush()
-            except BrokenPipeError:
-                self._drop()
             except OSError as error:
                 self._drop()
+                if system.reader_left(error):
+                    return len(text)
                 raise OnnxfixError(f"{self._name}: cannot be written: {error.strerror or error}") from None
         return len(text)
 

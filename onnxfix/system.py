@@ -1,0 +1,148 @@
+"""What operating systems do differently, each in a form that works on all of them, and what this one lacks.
+
+Everything else in onnxfix uses a call that some system lacks only where ``hasattr`` has found it. Loads nothing: the
+child processes and ``doctor`` import it first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
+
+KILL: int = getattr(signal, "SIGKILL", signal.SIGTERM)
+"""The signal that ends a process at once; on Windows every signal does."""
+NEW_GROUP = 0x200 if os.name == "nt" else 0
+"""CREATE_NEW_PROCESS_GROUP for Popen's ``creationflags``, beside ``start_new_session``, which Windows ignores: the
+console's Ctrl-C does not reach the child."""
+READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+"""Flags of ``os.open`` for reading bytes. Without O_BINARY, Windows translates line ends and stops at a byte 0x1A."""
+OPEN_FILES_CAN_BE_REPLACED = os.name != "nt"
+"""Whether a file can be renamed, replaced and deleted while a process has it open."""
+_LOCKED_BYTE = 0x7FFF_0000
+"""What Windows locks is unreadable for others, so that it is a byte which no journal has."""
+_POSITIONS = threading.Lock()
+
+
+class Lack(enum.Enum):
+    """What a system may lack."""
+
+    FORK = "fork"
+    FOLDER_DESCRIPTORS = "folder-descriptors"
+    FILE_LOCKS = "file-locks"
+    MEMORY_LIMITS = "memory-limits"
+    DEATH_SIGNAL = "death-signal"
+    ALARM = "alarm"
+    REPLACING_OPEN_FILES = "replacing-open-files"
+    OWNERS = "owners"
+
+
+def lacks() -> tuple[Lack, ...]:
+    """What this system lacks of that which onnxfix uses where it is there."""
+    here = {
+        Lack.FORK: hasattr(os, "fork"),
+        Lack.FOLDER_DESCRIPTORS: os.open in os.supports_dir_fd,
+        Lack.FILE_LOCKS: _importable("fcntl") or _importable("msvcrt"),
+        Lack.MEMORY_LIMITS: _importable("resource") and Path("/proc/self/status").exists(),
+        Lack.DEATH_SIGNAL: Path("/proc/self/status").exists(),
+        Lack.ALARM: hasattr(signal, "setitimer"),
+        Lack.REPLACING_OPEN_FILES: OPEN_FILES_CAN_BE_REPLACED,
+        Lack.OWNERS: hasattr(os, "geteuid"),
+    }
+    return tuple(lack for lack, present in here.items() if not present)
+
+
+def _importable(module: str) -> bool:
+    try:
+        __import__(module)
+    except ImportError:
+        return False
+    return True
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that was started in a session of its own and has not been reaped, and whatever it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, KILL)
+            return
+        if os.name == "nt":  # a process there has no group that ends with it
+            import subprocess  # lazy: start-up
+
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                tree = ["taskkill", "/T", "/F", "/PID", str(process.pid)]
+                subprocess.run(tree, stdin=subprocess.DEVNULL, capture_output=True, timeout=10.0, check=False)
+        process.kill()
+
+
+def ended(pid: int) -> bool | None:
+    """Whether a child process of ours has ended, without reaping it; None if the system cannot say that.
+
+    Raises:
+        ChildProcessError: it has been reaped, or is not ours.
+    """
+    if sys.platform == "win32" or not hasattr(os, "waitid"):
+        return None
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def reader_left(error: OSError) -> bool:
+    """Whether writing failed because whoever read the pipe has closed it; Windows calls that an invalid argument."""
+    return isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL)
+
+
+def read_at(fd: int, length: int, offset: int) -> bytes:
+    """At most ``length`` bytes of an open file from ``offset`` on. Where threads share its position, they take turns.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if hasattr(os, "pread"):
+        data: bytes = os.pread(fd, length, offset)
+        return data
+    with _POSITIONS:
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.read(fd, length)
+
+
+def cores() -> int:
+    """Number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def lock(fd: int) -> bool:
+    """Lock an open file against other processes until it is closed, where the file system has locks.
+
+    Returns:
+        False if another process has locked it.
+    """
+    try:
+        if sys.platform == "win32":
+            import msvcrt  # lazy: Windows alone has it
+
+            before = os.lseek(fd, 0, os.SEEK_CUR)
+            os.lseek(fd, _LOCKED_BYTE, os.SEEK_SET)
+            try:
+                msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+            finally:
+                os.lseek(fd, before, os.SEEK_SET)
+        else:
+            import fcntl  # lazy: missing on Windows
+
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # what Linux and Windows say of a file that another has locked
+        return False
+    except (ImportError, OSError):  # a system or a file system without locks
+        return True
+    return True

@@ -100,6 +100,9 @@ class Bench:
     def recall(self, key: str, path: str, feed: Mapping[str, Any]) -> Reply | None:
         """Take outputs that were left there for a run of the model; None where there are none on this feed."""
         found: Reply | None = self._call("recall", key=key, path=path, feed=dict(feed))
+        if self._worker.generation != self._generation:  # a child that has nothing yet
+            self._held.clear()
+            self.loaded = ("", "")
         self._generation = self._worker.generation
         if found is not None and not found.error:
             self._held.add(("onnx", key))

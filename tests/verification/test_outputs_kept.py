@@ -10,11 +10,18 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxfix.effort import DEFAULT, THOROUGH, Effort
 from onnxfix.sandbox import Worker
+from onnxfix.trt.engine import Ran
 from onnxfix.verification import outputs, remote
+from onnxfix.verification.budget import Budget
+from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.feeds.signature import signature
+from onnxfix.verification.networks import Networks
 from onnxfix.verification.outputs import Computed, Outputs
-from onnxfix.verification.readback import child
+from onnxfix.verification.readback import child, execute
 from onnxfix.verification.readback.bench import Bench, Tried
+from onnxfix.verification.rungs.trials import Finder
 from support.patience import PATIENCE
 
 RELU = '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Relu(x) }'
@@ -128,3 +135,68 @@ def test_a_model_is_loaded_where_nothing_was_kept(tmp_path: Path) -> None:
         assert not bench.knows(path)
         assert not Tried(bench, load, path).expect(FEED).error, "a child that died has lost it"
         assert loads == [path, path]
+
+
+# ------------------------------------------------------------------------------------------------ what a budget allows
+
+IMAGE = "g (float[N,3,8,8] x) => (float[N,3,8,8] y) { y = Relu(x) }"
+SIZES = [{"N": 1}, {"N": 2}, {"N": 3}]
+
+
+class Rung:
+    """A request with an effort, after ONNX Runtime has run some feeds."""
+
+    def __init__(self, effort: Effort, ran: tuple[Feed, ...] = ()) -> None:
+        self.effort, self.networks = effort, Networks(Path(), ran=ran)
+
+
+def order(planned: list[Feed], ran: tuple[Feed, ...], effort: Effort = DEFAULT) -> list[Feed]:
+    runner = object.__new__(execute._Runner)
+    runner.request, runner.known = Rung(effort, ran), True  # type: ignore[assignment]
+    return runner._cheapest(planned)
+
+
+def test_what_onnx_runtime_ran_comes_first() -> None:
+    edge = Feed(SIZES[0], "edge", 0)
+    planned = [edge, Feed(SIZES[1], "normal", 1), Feed(SIZES[2], "normal", 2)]
+    ran = (Feed(SIZES[0], "normal", 0), Feed(SIZES[1], "normal", 1), Feed(SIZES[0], "edge", 9))
+    assert order(planned, ran) == [ran[0], ran[2], ran[1], planned[2]]
+    assert order(planned, ran[:2]) == [ran[0], ran[1], edge, planned[2]]
+    assert order(planned, ()) == planned
+    assert order(planned, ran, THOROUGH) == planned
+    # Each stands for one of several of its kind, and never where defaults were overridden.
+    edges = [Feed(SIZES[2], "edge", seed) for seed in (3, 4)]
+    one, other = Feed(SIZES[2], "edge", 8), Feed(SIZES[2], "edge", 9, override=True)
+    assert order(edges, (one,)) == [one, edges[1]]
+    assert order(edges, (other,)) == edges
+
+
+class Request:
+    """What a finder reads of a request."""
+
+    known = signature(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {IMAGE}'))
+    given, total, shapes, seed = None, PATIENCE, dict[str, int](), 0
+
+
+def test_inputs_that_cost_too_much_are_spared_and_said() -> None:
+    feeds = [Feed(sizes, "normal", number) for number, sizes in enumerate(SIZES)]
+    tried: list[int] = []
+
+    def expect(values: dict[str, Any]) -> Ran:
+        batch = values["x"].shape[0]
+        tried.append(batch)
+        return Ran(seconds=float(batch))
+
+    def found(effort: Effort, ran: tuple[Feed, ...] = ()) -> tuple[list[int], list[Feed]]:
+        tried.clear()
+        budget = Budget(Request.known, effort)
+        finder = Finder(Request, expect, None, feeds, budget=budget, ran=ran)  # type: ignore[arg-type]
+        finder.find()
+        return [*tried], finder.spared
+
+    assert found(THOROUGH) == ([1, 2, 3], [])
+    assert found(Effort("", 0.0, 0.0)) == ([1], feeds[1:])
+    # What the model has not run yet costs twice as much: 2 and 3 seconds, or 4 and 6.
+    assert found(Effort("", 0.0, 5.0), tuple(feeds)) == ([1, 2, 3], [])
+    assert found(Effort("", 0.0, 4.9), tuple(feeds)) == ([1, 2], feeds[2:])
+    assert found(Effort("", 0.0, 1.9)) == ([1], feeds[1:])

@@ -175,14 +175,17 @@ class Tried:
     kept: int = 0
 
     def expect(self, values: dict[str, Any]) -> Ran:
-        """Whether the model accepts these inputs, for ``Finder``."""
+        """Whether the model accepts these inputs, for ``Finder``, and the seconds of the processor that a comparison on
+        them costs."""
         if self.kept > _KEPT:
             return Ran(error="no memory for the outputs of more inputs")
         if self.bench.spent:
             return Ran(error="too many runs ended the process")
         key = str(len(self.taken) + len(self.words))
         ran = self.bench.recall(key, self.path, values) if self.path else None
+        runs = 1  # those of the network
         if ran is None or ran.died:
+            runs = 2
             again = Reply() if self.bench.alive and self.bench.loaded[1] else self.load()
             ran = again if again.error else self.bench.run("onnx", key, values)
         if ran.error:
@@ -191,4 +194,4 @@ class Tried:
             return Ran(error=ran.error, cause=ran.cause)
         self.kept += ran.size
         self.taken.append(key)
-        return Ran()
+        return Ran(seconds=runs * ran.seconds)

@@ -9,6 +9,7 @@
     nox -s docs        writes the pages of rules, hazards and mis-imports; ``-- --check`` only compares
     nox -s site        builds the site into build/site; fails on dead links and on pages that load from the network
     nox -s benchmarks  startup and growth, the benchmarks that take minutes; the others are in benchmarks/README.md
+    nox -s fuzz        damaged models of a new seed, for 40 minutes; ``-- --seed N --count M`` tries others
     nox -s random      5,000 random models of a fresh seed, which is printed: what holds for every fix; hours of a night
     nox -s pin         writes constraints.txt, with the newest releases for each Python that is found, and locked/
     nox -s lock        writes locked/: what constraints.txt names, with the hashes of its files
@@ -250,6 +251,16 @@ def benchmarks(session: nox.Session) -> None:
     session.install("-q", "-c", "constraints.txt", "-e", ".[cpu]")
     session.run("python", "benchmarks/startup.py", *session.posargs)
     session.run("python", "benchmarks/scaling.py", "--runs", "1")
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Damaged models of a new seed, which is printed; what was found is in build/fuzzing, as small as it gets."""
+    session.env.update(PYTHONPATH="", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    session.install("-q", "-c", "constraints.txt", "-e", ".[cpu,tensorrt-rtx]")
+    chosen = session.posargs or ("--count", "20000", "--minutes", "40")
+    jobs = ("--jobs", str(os.cpu_count() or 1), "--keep", "build/fuzzing")
+    session.run("python", "benchmarks/fuzzing/run.py", *jobs, *chosen)
 
 
 @nox.session

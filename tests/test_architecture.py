@@ -25,11 +25,11 @@ from support.patience import PATIENCE
 # A module imports from earlier lines and from its own package only; modules on one line know nothing
 # of each other.
 LAYERS = [
-    ["_version", "errors", "dtypes", "garbage", "interrupts", "names", "place", "system", "walk"],
-    ["confinement"],
+    ["_version", "deadline", "errors", "dtypes", "garbage", "interrupts", "names", "place", "system", "walk"],
+    ["confinement", "packs"],
     ["shown"],
     ["_child"],  # the sandbox's other side
-    ["causes", "effort"],
+    ["allowance", "causes", "effort"],
     ["options"],
     ["sandbox"],  # know no graph, so that C++ calls that hang or crash may be guarded anywhere
     ["forks"],
@@ -71,7 +71,7 @@ FACADE = "__init__"
 
 #: The same for the rooms and modules inside verification/: a room imports from lines above its own.
 VERIFICATION = [
-    ["checker", "compare"],
+    ["checker", "compare", "outputs"],
     ["validity", "feeds"],
     ["specialize", "sweep"],
     ["networks"],  # what TensorRT's rungs leave for each other

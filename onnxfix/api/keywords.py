@@ -163,6 +163,15 @@ def memory(given: Any) -> int | None:
     return None if given is None else whole("memory_mb", given, 1)
 
 
+def structure(given: Any) -> int | None:
+    """A limit of a model's structure in MiB.
+
+    Raises:
+        UsageError: it is none.
+    """
+    return None if given is None else whole("structure_mb", given, 1)
+
+
 def seconds(keyword: str, given: Any) -> float:
     """A time.
 
@@ -172,6 +181,20 @@ def seconds(keyword: str, given: Any) -> float:
     found = number(keyword, given, "a number of seconds")
     if not found >= 0:
         raise refused(keyword, "a number of seconds", given)
+    return found
+
+
+def limit(keyword: str, given: Any) -> float | None:
+    """A time limit in seconds, or none.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if given is None:
+        return None
+    found = number(keyword, given, wanted := "a number of seconds above 0")
+    if not found > 0:
+        raise refused(keyword, wanted, given)
     return found
 
 

@@ -55,13 +55,16 @@ from onnxfix.cli.options import (
     Require,
     Resume,
     Rungs,
+    RungTimeout,
     SaveEngine,
     Seed,
     Select,
     ShapesAlias,
     Statistics,
+    StructureLimit,
     TargetName,
     Tf32,
+    Timeout,
     TimingAlias,
     TimingCache,
     TrtPackage,
@@ -217,6 +220,9 @@ def apply(
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
     memory_limit: MemoryLimit = None,
+    timeout: Timeout = None,
+    rung_timeout: RungTimeout = None,
+    structure_limit: StructureLimit = None,
     jobs: Jobs = "1",
     ray: RayAddress = None,
     resume: Resume = False,
@@ -245,7 +251,7 @@ def apply(
         )
         from onnxfix.pipeline.whole.steps import steps_of  # lazy: start-up
 
-        given = on_command_line(target, select, ignore, fail_on, require, rtol, atol, effort)
+        given = on_command_line(target, select, ignore, fail_on, require, rtol, atol, effort, structure_limit)
         holding = held(config, isolated, given, baseline, write_baseline)
         if show_settings:
             show(holding, models, format is Format.json)
@@ -271,6 +277,7 @@ def apply(
                 input_shapes=merged(input_shapes, shapes_alias),
                 seed=seed,
                 rungs=listed(rungs),
+                rung_timeout=rung_timeout,
             ),
             trt=trt_options(
                 trt_package,
@@ -283,6 +290,7 @@ def apply(
             ),
             output=Output(in_place=in_place, diff=diff),
             memory_mb=memory_limit,
+            timeout=timeout,
             pictures=draws(reports),
         )
         steps_of(simplify, graphsurgeon or ())  # steps that cannot run are refused before any work

@@ -48,7 +48,9 @@ from onnxfix.cli.options import (
     Resume,
     Select,
     Statistics,
+    StructureLimit,
     TargetName,
+    Timeout,
     TimingAlias,
     TimingCache,
     TrtPackage,
@@ -93,6 +95,8 @@ def check(
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
     memory_limit: MemoryLimit = None,
+    timeout: Timeout = None,
+    structure_limit: StructureLimit = None,
     jobs: Jobs = "1",
     ray: RayAddress = None,
     resume: Resume = False,
@@ -113,12 +117,14 @@ def check(
     with guarded(format):
         from onnxfix.options import RunOptions  # lazy: start-up
 
-        given = on_command_line(target, select, ignore, fail_on)
+        given = on_command_line(target, select, ignore, fail_on, structure_limit=structure_limit)
         holding = held(config, isolated, given, baseline, write_baseline)
         if show_settings:
             show(holding, models, format is Format.json)
         reports = destinations(report)
-        options = RunOptions(memory_mb=memory_limit, pictures=draws(reports), inputs_help=inputs_help)
+        options = RunOptions(
+            memory_mb=memory_limit, timeout=timeout, pictures=draws(reports), inputs_help=inputs_help
+        )
         profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
         cache = timing_cache or timing_alias
         if trt:

@@ -137,6 +137,7 @@ def on_command_line(
     rtol: float | None = None,
     atol: float | None = None,
     effort: str | None = None,
+    structure_limit: int | None = None,
 ) -> Values:
     """What options give, None where they were not given.
 
@@ -159,6 +160,7 @@ def on_command_line(
         rtol=rtol,
         atol=atol,
         effort=effort,
+        structure_limit=structure_limit,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onnxfix.allowance import structure_limit
 from onnxfix.errors import UsageError
 from onnxfix.files.apart import File, data_named, files_named, inputs_of, replaceable, separate
 from onnxfix.fleet.paths import remote
@@ -34,6 +35,18 @@ def refuse_conflicts(
     Raises:
         UsageError: there is one.
     """
+    limits = [one.structure_mb for one in (options, *(task.options for task in tasks))]
+    with structure_limit(max((one for one in limits if one is not None), default=None)):
+        _refuse_conflicts(tasks, options, reports, journal, more)
+
+
+def _refuse_conflicts(
+    tasks: Sequence[Task],
+    options: RunOptions,
+    reports: Sequence[Destination],
+    journal: Path | None,
+    more: Sequence[File],
+) -> None:
     of_trt = []
     if options.trt is not None:
         from onnxfix.trt import files  # lazy: start-up, seldom used

@@ -19,6 +19,7 @@ from onnxfix.cli.options import (
     Package,
     Quiet,
     Seed,
+    StructureLimit,
     TrtPackage,
     Verbose,
 )
@@ -84,13 +85,14 @@ def diagnose(
     ] = None,
     trt_package: TrtPackage = Package.auto,
     memory_limit: MemoryLimit = None,
+    structure_limit: StructureLimit = None,
     format: OwnFormatOption = OwnFormat.text,
     report: DrawnReportFiles = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Find the node where two ways to compute a model begin to differ, why, and what to do."""
-    with guarded(format):
+    with guarded(format, structure_limit):
         from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
         from onnxfix.diagnosis.keep import keep_text  # lazy: start-up
         from onnxfix.files import atomic  # lazy: start-up

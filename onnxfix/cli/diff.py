@@ -8,19 +8,20 @@ from typing import Annotated
 import typer
 
 from onnxfix.cli.guard import collect_garbage, guarded
-from onnxfix.cli.options import PlainFormat, PlainFormatOption, Quiet, Verbose
+from onnxfix.cli.options import PlainFormat, PlainFormatOption, Quiet, StructureLimit, Verbose
 from onnxfix.report.render.stream import output as standard_output
 
 
 def diff(
     first: Annotated[Path, typer.Argument(metavar="A", help="An ONNX file.", show_default=False)],
     second: Annotated[Path, typer.Argument(metavar="B", help="The one to compare.", show_default=False)],
+    structure_limit: StructureLimit = None,
     format: PlainFormatOption = PlainFormat.text,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Show which nodes, constants, inputs and outputs differ between two models, and the rule behind each change."""
-    with guarded(format):
+    with guarded(format, structure_limit):
         from onnxfix.pipeline.differing import diff  # lazy: start-up
         from onnxfix.report.render.difference import difference_json, difference_lines  # lazy: start-up
         from onnxfix.report.render.lines import print_lines  # lazy: start-up

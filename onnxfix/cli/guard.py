@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from onnxfix.allowance import structure_limit
 from onnxfix.cli.reports import print_error
 from onnxfix.cli.values import Texts, listed
 from onnxfix.errors import explained
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def guarded(format: str = "text") -> Iterator[None]:
+def guarded(format: str = "text", structure_mb: int | None = None) -> Iterator[None]:
     """Print one line for whatever ends a command early, and exit with 2, or as an interrupted program does. In a format
-    that programs read, the line is also the error of a document."""
+    that programs read, the line is also the error of a document. ``structure_mb`` is as for ``structure_limit``."""
     code = 2
     try:
         listen()
-        yield
+        with structure_limit(structure_mb):
+            yield
     except KeyboardInterrupt:
         finish()
         code = exit_code()

@@ -26,6 +26,7 @@ from onnxfix.cli.options import (
     Quiet,
     Seed,
     ShapesAlias,
+    StructureLimit,
     Tf32,
     TimingAlias,
     TimingCache,
@@ -91,13 +92,14 @@ def layers(
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
     memory_limit: MemoryLimit = None,
+    structure_limit: StructureLimit = None,
     format: OwnFormatOption = OwnFormat.text,
     report: OwnReportFiles = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Show what TensorRT made of each node: its layers, what it is fused with, precision, reformats and tactics."""
-    with guarded(format):
+    with guarded(format, structure_limit):
         from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
         from onnxfix.fleet.work import Task  # lazy: start-up
         from onnxfix.options import RunOptions, Verification  # lazy: start-up

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from onnxfix.cli.guard import collect_garbage, guarded, refuse_missing
-from onnxfix.cli.options import Package, PlainFormat, PlainFormatOption, TrtPackage
+from onnxfix.cli.options import Package, PlainFormat, PlainFormatOption, StructureLimit, TrtPackage
 from onnxfix.cli.values import trt_options
 from onnxfix.report.render.stream import output as standard_output
 
@@ -26,10 +26,11 @@ def lift(
         ),
     ] = None,
     trt_package: TrtPackage = Package.auto,
+    structure_limit: StructureLimit = None,
     format: PlainFormatOption = PlainFormat.text,
 ) -> None:
     """Write TensorRT's imported network as an ONNX model that can be opened and run."""
-    with guarded(format):
+    with guarded(format, structure_limit):
         from onnxfix.pipeline.lifting import lift  # lazy: start-up
         from onnxfix.report.render.lift import lifted_json, show_lifted  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up

@@ -4,6 +4,7 @@ An option that trtexec or Polygraphy spells another way has a hidden alias. ``ri
 option in the help (``cli.help``); without one, it is the command's own.
 """
 
+# Long because: each option of several commands is declared here, and nowhere else.
 from __future__ import annotations
 
 import enum
@@ -294,6 +295,41 @@ MemoryLimit = Annotated[
         "of what is available).",
         show_default=False,
         rich_help_panel=VERIFICATION,
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0.1,
+        help="Time limit for each model in seconds: what was checked until then is reported, and the result is written "
+        "only if that proves it (default: none).",
+        show_default=False,
+        rich_help_panel=MODELS,
+    ),
+]
+RungTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--rung-timeout",
+        metavar="SECONDS",
+        min=0.1,
+        help="Time limit of each check in seconds (default: by the model).",
+        show_default=False,
+        rich_help_panel=VERIFICATION,
+    ),
+]
+StructureLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--structure-limit",
+        metavar="MB",
+        min=1,
+        help="Memory limit in MiB for a model's nodes, names and attributes, judged before it is parsed (default: 512 "
+        "and 96 times the size without weights, 8192 at most).",
+        show_default=False,
+        rich_help_panel=SETTINGS,
     ),
 ]
 TrtPackage = Annotated[

@@ -20,6 +20,7 @@ from onnxfix.cli.options import (
     Quiet,
     Rungs,
     Seed,
+    StructureLimit,
     TargetName,
     TrtPackage,
     Verbose,
@@ -96,13 +97,14 @@ def precision(
     ] = 600,
     trt_package: TrtPackage = Package.auto,
     memory_limit: MemoryLimit = None,
+    structure_limit: StructureLimit = None,
     format: OwnFormatOption = OwnFormat.text,
     report: OwnReportFiles = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Convert a float32 model to mixed precision within an error budget: the Casts are the plan for TensorRT."""
-    with guarded(format):
+    with guarded(format, structure_limit):
         from onnxfix.api import patterns_of  # lazy: start-up
         from onnxfix.files import apart  # lazy: start-up
         from onnxfix.lowering.lower import Wish  # lazy: start-up

@@ -19,6 +19,7 @@ from onnxfix.cli.options import (
     Package,
     Seed,
     ShapesAlias,
+    StructureLimit,
     TrtPackage,
 )
 from onnxfix.cli.reports import publish
@@ -89,10 +90,11 @@ def reduce(
     trt_package: TrtPackage = Package.auto,
     compute_capability: Capability = None,
     memory_limit: MemoryLimit = None,
+    structure_limit: StructureLimit = None,
     format: OwnFormatOption = OwnFormat.text,
 ) -> None:
     """Find the smallest part of a model that still fails for the same reason, as a folder for a bug report."""
-    with guarded(format):
+    with guarded(format, structure_limit):
         from onnxfix.interrupts import exit_code, finish  # lazy: start-up
         from onnxfix.pipeline.reducing import ReduceOptions, reduce  # lazy: start-up
         from onnxfix.report.render.own import render_reduction  # lazy: start-up

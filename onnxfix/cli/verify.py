@@ -45,10 +45,13 @@ from onnxfix.cli.options import (
     ReportFiles,
     Require,
     Rungs,
+    RungTimeout,
     SaveEngine,
     Seed,
     ShapesAlias,
+    StructureLimit,
     Tf32,
+    Timeout,
     TimingAlias,
     TimingCache,
     TrtPackage,
@@ -101,6 +104,9 @@ def verify(
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
     memory_limit: MemoryLimit = None,
+    timeout: Timeout = None,
+    rung_timeout: RungTimeout = None,
+    structure_limit: StructureLimit = None,
     batch_sweep: Annotated[
         bool,
         typer.Option(
@@ -138,7 +144,14 @@ def verify(
         if max_batch is not None and not batch_sweep:
             raise UsageError("--max-batch has no effect without --batch-sweep")
         allowed(exact, rtol, atol)
-        given = on_command_line(fail_on=FailOn.never, require=require, rtol=rtol, atol=atol, effort=effort)
+        given = on_command_line(
+            fail_on=FailOn.never,
+            require=require,
+            rtol=rtol,
+            atol=atol,
+            effort=effort,
+            structure_limit=structure_limit,
+        )
         holding = held(config, isolated, given, judges=False)
         if show_settings:
             show(holding, [str(original)], format is Format.json)
@@ -150,6 +163,7 @@ def verify(
                 input_shapes=merged(input_shapes, shapes_alias),
                 seed=seed,
                 rungs=listed(rungs),
+                rung_timeout=rung_timeout,
             ),
             trt=trt_options(
                 trt_package,
@@ -162,6 +176,7 @@ def verify(
                 batch_sweep=(max_batch or 2) if batch_sweep else 0,
             ),
             memory_mb=memory_limit,
+            timeout=timeout,
         )
         options = holding.options(str(original), options)
         models = [path for path in (original, fixed) if path is not None]

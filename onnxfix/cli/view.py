@@ -9,7 +9,7 @@ import typer
 
 from onnxfix.cli import completion
 from onnxfix.cli.guard import collect_garbage, guarded
-from onnxfix.cli.options import RULES, PlainFormat, PlainFormatOption, TargetName
+from onnxfix.cli.options import RULES, PlainFormat, PlainFormatOption, StructureLimit, TargetName
 from onnxfix.report.render.stream import output as standard_output
 
 
@@ -44,10 +44,11 @@ def view(
         typer.Option("--around", metavar="N", min=0, max=1000, help="How many nodes away the others may be."),
     ] = 2,
     target: TargetName = None,
+    structure_limit: StructureLimit = None,
     format: PlainFormatOption = PlainFormat.text,
 ) -> None:
     """Write the few nodes around a finding as a model that opens in Netron."""
-    with guarded(format):
+    with guarded(format, structure_limit):
         from onnxfix.pipeline.viewing import view  # lazy: start-up
         from onnxfix.report.render.lines import print_lines  # lazy: start-up
         from onnxfix.report.render.view import view_json, view_lines  # lazy: start-up

@@ -44,7 +44,10 @@ class Holding:
         if not verification.exact:
             verification = replace(verification, rtol=own.rtol, atol=own.atol)
         return replace(
-            options, rules=Rules(own.select, own.ignore or None, own.target), verification=verification
+            options,
+            rules=Rules(own.select, own.ignore or None, own.target),
+            verification=verification,
+            structure_mb=own.structure_limit,
         )
 
     def judged(self, source: str, report: Report, options: RunOptions) -> Report:

@@ -12,7 +12,7 @@ from onnxfix.effort import effort_of
 from onnxfix.errors import UsageError
 from onnxfix.names import RUNGS
 
-_VALUES = ("target", "select", "ignore", "fail-on", "require", "tolerance", "effort")
+_VALUES = ("target", "select", "ignore", "fail-on", "require", "tolerance", "effort", "structure-limit")
 _TOP = (*_VALUES, "baseline", "overrides", "suppressions")
 _WHY = "say why the finding is accepted"
 
@@ -69,6 +69,7 @@ def _values(table: Table, origin: str, models: tuple[str, ...] = ()) -> Values:
         rtol=tolerance.number("rtol") if tolerance is not None else None,
         atol=tolerance.number("atol") if tolerance is not None else None,
         effort=table.text_or_number("effort"),
+        structure_limit=table.whole("structure-limit"),
     )
     _check(table, values)
     return values

@@ -24,7 +24,8 @@ FAIL_ON = ("info", "warning", "error", "never")
 class Values:
     """What one source says; None: nothing. ``models`` are globs of the models that it is about, () for all.
 
-    ``rtol`` has no unit, ``atol`` that of the outputs; ``effort`` is a name or a number of seconds.
+    ``rtol`` has no unit, ``atol`` that of the outputs; ``effort`` is a name or a number of seconds,
+    ``structure_limit`` is in MiB.
     """
 
     origin: str = ""
@@ -37,6 +38,7 @@ class Values:
     rtol: float | None = None
     atol: float | None = None
     effort: str | float | None = None
+    structure_limit: int | None = None
 
     @property
     def given(self) -> dict[str, object]:
@@ -60,6 +62,7 @@ class Settings:
     rtol: float | None = None
     atol: float | None = None
     effort: str | float = "default"
+    structure_limit: int | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def origin(self, name: str) -> str:

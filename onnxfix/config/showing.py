@@ -76,6 +76,8 @@ def _values(found: Settings, judges: bool) -> dict[str, Any]:
     from onnxfix.targets import target_named  # lazy: its tables are loaded where a model is read
 
     proof = {"require": found.require, "rtol": found.rtol, "atol": found.atol, "effort": found.effort}
+    if found.structure_limit is not None:
+        proof["structure_limit"] = found.structure_limit
     if not judges:
         return proof
     return {

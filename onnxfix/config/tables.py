@@ -126,6 +126,17 @@ class Table:
         value = self._data.get(key)
         return self.text(key) if value is None or isinstance(value, str) else self.number(key)
 
+    def whole(self, key: str) -> int | None:
+        """A whole number of 1 or more.
+
+        Raises:
+            UsageError: it is something else.
+        """
+        value = self.number(key)
+        if value is not None and (value != int(value) or value < 1):
+            raise self.error(key, f"is {value:g}, not a whole number of 1 or more")
+        return int(value) if value is not None else None
+
     def day(self, key: str) -> date | None:
         """A date.
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading
+from onnxfix.files.bounds import Budget
 
 
 class File(NamedTuple):
@@ -61,7 +62,7 @@ def data_of(loaded: loading.Loaded, folder: Path | None = None) -> Iterator[File
 def files_named(path: Path, folder: Path | None = None) -> Iterator[File]:
     """``files_of`` for a model that has not been read yet and may be unreadable."""
     try:
-        yield from files_of(loading.open_model(path), folder)
+        yield from files_of(loading.open_model(path, budget=Budget()), folder)
     except ModelError:  # reported when the model is processed
         yield File("a model of this run", path)
 
@@ -72,7 +73,7 @@ def data_named(path: Path, folder: Path | None = None) -> Iterator[File]:
         small = path.stat().st_size <= loading.SMALL
         if small and _LOCATION not in path.read_bytes():
             return  # most models of a long list: parsing all of them would take long
-        yield from data_of(loading.open_model(path), folder)
+        yield from data_of(loading.open_model(path, budget=Budget()), folder)
     except (ModelError, OSError, ValueError):  # reported when the model is processed
         return
 

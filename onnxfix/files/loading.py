@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, TensorProto
 
 from onnxfix.errors import MissingFile, ModelError, about
-from onnxfix.files import copying, lazy, scan, tensors, wire
+from onnxfix.files import bounds, copying, lazy, scan, tensors, wire
 from onnxfix.files.kinds import HEAD, kind_of
 from onnxfix.files.lazy import LARGE, Source
 from onnxfix.files.temporary import PLAIN
@@ -119,7 +119,8 @@ def load(source: str | os.PathLike[str] | ModelProto | bytes, *, large: int = LA
     Weights of a file stay in it from ``large`` bytes on.
 
     Raises:
-        ModelError: the file is missing, unreadable, not ONNX, or its external data is not where it should be.
+        ModelError: the file is missing, unreadable, not ONNX, or its external data is not where it should be, or its
+            structure takes too much memory.
     """
     if isinstance(source, ModelProto):
         try:
@@ -129,11 +130,13 @@ def load(source: str | os.PathLike[str] | ModelProto | bytes, *, large: int = LA
                 "the model is larger than 2 GB, or nested more deeply than protobuf can write; save it with external "
                 "data and pass its path"
             ) from None
+        bounds.check(data)
         return Loaded(parse(data, "the model"), data)
     if isinstance(source, bytes):
+        bounds.check(source)
         return Loaded(parse(source, "the model"), source)
     with about(source):
-        loaded = open_model(Path(source), large=large)
+        loaded = open_model(Path(source), large=large, budget=bounds.Budget())
         if loaded.outside:
             return replace_fields(loaded, beside=(*loaded.beside, *_external(loaded)))
         return loaded
@@ -161,15 +164,18 @@ def load_whole(path: str | os.PathLike[str]) -> Loaded:
     with about(path):
         stamp = lazy.stamp(path)
         data = read(path)
+        bounds.check(data)
         loaded = Loaded(parse(data, str(path)), data, path)
         return replace_fields(loaded, beside=((path, stamp), *_external(loaded)))
 
 
-def open_model(path: Path, *, large: int = LARGE) -> Loaded:
+def open_model(path: Path, *, large: int = LARGE, budget: bounds.Budget | None = None) -> Loaded:
     """``load`` for a file, whether or not its external data is there.
 
+    ``budget`` is what its structure may take; None for a file that was read before, or was made here.
+
     Raises:
-        ModelError: the file is missing, unreadable, or not ONNX.
+        ModelError: the file is missing, unreadable, or not ONNX, or beyond the budget.
     """
     _check_readable(path)
     try:
@@ -180,18 +186,31 @@ def open_model(path: Path, *, large: int = LARGE) -> Loaded:
         raise ModelError(f"{path}: is empty")
     if source.size <= SMALL and large >= LARGE:
         data = source.read(0, source.size)
+        _charge(data, budget)
         return Loaded(parse(data, str(path)), data, path, beside=((path, source.stamp),))
     try:
-        skeleton = scan.assemble(source, scan.cut(source, large))
+        skeleton = scan.assemble(source, scan.cut(source, large, budget))
     except wire.Unusual:
         data = read(path)
         source.check()
+        _charge(data, budget)
         return Loaded(parse(data, str(path)), data, path, beside=((path, source.stamp),))
     except wire.Malformed as found:
         raise _not_a_model(str(path), found, _head(b"", source)) from None
     if len(skeleton) > wire.PROTOBUF_LIMIT:
         raise ModelError(f"{path}: takes more than 2 GB even without its weights, the limit of protobuf")
+    _charge(skeleton, budget)
     return Loaded(parse(skeleton, str(path), source), skeleton, path, source)
+
+
+def _charge(data: bytes, budget: bounds.Budget | None) -> None:
+    """Charge for all elements of a model.
+
+    Raises:
+        TooLarge: it is beyond the budget.
+    """
+    if budget is not None:
+        bounds.check(data)
 
 
 def _external(loaded: Loaded) -> tuple[tuple[Path, tuple[int, ...]], ...]:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from onnx import TensorProto
 
-from onnxfix.files import lazy
+from onnxfix.files import bounds, lazy
 from onnxfix.files.lazy import LARGE, PAYLOADS, RAW, TOKEN_SIZE, Range, Source
 from onnxfix.files.wire import MAX_DEPTH, Window, check_whole_numbers, fields, prefix, read_varint
 
@@ -66,71 +66,81 @@ class _Parts:
         self.length += inner.length
 
 
-def cut(source: Source, large: int = LARGE) -> list[Piece]:
+def cut(source: Source, large: int = LARGE, budget: bounds.Budget | None = None) -> list[Piece]:
     """The pieces of a model without its large payloads: ranges of the file, and bytes with stand-ins.
 
     Args:
         source: the model's file.
         large: bytes from which on a payload gets a stand-in.
+        budget: what the elements on the way are charged to, so that not even the walk takes long; None: none.
 
     Raises:
         Malformed: the file cannot be parsed as fields down to its tensors.
+        TooLarge: the model is beyond its budget.
         ModelError: the file changes while it is read.
     """
-    window = Window(source.read, source.size)
-    parts = _cut(window, source, "ModelProto", 0, source.size, max(large, TOKEN_SIZE), 0)
+    parts = _Cutter(source, max(large, TOKEN_SIZE), budget).message("ModelProto", 0, source.size, 0)
     return parts.pieces if parts is not None else [(0, source.size)]
 
 
-def _cut(
-    window: Window, source: Source, kind: str, start: int, end: int, large: int, depth: int
-) -> _Parts | None:
-    """A message without its large payloads; None if it has none."""
-    if kind == TENSOR:
-        return _cut_tensor(window, source, start, end, large)
-    inside, parts = INSIDE[kind], _Parts(start, [])
-    seen: set[int] = set()
-    for number, wire, begin, body, stop in fields(window, start, end):
-        kind_inside = inside.get(number)
-        if kind_inside is None or wire != 2:
-            continue
-        if (kind, number) in SINGULAR:
-            if number in seen:
-                return None
-            seen.add(number)
-        if stop - body < large or depth >= MAX_DEPTH:
-            continue
-        inner = _cut(window, source, kind_inside, body, stop, large, depth + 1)
-        if inner is not None:
-            inner.until(stop)
-            parts.until(begin)
-            parts.nest(number, inner, stop)
-    if not parts.pieces:
-        return None
-    if depth == 0:
-        parts.until(end)
-    return parts
+class _Cutter:
+    """Leaves the large payloads of a file out. ``_left`` is how many bytes it left out so far."""
 
+    def __init__(self, source: Source, large: int, budget: bounds.Budget | None) -> None:
+        self._source, self._large, self._budget = source, large, budget
+        self._window, self._left = Window(source.read, source.size), 0
 
-def _cut_tensor(window: Window, source: Source, start: int, end: int, large: int) -> _Parts | None:
-    """A tensor with a stand-in; None unless it has exactly one payload, and in one piece."""
-    found: tuple[int, int, int, int, int] | None = None
-    for one in fields(window, start, end):
-        if one[0] in PAYLOADS or one[0] in (STRING_DATA, EXTERNAL_DATA):
-            if found is not None:
-                return None
-            found = one
-    if found is None:
-        return None
-    number, wire, begin, body, stop = found
-    if wire != 2 or number not in PAYLOADS or stop - body < large:
-        return None
-    if number != RAW:
-        check_whole_numbers(source.read, TensorProto.DESCRIPTOR.fields_by_number[number], begin, body, stop)
-    parts = _Parts(start, [])
-    parts.until(begin)
-    parts.put(prefix(RAW, TOKEN_SIZE) + Range(source, number, body, stop - body).token, stop)
-    return parts
+    def message(self, name: str, start: int, end: int, depth: int) -> _Parts | None:
+        """A message without its large payloads; None if it has none."""
+        if name == TENSOR:
+            return self._tensor(start, end)
+        inside, kind, parts = INSIDE[name], bounds.kinds()[name], _Parts(start, [])
+        costs, budget = kind.costs, self._budget
+        seen: set[int] = set()
+        for number, wire, begin, body, stop in fields(self._window, start, end):
+            if budget is not None:
+                budget.charge(costs.get(number, bounds.FIELD), begin - self._left, kind, number)
+            name_inside = inside.get(number)
+            if name_inside is None or wire != 2:
+                continue
+            if (name, number) in SINGULAR:
+                if number in seen:
+                    return None
+                seen.add(number)
+            if stop - body < self._large or depth >= MAX_DEPTH:
+                continue
+            inner = self.message(name_inside, body, stop, depth + 1)
+            if inner is not None:
+                inner.until(stop)
+                parts.until(begin)
+                parts.nest(number, inner, stop)
+        if not parts.pieces:
+            return None
+        if depth == 0:
+            parts.until(end)
+        return parts
+
+    def _tensor(self, start: int, end: int) -> _Parts | None:
+        """A tensor with a stand-in; None unless it has exactly one payload, and in one piece."""
+        found: tuple[int, int, int, int, int] | None = None
+        for one in fields(self._window, start, end):
+            if one[0] in PAYLOADS or one[0] in (STRING_DATA, EXTERNAL_DATA):
+                if found is not None:
+                    return None
+                found = one
+        if found is None:
+            return None
+        number, wire, begin, body, stop = found
+        if wire != 2 or number not in PAYLOADS or stop - body < self._large:
+            return None
+        if number != RAW:
+            field = TensorProto.DESCRIPTOR.fields_by_number[number]
+            check_whole_numbers(self._source.read, field, begin, body, stop)
+        self._left += stop - body
+        parts = _Parts(start, [])
+        parts.until(begin)
+        parts.put(prefix(RAW, TOKEN_SIZE) + Range(self._source, number, body, stop - body).token, stop)
+        return parts
 
 
 def assemble(source: Source, pieces: list[Piece]) -> bytes:

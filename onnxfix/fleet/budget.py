@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnxfix.allowance import structure_limit
 from onnxfix.fleet.work import Outcome, Task
 
 MINIMUM_MB = 1024
@@ -44,11 +45,13 @@ class Size:
 def size_of(task: Task) -> Size:
     """The size of a task's model; zero for a model that cannot be read, which its own run reports."""
     from onnxfix.files import loading  # lazy: start-up
+    from onnxfix.files.bounds import Budget  # lazy: start-up
 
     source = Path(task.source)
     try:
         size = source.stat().st_size
-        locations = loading.open_model(source).external
+        with structure_limit(task.options.structure_mb):
+            locations = loading.open_model(source, budget=Budget()).external
     except Exception:  # whatever it is, it must not end the other models' run
         return Size()
     for location in locations:

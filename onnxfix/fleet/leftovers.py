@@ -7,6 +7,7 @@ import re
 import stat
 from pathlib import Path
 
+from onnxfix.allowance import structure_limit
 from onnxfix.files import apart
 from onnxfix.files.folders import Folder
 from onnxfix.fleet import paths
@@ -27,7 +28,8 @@ def tidy(task: Task, since: float) -> None:
         return
     places = {Path(target)}
     if not paths.remote(task.source):  # external data is copied in the same way
-        places.update(file.path for file in apart.files_named(Path(task.source), Path(target).parent))
+        with structure_limit(task.options.structure_mb):
+            places.update(file.path for file in apart.files_named(Path(task.source), Path(target).parent))
     for place in places:
         _tidy_beside(place, since - CLOCK_SKEW)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from onnx import ModelProto
 
+from onnxfix.allowance import structure_limit
 from onnxfix.errors import UsageError
 from onnxfix.files import apart, loading, regular
 from onnxfix.options import Output, RunOptions
@@ -47,7 +48,8 @@ def opened(source: Source, plan: Plan) -> Opened:
     steps = steps_of(options.fixes.simplify, [Path(script) for script in options.fixes.graphsurgeon])
     # Other tools know no stand-ins for weights: they get a model with its weights in memory.
     whole = bool(steps) and isinstance(source, (str, os.PathLike))
-    loaded = loading.load_whole(source) if whole else loading.load(source)  # type: ignore[arg-type]
+    with structure_limit(options.structure_mb):
+        loaded = loading.load_whole(source) if whole else loading.load(source)  # type: ignore[arg-type]
     destination = destination_of(loaded, options.output)
     refuse_conflicts([loaded], options, None if options.output.in_place else destination)
     return Opened(plan, loaded, steps, destination)

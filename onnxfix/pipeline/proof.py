@@ -17,7 +17,7 @@ from onnxfix.options import Verification
 from onnxfix.pipeline import contract
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.compare.tolerance import Allowed
-from onnxfix.verification.ladder import Verdict
+from onnxfix.verification.ladder import Limits, Verdict
 from onnxfix.verification.ladder import verify as climb_rungs
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 from onnxfix.verification.validity import judge
@@ -102,6 +102,7 @@ def climb(
         seed=verification.seed,
         require=verification.require,
         rungs=rungs if rungs is not None else verification.rungs,
+        limits=Limits(rung=verification.rung_timeout),
         trt=trt,
         inherit=inherit,
         models=(before, after),

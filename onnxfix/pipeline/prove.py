@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from onnxfix import engine
+from onnxfix import deadline, engine
 from onnxfix.engine import Applied, FixKey, FixRun
 from onnxfix.files.temporary import Temporary
 from onnxfix.model import Model
@@ -178,20 +178,42 @@ class _Prover:
                     return attempt, withdrawn
             if not run.applied or len(withdrawn) >= MAX_WITHDRAWN:
                 return attempt, withdrawn
-            culprit = self._culprit(safety, run, set(withdrawn), repeated(verdict))
+            try:
+                culprit = self._culprit(safety, run, set(withdrawn), repeated(verdict))
+            except deadline.Expired:  # what refutes the model is known, and it is not written
+                return attempt, withdrawn
             withdrawn[culprit.key] = _withdrawn(culprit, reason_of(verdict))
 
     def with_unsafe(
         self, settled: _Attempt, withdrawn: dict[FixKey, Withdrawn]
     ) -> tuple[_Attempt, dict[FixKey, Withdrawn], list[str]]:
-        """The result with the UNSAFE fixes too, unless it is not a valid model; what is withdrawn, and notes."""
+        """The result with the UNSAFE fixes too, unless it is not a valid model, or time is up; what is withdrawn, and
+        notes."""
+        try:
+            return self._with_unsafe(settled, withdrawn)
+        except deadline.Expired:
+            self._restore(settled)
+            return (
+                settled,
+                withdrawn,
+                ["the time limit was over before UNSAFE fixes were applied and checked"],
+            )
+
+    def _restore(self, settled: _Attempt) -> None:
+        """Write the candidate again: its file has another model."""
+        if settled.run.applied or self.steps.changed or self.loaded.oversize:
+            self.candidate.save(settled.proto)
+
+    def _with_unsafe(
+        self, settled: _Attempt, withdrawn: dict[FixKey, Withdrawn]
+    ) -> tuple[_Attempt, dict[FixKey, Withdrawn], list[str]]:
         proto, run = self.fix(Safety.UNSAFE, lambda key: key not in withdrawn)
         if not any(item.safety == Safety.UNSAFE for item in run.applied):
             return settled, withdrawn, []
         second = self.judge(proto, run)
+        deadline.check()  # it may not even be a valid model
         if any(rung.name in ALONE and rung.refutes for rung in second.rungs):
-            if settled.run.applied or self.steps.changed or self.loaded.oversize:
-                self.candidate.save(settled.proto)  # its file has the invalid model
+            self._restore(settled)
             return settled, withdrawn | _unsafe_withdrawn(run, reason_of(second)), []
         # Rungs that compare values and are required must pass with the model that is written.
         values = set(self.job.comparison.verification.require).difference(ALONE)
@@ -220,6 +242,7 @@ class _Prover:
             if part.applied and refuted(self.judge(proto, part, rungs)):
                 bad = middle
             else:
+                deadline.check()  # a rung that was not run has refuted nothing
                 good = middle
         return run.applied[bad - 1]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from onnxfix import walk
+from onnxfix import deadline, walk
 from onnxfix.causes import Cause
 from onnxfix.effort import THOROUGH, Effort
 from onnxfix.errors import ModelError, UsageError, fault_of
@@ -45,13 +45,15 @@ class Limits:
 
     ``step`` bounds loading a model and running it once with ONNX Runtime, ``reference_step`` the same in the reference
     evaluator. ``total`` and ``reference_total`` bound all feeds of a rung: the feed that runs when time is up is the
-    last. ``memory_mb`` limits the child process, by default to three quarters of the memory that is available.
+    last. ``rung`` bounds all that a rung does; what it has judged until then counts. ``memory_mb`` limits the child
+    process, by default to three quarters of the memory that is available.
     """
 
     step: float = 120.0
     reference_step: float = 10.0
     total: float = 300.0
     reference_total: float = 10.0
+    rung: float | None = None
     memory_mb: int | None = None
 
 
@@ -191,14 +193,22 @@ class _Ladder:
         if self.request.networks is not None and name in CPU_RUNGS:
             from onnxfix.verification.rungs import build  # lazy: start-up
 
-            self.ready()
-            build.begin(replace(self.request, step=self.limits.step, total=self.limits.total))
+            with suppress(deadline.Expired):  # the rungs themselves say so
+                self.ready()
+                build.begin(replace(self.request, step=self.limits.step, total=self.limits.total))
 
     def _result(self, name: str, request: Request) -> RungResult:
-        if name == "contract":
-            return _contract(request, self.contract, self.limits, self.fixed, self.ready)
-        self.ready()
-        return _guarded(name, request, self.limits)
+        if deadline.over():
+            return unjudged(name, "not run: the time limit was over", "timeout")
+        try:
+            if name == "contract":
+                return _contract(request, self.contract, self.limits, self.fixed, self.ready)
+            self.ready()
+            # The contract always runs to its end: no other rung may pass without it.
+            with deadline.within(self.limits.rung), deadline.watched():
+                return _guarded(name, request, self.limits)
+        except deadline.Expired:
+            return unjudged(name, "stopped at the time limit", "timeout")
 
     def _noted(self, result: RungResult, request: Request) -> RungResult:
         """The result with what it holds for: the specialization, the tolerance, and whether it was exact."""
@@ -213,7 +223,9 @@ class _Ladder:
 
 def _drop(worker: Worker) -> None:
     """Have the child release the models, which may be large."""
-    if worker.pid is not None:
+    if deadline.over():
+        worker.close()
+    elif worker.pid is not None:
         worker.call(f"{REMOTE}:drop", timeout=30.0)
 
 

@@ -86,7 +86,8 @@ class Progress:
             )
         else:
             why = [one.reason for one in refused] or self.notes or ["no run finished within the time limit"]
-            self.decide(name, "skipped", why[0], refused[0].cause if refused else "")
+            cause: Cause = refused[0].cause if refused else "timeout" if late else ""
+            self.decide(name, "skipped", why[0], cause)
         assert self.verdict is not None
         return self.verdict
 

@@ -24,6 +24,7 @@ from onnxfix.verification.compare import twin, twin_double
 from onnxfix.verification.compare.compare import Metrics, Twin, compare
 from onnxfix.verification.compare.noise import MOVES, Precise, shaken
 from onnxfix.verification.compare.tolerance import Allowed
+from onnxfix.verification.outputs import Computed, Outputs
 
 _WIDEST = 4000  # characters of an error of which a line is made
 
@@ -34,6 +35,7 @@ class _State:
     fixed: backends.Session | None = None
     backend: str = ""
     path: str = ""  # of the original
+    fixed_path: str = ""
     twins: twin.Twins | None = None
     doubles: twin_double.Doubles | None = None
     last: tuple[dict[str, Any], list[Any], dict[str, Any]] | None = (
@@ -43,6 +45,8 @@ class _State:
 
 
 _STATE = _State()
+OUTPUTS = Outputs()
+"""What both models computed, for the rung that holds them against TensorRT's networks."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,12 @@ def _failed(stage: str, error: Exception, seconds: float = 0.0) -> Ran:
 
 
 def drop() -> None:
+    """Release both models, and what they computed."""
+    unload()
+    OUTPUTS.clear()
+
+
+def unload() -> None:
     """Release both models."""
     _STATE.original = _STATE.fixed = _STATE.twins = _STATE.doubles = _STATE.last = None
 
@@ -119,9 +129,9 @@ def load(
     fixed_options: Mapping[str, Any] | None = None,
 ) -> Ran:
     """Load both models, dropping what was loaded before. The options are those of the backend's ``load``."""
-    drop()
+    unload()
     note("original")
-    _STATE.backend, _STATE.path = backend, original
+    _STATE.backend, _STATE.path, _STATE.fixed_path = backend, original, fixed
     try:
         _STATE.original = backends.load(backend, original, **(options or {}))
     except Exception as error:
@@ -186,9 +196,11 @@ def run(
     repeats: bool = True,
     keep: bool = False,
     without: tuple[str, ...] = (),
+    hold: bool = False,
 ) -> Ran:
     """Run both models on ``feed`` and compare outputs, except those in ``skip``. ``keep`` their outputs, for
-    ``by_twin`` or ``by_noise``. The fixed model gets the feed without the inputs in ``without``.
+    ``by_twin`` or ``by_noise``, and ``hold`` them for a later rung. The fixed model gets the feed without the inputs in
+    ``without``.
 
     ``again``: run the original once more to find outputs that are not deterministic. ``drawn`` are outputs that depend
     on a random operator: a rare draw may come out the same twice, so their values may differ. ``repeats``: the backend
@@ -212,19 +224,39 @@ def run(
     unstable = {*skip, *(name for name, parts in itself.items() if any(map(_differs, parts)))}
     wobble = tuple(part for parts in itself.values() for part in parts if part.agreement == "within")
     note("fixed")
+    took = time.process_time()
     try:
         found = dict(zip(fixed.outputs, fixed.run(less(feed, without)), strict=True))
     except Exception as error:
         return _failed("fixed", error, seconds)
+    took = time.process_time() - took
     note("compare")
     _STATE.last, _STATE.without = (feed, expected, found) if keep else None, without
     metrics = _compare(original.outputs, expected, found, unstable, exact, noise, coarse, allowed)
+    if hold:
+        _hold(feed, dict(zip(original.outputs, expected, strict=True)), found, metrics, took)
     named = [(metric.output, metric) for metric in metrics]
     unstable |= {
         name for name, metric in named if name in drawn and _differs(metric) and metric.kind != "dtype"
     }
     metrics = tuple(metric for name, metric in named if name not in unstable)
     return Ran("", "", metrics, tuple(sorted(unstable)), seconds, wobble=wobble)
+
+
+def _hold(
+    feed: dict[str, Any],
+    expected: dict[str, Any],
+    found: dict[str, Any],
+    metrics: Sequence[Metrics],
+    seconds: float,
+) -> None:
+    """Keep what both models computed, identical outputs once. ``seconds`` are those of the fixed model."""
+    same = expected.keys() == found.keys() == {one.output for one in metrics}
+    same = same and all(one.agreement == "identical" for one in metrics)
+    OUTPUTS.put(_STATE.path, feed, Computed(expected, seconds))
+    OUTPUTS.put(
+        _STATE.fixed_path, less(feed, _STATE.without), Computed(expected if same else found, seconds), same
+    )
 
 
 def by_twin(

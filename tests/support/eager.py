@@ -17,7 +17,7 @@ from onnx import ModelProto
 
 from onnxfix import engine
 from onnxfix.causes import Problem
-from onnxfix.files import loading, saving, scan, wire
+from onnxfix.files import loading, saving, scan
 from onnxfix.files.lazy import NONCE, TOKEN_SIZE, Source
 from onnxfix.model import Model
 from onnxfix.registry import registry
@@ -56,9 +56,8 @@ def opened(path: Path, large: int = 1) -> loading.Loaded:
         ModelError: it is no model.
     """
 
-    def cut(source: Source, _: int) -> list[scan.Piece]:
-        window = wire.Window(source.read, source.size)
-        parts = scan._cut(window, source, "ModelProto", 0, source.size, large, 0)
+    def cut(source: Source, *_: object) -> list[scan.Piece]:
+        parts = scan._Cutter(source, large, None).message("ModelProto", 0, source.size, 0)
         return parts.pieces if parts is not None else [(0, source.size)]
 
     with mock.patch.object(scan, "cut", cut):

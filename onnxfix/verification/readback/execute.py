@@ -16,7 +16,6 @@ from onnxfix.trt.reading import Misread
 from onnxfix.verification import extents
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.compare.noise import RELATIVE
-from onnxfix.verification.execution import elements
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import make_inputs
 from onnxfix.verification.feeds.plan import Feed
@@ -113,7 +112,7 @@ class _Runner:
             sizes = [sum(map(plan.size, values.values())) for values in fed]
         else:
             sweep = plan.assignments(self.request.known, self.request.shapes)
-            sizes = [elements(self.request.known, one) for one in sweep[:2]]
+            sizes = [plan.elements(self.request.known, one) for one in sweep[:2]]
         return next(
             (
                 why
@@ -153,7 +152,7 @@ class _Runner:
         known, seed = self.request.known, self.request.seed
         sweep = plan.assignments(known, self.request.shapes)[:3]
         found = [Feed(sizes, "normal", seed + number) for number, sizes in enumerate(sweep)]
-        count = elements(known, sweep[-1])
+        count = plan.elements(known, sweep[-1])
         if count > _MANY and len(sweep) > 1:
             # Images cost seconds each: the smallest batch holds all edge values many times over, the others hold none.
             return [replace(found[0], kind="edge"), *found[1:]]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
 from onnxfix.errors import ModelError
 from onnxfix.files import lazy
@@ -62,20 +62,31 @@ def locations(external: Iterable[TensorProto]) -> list[str]:
 
 def _entries(tensor: TensorProto) -> dict[str, str]:
     """What a tensor says of its external data. Of several entries the last counts; ``external_range`` refuses them."""
-    return {entry.key: entry.value for entry in tensor.external_data}
+    return {_text(entry.key, tensor): _text(entry.value, tensor) for entry in tensor.external_data}
 
 
-def check_dims(tensor: TensorProto) -> None:
+def _text(text: object, tensor: TensorProto) -> str:
+    """Refuse what is not UTF-8, which protobuf returns as bytes."""
+    if not isinstance(text, str):
+        raise ModelError(
+            f"tensor {tensor.name!r}: {text!r} for its external data is not UTF-8; the file is damaged"
+        )
+    return text
+
+
+def check_dims(tensor: TensorProto | SparseTensorProto) -> None:
     """Refuse a tensor whose dimensions cannot be a shape.
 
     Raises:
         ModelError: one is negative, or there are too many.
     """
     dims = tensor.dims
+    if len(dims) <= MOST_DIMS and (not dims or min(dims) >= 0):
+        return
+    name = tensor.name if isinstance(tensor, TensorProto) else tensor.values.name
     if len(dims) > MOST_DIMS:
-        raise ModelError(f"tensor {tensor.name!r} has {len(dims)} dimensions, more than {MOST_DIMS}")
-    if dims and min(dims) < 0:
-        raise ModelError(f"tensor {tensor.name!r} has a negative dimension: {list(dims[:8])}")
+        raise ModelError(f"tensor {name!r} has {len(dims)} dimensions, more than {MOST_DIMS}")
+    raise ModelError(f"tensor {name!r} has a negative dimension: {list(dims[:8])}")
 
 
 def external_files(proto: ModelProto) -> list[str]:

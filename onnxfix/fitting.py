@@ -22,7 +22,7 @@ from onnxfix.edits import (
     SetImport,
     SetInput,
 )
-from onnxfix.errors import EditError
+from onnxfix.errors import EditError, ShadowedError
 from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix.graph.signatures import Signature, signature
 from onnxfix.model import Model
@@ -64,10 +64,11 @@ def refuse_misfit(model: Model, edits: Sequence[Edit]) -> None:
 
     Raises:
         EditError: with the text of ``misfit``.
+        ShadowedError: a node that the fix replaces does not exist in ONNX either, so that the rule is not at fault.
     """
     fault = misfit(model, edits)
     if fault:
-        raise EditError(fault)
+        raise (ShadowedError if _Fitting(model, edits).replaces_wrong else EditError)(fault)
 
 
 class _Fitting:
@@ -82,6 +83,11 @@ class _Fitting:
         self._version = imports[0] if imports else 0
         removed = [edit.node for edit in edits if isinstance(edit, RemoveNode)]
         self._wrong = {node.op_type for node in removed if self._stands_wrong(node)}
+
+    @property
+    def replaces_wrong(self) -> bool:
+        """Whether a node that is removed does not exist in ONNX."""
+        return bool(self._wrong)
 
     def fault(self, edit: Edit) -> str:
         """What is wrong after an edit."""

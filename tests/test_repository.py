@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from support.paths import ROOT
 
 WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
+NIGHTLY = ROOT / ".github" / "workflows" / "nightly.yml"
 HOOKS = ROOT / ".pre-commit-config.yaml"
 TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 NOT_PORTABLE = re.compile(
@@ -103,6 +104,19 @@ def test_the_workflow_runs_sessions_that_exist() -> None:
     }
     assert named == {"lint", "docs", "portable", "newest", "oldest"}
     assert named <= sessions()
+
+
+def test_the_nightly_workflow_runs_sessions_that_exist() -> None:
+    nightly = parsed(NIGHTLY)
+    assert nightly[True]["schedule"]
+    assert nightly["permissions"] == {"contents": "read"}
+    lines = [line for job in nightly["jobs"].values() for line in commands(job)]
+    named = {name for line in lines for name in re.findall(r"\bnox -s (\S+)", line)}
+    assert named == {"fuzz", "random"}
+    assert named <= sessions()
+    assert all(job["timeout-minutes"] for job in nightly["jobs"].values())
+    pythons_named = set(re.findall(r"\b3\.\d+\b", NIGHTLY.read_text(encoding="utf-8")))
+    assert pythons_named <= set(pythons())
 
 
 def test_the_weekly_job_tries_both_ends_of_the_dependencies() -> None:

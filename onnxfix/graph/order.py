@@ -116,7 +116,7 @@ def _sorted(nodes: Sequence[Node], needs: Mapping[Node, Sequence[Node]]) -> list
 
 
 def callees_first(functions: Sequence[Scope], called: Mapping[tuple[str, str, str], Scope]) -> list[Scope]:
-    """The functions, each after those that it calls by a name that ONNX does not have; in stored order where that holds.
+    """The functions, each after those that it calls by a name that ONNX does not have; else in stored order.
 
     ``called`` has the bodies by domain, name and overload.
 

@@ -53,9 +53,10 @@ _Found = tuple[Draft, str, list[Node]]
 
 def _whole(node: Node, sequence: Value, model: Model) -> _Found | None:
     """Replaces the concatenation of a split tensor by that tensor."""
-    if node.op_type != "ConcatFromSequence":
+    axis = node.attr("axis")
+    if node.op_type != "ConcatFromSequence" or axis is None:
         return None
-    found = _sequences.whole(sequence, int(node.attr("axis")), bool(node.attr("new_axis", 0)), model)
+    found = _sequences.whole(sequence, axis, bool(node.attr("new_axis", 0)), model)
     if found is None or not _inline.visible(node, [found[0]]):
         return None
     return _replaced(node, Draft(node), found[0].name), "use the tensor that was split", [found[1]]
@@ -76,9 +77,9 @@ def _known(node: Node, sequence: Value, model: Model) -> _Found | None:
         if at is None or not _inline.visible(node, [held[at].source]):
             return None
         return _replaced(node, draft, held[at].write(draft)), "use the tensor directly", chain
-    if not held or not _inline.visible(node, [item.source for item in held]):
+    axis = node.attr("axis")
+    if axis is None or not held or not _inline.visible(node, [item.source for item in held]):
         return None
-    axis = int(node.attr("axis"))
     parts = [item.write(draft) for item in held]
     if node.attr("new_axis", 0):
         parts = _unsqueezed(draft, parts, axis)
@@ -239,6 +240,11 @@ known_sequence.examples = [
     Silent(
         "an empty sequence, concatenated",
         "g (float[2] x) => (float[K] y) { s = SequenceEmpty()  y = ConcatFromSequence<axis = 0>(s) }",
+        runs=False,
+    ),
+    Silent(
+        "concatenated along no axis, which ONNX does not allow",
+        "g (float[2] x, float[2] z) => (float[4] y) { s = SequenceConstruct(x, z)  y = ConcatFromSequence(s) }",
         runs=False,
     ),
     Silent(

@@ -76,9 +76,10 @@ VERIFICATION = [
     ["specialize", "sweep"],
     ["networks"],  # what TensorRT's rungs leave for each other
     ["request", "verdict"],
+    ["budget", "kept", "ran"],
     ["remote"],  # the sandbox's side of the rungs that execute ONNX models
     ["cuda", "extents"],
-    ["progress"],
+    ["products", "progress", "worth"],
     ["pair"],
     ["execution"],
     ["rungs"],  # those of TensorRT that build and execute engines

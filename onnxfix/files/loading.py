@@ -49,8 +49,17 @@ class Loaded:
 
     @cached_property
     def outside(self) -> tuple[TensorProto, ...]:
-        """The tensors that are stored as external data."""
-        return tuple(tensor for tensor in model_tensors(self.proto) if tensors.is_external(tensor))
+        """The tensors that are stored as external data. On the way, dimensions of all tensors are checked.
+
+        Raises:
+            ModelError: those of one are no shape.
+        """
+        found = []
+        for tensor in model_tensors(self.proto):
+            tensors.check_dims(tensor)
+            if tensors.is_external(tensor):
+                found.append(tensor)
+        return tuple(found)
 
     @property
     def external(self) -> list[str]:
@@ -131,11 +140,9 @@ def load(source: str | os.PathLike[str] | ModelProto | bytes, *, large: int = LA
                 "the model is larger than 2 GB, or nested more deeply than protobuf can write; save it with external "
                 "data and pass its path"
             ) from None
-        bounds.check(data)
-        return Loaded(parse(data, "the model"), data)
+        return _from_memory(data)
     if isinstance(source, bytes):
-        bounds.check(source)
-        return Loaded(parse(source, "the model"), source)
+        return _from_memory(source)
     with about(source):
         loaded = open_model(Path(source), large=large, budget=bounds.Budget())
         for location in loaded.external:
@@ -143,6 +150,13 @@ def load(source: str | os.PathLike[str] | ModelProto | bytes, *, large: int = LA
         if loaded.outside:
             return replace_fields(loaded, beside=(*loaded.beside, *_external(loaded)))
         return loaded
+
+
+def _from_memory(data: bytes) -> Loaded:
+    bounds.check(data)
+    loaded = Loaded(parse(data, "the model"), data)
+    _ = loaded.outside  # which checks the tensors
+    return loaded
 
 
 def mode_of(path: Path) -> int:

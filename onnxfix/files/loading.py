@@ -15,6 +15,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, TensorProto
 
+from onnxfix import confinement
 from onnxfix.errors import MissingFile, ModelError, about
 from onnxfix.files import bounds, copying, lazy, scan, tensors, wire
 from onnxfix.files.kinds import HEAD, kind_of
@@ -144,6 +145,8 @@ def load(source: str | os.PathLike[str] | ModelProto | bytes, *, large: int = LA
         return _from_memory(source)
     with about(source):
         loaded = open_model(Path(source), large=large, budget=bounds.Budget())
+        for location in loaded.external:
+            confinement.name(Path(source).parent / location)
         if loaded.outside:
             return replace_fields(loaded, beside=(*loaded.beside, *_external(loaded)))
         return loaded
@@ -177,6 +180,7 @@ def load_whole(path: str | os.PathLike[str]) -> Loaded:
     path = Path(path)
     with about(path):
         stamp = lazy.stamp(path)
+        confinement.name(path)
         data = read(path)
         bounds.check(data)
         loaded = Loaded(parse(data, str(path)), data, path)
@@ -192,6 +196,7 @@ def open_model(path: Path, *, large: int = LARGE, budget: bounds.Budget | None =
         ModelError: the file is missing, unreadable, or not ONNX, or beyond the budget.
     """
     _check_readable(path)
+    confinement.name(path)
     try:
         source = Source(path)
     except OSError as error:

@@ -141,9 +141,16 @@ def _check_attributes(node: Node, attributes: Sequence[AttributeProto], version:
         stored = attribute.type
         wanted = contradicted(node.op_type, version, attribute.name, stored)
         # Before IR version 2 the type was not stored.
-        if wanted is not None and stored != AttributeProto.UNDEFINED:
+        untyped = stored == AttributeProto.UNDEFINED
+        if wanted is not None and not (
+            untyped and (attribute.ref_attr_name or node.scope.model.proto.ir_version < 2)
+        ):
             kind = AttributeProto.AttributeType.Name(wanted).lower()
-            got = AttributeProto.AttributeType.Name(stored).lower()
+            got = (
+                "nothing: its type is missing"
+                if untyped
+                else AttributeProto.AttributeType.Name(stored).lower()
+            )
             where = node.name or next(iter(node.proto.output), "") or node.op_type
             raise ModelError(
                 f"attribute {attribute.name!r} of node {where!r}{_within(node.scope)} is stored as {got}; "

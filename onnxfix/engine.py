@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from onnxfix import deadline
 from onnxfix.causes import Problem, cause_of
 from onnxfix.edits import Edit, held, rewired, touched
 from onnxfix.errors import EditError, ShadowedError
@@ -84,12 +85,13 @@ def check(model: Model, rules: Sequence[Rule], problems: list[Problem] | None = 
     """All matches, ordered by rule code, then by place in the model. The model is not changed.
 
     A rule that raises is reported in ``problems``, and the others go on. Rules that repeat the results of other tools
-    (``NO_MODEL``) are left out.
+    (``NO_MODEL``) are left out. ``deadline.Expired`` is raised when a time limit is over.
     """
     found: list[Found] = []
     scopes = model.scopes
     rules = _possible(model, rules)
     for rule in rules:
+        deadline.check()
         if rule.per == "scope":
             for scope in scopes:
                 found.extend(_run(rule, problems, scope, model))
@@ -103,6 +105,7 @@ def _of_nodes(model: Model, rules: Sequence[Rule], problems: list[Problem] | Non
     """The matches of the rules about nodes, in the order of the nodes."""
     listening = _dispatch(model, rules)
     for node in every_node(model):
+        deadline.check()
         for rule in listening[node.domain, node.op_type]:
             for match in _matches(rule, problems, (node, model), node):
                 yield Found(rule, match)
@@ -348,6 +351,7 @@ def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]
     moved: set[object] = set()
     transaction = Transaction(state.model, hold_names=True)
     for item in wanted:
+        deadline.check()
         match, remedy = item.match, item.match.fix
         assert remedy is not None
         reads = _reads(match)

@@ -34,6 +34,10 @@ class Fault(OnnxfixError):
     """onnxfix's own code failed in a child process: a bug, whatever the model."""
 
 
+class TimeLimit(OnnxfixError):
+    """The run was not finished within the time that it was given. The CLI exits with 3."""
+
+
 class EditError(OnnxfixError):
     """A fix would break the graph (a name clash, a use of a removed value): it is refused as a whole."""
 

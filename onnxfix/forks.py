@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from onnxfix import _child
+from onnxfix import _child, deadline
 from onnxfix._child import Outcome, default_memory_mb
 from onnxfix.confinement import confine, policy
 from onnxfix.sandbox import SLICE, Worker, within
@@ -25,8 +25,10 @@ def forked(fn: Callable[..., Any], *args: Any, timeout: float, memory_mb: int | 
     """Call ``fn(*args)`` in a fork of this process; ``fn`` may be any callable, its result must pickle.
 
     ``timeout`` is in seconds. ``memory_mb`` limits what it may use in addition to this process. Where ``os.fork`` is
-    missing, ``fn`` must be importable and runs in a fresh child.
+    missing, ``fn`` must be importable and runs in a fresh child. ``deadline.Expired`` is raised when a limit around the
+    call is over.
     """
+    timeout = deadline.least(timeout)
     if sys.platform == "win32" or not hasattr(os, "fork"):
         with Worker(memory_mb=memory_mb) as worker:
             return worker.call_with(f"{fn.__module__}:{fn.__qualname__}", args, {}, timeout)
@@ -91,6 +93,7 @@ def _await_fork(pid: int, result: list[int], stderr: list[int], timeout: float) 
             os.kill(pid, signal.SIGKILL)  # in case it died before setsid
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if late:
+        deadline.check()
         return Outcome("timeout", message=f"took more than {timeout:g} s and was stopped")
     if reply:
         decoded = _child.decode(reply)

@@ -73,7 +73,8 @@ class Verification:
     run (None: all available), ``require`` those that must pass. ``inputs`` is a path, or the feeds themselves;
     ``input_shapes`` are texts such as ``x:1x3``, or shapes by the names of inputs.
     ``rtol`` (without a unit) and ``atol`` (in the outputs' unit) are the tolerance where bits need not be identical;
-    None: by element type. ``effort`` bounds what checks that run models spend.
+    None: by element type. ``effort`` bounds what checks that run models spend. ``rung_timeout`` is the time limit of
+    each rung in seconds (None: those of ``ladder.Limits``).
 
     Raises:
         UsageError: a tolerance is not a finite number of 0 or more, or ``exact`` leaves nothing to tolerate.
@@ -88,6 +89,7 @@ class Verification:
     rungs: Sequence[str] | None = None
     rtol: float | None = None
     atol: float | None = None
+    rung_timeout: float | None = None
     effort: Effort = DEFAULT
 
     def __post_init__(self) -> None:
@@ -121,8 +123,9 @@ class RunOptions:
     ``trt`` None: TensorRT is not used (``check``), or with its defaults (``apply``, ``verify``).
     ``memory_mb`` limits ONNX Runtime and TensorRT, each in a process of its own, in MiB (None: three quarters of what
     is available), ``structure_mb`` a model's nodes, names and attributes in ours (None: the default of
-    ``files.bounds``). ``inputs_help`` is for ``check``: also work out which inputs the model accepts. ``pictures``:
-    also record the nodes around each finding and fix, which reports draw.
+    ``files.bounds``). ``timeout`` is the time limit of the run in seconds (None: none). ``inputs_help`` is for
+    ``check``: also work out which inputs the model accepts. ``pictures``: also record the nodes around each finding and
+    fix, which reports draw.
     """
 
     rules: Rules = Rules()
@@ -132,6 +135,7 @@ class RunOptions:
     trt: TrtOptions | None = None
     output: Output = Output()
     memory_mb: int | None = None
+    timeout: float | None = None
     structure_mb: int | None = None
     inputs_help: bool = False
     pictures: bool = False

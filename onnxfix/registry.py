@@ -6,17 +6,13 @@ import importlib
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
-from importlib import metadata
 from types import ModuleType
 from typing import NamedTuple
 
-from onnxfix import index
+from onnxfix import index, packs
 from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.packs import BUILT_IN
 from onnxfix.rule import Rule
-
-GROUP = "onnxfix.rules"
-BUILT_IN = "onnxfix_rules"
-"""The package of the built-in rules; a source tree without metadata has no entry point for it."""
 
 
 class Registry(NamedTuple):
@@ -110,17 +106,26 @@ def _specificity(selector: str, rule: Rule) -> int:
     return len(text) + 1 if text and rule.code.startswith(text.upper()) else 0
 
 
-@cache
 def registry() -> Registry:
-    """Every installed rule pack, loaded once. A pack that fails is named in ``warnings``, not fatal."""
-    packs: dict[str, str] = {}
-    for entry in metadata.entry_points(group=GROUP):
-        packs.setdefault(entry.value, entry.name)
-    packs.setdefault(BUILT_IN, "core")
+    """The rules of every rule pack that may be loaded (``packs``), each loaded once. A pack that fails is named in
+    ``warnings``, not fatal.
+
+    Raises:
+        UsageError: a pack is requested that is not installed.
+    """
+    return _loaded(packs.setting())
+
+
+@cache
+def _loaded(setting: str) -> Registry:
+    """The registry under a setting of ``packs``, which is that of this moment."""
     rules: dict[str, Rule] = {}
     warnings: list[str] = []
     broken = ""
-    for value, name in sorted(packs.items(), key=lambda item: (item[0] != BUILT_IN, item)):
+    for pack in packs.installed():
+        if not pack.loaded:
+            continue
+        value, name = pack.module, pack.name
         try:
             found = _built_in() if value == BUILT_IN else list(rules_of(value))
         except Exception as error:  # whatever a third party's module raises at import
@@ -136,6 +141,11 @@ def registry() -> Registry:
     return Registry(
         tuple(rules[code] for code in sorted(rules)), tuple(" ".join(w.split()) for w in warnings), broken
     )
+
+
+def forget() -> None:
+    """Load everything again the next time, after a pack was installed."""
+    _loaded.cache_clear()
 
 
 def _built_in() -> list[Rule]:

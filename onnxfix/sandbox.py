@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from onnxfix import _child, system
+from onnxfix import _child, deadline, system
 from onnxfix._child import Outcome, Status, allow_maps, default_memory_mb, note, one_line
 from onnxfix.confinement import policy
 from onnxfix.errors import UsageError
@@ -302,6 +302,7 @@ class Worker:
     def post(self, target: str, *, timeout: float, **kwargs: Any) -> Posted:
         """Start ``call`` without waiting; ``collect`` gives its result. Calls run one after the other, as posted. The
         child itself keeps the ``timeout`` until somebody waits."""
+        deadline.check()
         if not self._posted:
             self.start()
         assert self._child is not None
@@ -336,7 +337,8 @@ class Worker:
         """Call ``target`` ("package.module:function") with ``kwargs`` in the child.
 
         ``timeout`` is in seconds, and each ``note()`` restarts it. Failures of the callee raise nothing here;
-        KeyboardInterrupt kills the child and is raised. After any status but "ok" and "error" the child has ended.
+        KeyboardInterrupt kills the child and is raised, as is ``deadline.Expired`` when a limit around the call is
+        over. After any status but "ok" and "error" the child has ended.
         """
         return self.call_with(target, (), kwargs, timeout)
 
@@ -344,6 +346,7 @@ class Worker:
         self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float
     ) -> Outcome:
         """``call``, with positional arguments too."""
+        timeout = deadline.least(timeout)
         try:
             payload = pickle.dumps((timeout, target, args, kwargs), protocol=5)
         except Exception as error:
@@ -363,9 +366,10 @@ class Worker:
         last = ""
         while True:
             try:
-                frame = _next(child.replies, timeout)
+                frame = _next(child.replies, deadline.least(timeout))
             except queue.Empty:
                 self.close()
+                deadline.check()
                 return Outcome("timeout", message=_late(timeout), note=last)
             if frame is None:
                 _await_death(child.process)

@@ -25,8 +25,8 @@ from support.patience import PATIENCE
 # A module imports from earlier lines and from its own package only; modules on one line know nothing
 # of each other.
 LAYERS = [
-    ["_version", "errors", "dtypes", "garbage", "interrupts", "names", "place", "system", "walk"],
-    ["confinement"],
+    ["_version", "deadline", "errors", "dtypes", "garbage", "interrupts", "names", "place", "system", "walk"],
+    ["confinement", "packs"],
     ["shown"],
     ["_child"],  # the sandbox's other side
     ["allowance", "causes", "effort"],
@@ -71,14 +71,15 @@ FACADE = "__init__"
 
 #: The same for the rooms and modules inside verification/: a room imports from lines above its own.
 VERIFICATION = [
-    ["checker", "compare"],
+    ["checker", "compare", "outputs"],
     ["validity", "feeds"],
     ["specialize", "sweep"],
     ["networks"],  # what TensorRT's rungs leave for each other
     ["request", "verdict"],
+    ["budget", "kept", "ran"],
     ["remote"],  # the sandbox's side of the rungs that execute ONNX models
     ["cuda", "extents"],
-    ["progress"],
+    ["products", "progress", "worth"],
     ["pair"],
     ["execution"],
     ["rungs"],  # those of TensorRT that build and execute engines

@@ -41,6 +41,8 @@ def export(
     effort: str | float = "default",
     trt: TrtOptions | None = None,
     memory_mb: int | None = None,
+    timeout: float | None = None,
+    rung_timeout: float | None = None,
     progress: Progress | None = None,
     **torch_kwargs: Any,
 ) -> Report:
@@ -61,7 +63,8 @@ def export(
         **torch_kwargs: for torch.onnx.export: ``dynamo``, ``dynamic_shapes``, ``dynamic_axes``, ``input_names``,
             ``opset_version``, ``external_data`` ... ``verify`` is not among them: it turns off all checks of onnxfix.
         select, ignore, target, numeric_fixes, unsafe_fixes, verify, inputs, input_shapes, seed, rungs, rtol, atol,
-            effort, trt, memory_mb, progress: as for ``apply``.
+            effort, trt, memory_mb, timeout, rung_timeout, progress: as for ``apply``; ``timeout`` begins after the
+            export.
 
     Raises:
         UsageError: PyTorch is not installed, its exporter fails (``__cause__`` is its exception), or a keyword does
@@ -82,10 +85,12 @@ def export(
         verification=replace(
             verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol, effort, exported=True),
             enabled=keywords.flag("verify", verify),
+            rung_timeout=keywords.limit("rung_timeout", rung_timeout),
         ),
         trt=trt_of(trt, benchmark=False),
         output=Output(path),
         memory_mb=keywords.memory(memory_mb),
+        timeout=keywords.limit("timeout", timeout),
     )
     compared = keywords.flag("against_pytorch", against_pytorch)
     say = keywords.progress(progress)

@@ -184,6 +184,20 @@ def seconds(keyword: str, given: Any) -> float:
     return found
 
 
+def limit(keyword: str, given: Any) -> float | None:
+    """A time limit in seconds, or none.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if given is None:
+        return None
+    found = number(keyword, given, wanted := "a number of seconds above 0")
+    if not found > 0:
+        raise refused(keyword, wanted, given)
+    return found
+
+
 def number(keyword: str, given: Any, wanted: str) -> float:
     """A number.
 

@@ -35,6 +35,7 @@ def check(
     seed: int = 0,
     inputs_help: bool = False,
     memory_mb: int | None = None,
+    timeout: float | None = None,
     structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -53,6 +54,7 @@ def check(
             it is installed (``Report.intake``).
         memory_mb: memory limit in MiB for ONNX Runtime and for TensorRT, each in its own process (None: three quarters
             of what is available). Where a model needs more, the check is skipped and says so.
+        timeout: time limit of the call in seconds (None: none).
         structure_mb: memory limit in MiB for the model's nodes, names and attributes, judged before it is parsed (None:
             512 and 96 times its size without weights, 8192 at most).
         progress: called with a short text before each step.
@@ -71,6 +73,7 @@ def check(
         verification=Verification(inputs=given, input_shapes=shapes, seed=keywords.whole("seed", seed)),
         trt=None if trt is False or trt is None else keywords.trt(trt),
         memory_mb=keywords.memory(memory_mb),
+        timeout=keywords.limit("timeout", timeout),
         structure_mb=keywords.structure(structure_mb),
         inputs_help=keywords.flag("inputs_help", inputs_help),
     )
@@ -108,6 +111,8 @@ def apply(
     benchmark: bool = False,
     leave_data: bool = False,
     memory_mb: int | None = None,
+    timeout: float | None = None,
+    rung_timeout: float | None = None,
     structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -149,12 +154,16 @@ def apply(
         benchmark: also measure latency of the original and the fixed engine (check trt-gpu).
         leave_data: keep external data that was copied beside the output even if the output is not written: another run
             that found it there may refer to it.
+        timeout: time limit of the call in seconds (None: none). What was checked until then is in the report, and the
+            result is written only if that proves it.
+        rung_timeout: time limit of each check in seconds (None: by the model).
         select, ignore, target, memory_mb, structure_mb, progress: as for ``check``.
 
     Raises:
         ModelError: the model cannot be read, or is not a valid graph.
         UsageError: the arguments contradict each other, or something that they name does not exist.
-        OnnxfixError: the output cannot be written. Nothing half-written is left behind.
+        OnnxfixError: the output cannot be written, or ``timeout`` was over before anything was checked. Nothing
+            half-written is left behind.
     """
     from onnxfix.pipeline import applying  # lazy: start-up
 
@@ -185,6 +194,7 @@ def apply(
                 exported=keywords.is_program(source),
             ),
             enabled=keywords.flag("verify", verify),
+            rung_timeout=keywords.limit("rung_timeout", rung_timeout),
         ),
         trt=trt_of(trt, benchmark),
         output=Output(
@@ -193,6 +203,7 @@ def apply(
             keywords.flag("leave_data", leave_data),
         ),
         memory_mb=keywords.memory(memory_mb),
+        timeout=keywords.limit("timeout", timeout),
         structure_mb=keywords.structure(structure_mb),
     )
     say = keywords.progress(progress)
@@ -221,6 +232,8 @@ def verify(
     benchmark: bool = False,
     batch_sweep: int = 0,
     memory_mb: int | None = None,
+    timeout: float | None = None,
+    rung_timeout: float | None = None,
     structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -232,7 +245,8 @@ def verify(
         exact: require bit-identical outputs instead of agreement within tolerance.
         batch_sweep: 2 or more: also compare TensorRT's builds for batch 1 alone and for a profile from 1 to this size.
         require, inputs, input_shapes, seed, rungs, rtol, atol, effort, trt, benchmark, memory_mb, structure_mb,
-            progress: as for ``apply``. A check that both models fail is failed here: there is no fix to judge.
+            timeout, rung_timeout, progress: as for ``apply``. A check that both models fail is failed here: there is no
+            fix to judge.
 
     Raises:
         ModelError, UsageError: as for ``apply``.
@@ -243,9 +257,14 @@ def verify(
         raise UsageError(f"batch_sweep is 0 for none, or a batch from 2 to {MAX_BATCH}, not {batch_sweep}")
     verification = verification_of(inputs, input_shapes, seed, require, rungs, rtol, atol, effort)
     options = RunOptions(
-        verification=replace(verification, exact=keywords.flag("exact", exact)),
+        verification=replace(
+            verification,
+            exact=keywords.flag("exact", exact),
+            rung_timeout=keywords.limit("rung_timeout", rung_timeout),
+        ),
         trt=replace(trt_of(trt, benchmark), batch_sweep=batch_sweep),
         memory_mb=keywords.memory(memory_mb),
+        timeout=keywords.limit("timeout", timeout),
         structure_mb=keywords.structure(structure_mb),
     )
     first = keywords.source("original", original)

@@ -30,6 +30,7 @@ from onnxfix.cli.reduce import reduce
 from onnxfix.cli.rules import rules
 from onnxfix.cli.verify import verify
 from onnxfix.cli.view import view
+from onnxfix.packs import VARIABLE as PACKS
 
 
 def _version(value: bool) -> None:
@@ -38,12 +39,33 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
+def _restore(packs: str | None) -> None:
+    if packs is None:
+        os.environ.pop(PACKS, None)
+    else:
+        os.environ[PACKS] = packs
+
+
 def root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    packs: Annotated[
+        str | None,
+        typer.Option(
+            "--packs",
+            metavar="NAMES",
+            help="Rule packs to load besides the built-in rules: names, or none (default: all installed ones).",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Repair ONNX models for TensorRT, and prove that they still compute the same."""
+    if packs is not None:
+        before = os.environ.get(PACKS)
+        os.environ[PACKS] = packs.strip() or "none"  # the worker processes of this run have it too
+        context.call_on_close(lambda: _restore(before))
 
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {

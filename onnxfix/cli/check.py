@@ -50,6 +50,7 @@ from onnxfix.cli.options import (
     Statistics,
     StructureLimit,
     TargetName,
+    Timeout,
     TimingAlias,
     TimingCache,
     TrtPackage,
@@ -94,6 +95,7 @@ def check(
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
     memory_limit: MemoryLimit = None,
+    timeout: Timeout = None,
     structure_limit: StructureLimit = None,
     jobs: Jobs = "1",
     ray: RayAddress = None,
@@ -120,7 +122,9 @@ def check(
         if show_settings:
             show(holding, models, format is Format.json)
         reports = destinations(report)
-        options = RunOptions(memory_mb=memory_limit, pictures=draws(reports), inputs_help=inputs_help)
+        options = RunOptions(
+            memory_mb=memory_limit, timeout=timeout, pictures=draws(reports), inputs_help=inputs_help
+        )
         profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
         cache = timing_cache or timing_alias
         if trt:

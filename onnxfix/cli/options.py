@@ -4,6 +4,7 @@ An option that trtexec or Polygraphy spells another way has a hidden alias. ``ri
 option in the help (``cli.help``); without one, it is the command's own.
 """
 
+# Long because: each option of several commands is declared here, and nowhere else.
 from __future__ import annotations
 
 import enum
@@ -292,6 +293,29 @@ MemoryLimit = Annotated[
         min=64,
         help="Memory limit in MiB for ONNX Runtime and for TensorRT, each in its own process (default: three quarters "
         "of what is available).",
+        show_default=False,
+        rich_help_panel=VERIFICATION,
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0.1,
+        help="Time limit for each model in seconds: what was checked until then is reported, and the result is written "
+        "only if that proves it (default: none).",
+        show_default=False,
+        rich_help_panel=MODELS,
+    ),
+]
+RungTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--rung-timeout",
+        metavar="SECONDS",
+        min=0.1,
+        help="Time limit of each check in seconds (default: by the model).",
         show_default=False,
         rich_help_panel=VERIFICATION,
     ),

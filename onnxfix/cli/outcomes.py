@@ -160,7 +160,7 @@ def _printed(work: Work, count: int, printing: Printing) -> tuple[list[Outcome],
             if outcome.report is None:
                 steps.pause()
                 complain(outcome.error)
-                codes.append(2)
+                codes.append(3 if outcome.late else 2)
                 continue
             codes.append(outcome.report.exit_code)
             if printing.format is Format.jsonl:

@@ -45,11 +45,13 @@ from onnxfix.cli.options import (
     ReportFiles,
     Require,
     Rungs,
+    RungTimeout,
     SaveEngine,
     Seed,
     ShapesAlias,
     StructureLimit,
     Tf32,
+    Timeout,
     TimingAlias,
     TimingCache,
     TrtPackage,
@@ -102,6 +104,8 @@ def verify(
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
     memory_limit: MemoryLimit = None,
+    timeout: Timeout = None,
+    rung_timeout: RungTimeout = None,
     structure_limit: StructureLimit = None,
     batch_sweep: Annotated[
         bool,
@@ -159,6 +163,7 @@ def verify(
                 input_shapes=merged(input_shapes, shapes_alias),
                 seed=seed,
                 rungs=listed(rungs),
+                rung_timeout=rung_timeout,
             ),
             trt=trt_options(
                 trt_package,
@@ -171,6 +176,7 @@ def verify(
                 batch_sweep=(max_batch or 2) if batch_sweep else 0,
             ),
             memory_mb=memory_limit,
+            timeout=timeout,
         )
         options = holding.options(str(original), options)
         models = [path for path in (original, fixed) if path is not None]

@@ -18,9 +18,12 @@ from typing import Any
 from onnxfix import system
 from onnxfix._version import __version__
 from onnxfix.confinement import InForce
+from onnxfix.errors import UsageError
 from onnxfix.examination.probes import WINDOWS
 from onnxfix.examination.records import Driver, Library, Machine
 from onnxfix.nvidia import Gpu, Missing
+from onnxfix.packs import Pack
+from onnxfix.packs import installed as installed_packs
 from onnxfix.sandbox import Outcome, Worker, default_memory_mb, one_line
 from onnxfix.trt.package import Choice
 
@@ -96,7 +99,8 @@ class Facts:
     ``cuda_works``: ONNX Runtime computed something on the GPU; ``cuda_refusal`` is why it could not. They are False and
     None where there was nothing to try. ``trt`` is the TensorRT that onnxfix would use, ``passed_over`` why it would
     not use ``tensorrt`` although that is installed. ``hidden`` is the value of CUDA_VISIBLE_DEVICES, None if it is not
-    set. ``faults``: question without an answer -> why, in one line. ``unloaded``: the same question -> the module that
+    set. ``packs`` are the installed rule packs, ``unknown_pack`` says that one is requested that is not installed.
+    ``faults``: question without an answer -> why, in one line. ``unloaded``: the same question -> the module that
     did not load. ``unstarted``: why no child could be started at all, or "".
     """
 
@@ -115,6 +119,8 @@ class Facts:
     nvml_fault: str = ""
     unstarted: str = ""
     hidden: str | None = None
+    packs: tuple[Pack, ...] = ()
+    unknown_pack: str = ""
     faults: Mapping[str, str] = field(default_factory=dict)
     unloaded: Mapping[str, str] = field(default_factory=dict)
 
@@ -162,6 +168,7 @@ def gather(worker: Worker, timeout: float) -> Facts:
     tried = bool(gpus) and (bool(ort_cuda) or CUDA_PROVIDER in providers)
     refusal = probe("ort-cuda", None) if tried else None
     trt, passed_over = _tensorrt(probe)
+    packs, unknown_pack = _packs()
     return Facts(
         machine=_machine(gpus, driver, _kernel_driver() or kernel_driver, tuple(_libraries(probe)), children),
         versions=versions,
@@ -178,9 +185,18 @@ def gather(worker: Worker, timeout: float) -> Facts:
         nvml_fault=nvml_fault,
         unstarted=probe.unstarted,
         hidden=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        packs=packs,
+        unknown_pack=unknown_pack,
         faults=probe.faults,
         unloaded=probe.unloaded,
     )
+
+
+def _packs() -> tuple[tuple[Pack, ...], str]:
+    try:
+        return installed_packs(origins=True), ""
+    except UsageError as error:
+        return (), str(error)
 
 
 def _tensorrt(probe: _Prober) -> tuple[Choice | Missing, Missing | None]:

@@ -17,7 +17,11 @@ from onnxfix.trt.trial import listed
 def judged(facts: Facts) -> Examination:
     """The diagnosis of these facts."""
     return Examination(
-        facts.machine, tuple(packages(facts)), tuple(rungs(facts)), tuple(problems.problems(facts))
+        facts.machine,
+        tuple(packages(facts)),
+        tuple(rungs(facts)),
+        tuple(problems.problems(facts)),
+        facts.packs,
     )
 
 

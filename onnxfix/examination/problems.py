@@ -9,6 +9,7 @@ from typing import TypeAlias
 from onnxfix.examination.facts import MODULES, UNREADABLE, Facts
 from onnxfix.examination.records import Library, Problem
 from onnxfix.nvidia import Missing
+from onnxfix.packs import VARIABLE
 from onnxfix.trt.package import INSTALL, Choice
 
 #: The oldest Linux driver for each major version of CUDA (CUDA's release notes, minor version compatibility).
@@ -54,6 +55,11 @@ def _unreadable(facts: Facts) -> Iterator[Problem]:
     for name, version in facts.versions.items():
         if version == UNREADABLE:
             yield Problem(f"the metadata of {name} cannot be read", f"{REINSTALL} --no-deps {name}")
+
+
+def _unknown_pack(facts: Facts) -> Iterator[Problem]:
+    if facts.unknown_pack:
+        yield Problem(facts.unknown_pack, f"unset {VARIABLE}, or name installed packs")
 
 
 def missing(facts: Facts, of: str = "") -> Iterator[Problem]:
@@ -264,7 +270,7 @@ def tensorrt_cuda(facts: Facts) -> Iterator[Problem]:
 
 
 _Kinds: TypeAlias = tuple[Callable[[Facts], Iterator[Problem]], ...]
-_FROM_FILES: _Kinds = (_unreadable, missing, _too_old, _both)
+_FROM_FILES: _Kinds = (_unreadable, _unknown_pack, missing, _too_old, _both)
 _FROM_ANSWERS: _Kinds = (
     *(base, onnxruntime, driver, _broken_library, cuda_mismatch, cuda_refused),
     *(tensorrt, tensorrt_serves, tensorrt_cuda),

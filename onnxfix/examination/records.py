@@ -7,6 +7,7 @@ from typing import Any
 
 from onnxfix.confinement import InForce
 from onnxfix.nvidia import Gpu
+from onnxfix.packs import Pack
 from onnxfix.shown import Shown
 
 SCHEMA = 1
@@ -100,6 +101,7 @@ class Examination(Shown):
     packages: tuple[Package, ...]
     rungs: tuple[Rung, ...]
     problems: tuple[Problem, ...]
+    packs: tuple[Pack, ...] = ()
 
     def rung(self, name: str) -> Rung:
         """The rung of that name."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnxfix import deadline
 from onnxfix.errors import UsageError, fault_of
 from onnxfix.exporting import pytorch
 from onnxfix.exporting.judge import judge
@@ -120,6 +121,8 @@ def _judged(subject: Subject, exported: Path, result: Path, verification: Verifi
     """The rung, whose own failure proves nothing about the models."""
     try:
         return judge(subject, exported, result, seed=verification.seed, allowed=allowed_by(verification))
+    except deadline.Expired:
+        return unjudged(PYTORCH, "stopped at the time limit", "timeout")
     except Exception as error:
         fault = fault_of(error)
         if not fault:

@@ -5,6 +5,9 @@ everything else that the result depends on (command, paths, options, the files t
 A model is done if its last line has the current key and its files are unchanged. Errors, models that ran out of memory
 and reports with problems are tried again.
 
+A journal lies in a folder that others may write to, so that a line is believed only as far as it can be checked: it
+names the files of its task and no others, these are regular files, and those that were written are read again.
+
 Each line is appended in one write. A killed run leaves at most one partial line at the end, which is ignored. When more
 than half of the lines are outdated, the file is rewritten as it is opened. One run at a time uses a journal.
 """
@@ -38,6 +41,10 @@ NAME = ".onnxfix-journal.jsonl"
 
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _BEGINNING = b'{"onnxfix-journal": 1}\n'
+MOST_BYTES = 1 << 30
+"""The size up to which a journal is read."""
+LONGEST_LINE = 1 << 26
+"""Bytes of a line up to which it is read: several times the report of a model with 100,000 findings."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,8 @@ class Journal:
             regular.refuse_special(path)
             self._fd = _locked(path)
             try:
+                if os.fstat(self._fd).st_size > MOST_BYTES:
+                    raise UsageError(f"{path}: is larger than {MOST_BYTES >> 20} MiB; name another journal")
                 data = _read(self._fd)
                 if len(data) < len(_BEGINNING) and _BEGINNING.startswith(data):
                     os.ftruncate(self._fd, 0)  # new, or killed before the first line was complete
@@ -100,11 +109,15 @@ class Journal:
         entry = self._entries.get((task.command, task.source, task.target))
         if entry is None or entry.key != self._key(task):
             return None
-        now = tuple(stamps.same(stamp) for stamp in (*entry.read, *entry.written))
-        if not entry.read or None in now:
-            return None
         report = _report(entry.report)
-        if report is None:
+        files = [[stamp.path for stamp in each] for each in (entry.read, entry.written)]
+        if report is None or not stamps.own(task, report, *files):
+            return None
+        now = (
+            *(stamps.same(stamp) for stamp in entry.read),
+            *(stamps.same(stamp, hashed=True) for stamp in entry.written),
+        )
+        if None in now:
             return None
         found = tuple(stamp for stamp in now if stamp is not None)
         outcome = Outcome(
@@ -191,9 +204,9 @@ def _report(data: dict[str, Any]) -> Report | None:
     """A report from its JSON; None where another version wrote it, or its JSON would be another."""
     try:
         report = recall(Report, {name: value for name, value in data.items() if name not in DERIVED})
-    except ValueError:
+        return report if report.to_json() == data else None  # the schema's number included
+    except Exception:  # a line that somebody else wrote may hold anything of the right types
         return None
-    return report if report.to_json() == data else None  # the schema's number included
 
 
 def _locked(path: Path) -> int:
@@ -261,9 +274,11 @@ def _parsed(data: bytes, path: Path) -> tuple[dict[tuple[str, str, str], Entry],
     lines = data.split(b"\n")[1:]
     found: dict[tuple[str, str, str], Entry] = {}
     for line in filter(None, lines):
-        with contextlib.suppress(ValueError):  # partial, from a killed run
-            entry = recall(Entry, json.loads(line))
-            found[entry.place] = entry
+        # Partial, from a killed run; or nested too deeply, from somebody else.
+        with contextlib.suppress(ValueError, RecursionError):
+            if len(line) <= LONGEST_LINE:
+                entry = recall(Entry, json.loads(line))
+                found[entry.place] = entry
     return found, len(lines)
 
 

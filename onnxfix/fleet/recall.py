@@ -14,6 +14,7 @@ from onnxfix.files.lazy import Pending
 from onnxfix.pipeline.intake import Intake
 from onnxfix.pipeline.stopped import Stopped
 from onnxfix.report.neighborhood import Picture
+from onnxfix.rule import Safety, Severity
 from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.verdict import Verdict
@@ -24,6 +25,12 @@ RECORDS = {
     for kind in (Reading, TrtBuild, Pending, Intake, Stopped, Picture, Verdict, ModelDifference)
 }
 """Records that modules import for type checkers only, by name."""
+
+_LEVELS = {
+    "severity": {"", *(one.name.lower() for one in Severity)},
+    "safety": {"", *(one.name.lower() for one in Safety)},
+}
+"""Fields of records that are texts, but names of levels: each has its place in an order."""
 
 
 def recall(kind: type[_Record], data: Any) -> _Record:
@@ -87,6 +94,7 @@ def _record(kind: Any, data: Any) -> Any:
     hints = _hints(kind)
     names = {one.name for one in fields(kind) if one.init}
     _expect(set(data) <= names | set(getattr(kind, "RENDERED", ())), data)
+    _expect(all(data.get(name, "") in known for name, known in _LEVELS.items() if name in names), data)
     try:
         return kind(**{name: _value(hints[name], item) for name, item in data.items() if name in names})
     except TypeError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -37,18 +39,24 @@ class Stamp:
 
 
 def digest(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a local file, as hexadecimal digits.
+    """SHA-256 of a local regular file, as hexadecimal digits. A pipe or a device is not waited for.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read, or is not a regular file.
     """
     import hashlib  # lazy: start-up (loads OpenSSL, which small runs do not need)
 
     found = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path))
         while data := file.read(_CHUNK):
             found.update(data)
     return found.hexdigest()
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def quick(path: str, *, ours: bool = False) -> str:
@@ -68,20 +76,21 @@ def quick(path: str, *, ours: bool = False) -> str:
         found = os.stat(path)
     except (OSError, ValueError):
         return ""
-    if not ours and time.time_ns() - found.st_mtime_ns < RACY_NS:
+    if not stat.S_ISREG(found.st_mode) or (not ours and time.time_ns() - found.st_mtime_ns < RACY_NS):
         return ""
     # Unpacking or copying may set a file's time, and inodes are reused; only the system sets the time of change.
     return f"{found.st_size} {found.st_mtime_ns} {found.st_ino} {found.st_ctime_ns}"
 
 
-def same(stamp: Stamp) -> Stamp | None:
+def same(stamp: Stamp, *, hashed: bool = False) -> Stamp | None:
     """The file's stamp now if its content is unchanged, None if the content is another or the file is missing.
 
-    A remote file counts as another as soon as its fingerprint differs.
+    A remote file counts as another as soon as its fingerprint differs. ``hashed``: read a local file even if its size,
+    times and inode are those of the stamp.
     """
     # The stamp was not racy when it was made, so that it shows any change since.
     now = quick(stamp.path, ours=True)
-    if now and now == stamp.quick:
+    if now and now == stamp.quick and (not hashed or paths.remote(stamp.path)):
         return stamp
     if paths.remote(stamp.path) or not stamp.sha256:
         return None
@@ -91,7 +100,38 @@ def same(stamp: Stamp) -> Stamp | None:
         unchanged = (not before or int(before) == size) and digest(stamp.path) == stamp.sha256
     except (OSError, ValueError):
         return None
-    return Stamp(stamp.path, quick(stamp.path), stamp.sha256) if unchanged else None
+    if not unchanged:
+        return None
+    return stamp if now and now == stamp.quick else Stamp(stamp.path, quick(stamp.path), stamp.sha256)
+
+
+def own(task: Task, report: Report, read: Iterable[str], written: Iterable[str]) -> bool:
+    """Whether these are the files that a task with this report reads and writes, and the report is about them.
+
+    Of what is at a URL only the model itself is known, and the folder that its external data are in.
+    """
+    options = task.options
+    place = task.source if options.output.in_place else task.target
+    engine = options.trt.save_engine if options.trt is not None else ""
+    if report.path != task.source or not (_one_of(report.output, place) and _one_of(report.engine, engine)):
+        return False
+    replaced = options.output.in_place and report.changed and bool(report.output)
+    return _known(read, task.source) and _known(written, "" if replaced else report.output, report.engine)
+
+
+def _one_of(path: str, place: str) -> bool:
+    return not path or path == place or (bool(place) and Path(path) == Path(place))
+
+
+def _known(found: Iterable[str], model: str, engine: str = "") -> bool:
+    """Whether these are the files of a model ("" for none), and an engine if there is one."""
+    here, other = set(found), {engine} - {""}
+    if not here >= other:
+        return False
+    if paths.remote(model):
+        folder = paths.beside(model, "")
+        return model in here and all(one.startswith(folder) for one in here - other)
+    return here == other | set(_files_of(model) if model else ())
 
 
 class Watched:

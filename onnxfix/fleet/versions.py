@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from onnxfix._version import __version__
-from onnxfix.registry import BUILT_IN, GROUP
+from onnxfix.packs import installed, setting
 
 PACKAGES = (
     "onnx",
@@ -36,17 +36,22 @@ PACKAGES = (
 _DRIVER = Path("/proc/driver/nvidia")
 
 
-@cache
 def versions() -> dict[str, str]:
-    """Versions of packages, hashes of the sources of onnxfix and of rule packs, and the visible GPUs, by name."""
+    """Versions of packages, hashes of the sources of onnxfix and of the rule packs in use, and the visible GPUs, by
+    name."""
+    return _versions(setting())
+
+
+@cache
+def _versions(packs_setting: str) -> dict[str, str]:
     found = {"python": platform.python_version(), "onnxfix": __version__, "GPUs": _gpus()}
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    packs = {entry.value.partition(":")[0] for entry in metadata.entry_points(group=GROUP)}
-    for module in sorted({"onnxfix", BUILT_IN, *packs}):
+    packs = {pack.module.partition(":")[0] for pack in installed() if pack.loaded}
+    for module in sorted({"onnxfix", *packs}):
         found[f"source of {module}"] = _hash(_sources(module))
     return found
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from onnxfix.allowance import structure_limit
-from onnxfix.errors import MissingFile, explained
+from onnxfix.errors import MissingFile, TimeLimit, explained
 from onnxfix.fleet import paths
 from onnxfix.fleet.stamps import Stamp, Watched
 from onnxfix.fleet.task_files import TaskFiles
@@ -56,7 +56,8 @@ class Outcome:
 
     ``seconds`` is the wall-clock time of the last attempt, ``attempts`` their number. ``worker`` is the process id (on
     Ray with the address of its machine, ``node``). ``memory``: the task, a rule or a rung ran out of memory, so that
-    more memory may help. ``crashed``: its worker died. ``missing``: the model's file does not exist. ``read`` and
+    more memory may help. ``crashed``: its worker died. ``missing``: the model's file does not exist. ``late``: the time
+    limit ended it before there was anything to report. ``read`` and
     ``written`` are the files of a stamped task, empty if one changed meanwhile. ``reused``: the outcome is from the
     journal.
     """
@@ -71,6 +72,7 @@ class Outcome:
     memory: bool = False
     crashed: bool = False
     missing: bool = False
+    late: bool = False
     read: tuple[Stamp, ...] = ()
     written: tuple[Stamp, ...] = ()
     reused: bool = False
@@ -140,6 +142,7 @@ def attempt(task: Task, do: Callable[[], Report]) -> Outcome:
             worker=worker,
             memory=isinstance(error, MemoryError),
             missing=isinstance(error, MissingFile),
+            late=isinstance(error, TimeLimit),
         )
     return Outcome(
         task, report, seconds=time.perf_counter() - began, worker=worker, memory=_ran_out_of_memory(report)

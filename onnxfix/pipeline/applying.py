@@ -5,11 +5,13 @@ ARCHITECTURE.md draws the line, and ``tests/pipeline/test_apply_path.py`` holds 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
+from onnxfix import deadline
 from onnxfix.files.lazy import Pending
 from onnxfix.garbage import paused_collection
 from onnxfix.options import RunOptions
@@ -19,6 +21,7 @@ from onnxfix.pipeline.opening import Source, name_of, opened
 from onnxfix.pipeline.output import unmeasured, written
 from onnxfix.pipeline.plan import Progress, planned
 from onnxfix.pipeline.prove import Proven, prove
+from onnxfix.pipeline.timing import limited
 from onnxfix.report import confirm
 from onnxfix.report.from_engine import applied_of, finding_of
 from onnxfix.report.report import Report
@@ -37,11 +40,13 @@ def apply(
         ModelError, UsageError, OnnxfixError: as there.
     """
     began = time.perf_counter()
-    job = resolved(opened(source, planned(options, progress)))
     with ExitStack() as resources:
-        resources.enter_context(paused_collection())
-        resources.enter_context(memory_limit(options.memory_mb))
-        proven = prove(job, resources)
+        resources.enter_context(limited(options.timeout))
+        with deadline.watched():
+            job = resolved(opened(source, planned(options, progress)))
+            resources.enter_context(paused_collection())
+            resources.enter_context(memory_limit(options.memory_mb))
+            proven = prove(job, resources)
         if beyond is not None:
             proven = beyond(job, proven)
         report = written(job, proven, reported(job, proven))
@@ -93,5 +98,7 @@ def reported(job: Job, proven: Proven) -> Report:
         return with_difference(report, job.loaded.proto, proven.proto, job.loaded.base_dir)
     from onnxfix.pipeline.stopped import stopped  # lazy: start-up, seldom used
 
-    where = stopped(proven.original, job.loaded.proto, proven.verdict, job.fixed_inputs)
-    return replace(report, stopped=where)
+    with contextlib.suppress(deadline.Expired):
+        where = stopped(proven.original, job.loaded.proto, proven.verdict, job.fixed_inputs)
+        report = replace(report, stopped=where)
+    return report

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from onnxfix import engine
+from onnxfix import deadline, engine
 from onnxfix.allowance import structure_limit
 from onnxfix.causes import Problem
 from onnxfix.errors import UsageError
@@ -19,6 +19,7 @@ from onnxfix.options import RunOptions
 from onnxfix.pipeline.counting import bytes_read, node_counts
 from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
 from onnxfix.pipeline.plan import Plan, Progress, planned
+from onnxfix.pipeline.timing import limited
 from onnxfix.report import confirm
 from onnxfix.report.from_engine import finding_of
 from onnxfix.report.render.headline import build_problems, headline, import_notes, import_problems
@@ -37,8 +38,12 @@ def check(source: Source, options: RunOptions, progress: Progress | None = None)
     Raises:
         ModelError, UsageError: as there.
     """
-    began = time.perf_counter()
-    plan = planned(options, progress)
+    with limited(options.timeout), deadline.watched():
+        return _checked(source, planned(options, progress))
+
+
+def _checked(source: Source, plan: Plan) -> Report:
+    began, options = time.perf_counter(), plan.options
     trt = _trt(plan)
     plan.say("reading")
     with structure_limit(options.structure_mb):

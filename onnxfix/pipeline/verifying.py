@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from contextlib import ExitStack
 
+from onnxfix import deadline
 from onnxfix.allowance import structure_limit
 from onnxfix.errors import about
 from onnxfix.files import loading
@@ -15,7 +17,8 @@ from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
 from onnxfix.pipeline.output import engine_of, unmeasured
 from onnxfix.pipeline.plan import Progress
 from onnxfix.pipeline.proof import climb, comparison_of, on_disk
-from onnxfix.pipeline.stopped import stopped
+from onnxfix.pipeline.stopped import Stopped, stopped
+from onnxfix.pipeline.timing import limited
 from onnxfix.report.report import Report
 from onnxfix.sandbox import memory_limit
 from onnxfix.trt.records import TrtOptions
@@ -31,21 +34,26 @@ def verify(
     """
     began = time.perf_counter()
     say = progress or (lambda text: None)
-    say("reading")
-    with structure_limit(options.structure_mb):
-        first = loading.load(original)
-        second = first if fixed is None else loading.load(fixed)
-    refuse_conflicts([first, second], options)
     comparison = comparison_of(options.verification, options.trt or TrtOptions())
     engine = ""
     with ExitStack() as resources:
-        resources.enter_context(memory_limit(options.memory_mb))
-        a = on_disk(first, resources)
-        b = a if fixed is None else on_disk(second, resources)
-        say("verifying")
-        exact = options.verification.exact
-        verdict = climb(a, b, first.proto, second.proto, comparison, exact=exact, inherit=False)
-        where = stopped(a, first.proto, verdict) if not verdict.passed else None
+        resources.enter_context(limited(options.timeout))
+        with deadline.watched():
+            say("reading")
+            with structure_limit(options.structure_mb):
+                first = loading.load(original)
+                second = first if fixed is None else loading.load(fixed)
+            refuse_conflicts([first, second], options)
+            resources.enter_context(memory_limit(options.memory_mb))
+            a = on_disk(first, resources)
+            b = a if fixed is None else on_disk(second, resources)
+            say("verifying")
+            exact = options.verification.exact
+            verdict = climb(a, b, first.proto, second.proto, comparison, exact=exact, inherit=False)
+        where: Stopped | None = None
+        if not verdict.passed:
+            with contextlib.suppress(deadline.Expired):
+                where = stopped(a, first.proto, verdict)
         first.check()
         second.check()
         if comparison.trt.save_engine and verdict.passed:

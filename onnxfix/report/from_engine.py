@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnxfix.engine import Applied, Found
-from onnxfix.registry import BUILT_IN
+from onnxfix.packs import BUILT_IN
 from onnxfix.report.report import AppliedFix, Finding
 from onnxfix.rule import Rule
 

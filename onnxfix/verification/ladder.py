@@ -5,26 +5,26 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from onnxfix import walk
+from onnxfix import deadline, walk
 from onnxfix.causes import Cause
 from onnxfix.effort import THOROUGH, Effort
 from onnxfix.errors import ModelError, UsageError, fault_of
 from onnxfix.names import RUNGS
 from onnxfix.sandbox import Worker, one_line, shared
 from onnxfix.trt.records import TrtOptions
-from onnxfix.verification import validity
+from onnxfix.verification import validity, worth
 from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.networks import networks
-from onnxfix.verification.request import REMOTE, Request
+from onnxfix.verification.request import REMOTE, Fed, Request
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 from onnxfix.verification.verdict import ALONE, CPU_RUNGS, FeedResult, RungResult, Verdict, unjudged
 
@@ -45,13 +45,15 @@ class Limits:
 
     ``step`` bounds loading a model and running it once with ONNX Runtime, ``reference_step`` the same in the reference
     evaluator. ``total`` and ``reference_total`` bound all feeds of a rung: the feed that runs when time is up is the
-    last. ``memory_mb`` limits the child process, by default to three quarters of the memory that is available.
+    last. ``rung`` bounds all that a rung does; what it has judged until then counts. ``memory_mb`` limits the child
+    process, by default to three quarters of the memory that is available.
     """
 
     step: float = 120.0
     reference_step: float = 10.0
     total: float = 300.0
     reference_total: float = 10.0
+    rung: float | None = None
     memory_mb: int | None = None
 
 
@@ -77,6 +79,8 @@ def verify(
     special: ResolvedSpecialization | None = None,
     allowed: Allowed | None = None,
     effort: Effort = THOROUGH,
+    scope: str = "",
+    only: Sequence[Fed] = (),
 ) -> Verdict:
     """Compare a fixed model with its original, both given by path; external data lies beside each.
 
@@ -100,7 +104,7 @@ def verify(
     if wanted.intersection(_TENSORRT):
         _prepare_tensorrt(trt, known)
     shared_networks = networks() if wanted.issuperset(("trt-build", "trt-network")) else nullcontext()
-    with _sandbox(worker, limits) as sandbox, shared_networks as between:
+    with _sandbox(worker, limits, scope) as sandbox, shared_networks as between:
         request = Request(
             original=Path(original).absolute(),
             fixed=_existing(fixed).absolute(),
@@ -119,8 +123,11 @@ def verify(
             allowed=None if exact else allowed,
             networks=between,
             effort=effort,
+            scope=scope,
+            only=tuple(only),
         )
-        ladder = _Ladder(request, limits, contract, models[1] if models is not None else None, ready)
+        spare = rungs is None and worth.is_spare(request, half_type(known.model))
+        ladder = _Ladder(request, limits, contract, models[1] if models is not None else None, ready, spare)
         return Verdict(ladder.climb(wanted, require), tuple(require), allowed=request.allowed)
 
 
@@ -149,18 +156,19 @@ def _prepare_tensorrt(trt: TrtOptions, known: Signature) -> None:
 
 
 @contextmanager
-def _sandbox(worker: Worker | None, limits: Limits) -> Iterator[Worker]:
+def _sandbox(worker: Worker | None, limits: Limits, scope: str) -> Iterator[Worker]:
     """The worker to use: the given one, the shared one, or one of its own where the limits bound the memory."""
     with ExitStack() as stack:
         if worker is None and limits.memory_mb is not None:
             worker = stack.enter_context(Worker(memory_mb=limits.memory_mb))
         worker = worker or shared()
-        stack.callback(_drop, worker)
+        stack.callback(release, worker, scope)
         yield worker
 
 
 class _Ladder:
-    """Climbs rung by rung: ``fixed`` is the fixed model where the caller has it."""
+    """Climbs rung by rung: ``fixed`` is the fixed model where the caller has it; ``spare``: the reference evaluator
+    adds nothing to ONNX Runtime."""
 
     def __init__(
         self,
@@ -169,36 +177,64 @@ class _Ladder:
         contract: Contract | None,
         fixed: onnx.ModelProto | None,
         ready: Callable[[], None],
+        spare: bool,
     ) -> None:
         self.request, self.limits, self.contract = request, limits, contract
-        self.fixed, self.ready = fixed, ready
+        self.fixed, self.ready, self.spare = fixed, ready, spare
 
     def climb(self, wanted: Collection[str], require: Collection[str]) -> tuple[RungResult, ...]:
-        """The results of the ``wanted`` rungs, in order."""
-        results: list[RungResult] = []
-        for name in (name for name in RUNGS if name in wanted):
-            began = time.monotonic()
-            if len(results) == 1 and results[0].name == "contract" and not results[0].refutes:
-                self._begin(name)
-            request = self.request if name in require else replace(self.request, shown=_shown(results))
-            request = _forgiving(request, results) if name == "ort-cpu" else request
-            result = self._noted(self._result(name, request), request)
-            results.append(replace(result, seed=request.seed, seconds=time.monotonic() - began))
-        return tuple(results)
+        """The results of the ``wanted`` rungs, in order.
+
+        Where the reference evaluator is spare, ONNX Runtime has the first turn, and the evaluator runs only if that has
+        not passed. Then ONNX Runtime has another turn, as if the evaluator had been first.
+        """
+        results: dict[str, RungResult] = {}
+        spare = "ort-cpu" in wanted and "reference" not in require and self.spare
+        order = [name for name in RUNGS if name in wanted and not (spare and name == "reference")]
+        if spare:
+            order.insert(order.index("ort-cpu") + 1, "reference")
+        for name in order:
+            if spare and name == "reference" and results["ort-cpu"].status == "passed":
+                results[name] = unjudged(name, worth.NOTHING_ADDED, "redundant")
+                continue
+            results[name] = self._climbed(name, results, name in require)
+            if spare and name == "reference" and results[name].status == "passed":
+                again = self._climbed("ort-cpu", {name: results[name]}, "ort-cpu" in require)
+                if again.cause != "timeout":
+                    results["ort-cpu"] = again
+        return tuple(results[name] for name in RUNGS if name in results)
+
+    def _climbed(self, name: str, before: Mapping[str, RungResult], required: bool) -> RungResult:
+        """The result of a rung after those ``before``."""
+        began, results = time.monotonic(), tuple(before.values())
+        if len(results) == 1 and results[0].name == "contract" and not results[0].refutes:
+            self._begin(name)
+        request = self.request if required else replace(self.request, shown=_shown(results))
+        request = _forgiving(request, results) if name == "ort-cpu" else request
+        result = self._noted(self._result(name, request), request)
+        return replace(result, seed=request.seed, seconds=time.monotonic() - began)
 
     def _begin(self, name: str) -> None:
         """Start TensorRT's builds before the rung ``name``, which runs meanwhile."""
         if self.request.networks is not None and name in CPU_RUNGS:
             from onnxfix.verification.rungs import build  # lazy: start-up
 
-            self.ready()
-            build.begin(replace(self.request, step=self.limits.step, total=self.limits.total))
+            with suppress(deadline.Expired):  # the rungs themselves say so
+                self.ready()
+                build.begin(replace(self.request, step=self.limits.step, total=self.limits.total))
 
     def _result(self, name: str, request: Request) -> RungResult:
-        if name == "contract":
-            return _contract(request, self.contract, self.limits, self.fixed, self.ready)
-        self.ready()
-        return _guarded(name, request, self.limits)
+        if deadline.over():
+            return unjudged(name, "not run: the time limit was over", "timeout")
+        try:
+            if name == "contract":
+                return _contract(request, self.contract, self.limits, self.fixed, self.ready)
+            self.ready()
+            # The contract always runs to its end: no other rung may pass without it.
+            with deadline.within(self.limits.rung), deadline.watched():
+                return _guarded(name, request, self.limits)
+        except deadline.Expired:
+            return unjudged(name, "stopped at the time limit", "timeout")
 
     def _noted(self, result: RungResult, request: Request) -> RungResult:
         """The result with what it holds for: the specialization, the tolerance, and whether it was exact."""
@@ -211,10 +247,12 @@ class _Ladder:
         return replace(result, exact=request.exact and result.name in CPU_RUNGS)
 
 
-def _drop(worker: Worker) -> None:
-    """Have the child release the models, which may be large."""
-    if worker.pid is not None:
-        worker.call(f"{REMOTE}:drop", timeout=30.0)
+def release(worker: Worker, scope: str = "") -> None:
+    """Have the child release the models, which may be large, and what is kept for others than the run ``scope``."""
+    if deadline.over():
+        worker.close()
+    elif worker.pid is not None:
+        worker.call(f"{REMOTE}:drop", timeout=30.0, scope=scope)
 
 
 _HALF = (

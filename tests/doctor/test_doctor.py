@@ -172,7 +172,7 @@ def test_this_machines_gpus_are_the_drivers(here: Examination) -> None:
 
 def test_json_holds_everything(here: Examination) -> None:
     data = json.loads(json.dumps(here.to_json(), allow_nan=False))
-    assert set(data) == {"schema", "machine", "packages", "rungs", "problems"}
+    assert set(data) == {"schema", "machine", "packages", "rungs", "problems", "packs"}
     assert [rung["name"] for rung in data["rungs"]] == list(RUNGS)
     assert set(data["rungs"][0]) == {"name", "available", "reason", "mend"}
     assert data["machine"]["executable"] == sys.executable

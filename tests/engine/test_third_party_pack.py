@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import onnxfix
-from onnxfix.registry import registry
+from onnxfix.registry import forget, registry
 from onnxfix.rule import Rule
 from onnxfix.testing import check_contexts, check_example, model_of
 from support.paths import ROOT
@@ -38,10 +38,10 @@ def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rule]:
     )
     shutil.copy(SOURCE, tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    registry.cache_clear()
+    forget()
     yield registry().get("NEG001")
     sys.modules.pop("double_negation", None)
-    registry.cache_clear()
+    forget()
 
 
 def test_it_imports_nothing_but_the_rules_module_and_is_short() -> None:

@@ -26,7 +26,7 @@ from support.models import write
 
 ROOT = Path(onnxfix.__file__).parent
 HOME = {"pipeline", "api"}
-NO_ROOMS = {"options", "errors", "walk", "__init__"}
+NO_ROOMS = {"allowance", "options", "errors", "walk", "__init__"}
 MOST = 15
 """Returns to a room already left that the path of a model may have."""
 

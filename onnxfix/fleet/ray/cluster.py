@@ -19,6 +19,9 @@ from onnxfix.errors import OnnxfixError, UsageError
 CONNECT_SECONDS = 10.0
 """Timeout of the cluster's port; Ray itself retries a wrong address for many minutes."""
 
+_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's variable for whether a node listens at an address that others reach."""
+
 
 @dataclass(frozen=True)
 class Node:
@@ -47,7 +50,7 @@ def connected(address: str) -> Iterator[Any]:
     if ray.is_initialized():  # by the program that calls onnxfix, which also ends the connection
         yield ray
         return
-    with _without_rays_output():
+    with _without_rays_output(), _only_here() if address == "local" else contextlib.nullcontext():
         try:
             _connect(ray, address)
             yield ray
@@ -63,6 +66,10 @@ def _connect(ray: Any, address: str) -> None:
         settings.update(include_dashboard=False, num_cpus=_child.cores())
     try:
         ray.init(**settings)
+        if address == "local" and not (here := ray.util.get_node_ip_address()).startswith("127."):
+            raise OnnxfixError(
+                f"Ray would listen at {here}, which other machines may reach; use another version"
+            )
     except KeyboardInterrupt:
         raise
     except ConnectionError as error:
@@ -74,6 +81,26 @@ def _connect(ray: Any, address: str) -> None:
         raise UsageError(f"--ray {address}: no Ray cluster to connect to: {reason}") from None
     except Exception as error:  # different versions, a port of another program, ...
         raise OnnxfixError(f"--ray {address}: {_child.one_line(error)}") from None
+
+
+@contextlib.contextmanager
+def _only_here() -> Iterator[None]:
+    """Let an instance that is started inside listen at the loopback address alone: who reaches its ports can run code.
+
+    Ray does so by itself on Windows and macOS, and elsewhere where a variable says that there are no clusters. This
+    process has read it when it imported Ray, the others that Ray starts will.
+    """
+    from ray._private import ray_constants  # lazy: optional package
+
+    before = os.environ.get(_CLUSTERS), getattr(ray_constants, "ENABLE_RAY_CLUSTER", True)
+    os.environ[_CLUSTERS], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        os.environ.pop(_CLUSTERS)
+        if before[0] is not None:
+            os.environ[_CLUSTERS] = before[0]
+        ray_constants.ENABLE_RAY_CLUSTER = before[1]
 
 
 def _reachable(address: str) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from onnxfix import _child
+from onnxfix import _child, packs
 from onnxfix.errors import OnnxfixError, UsageError, explained
 from onnxfix.fleet import paths
 from onnxfix.fleet.budget import Size, more_helps, need_mb, size_of
@@ -96,7 +96,7 @@ class _Run:
         self.nodes = cluster.nodes_of(ray, self.gpu)
         self.checked = self.node_seen = time.monotonic()
         self.function = ray.remote(_entry())
-        self.call = (same_installation(), os.getcwd())
+        self.call = (same_installation(), os.getcwd(), packs.setting())
         if not self.nodes:
             gpu = " and a GPU, which a requested rung needs" if self.gpu else ""
             raise UsageError(f"--ray: no node of the cluster has a CPU{gpu}")
@@ -279,7 +279,7 @@ def settle(memory_mb: int, folder: str) -> None:
 def _entry() -> Callable[..., Any]:
     """The remote function. Made here so that Ray pickles it by value: it can report that onnxfix is missing."""
 
-    def work(payload: bytes, memory_mb: int, expected: str, folder: str) -> bytes | str:
+    def work(payload: bytes, memory_mb: int, expected: str, folder: str, packs: str) -> bytes | str:
         """A pickled ``Outcome``, or a message why this node cannot work."""
         import os  # lazy: Ray pickles this function by value, without this module's names
         import pickle  # lazy: as above
@@ -294,6 +294,7 @@ def _entry() -> Callable[..., Any]:
             from onnxfix.fleet.work import perform  # lazy: as above
         except ImportError as error:
             return f"onnxfix cannot be imported by process {where} ({error}); install the same onnxfix on each node"
+        os.environ["ONNXFIX_PACKS"] = packs  # before any rule is loaded
         if same_installation() != expected:
             return (
                 f"process {where} has another version of onnxfix or other rules; "

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from onnxfix.confinement import InForce
 from onnxfix.examination import Examination
 from onnxfix.examination.records import Library, Machine
+from onnxfix.packs import Pack
 from onnxfix.report.render.lines import Line, line, print_lines
 from onnxfix.report.render.stream import printable
 from onnxfix.system import Lack
@@ -57,6 +58,7 @@ def examination_lines(found: Examination) -> Iterator[Line]:
         yield from _row(package.name, width, package.version, "", package.note)
         if package.fault:
             yield from _wrapped(package.fault, width + 2, "bold red")
+    yield from pack_lines(found.packs)
     yield line("rungs", style="bold")
     for rung in found.rungs:
         mark, style = ("yes", "green") if rung.available else ("no", "yellow")
@@ -71,6 +73,23 @@ def examination_lines(found: Examination) -> Iterator[Line]:
         yield from _wrapped(problem.text, 2)
         if problem.mend:
             yield _fix(problem.mend, 4)
+
+
+def pack_lines(packs: Sequence[Pack]) -> Iterator[Line]:
+    """The rule packs, where there are others than the built-in one: their modules, where these come from."""
+    if len(packs) < 2:
+        return
+    yield line("rule packs", style="bold")
+    width = max(len(pack.name) for pack in packs) + 2
+    for pack in packs:
+        origin = " ".join(filter(None, (pack.distribution, pack.version)))
+        parts = [
+            pack.module,
+            *([f"from {origin}"] if origin else []),
+            *([f"in {pack.folder}"] if pack.folder else []),
+            *([] if pack.loaded else ["(not loaded)"]),
+        ]
+        yield from _row(pack.name, width, "", "", " ".join(parts))
 
 
 def _row(label: str, width: int, mark: str, style: str, text: str) -> Iterator[Line]:

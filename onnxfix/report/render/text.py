@@ -227,6 +227,14 @@ def _ending(report: Report) -> Iterator[Line]:
 
 
 def _unjudged_help(report: Report) -> Iterator[Line]:
+    if report.verdict is not None and any(rung.cause == "timeout" for rung in report.verdict.rungs):
+        more = "time ran out: --timeout and --rung-timeout allow more. "
+        yield labeled(
+            "help",
+            f"{more}--no-verify writes the result unverified: only its interface is checked",
+            style="",
+        )
+        return
     begin = (
         ""
         if report.stopped is not None

@@ -32,14 +32,16 @@ class Bench:
         self._worker, self.step = worker, step
         self._generation = -1
         self._held: set[tuple[str, str]] = set()
+        self.loaded = ("", "")  # the backend and the file of the session
         self.deaths = 0
         if worker.pid is not None:  # what the ladder's other rungs have loaded
-            worker.call(f"{REMOTE}:drop", timeout=_DROPPING)
+            worker.call(f"{REMOTE}:unload", timeout=_DROPPING)
         self.drop()
 
     def drop(self) -> None:
         """Release everything."""
         self._held.clear()
+        self.loaded = ("", "")
         if self._worker.pid is not None:
             self._worker.call(f"{_CHILD}:drop", timeout=_DROPPING)
 
@@ -87,10 +89,25 @@ class Bench:
             self._held.clear()
         reply: Reply = self._call("load", **arguments)
         self._generation = self._worker.generation
+        whole = not reply.error and "extra" not in arguments
+        self.loaded = (arguments["backend"], arguments["path"]) if whole else ("", "")
         return reply
+
+    def knows(self, path: str) -> bool:
+        """Whether the rung of ONNX Runtime has left outputs of the model in the sandbox."""
+        return self._worker.pid is not None and self._call("knows", path=path) is True
+
+    def recall(self, key: str, path: str, feed: Mapping[str, Any]) -> Reply | None:
+        """Take outputs that were left there for a run of the model; None where there are none on this feed."""
+        found: Reply | None = self._call("recall", key=key, path=path, feed=dict(feed))
+        self._generation = self._worker.generation
+        if found is not None and not found.error:
+            self._held.add(("onnx", key))
+        return found
 
     def unload(self) -> None:
         """Release the model, but keep its outputs."""
+        self.loaded = ("", "")
         self._call("unload")
 
     def run(
@@ -142,11 +159,13 @@ class Bench:
 
 @dataclass
 class Tried:
-    """Tries inputs on the model. ``taken`` are the keys under which the sandbox keeps its outputs, in order; ``words``
+    """Tries inputs on the model, which ``load`` loads where it has to run. ``path`` is its file where outputs of it
+    were left ("": nowhere). ``taken`` are the keys under which the sandbox keeps its outputs, in order; ``words``
     are the errors for inputs that it rejects."""
 
     bench: Bench
     load: Callable[[], Reply]
+    path: str = ""
     taken: list[str] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     causes: list[Cause] = field(default_factory=list)
@@ -158,9 +177,11 @@ class Tried:
             return Ran(error="no memory for the outputs of more inputs")
         if self.bench.spent:
             return Ran(error="too many runs ended the process")
-        again = Reply() if self.bench.alive else self.load()
         key = str(len(self.taken) + len(self.words))
-        ran = again if again.error else self.bench.run("onnx", key, values)
+        ran = self.bench.recall(key, self.path, values) if self.path else None
+        if ran is None or ran.died:
+            again = Reply() if self.bench.alive and self.bench.loaded[1] else self.load()
+            ran = again if again.error else self.bench.run("onnx", key, values)
         if ran.error:
             self.words.append(ran.error)
             self.causes.append(ran.cause)

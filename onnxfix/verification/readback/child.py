@@ -24,6 +24,7 @@ from onnxfix.files import lazy, loading
 from onnxfix.sandbox import one_line
 from onnxfix.verification.compare.compare import Metrics, compare
 from onnxfix.verification.compare.noise import shaken
+from onnxfix.verification.remote import OUTPUTS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -179,7 +180,23 @@ def run(
         values = dict(zip(_STATE.session.outputs, _STATE.session.run(given), strict=True))
     except Exception as error:
         return _failed(error)
-    _STATE.kept[side, key] = {name.removesuffix(COPY): value for name, value in values.items()}
+    return _kept(side, key, {name.removesuffix(COPY): value for name, value in values.items()})
+
+
+def knows(path: str) -> bool:
+    """Whether the rung of ONNX Runtime has left outputs of the model file."""
+    return OUTPUTS.knows(path)
+
+
+def recall(key: str, path: str, feed: Mapping[str, Any]) -> Reply | None:
+    """Take what that rung computed with the model file on these inputs for a run of "onnx" for the feed ``key``; None
+    where it has not, or did not keep it."""
+    found = OUTPUTS.find(path, feed)
+    return _kept("onnx", key, dict(found.values)) if found is not None else None
+
+
+def _kept(side: str, key: str, values: dict[str, Any]) -> Reply:
+    _STATE.kept[side, key] = values
     blank = frozenset(name for name, value in _STATE.kept[side, key].items() if _is_blank(value))
     return Reply(size=sum(getattr(value, "nbytes", 0) for value in values.values()), blank=blank)
 

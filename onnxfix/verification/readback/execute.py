@@ -16,7 +16,6 @@ from onnxfix.trt.reading import Misread
 from onnxfix.verification import extents
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.compare.noise import RELATIVE
-from onnxfix.verification.execution import elements
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import make_inputs
 from onnxfix.verification.feeds.plan import Feed
@@ -74,6 +73,8 @@ class _Runner:
     def __init__(self, request: Request, bench: Bench, pair: Pair, backend: str, terms: Terms) -> None:
         self.request, self.bench, self.pair, self.backend = request, bench, pair, backend
         self.terms, self.graph = terms, pair.model.graph
+        # The rung of ONNX Runtime has run the model already, on inputs that it shares with this one.
+        self.known = backend == "ort-cpu" and bench.knows(pair.path)
         self.seen = Comparison()
 
     def run(self) -> Comparison:
@@ -82,7 +83,7 @@ class _Runner:
             seen.lacking = self._too_large() or ""
             if seen.lacking:
                 return seen
-        loaded = self._load()
+        loaded = Reply() if self.known else self._load()
         if loaded.error:
             ours = loaded.lacking or loaded.died or self.backend == "reference"
             if ours or lacks(loaded.error, self.graph):
@@ -111,7 +112,7 @@ class _Runner:
             sizes = [sum(map(plan.size, values.values())) for values in fed]
         else:
             sweep = plan.assignments(self.request.known, self.request.shapes)
-            sizes = [elements(self.request.known, one) for one in sweep[:2]]
+            sizes = [plan.elements(self.request.known, one) for one in sweep[:2]]
         return next(
             (
                 why
@@ -125,7 +126,7 @@ class _Runner:
 
     def _find(self) -> dict[str, Trial]:
         """Inputs that the model accepts, whose outputs the sandbox keeps: key -> inputs."""
-        tried = Tried(self.bench, self._load)
+        tried = Tried(self.bench, self._load, self.pair.path if self.known else "")
         profiles = given_profiles(self.request.trt, self.request.known)
         planned = () if profiles else [*self._planned(), *self._quantized()]
         finder = Finder(self.request, tried.expect, profiles[0] if profiles else None, planned, empty=True)
@@ -151,7 +152,7 @@ class _Runner:
         known, seed = self.request.known, self.request.seed
         sweep = plan.assignments(known, self.request.shapes)[:3]
         found = [Feed(sizes, "normal", seed + number) for number, sizes in enumerate(sweep)]
-        count = elements(known, sweep[-1])
+        count = plan.elements(known, sweep[-1])
         if count > _MANY and len(sweep) > 1:
             # Images cost seconds each: the smallest batch holds all edge values many times over, the others hold none.
             return [replace(found[0], kind="edge"), *found[1:]]

@@ -1,0 +1,77 @@
+"""Installed rule packs run code when they are loaded: what may be loaded is the user's choice."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onnxfix import packs
+from onnxfix.errors import UsageError
+from onnxfix.examination import facts
+from onnxfix.fleet.versions import versions
+from onnxfix.registry import forget, registry
+from support import cli
+
+MODULE = "counted_rules"
+
+
+@pytest.fixture
+def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A pack that leaves a file when its code runs; that file."""
+    ran = tmp_path / "ran"
+    info = tmp_path / "counted-2.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counted\nVersion: 2.5\n")
+    (info / "entry_points.txt").write_text(f"[{packs.GROUP}]\ncounted = {MODULE}\n")
+    (tmp_path / f"{MODULE}.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv(packs.VARIABLE, raising=False)
+    forget()
+    yield ran
+    sys.modules.pop(MODULE, None)
+    forget()
+
+
+def test_without_the_switch_every_installed_pack_is_loaded(pack: Path) -> None:
+    assert registry().rules
+    assert pack.exists()
+
+
+@pytest.mark.parametrize("setting", ["none", " none, ", "core"])
+def test_the_variable_keeps_packs_out(pack: Path, monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
+    monkeypatch.setenv(packs.VARIABLE, setting)
+    assert registry().rules  # the built-in ones are always there
+    assert not pack.exists()
+    assert f"source of {MODULE}" not in versions()
+    monkeypatch.setenv(packs.VARIABLE, "counted")  # the registry follows the variable
+    assert registry().rules
+    assert pack.exists()
+    assert f"source of {MODULE}" in versions()
+
+
+def test_a_pack_that_is_not_installed_is_an_error(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is mistyped would leave rules out in silence."""
+    monkeypatch.setenv(packs.VARIABLE, "countd")
+    with pytest.raises(UsageError, match="no rule pack 'countd'; choose from core, counted, or none"):
+        registry()
+    code, out, err = cli.run("rules")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert not pack.exists()
+    found = facts._packs()
+    assert found[0] == ()
+    assert "countd" in found[1]
+
+
+def test_the_option_holds_for_one_command_and_rules_say_what_is_loaded(pack: Path) -> None:
+    code, out, _ = cli.run("--packs", "none", "rules", "--select", "CST001")
+    assert code == 0
+    wanted = f"counted {MODULE} from counted 2.5 in {pack.parent} (not loaded)"
+    assert wanted in " ".join(out.split())
+    assert not pack.exists()
+    code, out, _ = cli.run("rules", "--select", "CST001")
+    assert "(not loaded)" not in out
+    assert pack.exists()
+    assert [one.loaded for one in packs.installed(origins=True)] == [True, True]

@@ -1,0 +1,150 @@
+"""Time limits: the earliest of nested ones holds, for this process and for its children."""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from onnxfix import deadline
+from onnxfix.deadline import Expired
+from onnxfix.forks import forked
+from onnxfix.sandbox import Worker, note
+from support.patience import PATIENCE
+
+
+def hang() -> None:
+    time.sleep(PATIENCE)
+
+
+def hang_not() -> None:
+    """Nothing."""
+
+
+def note_for_ever() -> None:
+    while True:
+        note("another step")
+        time.sleep(0.05)
+
+
+def test_the_earliest_of_nested_limits_holds() -> None:
+    assert deadline.left() is None
+    assert deadline.least(7.0) == 7.0
+    with deadline.within(100.0), deadline.within(1000.0), deadline.within(None):
+        assert 99.0 < (deadline.left() or 0.0) <= 100.0
+        assert deadline.least(7.0) == 7.0
+        assert 99.0 < deadline.least(700.0) <= 100.0
+        with deadline.within(0.0):
+            assert deadline.over()
+            with pytest.raises(Expired):
+                deadline.check()
+            with pytest.raises(Expired):
+                deadline.least(7.0)
+        assert not deadline.over()
+    assert deadline.left() is None
+
+
+def test_a_thread_has_the_limit_of_the_context_that_it_runs_in() -> None:
+    found: list[float | None] = []
+    with deadline.within(100.0):
+        copied = contextvars.copy_context()
+        for run in (lambda: found.append(deadline.left()), lambda: copied.run(found.append, deadline.left())):
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+    assert found[0] is None
+    inside: list[float | None] = []
+    copied.run(lambda: inside.append(deadline.left()))
+    assert inside[0] is not None
+
+
+def test_a_limit_is_no_failure_that_others_handle() -> None:
+    """A rule that fails is reported, and the others go on; a run whose time is over ends."""
+    assert not issubclass(Expired, Exception)
+
+
+def count_for_ever() -> None:
+    number = 0
+    while True:
+        number += 1
+
+
+class Dropping:
+    """Its destructor runs until it is interrupted, and Python drops what it raises."""
+
+    def __del__(self) -> None:
+        count_for_ever()
+
+
+def drop_then_count() -> None:
+    one = Dropping()
+    del one
+    count_for_ever()
+
+
+@pytest.mark.parametrize("endless", [count_for_ever, drop_then_count])
+def test_code_that_does_not_look_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, endless: Callable[[], None]
+) -> None:
+    monkeypatch.setattr(deadline, "GRACE", 0.02)
+    hook = sys.unraisablehook
+    with pytest.raises(Expired), deadline.within(0.02), deadline.watched():
+        endless()
+    assert sys.unraisablehook is hook
+
+
+@pytest.mark.slow
+def test_code_that_ends_in_time_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadline, "GRACE", 0.02)
+    for _ in range(12):  # ends as the watch fires, before, and after
+        with deadline.within(0.0):
+            try:
+                with deadline.watched():
+                    time.sleep(0.019)
+            except Expired:
+                continue
+    time.sleep(0.1)  # nothing is on its way any more
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, argument: calls.append(event))
+    try:
+        hang_not()  # ran for ever where an interrupt had been taken back
+    finally:
+        sys.setprofile(None)
+    assert calls
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("endless", [hang, note_for_ever])
+def test_a_child_is_stopped_at_the_limit_of_the_caller(endless: Callable[[], None]) -> None:
+    """However long its own limit is, and although a note restarts that."""
+    with Worker() as worker:
+        worker.start()
+        began = time.monotonic()
+        with deadline.within(1.5), pytest.raises(Expired):
+            worker.call(f"{__name__}:{endless.__name__}", timeout=PATIENCE)
+        assert worker.pid is None
+        assert time.monotonic() - began < PATIENCE / 2
+        assert worker.call("os:getpid", timeout=PATIENCE).ok  # it serves again
+
+
+@pytest.mark.slow
+def test_what_is_posted_to_a_child_ends_at_the_limit_of_who_waits() -> None:
+    with Worker() as worker:
+        posted = worker.post(f"{__name__}:hang", timeout=PATIENCE)
+        with deadline.within(0.5), pytest.raises(Expired):
+            worker.collect(posted)
+        assert worker.pid is None
+
+
+def test_a_child_that_exceeds_its_own_limit_is_an_outcome() -> None:
+    with deadline.within(PATIENCE):
+        assert forked(hang, timeout=0.05).status == "timeout"
+
+
+def test_a_fork_is_stopped_at_the_limit_of_the_caller() -> None:
+    with deadline.within(0.05), pytest.raises(Expired):
+        forked(hang, timeout=PATIENCE)

@@ -65,7 +65,7 @@ def _serve(pipe: Connection, settings: Settings) -> None:
 
 
 def judged(
-    settings: Settings, numbers: Iterable[int], jobs: int, timeout: float = 25.0
+    settings: Settings, numbers: Iterable[int], jobs: int, timeout: float = 180.0
 ) -> Iterator[dict[str, Any]]:
     """A row for each number, as they come.
 

@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("--only", type=int, help="this number alone")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
-        "--timeout", type=float, default=25.0, help="seconds for a model, native code included"
+        "--timeout", type=float, default=180.0, help="seconds for a model, native code included"
     )
     parser.add_argument("--tensorrt", choices=("no", "parse", "build"), default="no")
     parser.add_argument("--built", type=int, default=8, metavar="N", help="every Nth, with --tensorrt build")

@@ -1,5 +1,6 @@
 """Runs rules over a model: once to check, or in rounds to fix, until no fix is left."""
 
+# Long because: the rounds of check and fix, and what becomes of a rule that fails in any of their steps.
 from __future__ import annotations
 
 from collections import Counter

@@ -47,8 +47,20 @@ def call_key(scope: Scope) -> tuple[str, str, str]:
     return "" if proto.domain == "ai.onnx" else proto.domain, proto.name, getattr(proto, "overload", "")
 
 
+MOST_VERSION = 2**31 - 1
+"""What onnx can look up as a version of operators: a larger one is not found, it is an error."""
+
+
 def _check_opset(model: Model) -> None:
     """Refuse operator sets that the installed onnx does not know: every finding would be a guess."""
+    for imported in (
+        *model.proto.opset_import,
+        *(one for f in model.proto.functions for one in f.opset_import),
+    ):
+        if imported.version > MOST_VERSION:
+            raise ModelError(
+                f"version {imported.version} of {imported.domain!r} is imported; no such version exists"
+            )
     versions = _versions(model.proto.opset_import)
     if not versions:
         # Before IR version 3 there was no opset_import, and a model of local functions alone may do without.

@@ -4,6 +4,7 @@ The protobuf is the model; the overlay only indexes it. Nothing here changes a m
 every change is data that can be shown, replayed and withdrawn.
 """
 
+# Long because: the four classes of the overlay refer to each other.
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -134,6 +134,13 @@ def integers_in_an_opset_that_multiplies_floats_only() -> ModelProto:
     return model("g (int64 x) => (int64 y) { y = ReduceSumSquare<keepdims = 0>(x) }", 5)
 
 
+def version_that_onnx_cannot_look_up() -> ModelProto:
+    """Shape inference asked onnx's C++ code for it, which takes 32 bits."""
+    return model(
+        "g (float[N] x) => (int64[N] y) { y = ai.onnx.ml.Own(x) }", 18, domains={"ai.onnx.ml": 2**40}
+    )
+
+
 MODELS: dict[str, Callable[[], ModelProto]] = {
     one.__name__: one
     for one in (
@@ -150,6 +157,7 @@ MODELS: dict[str, Callable[[], ModelProto]] = {
         cast_without_a_type,
         graph_that_a_function_is_to_set_outside_of_one,
         integers_in_an_opset_that_multiplies_floats_only,
+        version_that_onnx_cannot_look_up,
     )
 }
 

@@ -141,6 +141,14 @@ def version_that_onnx_cannot_look_up() -> ModelProto:
     )
 
 
+def groups_in_groups() -> ModelProto:
+    """The contract compared unknown fields as texts of texts, 2**50 characters for 100 bytes."""
+    groups = b"\x3b" * 50 + b"\x3c" * 50
+    found = model("g (float[N] x) => (float[N] y) { a = Cast<to = 1>(x)  y = Neg(a) }", 18)
+    found.graph.MergeFromString(groups)
+    return found
+
+
 MODELS: dict[str, Callable[[], ModelProto]] = {
     one.__name__: one
     for one in (
@@ -158,6 +166,7 @@ MODELS: dict[str, Callable[[], ModelProto]] = {
         graph_that_a_function_is_to_set_outside_of_one,
         integers_in_an_opset_that_multiplies_floats_only,
         version_that_onnx_cannot_look_up,
+        groups_in_groups,
     )
 }
 
@@ -175,6 +184,15 @@ def test_models(name: str, tmp_path: Path) -> None:
         assert code != 2 or "not ONNX: " in out or len(err.splitlines()) == 1, err
     assert path.read_bytes() == data
     assert {one.name for one in tmp_path.iterdir()} <= {"model.onnx", "out.onnx"}
+
+
+def test_diff_shows_a_name_that_is_no_utf8(tmp_path: Path) -> None:
+    data = model("g (float[N] x) => (float[N] y) { y = Neg(x) }", 18).SerializeToString()
+    (tmp_path / "a.onnx").write_bytes(data)
+    (tmp_path / "b.onnx").write_bytes(data.replace(b"\x12\x01N", b"\x12\x01\xf5"))
+    code, out, err = run("diff", tmp_path / "a.onnx", tmp_path / "b.onnx", "-v")
+    assert code in (0, 1, 2)
+    assert not BUG.search(out + err), err
 
 
 @pytest.mark.parametrize("name", ["value.npy", "value.npz"])

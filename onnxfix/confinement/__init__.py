@@ -81,7 +81,7 @@ class Confinement:
     preparation, where nothing is given up.
     """
 
-    def __init__(self, wanted: Policy | None, *more: str) -> None:
+    def __init__(self, wanted: Policy | None) -> None:
         self._wanted = wanted
         self._rules, self._version = -1, 0
         self._libc: Any = None
@@ -89,7 +89,7 @@ class Confinement:
             import ctypes  # lazy: start-up
 
             self._libc = ctypes.CDLL(None, use_errno=True)
-            files = (wanted.read, (*wanted.write, *more)) if wanted.files else None
+            files = (wanted.read, wanted.write) if wanted.files else None
             self._rules, self._version = landlock.ruleset(self._libc, files)
 
     def confine(self) -> None:
@@ -109,7 +109,7 @@ class Confinement:
 
 def confine(wanted: Policy | None) -> None:
     """Give up what a policy takes, for good. Call it in a new process that has one thread, before foreign code runs."""
-    Confinement(wanted, "/proc/self").confine()
+    Confinement(wanted).confine()
 
 
 def in_force() -> InForce:

@@ -66,7 +66,9 @@ def ruleset(libc: Any, files: tuple[Iterable[str], Iterable[str]] | None = None)
 
 def restrict(libc: Any, rules: int) -> bool:
     """Put rules in force for this thread, and all that it starts. Returns whether the kernel agreed."""
-    _allow(libc, rules, OWN, _FIRST_VERSION)  # refused, and not needed, by rules that are not about files
+    # Refused, and not needed, by rules that are not about files; before version 3 by those that are, as a whole.
+    _allow(libc, rules, OWN, _FIRST_VERSION | _TRUNCATE)
+    _allow(libc, rules, OWN, _FIRST_VERSION)
     given_up = libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
     return bool(given_up and libc.syscall(_RESTRICT, rules, 0) == 0)
 

@@ -26,7 +26,7 @@ from support.patience import PATIENCE
 # of each other.
 LAYERS = [
     ["_version", "deadline", "errors", "dtypes", "garbage", "interrupts", "names", "place", "system", "walk"],
-    ["confinement", "packs"],
+    ["confinement", "packs", "replies"],
     ["shown"],
     ["_child"],  # the sandbox's other side
     ["allowance", "causes", "effort"],

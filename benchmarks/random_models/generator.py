@@ -46,7 +46,7 @@ def draw(seed: int, number: int, attempt: int = 0, *, nodes: bool = True) -> Dra
     code = codes[number % len(codes)]
     own = [piece for piece in examples()[code] if piece.accepted(piece.opset)] or examples()[code]
     fixed = [piece for piece in own if piece.fixed]
-    first = rng.choice(fixed if fixed and rng.random() < 0.7 else own)
+    first = rng.choice(fixed if fixed and rng.random() < 0.8 else own)
     return _drawn(rng, first, simple=attempt / SIMPLER, nodes=nodes)
 
 
@@ -78,7 +78,7 @@ def _drawn(rng: random.Random, first: Piece, *, simple: float, nodes: bool) -> D
 def _run(rng: random.Random, first: Piece) -> tuple[Safety, str | None]:
     """With which fixes and for which target the model is fixed."""
     safety = rng.choice((Safety.EXACT, Safety.EXACT, Safety.NUMERIC))
-    if first.safety > safety and rng.random() < 0.85:
+    if first.safety > safety and rng.random() < 0.95:
         safety = first.safety
     target = first.target
     if target is None and rng.random() < 0.2:
@@ -145,9 +145,12 @@ def _finished(host: Host, first: Piece, simple: float) -> ModelProto:
 def _declared(host: Host, model: ModelProto) -> ModelProto:
     """With declarations of inner values, as onnx infers them."""
     try:
-        return onnx.shape_inference.infer_shapes(model)
+        inferred = onnx.shape_inference.infer_shapes(model)
     except Exception:  # onnx says more about the model when it checks it
         return model
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(inferred.graph.value_info)
+    return model
 
 
 def _outputs(host: Host) -> None:

@@ -5,12 +5,12 @@ Only data: the words are the renderers'. ``Report.summary`` is the summary of a 
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from onnxfix import system
 from onnxfix.causes import Cause
 from onnxfix.targets import TARGETS, mismatch
 
@@ -300,5 +300,5 @@ def _remedies(report: Report) -> Iterator[Remedy]:
         if report.safety in SAFETIES[1:]:  # the run's own option stays
             options = [OPTIONS[report.safety], *options]
         options = list(dict.fromkeys(options))
-        command = " ".join(["onnxfix apply", shlex.quote(report.path), *options])
+        command = " ".join(["onnxfix apply", system.quoted(report.path), *options])
         yield Remedy(safety, tuple(options), command, counts["error"], counts["warning"], counts["info"])

@@ -212,6 +212,9 @@ class _Ladder:
         request = self.request if required else replace(self.request, shown=_shown(results))
         request = _forgiving(request, results) if name == "ort-cpu" else request
         result = self._noted(self._result(name, request), request)
+        if name == "ort-cpu" and request.networks is not None:
+            counted = (one.feed for one in result.feeds if one.status != "not counted")
+            request.networks.ran = tuple(feed for feed in counted if feed is not None)
         return replace(result, seed=request.seed, seconds=time.monotonic() - began)
 
     def _begin(self, name: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxfix.files import tensors
-from onnxfix.rule import AddNode, Draft, Model, Node, Scope, Value, least_inputs, shared
+from onnxfix.rule import AddNode, Draft, Model, Node, Scope, Unknown, Value, least_inputs, shared
 
 OPTIONAL_IDENTITY = 16
 """First opset whose Identity supports every type of value; it always supports tensors, and sequences since 14."""
@@ -71,11 +71,18 @@ class Inliner:
     """Copies nodes of ``body`` to the anchor of ``draft``, once or several times, under new names.
 
     ``attributes`` replace a function's attributes in a copy of its body; references to missing ones are dropped.
+    ``named``: the body is copied once, and where the anchor and a node have names, the copy has both in one.
     """
 
     def __init__(
-        self, draft: Draft, body: Scope, attributes: Mapping[str, AttributeProto] | None = None
+        self,
+        draft: Draft,
+        body: Scope,
+        attributes: Mapping[str, AttributeProto] | None = None,
+        *,
+        named: bool = False,
     ) -> None:
+        self._named = named and bool(draft.anchor.name)
         self._draft = draft
         self._body = body
         self._attributes = attributes
@@ -93,6 +100,8 @@ class Inliner:
             proto = NodeProto()
             proto.CopyFrom(node.proto)
             self._read(node, proto, names)
+            if self._named and node.name:
+                proto.name = f"{self._draft.anchor.name}/{node.name}"
             for index, value in enumerate(node.outputs):
                 if value is not None:
                     names[value] = targets.get(value) or self._draft.name(value.name)
@@ -127,7 +136,7 @@ class Inliner:
 
     def _rename_inside(self, node: Node, proto: NodeProto, names: dict[Value, str]) -> None:
         """Rename all definitions in the copy's subgraphs, so that they shadow no name at the new position."""
-        stack = list(zip(node.subgraphs, graphs_of(proto), strict=True))
+        stack = _paired(node, proto)
         while stack:
             scope, graph = stack.pop()
             names.update({value: self._draft.name(name) for name, value in scope.values.items()})
@@ -135,7 +144,7 @@ class Inliner:
             for inner, copy in zip(scope.nodes, graph.node, strict=True):
                 self._read(inner, copy, names)
                 copy.output[:] = ["" if v is None else names[v] for v in inner.outputs]
-                stack.extend(zip(inner.subgraphs, graphs_of(copy), strict=True))
+                stack.extend(_paired(inner, copy))
 
     def _rename_graph(self, scope: Scope, graph: GraphProto, names: Mapping[Value, str]) -> None:
         """New names for everything in a graph but its nodes."""
@@ -180,6 +189,18 @@ def graphs_of(node: NodeProto) -> list[GraphProto]:
         for attribute in node.attribute
         for graph in ([attribute.g] if attribute.HasField("g") else attribute.graphs)
     ]
+
+
+def _paired(node: Node, proto: NodeProto) -> list[tuple[Scope, GraphProto]]:
+    """The graphs of a node, and those of its copy.
+
+    Raises:
+        Unknown: the copy has others, which a function's call sets.
+    """
+    graphs = graphs_of(proto)
+    if len(graphs) != len(node.subgraphs):
+        raise Unknown(f"{node.place}: a graph that is set elsewhere")
+    return list(zip(node.subgraphs, graphs, strict=True))
 
 
 def movable(nodes: Sequence[Node], results: Sequence[Value], body: Scope, owner: Node) -> bool:

@@ -157,9 +157,24 @@ def test_a_service_that_shares_the_gpu_stays_reachable(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
+    monkeypatch.setattr(places, "nvidia_devices", lambda: [])
     assert shares() is False
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path_factory.getbasetemp()))
     assert shares() is True
+
+
+def test_cuda_starts_and_another_driver_gets_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured on an H200: without local sockets cuInit is error 304; the files of WSL and Jetson are not known."""
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
+    for devices, local, files in (
+        (["nvidia0", "nvidiactl"], True, True),
+        (["dxg"], True, False),
+        ([], False, True),
+    ):
+        monkeypatch.setattr(places, "nvidia_devices", lambda devices=devices: devices)
+        found = confinement.policy()
+        assert found is not None
+        assert (found.local_sockets, found.files) == (local, files)
 
 
 # ---- files

@@ -92,6 +92,7 @@ class _Climber:
         self.deadline = time.monotonic() + request.total
         self.pair = Pair(request, name, self.seen)
         self.given = 0  # which of the user's inputs are tried, from 1
+        self.endless = math.inf  # elements of the smallest feed on which the original took too long
 
     def climb(self) -> RungResult:
         late = False
@@ -211,6 +212,8 @@ class _Climber:
         return counted
 
     def _run_feed(self, feed: Feed) -> bool:
+        if elements(self.request.known, feed.assignment) >= self.endless:
+            return False  # it would take as long
         try:
             values = feed.values(self.request.known)
         except MemoryError:
@@ -258,6 +261,8 @@ class _Climber:
             return self._try(label, feed, values)
         if ran.stage == "original":
             seen.deaths += not outcome.ok or ran.broken or ran.starved
+            if outcome.status == "timeout" and feed is not None:
+                self._note_endless(feed)
             self._uncounted(label, feed, ran, f"the original fails: {ran.error}")
             return False
         late = outcome.status == "timeout" and self.name == "reference"
@@ -282,6 +287,13 @@ class _Climber:
             self._fail(label, feed, ran, f"the original runs, the fixed model does not: {ran.error}")
             return True
         return self._judge(label, feed, ran)
+
+    def _note_endless(self, feed: Feed) -> None:
+        """The original took too long on a feed. Where none as large ran, the size is taken to be why."""
+        size = elements(self.request.known, feed.assignment)
+        ran = [one.feed.assignment for one in self.seen.counted() if one.feed is not None]
+        if all(elements(self.request.known, one) < size for one in ran):
+            self.endless = min(self.endless, size)
 
     def _uncounted(self, label: str, feed: Feed | None, ran: Ran, reason: str) -> None:
         """Record a feed on which one of the two did not run, which proves nothing."""

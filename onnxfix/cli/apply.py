@@ -252,7 +252,17 @@ def apply(
         from onnxfix.pipeline.whole.steps import steps_of  # lazy: start-up
 
         given = on_command_line(
-            target, select, ignore, fail_on, require, rtol, atol, effort, structure_limit, timeout, rung_timeout
+            target,
+            select,
+            ignore,
+            fail_on,
+            require,
+            rtol,
+            atol,
+            effort,
+            structure_limit,
+            timeout,
+            rung_timeout,
         )
         holding = held(config, isolated, given, baseline, write_baseline)
         if show_settings:

@@ -12,7 +12,18 @@ from onnxfix.effort import effort_of
 from onnxfix.errors import UsageError
 from onnxfix.names import RUNGS
 
-_VALUES = ("target", "select", "ignore", "fail-on", "require", "tolerance", "effort", "structure-limit", "timeout", "rung-timeout")
+_VALUES = (
+    "target",
+    "select",
+    "ignore",
+    "fail-on",
+    "require",
+    "tolerance",
+    "effort",
+    "structure-limit",
+    "timeout",
+    "rung-timeout",
+)
 _TOP = (*_VALUES, "baseline", "overrides", "suppressions")
 _WHY = "say why the finding is accepted"
 

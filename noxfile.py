@@ -11,7 +11,9 @@
     nox -s benchmarks  startup and growth, the benchmarks that take minutes; the others are in benchmarks/README.md
     nox -s fuzz        damaged models of a new seed, for 40 minutes; ``-- --seed N --count M`` tries others
     nox -s random      5,000 random models of a fresh seed, which is printed: what holds for every fix; hours of a night
-    nox -s pin         writes constraints.txt, with the newest releases for each Python that is found
+    nox -s pin         writes constraints.txt, with the newest releases for each Python that is found, and locked/
+    nox -s lock        writes locked/: what constraints.txt names, with the hashes of its files
+    nox -s release     sdist, wheel and SBOM in dist/; the wheel is installed beside what locked/ names, and tried
 
 What stands behind ``--`` goes to pytest (``nox -s oldest -- -x tests/cli/test_cli.py``), docs/make.py or startup.py.
 """
@@ -22,6 +24,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +92,14 @@ PORTABLE = [
 ]
 """Test files that need no fork, no TensorRT and no POSIX file system. They pass on Linux with os.fork, folders held by
 descriptor, fcntl and resource taken away; on other systems they have not run yet."""
+LOCKED = {
+    "cpu": "pip install --require-hashes -r locked/cpu.txt && pip install --no-deps onnxfix",
+    "dev": "pip install --require-hashes -r locked/dev.txt && pip install --no-deps -e .",
+}
+"""The extras that are locked, and how to install from each of these files. `-c` with hashes would not do: pip refuses
+it where anything that is installed has none, as onnxfix itself from a folder."""
+SIMULATED = Path("tests/support/bare_system").absolute()
+"""In PYTHONPATH, it makes Linux look like Windows to onnxfix."""
 PROJECT: dict[str, Any] = nox.project.load_toml("pyproject.toml")["project"]
 
 nox.options.sessions = ["full"]
@@ -195,13 +206,15 @@ def oldest(session: nox.Session) -> None:
 
 @nox.session
 def portable(session: nox.Session) -> None:
-    """The tests that run on any system, without TensorRT, which has no wheels for some."""
+    """The tests that run on any system, without TensorRT, which has no wheels for some. Linux is made to look like
+    Windows for them, as far as that goes."""
     tools = {"hypothesis", "pytest", "pytest-timeout", "pytest-xdist"}
     wanted = [text for text in PROJECT["optional-dependencies"]["dev"] if Requirement(text).name in tools]
     session.env.update(PYTHONPATH="", PIP_DISABLE_PIP_VERSION_CHECK="1", PYTHONUTF8="1")
     session.install("-q", "-c", "constraints.txt", "-e", ".[cpu]", *wanted)
     options = ("-q", "-n", "auto", "-p", "no:cacheprovider", "--lane=quick")
-    session.run("pytest", *options, *(session.posargs or PORTABLE))
+    simulated = {"PYTHONPATH": str(SIMULATED)} if sys.platform == "linux" else {}
+    session.run("pytest", *options, *(session.posargs or PORTABLE), env=simulated)
 
 
 @nox.session
@@ -268,3 +281,83 @@ def pin(session: nox.Session) -> None:
             session.log(f"resolving for Python {version}")
             found[version] = resolved(python, Path(session.create_tmp()) / version)
     Path("constraints.txt").write_text(constraints(found), encoding="utf-8")
+    _lock(session)
+
+
+@nox.session(venv_backend="none")
+def lock(session: nox.Session) -> None:
+    """Write locked/ from pyproject.toml and constraints.txt."""
+    _lock(session)
+
+
+def _lock(session: nox.Session) -> None:
+    """The files of locked/, for every system and Python at once, without the index that they were found on."""
+    tool = Path(session.create_tmp()) / "uv"
+    session.run("python", "-m", "venv", str(tool), external=True)
+    python = next(iter(sorted(tool.glob("*/python*"))))
+    session.run(str(python), "-m", "pip", "install", "-q", "uv", external=True)
+    options = [
+        "--universal",
+        "--generate-hashes",
+        "--no-header",
+        "--no-annotate",
+        "--no-emit-index-url",
+        "-q",
+    ]
+    oldest = f"--python-version={nox.project.python_versions({'project': PROJECT})[0]}"
+    for extra, use in LOCKED.items():
+        path = Path("locked", f"{extra}.txt")
+        path.unlink(missing_ok=True)  # its versions would be kept
+        wanted = ["pyproject.toml", f"--extra={extra}", "-c", "constraints.txt", oldest, "-o", str(path)]
+        session.run(str(python), "-m", "uv", "pip", "compile", *wanted, *options, external=True)
+        head = f"# The tested versions by the hashes of their files. {use}\n# Written by `nox -s lock`.\n"
+        path.write_text(head + path.read_text(encoding="utf-8"), encoding="utf-8")
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """The distributions and the SBOM in dist/, the same bytes wherever and whenever this commit is built."""
+    session.env.update(PYTHONPATH="", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    session.install("-q", "-c", "constraints.txt", "build", "hatchling", "cyclonedx-bom>=7.0")
+    when = session.run("git", "log", "-1", "--format=%ct", external=True, silent=True)
+    shutil.rmtree("dist", ignore_errors=True)
+    session.run("python", "-m", "build", "--no-isolation", env={"SOURCE_DATE_EPOCH": str(when).strip()})
+    (wheel,) = Path("dist").glob("*.whl")
+    folder = Path(session.create_tmp()) / "user"
+    shutil.rmtree(folder, ignore_errors=True)
+    session.run("python", "-m", "venv", "--without-pip", str(folder))
+    (scripts,) = (path for path in (folder / "bin", folder / "Scripts") if path.is_dir())
+    install = ("python", "-m", "pip", "--python", str(scripts / "python"), "install", "-q")
+    session.run(*install, "--require-hashes", "-r", "locked/cpu.txt")
+    session.run(*install, "--no-deps", "--no-index", "--find-links=dist", PROJECT["name"])
+    model = Path("fixtures/vit.legacy.op17.onnx")
+    session.run(str(scripts / "onnxfix"), "check", str(model), success_codes=[0, 1], external=True)
+    found = Path(session.create_tmp()) / "sbom.json"
+    options = [
+        "--pyproject=pyproject.toml",
+        "--mc-type=application",
+        "--spec-version=1.6",
+        "--output-reproducible",
+    ]
+    session.run(
+        "cyclonedx-py", "environment", str(scripts / "python"), *options, "-o", str(found), "--validate"
+    )
+    text = sbom(json.loads(found.read_text(encoding="utf-8")), wheel.name.split("-")[1])
+    Path("dist", f"{PROJECT['name']}.cdx.json").write_text(text, encoding="utf-8")
+
+
+def sbom(document: dict[str, Any], version: str) -> str:
+    """A CycloneDX document of an installed wheel as it is released: with onnxfix's version.
+
+    Raises:
+        ValueError: it names a path of this machine, or lacks a dependency.
+    """
+    document["metadata"]["component"]["version"] = version
+    text = json.dumps(document, indent=2, sort_keys=True) + "\n"
+    named = {canonicalize_name(one["name"]) for one in document["components"]}
+    lacking = {canonicalize_name(Requirement(one).name) for one in PROJECT["dependencies"]} - named
+    if lacking or "file://" in text or str(Path.cwd()) in text:
+        raise ValueError(
+            f"the SBOM lacks {sorted(lacking)}" if lacking else "the SBOM names a path of this machine"
+        )
+    return text

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from onnxfix import system
+from onnxfix import replies, system
 from onnxfix.confinement import confine
 
 _HEADER = struct.Struct(">Q")
@@ -111,7 +111,7 @@ def obituary(code: int, tail: str, note: str = "") -> Outcome:
 def decode(frame: bytes | bytearray) -> Outcome | str:
     """A reply: an outcome, or the text of a note."""
     try:
-        kind, *rest = pickle.loads(frame)
+        kind, *rest = replies.loads(frame)
     except Exception as error:
         return Outcome("error", message=f"the reply cannot be read: {one_line(error)}")
     return str(rest[0]) if kind == "note" else Outcome(rest[0], rest[1], rest[2])

@@ -10,8 +10,8 @@ from onnxfix._child import NO_MEMORY
 #: "not-installed": a package is missing. "not-loadable": it is installed and does not load. "version": it is too old.
 #: "no-gpu": the driver finds none. "gpu-not-served": the GPU found is not supported. "memory", "timeout", "crash": how
 #: the child process ended. "refused": the tool rejects the model or the inputs. "gap": TensorRT's network has a layer
-#: that is not read back (the limits of ``trt.lift``). "fault": a bug in onnxfix or in a rule. "": another reason, in
-#: the model or in its inputs.
+#: that is not read back (the limits of ``trt.lift``). "fault": a bug in onnxfix or in a rule. "redundant": another
+#: check shows the same. "": another reason, in the model or in its inputs.
 Cause = Literal[
     "",
     "not-installed",
@@ -25,6 +25,7 @@ Cause = Literal[
     "refused",
     "gap",
     "fault",
+    "redundant",
 ]
 
 #: How a child process ended (``sandbox.Outcome.status``), as a cause.

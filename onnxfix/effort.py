@@ -16,13 +16,15 @@ class Effort:
 
     The price of a check is what it costs to load both models and to run each of them once. What it spends on more
     inputs is ``multiple`` times that, and at least ``floor`` seconds. So models that run fast get all of their inputs.
-    With ``whole``, nothing is left out.
+    With ``essential``, a second shape and the hardest values run whatever they cost; with
+    ``whole``, nothing is left out.
     """
 
     name: str = "default"
     multiple: float = 1.5
     floor: float = 3.0
     whole: bool = False
+    essential: bool = True
 
     def budget(self, price: float) -> float:
         """Seconds of the processor for all inputs after the first one, where that took ``price`` seconds."""
@@ -33,7 +35,7 @@ class Effort:
 
 
 DEFAULT = Effort()
-QUICK = Effort("quick", 0.5, 0.25)
+QUICK = Effort("quick", 1.0, 0.25, essential=False)
 THOROUGH = Effort("thorough", whole=True)
 _NAMED = {one.name: one for one in (QUICK, DEFAULT, THOROUGH)}
 
@@ -53,4 +55,4 @@ def effort_of(given: str | float) -> Effort:
         seconds = math.nan
     if not (0 <= seconds < math.inf):
         raise UsageError(f"unknown effort {given!r}; choose from {', '.join(LEVELS)}, or a number of seconds")
-    return Effort("", 0.0, seconds)
+    return Effort("", 0.0, seconds, essential=False)

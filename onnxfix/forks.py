@@ -17,7 +17,7 @@ from typing import Any
 
 from onnxfix import _child, deadline
 from onnxfix._child import Outcome, default_memory_mb
-from onnxfix.confinement import confine, policy
+from onnxfix.confinement import Confinement, policy
 from onnxfix.sandbox import SLICE, Worker, within
 
 
@@ -35,13 +35,20 @@ def forked(fn: Callable[..., Any], *args: Any, timeout: float, memory_mb: int | 
     limit = memory_mb if memory_mb is not None else default_memory_mb()
     parent = os.getpid()
     lasting = threading.current_thread() is threading.main_thread()
-    with _child.pipe() as result, _child.pipe() as stderr:
+    with (
+        _child.pipe() as result,
+        _child.pipe() as stderr,
+        contextlib.closing(
+            Confinement(policy())
+        ) as confinement,  # here: what a fork writes to is copied first
+    ):
         with warnings.catch_warnings():
             # Python 3.12 warns of forks beside threads: the child runs `fn` alone and leaves by _exit.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            _in_fork((fn, args), (result[1], stderr[1]), timeout, limit, parent if lasting else 0)
+            ends = result[1], stderr[1]
+            _in_fork((fn, args), ends, timeout, limit, parent if lasting else 0, confinement)
         outcome = _await_fork(pid, result, stderr, timeout)
     if outcome.status == "memory" and memory_mb is None and limit is not None:
         return replace(outcome, message=f"{outcome.message} ({within(limit)})")
@@ -54,6 +61,7 @@ def _in_fork(
     timeout: float,
     memory_mb: int | None,
     parent: int,
+    confinement: Confinement,
 ) -> None:
     if sys.platform == "win32":  # for the type checker: ``forked`` does not come here
         raise NotImplementedError
@@ -68,7 +76,7 @@ def _in_fork(
         _child.limit(memory_mb, _child.data_bytes())
         if parent:
             _child.die_with(parent)
-        confine(policy())
+        confinement.confine()
         _child.arm(timeout)
         reply = _child.invoke(*call, {})
         while reply:

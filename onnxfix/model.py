@@ -23,13 +23,13 @@ SHARED_LIMIT = 128
 class Model:
     """A ``ModelProto`` with its index. Build it by ``Model(proto, base_dir)``; the protobuf is used, not copied.
 
-    What is computed from it is kept in two ways. ``scopes``, ``orders``, ``imports``, ``shapes`` and what
-    ``graph.shared`` computes (``derived``) describe one state of the model: they are computed on demand, and
+    What is computed from it is kept in two ways. ``scopes``, ``orders``, ``callees_first``, ``imports``, ``shapes``
+    and what ``graph.shared`` computes (``derived``) describe one state of the model: they are computed on demand, and
     ``invalidate`` drops them all when a transaction closes. ``names``, ``knowledge`` and the declared types of each
     scope outlive a transaction: each edit keeps them right (:mod:`onnxfix.changes`).
 
     Raises:
-        ModelError: names are defined twice or not at all, or the graph has a cycle.
+        ModelError: names are defined twice or not at all, the graph has a cycle, or a function calls itself.
     """
 
     def __init__(self, proto: ModelProto, base_dir: Path | None = None) -> None:
@@ -47,7 +47,7 @@ class Model:
         """Bodies of the local functions, by domain, name and overload."""
         self.main, self.functions = build.scopes_of(self)
         self.called = {build.call_key(scope): scope for scope in self.functions}
-        _ = self.orders  # raises on a cycle
+        _ = self.orders, self.callees_first  # which raise on a cycle
 
     def invalidate(self) -> None:
         """Drop what was computed from the present state of the model; for the code that edits."""
@@ -120,10 +120,19 @@ class Model:
         return {scope: nodes for root in roots for scope, nodes in order.orders(root).items()}
 
     @cached_property
+    def callees_first(self) -> tuple[Scope, ...]:
+        """The bodies of the local functions, each after those that it calls by a name that ONNX does not have.
+
+        Raises:
+            ModelError: one calls itself, directly or not.
+        """
+        return tuple(order.callees_first(self.functions, self.called))
+
+    @cached_property
     def shapes(self) -> Shapes:
         """Symbolic shapes of the model as it is now."""
         return Shapes(self)
 
 
-_DERIVED = ("derived", "imports", "orders", "scopes", "shapes")
+_DERIVED = ("callees_first", "derived", "imports", "orders", "scopes", "shapes")
 """The properties that describe one state of a model."""

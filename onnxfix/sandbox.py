@@ -30,7 +30,7 @@ from typing import Any, cast
 
 from onnxfix import _child, deadline, system
 from onnxfix._child import Outcome, Status, allow_maps, default_memory_mb, note, one_line
-from onnxfix.confinement import policy
+from onnxfix.confinement import outdated, policy
 from onnxfix.errors import UsageError, working_directory
 
 __all__ = [
@@ -119,6 +119,7 @@ class _Child:
     """One process and its three pipes."""
 
     def __init__(self, memory_mb: int | None, variables: Mapping[str, str], confined: bool) -> None:
+        self.policy = policy() if confined else None
         package = Path(__file__).resolve().parent
         environment = dict(os.environ, PYTHONSAFEPATH="1", **variables)
         environment["PYTHONPATH"] = os.pathsep.join(
@@ -160,7 +161,7 @@ class _Child:
             "cwd": working_directory(),
             "memory_mb": memory_mb,
             "parent": os.getpid() if lasting else 0,
-            "confinement": policy() if confined else None,
+            "confinement": self.policy,
         }
         with contextlib.suppress(OSError):
             _child.write_frame(self.requests, pickle.dumps(start))
@@ -239,7 +240,8 @@ class Worker:
     that is available when it starts, or to that of ``memory_limit``: a child that was started under another limit is
     replaced. ``generation`` counts the starts: a new child has lost the state of the one before. ``limit_mb`` is the
     limit of the last child. ``variables`` are environment variables that the child starts with. The child is confined
-    (``onnxfix.confinement``) unless it is not ``confined``, because it does what this process does.
+    (``onnxfix.confinement``) unless it is not ``confined``, because it does what this process does; one that cannot
+    open what was named since it started is replaced.
     """
 
     def __init__(
@@ -286,7 +288,9 @@ class Worker:
     def start(self) -> None:
         """Start the child, unless it runs."""
         limit = self._memory_mb if self._memory_mb is not None else memory_limit_mb()
-        if self._child is not None and not (self._child.alive() and limit == self._set_mb):
+        if self._child is not None and not (
+            self._child.alive() and limit == self._set_mb and not outdated(self._child.policy)
+        ):
             self.close()
         if self._child is None:
             self._set_mb = limit

@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -48,12 +47,13 @@ class Lack(enum.Enum):
 
 def lacks() -> tuple[Lack, ...]:
     """What this system lacks of that which onnxfix uses where it is there."""
+    linux = sys.platform.startswith("linux")
     here = {
         Lack.FORK: hasattr(os, "fork"),
         Lack.FOLDER_DESCRIPTORS: os.open in os.supports_dir_fd,
         Lack.FILE_LOCKS: _importable("fcntl") or _importable("msvcrt"),
-        Lack.MEMORY_LIMITS: _importable("resource") and Path("/proc/self/status").exists(),
-        Lack.DEATH_SIGNAL: Path("/proc/self/status").exists(),
+        Lack.MEMORY_LIMITS: linux and _importable("resource"),
+        Lack.DEATH_SIGNAL: linux,
         Lack.ALARM: hasattr(signal, "setitimer"),
         Lack.REPLACING_OPEN_FILES: OPEN_FILES_CAN_BE_REPLACED,
         Lack.OWNERS: hasattr(os, "geteuid"),
@@ -112,6 +112,24 @@ def read_at(fd: int, length: int, offset: int) -> bytes:
     with _POSITIONS:
         os.lseek(fd, offset, os.SEEK_SET)
         return os.read(fd, length)
+
+
+def quoted(text: str) -> str:
+    """An argument as the system's shell takes it; Windows' takes single quotes as part of a name."""
+    if sys.platform == "win32":
+        plain = text and all(letter.isalnum() or letter in r"\/:._-+=@" for letter in text)
+        return text if plain else f'"{text}"'
+    import shlex  # lazy: start-up
+
+    return shlex.quote(text)
+
+
+def relative(path: str | os.PathLike[str], start: str | os.PathLike[str]) -> str:
+    """``os.path.relpath``; the absolute path where none leads from one to the other: Windows has several drives."""
+    try:
+        return os.path.relpath(path, start)
+    except ValueError:
+        return os.path.abspath(path)
 
 
 def cores() -> int:

@@ -26,7 +26,7 @@ from support.patience import PATIENCE
 # of each other.
 LAYERS = [
     ["_version", "deadline", "errors", "dtypes", "garbage", "interrupts", "names", "place", "system", "walk"],
-    ["confinement", "packs"],
+    ["confinement", "packs", "replies"],
     ["shown"],
     ["_child"],  # the sandbox's other side
     ["allowance", "causes", "effort"],
@@ -76,9 +76,10 @@ VERIFICATION = [
     ["specialize", "sweep"],
     ["networks"],  # what TensorRT's rungs leave for each other
     ["request", "verdict"],
+    ["budget", "kept", "ran"],
     ["remote"],  # the sandbox's side of the rungs that execute ONNX models
     ["cuda", "extents"],
-    ["progress"],
+    ["products", "progress", "worth"],
     ["pair"],
     ["execution"],
     ["rungs"],  # those of TensorRT that build and execute engines

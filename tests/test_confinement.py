@@ -5,17 +5,19 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shutil
 import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from onnxfix import confinement
-from onnxfix.confinement import InForce, Policy, seccomp
+from onnxfix.confinement import InForce, Policy, places, seccomp
 from onnxfix.forks import forked
 from onnxfix.sandbox import Worker, run
 from support.patience import PATIENCE
@@ -93,6 +95,12 @@ def in_a_program() -> str:
     return done.stderr.decode().strip()
 
 
+def shares() -> bool:
+    found = confinement.policy()
+    assert found is not None
+    return found.local_sockets
+
+
 def in_force() -> InForce:
     return confinement.in_force()
 
@@ -101,7 +109,7 @@ def in_force() -> InForce:
 def available() -> None:
     """Skips where this system cannot confine children, and says why."""
     found = forked(in_force, timeout=PATIENCE)
-    if not (found.ok and found.value.network and found.value.processes):
+    if not (found.ok and not found.value.reason):
         pytest.skip(f"children cannot be confined here: {found.value or found.message}")
 
 
@@ -131,7 +139,7 @@ def test_a_program_that_a_fork_starts_has_no_network_either() -> None:
 
 @needs
 def test_a_worker_is_confined_and_that_of_a_fleet_is_not() -> None:
-    assert run("onnxfix.confinement:in_force", timeout=PATIENCE).value == InForce(True, True)
+    assert run("onnxfix.confinement:in_force", timeout=PATIENCE).value == InForce(True, True, True)
     with Worker(confined=False) as worker:
         found = worker.call("onnxfix.confinement:in_force", timeout=PATIENCE).value
     assert found == InForce(reason=found.reason)
@@ -149,9 +157,121 @@ def test_a_service_that_shares_the_gpu_stays_reachable(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
-    assert confinement.policy() == Policy(local_sockets=False)
+    assert shares() is False
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path_factory.getbasetemp()))
-    assert confinement.policy() == Policy(local_sockets=True)
+    assert shares() is True
+
+
+# ---- files
+
+
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home directory with secrets and a model in it, outside of the folder for temporary files."""
+    root = tmp_path_factory.mktemp("users")
+    temporary = tmp_path_factory.mktemp("temporary")
+    found = root / "somebody"
+    for name in (".ssh/id", ".config/token", ".hub/model.onnx", "models/model.onnx", "model.onnx"):
+        (found / name).parent.mkdir(parents=True, exist_ok=True)
+        (found / name).write_text(name, encoding="ascii")
+    monkeypatch.setenv("HOME", str(found))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(places, "_named", {})
+    places.homes.cache_clear()
+    yield found
+    places.homes.cache_clear()
+
+
+def opened(paths: Sequence[Path]) -> list[str]:
+    return [tried(lambda path=path: path.read_bytes()) for path in paths]
+
+
+def written(paths: Sequence[Path]) -> list[str]:
+    return [tried(lambda path=path: path.write_bytes(b"changed")) for path in paths]
+
+
+def used(action: Callable[[Sequence[Path]], list[str]], *paths: Path) -> list[str]:
+    found: list[str] = forked(action, paths, timeout=PATIENCE).value
+    return found
+
+
+@pytest.mark.slow
+@needs
+def test_hidden_files_of_a_home_can_neither_be_read_nor_written(home: Path) -> None:
+    secrets = home / ".ssh" / "id", home / ".config" / "token", home / ".hub" / "model.onnx"
+    assert used(opened, *secrets) == ["EACCES"] * 3
+    assert used(written, *secrets, home / ".bashrc", home / "new") == ["EACCES"] * 5
+    assert used(opened, home / "models" / "model.onnx", home / "model.onnx") == ["", ""]
+    assert secrets[0].read_text(encoding="ascii") == ".ssh/id"
+
+
+@pytest.mark.slow
+@needs
+def test_what_is_named_is_open_and_its_neighbors_are_not(home: Path) -> None:
+    model, link = home / ".hub" / "model.onnx", home / ".hub" / "snapshot" / "model.onnx"
+    link.parent.mkdir()
+    link.symlink_to(model)
+    confinement.name(link)  # as in a cache of downloads: the file is elsewhere
+    assert used(opened, link, model, home / ".ssh" / "id") == ["", "", "EACCES"]
+    temporary = home / ".model.onnx.abcdefgh.tmp"
+    temporary.touch()
+    assert used(opened, temporary) == ["EACCES"]
+    confinement.name(temporary)  # in the home itself: the file alone
+    assert used(opened, temporary, home / ".ssh" / "id") == ["", "EACCES"]
+
+
+@pytest.mark.slow
+@needs
+def test_the_system_is_read_only_and_temporary_files_are_not(home: Path) -> None:
+    scratch = Path(tempfile.gettempdir()) / "scratch"
+    assert used(written, scratch, Path("/etc/onnxfix-test"), Path(sys.prefix) / "onnxfix-test") == [
+        "",
+        "EACCES",
+        "EACCES",
+    ]
+    assert (
+        used(opened, scratch, Path("/etc/passwd"), Path(os.__file__), Path("/proc/self/status")) == [""] * 4
+    )
+
+
+@pytest.mark.slow
+@needs
+def test_a_worker_that_cannot_open_what_was_named_is_replaced(home: Path) -> None:
+    late = home / "late" / "model.onnx"
+    with Worker() as worker:
+        worker.call(f"{HERE}:opened", timeout=PATIENCE, paths=[])
+        first = worker.generation
+        confinement.name(home / "models" / "model.onnx")  # open already
+        assert worker.call(f"{HERE}:opened", timeout=PATIENCE, paths=[home / ".ssh" / "id"]).value == [
+            "EACCES"
+        ]
+        assert worker.generation == first
+        late.parent.mkdir()
+        late.touch()
+        confinement.name(late)
+        assert worker.call(f"{HERE}:opened", timeout=PATIENCE, paths=[late]).value == [""]
+        assert worker.generation == first + 1
+        shutil.rmtree(late.parent)
+        late.parent.mkdir()
+        late.touch()  # at the same place, but another folder
+        assert worker.call(f"{HERE}:opened", timeout=PATIENCE, paths=[late]).value == [""]
+        assert worker.generation == first + 2
+
+
+@pytest.mark.slow
+def test_the_switch_can_leave_files_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(confinement.SWITCH, "network")
+    assert used(opened, home / ".ssh" / "id") == [""]
+    found = forked(in_force, timeout=PATIENCE).value
+    assert (found.files, found.reason) == (False, "ONNXFIX_CONFINEMENT=network")
+
+
+def test_the_files_named_last_are_known(home: Path) -> None:
+    for number in range(3 * places._MOST_NAMED):
+        confinement.name(home / f".{number}" / "model.onnx")
+    assert len(places.named()) == places._MOST_NAMED
+    assert places.named()[-1] == str(home / f".{number}")
+    assert not confinement.outdated(Policy(files=True))  # none of them exists
 
 
 # ---- the filter, as the kernel runs it: for each processor, on any

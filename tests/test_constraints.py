@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ PINS = [
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     if not line.startswith("#")
 ]
-PYTHONS = ("3.11", "3.12", "3.13")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 def named(requirements: Iterable[Requirement]) -> set[str]:
@@ -193,3 +194,68 @@ def test_pins_of_several_pythons_are_told_apart(monkeypatch: pytest.MonkeyPatch)
         'c==3 ; python_version >= "3.11"',
         "old==1",
     ]
+
+
+# ------------------------------------------------------------------------------------------------------------- locked/
+
+
+def locked(extra: str) -> dict[Requirement, list[str]]:
+    """The pins of a file of locked/, each with its hashes."""
+    text = (ROOT / "locked" / f"{extra}.txt").read_text(encoding="utf-8")
+    entries = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ").splitlines()
+    found = {}
+    for entry in entries:
+        pin, *hashes = re.split(r"\s+--hash=", entry.strip())
+        found[Requirement(pin)] = hashes
+    return found
+
+
+@pytest.mark.parametrize("extra", ["cpu", "dev"])
+@pytest.mark.parametrize("python", PYTHONS)
+def test_what_is_locked_is_what_was_tested(extra: str, python: str) -> None:
+    here = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "sys_platform": "linux",
+        "os_name": "posix",
+    }
+    versions = {
+        canonicalize_name(one.name): str(one.specifier)
+        for one in PINS
+        if one.marker is None or one.marker.evaluate(here)
+    }
+    pins = [one for one in locked(extra) if one.marker is None or one.marker.evaluate(here)]
+    assert {canonicalize_name(one.name): str(one.specifier) for one in pins}.items() <= versions.items()
+    assert len(named(pins)) == len(pins)
+    assert named(declared(extra)) <= named(pins), "`nox -s lock` writes locked/ anew"
+
+
+@pytest.mark.parametrize("extra", ["cpu", "dev"])
+def test_everything_that_is_locked_has_hashes_and_names_no_index(extra: str) -> None:
+    for pin, hashes in locked(extra).items():
+        assert hashes, pin
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one) for one in hashes), pin
+    text = (ROOT / "locked" / f"{extra}.txt").read_text(encoding="utf-8")
+    assert not re.search(r"://|^ *-(?!-hash)|index|find-links", text, re.MULTILINE)
+
+
+def test_the_sbom_is_of_this_version_and_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nox", reason="nox is not installed: pip install -e '.[dev]'")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(ROOT)
+    import noxfile
+
+    names = [Requirement(text).name.replace("_", "-").upper() for text in project()["dependencies"]]
+    document = {
+        "metadata": {"component": {"name": "onnxfix"}},
+        "components": [{"name": name} for name in names],
+    }
+    assert json.loads(noxfile.sbom(document, "1.2"))["metadata"]["component"] == {
+        "name": "onnxfix",
+        "version": "1.2",
+    }
+    document["components"].append({"name": f"file://{ROOT}"})
+    with pytest.raises(ValueError, match="names a path"):
+        noxfile.sbom(document, "1.2")
+    with pytest.raises(ValueError, match="lacks"):
+        noxfile.sbom({**document, "components": document["components"][1:-1]}, "1.2")

@@ -99,6 +99,22 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def test_the_same_sources_give_the_same_bytes(distributions: Path, tmp_path: Path) -> None:
+    """From the sdist's own content, in another folder, at another time, with other rights and another time zone."""
+    (sdist,) = distributions.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (copy,) = tmp_path.iterdir()
+    for path in copy.rglob("*"):
+        os.chmod(path, 0o700 if path.is_dir() or os.access(path, os.X_OK) else 0o600)
+        os.utime(path, (1e9, 1e9))
+    again = ("-m", "build", "--no-isolation", "--sdist", "--wheel", "--outdir", tmp_path / "again", copy)
+    run("env", "TZ=Asia/Tokyo", "LC_ALL=C", sys.executable, *again, cwd=tmp_path)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == {
+        path.name: path.read_bytes() for path in distributions.iterdir()
+    }
+
+
 @pytest.fixture(scope="module")
 def wheel(distributions: Path) -> Path:
     (path,) = distributions.glob("*.whl")

@@ -126,7 +126,7 @@ def start_grandchild_and_crash(path: str) -> None:
 
 
 class Unloadable:
-    """Pickles, and does not unpickle."""
+    """Pickles, and does not unpickle: it would call a function here."""
 
     def __reduce__(self) -> Any:
         return (_refuse, ())
@@ -148,7 +148,7 @@ CASES = [
     ("one_big_block", "memory", "MemoryError"),
     ("many_blocks", "memory", "MemoryError"),
     ("unpicklable", "error", "unpicklable"),
-    ("unloadable", "error", "not here"),
+    ("unloadable", "error", "the reply cannot be read"),
     ("exit_by_exception", "error", "SystemExit: 3"),
     ("fail", "error", "ValueError: one two"),
     ("fail_politely", "error", "no such thing"),

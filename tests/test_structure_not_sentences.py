@@ -36,6 +36,7 @@ from onnxfix.trt.records import TrtOptions
 from onnxfix.verification import cuda, pair, remote, sweep, validity, verdict
 from onnxfix.verification.compare import compare
 from onnxfix.verification.feeds import plan
+from onnxfix.verification.ran import Ran
 from onnxfix.verification.readback import locate
 from onnxfix.verification.readback.comparison import is_lost, is_slight
 from onnxfix.verification.rungs import build, builder, probe
@@ -61,7 +62,7 @@ TEXTS: dict[type, tuple[str, ...]] = {
     sweep.SweepResult: ("reason", "span"),
     sweep.Pair: ("differing", "unproven"),
     pair.Starved: ("reason",),
-    remote.Ran: ("error", "beyond"),
+    Ran: ("error", "beyond"),
     sandbox.Outcome: ("message",),
     trt_records.Ending: ("text",),
     records.Lifted: ("reason", "notes"),
@@ -475,7 +476,7 @@ def test_without_sentences_a_difference_means_the_same(monkeypatch: pytest.Monke
 
 def test_the_wipe_reaches_what_comes_out_of_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     metric = compare.Metrics("y", "different", "has shape", "shape", ("(1,)", "(2,)"))
-    found = wiped(remote.Ran("fixed", "it fails", (metric,), said="no", beyond="first"))
+    found = wiped(Ran("fixed", "it fails", (metric,), said="no", beyond="first"))
     assert (found.stage, found.said, found.error, found.beyond) == ("fixed", "no", GONE, GONE)
     assert found.metrics[0].reason == GONE
     assert (found.metrics[0].kind, found.metrics[0].sides) == ("shape", ("(1,)", "(2,)"))

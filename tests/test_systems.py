@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import ntpath
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from onnxfix import _child, system
+from onnxfix.files import atomic, lazy
 from onnxfix.report.render import doctor
 from onnxfix.report.render.stream import Stream
 from support.bare_system.missing_names import MISSING, MODULES
@@ -207,3 +209,46 @@ def test_windows_exit_codes_are_crashes() -> None:
 
 def test_the_strongest_signal_is_one_that_exists() -> None:
     assert signal.Signals(system.KILL)
+
+
+@pytest.mark.parametrize(
+    ("system_name", "text", "quoted"),
+    [
+        ("linux", "a b", "'a b'"),
+        ("linux", "a.onnx", "a.onnx"),
+        ("win32", "C:\\models\\a.onnx", "C:\\models\\a.onnx"),
+        ("win32", "C:\\my models\\a&b.onnx", '"C:\\my models\\a&b.onnx"'),
+        ("win32", "", '""'),
+    ],
+)
+def test_arguments_are_quoted_for_the_shell(
+    monkeypatch: pytest.MonkeyPatch, system_name: str, text: str, quoted: str
+) -> None:
+    monkeypatch.setattr(system, "sys", SimpleNamespace(platform=system_name))
+    assert system.quoted(text) == quoted
+
+
+def test_another_drive_has_no_relative_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "path", ntpath)
+    assert system.relative("D:\\models\\a.onnx", "D:\\models\\b") == "..\\a.onnx"
+    assert system.relative("D:\\models\\a.onnx", "C:\\work") == "D:\\models\\a.onnx"
+
+
+def test_a_file_that_is_in_use_goes_on_as_a_copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where open files cannot be replaced, none is open when one is replaced."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"old" * 1000)
+    source = lazy.Source(path)
+    held = os.stat(path)
+    monkeypatch.setattr(system, "OPEN_FILES_CAN_BE_REPLACED", False)
+    place = os.replace
+
+    def replace(*paths: str, **folders: int) -> None:
+        assert not os.path.samestat(os.fstat(source.fd), held), "it is still open"
+        place(*paths, **folders)
+
+    monkeypatch.setattr(os, "replace", replace)
+    atomic.put(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert source.read(2997, 3) == b"old"
+    source.check()

@@ -34,25 +34,30 @@ CRASHES = 2 * ATTEMPTS
 
 @dataclass(frozen=True)
 class Settings:
-    """How models are judged. ``tensorrt`` is "no", "parse" or "build"; ``folder`` holds notes of what runs;
-    ``command``: every so many models go through the command, 0 for none."""
+    """How models are judged. ``tensorrt`` is "no", "parse" or "build", the last of every ``built``-th;
+    ``folder`` holds notes of what runs; ``command``: every so many models go through the command, 0 for none."""
 
     seed: int
     nodes: bool = True
     tensorrt: str = "no"
+    built: int = 8
     command: int = 0
     folder: str = ""
     keep: str = ""
 
     def build_of(self, number: int) -> bool:
         """Whether TensorRT builds an engine of the number's model, not only parses it."""
-        return self.tensorrt == "build" and number % 8 == 0
+        return self.tensorrt == "build" and number % self.built == 0
 
 
 @dataclass
 class Judged:
     """What became of one number. ``status`` is "run", "static" (no attempt runs anywhere; what needs no execution is
-    judged) or "none"; ``faults`` are (kind, text)."""
+    judged) or "none"; ``faults`` are (kind, text).
+
+    ``excused``: out of tolerance, and the ladder explains why, or the model differs from itself. ``withdrawn``: out of
+    tolerance, and the ladder refutes it, so that the command withdraws a numeric fix.
+    """
 
     number: int
     status: str = "none"
@@ -73,6 +78,7 @@ class Judged:
     fixed: list[str] = field(default_factory=list)
     changed: bool = False
     excused: str = ""
+    withdrawn: str = ""
     tensorrt: dict[str, str] = field(default_factory=dict)
     command: dict[str, Any] = field(default_factory=dict)
     faults: list[tuple[str, str]] = field(default_factory=list)
@@ -100,8 +106,8 @@ def judge(settings: Settings, number: int, first: int = 0) -> dict[str, Any]:
             break
         if not why or drawn.code in refused_codes():
             try:
-                original = Original(drawn.proto, drawn.hints, settings.seed)
-                why = "" if original.feeds else f"does not run: {original.why}"
+                original = Original(drawn.proto, drawn.hints, settings.seed, checked=judged.valid)
+                why = original.wrong if original.feeds else f"does not run: {original.why}"
             except TooLong:
                 why = "takes too long"
             except Exception as error:
@@ -231,10 +237,20 @@ def _compared(
     if not found:
         return
     refuted = refuted_by_ladder(drawn.proto, result, exact=exact)
-    if refuted or exact or any("does not run" in text for text in found):
+    if not refuted and differences(
+        original, drawn.proto, exact=exact
+    ):  # as random as memory that nobody sets
+        judged.excused = f"differs from itself: {found[0]}"
+        return
+    if not exact and refuted and not any(wrong in text for text in found for wrong in _NO_ROUNDING):
+        judged.withdrawn = found[0]
+    elif refuted or exact or any(wrong in text for text in found for wrong in _NO_ROUNDING):
         judged.faults.append(("outputs", "; ".join(found[:3]) + (f" (ladder: {refuted})" if refuted else "")))
     else:
         judged.excused = found[0]
+
+
+_NO_ROUNDING = ("does not run", "has shape", "has type")
 
 
 def quiet() -> None:

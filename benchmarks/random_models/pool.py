@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import tempfile
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 from random_models import judge as judging
 from random_models.judge import ATTEMPTS, CRASHES, Judged, Settings
+from random_models.pieces import examples
 
 FORK = multiprocessing.get_context("fork")  # what is imported here need not be imported again after a crash
 _LIFE = 400  # models of a process: what native code leaks goes with it
@@ -63,13 +65,16 @@ def _serve(pipe: Connection, settings: Settings) -> None:
 
 
 def judged(
-    settings: Settings, numbers: Iterable[int], jobs: int, timeout: float = 25.0
+    settings: Settings, numbers: Iterable[int], jobs: int, timeout: float = 180.0
 ) -> Iterator[dict[str, Any]]:
     """A row for each number, as they come.
 
     A model that crashes ONNX Runtime, or does not end within ``timeout`` seconds, before anything was fixed is
     discarded, and the next attempt of its number is made. Later it is a fault.
     """
+    examples()
+    gc.collect()
+    gc.freeze()  # collections in the processes leave out what is there already
     waiting = deque((number, 0, list[str]()) for number in numbers)
     idle: list[_Process] = []
     busy: list[_Process] = []
@@ -99,7 +104,8 @@ def judged(
                     if row is None:
                         row = _ended(Path(folder), process, late)
                     if row is None:
-                        attempt = _attempt(Path(folder), number) + 1
+                        # Whose examples crash each time are soon judged without execution.
+                        attempt = _attempt(Path(folder), number) + 1 + 8 * len(discarded)
                         how = "does not end" if late else "crashes ONNX Runtime or onnx"
                         waiting.appendleft((number, attempt, [*discarded, how]))
                     else:

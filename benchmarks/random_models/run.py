@@ -40,11 +40,10 @@ def main() -> int:
     parser.add_argument("--only", type=int, help="this number alone")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
-        "--timeout", type=float, default=25.0, help="seconds for a model, native code included"
+        "--timeout", type=float, default=180.0, help="seconds for a model, native code included"
     )
-    parser.add_argument(
-        "--tensorrt", choices=("no", "parse", "build"), default="no", help="build: every eighth"
-    )
+    parser.add_argument("--tensorrt", choices=("no", "parse", "build"), default="no")
+    parser.add_argument("--built", type=int, default=8, metavar="N", help="every Nth, with --tensorrt build")
     parser.add_argument(
         "--command", type=int, default=0, metavar="N", help="every Nth goes through the command"
     )
@@ -74,7 +73,7 @@ def _rows(arguments: argparse.Namespace, seed: int, numbers: range | list[int]) 
     if keep:
         arguments.keep.mkdir(parents=True, exist_ok=True)
     nodes = not arguments.without_node_models
-    settings = Settings(seed, nodes, arguments.tensorrt, arguments.command, keep=keep)
+    settings = Settings(seed, nodes, arguments.tensorrt, arguments.built, arguments.command, keep=keep)
     if nodes:
         pieces.node_models()  # once, before the processes are forked
     file = arguments.json.open("w", encoding="utf-8") if arguments.json else None

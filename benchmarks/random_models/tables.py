@@ -42,6 +42,7 @@ def summary(rows: list[Row]) -> Iterator[str]:
         of = [row for row in rows if row["safety"] == safety]
         yield f"    {safety.lower()}: {sum(row['changed'] for row in of)} of {len(of)}"
     yield f"  within what rounding explains, by the ladder: {sum(bool(row['excused']) for row in rows)}"
+    yield f"  numeric fixes beyond tolerance, which the ladder withdraws: {sum(bool(row['withdrawn']) for row in rows)}"
     yield f"  with faults: {sum(bool(row['faults']) for row in rows)} " + str(
         dict(Counter(kind for row in rows for kind in {kind for kind, _ in row["faults"]}))
     )

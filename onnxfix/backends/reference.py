@@ -103,18 +103,28 @@ def _watched() -> Any:
     return Watched
 
 
+def work(model: onnx.ModelProto, input_elements: int) -> int:
+    """About how many element-operations one run takes: every node touches as many elements as the largest input or the
+    mean weight."""
+    weights, count = _size(model)
+    # A weight is used about once; an activation is as large as the input at nearly every node.
+    return count * input_elements + 20 * weights
+
+
+def _size(model: onnx.ModelProto) -> tuple[int, int]:
+    """How many weights and nodes a model has."""
+    weights = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
+    return weights, sum(1 for _ in walk.model_nodes(model))
+
+
 def infeasible(model: onnx.ModelProto, input_elements: int) -> str | None:
     """Why the evaluator would take more than about ten seconds for one run; None when it should not.
 
-    ``input_elements`` is the number of elements of all inputs. The estimate takes every node to touch as many
-    elements as the largest input or the mean weight; a model whose loops run long is stopped by the timeout.
+    ``input_elements`` is the number of elements of all inputs. A model whose loops run long is stopped by the timeout.
     """
-    weights = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
-    count = sum(1 for _ in walk.model_nodes(model))
-    # A weight is used about once; an activation is as large as the input at nearly every node.
-    work = count * input_elements + 20 * weights
-    if work <= BUDGET:
+    if work(model, input_elements) <= BUDGET:
         return None
+    weights, count = _size(model)
     return (
         f"too large for onnx.reference ({count:,} nodes, {weights:,} weights, {input_elements:,} input elements):"
         " it would take more than about 10 s"

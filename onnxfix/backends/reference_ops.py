@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 @functools.cache
 def corrected() -> tuple[type[Any], ...]:
-    """Loop, GatherElements, ReduceSumSquare, LogSoftmax and the losses, ConvTranspose, and the two norms of layers."""
-    return (_loop(), _gather_elements(), _sum_of_squares(), *_log_softmax(), _conv_transpose(), *_norms())
+    """Loop, Optional, GatherElements, ReduceSumSquare, LogSoftmax and the losses, ConvTranspose, norms of layers."""
+    own = (_loop(), _optional(), _gather_elements(), _sum_of_squares(), _conv_transpose())
+    return (*own, *_log_softmax(), *_norms())
 
 
 def _loop() -> type[Any]:
@@ -72,6 +73,19 @@ def _no_rows(info: ValueInfoProto) -> npt.NDArray[Any]:
 
     kind = info.type.tensor_type
     return np.empty((0, *(dim.dim_value for dim in kind.shape.dim)), tensor_dtype_to_np_dtype(kind.elem_type))
+
+
+def _optional() -> type[Any]:
+    """Optional, which is its element: onnx 1.23 and older make a list of it, and OptionalGetElement leaves that."""
+    from onnx.reference.op_run import OpRun  # lazy: start-up
+
+    class Optional(OpRun):
+        op_domain = ""
+
+        def _run(self, x: Any = None, type: Any = None) -> tuple[Any]:  # the attribute's name
+            return (x,)
+
+    return Optional
 
 
 def _gather_elements() -> type[Any]:

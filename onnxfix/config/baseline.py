@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from onnxfix import system
 from onnxfix.errors import UsageError
 from onnxfix.report.fingerprint import fingerprints
 from onnxfix.report.report import Finding, Report
@@ -40,7 +40,7 @@ class Baseline:
 
     def key(self, source: str) -> str:
         """A model's name in the file."""
-        return source if "://" in source else Path(os.path.relpath(source, self.path.parent)).as_posix()
+        return source if "://" in source else Path(system.relative(source, self.path.parent)).as_posix()
 
     def with_findings(self, found: Mapping[str, Sequence[Finding]]) -> Baseline:
         """The baseline with the findings of these models (by source) instead of what it had for them.

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from onnxfix import system
+
 
 def model_matches(pattern: str, source: str, root: Path) -> bool:
     """Whether a glob names a model, given by its path or URL.
@@ -21,7 +23,7 @@ def model_matches(pattern: str, source: str, root: Path) -> bool:
         return fnmatchcase(posixpath.basename(path), pattern)
     if url or pattern.startswith("/"):
         return _parts_match(pattern.split("/"), path.split("/"))
-    relative = Path(os.path.relpath(path, os.path.abspath(root))).as_posix()
+    relative = Path(system.relative(path, os.path.abspath(root))).as_posix()
     return _parts_match(posixpath.normpath(pattern).split("/"), relative.split("/"))
 
 

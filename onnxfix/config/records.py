@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from datetime import date
 from pathlib import Path
 
+from onnxfix import system
 from onnxfix.config.globs import model_matches, name_matches
 from onnxfix.place import Place
 
@@ -119,7 +120,7 @@ class Config:
         """The file as people know it: relative to the working directory where it is below that."""
         if self.path is None:
             return ""
-        found = os.path.relpath(self.path)
+        found = system.relative(self.path, os.curdir)
         return str(self.path) if found.startswith(os.pardir) else found
 
     def about(self, source: str) -> tuple[Values, ...]:

@@ -1,82 +1,141 @@
-"""What a child process may not do: use the network, reach into other processes (Linux).
+"""What a child process may not do: use the network, reach into other processes, open private files (Linux).
 
 Children run native libraries on models that nobody has vetted. Each gives up these rights by itself before it does
 anything else, for good and for all that it starts. It needs no privilege, so that it works for any user and in most
 containers. ``seccomp`` filters system calls, ``landlock`` has rules about files, TCP and signals; what a system lacks
-is left out, and ``in_force`` says what holds. ``ONNXFIX_CONFINEMENT=off`` turns all of it off.
+is left out, and ``in_force`` says what holds. ``ONNXFIX_CONFINEMENT=off`` turns all of it off, ``network`` all but the
+network's.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from onnxfix.confinement import landlock, privileges, seccomp
+from onnxfix.confinement import landlock, places, privileges, seccomp
+from onnxfix.confinement.places import name
+
+__all__ = ["SWITCH", "Confinement", "InForce", "Policy", "confine", "in_force", "name", "outdated", "policy"]
 
 SWITCH = "ONNXFIX_CONFINEMENT"
-"""Environment variable: "off" starts children that may do what onnxfix may, to find out whether that is in the way."""
+"""Environment variable: "off" starts children that may do what onnxfix may, "network" such without network, to find out
+whether one or the other is in the way."""
+_OTHER_DRIVERS = ("dxg", "nv")
+"""Devices of NVIDIA's drivers (those of WSL and Jetson, too), which need files that nobody has listed."""
 _MPS = "CUDA_MPS_PIPE_DIRECTORY"
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What a child gives up. ``local_sockets``: it may use sockets of this machine (AF_UNIX)."""
+    """What a child keeps. ``local_sockets``: sockets of this machine (AF_UNIX). ``files``: it can open only those below
+    ``read``, which it may not change, and below ``write``, each with its identity when this was made."""
 
     local_sockets: bool = False
+    files: bool = False
+    read: tuple[str, ...] = ()
+    write: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class InForce:
-    """What was tried in a child and refused there: to make a ``network`` socket, to signal its parent (``processes``).
+    """What was tried in a child and refused there: to make a ``network`` socket, to signal its parent (``processes``),
+    and to list a folder that is not open to it (``files``).
 
     ``reason`` says why something is missing, "" if nothing is.
     """
 
     network: bool = False
     processes: bool = False
+    files: bool = False
     reason: str = ""
 
 
 def policy() -> Policy | None:
     """What children that are started now give up; None for nothing."""
-    if os.environ.get(SWITCH, "").strip().lower() == "off":
+    level = os.environ.get(SWITCH, "").strip().lower()
+    if level == "off" or not sys.platform.startswith("linux"):
         return None
     # CUDA talks to NVIDIA's service for sharing a GPU (MPS) by a local socket.
-    return Policy(local_sockets=os.path.isdir(os.environ.get(_MPS, "/tmp/nvidia-mps")))
+    local = os.path.isdir(os.environ.get(_MPS, "/tmp/nvidia-mps"))
+    if level == "network" or _another_driver():
+        return Policy(local)
+    return Policy(local, True, *places.open_to_children())
+
+
+def _another_driver() -> bool:
+    return any(name.startswith(_OTHER_DRIVERS) for name in places.nvidia_devices())
+
+
+def outdated(given: Policy | None) -> bool:
+    """Whether something was named since that a child with this policy cannot open."""
+    return given is not None and given.files and places.unknown_to(given.write)
+
+
+class Confinement:
+    """What a policy takes from a process, prepared: most of the work may be done before a fork.
+
+    ``confine`` gives it up, for good, in a process that has one thread, before foreign code runs. ``close`` ends the
+    preparation, where nothing is given up.
+    """
+
+    def __init__(self, wanted: Policy | None, *more: str) -> None:
+        self._wanted = wanted
+        self._rules, self._version = -1, 0
+        self._libc: Any = None
+        if wanted is not None:
+            import ctypes  # lazy: start-up
+
+            self._libc = ctypes.CDLL(None, use_errno=True)
+            files = (wanted.read, (*wanted.write, *more)) if wanted.files else None
+            self._rules, self._version = landlock.ruleset(self._libc, files)
+
+    def confine(self) -> None:
+        if self._wanted is None:
+            return
+        privileges.restrict(self._libc)
+        held = self._rules >= 0 and landlock.restrict(self._libc, self._rules)
+        self.close()
+        signals = held and self._version >= landlock.SIGNALS_SINCE
+        seccomp.restrict(self._libc, local_sockets=self._wanted.local_sockets, signals=signals)
+
+    def close(self) -> None:
+        if self._rules >= 0:
+            os.close(self._rules)
+            self._rules = -1
 
 
 def confine(wanted: Policy | None) -> None:
-    """Give up rights, for good. Call it in a new process that has one thread, and before foreign code runs."""
-    if wanted is None or not sys.platform.startswith("linux"):
-        return
-    import ctypes  # lazy: start-up
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    privileges.restrict(libc)
-    known = landlock.restrict(libc)
-    seccomp.restrict(libc, local_sockets=wanted.local_sockets, signals=known >= landlock.SIGNALS_SINCE)
+    """Give up what a policy takes, for good. Call it in a new process that has one thread, before foreign code runs."""
+    Confinement(wanted, "/proc/self").confine()
 
 
 def in_force() -> InForce:
     """Try it, in a child: what is refused there."""
     import socket  # lazy: start-up, only in a child
 
-    network = processes = False
+    network = _refused(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).close())
+    processes = _refused(lambda: os.kill(os.getppid(), 0))
+    files = _refused(lambda: os.listdir(os.sep))  # what is below is open, but not this itself
+    return InForce(network, processes, files, "" if network and processes and files else _missing())
+
+
+def _refused(action: Callable[[], object]) -> bool:
     try:
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM).close()
+        action()
     except OSError:
-        network = True
-    try:
-        os.kill(os.getppid(), 0)
-    except OSError:
-        processes = True
-    return InForce(network, processes, "" if network and processes else _missing())
+        return True
+    return False
 
 
 def _missing() -> str:
-    if os.environ.get(SWITCH, "").strip().lower() == "off":
-        return f"{SWITCH}=off"
+    level = os.environ.get(SWITCH, "").strip().lower()
+    if level in ("off", "network"):
+        return f"{SWITCH}={level}"
     if not sys.platform.startswith("linux"):
         return "only Linux has what this needs"
-    return "this system allows neither seccomp nor Landlock, or not all of what onnxfix needs of them"
+    if _another_driver():
+        return "files are left to NVIDIA's driver"
+    return "this system lacks seccomp or Landlock, or does not allow them here"

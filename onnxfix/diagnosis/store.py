@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from onnxfix import replies
+
 _SHAPE = 64  # elements
 _INLINE = 1 << 14
 """Bytes up to which a value travels through the pipe and stays in memory: a file would cost more."""
@@ -52,7 +54,7 @@ class Held:
     def load(self) -> Any:
         """The value. An array may be read-only."""
         if not self.dtype:  # pickled by ``hold`` in this run
-            return pickle.loads(Path(self.file).read_bytes()) if self.file else self.value
+            return replies.loads(Path(self.file).read_bytes()) if self.file else self.value
         dtype = _dtype(self.stored or self.dtype)
         value = np.fromfile(self.file, np.uint8).view(dtype).reshape(self.shape) if self.file else self.value
         if not self.stored:

@@ -25,6 +25,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from onnxfix import system
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import lazy, regular
 from onnxfix.files.folders import WHO, Folder, writing
@@ -51,6 +52,8 @@ def install(
         old = _regular(home, last.final, where)
         if replaced and (old is None or lazy.stamp_of(old) != replaced):
             raise OnnxfixError(f"{where}: is no longer the file that was read; nothing was written")
+        if old is not None and not system.OPEN_FILES_CAN_BE_REPLACED:
+            lazy.let_go_of(old)
         rights = {file: _rights(old, file, last) for file in files}
         for file in files[:-1]:
             if file.home.lookup(file.final) is not None:

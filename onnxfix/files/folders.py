@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from onnxfix import confinement
 from onnxfix.errors import OnnxfixError
 
 PINS = {os.open, os.stat, os.unlink, os.rename, os.mkdir, os.rmdir, os.link} <= os.supports_dir_fd
@@ -178,6 +179,7 @@ class Folder:
                 if folder.names():  # its content will be deleted
                     raise OnnxfixError(f"{folder.path}: is not the folder that was created; {WHO}")
             folder.ours, folder._around = _ours(folder.status()), self
+            confinement.name(folder.path / name)
             yield folder
         finally:
             thoroughly(discard)

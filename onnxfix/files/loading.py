@@ -15,6 +15,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, TensorProto
 
+from onnxfix import confinement
 from onnxfix.errors import MissingFile, ModelError, about
 from onnxfix.files import bounds, copying, lazy, scan, tensors, wire
 from onnxfix.files.kinds import HEAD, kind_of
@@ -48,8 +49,17 @@ class Loaded:
 
     @cached_property
     def outside(self) -> tuple[TensorProto, ...]:
-        """The tensors that are stored as external data."""
-        return tuple(tensor for tensor in model_tensors(self.proto) if tensors.is_external(tensor))
+        """The tensors that are stored as external data. On the way, dimensions of all tensors are checked.
+
+        Raises:
+            ModelError: those of one are no shape.
+        """
+        found = []
+        for tensor in model_tensors(self.proto):
+            tensors.check_dims(tensor)
+            if tensors.is_external(tensor):
+                found.append(tensor)
+        return tuple(found)
 
     @property
     def external(self) -> list[str]:
@@ -130,16 +140,23 @@ def load(source: str | os.PathLike[str] | ModelProto | bytes, *, large: int = LA
                 "the model is larger than 2 GB, or nested more deeply than protobuf can write; save it with external "
                 "data and pass its path"
             ) from None
-        bounds.check(data)
-        return Loaded(parse(data, "the model"), data)
+        return _from_memory(data)
     if isinstance(source, bytes):
-        bounds.check(source)
-        return Loaded(parse(source, "the model"), source)
+        return _from_memory(source)
     with about(source):
         loaded = open_model(Path(source), large=large, budget=bounds.Budget())
+        for location in loaded.external:
+            confinement.name(Path(source).parent / location)
         if loaded.outside:
             return replace_fields(loaded, beside=(*loaded.beside, *_external(loaded)))
         return loaded
+
+
+def _from_memory(data: bytes) -> Loaded:
+    bounds.check(data)
+    loaded = Loaded(parse(data, "the model"), data)
+    _ = loaded.outside  # which checks the tensors
+    return loaded
 
 
 def mode_of(path: Path) -> int:
@@ -163,6 +180,7 @@ def load_whole(path: str | os.PathLike[str]) -> Loaded:
     path = Path(path)
     with about(path):
         stamp = lazy.stamp(path)
+        confinement.name(path)
         data = read(path)
         bounds.check(data)
         loaded = Loaded(parse(data, str(path)), data, path)
@@ -178,6 +196,7 @@ def open_model(path: Path, *, large: int = LARGE, budget: bounds.Budget | None =
         ModelError: the file is missing, unreadable, or not ONNX, or beyond the budget.
     """
     _check_readable(path)
+    confinement.name(path)
     try:
         source = Source(path)
     except OSError as error:

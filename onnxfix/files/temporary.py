@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnxfix import confinement
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import regular
 from onnxfix.files.folders import WHO, Folder, temporary_name, thoroughly, writing
@@ -58,6 +59,7 @@ class Temporary:
         self._fd: int | None = folder.adopt(name) if there else folder.create(name, append=append)
         self._stamp = self._now()
         self._moved = False
+        confinement.name(self.path)  # children verify it
 
     @property
     def fd(self) -> int:

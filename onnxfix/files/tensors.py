@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
 from onnxfix.errors import ModelError
 from onnxfix.files import lazy
@@ -21,6 +21,8 @@ BITS = {
     "FLOAT4E2M1": 4, "INT4": 4, "UINT4": 4, "INT2": 2, "UINT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6,
 }  # fmt: skip
 """Bits of an element in raw data, by the name of its TensorProto type (onnx.proto)."""
+MOST_DIMS = 1024
+"""Dimensions of a tensor at most. numpy has 64 and TensorRT 8; a product of millions of them would take minutes."""
 _TYPES = {number: BITS.get(name, 64) for name, number in TensorProto.DataType.items()}
 """The same by the number, of all types that the installed onnx knows."""
 _PLAIN: dict[int, np.dtype[Any]] = {
@@ -55,8 +57,36 @@ def is_external(tensor: TensorProto) -> bool:
 
 def locations(external: Iterable[TensorProto]) -> list[str]:
     """Relative locations of the files that these external tensors name, sorted."""
-    entries = (entry for tensor in external for entry in tensor.external_data)
-    return sorted({entry.value for entry in entries if entry.key == "location"})
+    return sorted({_entries(tensor).get("location", "") for tensor in external} - {""})
+
+
+def _entries(tensor: TensorProto) -> dict[str, str]:
+    """What a tensor says of its external data. Of several entries the last counts; ``external_range`` refuses them."""
+    return {_text(entry.key, tensor): _text(entry.value, tensor) for entry in tensor.external_data}
+
+
+def _text(text: object, tensor: TensorProto) -> str:
+    """Refuse what is not UTF-8, which protobuf returns as bytes."""
+    if not isinstance(text, str):
+        raise ModelError(
+            f"tensor {tensor.name!r}: {text!r} for its external data is not UTF-8; the file is damaged"
+        )
+    return text
+
+
+def check_dims(tensor: TensorProto | SparseTensorProto) -> None:
+    """Refuse a tensor whose dimensions cannot be a shape.
+
+    Raises:
+        ModelError: one is negative, or there are too many.
+    """
+    dims = tensor.dims
+    if len(dims) <= MOST_DIMS and (not dims or min(dims) >= 0):
+        return
+    name = tensor.name if isinstance(tensor, TensorProto) else tensor.values.name
+    if len(dims) > MOST_DIMS:
+        raise ModelError(f"tensor {name!r} has {len(dims)} dimensions, more than {MOST_DIMS}")
+    raise ModelError(f"tensor {name!r} has a negative dimension: {list(dims[:8])}")
 
 
 def external_files(proto: ModelProto) -> list[str]:
@@ -106,24 +136,24 @@ def external_range(
     ``known`` caches the paths by location, for the other tensors of the model: most share a file.
 
     Raises:
-        ModelError: the file is missing, too short, or outside ``base_dir`` (absolute, by ``..``, by a symlink).
+        ModelError: the file is missing, too short, or outside ``base_dir`` (absolute, by ``..``, by a link), or what
+            the tensor says of it has several meanings.
     """
-    info = {entry.key: entry.value for entry in tensor.external_data}
+    info = _entries(tensor)
+    if len(info) < len(tensor.external_data):
+        raise ModelError(
+            f"tensor {tensor.name!r} describes its external data twice: a key may be there only once"
+        )
     location = info.get("location", "")
     path = known.get(location) if known is not None else None
     if path is None:
         path = checked_location(location, base_dir, tensor.name)
         if known is not None:
             known[location] = path
-    try:
-        offset = int(info.get("offset", 0) or 0)
-        length = int(info.get("length", 0) or 0) or nbytes(tensor)
-    except ValueError:
-        raise ModelError(
-            f"tensor {tensor.name!r}: offset or length of its external data is not a number"
-        ) from None
+    offset = _whole(info, "offset", tensor.name)
+    length = _whole(info, "length", tensor.name) or nbytes(tensor)
     size = path.stat().st_size
-    if offset < 0 or length < 0 or offset + length > size:
+    if offset + length > size:
         raise ModelError(
             f"external data {path}: has {size} bytes, but tensor {tensor.name!r} keeps its data in bytes {offset} to "
             f"{offset + length}: the file is too short"
@@ -133,6 +163,24 @@ def external_range(
             f"tensor {tensor.name!r} has {length} bytes in {location!r} but its shape and type need {nbytes(tensor)}"
         )
     return path, offset, length
+
+
+def _whole(info: dict[str, str], key: str, name: str) -> int:
+    """A number of bytes; 0 where there is none. Strictly digits: libraries read anything else in different ways.
+
+    Raises:
+        ModelError: it is something else.
+    """
+    text = info.get(key, "") or "0"
+    if not text.isascii() or not text.isdecimal() or len(text) > _DIGITS:
+        raise ModelError(
+            f"tensor {name!r}: {key} of its external data is not a number of bytes: {text[:40]!r}"
+        )
+    return int(text)
+
+
+_DIGITS = 20
+"""Digits of the largest number of bytes."""
 
 
 def checked_location(location: str, base_dir: Path, name: str) -> Path:
@@ -147,16 +195,27 @@ def checked_location(location: str, base_dir: Path, name: str) -> Path:
         raise ModelError(
             f"tensor {name!r} has an absolute path {location!r} for its data; ONNX requires a relative one"
         )
-    root = base_dir.resolve()
     path = base_dir / location
-    if ".." in Path(location).parts or root not in path.resolve().parents:
-        raise ModelError(f"tensor {name!r} keeps its data in {location!r}, outside the model's folder")
-    if path.is_symlink():
+    try:
+        if ".." in Path(location).parts or base_dir.resolve() not in path.resolve().parents:
+            raise ModelError(f"tensor {name!r} keeps its data in {location!r}, outside the model's folder")
+        if path.is_symlink():
+            raise ModelError(
+                f"tensor {name!r} keeps its data behind a symbolic link, {location!r}; put the file there"
+            )
+        if not path.is_file():
+            raise ModelError(f"external data {path}: no such file (tensor {name!r} keeps its data there)")
+        links = path.stat().st_nlink
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL, a name too long
+        why = error.strerror if isinstance(error, OSError) else error
         raise ModelError(
-            f"tensor {name!r} keeps its data behind a symbolic link, {location!r}; put the file there"
+            f"tensor {name!r} keeps its data in {location[:200]!r}, which cannot be read: {why}"
+        ) from None
+    if links > 1:
+        raise ModelError(
+            f"external data {path}: has {links} hard links, so that it may belong to another folder, which onnx "
+            f"refuses too; give the model a copy of its own (cp {path.name} copy && mv copy {path.name})"
         )
-    if not path.is_file():
-        raise ModelError(f"external data {path}: no such file (tensor {name!r} keeps its data there)")
     return path
 
 

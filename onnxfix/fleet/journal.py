@@ -162,9 +162,16 @@ class Journal:
     def _rewrite(self) -> None:
         """Replace the journal by a file of the current entries."""
         path = regular.destination(self.path)
+        if not system.OPEN_FILES_CAN_BE_REPLACED:
+            os.close(self._fd)
+            try:
+                atomic.put(path, self._text())
+            finally:
+                self._fd = _locked(self.path)
+            return
         with temporary_beside(path, append=True) as file:
             _lock(file.fd, path)
-            _write(file.fd, b"".join((_BEGINNING, *map(_line, self._entries.values()))))
+            _write(file.fd, self._text())
             file.seal()
             fd = os.dup(file.fd)
             try:
@@ -174,6 +181,9 @@ class Journal:
                 raise
         os.close(self._fd)
         self._fd = fd
+
+    def _text(self) -> bytes:
+        return b"".join((_BEGINNING, *map(_line, self._entries.values())))
 
     def _key(self, task: Task) -> str:
         """The hash of what the result depends on besides the model."""

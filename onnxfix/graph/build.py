@@ -10,6 +10,7 @@ from onnx.defs import onnx_opset_version
 
 from onnxfix import walk
 from onnxfix.errors import ModelError
+from onnxfix.files.tensors import check_dims
 from onnxfix.graph.attributes import contradicted
 from onnxfix.graph.overlay import Node, Scope, Use, Value
 
@@ -164,6 +165,7 @@ def _fill_graph(scope: Scope, proto: GraphProto) -> None:
             )
         value.initializer = tensor
     for sparse in proto.sparse_initializer:
+        check_dims(sparse)
         name = sparse.values.name
         value = scope.values.get(name) or define(scope, name, "an initializer")
         value.sparse = True

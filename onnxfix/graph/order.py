@@ -1,9 +1,11 @@
-"""Topological orders, for a graph and everything inside it at once."""
+"""Topological orders: of the nodes of a graph and everything inside it, and of functions that call each other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from onnx import defs
 
 from onnxfix.errors import ModelError
 
@@ -111,3 +113,55 @@ def _sorted(nodes: Sequence[Node], needs: Mapping[Node, Sequence[Node]]) -> list
                 order.append(node)
                 stack.pop()
     return order
+
+
+def callees_first(functions: Sequence[Scope], called: Mapping[tuple[str, str, str], Scope]) -> list[Scope]:
+    """The functions, each after those that it calls by a name that ONNX does not have; else in stored order.
+
+    ``called`` has the bodies by domain, name and overload.
+
+    Raises:
+        ModelError: one calls itself, directly or not. ONNX forbids that, and parsers of it die.
+    """
+    found: dict[Scope, bool] = {}
+    for root in functions:
+        if root in found:
+            continue
+        stack = [(root, _callees(root, called))]
+        found[root] = False
+        while stack:
+            function, callees = stack[-1]
+            for callee in callees:
+                mark = found.get(callee)
+                if mark is False:
+                    circle = [scope for scope, _ in stack]
+                    raise _recursion([*circle[circle.index(callee) :], callee])
+                if mark is None:
+                    found[callee] = False
+                    stack.append((callee, _callees(callee, called)))
+                    break
+            else:
+                del found[function]  # so that it stands after its callees
+                found[function] = True
+                stack.pop()
+    return list(found)
+
+
+def _callees(function: Scope, called: Mapping[tuple[str, str, str], Scope]) -> Iterator[Scope]:
+    for scope in function.walk():
+        for node in scope.nodes:
+            body = called.get((node.domain, node.op_type, node.overload))
+            # In a function with the name of one of ONNX's operators that name may mean the operator: OPS060 reports it.
+            if body is not None and not (node.domain == "" and defs.has(node.op_type)):
+                yield body
+
+
+def _recursion(circle: Sequence[Scope]) -> ModelError:
+    names = [scope.path.removeprefix("fn ") for scope in circle]
+    if len(names) > _SHOWN:
+        names = [*names[: _SHOWN - 2], "…", names[-1]]
+    return ModelError(f"a function calls itself, which ONNX forbids: {' → '.join(names)}")
+
+
+_SHOWN = 6
+"""Names of functions in a message."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.ladder import Limits, Verdict
 from onnxfix.verification.ladder import verify as climb_rungs
+from onnxfix.verification.request import Fed
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 from onnxfix.verification.validity import judge
 
@@ -74,11 +76,13 @@ def climb(
     rungs: Sequence[str] | None = None,
     inherit: bool = True,
     ready: Callable[[], None] = lambda: None,
+    scope: str = "",
+    only: Sequence[Fed] = (),
 ) -> Verdict:
     """The ladder on two files. ``touched`` (where known) is what the fixes may have changed of ``base``, by default
     of ``before``.
 
-    ``rungs`` are fewer rungs than the comparison names; ``inherit`` and ``ready`` as in ``ladder.verify``.
+    ``rungs`` are fewer rungs than the comparison names; the others are as in ``ladder.verify``.
     """
 
     verification, special = comparison.verification, comparison.special
@@ -110,6 +114,8 @@ def climb(
         special=special,
         allowed=allowed_by(verification),
         effort=verification.effort,
+        scope=scope,
+        only=only,
     )
     changed = [] if interface else contract.interface_changes(before, after, special)
     return _with_changes(verdict, changed) if changed else verdict
@@ -150,6 +156,18 @@ def repeated(verdict: Verdict) -> tuple[str, ...]:
     names = [rung.name for rung in verdict.rungs if rung.refutes]
     led = {"ort-cpu", "ort-cuda"}.intersection(names) and "reference" not in names
     return ("reference", *names) if led and verdict.rung("reference") is not None else tuple(names)
+
+
+def failing(verdict: Verdict) -> tuple[Fed, ...]:
+    """The inputs on which rungs that run models found a difference, which show it again; () where one of those has
+    failed without inputs."""
+    refuting = [rung for rung in verdict.rungs if rung.refutes and rung.name in _RUNNING]
+    wrong = [[feed.fed for feed in rung.feeds if feed.status == "different"] for rung in refuting]
+    found = list(itertools.chain.from_iterable(wrong)) if all(wrong) else []
+    return tuple(fed for place, fed in enumerate(found) if fed not in found[:place])
+
+
+_RUNNING = ("reference", "ort-cpu", "ort-cuda")
 
 
 def reason_of(verdict: Verdict) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+import itertools
+import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,15 +18,19 @@ from onnxfix.files.temporary import Temporary
 from onnxfix.model import Model
 from onnxfix.pipeline.candidate import Candidate
 from onnxfix.pipeline.job import Job
-from onnxfix.pipeline.proof import allowed_by, climb, on_disk, reason_of, refuted, repeated
+from onnxfix.pipeline.proof import allowed_by, climb, failing, on_disk, reason_of, refuted, repeated
 from onnxfix.pipeline.whole.run import StepRun, after_unsafe, unsafe_notes
 from onnxfix.report.report import StepDone, Withdrawn
 from onnxfix.rule import Safety
-from onnxfix.verification.ladder import DEFAULT_RUNGS, RungResult, Verdict
+from onnxfix.sandbox import shared
+from onnxfix.verification.ladder import DEFAULT_RUNGS, RungResult, Verdict, release
 from onnxfix.verification.verdict import ALONE
 
 MAX_WITHDRAWN = 25
 """After this many withdrawn fixes the run gives up: bisecting will not find what is wrong."""
+
+
+_RUNS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,8 @@ class _Prover:
             leave_data=output.leave_data,
         )
         self.fixed = False
+        self.scope = f"{os.getpid()} {next(_RUNS)}"
+        resources.callback(_release)
         if job.steps:
             self.candidate.arrived()
         unsafe = job.plan.safety == Safety.UNSAFE
@@ -135,8 +143,9 @@ class _Prover:
         self.say("fixing")
         return proto, engine.fix(model, self.job.plan.rules, safety=safety, allow=allow)
 
-    def judge(self, proto: ModelProto, run: FixRun | None, rungs: Sequence[str] | None = None) -> Verdict:
-        """Write the candidate, which ``run`` made of the steps' result, and climb the ladder or some rungs of it."""
+    def judge(self, proto: ModelProto, run: FixRun | None, like: Verdict | None = None) -> Verdict:
+        """Write the candidate, which ``run`` made of the steps' result, and climb the ladder; with ``like``, only what
+        shows whether it fails like that."""
         self.candidate.save(proto)
         steps = self.steps
         applied = run.applied if run is not None else ()
@@ -152,8 +161,10 @@ class _Prover:
             base=None if steps.base is steps.against else steps.base.proto,
             touched=run.touched if run is not None else None,
             interface=all(item.safety != Safety.UNSAFE for item in applied),
-            rungs=rungs,
+            rungs=repeated(like) if like is not None else None,
             ready=self.candidate.arrived,
+            scope=self.scope,
+            only=failing(like) if like is not None else (),
         )
 
     def settle(
@@ -179,7 +190,7 @@ class _Prover:
             if not run.applied or len(withdrawn) >= MAX_WITHDRAWN:
                 return attempt, withdrawn
             try:
-                culprit = self._culprit(safety, run, set(withdrawn), repeated(verdict))
+                culprit = self._culprit(safety, run, set(withdrawn), verdict)
             except deadline.Expired:  # what refutes the model is known, and it is not written
                 return attempt, withdrawn
             withdrawn[culprit.key] = _withdrawn(culprit, reason_of(verdict))
@@ -223,23 +234,20 @@ class _Prover:
     def _fails_before_rules(self, verdict: Verdict) -> bool:
         """Whether the model fails on the same rungs without any fix of a rule."""
         steps = self.steps
-        return steps.base is not steps.against and refuted(
-            self.judge(steps.base.proto, None, repeated(verdict))
-        )
+        return steps.base is not steps.against and refuted(self.judge(steps.base.proto, None, verdict))
 
     def _drop_step(self, verdict: Verdict) -> bool:
         """Drop the step that is to blame for that; False where there is none."""
-        rungs = repeated(verdict)
-        return self.steps.blame(lambda proto: refuted(self.judge(proto, None, rungs)), reason_of(verdict))
+        return self.steps.blame(lambda proto: refuted(self.judge(proto, None, verdict)), reason_of(verdict))
 
-    def _culprit(self, safety: Safety, run: FixRun, withdrawn: set[FixKey], rungs: Sequence[str]) -> Applied:
-        """The last fix of the shortest beginning of the run that fails on one of ``rungs``."""
+    def _culprit(self, safety: Safety, run: FixRun, withdrawn: set[FixKey], verdict: Verdict) -> Applied:
+        """The last fix of the shortest beginning of the run that fails like ``verdict``."""
         good, bad = 0, len(run.applied)
         while bad - good > 1:
             middle = (good + bad) // 2
             allowed = {item.key for item in run.applied[:middle]} - withdrawn
             proto, part = self.fix(safety, allowed.__contains__)
-            if part.applied and refuted(self.judge(proto, part, rungs)):
+            if part.applied and refuted(self.judge(proto, part, verdict)):
                 bad = middle
             else:
                 deadline.check()  # a rung that was not run has refuted nothing
@@ -265,6 +273,11 @@ class _Prover:
         if verdict.rung("contract") is None:
             verdict = replace(verdict, rungs=(same, *verdict.rungs))
         return replace(verdict, settled=True)
+
+
+def _release() -> None:
+    """Have the sandbox release what it keeps of the original."""
+    release(shared())
 
 
 def _unsafe_withdrawn(run: FixRun, reason: str) -> dict[FixKey, Withdrawn]:

@@ -28,7 +28,7 @@ from onnxfix.sizes.operators import demanded
 from onnxfix.sizes.ranges import Range
 from onnxfix.verification.feeds.inputs import shape_of
 from onnxfix.verification.feeds.signature import Assignment, Signature, signature
-from onnxfix.verification.remote import Ran
+from onnxfix.verification.ran import Ran
 from onnxfix.verification.request import REMOTE
 from onnxfix.verification.verdict import FeedResult, Verdict
 

@@ -44,6 +44,7 @@ def verify(
                 first = loading.load(original)
                 second = first if fixed is None else loading.load(fixed)
             refuse_conflicts([first, second], options)
+            nodes = _nodes(first), _nodes(second)  # refuses what is no graph before anything runs
             resources.enter_context(memory_limit(options.memory_mb))
             a = on_disk(first, resources)
             b = a if fixed is None else on_disk(second, resources)
@@ -67,8 +68,8 @@ def verify(
         engine=engine,
         verdict=verdict,
         stopped=where,
-        nodes_before=_nodes(first),
-        nodes_after=_nodes(second),
+        nodes_before=nodes[0],
+        nodes_after=nodes[1],
         operators_before=node_counts(first.proto),
         operators_after=node_counts(second.proto),
         bytes_before=bytes_read(first),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -89,7 +88,7 @@ class CommandCheck:
 
 def filled(command: str, model: Path | str, inputs: Path | str) -> str:
     """The command with both paths, quoted for the shell."""
-    return command.replace(INPUTS, shlex.quote(str(inputs))).replace(MODEL, shlex.quote(str(model)))
+    return command.replace(INPUTS, system.quoted(str(inputs))).replace(MODEL, system.quoted(str(model)))
 
 
 def arrays_of(values: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:

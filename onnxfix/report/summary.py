@@ -5,12 +5,12 @@ Only data: the words are the renderers'. ``Report.summary`` is the summary of a 
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from onnxfix import system
 from onnxfix.causes import Cause
 from onnxfix.targets import TARGETS, mismatch
 
@@ -48,7 +48,8 @@ class RuleCount:
 class RungFact:
     """A rung in short. ``agreement`` of the values is "identical" (in every bit) or "within" tolerance, "" where the
     rung compared none; ``feeds`` and ``shapes`` count the inputs that were compared. ``reason`` is the rung's own, and
-    ``tolerance`` the user's (``rtol 0.001``), "" where that of the types decided."""
+    ``tolerance`` the user's (``rtol 0.001``), "" where that of the types decided. ``left_out`` counts planned inputs
+    that its effort did not allow for, which would have taken about ``spared`` seconds."""
 
     name: str
     status: Status
@@ -58,6 +59,8 @@ class RungFact:
     cause: Cause = ""
     reason: str = ""
     tolerance: str = ""
+    left_out: int = 0
+    spared: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -234,7 +237,9 @@ def _rung(rung: RungResult, verdict: Verdict) -> RungFact:
     # TensorRT's network is held to its own rounding, whatever the user allows.
     given = verdict.allowed if agreement == "within" and rung.name != "trt-network" else None
     words = given.words if given is not None else ""
-    return RungFact(rung.name, rung.status, agreement, feeds, shapes, rung.cause, rung.reason, words)
+    left_out, spared = len(rung.left_out), sum(one.seconds for one in rung.left_out)
+    fact = RungFact(rung.name, rung.status, agreement, feeds, shapes, rung.cause, rung.reason, words)
+    return replace(fact, left_out=left_out, spared=spared)
 
 
 def _nodes(
@@ -295,5 +300,5 @@ def _remedies(report: Report) -> Iterator[Remedy]:
         if report.safety in SAFETIES[1:]:  # the run's own option stays
             options = [OPTIONS[report.safety], *options]
         options = list(dict.fromkeys(options))
-        command = " ".join(["onnxfix apply", shlex.quote(report.path), *options])
+        command = " ".join(["onnxfix apply", system.quoted(report.path), *options])
         yield Remedy(safety, tuple(options), command, counts["error"], counts["warning"], counts["info"])

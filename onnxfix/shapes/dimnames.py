@@ -26,7 +26,10 @@ _LONGEST = 300
 
 def own(dim: str) -> str:
     """The name of a dimension, or "". Some exporters write ``?`` or ``*`` for every unknown size: such dimensions have
-    nothing in common. (TensorRT treats these as names, and requires equal sizes.)"""
+    nothing in common. (TensorRT treats these as names, and requires equal sizes.) A name that is not UTF-8, which
+    protobuf returns as bytes, is none."""
+    if not isinstance(dim, str):
+        return ""
     return dim if any(map(str.isalnum, dim)) or "_" in dim else ""
 
 

@@ -52,6 +52,35 @@ class Frame:
     info: dict[Value, Info] = field(default_factory=dict)
 
 
+class Labels:
+    """Labels that are each one owner's, by what they should be: a second owner gets one prime, and so on."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, tuple[object, ...]] = {}
+        self._given: dict[tuple[str, tuple[object, ...]], str] = {}
+        self._tried: dict[str, int] = {}
+
+    def of(self, label: str, owner: tuple[object, ...]) -> str:
+        """The label of ``owner``, whose label should be ``label``."""
+        known = self._given.get((label, owner))
+        if known is not None:
+            return known
+        number = self._tried.get(label, 0)
+        while self._owners.setdefault(found := _primed(label, number), owner) != owner:
+            number += 1
+        self._tried[label] = number + 1
+        self._given[label, owner] = found
+        return found
+
+
+def _primed(label: str, number: int) -> str:
+    """A label with so many primes; many are one and their number, or thousands of labels would be long."""
+    return label + ("'" * number if number < _PRIMES else f"'{number}")
+
+
+_PRIMES = 8
+
+
 class Pass:
     """The state of one forward pass. Create it and call :meth:`run`.
 
@@ -63,8 +92,7 @@ class Pass:
         self.knowledge = Knowledge() if knowledge is None else knowledge
         self.symbols: dict[str, tuple[str, int]] = {}
         self.minted: list[set[str]] = [set()]
-        self._owners: dict[str, tuple[object, ...]] = {}
-        self._prefixes: dict[str, tuple[str, Scope, str]] = {}
+        self._labels, self._prefixes = Labels(), Labels()
         self._orders = model.orders
         self._operators: dict[tuple[str, str, Scope], tuple[object, ...]] = {}
         """Domain, name and version, by domain, name and scope; () if a node's outputs depend on more."""
@@ -72,6 +100,11 @@ class Pass:
         self._nesting = 0
         self._mints = 0
         """Number of symbols created so far: an operator that creates none depends on its inputs alone."""
+        self._too_deep = 0
+        """Number of calls that were nested too deeply to be followed."""
+        self._answers: dict[tuple[object, ...], list[Info]] = {}
+        """Outputs of calls that created no symbol, by function, inputs and attributes: a chain of functions that each
+        call the next one takes time in its length, and one whose functions call the next one twice, too."""
         self._fallback: Mapping[Value, tuple[int | None, tuple[int | None, ...] | None]] | None = None
 
     def run(self) -> dict[Value, Info]:
@@ -80,7 +113,7 @@ class Pass:
         self.knowledge.begin()
         for value in self.model.main.inputs:
             frame.info[value] = self.knowledge.interned(graph_input(self, value))
-        for scope in (self.model.main, *self.model.functions):
+        for scope in (self.model.main, *self.model.callees_first):
             self.walk(frame, scope)
         return frame.info
 
@@ -94,9 +127,7 @@ class Pass:
 
     def claim(self, label: str, owner: tuple[object, ...]) -> str:
         """``label`` for ``owner``, with primes if another owner has it."""
-        while self._owners.setdefault(label, owner) != owner:
-            label += "'"
-        return label
+        return self._labels.of(label, owner)
 
     def mint_input(self, name: str) -> str:
         """A new symbol's name, for a property of a graph input."""
@@ -230,8 +261,6 @@ class Pass:
 
     def _called(self, frame: Frame, node: Node, call: Call, function: Scope) -> Sequence[Info]:
         """Outputs of a call to a local function: its body, walked with the call's inputs and attributes."""
-        if len(frame.calls) >= MAX_CALL_DEPTH or function in frame.calls:
-            raise Unknown  # ONNX has no recursion
         bindings: dict[str, AttributeProto | None] = {
             a.name: a for a in getattr(function.proto, "attribute_proto", ())
         }
@@ -240,19 +269,28 @@ class Pass:
                 bindings[attribute.name] = self.attribute(frame, node, attribute.name)
             except Unknown:
                 raise Unknown from None
+        given = tuple((name, one and one.SerializeToString()) for name, one in bindings.items())
+        question = (function, *call.inputs, *given)
+        known = self._answers.get(question)
+        if known is not None:
+            return known
+        if len(frame.calls) >= MAX_CALL_DEPTH or function in frame.calls:
+            self._too_deep += 1
+            raise Unknown
+        before = self._mints, self._too_deep
         inner = Frame(self._prefix(frame, node, call), bindings, (*frame.calls, function))
         for k, value in enumerate(function.inputs):
             inner.info[value] = call.inputs[k] if k < len(call.inputs) else ABSENT
         self.walk(inner, function)
-        return [self.lookup(inner, value) for value in function.outputs]
+        found = [self.lookup(inner, value) for value in function.outputs]
+        if before == (self._mints, self._too_deep):
+            self._answers[question] = found
+        return found
 
     def _prefix(self, frame: Frame, node: Node, call: Call) -> str:
         """The prefix of a call's symbols: calls in two branches may have outputs of the same name."""
         name = call.outputs[0] if call.outputs else node.op_type
-        label, owner = f"{frame.prefix}{name}: ", (frame.prefix, node.scope, name)
-        while self._prefixes.setdefault(label, owner) != owner:
-            label += "'"
-        return label
+        return self._prefixes.of(f"{frame.prefix}{name}: ", (frame.prefix, node.scope, name))
 
     def attribute(self, frame: Frame, node: Node, name: str) -> AttributeProto | None:
         """A node's attribute in this walk, with references to the function's attributes resolved.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnxfix import confinement
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import regular
 from onnxfix.files.apart import File
@@ -47,6 +48,7 @@ def _check(option: str, path: Path) -> None:
                 pass
     except OSError as error:
         raise UsageError(f"{option} {path}: cannot be read: {error.strerror or error}") from None
+    confinement.name(path, whole=option == "--timing-cache")  # which a child writes
     try:
         with temporary_beside(path):
             pass

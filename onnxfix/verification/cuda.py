@@ -14,6 +14,7 @@ from onnxfix.sandbox import Worker
 from onnxfix.verification import remote
 from onnxfix.verification.compare.compare import Metrics, largest
 from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.ran import ran_of
 from onnxfix.verification.verdict import FeedResult, FeedStatus, RungResult
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def _with_tf32(
     request.worker.call(f"{remote.__name__}:drop", timeout=request.step)  # room on the GPU
     results: list[FeedResult] = []
     with Worker() as worker:
-        ran = remote.ran_of(
+        ran = ran_of(
             worker.call(
                 f"{remote.__name__}:load",
                 timeout=request.step,
@@ -153,7 +154,7 @@ def _with_tf32(
             )
         )
         for label, feed, values in feeds if not ran.stage else ():
-            ran = remote.ran_of(
+            ran = ran_of(
                 worker.call(
                     f"{remote.__name__}:run",
                     timeout=request.step,

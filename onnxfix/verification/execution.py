@@ -1,28 +1,29 @@
 """A rung that executes ONNX models: load both in the sandbox, run them on feeds, and compare the outputs."""
 
+# Long because: each way in which a run may end is decided beside the others.
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from onnxfix import backends, deadline, walk
-from onnxfix.backends import reference
+from onnxfix import backends, deadline
 from onnxfix.causes import Cause
+from onnxfix.effort import THOROUGH
 from onnxfix.errors import UsageError
-from onnxfix.verification import cuda, extents
+from onnxfix.verification import cuda, extents, products, worth
+from onnxfix.verification.budget import Budget
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import Kind
 from onnxfix.verification.feeds.plan import Feed
-from onnxfix.verification.feeds.signature import Assignment, Signature
+from onnxfix.verification.feeds.signature import Assignment
 from onnxfix.verification.pair import Pair
 from onnxfix.verification.progress import Progress, difference, different, judged
-from onnxfix.verification.remote import Ran
+from onnxfix.verification.ran import Ran
 from onnxfix.verification.request import Request
-from onnxfix.verification.verdict import FeedResult, FeedStatus, RungResult, Side, Status
+from onnxfix.verification.verdict import FeedResult, FeedStatus, LeftOut, RungResult, Side, Status
 
 #: Kinds of data to try, one after the other, when the original refuses the one that was planned.
 _MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
@@ -31,21 +32,7 @@ _BEYOND = (
     "on values chosen to overflow half precision the original overflows, and the fixed model does not agree with it in "
     "higher precision"
 )
-_PRODUCTS = frozenset(
-    (
-        "MatMulInteger",
-        "ConvInteger",
-        "QLinearMatMul",
-        "QLinearConv",
-        "DynamicQuantizeMatMul",
-        "MatMulIntegerToFloat",
-    )
-)
 _HALF = "within half precision's tolerance"
-_CUT_OFF = (
-    "they differ where ONNX Runtime multiplies uint8 by int8, whose sums saturate at 16 bits on this processor; "
-    "another check has compared them"
-)
 _SEARCH = 60.0  # seconds to look for inputs that the original takes
 _ENOUGH = 3  # assignments at which a model of dynamic shape should have been compared
 
@@ -60,7 +47,7 @@ def climb(request: Request, name: str) -> RungResult:
     if reason is not None:
         return RungResult(name, "skipped", reason, cause=backends.cause_missing(name))
     if name == "reference":
-        reason = _too_large(request)
+        reason = worth.too_large(request)
     if name == "ort-cuda":
         absent = cuda.unavailable(request.worker, request.step)
         if absent is not None:
@@ -72,25 +59,14 @@ def climb(request: Request, name: str) -> RungResult:
     return cuda.informed(request, result) if name == "ort-cuda" else result
 
 
-def _too_large(request: Request) -> str | None:
-    sizes = [elements(request.known, sweep) for sweep in plan.assignments(request.known, request.shapes)[:2]]
-    if request.given is not None:
-        sizes = [sum(map(plan.size, feed.values())) for feed in request.given]
-    return reference.infeasible(request.known.model, min(sizes))
-
-
-def elements(known: Signature, assignment: Assignment) -> int:
-    """How many elements all inputs have under an assignment."""
-    sizes = ([known.size(dim, assignment) or 2 for dim in one.dims or ()] for one in known.inputs)
-    return sum(math.prod(shape) for shape in sizes)
-
-
 class _Climber:
     def __init__(self, request: Request, name: str, folder: str) -> None:
         self.request, self.name, self.gpu, self.folder = request, name, name == "ort-cuda", folder
         self.seen = Progress()
         self.deadline = time.monotonic() + request.total
         self.pair = Pair(request, name, self.seen)
+        # The evaluator, which has a time limit of its own, runs where it is needed.
+        self.budget = Budget(request.known, THOROUGH if name == "reference" else request.effort)
         self.given = 0  # which of the user's inputs are tried, from 1
         self.endless = math.inf  # elements of the smallest feed on which the original took too long
 
@@ -119,6 +95,7 @@ class _Climber:
 
     def _load(self) -> None:
         outcome, ran = self.pair.load()
+        self.budget.loaded(ran.seconds)
         if ran.starved and self.pair.spare():
             self._load()
         elif ran.stage == "original":
@@ -158,49 +135,86 @@ class _Climber:
     # -- feeds
 
     def _run_given(self) -> None:
+        only = {number for number, _ in self.request.only}
         for number, values in enumerate(self.request.given or ()):
             self.given = number + 1
+            if only and self.given not in only:
+                continue
             self._try(f"inputs {number + 1} of {len(self.request.given or ())}", None, values)
             if self._over():
                 return
 
     def _run_made(self) -> None:
         known, fixed = self.request.known, self.request.shapes
+        if self.request.only:
+            self._run_feeds(feed for _, feed in self.request.only if feed is not None)
+            return
         sweep = plan.assignments(known, fixed)
         # ONNX Runtime's CPU provider cannot judge overflow in half precision, and CUDA's kernels have accumulators of
         # their own: only the evaluator runs on magnitudes that the model may never meet.
         large = bool(self.request.half) and self.name == "reference"
         feeds = plan.feeds(known, sweep, self.request.seed, self.request.exact, large=large)
-        self._run_feeds(feeds)
+        left = self._run_planned(feeds)
         if self.seen.verdict is None and not self._over():
             self._run_quantized(plan.wide(known, sweep), self.request.seed + len(feeds))
-        if self.seen.verdict is not None or self._over():
-            return
-        self.deadline = min(self.deadline, time.monotonic() + _SEARCH)
-        self._run_hardest(feeds)
-        if not self.seen.counted():
-            self._run_milder(feeds)
-        if len(sweep) > 1:
-            self._run_grown()
+        if self.seen.verdict is None and not self._over():
+            self.deadline = min(self.deadline, time.monotonic() + _SEARCH)
+            self._run_hardest(feeds, left)
+            if not self.seen.counted():
+                self._run_milder(feeds)
+            if len(sweep) > 1:
+                self._run_grown(len({tuple(feed.assignment.items()) for feed in left}))
+        self._leave_out(left)
+
+    def _run_planned(self, feeds: list[Feed]) -> list[Feed]:
+        """Run the feeds that the budget allows, those that tell most first; returns the others.
+
+        What runs shows what larger feeds cost, so that those that seemed too dear have another turn. The second shape
+        always runs: at the first, whose sizes are 1, much looks the same."""
+        left, hard = list(feeds), _hardest(feeds)
+        second = feeds[1] if len(feeds) > 1 and feeds[1].assignment != feeds[0].assignment else None
+        while not self._over():
+            needed = second if self.request.effort.essential else None
+            if not (allowed := [one for one in left if one is needed or self.budget.allows(one.assignment)]):
+                return left
+            feed = allowed[0]
+            if not self.budget.allows(*(one.assignment for one in left)):
+                tried = [one.feed.assignment for one in self.seen.feeds if one.feed is not None]
+                feed = min(allowed, key=lambda one: one.assignment in tried and one.kind != hard)
+            left.remove(feed)
+            self._run_feed(feed)
+        return []
+
+    def _leave_out(self, feeds: list[Feed]) -> None:
+        """Record feeds that the budget does not allow."""
+        for feed in feeds:
+            self.seen.left_out.append(LeftOut(feed.label, feed, self.budget.predicted(feed.assignment)))
 
     def _run_quantized(self, sizes: Assignment, seed: int) -> None:
         """Values around the limits of the model's quantizers, at a shape that it accepts."""
         known = self.request.known
         ran = [one.feed.assignment for one in self.seen.counted() if one.feed is not None]
         if ran and sizes not in ran:
-            sizes = max(ran, key=lambda one: sum(one.values()))
+            sizes = self.budget.largest(ran)
         found = extents.reach(self.request, self.request.original, sizes)
         if found.missed:
             self.seen.notes.append(found.missed)
-        self._run_feeds(plan.quantized(known, sizes, seed, found.gain))
+        feeds = plan.quantized(known, sizes, seed, found.gain)
+        if self.request.effort.essential or self.budget.allows(sizes):
+            self._run_feeds(feeds)
+        else:
+            self._leave_out(feeds)
 
-    def _run_hardest(self, feeds: list[Feed]) -> None:
-        """Run the hardest values at another shape where the original rejects the planned one."""
+    def _run_hardest(self, feeds: list[Feed], left: list[Feed]) -> None:
+        """Run the hardest values at another shape where the original rejects the planned one, or where that costs too
+        much."""
         ran = [one.feed for one in self.seen.counted() if one.feed is not None]
-        hardest = [feed for feed in feeds if feed.kind == "extreme"]
-        if hardest and ran and not any(feed.kind == "extreme" for feed in ran):
-            wide = max(ran, key=lambda feed: sum(feed.assignment.values()))
-            self._run_feeds([replace(hardest[0], assignment=wide.assignment)])
+        hard = _hardest(feeds)
+        planned = [feed for feed in (feeds if hard == "extreme" else left) if feed.kind == hard]
+        if planned and ran and not any(feed.kind == hard for feed in ran):
+            sizes = self.budget.largest([feed.assignment for feed in ran])
+            if self.request.effort.essential or self.budget.allows(sizes):
+                self._run_feeds([replace(planned[0], assignment=sizes)])
 
     def _run_feeds(self, feeds: Iterable[Feed]) -> bool:
         """Run feeds; returns whether the last of them counted."""
@@ -229,14 +243,17 @@ class _Climber:
         if self.seen.counted() and not self._over():
             self._run_feeds(Feed(one.assignment, "small", one.seed + 7) for one in feeds[:1])
 
-    def _run_grown(self) -> None:
-        """Look for shapes that the model accepts, where it accepts too few of the planned ones."""
+    def _run_grown(self, spared: int) -> None:
+        """Look for shapes that the model accepts, where it accepts too few of the planned ones. ``spared`` counts
+        shapes that were not tried."""
         number = 0
         for group in plan.grown(self.request.known, self.request.shapes):
-            if len(self.seen.sizes()) >= _ENOUGH or self._over():
+            if len(self.seen.sizes()) + spared >= _ENOUGH or self._over():
                 return
             for place, assignment in enumerate(group):
                 number += 1
+                if self.seen.counted() and not self.budget.allows(assignment):
+                    break
                 ran = self._run_feed(Feed(assignment, "normal", self.request.seed + 100 + number))
                 if not ran and not self._over():
                     ran = self._run_feed(Feed(assignment, "small", self.request.seed + 100 + number))
@@ -281,6 +298,8 @@ class _Climber:
                 seen.deaths += 1
                 self._uncounted(label, feed, ran, found.reason)
             return found.status == "failed"
+        if not ran.stage and feed is not None:
+            self.budget.ran(feed.assignment, ran.seconds)
         seen.excluded.update(ran.unstable)
         seen.wobble.extend(ran.wobble)
         if ran.stage:
@@ -331,8 +350,8 @@ class _Climber:
             uncounted = _BEYOND
         if wrong and feed is not None and self.gpu and all(cuda.overflows(metric, feed) for metric in wrong):
             uncounted = cuda.OVERFLOWS
-        if wrong and self._cut_off():
-            uncounted = _CUT_OFF
+        if wrong and self.name == "ort-cpu" and products.cut_off(self.request):
+            uncounted = products.CUT_OFF
         if uncounted:
             self.seen.feeds.append(
                 FeedResult(label, feed, "not counted", uncounted, ran.metrics, given=self.given)
@@ -345,17 +364,6 @@ class _Climber:
             beside = judged(ran.metrics, self.seen.precision)
             self.seen.feeds.append(FeedResult(label, feed, status, beside, ran.metrics, given=self.given))
         return not uncounted
-
-    def _cut_off(self) -> bool:
-        """Whether ONNX Runtime may cause a difference: it multiplies bytes wrongly on this processor, and another rung
-        has found no difference between the two models."""
-        request = self.request
-        if self.name != "ort-cpu" or not request.shown:
-            return False
-        if not any(node.op_type in _PRODUCTS for node in walk.model_nodes(request.known.model)):
-            return False
-        outcome = request.worker.call("onnxfix.backends.ort:cuts_off", timeout=request.step)
-        return bool(outcome.ok and outcome.value)
 
     def _by_twin(self, ran: Ran) -> Ran:
         """The last run judged again with the original in higher precision; unchanged where that fails."""
@@ -398,3 +406,8 @@ class _Climber:
         found = FeedResult(label, feed, "different", reason, ran.metrics, cause=ran.cause, given=self.given)
         self.seen.feeds.append(found)
         self._decide("failed", f"{reason} [{label}]", ran.cause)
+
+
+def _hardest(feeds: Iterable[Feed]) -> Kind:
+    """The kind of the hardest planned values."""
+    return "extreme" if any(feed.kind == "extreme" for feed in feeds) else "edge"

@@ -19,12 +19,12 @@ from onnxfix.errors import ModelError, UsageError, fault_of
 from onnxfix.names import RUNGS
 from onnxfix.sandbox import Worker, one_line, shared
 from onnxfix.trt.records import TrtOptions
-from onnxfix.verification import validity
+from onnxfix.verification import validity, worth
 from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.networks import networks
-from onnxfix.verification.request import REMOTE, Request
+from onnxfix.verification.request import REMOTE, Fed, Request
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 from onnxfix.verification.verdict import ALONE, CPU_RUNGS, FeedResult, RungResult, Verdict, unjudged
 
@@ -79,6 +79,8 @@ def verify(
     special: ResolvedSpecialization | None = None,
     allowed: Allowed | None = None,
     effort: Effort = THOROUGH,
+    scope: str = "",
+    only: Sequence[Fed] = (),
 ) -> Verdict:
     """Compare a fixed model with its original, both given by path; external data lies beside each.
 
@@ -102,7 +104,7 @@ def verify(
     if wanted.intersection(_TENSORRT):
         _prepare_tensorrt(trt, known)
     shared_networks = networks() if wanted.issuperset(("trt-build", "trt-network")) else nullcontext()
-    with _sandbox(worker, limits) as sandbox, shared_networks as between:
+    with _sandbox(worker, limits, scope) as sandbox, shared_networks as between:
         request = Request(
             original=Path(original).absolute(),
             fixed=_existing(fixed).absolute(),
@@ -121,8 +123,11 @@ def verify(
             allowed=None if exact else allowed,
             networks=between,
             effort=effort,
+            scope=scope,
+            only=tuple(only),
         )
-        ladder = _Ladder(request, limits, contract, models[1] if models is not None else None, ready)
+        spare = rungs is None and worth.is_spare(request, half_type(known.model))
+        ladder = _Ladder(request, limits, contract, models[1] if models is not None else None, ready, spare)
         return Verdict(ladder.climb(wanted, require), tuple(require), allowed=request.allowed)
 
 
@@ -151,18 +156,19 @@ def _prepare_tensorrt(trt: TrtOptions, known: Signature) -> None:
 
 
 @contextmanager
-def _sandbox(worker: Worker | None, limits: Limits) -> Iterator[Worker]:
+def _sandbox(worker: Worker | None, limits: Limits, scope: str) -> Iterator[Worker]:
     """The worker to use: the given one, the shared one, or one of its own where the limits bound the memory."""
     with ExitStack() as stack:
         if worker is None and limits.memory_mb is not None:
             worker = stack.enter_context(Worker(memory_mb=limits.memory_mb))
         worker = worker or shared()
-        stack.callback(_drop, worker)
+        stack.callback(release, worker, scope)
         yield worker
 
 
 class _Ladder:
-    """Climbs rung by rung: ``fixed`` is the fixed model where the caller has it."""
+    """Climbs rung by rung: ``fixed`` is the fixed model where the caller has it; ``spare``: the reference evaluator
+    adds nothing to ONNX Runtime."""
 
     def __init__(
         self,
@@ -171,22 +177,45 @@ class _Ladder:
         contract: Contract | None,
         fixed: onnx.ModelProto | None,
         ready: Callable[[], None],
+        spare: bool,
     ) -> None:
         self.request, self.limits, self.contract = request, limits, contract
-        self.fixed, self.ready = fixed, ready
+        self.fixed, self.ready, self.spare = fixed, ready, spare
 
     def climb(self, wanted: Collection[str], require: Collection[str]) -> tuple[RungResult, ...]:
-        """The results of the ``wanted`` rungs, in order."""
-        results: list[RungResult] = []
-        for name in (name for name in RUNGS if name in wanted):
-            began = time.monotonic()
-            if len(results) == 1 and results[0].name == "contract" and not results[0].refutes:
-                self._begin(name)
-            request = self.request if name in require else replace(self.request, shown=_shown(results))
-            request = _forgiving(request, results) if name == "ort-cpu" else request
-            result = self._noted(self._result(name, request), request)
-            results.append(replace(result, seed=request.seed, seconds=time.monotonic() - began))
-        return tuple(results)
+        """The results of the ``wanted`` rungs, in order.
+
+        Where the reference evaluator is spare, ONNX Runtime has the first turn, and the evaluator runs only if that has
+        not passed. Then ONNX Runtime has another turn, as if the evaluator had been first.
+        """
+        results: dict[str, RungResult] = {}
+        spare = "ort-cpu" in wanted and "reference" not in require and self.spare
+        order = [name for name in RUNGS if name in wanted and not (spare and name == "reference")]
+        if spare:
+            order.insert(order.index("ort-cpu") + 1, "reference")
+        for name in order:
+            if spare and name == "reference" and results["ort-cpu"].status == "passed":
+                results[name] = unjudged(name, worth.NOTHING_ADDED, "redundant")
+                continue
+            results[name] = self._climbed(name, results, name in require)
+            if spare and name == "reference" and results[name].status == "passed":
+                again = self._climbed("ort-cpu", {name: results[name]}, "ort-cpu" in require)
+                if again.cause != "timeout":
+                    results["ort-cpu"] = again
+        return tuple(results[name] for name in RUNGS if name in results)
+
+    def _climbed(self, name: str, before: Mapping[str, RungResult], required: bool) -> RungResult:
+        """The result of a rung after those ``before``."""
+        began, results = time.monotonic(), tuple(before.values())
+        if len(results) == 1 and results[0].name == "contract" and not results[0].refutes:
+            self._begin(name)
+        request = self.request if required else replace(self.request, shown=_shown(results))
+        request = _forgiving(request, results) if name == "ort-cpu" else request
+        result = self._noted(self._result(name, request), request)
+        if name == "ort-cpu" and request.networks is not None:
+            counted = (one.feed for one in result.feeds if one.status != "not counted")
+            request.networks.ran = tuple(feed for feed in counted if feed is not None)
+        return replace(result, seed=request.seed, seconds=time.monotonic() - began)
 
     def _begin(self, name: str) -> None:
         """Start TensorRT's builds before the rung ``name``, which runs meanwhile."""
@@ -221,12 +250,12 @@ class _Ladder:
         return replace(result, exact=request.exact and result.name in CPU_RUNGS)
 
 
-def _drop(worker: Worker) -> None:
-    """Have the child release the models, which may be large."""
+def release(worker: Worker, scope: str = "") -> None:
+    """Have the child release the models, which may be large, and what is kept for others than the run ``scope``."""
     if deadline.over():
         worker.close()
     elif worker.pid is not None:
-        worker.call(f"{REMOTE}:drop", timeout=30.0)
+        worker.call(f"{REMOTE}:drop", timeout=30.0, scope=scope)
 
 
 _HALF = (

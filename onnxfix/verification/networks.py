@@ -13,17 +13,19 @@ from onnxfix.sandbox import Posted, Worker
 
 if TYPE_CHECKING:
     from onnxfix.trt.lift.records import Lifted
+    from onnxfix.verification.feeds.plan import Feed
 
 
 @dataclass(eq=False)
 class Networks:
     """Models of one climb by path: ``lifted`` are those whose network was read back, into ``folder``; ``begun`` are
-    builds under way, all in the child of ``worker``."""
+    builds under way, all in the child of ``worker``. ``ran`` are feeds that both models have run in ONNX Runtime."""
 
     folder: Path
     lifted: dict[Path, Lifted] = field(default_factory=dict)
     begun: dict[Path, Posted] = field(default_factory=dict)
     worker: Worker | None = None
+    ran: tuple[Feed, ...] = ()
     _files: dict[Path, Path] = field(default_factory=dict)
 
     def place(self, path: Path) -> Path:

@@ -41,17 +41,17 @@ class Outputs:
     def put(self, path: str, feed: Mapping[str, Any], found: Computed, shared: bool = False) -> bool:
         """Keep what a model computed, where there is room; returns whether it is kept. ``shared``: the arrays are kept
         already, and take no more."""
-        size = 0 if shared else sum(map(_size, found.values.values()))
+        size = 0 if shared else sum(map(nbytes, found.values.values()))
         if self._bytes + size > MOST_BYTES:
             return False
         self._bytes += size
-        self._found.setdefault(_state(path), {})[_digest(feed)] = found
+        self._found.setdefault(_state(path), {})[digest(feed)] = found
         return True
 
     def find(self, path: str, feed: Mapping[str, Any]) -> Computed | None:
         """What a model computed on these inputs; None where that is not kept."""
         kept = self._found.get(_state(path)) if self._found else None
-        return kept.get(_digest(feed)) if kept else None
+        return kept.get(digest(feed)) if kept else None
 
     def knows(self, path: str) -> bool:
         """Whether anything is kept of a model."""
@@ -67,7 +67,8 @@ def _state(path: str) -> object:
     return path, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
-def _digest(feed: Mapping[str, Any]) -> bytes:
+def digest(feed: Mapping[str, Any]) -> bytes:
+    """What tells inputs from others."""
     found = hashlib.blake2b(digest_size=32)
     for name in sorted(feed):
         value = feed[name]
@@ -77,8 +78,9 @@ def _digest(feed: Mapping[str, Any]) -> bytes:
     return found.digest()
 
 
-def _size(value: Any) -> int:
+def nbytes(value: Any) -> int:
+    """Bytes of a value of an input or output."""
     if isinstance(value, (list, tuple)):
-        return sum(map(_size, value))
+        return sum(map(nbytes, value))
     array = np.asarray(value)
     return array.size * 64 if array.dtype.kind == "O" else array.nbytes

@@ -15,7 +15,8 @@ from onnxfix.errors import UsageError
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.progress import Progress, different
-from onnxfix.verification.remote import Ran, less, ran_of
+from onnxfix.verification.ran import Ran, ran_of
+from onnxfix.verification.remote import less
 from onnxfix.verification.request import REMOTE
 from onnxfix.verification.verdict import Status
 
@@ -55,6 +56,7 @@ class Pair:
             fixed=str(self.request.fixed),
             options={"guarded": True} if self.name == "ort-cuda" else options,
             fixed_options=options,
+            scope=self.request.scope,
         )
         self.seen.generation = self.request.worker.generation
         self._mapped = ran.mapped
@@ -72,7 +74,8 @@ class Pair:
         return self.call(
             "run",
             feed=values,
-            again=request.known.drawn is not None or (self.name != "reference" and not seen.counted()),
+            again=request.known.drawn is not None or (gpu and not seen.counted()),
+            recheck=self.name == "ort-cpu",
             drawn=request.known.drawn or (),
             exact=request.exact and not gpu,
             noise=request.noise,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from onnxfix.causes import Cause
 from onnxfix.verification import cuda
 from onnxfix.verification.compare.compare import Metrics
-from onnxfix.verification.verdict import FeedResult, RungResult, Side, Status
+from onnxfix.verification.verdict import FeedResult, LeftOut, RungResult, Side, Status
 
 _TWIN = "the original leaves half precision's range; judged by the original in"
 _NOISE = "decided by rounding in the original too; in float64 both models compute the same"
@@ -28,6 +28,7 @@ class Progress:
     generation: int = -1  # of the worker's child that holds the models
     precision: str = ""  # of the twin, where one was asked
     beyond: str = ""  # the first value that the original cannot hold in half precision
+    left_out: list[LeftOut] = field(default_factory=list)
 
     def counted(self) -> list[FeedResult]:
         return [one for one in self.feeds if one.status != "not counted"]
@@ -58,6 +59,7 @@ class Progress:
             cause=cause,
             stopped=stopped,
             said=said,
+            left_out=tuple(self.left_out),
         )
 
     def conclude(self, name: str, late: bool, within: str = "within tolerance") -> RungResult:

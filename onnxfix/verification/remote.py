@@ -6,8 +6,8 @@ Every function here is called through the sandbox. ``note`` reports what runs, s
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,14 @@ import numpy as np
 import onnx
 
 from onnxfix import backends
-from onnxfix._child import NO_MEMORY
-from onnxfix.backends import ort_messages
-from onnxfix.causes import ENDED, Cause
-from onnxfix.errors import Fault
-from onnxfix.sandbox import Outcome, note, one_line
+from onnxfix.sandbox import note
 from onnxfix.verification.compare import twin, twin_double
 from onnxfix.verification.compare.compare import Metrics, Twin, compare
 from onnxfix.verification.compare.noise import MOVES, Precise, shaken
 from onnxfix.verification.compare.tolerance import Allowed
+from onnxfix.verification.kept import Kept, identity
 from onnxfix.verification.outputs import Computed, Outputs
-
-_WIDEST = 4000  # characters of an error of which a line is made
+from onnxfix.verification.ran import Ran, failed
 
 
 @dataclass
@@ -36,6 +32,8 @@ class _State:
     backend: str = ""
     path: str = ""  # of the original
     fixed_path: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)  # with which it is loaded
+    kept: Kept = field(default_factory=Kept)
     twins: twin.Twins | None = None
     doubles: twin_double.Doubles | None = None
     last: tuple[dict[str, Any], list[Any], dict[str, Any]] | None = (
@@ -49,70 +47,12 @@ OUTPUTS = Outputs()
 """What both models computed, for the rung that holds them against TensorRT's networks."""
 
 
-@dataclass(frozen=True)
-class Ran:
-    """The result of loading, or of one feed. ``stage`` and ``error``: which model failed and why; else both are empty.
-
-    ``unsupported``: the backend cannot do this. ``no_kernel``: it lacks an operator of the model. ``broken``: the
-    process cannot be used any more. ``places``: for the original and the fixed model, how many nodes each execution
-    provider runs, where the backend reports that. ``starved``: memory ran out. ``mapped``: a model's weights were
-    mapped from its file, not loaded as usual. ``cause``: why it failed, where that is known.
-    """
-
-    stage: str = ""
-    error: str = ""
-    metrics: tuple[Metrics, ...] = ()
-    unstable: tuple[str, ...] = ()  # outputs in which the original differs from itself
-    seconds: float = 0.0  # of the original's run
-    unsupported: bool = False
-    no_kernel: bool = False
-    broken: bool = False
-    starved: bool = False
-    mapped: bool = False
-    places: tuple[Mapping[str, int] | None, ...] = ()
-    wobble: tuple[Metrics, ...] = ()  # where it differs from itself within tolerance
-    precision: str = ""  # of the twin
-    cause: Cause = ""
-    said: str = ""  # the text of the exception of who ran it, and nothing else
-    beyond: str = ""  # the first value of the original that is finite in its twin and not in half precision
-
-
-def ran_of(outcome: Outcome) -> Ran:
-    """The result of a call of ``load`` or ``run``; a crash is attributed to the model that ran.
-
-    Raises:
-        Fault: verification itself failed.
-    """
-    if outcome.ok:
-        return outcome.value  # type: ignore[no-any-return]
-    if outcome.status == "error":  # errors of models come back as a Ran
-        raise Fault(outcome.message)
-    stage = outcome.note if outcome.note in ("original", "fixed") else "original"
-    return Ran(stage, outcome.message, starved=outcome.status == "memory", cause=ENDED[outcome.status])
-
-
-def _failed(stage: str, error: Exception, seconds: float = 0.0) -> Ran:
-    unsupported, broken = isinstance(error, backends.Unsupported), isinstance(error, backends.Broken)
-    said = "" if unsupported else one_line(ort_messages.plain(one_line(str(error), _WIDEST)))
-    text = str(error) if unsupported or broken else one_line(ort_messages.plain(one_line(error, _WIDEST)))
-    starved = isinstance(error, MemoryError) or (not unsupported and bool(NO_MEMORY.search(str(error))))
-    return Ran(
-        stage,
-        text,
-        said=said,
-        seconds=seconds,
-        unsupported=unsupported,
-        no_kernel=isinstance(error, backends.NoKernel),
-        broken=broken,
-        starved=starved,
-        cause="memory" if starved else getattr(error, "cause", ""),
-    )
-
-
-def drop() -> None:
-    """Release both models, and what they computed."""
+def drop(scope: str = "") -> None:
+    """Release both models, and what they computed, but for what is kept of the original in the run ``scope``."""
     unload()
     OUTPUTS.clear()
+    if not scope:
+        _STATE.kept = Kept()
 
 
 def unload() -> None:
@@ -127,25 +67,50 @@ def load(
     *,
     options: Mapping[str, Any] | None = None,
     fixed_options: Mapping[str, Any] | None = None,
+    scope: str = "",
 ) -> Ran:
-    """Load both models, dropping what was loaded before. The options are those of the backend's ``load``."""
+    """Load both models, dropping what was loaded before. The options are those of the backend's ``load``.
+
+    What the original computes is kept for later calls with the same ``scope`` ("": for none). An original of which
+    something is kept is loaded when it has to run.
+    """
+    clock, began = _clock(backend)
     unload()
     note("original")
-    _STATE.backend, _STATE.path, _STATE.fixed_path = backend, original, fixed
-    try:
-        _STATE.original = backends.load(backend, original, **(options or {}))
-    except Exception as error:
-        return _failed("original", error)
+    _STATE.backend, _STATE.options = backend, options or {}
+    _STATE.path, _STATE.fixed_path = original, fixed
+    about = identity(scope, backend, original, _STATE.options)
+    if about is None or _STATE.kept.of != about:
+        try:
+            own = _original()
+        except Exception as error:
+            return failed("original", error)
+        places, mapped = getattr(own, "places", None), getattr(own, "mapped", False)
+        _STATE.kept = Kept(about, own.outputs, places, mapped)
     note("fixed")
     try:
         _STATE.fixed = backends.load(backend, fixed, **(fixed_options or {}))
     except Exception as error:
-        return _failed("fixed", error)
-    both = (_STATE.original, _STATE.fixed)
+        return failed("fixed", error)
+    kept = _STATE.kept
     return Ran(
-        places=tuple(getattr(one, "places", None) for one in both),
-        mapped=any(getattr(one, "mapped", False) for one in both),
+        places=(kept.places, getattr(_STATE.fixed, "places", None)),
+        mapped=kept.mapped or getattr(_STATE.fixed, "mapped", False),
+        seconds=clock() - began,
     )
+
+
+def _clock(backend: str) -> tuple[Callable[[], float], float]:
+    """What measures costs, and the time on it: other processes do not count, unless a GPU computes."""
+    clock = time.perf_counter if backend == "ort-cuda" else time.process_time
+    return clock, clock()
+
+
+def _original() -> backends.Session:
+    """The original, loaded now if it is not yet."""
+    if _STATE.original is None:
+        _STATE.original = backends.load(_STATE.backend, _STATE.path, **_STATE.options)
+    return _STATE.original
 
 
 def alone(backend: str, path: str, feed: dict[str, Any] | None, options: Mapping[str, Any]) -> Ran:
@@ -156,7 +121,7 @@ def alone(backend: str, path: str, feed: dict[str, Any] | None, options: Mapping
         if feed is not None:
             session.run(feed)
     except Exception as error:
-        return _failed("original", error)
+        return failed("original", error)
     return Ran()
 
 
@@ -196,51 +161,84 @@ def run(
     repeats: bool = True,
     keep: bool = False,
     without: tuple[str, ...] = (),
+    recheck: bool = False,
     hold: bool = False,
 ) -> Ran:
     """Run both models on ``feed`` and compare outputs, except those in ``skip``. ``keep`` their outputs, for
     ``by_twin`` or ``by_noise``, and ``hold`` them for a later rung. The fixed model gets the feed without the inputs in
     ``without``.
 
-    ``again``: run the original once more to find outputs that are not deterministic. ``drawn`` are outputs that depend
+    ``again``: run the original once more to find outputs that are not deterministic; ``recheck``: only where outputs
+    differ. ``drawn`` are outputs that depend
     on a random operator: a rare draw may come out the same twice, so their values may differ. ``repeats``: the backend
     gives the same bits each time, unless something is random; else an output may differ from itself within tolerance,
     since the order of sums may vary.
     """
-    original, fixed = _STATE.original, _STATE.fixed
-    if original is None or fixed is None:
+    fixed = _STATE.fixed
+    if fixed is None:
         return Ran("load", "the models are not loaded")
-    note("original")
-    began = time.perf_counter()
-    itself: dict[str, tuple[Metrics, ...]] = {}
+    clock, began = _clock(_STATE.backend)
     try:
-        expected = original.run(feed)
-        seconds = time.perf_counter() - began
-        if again:
-            pairs = zip(original.outputs, expected, original.run(feed), strict=True)
-            itself = {n: compare(n, a, b, exact=repeats, coarse=coarse) for n, a, b in pairs}
+        expected, itself = _expected(feed, again, repeats, coarse)
     except Exception as error:
-        return _failed("original", error)
-    unstable = {*skip, *(name for name, parts in itself.items() if any(map(_differs, parts)))}
+        return failed("original", error)
+    unstable = {*skip, *_unstable(itself)}
     wobble = tuple(part for parts in itself.values() for part in parts if part.agreement == "within")
     note("fixed")
-    took = time.process_time()
+    took = clock()
     try:
         found = dict(zip(fixed.outputs, fixed.run(less(feed, without)), strict=True))
     except Exception as error:
-        return _failed("fixed", error, seconds)
-    took = time.process_time() - took
+        return failed("fixed", error)
+    took, seconds = clock() - took, clock() - began
     note("compare")
     _STATE.last, _STATE.without = (feed, expected, found) if keep else None, without
-    metrics = _compare(original.outputs, expected, found, unstable, exact, noise, coarse, allowed)
+    metrics = _compare(_names(), expected, found, unstable, exact, noise, coarse, allowed)
     if hold:
-        _hold(feed, dict(zip(original.outputs, expected, strict=True)), found, metrics, took)
-    named = [(metric.output, metric) for metric in metrics]
+        _hold(feed, dict(zip(_names(), expected, strict=True)), found, metrics, took)
+    if recheck and not again and any(map(_differs, metrics)):
+        note("original")
+        try:
+            unstable |= _unstable(_itself(feed, expected, repeats, coarse))
+        except Exception as error:
+            return failed("original", error)
     unstable |= {
-        name for name, metric in named if name in drawn and _differs(metric) and metric.kind != "dtype"
+        one.output for one in metrics if one.output in drawn and _differs(one) and one.kind != "dtype"
     }
-    metrics = tuple(metric for name, metric in named if name not in unstable)
+    metrics = tuple(one for one in metrics if one.output not in unstable)
     return Ran("", "", metrics, tuple(sorted(unstable)), seconds, wobble=wobble)
+
+
+def _expected(
+    feed: dict[str, Any], again: bool, repeats: bool, coarse: str
+) -> tuple[list[Any], dict[str, tuple[Metrics, ...]]]:
+    """The original's outputs, computed or kept, and with ``again`` how those of another run differ from them."""
+    note("original")
+    kept = None if again else _STATE.kept.find(feed)
+    if kept is not None:
+        return kept, {}
+    expected = _original().run(feed)
+    if again:
+        return expected, _itself(feed, expected, repeats, coarse)
+    _STATE.kept.put(feed, expected)
+    return expected, {}
+
+
+def _names() -> list[str]:
+    """The original's outputs."""
+    return list(_STATE.original.outputs) if _STATE.original is not None else _STATE.kept.names
+
+
+def _itself(
+    feed: dict[str, Any], expected: list[Any], repeats: bool, coarse: str
+) -> dict[str, tuple[Metrics, ...]]:
+    """How the outputs of another run of the original differ from the ``expected`` ones, by output."""
+    pairs = zip(_names(), expected, _original().run(feed), strict=True)
+    return {name: compare(name, a, b, exact=repeats, coarse=coarse) for name, a, b in pairs}
+
+
+def _unstable(itself: Mapping[str, tuple[Metrics, ...]]) -> set[str]:
+    return {name for name, parts in itself.items() if any(map(_differs, parts))}
 
 
 def _hold(
@@ -271,7 +269,7 @@ def by_twin(
 ) -> Ran:
     """Judge the last run again, with the original in higher precision beside it. ``half`` is the model's half-precision
     type, ``folder`` a place for the twin; outputs in ``drawn`` and ``skip`` are left out."""
-    if _STATE.last is None or _STATE.original is None:
+    if _STATE.last is None:
         return Ran("twin", "nothing was kept of the last run")
     feed, expected, found = _STATE.last
     note("twin")
@@ -279,14 +277,12 @@ def by_twin(
         _STATE.twins = _STATE.twins or twin.load(_STATE.backend, _STATE.path, folder)
         lost, values = _STATE.twins.run(feed)
     except Exception as error:
-        return _failed("twin", error)
+        return failed("twin", error)
     note("compare")
     origins = _STATE.twins.origins  # an overflow excuses what is computed from it, and nothing else
     judges = {n: Twin(value, half, not origins[n].isdisjoint(lost)) for n, value in values.items()}
     unstable = {*skip, *drawn}
-    metrics = _compare(
-        _STATE.original.outputs, expected, found, unstable, False, noise, coarse, allowed, judges
-    )
+    metrics = _compare(_names(), expected, found, unstable, False, noise, coarse, allowed, judges)
     return Ran(metrics=metrics, beyond=lost[0] if lost else "", precision=_STATE.twins.precision)
 
 
@@ -303,8 +299,7 @@ def by_noise(
     """Judge the last run again, with what both models compute in float64 beside it, and what the original does once its
     inputs move. ``fixed`` is the fixed model's path, ``folder`` a place for both models in float64; outputs in
     ``drawn`` and ``skip`` are left out."""
-    original = _STATE.original
-    if _STATE.last is None or original is None:
+    if _STATE.last is None:
         return Ran("twin", "nothing was kept of the last run")
     feed, expected, found = _STATE.last
     note("twin")
@@ -313,16 +308,15 @@ def by_noise(
         exact, other = _STATE.doubles.run(feed, _STATE.without)
         floats = any(map(twin_double.is_float, feed.values()))
         pinned = {name: feed[name] for name in _STATE.without}
+        original = _original()
         runs = [original.run({**shaken(feed, seed), **pinned}) for seed in range(MOVES if floats else 0)]
     except Exception as error:
-        return _failed("twin", error)
+        return failed("twin", error)
     note("compare")
-    moved = dict(zip(original.outputs, zip(*runs, strict=True), strict=True)) if runs else {}
-    judges = {n: Precise(exact[n], other.get(n), moved.get(n, ())) for n in original.outputs if n in exact}
+    moved = dict(zip(_names(), zip(*runs, strict=True), strict=True)) if runs else {}
+    judges = {n: Precise(exact[n], other.get(n), moved.get(n, ())) for n in _names() if n in exact}
     unstable = {*skip, *drawn}
-    metrics = _compare(
-        original.outputs, expected, found, unstable, False, noise, coarse, allowed, precise=judges
-    )
+    metrics = _compare(_names(), expected, found, unstable, False, noise, coarse, allowed, precise=judges)
     return Ran(metrics=metrics)
 
 

@@ -12,10 +12,13 @@ from onnxfix.sandbox import Worker
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.compare.tolerance import Allowed
+from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import Assignment, Signature
 from onnxfix.verification.networks import Networks
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 
+Fed = tuple[int, Feed | None]
+"""What identifies inputs: ``FeedResult.fed``."""
 REMOTE = "onnxfix.verification.remote"
 """The module of the functions that rungs call in the sandbox's child."""
 
@@ -37,7 +40,9 @@ class Request:
     already and passed; "" where there is none, or where this rung must pass itself. ``special`` is how the fixed model
     is specialized: ``known`` has its values pinned and ``shapes`` has its sizes. ``allowed`` is the user's tolerance,
     which no ``exact`` request has. ``networks`` are what TensorRT's rungs leave for each other (None: nothing).
-    ``effort`` bounds what is spent on running models."""
+    ``effort`` bounds what is spent on running models. ``scope`` names the run
+    whose requests have the same original: what that computes is kept for the next one ("": it is not). ``only`` are
+    the inputs to run, where a failure on them is looked into; () for all."""
 
     original: Path
     fixed: Path
@@ -61,6 +66,8 @@ class Request:
     allowed: Allowed | None = None
     networks: Networks | None = None
     effort: Effort = THOROUGH
+    scope: str = ""
+    only: tuple[Fed, ...] = ()
 
     @property
     def without(self) -> tuple[str, ...]:

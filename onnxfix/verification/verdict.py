@@ -109,6 +109,16 @@ class FeedResult:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """Planned inputs that a check did not run with, since its budget did not allow for them (``Effort``): they would
+    have taken about so many ``seconds`` of the processor."""
+
+    label: str
+    feed: Feed
+    seconds: float
+
+
+@dataclass(frozen=True)
 class RungResult:
     """The result of one rung. ``reason`` is one line: what was proven, what differs, or why it was skipped or broke;
     ``cause`` is the same as data, where it is known. ``stopped``: this model could not be loaded, with the error
@@ -120,6 +130,7 @@ class RungResult:
     reads them; ``checks`` the results of onnx.checker. ``executed`` is what their engines did, ``latency`` their
     latency, and ``sweep`` how builds for batch 1 alone and for more differ (None where these were not requested).
     ``exported`` is what PyTorch's own outputs showed (rung pytorch).
+    ``left_out`` are planned inputs that the budget did not allow for.
     ``inherited``: it failed, and the original fails in the same way, so that no fix is to blame.
     """
 
@@ -144,6 +155,7 @@ class RungResult:
     latency: Latency | None = None
     sweep: SweepResult | None = None
     exported: Exported | None = None
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def judged(self) -> bool:

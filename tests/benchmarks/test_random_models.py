@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import onnx
 import pytest
@@ -16,6 +20,8 @@ from random_models.pieces import examples, nodes_of, refused
 
 from onnxfix import engine
 from onnxfix.rule import Safety
+from support.paths import ROOT
+from support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -111,6 +117,27 @@ def test_a_rule_that_nothing_reached_is_named(given: pytest.MonkeyPatch) -> None
     assert "GRA012" not in missing
     assert "OPS001" in missing
     assert any("| GRA012 | 1 | 1 |" in line for line in tables.summary([row]))
+
+
+def test_300_models_keep_every_promise(tmp_path: Path) -> None:
+    """Each model that fails is drawn again by its number: ``run.py --seed 19 --without-node-models --only NUMBER``."""
+    command = [
+        sys.executable,
+        ROOT / "benchmarks" / "random_models" / "run.py",
+        "--seed",
+        "19",
+        "--to",
+        "300",
+    ]
+    options = ["--without-node-models", "--json", tmp_path / "rows"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+    assert [(row["number"], row["faults"]) for row in rows if row["faults"]] == [], done.stderr
+    assert sorted(row["number"] for row in rows) == list(range(300))
+    assert sum(row["status"] == "run" for row in rows) >= 280
+    assert sum(row["changed"] for row in rows) >= 250
+    assert sum(bool(row["feeds"]) for row in rows) >= 240
+    assert len(tables.unreached(rows)) <= 25  # of 172 rules, most have their turn only once or twice
 
 
 def test_what_does_not_run_is_drawn_again(given: pytest.MonkeyPatch) -> None:

@@ -353,9 +353,12 @@ def test_the_text_shows_what_matters() -> None:
 @pytest.mark.parametrize(
     ("children", "line"),
     [
-        (InForce(True, True), "no network; no signals to other processes"),
-        (InForce(True, False, "old"), "no network; not denied: signals to other processes (old)"),
-        (InForce(reason="old"), "not denied: network, signals to other processes (old)"),
+        (InForce(True, True, True), "no network; no signals to other processes; no private files"),
+        (
+            InForce(True, False, True, "old"),
+            "no network; no private files; not denied: signals to other processes (old)",
+        ),
+        (InForce(reason="old"), "not denied: network, signals to other processes, private files (old)"),
     ],
 )
 def test_it_says_what_children_cannot_do(children: InForce, line: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -14,12 +15,15 @@ import onnxfix
 from onnxfix.edits import Draft, SetValueInfo
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
+from onnxfix.pipeline import proof
 from onnxfix.pipeline.contract import interface_changes, untouched_changes
 from onnxfix.report.report import Report
 from onnxfix.rule import Fix, Match, Rule, Safety, rule
+from onnxfix.sandbox import Outcome, Worker
 from onnxfix.trt.records import TrtBuild
+from onnxfix.verification import ladder
 from onnxfix.verification.request import Request
-from onnxfix.verification.verdict import ALONE, RungResult
+from onnxfix.verification.verdict import ALONE, RungResult, Verdict
 from support import models
 from support.toy_rules import swap, unsafe_invalid, use
 
@@ -402,3 +406,33 @@ def test_an_engine_of_a_model_with_unsafe_fixes(model: Path, monkeypatch: pytest
     assert report.verdict.passed
     assert {item.code for item in report.applied} == {"AAA001", "BBB003"}
     assert "Sqrt" not in [node.op_type for node in onnx.load(out).graph.node]
+
+
+def test_a_culprit_is_looked_for_with_the_inputs_that_showed_it(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the original runs once on each input, whatever the number of candidates."""
+    use(monkeypatch, [identity, wrong_abs, wrong_sqrt])
+    asked: list[tuple[tuple[str, ...] | None, int]] = []
+    calls: list[tuple[str, str]] = []
+    real, call = ladder.verify, Worker.call
+
+    def verify(*args: Any, **more: Any) -> Verdict:
+        asked.append((more["rungs"], len(more["only"])))
+        return real(*args, **more)
+
+    def counted(self: Worker, target: str, **more: Any) -> Outcome:
+        calls.append((target.rpartition(":")[2], str(more.get("backend", ""))))
+        return call(self, target, **more)
+
+    monkeypatch.setattr(proof, "climb_rungs", verify)
+    monkeypatch.setattr(Worker, "call", counted)
+    report, _ = apply(model, rungs=("contract", "ort-cpu"))
+    assert sorted(item.code for item in report.withdrawn) == ["BBB001", "BBB002"]
+    whole = [rungs for rungs, only in asked if not only]
+    parts = [(rungs, only) for rungs, only in asked if only]
+    assert whole == [("contract", "ort-cpu")] * 3, "each result is judged as a whole"
+    assert parts
+    assert set(parts) == {(("ort-cpu",), 1)}
+    runs = [name for name, _ in calls].count("run")
+    assert runs <= len(parts) + 2 + 5, "one input for each part, and for the two that fail on the first"

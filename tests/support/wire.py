@@ -42,8 +42,12 @@ def model(inside: bytes = b"", more: bytes = b"", nodes: bytes = field(1, node()
 
 
 def function(name: bytes, more: bytes = b"", *calls: bytes) -> bytes:
-    """A FunctionProto d::NAME(x) -> (y) that calls others of its domain, or Abs."""
-    body = b"".join(field(7, node(field(7, b"d"), one)) for one in calls) or field(7, node())
+    """A FunctionProto d::NAME(x) -> (y) that calls others of its domain, one after the other, or Abs."""
+    ends = [b"x", *(b"v%d" % number for number in range(1, len(calls))), b"y"]
+    each = zip(calls, ends[:-1], ends[1:], strict=False)
+    body = b"".join(field(7, node(field(7, b"d"), one, out, read)) for one, read, out in each) or field(
+        7, node()
+    )
     opsets = field(9, field(1, b"") + whole(2, 18)) + field(9, field(1, b"d") + whole(2, 1))
     return field(1, name) + field(4, b"x") + field(5, b"y") + body + opsets + field(10, b"d") + more
 

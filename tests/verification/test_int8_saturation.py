@@ -12,8 +12,9 @@ import pytest
 
 from onnxfix.backends import ort
 from onnxfix.sandbox import Outcome, Worker
-from onnxfix.verification.execution import _CUT_OFF, climb
+from onnxfix.verification.execution import climb
 from onnxfix.verification.feeds.signature import signature
+from onnxfix.verification.products import CUT_OFF
 from onnxfix.verification.request import Request
 from onnxfix.verification.verdict import RungResult
 from support import networks
@@ -127,7 +128,7 @@ def test_a_difference_that_may_be_the_processors_proves_nothing(tmp_path: Path) 
     result, times = climbed(tmp_path, YES)
     assert result.status == "skipped"
     assert times > 0
-    assert {(feed.status, feed.reason) for feed in result.feeds} == {("not counted", _CUT_OFF)}
+    assert {(feed.status, feed.reason) for feed in result.feeds} == {("not counted", CUT_OFF)}
 
 
 @pytest.mark.parametrize("answer", [NO, DEAD])

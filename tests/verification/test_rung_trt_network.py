@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxfix.effort import Effort
 from onnxfix.report.report import plain
 from onnxfix.sandbox import Worker
 from onnxfix.trt.lift.records import Gap, Lifted
@@ -583,3 +584,19 @@ def test_the_original_is_read_once(stage: networks.Stage, monkeypatch: pytest.Mo
     onnx.save(networks.model(WRONG), paths[0])
     verify(*paths, exact=False, rungs=["trt-network"], worker=stage.worker)
     assert stage.asked[len(asked) :] == ["original.onnx", "fixed.onnx"]
+
+
+def test_inputs_beyond_the_budget_are_left_out_and_reported(stage: networks.Stage) -> None:
+    whole = stage.climb((DYNAMIC, DYNAMIC))
+    bare = stage.climb((DYNAMIC, DYNAMIC), effort=Effort("", 0.0, 0.0))
+    assert (whole.left_out, whole.networks[0].feeds) == ((), len(whole.feeds))
+    assert (bare.status, len(bare.feeds), bare.networks[0].feeds) == ("passed", 1, 1)
+    assert [one.feed for one in bare.left_out] == [one.feed for one in whole.feeds[1:]]
+    assert all(one.seconds > 0 for one in bare.left_out)
+    wrong = stage.climb(
+        (DYNAMIC, DYNAMIC), (DYNAMIC, DYNAMIC.replace("Abs", "Relu")), effort=Effort("", 0.0, 0.0)
+    )
+    assert (wrong.status, [one.feed for one in wrong.left_out]) == (
+        "failed",
+        [one.feed for one in bare.left_out],
+    )

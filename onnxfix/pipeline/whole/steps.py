@@ -11,7 +11,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from onnxfix import walk
+from onnxfix import confinement, walk
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
 from onnxfix.files import loading, tensors, wire
 from onnxfix.pipeline import contract
@@ -136,6 +136,7 @@ def _call(worker: Worker, step: Step, source: Path, output: Path, plain: Path, *
     where = {"source": str(source.absolute()), "output": str(output)}
     if step.script is None:
         return worker.call(f"{REMOTE}:simplify", timeout=TIMEOUT, **where)
+    confinement.name(step.script)
     return worker.call(
         f"{REMOTE}:graphsurgeon",
         timeout=TIMEOUT,

@@ -140,7 +140,11 @@ def _machine(machine: Machine) -> Iterator[tuple[str, str]]:
 
 def _children(found: InForce) -> str:
     """What child processes, in which other people's libraries run, cannot do."""
-    denied = {"network": found.network, "signals to other processes": found.processes}
+    denied = {
+        "network": found.network,
+        "signals to other processes": found.processes,
+        "private files": found.files,
+    }
     parts = [f"no {name}" for name, holds in denied.items() if holds]
     missing = [name for name, holds in denied.items() if not holds]
     if missing:

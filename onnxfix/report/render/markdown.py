@@ -9,7 +9,7 @@ from onnxfix.report.render.accepted import accepted_words
 from onnxfix.report.render.issues import Issue, errors_of, issues_of
 from onnxfix.report.render.marks import code, folded, safe, shortened, table
 from onnxfix.report.render.numbers import counted
-from onnxfix.report.render.proof import status_words
+from onnxfix.report.render.proof import left_out_words, status_words
 from onnxfix.report.report import FailOn, Report
 from onnxfix.report.summary import Change, RungFact
 
@@ -177,4 +177,6 @@ def _rules(issues: Sequence[Issue]) -> Iterator[str]:
 
 
 def _rung(rung: RungFact) -> tuple[str, str, str]:
-    return code(rung.name), f"{_RESULTS[rung.status]} {rung.status}", safe(rung.reason)
+    left_out = left_out_words(rung)
+    reason = f"{rung.reason}; left out: {left_out}" if left_out else rung.reason
+    return code(rung.name), f"{_RESULTS[rung.status]} {rung.status}", safe(reason)

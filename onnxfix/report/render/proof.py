@@ -90,6 +90,7 @@ def proof_lines(report: Report) -> Iterator[Line]:
     worst = [rung for rung in apart if rung.status in ("failed", "broke")]
     yield from map(_rung, worst)
     yield from _verdict(report, [rung.name for rung in apart])
+    yield from _left_out(summary)
     if summary.tensorrt is not None:
         yield tensorrt_line(summary.tensorrt)
     yield from (_rung(rung) for rung in apart if rung not in worst)
@@ -106,6 +107,22 @@ def _verdict(report: Report, apart: list[str]) -> Iterator[Line]:
         label, style = "checked", "bold"
     if parts:
         yield labeled(label, " · ".join(parts), style=style)
+
+
+_ALL = "--effort thorough"
+
+
+def left_out_words(rung: RungFact) -> str:
+    """Which planned inputs a check left out, and how to run them; "" for none."""
+    if not rung.left_out:
+        return ""
+    cost = f"{max(rung.spared, 1):,.0f} s"
+    return f"{counted(rung.left_out, 'planned input')} of {rung.name}, about {cost} → {_ALL}"
+
+
+def _left_out(summary: Summary) -> Iterator[Line]:
+    for words in filter(None, map(left_out_words, summary.rungs)):
+        yield labeled("left out", words.replace(_ALL, _ALL.replace(" ", GLUE)))
 
 
 _LABELS = {"verified": ("VERIFIED:", "bold green"), "unchanged": ("unchanged", "green")}
@@ -216,6 +233,7 @@ def rung_lines(report: Report) -> Iterator[Line]:
     """The line about values, then every rung with its reason and its details."""
     rungs = report.verdict.rungs if report.verdict is not None else ()
     yield from _verdict(report, [rung.name for rung in rungs if rung.status in ("failed", "broke")])
+    yield from _left_out(report.summary)
     said: set[str] = set()
     for rung in rungs:
         blame = f" ({PLEASE_REPORT})" if rung.status == "broke" else ""
@@ -242,6 +260,8 @@ def _details(rung: RungResult) -> Iterator[str]:
         reason = "as above" if feed.reason in seen else feed.reason
         seen.add(feed.reason)
         yield f"{feed.label}: {feed.status}{f': {reason}' if feed.reason else ''}"
+    for one in rung.left_out:
+        yield f"{one.label}: left out, about {one.seconds:,.1f} s"
     yield from build_lines(rung.builds)
     yield from network_lines(rung.networks)
     if rung.excluded:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from onnxfix import system
 from onnxfix.report.render.sizes import range_text
 
 if TYPE_CHECKING:
@@ -47,5 +47,5 @@ def _input(one: InputKind) -> str:
 
 
 def _command(command: str, path: str, option: str, value: str) -> str:
-    model = shlex.quote(path)
-    return f"onnxfix {command} {model} {option} {shlex.quote(value)}"
+    model = system.quoted(path)
+    return f"onnxfix {command} {model} {option} {system.quoted(value)}"

@@ -70,6 +70,12 @@ def size(value: Any) -> int:
     return 0 if value is None else int(np.size(value))
 
 
+def elements(known: Signature, assignment: Assignment) -> int:
+    """How many elements all inputs have under an assignment."""
+    sizes = ([known.size(dim, assignment) or 2 for dim in one.dims or ()] for one in known.inputs)
+    return sum(math.prod(shape) for shape in sizes)
+
+
 def parse_shapes(
     specs: Sequence[str] | str | Mapping[str, Sequence[int]], names: Sequence[str], *, signed: bool = False
 ) -> dict[str, tuple[int, ...]]:

@@ -100,6 +100,9 @@ class Bench:
     def recall(self, key: str, path: str, feed: Mapping[str, Any]) -> Reply | None:
         """Take outputs that were left there for a run of the model; None where there are none on this feed."""
         found: Reply | None = self._call("recall", key=key, path=path, feed=dict(feed))
+        if self._worker.generation != self._generation:  # a child that has nothing yet
+            self._held.clear()
+            self.loaded = ("", "")
         self._generation = self._worker.generation
         if found is not None and not found.error:
             self._held.add(("onnx", key))
@@ -172,14 +175,17 @@ class Tried:
     kept: int = 0
 
     def expect(self, values: dict[str, Any]) -> Ran:
-        """Whether the model accepts these inputs, for ``Finder``."""
+        """Whether the model accepts these inputs, for ``Finder``, and the seconds of the processor that a comparison on
+        them costs."""
         if self.kept > _KEPT:
             return Ran(error="no memory for the outputs of more inputs")
         if self.bench.spent:
             return Ran(error="too many runs ended the process")
         key = str(len(self.taken) + len(self.words))
         ran = self.bench.recall(key, self.path, values) if self.path else None
+        runs = 1  # those of the network
         if ran is None or ran.died:
+            runs = 2
             again = Reply() if self.bench.alive and self.bench.loaded[1] else self.load()
             ran = again if again.error else self.bench.run("onnx", key, values)
         if ran.error:
@@ -190,4 +196,4 @@ class Tried:
             return Ran(error=ran.error, cause=ran.cause)
         self.kept += ran.size
         self.taken.append(key)
-        return Ran()
+        return Ran(seconds=runs * ran.seconds)

@@ -6,6 +6,7 @@ sandbox.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,8 +30,8 @@ from onnxfix.verification.remote import OUTPUTS
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-#: Of ONNX Runtime: one for each core takes three times as long as half of them as soon as anything else runs.
-THREADS = max(1, cores() // 2)
+#: Of ONNX Runtime: one for each of many cores takes far longer than half of them as soon as anything else runs.
+THREADS = max(min(2, cores()), cores() // 2)
 #: A quarter of a unit in float32's last place, of 1: where terms of that size cancel out, what is left is rounding, and
 #: nothing shows it where a model has no floating-point input.
 FLOOR = 2.0**-25
@@ -43,7 +44,7 @@ class Reply:
     """The result of a call. ``error`` is "" on success; ``died``: the child crashed or was killed. ``lacking``: the
     backend cannot do this, which proves nothing about the model; ``starved``: because memory ran out. ``size`` is in
     bytes, of the outputs kept; ``blank`` are the outputs that are NaN or infinity throughout. ``cause``: why it failed,
-    where the model is not to blame."""
+    where the model is not to blame. ``seconds`` are those of the processor that a run took."""
 
     error: str = ""
     lacking: bool = False
@@ -52,6 +53,7 @@ class Reply:
     size: int = 0
     blank: frozenset[str] = frozenset()
     cause: Cause = ""
+    seconds: float = 0.0
 
 
 @dataclass
@@ -176,11 +178,13 @@ def run(
     given = shaken(feed) if moved else dict(feed)
     if wires is not None:
         given = {wires[name][0]: _as(value, wires[name][1]) for name, value in given.items() if name in wires}
+    began = time.process_time()
     try:
         values = dict(zip(_STATE.session.outputs, _STATE.session.run(given), strict=True))
     except Exception as error:
         return _failed(error)
-    return _kept(side, key, {name.removesuffix(COPY): value for name, value in values.items()})
+    took = time.process_time() - began
+    return _kept(side, key, {name.removesuffix(COPY): value for name, value in values.items()}, took)
 
 
 def knows(path: str) -> bool:
@@ -192,13 +196,14 @@ def recall(key: str, path: str, feed: Mapping[str, Any]) -> Reply | None:
     """Take what that rung computed with the model file on these inputs for a run of "onnx" for the feed ``key``; None
     where it has not, or did not keep it."""
     found = OUTPUTS.find(path, feed)
-    return _kept("onnx", key, dict(found.values)) if found is not None else None
+    return _kept("onnx", key, dict(found.values), found.seconds) if found is not None else None
 
 
-def _kept(side: str, key: str, values: dict[str, Any]) -> Reply:
+def _kept(side: str, key: str, values: dict[str, Any], seconds: float) -> Reply:
     _STATE.kept[side, key] = values
     blank = frozenset(name for name, value in _STATE.kept[side, key].items() if _is_blank(value))
-    return Reply(size=sum(getattr(value, "nbytes", 0) for value in values.values()), blank=blank)
+    size = sum(getattr(value, "nbytes", 0) for value in values.values())
+    return Reply(size=size, blank=blank, seconds=seconds)
 
 
 def _is_blank(value: Any) -> bool:

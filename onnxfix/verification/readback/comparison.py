@@ -9,7 +9,7 @@ from onnxfix.trt.reading import Misread
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.progress import difference, different
 from onnxfix.verification.rungs.trials import Trial
-from onnxfix.verification.verdict import FeedResult, FeedStatus
+from onnxfix.verification.verdict import FeedResult, FeedStatus, LeftOut
 
 _SLIGHT = 1e-2  # of an output's largest value: less may be an approximation
 
@@ -22,7 +22,7 @@ class Comparison:
     ``cause``: either as data. ``disputed``: ONNX Runtime rejects the model for its types, which another backend may
     accept. ``trials`` are the inputs that the model accepts, ``compared`` those that both accept. ``off`` are the
     tensors that differ because of the misreads. ``blank`` are the network's outputs without a finite value on all
-    ``compared``; None before the first.
+    ``compared``; None before the first. ``left_out`` are inputs that the budget did not allow for.
     """
 
     misreads: list[Misread] = field(default_factory=list)
@@ -33,6 +33,7 @@ class Comparison:
     trials: tuple[Trial, ...] = ()
     compared: list[Trial] = field(default_factory=list)
     blank: frozenset[str] | None = None
+    left_out: tuple[LeftOut, ...] = ()
     lacking: str = ""
     unknown: str = ""
     cause: Cause = ""

@@ -14,9 +14,9 @@ from onnxfix.errors import UsageError
 from onnxfix.sandbox import one_line
 from onnxfix.trt.reading import Misread
 from onnxfix.verification import extents
+from onnxfix.verification.budget import Budget
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.compare.noise import RELATIVE
-from onnxfix.verification.execution import elements
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import make_inputs
 from onnxfix.verification.feeds.plan import Feed
@@ -36,12 +36,14 @@ from onnxfix.verification.readback.locate import Pair, label_of, layers_of, loca
 from onnxfix.verification.readback.refusals import lacks, node_of, place_of, settled
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs.trials import Finder, Trial
-from onnxfix.verification.verdict import FeedResult
+from onnxfix.verification.verdict import FeedResult, LeftOut
 
 _QUANTIZED = 50  # added to the seed
 _FEW = 64  # elements of all inputs, below which one feed would miss most of the edge values
 _MANY = 1 << 16  # elements of all inputs, from which the smallest shape has room for them
 _LOCATING = 180.0  # seconds
+#: Of the effort of a check that runs two models, for the network of each of them.
+_PART = 0.25
 REFERENCE_STEP = 30.0
 """Seconds for one run of the reference evaluator."""
 _WORDS = 400  # characters of ONNX Runtime's message in a record
@@ -113,7 +115,7 @@ class _Runner:
             sizes = [sum(map(plan.size, values.values())) for values in fed]
         else:
             sweep = plan.assignments(self.request.known, self.request.shapes)
-            sizes = [elements(self.request.known, one) for one in sweep[:2]]
+            sizes = [plan.elements(self.request.known, one) for one in sweep[:2]]
         return next(
             (
                 why
@@ -130,7 +132,12 @@ class _Runner:
         tried = Tried(self.bench, self._load, self.pair.path if self.known else "")
         profiles = given_profiles(self.request.trt, self.request.known)
         planned = () if profiles else [*self._planned(), *self._quantized()]
-        finder = Finder(self.request, tried.expect, profiles[0] if profiles else None, planned, empty=True)
+        effort = self.request.effort
+        part = replace(effort, multiple=effort.multiple * _PART, floor=effort.floor * _PART)
+        budget = Budget(self.request.known, part)
+        first = profiles[0] if profiles else None
+        ran = self._ran()
+        finder = Finder(self.request, tried.expect, first, planned, empty=True, budget=budget, ran=ran)
         if self.terms.trials:
             trials = [one for one in self.terms.trials if not tried.expect(one.values).error]
         else:
@@ -140,6 +147,9 @@ class _Runner:
                 self.seen.unknown = str(error)
                 return {}
         self.seen.results.extend(finder.refused)
+        self.seen.left_out = tuple(
+            LeftOut(feed.label, feed, budget.predicted(feed.assignment)) for feed in finder.spared
+        )
         pairs = zip(tried.taken, trials, strict=True)
         found = {key: trial for key, trial in pairs if self.bench.holds("onnx", key)}
         self.seen.trials = tuple(found.values())
@@ -153,12 +163,38 @@ class _Runner:
         known, seed = self.request.known, self.request.seed
         sweep = plan.assignments(known, self.request.shapes)[:3]
         found = [Feed(sizes, "normal", seed + number) for number, sizes in enumerate(sweep)]
-        count = elements(known, sweep[-1])
+        count = plan.elements(known, sweep[-1])
         if count > _MANY and len(sweep) > 1:
             # Images cost seconds each: the smallest batch holds all edge values many times over, the others hold none.
-            return [replace(found[0], kind="edge"), *found[1:]]
+            return self._cheapest([replace(found[0], kind="edge"), *found[1:]])
         edges = 3 if count < _FEW else 1
-        return found + [Feed(sweep[-1], "edge", seed + len(sweep) + number) for number in range(edges)]
+        found += [Feed(sweep[-1], "edge", seed + len(sweep) + number) for number in range(edges)]
+        return self._cheapest(found)
+
+    def _cheapest(self, planned: Sequence[Feed]) -> list[Feed]:
+        """Where not all of them may be affordable, those first that ONNX Runtime has run already: with other values of
+        the same kind, and the first of all, at the smallest sizes."""
+        ran = self._ran()
+        if self.request.effort.whole or not ran:
+            return [*planned]
+        left, found = [*ran], list[Feed]()
+        for feed in planned:
+            alike = [
+                one
+                for one in left
+                if (one.assignment, one.kind) == (feed.assignment, feed.kind) and not one.override
+            ]
+            left = [one for one in left if one not in alike[:1]]
+            found.append((alike or [feed])[0])
+        first = [
+            feed for feed in ran[:1] if feed.kind == "normal" and not feed.override and feed not in found
+        ]
+        return sorted(first + found, key=lambda feed: feed not in ran)
+
+    def _ran(self) -> tuple[Feed, ...]:
+        """The feeds that the rung of ONNX Runtime has run, if its outputs are there."""
+        networks = self.request.networks
+        return networks.ran if self.known and networks is not None else ()
 
     def _quantized(self) -> list[Feed]:
         """Values around the limits of what the model quantizes."""

@@ -70,6 +70,7 @@ def _original(found: Builder, request: Request) -> Read:
             request.coarse,
             _digest(request.given),
             request.known.pins,
+            request.effort,
         ),
     )
     if not _LAST or _LAST[0][0] != key:
@@ -113,6 +114,7 @@ def judge(reads: Sequence[Read], found: Builder, *, inherit: bool) -> RungResult
         (*found.notes(), *_notes(reads)),
         networks=tuple(one.reading for one in reads),
         cause=after.reading.cause,
+        left_out=before.left_out or after.left_out,
     )
     return replace(result, inherited=inherited)
 

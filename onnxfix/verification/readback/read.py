@@ -31,7 +31,7 @@ from onnxfix.verification.remote import less
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs.builder import Builder
 from onnxfix.verification.rungs.trials import Trial, shapes
-from onnxfix.verification.verdict import FeedResult
+from onnxfix.verification.verdict import FeedResult, LeftOut
 
 _ON = {
     "ort-cpu": "ONNX Runtime on the CPU",
@@ -51,12 +51,14 @@ _UNREAD: dict[str, tuple[Status, Cause]] = {
 @dataclass(frozen=True)
 class Read:
     """A reading, and what the next one can use: the inputs that the model accepts, and the tensors that differ because
-    of a misread (``off``). ``names`` are the model's tensors, with the operators that make them."""
+    of a misread (``off``). ``left_out`` are inputs that the budget did not allow for. ``names`` are the model's
+    tensors, with the operators that make them."""
 
     reading: Reading
     trials: tuple[Trial, ...] = ()
     feeds: tuple[FeedResult, ...] = ()
     off: frozenset[str] = frozenset()
+    left_out: tuple[LeftOut, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -234,7 +236,7 @@ def _concluded(
         notes=tuple(dict.fromkeys(notes)),
     )
     off = seen.off | {one.name for one in reading.grave}
-    return Read(reading, seen.trials, tuple(seen.results), off)
+    return Read(reading, seen.trials, tuple(seen.results), off, seen.left_out)
 
 
 def _lost(names: Iterable[str]) -> str:

@@ -202,8 +202,9 @@ def _reach(source: Path, folder: Path, location: str) -> None:
     if not place.resolve().is_relative_to(folder.resolve()):
         return  # ONNX forbids the location, and TensorRT reports it as missing
     place.parent.mkdir(parents=True, exist_ok=True)
-    for way in (place.hardlink_to, place.symlink_to):
+    # A hard link changes the times of the user's file, and another run would refuse it meanwhile.
+    for way in (place.symlink_to, place.hardlink_to):
         with suppress(OSError, NotImplementedError):
-            return way(source)
+            return way(source.absolute())
     with suppress(OSError):
         shutil.copyfile(source, place)

@@ -11,6 +11,7 @@ import numpy as np
 
 from onnxfix.trt.engine import Ran
 from onnxfix.trt.records import Profile
+from onnxfix.verification.budget import Budget
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import Kind
 from onnxfix.verification.feeds.plan import Feed
@@ -41,7 +42,9 @@ class Trial:
 class Finder:
     """Looks for trials. ``refused`` collects the feeds that the original rejects, with the reason. ``profile`` is the
     user's optimization profile, ``planned`` are feeds to try instead of those of the ladder's plan. ``empty``: accept
-    empty tensors."""
+    empty tensors. ``budget`` says which of the made feeds are tried besides the first that is accepted, and is told
+    what they cost; ``spared`` collects the others. ``ran`` are feeds that cost half, since the model has run already.
+    """
 
     def __init__(
         self,
@@ -51,11 +54,14 @@ class Finder:
         planned: Sequence[Feed] = (),
         *,
         empty: bool = False,
+        budget: Budget | None = None,
+        ran: Sequence[Feed] = (),
     ) -> None:
         self.request, self.expect, self.profile, self.planned = request, expect, profile, planned
-        self.empty = empty
+        self.empty, self.budget, self.ran = empty, budget, ran
         self.found: list[Trial] = []
         self.refused: list[FeedResult] = []
+        self.spared: list[Feed] = []
         self._deadline = time.monotonic() + request.total
 
     def find(self) -> list[Trial]:
@@ -104,7 +110,7 @@ class Finder:
     def _grow(self, seed: int) -> None:
         """Try larger shapes while too few were found; a group of them only if the original accepts its first."""
         for group in plan.grown(self.request.known, self.request.shapes):
-            if len(shapes(self.found)) >= _ENOUGH:
+            if len(shapes(self.found) | _sizes(self.spared)) >= _ENOUGH:
                 return
             for sizes in group:
                 seed += 1
@@ -112,13 +118,22 @@ class Finder:
                     break
 
     def _take(self, feed: Feed) -> bool:
+        budget, times = self.budget, 1 if feed in self.ran else 2
+        if self.found and budget is not None and not budget.allows(*[feed.assignment] * times):
+            self.spared.append(feed)
+            return False
         try:
             values = feed.values(self.request.known)
         except MemoryError:
             return False
         if any(map(self._is_empty, values.values())):
             return False  # engines are not run on empty tensors
-        return self._try(feed.label, feed, values)
+        accepted = self._try(feed.label, feed, values)
+        expected = self.found[-1].expected if accepted else None
+        if budget is not None and expected is not None:
+            for _ in range(times if len(self.found) > 1 else 1):  # the first one is the price, not spent
+                budget.ran(feed.assignment, expected.seconds / times)
+        return accepted
 
     def _try(self, label: str, feed: Feed | None, values: dict[str, Any], given: int = 0) -> bool:
         """Make a trial of inputs; returns whether the original accepts them."""
@@ -160,7 +175,11 @@ class Finder:
 
 def shapes(trials: Iterable[Trial]) -> set[tuple[tuple[str, int], ...]]:
     """The distinct assignments of made inputs."""
-    return {tuple(sorted(one.feed.assignment.items())) for one in trials if one.feed is not None}
+    return _sizes(one.feed for one in trials if one.feed is not None)
+
+
+def _sizes(feeds: Iterable[Feed]) -> set[tuple[tuple[str, int], ...]]:
+    return {tuple(sorted(feed.assignment.items())) for feed in feeds}
 
 
 def profiles(

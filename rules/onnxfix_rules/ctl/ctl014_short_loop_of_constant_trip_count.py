@@ -20,6 +20,7 @@ from onnxfix.rule import (
     Value,
     is_read,
     rule,
+    takes,
 )
 from onnxfix_rules.ctl import _inline, _loops
 from onnxfix_rules.gra import _random as random_numbers
@@ -109,7 +110,19 @@ def _fits(node: Node, body: Scope, plan: Sequence[Sequence[Node]], model: Model)
         not _loops.scalar(going) or (condition is not None and model.shapes.rank(condition) != 0)
     ):
         return False
+    carried = len(node.inputs) - 2
+    rows = zip(node.outputs[carried:], body.outputs[1 + carried :], strict=False)
+    if not all(_stackable(row, node, model) for output, row in rows if is_read(output)):
+        return False
     return _inline.movable(list(nodes), body.outputs[1:], body, node)
+
+
+def _stackable(row: Value, node: Node, model: Model) -> bool:
+    """Whether Unsqueeze and Concat take rows of this type, and onnx knows it once the Loop does not declare it."""
+    if row.producer is not None and not row.producer.is_onnx:
+        return False
+    elem, opset = model.shapes.elem_type(row), node.scope.opset()
+    return elem is None or all(takes(op_type, opset, elem) for op_type in ("Unsqueeze", "Concat"))
 
 
 def _unrolled(node: Node, body: Scope, plan: Sequence[Sequence[Node]]) -> Draft | None:
@@ -291,6 +304,20 @@ short_loop_of_constant_trip_count.examples = [
     Silent(
         "no iterations, and an empty scan output",
         f"g (float[2] x) => (float[K,2] y) <int64 n = {{0}}, bool t = {{1}}> {{ z, y = Loop(n, t, x){_SCAN} }}",
+    ),
+    Silent(
+        "rows of float8, which no Concat takes",
+        """g (float[2] x) => (float8e4m3fn[K,2] y) <int64 n = {2}, bool t = {1}> { z, y = Loop(n, t, x)
+            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float8e4m3fn[2] s) {
+                more = Identity(on)  w = Add(v, v)  s = Cast<to = FLOAT8E4M3FN>(w) }> }""",
+        opset=21,
+    ),
+    Silent(
+        "rows of another domain's operator, whose type onnx would not know",
+        """<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (float[2] x) => (float[K,2] y) <int64 n = {2}, bool t = {1}> { z, y = Loop(n, t, x)
+            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+                more = Identity(on)  w = Add(v, v)  s = com.microsoft.Gelu(w) }> }""",
     ),
     Silent(
         "random numbers, which would be equal in all copies",

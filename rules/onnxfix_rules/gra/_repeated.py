@@ -8,7 +8,7 @@ from functools import cache
 from onnx import AttributeProto
 
 from onnxfix.files import lazy
-from onnxfix.rule import Node, Scope, Value
+from onnxfix.rule import Model, Node, Scope, Value
 from onnxfix_rules.gra._random import RANDOM
 
 LIMIT = 4096
@@ -20,19 +20,17 @@ _KEPT = frozenset({"Identity", "QuantizeLinear", "DequantizeLinear", "DynamicQua
 class Pure:
     """Whether a node is known to compute the same outputs from the same inputs."""
 
-    def __init__(self) -> None:
-        self._functions: dict[int, bool] = {}
+    def __init__(self, model: Model) -> None:
+        self._functions: dict[Scope, bool] = {}
+        for function in model.callees_first:
+            self._functions[function] = all(self(node) for scope in function.walk() for node in scope.nodes)
 
     def __call__(self, node: Node) -> bool:
         """False for random numbers, operators of other domains, and functions that call either."""
         function = node.function
         if function is None:
             return node.op_type not in RANDOM and (node.is_onnx or node.domain == "ai.onnx.ml")
-        if id(function) not in self._functions:
-            self._functions[id(function)] = False  # the result for a recursive call
-            nodes = [inner for scope in function.walk() for inner in scope.nodes]
-            self._functions[id(function)] = all(map(self, nodes))
-        return self._functions[id(function)]
+        return self._functions.get(function, False)  # missing: it calls itself
 
 
 class Repeated:

@@ -41,7 +41,7 @@ def common_subexpression(model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/repo-docs/IR.html
     """
-    pure = Pure()
+    pure = Pure(model)
     for scope in model.scopes:
         found = Repeated(scope, pure)
         for nodes in _together(found.firsts):

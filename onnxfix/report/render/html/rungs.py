@@ -8,6 +8,7 @@ from onnxfix.names import RUNGS
 from onnxfix.report.render.html.markup import Content, Html, join, tag
 from onnxfix.report.render.html.parts import DASH, STATUSES, chip, many, row, seconds, section, table
 from onnxfix.report.render.numbers import number
+from onnxfix.report.render.proof import left_out_words
 from onnxfix.report.report import Report
 from onnxfix.report.summary import RungFact, Summary
 from onnxfix.verification.compare.compare import largest
@@ -45,6 +46,7 @@ def _row(rung: RungResult | None, fact: RungFact | None, name: str) -> Html:
     title = join(tag("span", name, class_="mono"), tag("small", _MEANINGS.get(name, "")))
     if rung is None or fact is None:
         return row(title, chip("none", "not requested"), DASH, DASH, DASH, DASH, "")
+    notes = [*([f"left out: {left_out_words(fact)}"] if fact.left_out else []), *rung.notes]
     values = error = DASH
     if name not in ALONE:  # TensorRT's network is compared with the model that it was imported from
         values, error = _compared(rung, fact)
@@ -55,7 +57,7 @@ def _row(rung: RungResult | None, fact: RungFact | None, name: str) -> Html:
         fact.feeds or DASH,
         tag("span", error, class_="right"),
         tag("span", seconds(rung.seconds), class_="right"),
-        [rung.reason, [tag("p", note, class_="remark") for note in rung.notes]],
+        [rung.reason, [tag("p", note, class_="remark") for note in notes]],
     )
 
 
@@ -82,6 +84,9 @@ def _details(rung: RungResult) -> Content:
         return None
     shown = rung.feeds[:MOST_FEEDS]
     rows = [one for feed in shown for one in _feed_rows(feed)]
+    for spared in rung.left_out:
+        cost = f"about {spared.seconds:,.1f} s"
+        rows.append(row(spared.label, chip("none", "left out"), cost, DASH, DASH, DASH, DASH))
     head = ("Inputs", "Result", "Output", "#Differing", "#Largest error", "#Relative", "First difference")
     left = len(rung.feeds) - len(shown)
     more = tag("p", f"and {many(left, 'more feed')}", class_="remark") if left else None

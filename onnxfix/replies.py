@@ -1,0 +1,130 @@
+"""Reads what a child answers, and makes nothing of it but data.
+
+A pickle can name any function of any module and have it called. A child runs native libraries on untrusted models, so
+that whoever takes one over writes its answers. Here a pickle may name records (dataclasses, named tuples and enums of
+onnxfix, and its errors), arrays, paths, numbers and containers, and nothing else.
+"""
+
+from __future__ import annotations
+
+import enum
+import io
+import pickle
+from dataclasses import is_dataclass
+from typing import Any
+
+_BUILTINS = frozenset(
+    {
+        "bool",
+        "bytearray",
+        "bytes",
+        "complex",
+        "dict",
+        "float",
+        "frozenset",
+        "int",
+        "list",
+        "object",
+        "range",
+        "set",
+    }
+    | {"slice", "str", "tuple"}
+)
+_NAMED = {
+    "collections": frozenset({"OrderedDict", "deque"}),
+    "datetime": frozenset({"date", "datetime", "timedelta", "timezone"}),
+}
+_PATHS = frozenset({"Path", "PosixPath", "PurePosixPath", "PureWindowsPath", "WindowsPath"})
+_NUMPY = frozenset({"_frombuffer", "_reconstruct", "dtype", "ndarray", "scalar"})
+_NUMPY_MODULES = (
+    *(
+        "numpy",
+        "numpy.core.multiarray",
+        "numpy._core.multiarray",
+        "numpy.core.numeric",
+        "numpy._core.numeric",
+    ),
+)
+
+
+class Refused(pickle.UnpicklingError):
+    """The pickle names something that is no data."""
+
+
+def loads(data: bytes | bytearray | memoryview) -> Any:
+    """The value of a pickle.
+
+    Raises:
+        Refused: it names something that is no data.
+        Exception: it is damaged.
+    """
+    return _Reader(_Bytes(data)).load()
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if not _known(module, name):
+            raise Refused(f"it names {module}.{name}, which is no data")
+        found = super().find_class(module, name)
+        top = module.partition(".")[0]
+        if (top == "onnxfix" and not _record(found)) or (top == "ml_dtypes" and not _number(found)):
+            raise Refused(f"it names {module}.{name}, which is no data")
+        return found
+
+
+def _known(module: str, name: str) -> bool:
+    """Whether something by this name may be looked up. Nothing is imported for it that is not loaded already, except
+    onnxfix's own modules."""
+    top = module.partition(".")[0]
+    if top == "onnxfix":
+        return not module.startswith("onnxfix.__main__")
+    if module == "builtins":
+        return name in _BUILTINS
+    if module in ("pathlib", "pathlib._local"):
+        return name in _PATHS
+    if module in _NUMPY_MODULES:
+        import numpy as np  # lazy: start-up; there are arrays only where it is loaded
+
+        return name in _NUMPY or (module == "numpy" and _number(getattr(np, name, None)))
+    if module == "ml_dtypes":
+        return True
+    return name in _NAMED.get(module, ())
+
+
+def _number(found: Any) -> bool:
+    """Whether this is a type of arrays' elements."""
+    import numpy as np  # lazy: as above
+
+    return isinstance(found, type) and issubclass(found, np.generic)
+
+
+def _record(found: Any) -> bool:
+    """Whether this class of ours holds data: making one runs none of our code that does anything else."""
+    if not isinstance(found, type) or found.__module__.partition(".")[0] != "onnxfix":
+        return False
+    named = issubclass(found, tuple) and hasattr(found, "_fields")
+    return is_dataclass(found) or named or issubclass(found, (enum.Enum, Exception))
+
+
+class _Bytes(io.RawIOBase):
+    """Bytes in memory as a file, without a copy of all of them."""
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        self._data = memoryview(data).cast("B")
+        self._at = 0
+
+    def read(self, size: int = -1) -> bytes:
+        stop = len(self._data) if size < 0 else self._at + size
+        part = bytes(self._data[self._at : stop])
+        self._at += len(part)
+        return part
+
+    def readinto(self, into: Any) -> int:
+        target = memoryview(into).cast("B")
+        part = self._data[self._at : self._at + len(target)]
+        target[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+    def readline(self, size: int | None = -1) -> bytes:
+        raise Refused("it is in a text protocol")

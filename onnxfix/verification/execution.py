@@ -13,6 +13,7 @@ from onnxfix import backends, deadline, walk
 from onnxfix.backends import reference
 from onnxfix.causes import Cause
 from onnxfix.errors import UsageError
+from onnxfix.files.sweeping import prefix
 from onnxfix.verification import cuda, extents
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import Kind
@@ -67,7 +68,7 @@ def climb(request: Request, name: str) -> RungResult:
             return RungResult(name, "skipped", absent.reason, cause=absent.cause)
     if reason is not None:
         return RungResult(name, "skipped", reason)
-    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as folder:
         result = _Climber(request, name, folder).climb()
     return cuda.informed(request, result) if name == "ort-cuda" else result
 

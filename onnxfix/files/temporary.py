@@ -14,6 +14,7 @@ from onnxfix import confinement
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import regular
 from onnxfix.files.folders import WHO, Folder, temporary_name, thoroughly, writing
+from onnxfix.files.sweeping import sweep
 
 Stamp = tuple[int, ...]
 PLAIN = 0o666
@@ -233,6 +234,7 @@ def temporary_in(home: Folder, final: str, *, most: int = PLAIN, append: bool = 
     Raises:
         OnnxfixError: the folder is not writable.
     """
+    sweep(home)
     name = temporary_name(final)
     with writing(home.path / final):
         try:

@@ -20,6 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
 from onnxfix import _child
+from onnxfix.files.sweeping import prefix
 from onnxfix.fleet.budget import Budget, Closed, Size, more_helps, need_mb, size_of
 from onnxfix.fleet.here import Progress
 from onnxfix.fleet.leftovers import tidy
@@ -207,7 +208,7 @@ class _Job:
         worker = self._worker
         if worker is None or granted != self._granted:
             self._drop()
-            self._folder = tempfile.mkdtemp(prefix="onnxfix-")
+            self._folder = tempfile.mkdtemp(prefix=prefix())
             self._worker = worker = Worker(memory_mb=granted, confined=False)
             self._granted = granted
         setting = Setting(os.getpid(), granted, max(1, _child.cores() // self._budget.jobs), self._folder)

@@ -13,6 +13,7 @@ from onnxfix import backends, deadline
 from onnxfix.causes import Cause
 from onnxfix.effort import THOROUGH
 from onnxfix.errors import UsageError
+from onnxfix.files.sweeping import prefix
 from onnxfix.verification import cuda, extents, products, worth
 from onnxfix.verification.budget import Budget
 from onnxfix.verification.feeds import plan
@@ -54,7 +55,7 @@ def climb(request: Request, name: str) -> RungResult:
             return RungResult(name, "skipped", absent.reason, cause=absent.cause)
     if reason is not None:
         return RungResult(name, "skipped", reason)
-    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as folder:
         result = _Climber(request, name, folder).climb()
     return cuda.informed(request, result) if name == "ort-cuda" else result
 
@@ -226,7 +227,7 @@ class _Climber:
         return counted
 
     def _run_feed(self, feed: Feed) -> bool:
-        if elements(self.request.known, feed.assignment) >= self.endless:
+        if plan.elements(self.request.known, feed.assignment) >= self.endless:
             return False  # it would take as long
         try:
             values = feed.values(self.request.known)
@@ -309,9 +310,9 @@ class _Climber:
 
     def _note_endless(self, feed: Feed) -> None:
         """The original took too long on a feed. Where none as large ran, the size is taken to be why."""
-        size = elements(self.request.known, feed.assignment)
+        size = plan.elements(self.request.known, feed.assignment)
         ran = [one.feed.assignment for one in self.seen.counted() if one.feed is not None]
-        if all(elements(self.request.known, one) < size for one in ran):
+        if all(plan.elements(self.request.known, one) < size for one in ran):
             self.endless = min(self.endless, size)
 
     def _uncounted(self, label: str, feed: Feed | None, ran: Ran, reason: str) -> None:

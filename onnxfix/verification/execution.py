@@ -3,6 +3,7 @@
 # Long because: each way in which a run may end is decided beside the others.
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Iterable

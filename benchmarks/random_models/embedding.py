@@ -9,7 +9,7 @@ from onnx import FunctionProto, ModelProto, TensorProto, ValueInfoProto
 
 from random_models import nesting
 from random_models.host import Body, Host, Value, declared, tensor_info
-from random_models.pieces import Dims, Piece, copied, dims_of, nodes_of, rename
+from random_models.pieces import Dims, Piece, copied, dims_of, graphs_of, nodes_of, rename
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 
@@ -70,6 +70,8 @@ class _Sizes:
             return dims is None
         bound = dict(self.bound)
         for dim, size in zip(dims, other, strict=True):
+            if size == 0:  # with nothing in it, operators take what does not fit
+                return False
             if dim is None:
                 continue
             if isinstance(dim, int):
@@ -149,7 +151,7 @@ def _opened(host: Host, proto: ModelProto) -> int:
     sizes = {
         (axis, d) for info in infos for axis, d in enumerate(dims_of(info) or ()) if isinstance(d, int) and d
     }
-    if not sizes:
+    if not sizes or any(graphs_of(node) for node in proto.graph.node):  # bodies declare sizes of their own
         return 0
     axis, size = host.rng.choice(sorted(sizes))
     name = host.fresh("D")

@@ -51,8 +51,6 @@ def draw(seed: int, number: int, attempt: int = 0, *, nodes: bool = True) -> Dra
 
 
 def _drawn(rng: random.Random, first: Piece, *, simple: float, nodes: bool) -> Drawn:
-    if any(function.domain in ("", "ai.onnx") for function in first.proto.functions):
-        simple = 1  # who calls it, the function or the operator, is for runtimes to say
     opset = first.opset
     host = Host(rng, opset)
     if rng.random() < 0.6 * (1 - simple):
@@ -93,8 +91,7 @@ def _another(rng: random.Random, opset: int, nodes: bool) -> Piece | None:
     for _ in range(6):
         pool = node_models() if nodes and rng.random() < 0.35 else rng.choice(list(examples().values()))
         piece = rng.choice(pool)
-        own = any(function.domain in ("", "ai.onnx") for function in piece.proto.functions)
-        if piece.accepted(opset) and not own:
+        if piece.accepted(opset):
             return piece
     return None
 

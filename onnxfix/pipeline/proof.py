@@ -11,7 +11,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from onnxfix.errors import UsageError
+from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading, saving
 from onnxfix.files.sweeping import prefix
 from onnxfix.files.temporary import Temporary, temporary_beside
@@ -176,6 +176,20 @@ def reason_of(verdict: Verdict) -> str:
     return "; ".join(f"{rung.name}: {rung.reason}" for rung in verdict.rungs if rung.refutes)
 
 
+def refuse_unreadable(path: Path) -> None:
+    """Refuse a path that is not UTF-8 (Python has it with lone surrogates): onnx, ONNX Runtime and TensorRT take none.
+
+    Raises:
+        ModelError: it is not.
+    """
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ModelError(
+            f"{path}: its path is not UTF-8, and neither ONNX Runtime nor TensorRT opens such a file; rename it"
+        ) from None
+
+
 def on_disk(loaded: loading.Loaded, stack: ExitStack, made: list[Temporary] | None = None) -> Path:
     """A path at which backends can read the model: its own, or a temporary file for one that came from memory.
 
@@ -183,8 +197,11 @@ def on_disk(loaded: loading.Loaded, stack: ExitStack, made: list[Temporary] | No
     that were made in the model's folder, where other users may reach them.
 
     Raises:
+        ModelError: no backend takes its path.
         OnnxfixError: the temporary file cannot be written.
     """
+    if loaded.path is not None:
+        refuse_unreadable(loaded.path)
     if loaded.path is not None and not loaded.oversize:
         return loaded.path
     if loaded.path is not None and loaded.beside:  # external data must be found from the copy, too

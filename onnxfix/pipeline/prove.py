@@ -18,7 +18,16 @@ from onnxfix.files.temporary import Temporary
 from onnxfix.model import Model
 from onnxfix.pipeline.candidate import Candidate
 from onnxfix.pipeline.job import Job
-from onnxfix.pipeline.proof import allowed_by, climb, failing, on_disk, reason_of, refuted, repeated
+from onnxfix.pipeline.proof import (
+    allowed_by,
+    climb,
+    failing,
+    on_disk,
+    reason_of,
+    refuse_unreadable,
+    refuted,
+    repeated,
+)
 from onnxfix.pipeline.whole.run import StepRun, after_unsafe, unsafe_notes
 from onnxfix.report.report import StepDone, Withdrawn
 from onnxfix.rule import Safety
@@ -114,6 +123,8 @@ class _Prover:
         bare = job.loaded.path if not verification.enabled and not job.steps else None
         copies: list[Temporary] = []
         self.original = bare or on_disk(job.loaded, resources, copies)
+        if job.destination is not None and not bare:
+            refuse_unreadable(job.destination)
         self.candidate = Candidate(
             job.loaded,
             job.destination,

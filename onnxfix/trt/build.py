@@ -157,8 +157,8 @@ def build(
 
 class Run:
     """One parse and build. ``prepare`` is called with each configuration before it is used, and once more before the
-    model is parsed: a UsageError that it raises is the user's mistake. ``parsed`` is called where the parser took the
-    model."""
+    model is parsed: a UsageError that it raises is the user's mistake. ``parsed`` is called with this where the
+    parser took the model."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Run:
         prepare: Callable[[Any], None] | None = None,
     ) -> None:
         self.trt, self.path, self.tf32, self.prepare = trt, path, tf32, prepare
-        self.parsed: Callable[[], None] = lambda: None
+        self.parsed: Callable[[Run], None] = lambda run: None
         self.engine: Any = None  # the serialized engine of the accepted build
         self.capability = member(trt, capability) if package == "tensorrt-rtx" else None
         self.places = Places(path)
@@ -217,7 +217,7 @@ class Run:
             return replace(done, status=status, errors=errors or none)
         if parse_only:
             return replace(done, status="accepted", stage="")
-        self.parsed()
+        self.parsed(self)
         self.received.at = ("", "")
         note(_PLANNING)
         plans = self._plans(profiles)

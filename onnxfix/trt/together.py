@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,7 +91,7 @@ def build(
     with messages.memory_errors():
         run = Run(load(package), path, package, compute_capability, tf32)
 
-        def read() -> None:
+        def read(run: Run) -> None:  # not its own: a circle would keep the network in memory
             note(_LIFTING)
             try:
                 lifted.append(read_network(run.trt, run.network, Path(out), package))
@@ -98,6 +99,7 @@ def build(
                 for file in (out, out + DATA):
                     with contextlib.suppress(OSError):
                         os.unlink(file)
+            gc.collect()  # layers and tensors refer to each other, and to the network
 
         run.parsed = read
         done = run.run(given, None, cache)

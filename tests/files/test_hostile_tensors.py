@@ -120,3 +120,32 @@ def test_shapes_of_inputs_may_say_minus_one() -> None:
         )
     )
     assert onnxfix.check(proto).ok
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names are bytes on POSIX alone")
+def test_a_path_that_is_not_utf8_is_read_and_not_blamed_on_a_library(tmp_path: Path) -> None:
+    (path := tmp_path / os.fsdecode(b"m\xff.onnx")).write_bytes(model())
+    (plain := tmp_path / "m.onnx").write_bytes(model())
+    assert onnxfix.check(path).ok
+    assert onnxfix.apply(path, tmp_path / os.fsdecode(b"o\xff.onnx"), verify=False).ok
+    before = sorted(tmp_path.iterdir())
+    for call in (
+        lambda: onnxfix.apply(path, tmp_path / "o.onnx"),
+        lambda: onnxfix.apply(plain, tmp_path / os.fsdecode(b"p\xff.onnx")),
+        lambda: onnxfix.verify(path),
+        lambda: onnxfix.diagnose(path, against="fp16"),
+    ):
+        with pytest.raises(ModelError, match=r"\.onnx: its path is not UTF-8, and neither .* rename it"):
+            call()
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_is_said_of_external_data_is_text(home: Path) -> None:
+    said = field(13, field(1, b"location") + field(2, b"w\xff"))
+    line = refused(home / "m.onnx", model(field(5, tensor((1,), said + whole(14, 1)))))
+    assert "b'w\\xff' for its external data is not UTF-8" in line
+
+
+def test_a_symbol_that_is_not_utf8_is_none(tmp_path: Path) -> None:
+    kind = field(2, field(1, whole(1, 1) + field(2, field(1, field(2, b"n\xff")))))
+    assert onnxfix.check(model(field(13, field(1, b"y") + kind))).ok

@@ -472,3 +472,20 @@ def test_a_weight_of_the_body_is_written_once() -> None:
     result = repaired(proto, "CTL014")
     assert len(result.graph.initializer) == 1
     assert len(result.graph.node) == 5
+
+
+def test_nodes_of_two_branches_keep_names_apart() -> None:
+    """TensorRT names a node without a name by its output, and refuses two quantizers of one name."""
+    inner = """If(t)<then_branch = p () => (float[2] u) { [a] m = Neg(x)  [b] u = Abs(m) },
+        else_branch = q () => (float[2] v) { [c] v = Exp(x) }>"""
+    text = f"""g (float[2] x, bool c) => (float[2] y) <bool t = {{1}}> {{ [top] y = If(c)<
+        then_branch = r () => (float[2] k) {{ [first] k = {inner} }},
+        else_branch = s () => (float[2] k) {{ [second] k = {inner} }}> }}"""
+    proto = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
+    result, _ = fixed([registry().get("CTL010")], proto)
+    branches = [attribute.g for attribute in result.graph.node[0].attribute]
+    assert [[node.name for node in graph.node] for graph in branches] == [
+        ["first/a", "first/b"],
+        ["second/a", "second/b"],
+    ]
+    assert [list(graph.node[0].output) for graph in branches] == [["k_m"], ["k_m"]]

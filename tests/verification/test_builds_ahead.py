@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 from onnxfix import _child
 from onnxfix.sandbox import Outcome, Posted, Worker
 from onnxfix.trt import lift, together
-from onnxfix.trt.build import attempt
+from onnxfix.trt.build import Run, attempt
+from onnxfix.trt.lift.network import Network
 from onnxfix.trt.lift.records import Lifted
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.ladder import verify
@@ -115,6 +117,23 @@ def test_a_model_parsed_once_is_built_and_read_as_if_parsed_twice(tmp_path: Path
     assert (tmp_path / "once.onnx").read_bytes() == (tmp_path / "apart.onnx").read_bytes()
     assert done.profiles[0].derived
     assert again.value[0].profiles == done.profiles
+
+
+def survivors(path: str, out: str) -> list[str]:
+    """What of a build is still in memory after it. Called in a child."""
+    gc.disable()
+    together.build(path, out, package=PACKAGE)
+    return [type(one).__name__ for one in gc.get_objects() if isinstance(one, (Run, Network))]
+
+
+@REAL
+@pytest.mark.slow
+def test_no_network_stays_in_memory_for_the_next_build(tmp_path: Path) -> None:
+    (path,) = written(tmp_path, model=BEFORE)
+    with Worker() as worker:
+        call = f"{Path(__file__).stem}:survivors"
+        outcome = worker.call(call, timeout=PATIENCE, path=str(path), out=str(tmp_path / "network.onnx"))
+    assert (outcome.status, outcome.value) == ("ok", [])
 
 
 class Fake:

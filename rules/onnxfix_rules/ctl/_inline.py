@@ -71,11 +71,18 @@ class Inliner:
     """Copies nodes of ``body`` to the anchor of ``draft``, once or several times, under new names.
 
     ``attributes`` replace a function's attributes in a copy of its body; references to missing ones are dropped.
+    ``named``: the body is copied once, and where the anchor and a node have names, the copy has both in one.
     """
 
     def __init__(
-        self, draft: Draft, body: Scope, attributes: Mapping[str, AttributeProto] | None = None
+        self,
+        draft: Draft,
+        body: Scope,
+        attributes: Mapping[str, AttributeProto] | None = None,
+        *,
+        named: bool = False,
     ) -> None:
+        self._named = named and bool(draft.anchor.name)
         self._draft = draft
         self._body = body
         self._attributes = attributes
@@ -93,6 +100,8 @@ class Inliner:
             proto = NodeProto()
             proto.CopyFrom(node.proto)
             self._read(node, proto, names)
+            if self._named and node.name:
+                proto.name = f"{self._draft.anchor.name}/{node.name}"
             for index, value in enumerate(node.outputs):
                 if value is not None:
                     names[value] = targets.get(value) or self._draft.name(value.name)

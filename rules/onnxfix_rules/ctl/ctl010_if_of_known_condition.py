@@ -113,7 +113,8 @@ def _inlining_edits(
     assert node is not None
     draft = Draft(node)
     draft.remove(node)
-    inliner = _inline.Inliner(draft, branch)
+    # TensorRT names a node without a name by its output, and two branches may have the same one: it then refuses some.
+    inliner = _inline.Inliner(draft, branch, named=True)
     names = inliner.copy(nodes, {}, targets)
     for output, result in pairs:
         source = inliner.name(result, names)

@@ -83,6 +83,12 @@ loop_without_condition.examples = [
         "condition returned directly, and read by a node too",
         f"{_START} {{ y = Loop(n, , x){_BODY % 'on'} {{ w = Where(on, v, x) }}> }}",
     ),
+    Flagged(
+        "inside a local function before opset 9, where no Constant is boolean",
+        f"""<ir_version: 9, opset_import: ["" : 8, "my" : 1]> {_START} {{ y = my.F(x, n) }}
+            <domain: "my", opset_import: ["" : 8]> F (a, m) => (r) {{ r = Loop(m, , a){_BODY % "more"} {{
+                more = Identity(on)  w = Add(v, v) }}> }}""",
+    ),
     Silent(
         "condition returned directly, which TensorRT accepts",
         f"{_START} {{ y = Loop(n, , x){_BODY % 'on'} {{ w = Add(v, v) }}> }}",

@@ -131,7 +131,7 @@ class Temporary:
         try:
             there = self.home.lookup(self.final)
         except OSError:
-            return False
+            return self._moved
         if there is not None and self._stamp[:2] == stamp_of(there)[:2]:
             return True
         # Some file systems change the inode number on a rename.

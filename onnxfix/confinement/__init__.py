@@ -23,8 +23,8 @@ __all__ = ["SWITCH", "Confinement", "InForce", "Policy", "confine", "in_force", 
 SWITCH = "ONNXFIX_CONFINEMENT"
 """Environment variable: "off" starts children that may do what onnxfix may, "network" such without network, to find out
 whether one or the other is in the way."""
-_OTHER_DRIVERS = ("dxg", "nv")
-"""Devices of NVIDIA's drivers (those of WSL and Jetson, too), which need files that nobody has listed."""
+_OTHER_DRIVERS = ("dxg", "nvmap", "nvhost")
+"""Devices where NVIDIA's driver works in another way (WSL, Jetson): nobody has tried which files it needs there."""
 _MPS = "CUDA_MPS_PIPE_DIRECTORY"
 
 
@@ -58,8 +58,8 @@ def policy() -> Policy | None:
     level = os.environ.get(SWITCH, "").strip().lower()
     if level == "off" or not sys.platform.startswith("linux"):
         return None
-    # CUDA talks to NVIDIA's service for sharing a GPU (MPS) by a local socket.
-    local = os.path.isdir(os.environ.get(_MPS, "/tmp/nvidia-mps"))
+    # CUDA does not start without local sockets (error 304); by one it talks to the service for sharing a GPU (MPS).
+    local = bool(places.nvidia_devices()) or os.path.isdir(os.environ.get(_MPS, "/tmp/nvidia-mps"))
     if level == "network" or _another_driver():
         return Policy(local)
     return Policy(local, True, *places.open_to_children())
@@ -81,7 +81,7 @@ class Confinement:
     preparation, where nothing is given up.
     """
 
-    def __init__(self, wanted: Policy | None, *more: str) -> None:
+    def __init__(self, wanted: Policy | None) -> None:
         self._wanted = wanted
         self._rules, self._version = -1, 0
         self._libc: Any = None
@@ -89,7 +89,7 @@ class Confinement:
             import ctypes  # lazy: start-up
 
             self._libc = ctypes.CDLL(None, use_errno=True)
-            files = (wanted.read, (*wanted.write, *more)) if wanted.files else None
+            files = (wanted.read, wanted.write) if wanted.files else None
             self._rules, self._version = landlock.ruleset(self._libc, files)
 
     def confine(self) -> None:
@@ -109,7 +109,7 @@ class Confinement:
 
 def confine(wanted: Policy | None) -> None:
     """Give up what a policy takes, for good. Call it in a new process that has one thread, before foreign code runs."""
-    Confinement(wanted, "/proc/self").confine()
+    Confinement(wanted).confine()
 
 
 def in_force() -> InForce:
@@ -137,5 +137,5 @@ def _missing() -> str:
     if not sys.platform.startswith("linux"):
         return "only Linux has what this needs"
     if _another_driver():
-        return "files are left to NVIDIA's driver"
+        return "NVIDIA's driver works in another way here"
     return "this system lacks seccomp or Landlock, or does not allow them here"

@@ -173,7 +173,7 @@ class _Climber:
 
         What runs shows what larger feeds cost, so that those that seemed too dear have another turn. The second shape
         always runs: at the first, whose sizes are 1, much looks the same."""
-        left, hard = list(feeds), _hardest(feeds)
+        left, hard = list(feeds), plan.hardest(feeds)
         second = feeds[1] if len(feeds) > 1 and feeds[1].assignment != feeds[0].assignment else None
         while not self._over():
             needed = second if self.request.effort.essential else None
@@ -208,15 +208,20 @@ class _Climber:
             self._leave_out(feeds)
 
     def _run_hardest(self, feeds: list[Feed], left: list[Feed]) -> None:
-        """Run the hardest values at another shape where the original rejects the planned one, or where that costs too
-        much."""
-        ran = [one.feed for one in self.seen.counted() if one.feed is not None]
-        hard = _hardest(feeds)
+        """Run the hardest values at another shape where the original rejects the planned one or that costs too much."""
+        ran, hard = [one.feed for one in self.seen.counted() if one.feed is not None], plan.hardest(feeds)
         planned = [feed for feed in (feeds if hard == "extreme" else left) if feed.kind == hard]
-        if planned and ran and not any(feed.kind == hard for feed in ran):
-            sizes = self.budget.largest([feed.assignment for feed in ran])
-            if self.request.effort.essential or self.budget.allows(sizes):
-                self._run_feeds([replace(planned[0], assignment=sizes)])
+        tried = [feed.assignment for feed in ran]
+        if not planned or not ran or any(feed.kind == hard for feed in ran):
+            return
+        mixed, request = feeds[min(2, len(feeds) - 1)].assignment, self.request
+        fewer = plan.thrifty(request.known, mixed, request.shapes) if left else {}
+        dearest = max(map(self.budget.predicted, tried))
+        for sizes in filter(None, (fewer, self.budget.largest(tried))):
+            possible = request.effort.essential or self.budget.allows(sizes)
+            possible = possible and self.budget.predicted(sizes) <= dearest
+            if possible and self._run_feeds([replace(planned[0], assignment=sizes)]):
+                return
 
     def _run_feeds(self, feeds: Iterable[Feed]) -> bool:
         """Run feeds; returns whether the last of them counted."""
@@ -408,8 +413,3 @@ class _Climber:
         found = FeedResult(label, feed, "different", reason, ran.metrics, cause=ran.cause, given=self.given)
         self.seen.feeds.append(found)
         self._decide("failed", f"{reason} [{label}]", ran.cause)
-
-
-def _hardest(feeds: Iterable[Feed]) -> Kind:
-    """The kind of the hardest planned values."""
-    return "extreme" if any(feed.kind == "extreme" for feed in feeds) else "edge"

@@ -90,8 +90,8 @@ PORTABLE = [
     "tests/verification/test_feeds_of_quantizers.py",
     "tests/verification/test_twin.py",
 ]
-"""Test files that need no fork, no TensorRT and no POSIX file system. They pass on Linux with os.fork, folders held by
-descriptor, fcntl and resource taken away; on other systems they have not run yet."""
+"""Test files that need no fork, no TensorRT and no POSIX file system. They pass on a Linux
+that looks like Windows (tests/support/bare_system); on other systems they have not run yet."""
 LOCKED = {
     "cpu": "pip install --require-hashes -r locked/cpu.txt && pip install --no-deps onnxfix",
     "dev": "pip install --require-hashes -r locked/dev.txt && pip install --no-deps -e .",

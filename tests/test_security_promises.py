@@ -127,6 +127,7 @@ def calls(source: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_no_library_is_loaded_and_no_pickle_read() -> None:
     found = {
         str(path.relative_to(ROOT)): calls(path.read_text(encoding="utf-8"))

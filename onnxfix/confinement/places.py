@@ -99,10 +99,11 @@ def homes() -> tuple[str, ...]:
     found = [os.path.expanduser("~"), "/root"]
     with contextlib.suppress(OSError):
         found += [entry.path for entry in os.scandir("/home")]
-    with contextlib.suppress(ImportError, KeyError):
+    if sys.platform != "win32":
         import pwd  # lazy: missing on Windows
 
-        found.append(pwd.getpwuid(os.getuid()).pw_dir)
+        with contextlib.suppress(KeyError):
+            found.append(pwd.getpwuid(os.getuid()).pw_dir)
     real = dict.fromkeys(os.path.realpath(one) for one in found if os.path.isabs(one))
     return tuple(one for one in real if one != os.sep and os.path.isdir(one))
 

@@ -51,8 +51,20 @@ def call_key(scope: Scope) -> tuple[str, str, str]:
     return "" if proto.domain == "ai.onnx" else proto.domain, proto.name, getattr(proto, "overload", "")
 
 
+MOST_VERSION = 2**31 - 1
+"""What onnx can look up as a version of operators: a larger one is not found, it is an error."""
+
+
 def _check_opset(model: Model) -> None:
     """Refuse operator sets that the installed onnx does not know: every finding would be a guess."""
+    for imported in (
+        *model.proto.opset_import,
+        *(one for f in model.proto.functions for one in f.opset_import),
+    ):
+        if imported.version > MOST_VERSION:
+            raise ModelError(
+                f"version {imported.version} of {imported.domain!r} is imported; no such version exists"
+            )
     versions = _versions(model.proto.opset_import)
     if not versions:
         # Before IR version 3 there was no opset_import, and a model of local functions alone may do without.
@@ -149,9 +161,16 @@ def _check_attributes(node: Node, attributes: Sequence[AttributeProto], version:
         stored = attribute.type
         wanted = contradicted(node.op_type, version, attribute.name, stored)
         # Before IR version 2 the type was not stored.
-        if wanted is not None and stored != AttributeProto.UNDEFINED:
+        untyped = stored == AttributeProto.UNDEFINED
+        if wanted is not None and not (
+            untyped and (attribute.ref_attr_name or node.scope.model.proto.ir_version < 2)
+        ):
             kind = AttributeProto.AttributeType.Name(wanted).lower()
-            got = AttributeProto.AttributeType.Name(stored).lower()
+            got = (
+                "nothing: its type is missing"
+                if untyped
+                else AttributeProto.AttributeType.Name(stored).lower()
+            )
             where = node.name or next(iter(node.proto.output), "") or node.op_type
             raise ModelError(
                 f"attribute {attribute.name!r} of node {where!r}{_within(node.scope)} is stored as {got}; "

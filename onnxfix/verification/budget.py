@@ -48,26 +48,23 @@ class Budget:
         return not cost or self._spent + cost <= self._most
 
     def predicted(self, sizes: Mapping[str, int]) -> float:
-        """What a run on inputs of these sizes costs; 0 where nothing is known.
+        """What a run on inputs of these sizes costs; 0 where nothing is known, or all of them are empty.
 
-        A run costs no more than one on larger inputs. Beyond the largest that ran, the cost grows as it did between the
-        last two of different weight, and in proportion to the weight where there is only one.
+        Between two that ran, the cost is between theirs. Beyond the largest, it grows as it did between the last two of
+        different weight, and in proportion to the weight where there is only one.
         """
-        if not self._runs:
-            return 0.0
         weight = _weight(self.known, sizes)
-        if not weight:  # nothing but empty tensors
+        if not self._runs or not weight:
             return 0.0
-        larger = [seconds for other, seconds in self._runs.items() if other >= weight]
-        if larger:
-            return min(larger)
         weights = sorted(self._runs)
-        last = weights[-1]
-        if len(weights) == 1:
+        after = next((place for place, other in enumerate(weights) if other >= weight), len(weights) - 1)
+        last, before = weights[after], weights[max(after - 1, 0)]
+        if last == weight or (last > weight and not after):
+            return self._runs[last]
+        if last == before:
             return self._runs[last] * weight / max(last, 1.0)
-        before = weights[-2]
         slope = max(0.0, self._runs[last] - self._runs[before]) / (last - before)
-        return self._runs[last] + slope * (weight - last)
+        return max(0.0, self._runs[last] + slope * (weight - last))
 
     def largest(self, candidates: list[Assignment]) -> Assignment:
         """Of some sizes the largest that the budget allows, else the cheapest; empty ones where there are no others."""

@@ -1,7 +1,9 @@
 """A rung that executes ONNX models: load both in the sandbox, run them on feeds, and compare the outputs."""
 
+# Long because: each way in which a run may end is decided beside the others.
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Iterable
@@ -12,6 +14,7 @@ from onnxfix import backends, deadline
 from onnxfix.causes import Cause
 from onnxfix.effort import THOROUGH
 from onnxfix.errors import UsageError
+from onnxfix.files.sweeping import prefix
 from onnxfix.verification import cuda, extents, products, worth
 from onnxfix.verification.budget import Budget
 from onnxfix.verification.feeds import plan
@@ -53,7 +56,7 @@ def climb(request: Request, name: str) -> RungResult:
             return RungResult(name, "skipped", absent.reason, cause=absent.cause)
     if reason is not None:
         return RungResult(name, "skipped", reason)
-    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as folder:
         result = _Climber(request, name, folder).climb()
     return cuda.informed(request, result) if name == "ort-cuda" else result
 
@@ -67,6 +70,7 @@ class _Climber:
         # The evaluator, which has a time limit of its own, runs where it is needed.
         self.budget = Budget(request.known, THOROUGH if name == "reference" else request.effort)
         self.given = 0  # which of the user's inputs are tried, from 1
+        self.endless = math.inf  # elements of the smallest feed on which the original took too long
 
     def climb(self) -> RungResult:
         late = False
@@ -169,7 +173,7 @@ class _Climber:
 
         What runs shows what larger feeds cost, so that those that seemed too dear have another turn. The second shape
         always runs: at the first, whose sizes are 1, much looks the same."""
-        left, hard = list(feeds), _hardest(feeds)
+        left, hard = list(feeds), plan.hardest(feeds)
         second = feeds[1] if len(feeds) > 1 and feeds[1].assignment != feeds[0].assignment else None
         while not self._over():
             needed = second if self.request.effort.essential else None
@@ -204,15 +208,20 @@ class _Climber:
             self._leave_out(feeds)
 
     def _run_hardest(self, feeds: list[Feed], left: list[Feed]) -> None:
-        """Run the hardest values at another shape where the original rejects the planned one, or where that costs too
-        much."""
-        ran = [one.feed for one in self.seen.counted() if one.feed is not None]
-        hard = _hardest(feeds)
+        """Run the hardest values at another shape where the original rejects the planned one or that costs too much."""
+        ran, hard = [one.feed for one in self.seen.counted() if one.feed is not None], plan.hardest(feeds)
         planned = [feed for feed in (feeds if hard == "extreme" else left) if feed.kind == hard]
-        if planned and ran and not any(feed.kind == hard for feed in ran):
-            sizes = self.budget.largest([feed.assignment for feed in ran])
-            if self.request.effort.essential or self.budget.allows(sizes):
-                self._run_feeds([replace(planned[0], assignment=sizes)])
+        tried = [feed.assignment for feed in ran]
+        if not planned or not ran or any(feed.kind == hard for feed in ran):
+            return
+        mixed, request = feeds[min(2, len(feeds) - 1)].assignment, self.request
+        fewer = plan.thrifty(request.known, mixed, request.shapes) if left else {}
+        dearest = max(map(self.budget.predicted, tried))
+        for sizes in filter(None, (fewer, self.budget.largest(tried))):
+            possible = request.effort.essential or self.budget.allows(sizes)
+            possible = possible and self.budget.predicted(sizes) <= dearest
+            if possible and self._run_feeds([replace(planned[0], assignment=sizes)]):
+                return
 
     def _run_feeds(self, feeds: Iterable[Feed]) -> bool:
         """Run feeds; returns whether the last of them counted."""
@@ -224,6 +233,8 @@ class _Climber:
         return counted
 
     def _run_feed(self, feed: Feed) -> bool:
+        if plan.elements(self.request.known, feed.assignment) >= self.endless:
+            return False  # it would take as long
         try:
             values = feed.values(self.request.known)
         except MemoryError:
@@ -274,6 +285,8 @@ class _Climber:
             return self._try(label, feed, values)
         if ran.stage == "original":
             seen.deaths += not outcome.ok or ran.broken or ran.starved
+            if outcome.status == "timeout" and feed is not None:
+                self._note_endless(feed)
             self._uncounted(label, feed, ran, f"the original fails: {ran.error}")
             return False
         late = outcome.status == "timeout" and self.name == "reference"
@@ -300,6 +313,13 @@ class _Climber:
             self._fail(label, feed, ran, f"the original runs, the fixed model does not: {ran.error}")
             return True
         return self._judge(label, feed, ran)
+
+    def _note_endless(self, feed: Feed) -> None:
+        """The original took too long on a feed. Where none as large ran, the size is taken to be why."""
+        size = plan.elements(self.request.known, feed.assignment)
+        ran = [one.feed.assignment for one in self.seen.counted() if one.feed is not None]
+        if all(plan.elements(self.request.known, one) < size for one in ran):
+            self.endless = min(self.endless, size)
 
     def _uncounted(self, label: str, feed: Feed | None, ran: Ran, reason: str) -> None:
         """Record a feed on which one of the two did not run, which proves nothing."""
@@ -393,8 +413,3 @@ class _Climber:
         found = FeedResult(label, feed, "different", reason, ran.metrics, cause=ran.cause, given=self.given)
         self.seen.feeds.append(found)
         self._decide("failed", f"{reason} [{label}]", ran.cause)
-
-
-def _hardest(feeds: Iterable[Feed]) -> Kind:
-    """The kind of the hardest planned values."""
-    return "extreme" if any(feed.kind == "extreme" for feed in feeds) else "edge"

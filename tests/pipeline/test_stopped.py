@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import onnxfix
+from onnxfix import system
 from onnxfix.backends import ort_messages
 from onnxfix.pipeline.stopped import Stopped
 from onnxfix.report.render.text import render_report
@@ -60,7 +61,7 @@ def test_a_number_of_elements_that_is_data(tmp_path: Path) -> None:
     assert "which depends on the values of x" in told
     assert "The input tensor cannot be reshaped to the requested shape" in told
     assert "onnxruntime_src" not in told
-    assert "--input-shapes 'x:?'" in told
+    assert f"--input-shapes {system.quoted('x:?')}" in told
 
 
 def test_the_command_with_the_size_filled_in_goes_on(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_verify_says_it_too_and_json_holds_it(tmp_path: Path) -> None:
     path = saved(tmp_path, COUNTED)
     code, told, _ = run("verify", path, path, "--rungs", "ort-cpu")
     assert code == 3
-    assert re.search(r"onnxfix verify \S*m\.onnx --input-shapes 'x:\?'", told)
+    assert re.search(rf"onnxfix verify \S*m\.onnx --input-shapes {re.escape(system.quoted('x:?'))}", told)
     _, document, _ = run("verify", path, path, "--rungs", "ort-cpu", "--format", "json")
     held = json.loads(document)["reports"][0]["stopped"]
     assert held["place"]["text"] == "d"

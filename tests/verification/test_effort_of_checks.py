@@ -75,7 +75,7 @@ def test_what_runs_cost_is_predicted_from_what_ran() -> None:
     assert found.predicted({"batch": 4}) == pytest.approx(3.5), "two runs show what is fixed and what grows"
     assert found.predicted({"batch": 1}) == 2.0
     found.ran({"batch": 4}, 1.0)
-    assert found.predicted({"batch": 2}) == 1.0, "no more than larger ones cost"
+    assert found.predicted({"batch": 3}) == 1.0, "no more than larger ones cost"
 
 
 def test_open_sizes_behind_the_first_count_twice() -> None:
@@ -124,6 +124,17 @@ def test_a_dear_model_gets_what_tells_most(tmp_path: Path, dear: None) -> None:
     assert [one.seconds for one in rung.left_out] == pytest.approx([4 * 75, 4 * 400])
     assert "2 shapes" in rung.reason, "no other shapes are looked for in their place"
     assert only(verdict_of(tmp_path, ABS, effort=THOROUGH)).left_out == ()
+
+
+def test_the_hardest_values_come_at_different_sizes_where_the_batch_is_what_costs(
+    tmp_path: Path, dear: None
+) -> None:
+    text = """g (float[batch, 100] x, int64[batch, seq] i) => (float[batch, 100] y, int64[batch, seq] j)
+        { y = Abs(x) j = Neg(i) }"""
+    assert sizes(only(verdict_of(tmp_path, text)))[-1] == ("extreme", (1, 5))
+    fixed = only(verdict_of(tmp_path, text, input_shapes=["x:2x100"]))
+    batches = {one.feed.assignment["batch"] for one in fixed.feeds if one.feed is not None}
+    assert batches == {2}, "what the user fixed stays"
 
 
 def test_quick_and_seconds_are_strict(tmp_path: Path, dear: None) -> None:

@@ -275,6 +275,7 @@ def test_weights_stored_apart_are_loaded_again(tmp_path: Path, monkeypatch: pyte
         lost, values = made.run({"x": np.full(1024, 300, np.float16)})
         assert (lost, values["y"][0]) == (("y",), 90000)
         assert (tmp_path / "single.data").stat().st_size == 8 * 1024, "written over, not behind"
+        del made  # Windows does not delete a file that is mapped
 
 
 def test_float32_where_float64_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

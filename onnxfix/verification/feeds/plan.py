@@ -273,6 +273,18 @@ def quantized(known: Signature, sizes: Assignment, seed: int, gain: float = 1.0)
     return [Feed(sizes, "quantized", seed + turn, gain=gain, turn=turn) for turn in range(1 + few)]
 
 
+def hardest(planned: Sequence[Feed]) -> Kind:
+    """The kind of the hardest planned values."""
+    return "extreme" if any(feed.kind == "extreme" for feed in planned) else "edge"
+
+
+def thrifty(known: Signature, mixed: Assignment, fixed: Mapping[str, int]) -> Assignment:
+    """The ``mixed`` sizes, but 1 for leading ones, with which costs grow; {} where the model takes none."""
+    place = _places(known)
+    wish = {name: 1 if place.get(name) == 0 else size for name, size in mixed.items()}
+    return _taken(known, {**wish, **_demands(known), **fixed}, fixed, 2) or {}
+
+
 def wide(known: Signature, sweep: Sequence[Assignment]) -> Assignment:
     """The assignment of mixed sizes with more of the first symbol: room for all edge values."""
     mixed = sweep[min(2, len(sweep) - 1)]

@@ -40,11 +40,12 @@ def cause_of(text: str) -> Cause:
 @dataclass(frozen=True)
 class Problem:
     """Why the result of a run is incomplete, in one line: a fault of onnxfix or of the ``rule`` named, or, with
-    ``source`` "tensorrt", that TensorRT could not be run. ``raised`` is the rule's exception, in one line."""
+    ``source`` "tensorrt", that TensorRT could not be run, and with "model", that the model is not valid and rules
+    failed on it. ``raised`` is the rule's exception, in one line."""
 
     text: str
     cause: Cause = "fault"
-    source: Literal["onnxfix", "tensorrt"] = "onnxfix"
+    source: Literal["onnxfix", "tensorrt", "model"] = "onnxfix"
     rule: str = ""
     raised: str = ""
 

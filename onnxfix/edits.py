@@ -270,7 +270,11 @@ class Draft:
         """A new node before the anchor with one output, whose name is returned."""
         output = output or self.name(hint or op_type.lower())
         names = [v.name if isinstance(v, Value) else (v or "") for v in inputs]
-        proto = helper.make_node(op_type, names, [output], domain=domain or None, **attributes)
+        empty = [name for name, value in attributes.items() if isinstance(value, (list, tuple)) and not value]
+        filled = {name: value for name, value in attributes.items() if name not in empty}
+        proto = helper.make_node(op_type, names, [output], domain=domain or None, **filled)
+        for name in empty:  # which make_node has no type for; all lists that rules copy are of integers
+            proto.attribute.add(name=name, type=AttributeProto.INTS)
         self.edits.append(AddNode(self.anchor.scope, proto, self.anchor))
         return output
 

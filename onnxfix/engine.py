@@ -1,5 +1,6 @@
 """Runs rules over a model: once to check, or in rounds to fix, until no fix is left."""
 
+# Long because: the rounds of check and fix, and what becomes of a rule that fails in any of their steps.
 from __future__ import annotations
 
 from collections import Counter
@@ -11,7 +12,7 @@ from onnxfix import deadline
 from onnxfix.causes import Problem, cause_of
 from onnxfix.edits import Edit, held, rewired, touched
 from onnxfix.errors import EditError, ShadowedError
-from onnxfix.fitting import refuse_misfit
+from onnxfix.fitting import refuse_misfit, unsound
 from onnxfix.graph.fingerprint import fingerprint
 from onnxfix.graph.imported import imported_nodes
 from onnxfix.graph.overlay import Node, Unknown, Value
@@ -232,17 +233,30 @@ def _matches(
     except Unknown:
         return found
     except Exception as error:
-        _failed(rule, error, problems, node)
+        model = next((one for one in arguments if isinstance(one, Model)), None)
+        _failed(rule, error, problems, model, node)
         return []
     return found
 
 
-def _failed(rule: Rule, error: Exception, problems: list[Problem] | None, node: Node | None = None) -> None:
-    """Report that a rule raised, or raise again without ``problems``."""
+def _failed(
+    rule: Rule,
+    error: Exception,
+    problems: list[Problem] | None,
+    model: Model | None,
+    node: Node | None = None,
+) -> None:
+    """Report that a rule raised, or raise again without ``problems``. A rule need not expect what ONNX does not allow:
+    then the model is named, not the rule."""
     if isinstance(error, Unknown):
         return  # raised as a fix makes its edits
     if problems is None:
         raise error
+    if model is not None and not isinstance(error, MemoryError) and (fault := _fault_of(model)):
+        text = f"not ONNX: {fault}; rules that it confuses are left out"
+        if not any(problem.source == "model" for problem in problems):
+            problems.append(Problem(text, "", "model"))
+        return
     if any(problem.rule == rule.code and problem.raised for problem in problems):
         return  # one line for each rule, not for each of ten thousand nodes
     where = f" at {node.place}" if node is not None else ""
@@ -253,6 +267,14 @@ def _failed(rule: Rule, error: Exception, problems: list[Problem] | None, node: 
         cause = "memory" if isinstance(error, MemoryError) else cause_of(raised) or "fault"
         text = f"rule {rule.code} failed{where}: {raised}"
         problems.append(Problem(text, cause, rule=rule.code, raised=raised))
+
+
+def _fault_of(model: Model) -> str:
+    """What the model has that ONNX does not allow, as far as that can be told."""
+    try:
+        return unsound(model)
+    except Exception:  # what failed for the rule fails here
+        return ""
 
 
 def fix(
@@ -337,7 +359,7 @@ def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]
         # First what can be decided without the edits: making them may read what another fix changed or removed.
         if not (_apart(reads, written, moved) and _apart(held(remedy.replaces), written, moved)):
             continue
-        edits = _edits(item, remedy, state.problems)
+        edits = _edits(item, remedy, state)
         if edits is None:
             continue
         writes, moves = touched(edits), rewired(edits)
@@ -352,6 +374,8 @@ def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]
         except ShadowedError:
             continue  # the finding stays, without its fix
         except EditError as error:
+            if _fault_of(state.model):
+                continue
             text = f"{item.rule.code} at {match.place}: {error}"
             refused.append(Problem(text, rule=item.rule.code))
             continue
@@ -373,12 +397,12 @@ def _apart(one: set[object], *others: set[object]) -> bool:
     return all(map(one.isdisjoint, others))
 
 
-def _edits(item: Found, remedy: Fix, problems: list[Problem]) -> tuple[Edit, ...] | None:
+def _edits(item: Found, remedy: Fix, state: _State) -> tuple[Edit, ...] | None:
     """The edits of a fix; None if its rule raises while it makes them."""
     try:
         return remedy.edits
     except Exception as error:
-        _failed(item.rule, error, problems, item.match.node)
+        _failed(item.rule, error, state.problems, state.model, item.match.node)
         return None
 
 

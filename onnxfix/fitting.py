@@ -24,7 +24,8 @@ from onnxfix.edits import (
 )
 from onnxfix.errors import EditError, ShadowedError
 from onnxfix.graph.overlay import Node, Scope, Value
-from onnxfix.graph.signatures import Signature, signature
+from onnxfix.graph.shared import shared
+from onnxfix.graph.signatures import Signature, demands, signature
 from onnxfix.model import Model
 
 MOST_FOLLOWED = 10_000
@@ -64,11 +65,46 @@ def refuse_misfit(model: Model, edits: Sequence[Edit]) -> None:
 
     Raises:
         EditError: with the text of ``misfit``.
-        ShadowedError: a node that the fix replaces does not exist in ONNX either, so that the rule is not at fault.
+        ShadowedError: the model has such a node already, so that the rule is not at fault.
     """
     fault = misfit(model, edits)
     if fault:
-        raise (ShadowedError if _Fitting(model, edits).replaces_wrong else EditError)(fault)
+        raise (ShadowedError if unsound(model) else EditError)(fault)
+
+
+def unsound(model: Model) -> str:
+    """The first node of the model that ONNX does not allow, and why, as text; "" if there is none.
+
+    Operators, element types, the number of inputs and required attributes are looked at: what a rule may rely on.
+    """
+    return shared(model, _unsound)
+
+
+def _unsound(model: Model) -> str:
+    for node in model.nodes():
+        if node.is_onnx:
+            elems = [0 if value is None else model.shapes.elem_type(value) or 0 for value in node.inputs]
+            fault = _mistake(node.op_type, elems, node.opset) or _lack(node)
+            if fault:
+                return f"{node.place}: {fault}"
+    return ""
+
+
+def _lack(node: Node) -> str:
+    """What a node has too little or too much of, besides types."""
+    known = demands(node.op_type, node.opset)
+    if known is None:
+        return ""
+    for (least, most), names, what in (
+        (known.inputs, node.proto.input, "inputs"),
+        (known.outputs, node.proto.output, "outputs"),
+    ):
+        if not least <= len(names) <= most:
+            return f"{node.op_type} has no {len(names)} {what} in opset {node.opset}"
+    if "" in node.proto.input[: known.first]:
+        return f"{node.op_type} lacks one of its first {known.first} inputs"
+    missing = known.attributes - {attribute.name for attribute in node.proto.attribute}
+    return f"{node.op_type} lacks the attribute {min(missing)}" if missing else ""
 
 
 class _Fitting:
@@ -83,11 +119,6 @@ class _Fitting:
         self._version = imports[0] if imports else 0
         removed = [edit.node for edit in edits if isinstance(edit, RemoveNode)]
         self._wrong = {node.op_type for node in removed if self._stands_wrong(node)}
-
-    @property
-    def replaces_wrong(self) -> bool:
-        """Whether a node that is removed does not exist in ONNX."""
-        return bool(self._wrong)
 
     def fault(self, edit: Edit) -> str:
         """What is wrong after an edit."""

@@ -15,6 +15,7 @@ import io
 import os
 import pkgutil
 import resource
+import select
 import signal
 import struct
 import sys
@@ -136,16 +137,15 @@ def _content(descriptor: int) -> bytes:
 
 def _wait(pid: int, deadline: float) -> tuple[int, resource.struct_rusage, bool]:
     """Wait for a child, and kill it when time is up."""
-    pause, hung = 0.001, False
-    while True:
-        found, status, usage = os.wait4(pid, os.WNOHANG)
-        if found:
-            return status, usage, hung
-        if not hung and time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
-            hung = True
-        time.sleep(pause)
-        pause = min(pause * 1.3, 0.05)
+    process = os.pidfd_open(pid)
+    try:
+        hung = not select.select([process], [], [], max(0.0, deadline - time.monotonic()))[0]
+    finally:
+        os.close(process)
+    if hung:
+        os.kill(pid, signal.SIGKILL)
+    _, status, usage = os.wait4(pid, 0)
+    return status, usage, hung
 
 
 def _kill_orphans(grace: float = 1.0) -> int:

@@ -25,6 +25,7 @@ BUG = re.compile(
     r"Traceback|internal error|please report|a bug in onnxfix|rule [A-Z]+\d+ failed|RecursionError|AssertionError"
     r"|fuzzing: "
 )
+PROBLEM = re.compile(rf"{BUG.pattern}|not ONNX: |undo each other")
 _ASIDES = ("a bug in onnxfix", "please report", "RecursionError", "AssertionError")
 _PLACE = re.compile(r"[\w./]*?(\w+\.py)[\", ]*(?:line |:)(\d+)")
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -81,7 +82,7 @@ def faults(
         yield Fault("memory", "", f"grew by {ended.memory >> 20} MiB, for {size} bytes")
     if ended.orphans:
         yield Fault("process left", "", f"{ended.orphans} processes still ran")
-    if not BUG.search(out):  # a rule that failed makes the exit code 2, and the result is written
+    if not PROBLEM.search(out):  # a rule that could not run makes the exit code 2, and the result is written
         yield from _files(command, ended, before, after)
     if not ended.hung:
         yield from _texts(command.steps[step], ended, out, err)

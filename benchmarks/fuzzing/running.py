@@ -18,9 +18,13 @@ from fuzzing import harness, judging
 from fuzzing.cases import Case, lay_out
 from fuzzing.judging import Fault
 
-PATIENCE, PATIENCE_VERIFIED = 120.0, 300.0
+PATIENCE, PATIENCE_VERIFIED = 120.0, 240.0
 """Seconds after which a run hangs. Other processes use the machine, so that this is far beyond the limits in processor
 time; libraries that execute a model have limits of their own."""
+
+
+CHECKED = 3
+"""Of how many outputs one is given to onnx.checker, which takes as long as the run itself."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ def _steps(case: Case, root: Path) -> tuple[list[harness.Ended], list[Fault]]:
         faults += judging.disagreement(*ended)
     if not faults and command.name == "apply twice":
         faults += judging.not_idempotent(work, ended)
-    if not faults and ended[0].code in (0, 1):
+    if not faults and ended[0].code in (0, 1) and case.number % CHECKED == 0:
         faults += _output(case, work)
     return ended, faults
 

@@ -148,6 +148,11 @@ def _number(value: Any) -> str:
     return _ENDS.get(value, str(value)) if isinstance(value, int) else str(value)
 
 
+def _decoded(name: str | bytes) -> str:
+    """A name; one that is no UTF-8 is bytes in protobuf."""
+    return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
+
+
 def type_text(kind: TypeProto) -> str:
     """A declared type, such as ``float[batch,3,224,224]``."""
     which = kind.WhichOneof("value")
@@ -159,7 +164,7 @@ def type_text(kind: TypeProto) -> str:
             one.dim_param or (str(one.dim_value) if one.HasField("dim_value") else "?")
             for one in tensor.shape.dim
         )
-        return f"{name_of(tensor.elem_type)}[{','.join(dims)}]"
+        return f"{name_of(tensor.elem_type)}[{','.join(map(_decoded, dims))}]"
     if which in ("sequence_type", "optional_type"):
         inner = getattr(kind, which).elem_type
         return f"{which.removesuffix('_type')}({type_text(inner)})"

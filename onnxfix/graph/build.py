@@ -21,6 +21,10 @@ MAX_NESTING = 900
 """Subgraph nesting that onnxfix follows; protobuf itself stops at about 100 when it parses."""
 
 
+_SHOWN = 6
+"""Versions in a message."""
+
+
 def scopes_of(model: Model) -> tuple[Scope, list[Scope]]:
     """The main scope and the function scopes of ``model``, linked."""
     _check_opset(model)
@@ -47,8 +51,20 @@ def call_key(scope: Scope) -> tuple[str, str, str]:
     return "" if proto.domain == "ai.onnx" else proto.domain, proto.name, getattr(proto, "overload", "")
 
 
+MOST_VERSION = 2**31 - 1
+"""What onnx can look up as a version of operators: a larger one is not found, it is an error."""
+
+
 def _check_opset(model: Model) -> None:
     """Refuse operator sets that the installed onnx does not know: every finding would be a guess."""
+    for imported in (
+        *model.proto.opset_import,
+        *(one for f in model.proto.functions for one in f.opset_import),
+    ):
+        if imported.version > MOST_VERSION:
+            raise ModelError(
+                f"version {imported.version} of {imported.domain!r} is imported; no such version exists"
+            )
     versions = _versions(model.proto.opset_import)
     if not versions:
         # Before IR version 3 there was no opset_import, and a model of local functions alone may do without.
@@ -79,8 +95,11 @@ def _check_one_version(imports: Sequence[OperatorSetIdProto], function: str = ""
     the last. In a function that imports 14 and then 12, onnx.checker uses 12 and ONNX Runtime 14.
     """
     versions = _versions(imports)
-    if len(set(versions)) < 2:
+    different = [str(one) for one in dict.fromkeys(versions)]
+    if len(different) < 2:
         return
+    if len(different) > _SHOWN:
+        different = [*different[:_SHOWN], "…"]
     names = " and ".join(dict.fromkeys(repr(one.domain) for one in imports if one.domain in ("", "ai.onnx")))
     what, readers = f"function {function}" if function else "the model", "readers differ in which they go by"
     checker, runtime = (_versions(imports, "") or versions)[-1], versions[-1]
@@ -89,7 +108,7 @@ def _check_one_version(imports: Sequence[OperatorSetIdProto], function: str = ""
         readers = f"onnx.checker and ONNX Runtime go by {runtime}" if checker == runtime else apart
     raise ModelError(
         f"{what} imports ONNX's operator set (domain {names}) in different versions, "
-        f"{', '.join(map(str, versions))}: {readers}; keep the one that the nodes are written for"
+        f"{', '.join(different)}: {readers}; keep the one that the nodes are written for"
     )
 
 
@@ -142,9 +161,16 @@ def _check_attributes(node: Node, attributes: Sequence[AttributeProto], version:
         stored = attribute.type
         wanted = contradicted(node.op_type, version, attribute.name, stored)
         # Before IR version 2 the type was not stored.
-        if wanted is not None and stored != AttributeProto.UNDEFINED:
+        untyped = stored == AttributeProto.UNDEFINED
+        if wanted is not None and not (
+            untyped and (attribute.ref_attr_name or node.scope.model.proto.ir_version < 2)
+        ):
             kind = AttributeProto.AttributeType.Name(wanted).lower()
-            got = AttributeProto.AttributeType.Name(stored).lower()
+            got = (
+                "nothing: its type is missing"
+                if untyped
+                else AttributeProto.AttributeType.Name(stored).lower()
+            )
             where = node.name or next(iter(node.proto.output), "") or node.op_type
             raise ModelError(
                 f"attribute {attribute.name!r} of node {where!r}{_within(node.scope)} is stored as {got}; "

@@ -4,6 +4,7 @@ The protobuf is the model; the overlay only indexes it. Nothing here changes a m
 every change is data that can be shown, replayed and withdrawn.
 """
 
+# Long because: the four classes of the overlay refer to each other.
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -239,14 +240,24 @@ class Node:
         """The attribute decoded (bytes as str where they are UTF-8), or ``default`` if it is absent.
 
         Raises:
-            UnknownAttribute: it refers to an attribute of the surrounding function.
+            UnknownAttribute: it refers to an attribute of the surrounding function, or is stored as another type than
+                ``default``, which ONNX's own operators are refused for and those of other domains are not.
         """
         attribute = self.attribute(name)
         if attribute is None:
             return default
-        if attribute.type == _INT:  # most are
+        if attribute.type == _INT and not isinstance(default, (str, list)):  # most are
             return attribute.i
-        value = helper.get_attribute_value(attribute)
+        value = self._decoded(attribute)
+        if default is not None and not isinstance(value, _ALIKE.get(type(default), object)):
+            raise UnknownAttribute(f"{self.place}: {name}")
+        return value
+
+    def _decoded(self, attribute: AttributeProto) -> Any:
+        try:
+            value = helper.get_attribute_value(attribute)
+        except ValueError:
+            raise UnknownAttribute(f"{self.place}: {attribute.name}") from None
         if isinstance(value, bytes):
             try:
                 return value.decode()
@@ -278,6 +289,10 @@ class Node:
 
 
 _INT = AttributeProto.INT
+_ALIKE: dict[type, tuple[type, ...]] = {
+    bool: (int, float), int: (int, float), float: (int, float), str: (str, bytes), list: (list,), tuple: (list,)
+}  # fmt: skip
+"""What an attribute may be decoded as where a caller gives a default of a type."""
 
 
 def _is_listy(kind: int) -> bool:

@@ -1,4 +1,4 @@
-"""Element types that ONNX's operators accept in each opset, by their schemas.
+"""What ONNX's operators accept in each opset, by their schemas: element types, inputs, attributes.
 
 A rule that adds a node for a value of any type checks here first: Squeeze accepts float8 from opset 21 on, although
 QuantizeLinear produces it from opset 19 on.
@@ -53,6 +53,30 @@ def signature(op_type: str, opset: int) -> Signature | None:
     variadic = [bool(side) and side[-1].option == OpSchema.FormalParameterOption.Variadic for side in sides]
     inputs, outputs = (tuple(_formal(one) for one in side) for side in sides)
     return Signature(inputs, outputs, (variadic[0], variadic[1]))
+
+
+class Demands(NamedTuple):
+    """How many inputs and outputs an operator has, and the attributes that it cannot do without."""
+
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    first: int
+    """How many of the first inputs cannot be left out."""
+    attributes: frozenset[str]
+
+
+@cache
+def demands(op_type: str, opset: int) -> Demands | None:
+    """What ONNX's operator requires in an opset; None if ONNX does not define it there."""
+    try:
+        schema = get_schema(op_type, opset, "")
+    except SchemaError:
+        return None
+    needed = frozenset(name for name, one in schema.attributes.items() if one.required)
+    inputs, outputs = (schema.min_input, schema.max_input), (schema.min_output, schema.max_output)
+    single = [one.option == OpSchema.FormalParameterOption.Single for one in schema.inputs]
+    first = single.index(False) if False in single else len(single)
+    return Demands(inputs, outputs, first, needed)
 
 
 def takes(op_type: str, opset: int, elem: int, index: int = 0) -> bool:

@@ -177,14 +177,16 @@ def _alike(first: Any, second: Any) -> bool:
     return len(first) == len(second) and all(map(_alike, first, second))
 
 
-def _unknown(message: Any) -> list[str]:
-    return _field_texts(UnknownFieldSet(message))
+def _unknown(message: Any) -> list[Any]:
+    return _fields(UnknownFieldSet(message))
 
 
-def _field_texts(unknown: Any) -> list[str]:
+def _fields(unknown: Any) -> list[Any]:
+    """Number, wire type and content of each field; a group's content is such a list. No texts: of groups in groups,
+    each level would double the backslashes of the one below."""
     fields = [unknown[index] for index in range(len(unknown))]
     return [
-        f"{one.field_number}:{one.wire_type}:{_field_texts(one.data) if one.wire_type == _GROUP else one.data!r}"
+        (one.field_number, one.wire_type, _fields(one.data) if one.wire_type == _GROUP else one.data)
         for one in fields
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from onnxfix.sandbox import Worker
 from support.cli import run
 from support.models import model
 from support.patience import PATIENCE
+
+pytestmark = pytest.mark.slow
 
 
 def replaced_node_takes_no_such_type() -> ModelProto:
@@ -26,8 +29,145 @@ def replaced_node_takes_no_such_type() -> ModelProto:
     return found
 
 
+def index_of_a_scatter_is_deeper_than_the_data() -> ModelProto:
+    """OPS039 made a list with an entry for each index: 2**40, of a model of 157 bytes."""
+    found = model(
+        """g (float[4,3] x, float[2,3] u, int64[2,2] i) => (float[4,3] y) {
+        y = ScatterND<reduction = "max">(x, i, u) }""",
+        18,
+    )
+    found.graph.input[2].type.tensor_type.shape.dim[1].dim_value = 2**40
+    return found
+
+
+def more_dimensions_than_numpy_has() -> ModelProto:
+    """Shape inference made an array of that many dimensions: an internal error for every command."""
+    return model(f"g (int64[{'1,' * 79}1] x) => (int64[N] y) {{ y = Identity(x) }}", 18)
+
+
+def scale_of_more_dimensions_than_numpy_has() -> ModelProto:
+    """QDQ001 made a zero point like the scale."""
+    found = model(
+        """g (float[N,2] x) => (float[N,2] y) <float[1] r = {0.2}, uint8 z = {128}> {
+        q = QuantizeLinear(x, r, z)  y = DequantizeLinear(q, r, z) }""",
+        18,
+    )
+    found.graph.initializer[0].dims[:] = [1] * 80
+    return found
+
+
+def attribute_of_another_domain_has_another_type() -> ModelProto:
+    """OPS093 counted the elements of a number; ONNX's own operators are refused for that, others are not."""
+    return model(
+        """g (float[2,3,4] x, float[4,12] w, float[12] b) => (float[2,3,4] y) {
+        y = com.microsoft.Attention<num_heads = "two", qkv_hidden_sizes = 3>(x, w, b) }""",
+        17,
+        domains={"com.microsoft": 1},
+    )
+
+
+def attribute_has_no_type() -> ModelProto:
+    """OPS037 took the length of an attribute that decodes to nothing."""
+    found = model(
+        "g (float[1,1,8,8] x) => (float[1,1,4,4] y) { y = MaxPool<kernel_shape = [3, 3], dilations = [2, 2]>(x) }",
+        18,
+    )
+    next(one for one in found.graph.node[0].attribute if one.name == "kernel_shape").ClearField("type")
+    return found
+
+
+def axis_of_a_mean_beyond_its_rank() -> ModelProto:
+    """PRC009 took the size of an axis that is not there."""
+    return model("g (float16[N,256] x) => (float16[N,1] y) { v = ReduceMean<axes = [7]>(x)  y = Neg(v) }", 17)
+
+
+def mean_over_an_empty_list_of_axes() -> ModelProto:
+    """PRC001 wrote the list again, for which make_node knows no type."""
+    found = model(
+        """g (float16[2,8] x) => (float16[2,8] y) <float16 e = {5145}> {
+        q = Mul(x, x)  v = ReduceMean<axes = [1]>(q)  a = Add(v, e)  s = Sqrt(a)  r = Reciprocal(s)  y = Mul(r, x) }""",
+        17,
+    )
+    del found.graph.node[1].attribute[0].ints[:]
+    return found
+
+
+def ends_of_a_slice_without_axes_for_them() -> ModelProto:
+    """INT003 paired the ends with axes, of which there were fewer."""
+    return model(
+        """g (float[N,4] x) => (float[N,4] y) <int64[2] s = {0, 0}, int64[2] e = {9, 9}, int64[1] a = {1}> {
+        y = Slice(x, s, e, a) }""",
+        18,
+    )
+
+
+def sequence_without_an_axis() -> ModelProto:
+    """CTL020 made a number of an attribute that was not there."""
+    return model("g (seq(float[N]) s) => (float[M] y) { y = ConcatFromSequence(s) }", 18)
+
+
+def cast_without_a_type() -> ModelProto:
+    """OPS032 did the same; what ONNX does not allow is named now, and no rule is blamed."""
+    return model(
+        "g (int64[N] i) => (float[N,2] y) <uint16[3,2] w = {1, 2, 3, 4, 5, 6}> { e = Gather(w, i)  y = Cast(e) }",
+        18,
+    )
+
+
+def graph_that_a_function_is_to_set_outside_of_one() -> ModelProto:
+    """CTL010 copied a branch that was only named."""
+    found = model(
+        """g (float[2] x, bool d) => (float[2] y) <bool c = {1}> { y = If(c) <
+        then_branch = p () => (float[2] r) { r = If(d) <then_branch = t () => (float[2] u) { u = Neg(x) },
+                                                       else_branch = e () => (float[2] v) { v = Abs(x) }> },
+        else_branch = q () => (float[2] s) { s = Abs(x) }> }""",
+        18,
+    )
+    inner = found.graph.node[0].attribute[0].g.node[0].attribute[0]
+    inner.ref_attr_name = "k"
+    inner.ClearField("g")
+    return found
+
+
+def integers_in_an_opset_that_multiplies_floats_only() -> ModelProto:
+    """OPS024 made a Mul of them, which the guard behind it refused as a bug."""
+    return model("g (int64 x) => (int64 y) { y = ReduceSumSquare<keepdims = 0>(x) }", 5)
+
+
+def version_that_onnx_cannot_look_up() -> ModelProto:
+    """Shape inference asked onnx's C++ code for it, which takes 32 bits."""
+    return model(
+        "g (float[N] x) => (int64[N] y) { y = ai.onnx.ml.Own(x) }", 18, domains={"ai.onnx.ml": 2**40}
+    )
+
+
+def groups_in_groups() -> ModelProto:
+    """The contract compared unknown fields as texts of texts, 2**50 characters for 100 bytes."""
+    groups = b"\x3b" * 50 + b"\x3c" * 50
+    found = model("g (float[N] x) => (float[N] y) { a = Cast<to = 1>(x)  y = Neg(a) }", 18)
+    found.graph.MergeFromString(groups)
+    return found
+
+
 MODELS: dict[str, Callable[[], ModelProto]] = {
-    one.__name__: one for one in (replaced_node_takes_no_such_type,)
+    one.__name__: one
+    for one in (
+        replaced_node_takes_no_such_type,
+        index_of_a_scatter_is_deeper_than_the_data,
+        more_dimensions_than_numpy_has,
+        scale_of_more_dimensions_than_numpy_has,
+        attribute_of_another_domain_has_another_type,
+        attribute_has_no_type,
+        axis_of_a_mean_beyond_its_rank,
+        mean_over_an_empty_list_of_axes,
+        ends_of_a_slice_without_axes_for_them,
+        sequence_without_an_axis,
+        cast_without_a_type,
+        graph_that_a_function_is_to_set_outside_of_one,
+        integers_in_an_opset_that_multiplies_floats_only,
+        version_that_onnx_cannot_look_up,
+        groups_in_groups,
+    )
 }
 
 
@@ -41,13 +181,40 @@ def test_models(name: str, tmp_path: Path) -> None:
         code, out, err = run(*command)
         assert 0 <= code <= 3
         assert not BUG.search(out + err), out + err
-        assert code != 2 or len(err.splitlines()) == 1, err
-        assert target.exists() == (command[0] == "apply" and code < 2)
+        assert code != 2 or "not ONNX: " in out or len(err.splitlines()) == 1, err
     assert path.read_bytes() == data
     assert {one.name for one in tmp_path.iterdir()} <= {"model.onnx", "out.onnx"}
 
 
-@pytest.mark.slow
+def test_diff_shows_a_name_that_is_no_utf8(tmp_path: Path) -> None:
+    data = model("g (float[N] x) => (float[N] y) { y = Neg(x) }", 18).SerializeToString()
+    (tmp_path / "a.onnx").write_bytes(data)
+    (tmp_path / "b.onnx").write_bytes(data.replace(b"\x12\x01N", b"\x12\x01\xf5"))
+    code, out, err = run("diff", tmp_path / "a.onnx", tmp_path / "b.onnx", "-v")
+    assert code in (0, 1, 2)
+    assert not BUG.search(out + err), err
+
+
+@pytest.mark.parametrize("name", ["value.npy", "value.npz"])
+def test_a_damaged_header_of_an_array_is_one_line(name: str, tmp_path: Path) -> None:
+    """Numpy reads the header as Python, whose parser raises errors of its own."""
+    (tmp_path / "m.onnx").write_bytes(
+        model("g (float[2] x) => (float[2] y) { y = Neg(x) }", 18).SerializeToString()
+    )
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,\n".ljust(117) + b"\n"
+    array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(8)
+    if name.endswith("z"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("x.npy", array)
+        option = ["--inputs", tmp_path / name]
+    else:
+        (tmp_path / name).write_bytes(array)
+        option = ["--no-verify", "--fix-input", f"x=@{tmp_path / name}"]
+    code, out, err = run("apply", tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", *option)
+    assert (code, out, len(err.splitlines())) == (2, "", 1), err
+    assert "cannot be read" in err
+
+
 def test_onnx_runtime_keeps_no_database_and_reports_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

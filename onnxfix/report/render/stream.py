@@ -23,16 +23,19 @@ _CONTROLS = re.compile(
 _PLAIN = {"→": "->", "…": "...", "×": "x", "·": "|", "−": "-"}
 
 
-def printable(text: str) -> str:
-    """``text`` with control and direction characters escaped; very long text is shortened."""
+def printable(text: str | bytes) -> str:
+    """``text`` with control and direction characters escaped; very long text is shortened. Names that are not UTF-8
+    are bytes in protobuf."""
+    text = text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text
     if len(text) > LONGEST:
         half = LONGEST // 2
         text = f"{text[:half]}… ({len(text) - 2 * half} characters) …{text[-half:]}"
     return escaped(text)
 
 
-def escaped(text: str) -> str:
+def escaped(text: str | bytes) -> str:
     """``text`` with control and direction characters escaped, and what is no valid Unicode."""
+    text = text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text
     if text.isascii() and text.isprintable():
         return text
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -208,10 +208,14 @@ def elements(items: Sequence[Any], shape: Sequence[int] | None = None) -> Elemen
     return array if shape is None else array.reshape(tuple(shape))
 
 
+RANK_LIMIT = 32
+"""Most dimensions of a tensor that is followed by value: numpy has no arrays of more than 64, and none needs them."""
+
+
 def small(shape: Shape | None) -> tuple[int, ...] | None:
     """The static shape of a tensor small enough to be followed by value, or None."""
     sizes = static_shape(shape)
-    if sizes is None or min(sizes, default=0) < 0:
+    if sizes is None or len(sizes) > RANK_LIMIT or min(sizes, default=0) < 0:
         return None  # the checker reports a negative size
     count = 1
     for size in sizes:

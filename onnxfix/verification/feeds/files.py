@@ -7,7 +7,6 @@ import binascii
 import io
 import json
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxfix.errors import UsageError
+from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.verification.feeds.signature import Input, Signature
 
 
@@ -40,7 +39,11 @@ def load_inputs(path: Path | str) -> list[dict[str, Any]]:
                 return [{name: archive[name] for name in archive.files}]
     except FileNotFoundError as error:
         raise UsageError(f"{error.filename or path}: no such file of inputs", path) from error
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except (MemoryError, OnnxfixError):
+        raise
+    except (
+        Exception
+    ) as error:  # damaged files raise whatever zipfile, zlib and numpy's parsers of Python raise
         raise UsageError(f"the inputs in {path} cannot be read: {error}", path) from error
     raise UsageError(
         f"{path} is not a supported input file: expected .npz, .npy, .json or a folder of .npy files", path

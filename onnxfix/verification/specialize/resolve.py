@@ -241,7 +241,9 @@ def _array(one: Input, value: Any) -> np.ndarray[Any, Any]:
 def _from_file(where: str, path: Path) -> np.ndarray[Any, Any]:
     try:
         loaded = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # damaged headers raise whatever numpy's parsers of Python raise
         raise UsageError(f"{where}: {path} cannot be read as .npy: {error}") from None
     if not isinstance(loaded, np.ndarray):
         raise UsageError(f"{where}: {path} does not contain a single array; name a .npy file")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxfix.files import tensors
-from onnxfix.rule import AddNode, Draft, Model, Node, Scope, Value, least_inputs, shared
+from onnxfix.rule import AddNode, Draft, Model, Node, Scope, Unknown, Value, least_inputs, shared
 
 OPTIONAL_IDENTITY = 16
 """First opset whose Identity supports every type of value; it always supports tensors, and sequences since 14."""
@@ -136,7 +136,7 @@ class Inliner:
 
     def _rename_inside(self, node: Node, proto: NodeProto, names: dict[Value, str]) -> None:
         """Rename all definitions in the copy's subgraphs, so that they shadow no name at the new position."""
-        stack = list(zip(node.subgraphs, graphs_of(proto), strict=True))
+        stack = _paired(node, proto)
         while stack:
             scope, graph = stack.pop()
             names.update({value: self._draft.name(name) for name, value in scope.values.items()})
@@ -144,7 +144,7 @@ class Inliner:
             for inner, copy in zip(scope.nodes, graph.node, strict=True):
                 self._read(inner, copy, names)
                 copy.output[:] = ["" if v is None else names[v] for v in inner.outputs]
-                stack.extend(zip(inner.subgraphs, graphs_of(copy), strict=True))
+                stack.extend(_paired(inner, copy))
 
     def _rename_graph(self, scope: Scope, graph: GraphProto, names: Mapping[Value, str]) -> None:
         """New names for everything in a graph but its nodes."""
@@ -189,6 +189,18 @@ def graphs_of(node: NodeProto) -> list[GraphProto]:
         for attribute in node.attribute
         for graph in ([attribute.g] if attribute.HasField("g") else attribute.graphs)
     ]
+
+
+def _paired(node: Node, proto: NodeProto) -> list[tuple[Scope, GraphProto]]:
+    """The graphs of a node, and those of its copy.
+
+    Raises:
+        Unknown: the copy has others, which a function's call sets.
+    """
+    graphs = graphs_of(proto)
+    if len(graphs) != len(node.subgraphs):
+        raise Unknown(f"{node.place}: a graph that is set elsewhere")
+    return list(zip(node.subgraphs, graphs, strict=True))
 
 
 def movable(nodes: Sequence[Node], results: Sequence[Value], body: Scope, owner: Node) -> bool:

@@ -138,6 +138,8 @@ def _slice(node: Node, model: Model) -> Idle:
     if axes is None:
         return BUSY
     positions = axes.tolist() if node.input(3) is not None else list(range(first.size))
+    if len(positions) != last.size:
+        return BUSY
     shape = model.shapes.shape(data)
     for axis, end in zip(positions, last.reshape(-1).tolist(), strict=True):
         if end >= DIM_MAX:

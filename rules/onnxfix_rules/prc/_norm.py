@@ -251,6 +251,8 @@ def axes_of(node: Node, model: Model) -> tuple[int, ...] | None:
     rank = rank_of(node.input(0), model)
     if rank:
         axes = [axis - rank if axis >= 0 else axis for axis in axes]
+        if not -rank <= min(axes) <= max(axes) < 0:
+            return ()
     return tuple(sorted(set(axes)))
 
 

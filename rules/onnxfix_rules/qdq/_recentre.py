@@ -79,6 +79,10 @@ def _safety(linear: Linear, point: int, signed: int, model: Model) -> Safety:
     return Safety.NUMERIC if found.nan else Safety.EXACT
 
 
+_MOST_AXES = 32
+"""More than any tensor needs; numpy has no arrays of more than 64."""
+
+
 def _edits(region: Region, point: int, signed: int, model: Model) -> list[Edit] | None:
     shop = Workshop()
     kind = numpy_type(signed)
@@ -87,7 +91,7 @@ def _edits(region: Region, point: int, signed: int, model: Model) -> list[Edit] 
         if linear.zero is None and not linear.quantizes:
             continue  # 0 of the data's own type
         shape = model.shapes.static_shape(linear.scale)
-        if shape is None:
+        if shape is None or len(shape) > _MOST_AXES:
             return None
         draft.set_input(node, 2, shop.constant(node, np.zeros(shape, dtype=kind), "zero_point"))
         if node.attribute("output_dtype") is not None and linear.quantizes:

@@ -109,7 +109,7 @@ def _sizes(node: Node, weight: Value, model: Model) -> tuple[int, int, int] | No
     """The widths of queries, keys and values; None where unknown."""
     shape = model.shapes.shape(weight)
     width = shape[1].value if shape is not None and len(shape) == 2 else None
-    given = node.attr("qkv_hidden_sizes")
+    given = node.attr("qkv_hidden_sizes", []) or None
     if width is None or (given is not None and (len(given) != 3 or sum(given) != width or min(given) < 1)):
         return None
     if given is not None:

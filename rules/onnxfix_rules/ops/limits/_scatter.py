@@ -73,6 +73,8 @@ class _Comparison:
     ) -> str:
         """For ScatterND: flatten the indexed axes, the updates, and the other axes."""
         depth, count = index_shape[-1], math.prod(index_shape[:-1])
+        if depth > len(shape):
+            return ""  # no valid model; a declared shape may say 2**40
         slots, width = math.prod(shape[:depth]), math.prod(shape[depth:])
         if depth == 0 or slots > _MOST_INDICES or slots * count * width > LIMIT:
             return ""

@@ -21,6 +21,7 @@ from onnxfix.rule import (
     Value,
     dtypes,
     rule,
+    takes,
 )
 from onnxfix_rules.ops import _rewrite as rw
 
@@ -70,6 +71,8 @@ def _fix(node: Node, data: Value, output: Value, model: Model) -> Fix | None:
         return None
     if node.op_type in ("ReduceL2", "ReduceLogSumExp"):
         return _with_axis(node, data, draft)
+    if node.op_type == "ReduceSumSquare" and not takes("Mul", node.opset, elem):
+        return None  # opset 6 and before multiply floats only
     draft.remove(node)
     if node.op_type in _SUMS:
         zero = np.zeros((), helper.tensor_dtype_to_np_dtype(elem))

@@ -14,7 +14,7 @@ import pytest
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.registry import Registry, registry, rules_of
+from onnxfix.registry import Registry, _loaded, registry, rules_of
 from onnxfix.rule import Match, Rule, rule
 
 
@@ -89,7 +89,7 @@ def test_a_pack_may_list_a_rule_of_another_one_and_not_take_its_code(
         ([own], (f"rule pack 'mine': CTL010 is taken by {built_in.module}",)),
     ):
         module.RULES = listed  # type: ignore[attr-defined]
-        assert registry.__wrapped__().warnings == wanted
+        assert _loaded.__wrapped__("").warnings == wanted
 
 
 def test_get_by_code_or_name() -> None:

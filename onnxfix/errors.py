@@ -79,6 +79,19 @@ def explained(error: Exception, path: str | os.PathLike[str] | None = None) -> s
     return f"{name}internal error of onnxfix, please report it: {fault_of(error) or _unexpected(error)}"
 
 
+def working_directory() -> str:
+    """The working directory.
+
+    Raises:
+        UsageError: it was deleted, or may not be entered any more.
+    """
+    try:
+        return os.getcwd()
+    except OSError as error:
+        why = error.strerror or error
+        raise UsageError(f"the working directory cannot be used, change to another one: {why}") from None
+
+
 #: Exceptions caused by the user, the model or the machine.
 _NO_FAULTS = (OnnxfixError, OSError, MemoryError, RecursionError)
 

@@ -31,7 +31,7 @@ from typing import Any, cast
 from onnxfix import _child, deadline, system
 from onnxfix._child import Outcome, Status, allow_maps, default_memory_mb, note, one_line
 from onnxfix.confinement import outdated, policy
-from onnxfix.errors import UsageError
+from onnxfix.errors import UsageError, working_directory
 
 __all__ = [
     "Outcome",
@@ -158,7 +158,7 @@ class _Child:
         lasting = threading.current_thread() is threading.main_thread()
         start = {
             "path": [os.path.abspath(entry) for entry in sys.path if entry],
-            "cwd": os.getcwd(),
+            "cwd": working_directory(),
             "memory_mb": memory_mb,
             "parent": os.getpid() if lasting else 0,
             "confinement": self.policy,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -136,6 +137,7 @@ def test_a_program_that_a_fork_starts_has_no_network_either() -> None:
     assert forked(in_a_program, timeout=PATIENCE).value == str(errno.EACCES)
 
 
+@pytest.mark.slow
 @needs
 def test_a_worker_is_confined_and_that_of_a_fleet_is_not() -> None:
     assert run("onnxfix.confinement:in_force", timeout=PATIENCE).value == InForce(True, True, True)
@@ -240,6 +242,38 @@ def test_the_system_is_read_only_and_temporary_files_are_not(home: Path) -> None
     scratch = Path(tempfile.gettempdir()) / "scratch"
     system = Path("/etc/onnxfix-test"), Path(sys.prefix) / "onnxfix-test", Path(f"/proc/{os.getpid()}/comm")
     assert used(written, scratch, Path("/proc/self/comm"), *system) == ["", "", *["EACCES"] * 3]
+    assert (
+        used(opened, scratch, Path("/etc/passwd"), Path(os.__file__), Path("/proc/self/status")) == [""] * 4
+    )
+
+
+@pytest.mark.slow
+@needs
+def test_a_worker_that_cannot_open_what_was_named_is_replaced(home: Path) -> None:
+    late = home / "late" / "model.onnx"
+    with Worker() as worker:
+        worker.call(f"{HERE}:opened", timeout=PATIENCE, paths=[])
+        first = worker.generation
+        confinement.name(home / "models" / "model.onnx")  # open already
+        assert worker.call(f"{HERE}:opened", timeout=PATIENCE, paths=[home / ".ssh" / "id"]).value == [
+            "EACCES"
+        ]
+        assert worker.generation == first
+        late.parent.mkdir()
+        late.touch()
+        confinement.name(late)
+        assert worker.call(f"{HERE}:opened", timeout=PATIENCE, paths=[late]).value == [""]
+        assert worker.generation == first + 1
+        shutil.rmtree(late.parent)
+        late.parent.mkdir()
+        late.touch()  # at the same place, but another folder
+        assert worker.call(f"{HERE}:opened", timeout=PATIENCE, paths=[late]).value == [""]
+        assert worker.generation == first + 2
+
+
+@pytest.mark.slow
+def test_the_switch_can_leave_files_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(confinement.SWITCH, "network")
     assert used(opened, home / ".ssh" / "id") == [""]
     found = forked(in_force, timeout=PATIENCE).value
     assert (found.files, found.reason) == (False, "ONNXFIX_CONFINEMENT=network")

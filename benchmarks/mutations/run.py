@@ -4,11 +4,11 @@
     python benchmarks/mutations/run.py compare BEFORE.json AFTER.json
     python benchmarks/mutations/run.py places
     python benchmarks/mutations/run.py apply ID
-    python benchmarks/mutations/run.py sample [SAMPLE.json] [--seed N]
+    python benchmarks/mutations/run.py sample [SAMPLE.json] [--seed N] [--of PACKAGE=COUNT ...]
 
 ``run`` tries the mutants of sample.json on this checkout, ``compare`` ends with exit code 1 where one that was killed
 survives now or is tried no more, ``places`` tells where this checkout has each mutant, ``apply`` writes one into its
-file, to look at it by hand, and ``sample`` draws others.
+file, to look at it by hand, and ``sample`` draws others: ``--of rules=1170 --of onnxfix.shapes=330``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,19 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from mutations.hook.sitecustomize import SLOTS, TESTS
-from mutations.sample import PACKAGES, SEED, SHARES, Index, Mutant, Place, drawn, read, switched, write
+from mutations.sample import (
+    PACKAGES,
+    SEED,
+    SHARES,
+    Index,
+    Mutant,
+    Place,
+    drawn,
+    narrowed,
+    read,
+    switched,
+    write,
+)
 from mutations.sites import walked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -241,6 +253,9 @@ def parsed(words: list[str]) -> argparse.Namespace:
     four = commands.add_parser("sample")
     four.add_argument("sample", type=Path, nargs="?", default=SAMPLE)
     four.add_argument("--seed", type=int, default=SEED)
+    four.add_argument(
+        "--of", action="append", metavar="PACKAGE=COUNT", help="from a package or a part of one"
+    )
     own = words[: words.index("--")] if "--" in words else words
     options = parser.parse_args(own)
     options.pytest = words[len(own) + 1 :]
@@ -254,7 +269,9 @@ def main() -> int:
         before, after = (json.loads(path.read_text(encoding="utf-8")) for path in options.results)
         return int(compare(before, after) > 0)
     if options.command == "sample":
-        write(options.sample, drawn(walked(ROOT, PACKAGES)[1], SHARES, options.seed))
+        shares = {name: int(count) for name, _, count in (one.partition("=") for one in options.of or ())}
+        found = narrowed(walked(ROOT, PACKAGES)[1], shares) if shares else walked(ROOT, PACKAGES)[1]
+        write(options.sample, drawn(found, shares or SHARES, options.seed))
         return 0
     mutants = read(options.sample)
     root = options.root.resolve()

@@ -12,7 +12,7 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from mutations.sites import Function, Site, sites
@@ -82,6 +82,18 @@ def drawn(found: Iterable[Function], shares: dict[str, int] = SHARES, seed: int 
                 mutants.append(recorded(f"{package}-{taken:03}", function, *generator.choice(chosen)))
                 taken += 1
     return mutants
+
+
+def narrowed(found: Iterable[Function], parts: Iterable[str]) -> list[Function]:
+    """The functions of packages or parts of them, such as ``onnxfix.shapes``, each with its part as the package."""
+    longest = sorted(parts, key=len, reverse=True)
+    chosen = []
+    for function in found:
+        place = f"{function.package}.{function.module}."
+        part = next((one for one in longest if place.startswith(f"{one}.")), None)
+        if part is not None:
+            chosen.append(replace(function, package=part))
+    return chosen
 
 
 def recorded(name: str, function: Function, place: int, site: Site) -> Mutant:

@@ -20,6 +20,7 @@ from onnxfix.backend.nodes import OutputsInfo, model_of
 from onnxfix.backend.records import BackendError, Options, Repair
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading, saving
+from onnxfix.files.sweeping import prefix
 from onnxfix.targets import DEFAULT, TARGETS, mismatch
 from onnxfix.trt.package import Choice
 from onnxfix.trt.records import TrtOptions
@@ -143,7 +144,7 @@ class TensorrtBackend(Backend):
         """
         options = options_of(cls.default, kwargs)
         found = opened(device, options.trt)
-        folder = TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True)
+        folder = TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True)
         path, report = cls.repaired(
             model, Path(folder.name), options, options.target or target_of(found.choice)
         )

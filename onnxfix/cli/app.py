@@ -1,7 +1,8 @@
 """The command line: parses, calls, prints, picks the exit code. No logic of its own; one module for each command.
 
 Exit codes: 0 nothing left at or above ``--fail-on``; 1 findings remain (or a fix was withdrawn); 2 usage error,
-unreadable model, internal error; 3 verification failed; 130 interrupted (143 by SIGTERM).
+unreadable model, internal error; 3 verification failed; 130 interrupted (143 by SIGTERM, 129 by
+SIGHUP).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from onnxfix.cli.reduce import reduce
 from onnxfix.cli.rules import rules
 from onnxfix.cli.verify import verify
 from onnxfix.cli.view import view
+from onnxfix.interrupts import leave
 from onnxfix.packs import VARIABLE as PACKS
 
 
@@ -123,4 +125,5 @@ def main() -> None:
     try:
         command()
     finally:
+        leave()
         gc.freeze()  # else the interpreter collects once more before it ends

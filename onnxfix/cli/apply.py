@@ -251,7 +251,19 @@ def apply(
         )
         from onnxfix.pipeline.whole.steps import steps_of  # lazy: start-up
 
-        given = on_command_line(target, select, ignore, fail_on, require, rtol, atol, effort, structure_limit)
+        given = on_command_line(
+            target,
+            select,
+            ignore,
+            fail_on,
+            require,
+            rtol,
+            atol,
+            effort,
+            structure_limit,
+            timeout,
+            rung_timeout,
+        )
         holding = held(config, isolated, given, baseline, write_baseline)
         if show_settings:
             show(holding, models, format is Format.json)
@@ -277,7 +289,6 @@ def apply(
                 input_shapes=merged(input_shapes, shapes_alias),
                 seed=seed,
                 rungs=listed(rungs),
-                rung_timeout=rung_timeout,
             ),
             trt=trt_options(
                 trt_package,
@@ -290,7 +301,6 @@ def apply(
             ),
             output=Output(in_place=in_place, diff=diff),
             memory_mb=memory_limit,
-            timeout=timeout,
             pictures=draws(reports),
         )
         steps_of(simplify, graphsurgeon or ())  # steps that cannot run are refused before any work

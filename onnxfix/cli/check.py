@@ -117,14 +117,14 @@ def check(
     with guarded(format):
         from onnxfix.options import RunOptions  # lazy: start-up
 
-        given = on_command_line(target, select, ignore, fail_on, structure_limit=structure_limit)
+        given = on_command_line(
+            target, select, ignore, fail_on, structure_limit=structure_limit, timeout=timeout
+        )
         holding = held(config, isolated, given, baseline, write_baseline)
         if show_settings:
             show(holding, models, format is Format.json)
         reports = destinations(report)
-        options = RunOptions(
-            memory_mb=memory_limit, timeout=timeout, pictures=draws(reports), inputs_help=inputs_help
-        )
+        options = RunOptions(memory_mb=memory_limit, pictures=draws(reports), inputs_help=inputs_help)
         profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
         cache = timing_cache or timing_alias
         if trt:

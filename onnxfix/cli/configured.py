@@ -138,6 +138,8 @@ def on_command_line(
     atol: float | None = None,
     effort: str | None = None,
     structure_limit: int | None = None,
+    timeout: float | None = None,
+    rung_timeout: float | None = None,
 ) -> Values:
     """What options give, None where they were not given.
 
@@ -161,6 +163,8 @@ def on_command_line(
         atol=atol,
         effort=effort,
         structure_limit=structure_limit,
+        timeout=timeout,
+        rung_timeout=rung_timeout,
     )
 
 

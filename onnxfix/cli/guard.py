@@ -12,7 +12,7 @@ import typer
 from onnxfix.allowance import structure_limit
 from onnxfix.cli.reports import print_error
 from onnxfix.cli.values import Texts, listed
-from onnxfix.errors import explained
+from onnxfix.errors import explained, working_directory
 from onnxfix.interrupts import exit_code, finish, listen
 from onnxfix.report.render.stream import complain
 
@@ -27,6 +27,7 @@ def guarded(format: str = "text", structure_mb: int | None = None) -> Iterator[N
     code = 2
     try:
         listen()
+        working_directory()
         with structure_limit(structure_mb):
             yield
     except KeyboardInterrupt:

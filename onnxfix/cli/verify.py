@@ -151,6 +151,8 @@ def verify(
             atol=atol,
             effort=effort,
             structure_limit=structure_limit,
+            timeout=timeout,
+            rung_timeout=rung_timeout,
         )
         holding = held(config, isolated, given, judges=False)
         if show_settings:
@@ -163,7 +165,6 @@ def verify(
                 input_shapes=merged(input_shapes, shapes_alias),
                 seed=seed,
                 rungs=listed(rungs),
-                rung_timeout=rung_timeout,
             ),
             trt=trt_options(
                 trt_package,
@@ -176,7 +177,6 @@ def verify(
                 batch_sweep=(max_batch or 2) if batch_sweep else 0,
             ),
             memory_mb=memory_limit,
-            timeout=timeout,
         )
         options = holding.options(str(original), options)
         models = [path for path in (original, fixed) if path is not None]

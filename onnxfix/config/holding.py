@@ -40,7 +40,8 @@ class Holding:
         own = self.settings(source)
         verification = options.verification
         if verification.enabled:
-            verification = replace(verification, require=own.require, effort=effort_of(own.effort))
+            effort, limit = effort_of(own.effort), own.rung_timeout
+            verification = replace(verification, require=own.require, effort=effort, rung_timeout=limit)
         if not verification.exact:
             verification = replace(verification, rtol=own.rtol, atol=own.atol)
         return replace(
@@ -48,6 +49,7 @@ class Holding:
             rules=Rules(own.select, own.ignore or None, own.target),
             verification=verification,
             structure_mb=own.structure_limit,
+            timeout=own.timeout,
         )
 
     def judged(self, source: str, report: Report, options: RunOptions) -> Report:

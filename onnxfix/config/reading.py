@@ -12,7 +12,18 @@ from onnxfix.effort import effort_of
 from onnxfix.errors import UsageError
 from onnxfix.names import RUNGS
 
-_VALUES = ("target", "select", "ignore", "fail-on", "require", "tolerance", "effort", "structure-limit")
+_VALUES = (
+    "target",
+    "select",
+    "ignore",
+    "fail-on",
+    "require",
+    "tolerance",
+    "effort",
+    "structure-limit",
+    "timeout",
+    "rung-timeout",
+)
 _TOP = (*_VALUES, "baseline", "overrides", "suppressions")
 _WHY = "say why the finding is accepted"
 
@@ -70,6 +81,8 @@ def _values(table: Table, origin: str, models: tuple[str, ...] = ()) -> Values:
         atol=tolerance.number("atol") if tolerance is not None else None,
         effort=table.text_or_number("effort"),
         structure_limit=table.whole("structure-limit"),
+        timeout=table.seconds("timeout"),
+        rung_timeout=table.seconds("rung-timeout"),
     )
     _check(table, values)
     return values

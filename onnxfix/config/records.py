@@ -25,7 +25,7 @@ class Values:
     """What one source says; None: nothing. ``models`` are globs of the models that it is about, () for all.
 
     ``rtol`` has no unit, ``atol`` that of the outputs; ``effort`` is a name or a number of seconds,
-    ``structure_limit`` is in MiB.
+    ``structure_limit`` is in MiB, time limits are in seconds.
     """
 
     origin: str = ""
@@ -39,6 +39,8 @@ class Values:
     atol: float | None = None
     effort: str | float | None = None
     structure_limit: int | None = None
+    timeout: float | None = None
+    rung_timeout: float | None = None
 
     @property
     def given(self) -> dict[str, object]:
@@ -63,6 +65,8 @@ class Settings:
     atol: float | None = None
     effort: str | float = "default"
     structure_limit: int | None = None
+    timeout: float | None = None
+    rung_timeout: float | None = None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def origin(self, name: str) -> str:

@@ -76,8 +76,9 @@ def _values(found: Settings, judges: bool) -> dict[str, Any]:
     from onnxfix.targets import target_named  # lazy: its tables are loaded where a model is read
 
     proof = {"require": found.require, "rtol": found.rtol, "atol": found.atol, "effort": found.effort}
-    if found.structure_limit is not None:
-        proof["structure_limit"] = found.structure_limit
+    for name in ("structure_limit", "timeout", "rung_timeout"):
+        if getattr(found, name) is not None:
+            proof[name] = getattr(found, name)
     if not judges:
         return proof
     return {

@@ -137,6 +137,17 @@ class Table:
             raise self.error(key, f"is {value:g}, not a whole number of 1 or more")
         return int(value) if value is not None else None
 
+    def seconds(self, key: str) -> float | None:
+        """A number above 0.
+
+        Raises:
+            UsageError: it is something else.
+        """
+        value = self.number(key)
+        if value == 0:
+            raise self.error(key, "is 0, not a number of seconds above 0")
+        return value
+
     def day(self, key: str) -> date | None:
         """A date.
 

@@ -14,6 +14,7 @@ from onnxfix.errors import UsageError, fault_of
 from onnxfix.exporting import pytorch
 from onnxfix.exporting.judge import judge
 from onnxfix.exporting.subject import Subject
+from onnxfix.files.sweeping import prefix
 from onnxfix.names import PYTORCH
 from onnxfix.options import RunOptions, Verification
 from onnxfix.pipeline import applying
@@ -80,7 +81,7 @@ def _file(options: RunOptions) -> Iterator[Path]:
     while options.output.path is not None and output.with_name(f"{name}.data").exists():
         number += 1
         name = f"{output.stem}-{number}{output.suffix}"
-    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
+    with tempfile.TemporaryDirectory(prefix=prefix()) as folder:
         yield Path(folder) / name
 
 

@@ -48,8 +48,13 @@ def _bring(location: PurePath, old: Path, beside: Beside, wanted: Callable[[], b
         return
     with temporary_in(folder, location.name, most=loading.mode_of(old)) as file:
         copying.copy_file(old, file, wanted)
-        atomic.install([file])
-        beside.brought[location] = Placed(file)
+        try:
+            atomic.install([file])
+            beside.brought[location] = Placed(file)
+        except BaseException:  # it may have its final name already, and nobody would know of it
+            if location not in beside.brought and file.placed:
+                folder.unlink(location.name)
+            raise
 
 
 class Arriving:

@@ -14,6 +14,7 @@ from onnxfix import confinement
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import regular
 from onnxfix.files.folders import WHO, Folder, temporary_name, thoroughly, writing
+from onnxfix.files.sweeping import sweep
 
 Stamp = tuple[int, ...]
 PLAIN = 0o666
@@ -130,7 +131,7 @@ class Temporary:
         try:
             there = self.home.lookup(self.final)
         except OSError:
-            return False
+            return self._moved
         if there is not None and self._stamp[:2] == stamp_of(there)[:2]:
             return True
         # Some file systems change the inode number on a rename.
@@ -233,6 +234,7 @@ def temporary_in(home: Folder, final: str, *, most: int = PLAIN, append: bool = 
     Raises:
         OnnxfixError: the folder is not writable.
     """
+    sweep(home)
     name = temporary_name(final)
     with writing(home.path / final):
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from onnxfix.allowance import structure_limit
 from onnxfix.files import apart
 from onnxfix.files.folders import Folder
+from onnxfix.files.marks import MARK
 from onnxfix.fleet import paths
 from onnxfix.fleet.work import Task
 
@@ -35,7 +36,7 @@ def tidy(task: Task, since: float) -> None:
 
 
 def _tidy_beside(place: Path, since: float) -> None:
-    ours = re.compile(rf"\.{re.escape(place.name[:40])}\.[a-z0-9_]{{8}}\.tmp")
+    ours = re.compile(rf"\.{re.escape(place.name[:40])}\.(?:{MARK}\.)?[a-z0-9_]{{8}}\.tmp")
     with contextlib.suppress(OSError), Folder(place.parent) as home:
         for name in filter(ours.fullmatch, home.names()):
             found = home.lookup(name)

@@ -20,11 +20,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
 from onnxfix import _child
+from onnxfix.files.sweeping import prefix
 from onnxfix.fleet.budget import Budget, Closed, Size, more_helps, need_mb, size_of
 from onnxfix.fleet.here import Progress
 from onnxfix.fleet.leftovers import tidy
 from onnxfix.fleet.work import Outcome, Task
 from onnxfix.fleet.worker import Setting
+from onnxfix.interrupts import insisted
 from onnxfix.sandbox import Worker
 
 STEP_SECONDS = 24 * 3600.0
@@ -80,14 +82,14 @@ def _next(results: queue.SimpleQueue[Outcome], threads: Sequence[Future[None]]) 
 
 
 def _end(jobs: Sequence[_Job], threads: Sequence[Future[None]]) -> None:
-    """Stop the workers that are still running: first as Ctrl-C would, later by force."""
+    """Stop the workers that are still running: first as Ctrl-C would, later, or at a second Ctrl-C, by force."""
     try:
         until = time.monotonic() + GRACE
-        while time.monotonic() < until and not all(thread.done() for thread in threads):
+        while time.monotonic() < until and not (insisted() or all(thread.done() for thread in threads)):
             for job in jobs:
                 job.interrupt()
             wait(threads, timeout=_POLL_SECONDS)
-    finally:  # a second Ctrl-C leads here at once
+    finally:
         for job in jobs:
             job.kill()
 
@@ -206,7 +208,7 @@ class _Job:
         worker = self._worker
         if worker is None or granted != self._granted:
             self._drop()
-            self._folder = tempfile.mkdtemp(prefix="onnxfix-")
+            self._folder = tempfile.mkdtemp(prefix=prefix())
             self._worker = worker = Worker(memory_mb=granted, confined=False)
             self._granted = granted
         setting = Setting(os.getpid(), granted, max(1, _child.cores() // self._budget.jobs), self._folder)

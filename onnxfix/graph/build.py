@@ -21,6 +21,10 @@ MAX_NESTING = 900
 """Subgraph nesting that onnxfix follows; protobuf itself stops at about 100 when it parses."""
 
 
+_SHOWN = 6
+"""Versions in a message."""
+
+
 def scopes_of(model: Model) -> tuple[Scope, list[Scope]]:
     """The main scope and the function scopes of ``model``, linked."""
     _check_opset(model)
@@ -101,8 +105,11 @@ def _check_one_version(imports: Sequence[OperatorSetIdProto], function: str = ""
     the last. In a function that imports 14 and then 12, onnx.checker uses 12 and ONNX Runtime 14.
     """
     versions = _versions(imports)
-    if len(set(versions)) < 2:
+    different = [str(one) for one in dict.fromkeys(versions)]
+    if len(different) < 2:
         return
+    if len(different) > _SHOWN:
+        different = [*different[:_SHOWN], "…"]
     names = " and ".join(dict.fromkeys(repr(one.domain) for one in imports if one.domain in ("", "ai.onnx")))
     what, readers = f"function {function}" if function else "the model", "readers differ in which they go by"
     checker, runtime = (_versions(imports, "") or versions)[-1], versions[-1]
@@ -111,7 +118,7 @@ def _check_one_version(imports: Sequence[OperatorSetIdProto], function: str = ""
         readers = f"onnx.checker and ONNX Runtime go by {runtime}" if checker == runtime else apart
     raise ModelError(
         f"{what} imports ONNX's operator set (domain {names}) in different versions, "
-        f"{', '.join(map(str, versions))}: {readers}; keep the one that the nodes are written for"
+        f"{', '.join(different)}: {readers}; keep the one that the nodes are written for"
     )
 
 

@@ -15,6 +15,7 @@ from onnxfix.errors import OnnxfixError
 from onnxfix.files import atomic, copying, lazy, loading, saving, tensors
 from onnxfix.files.beside import Beside
 from onnxfix.files.folders import Folder, thoroughly, writing
+from onnxfix.files.sweeping import prefix
 from onnxfix.files.temporary import Stamp, Temporary, temporary_in
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Candidate:
     def _anywhere(self, original: Path) -> Path:
         if self._loaded.external:
             return original.parent
-        return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
+        return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix())))
 
     @property
     def path(self) -> Path:

@@ -37,9 +37,10 @@ def planned(options: RunOptions, progress: Progress | None) -> Plan:
     Raises:
         UsageError: a selector or the target does not exist.
     """
-    chosen = registry().choose(options.rules.select, options.rules.ignore)
+    known = registry()
+    chosen = known.choose(options.rules.select, options.rules.ignore)
     target = target_named(options.rules.target)
-    return Plan(options, tuple(chosen), registry().rules, target, progress or _silent)
+    return Plan(options, tuple(chosen), known.rules, target, progress or _silent)
 
 
 def _silent(text: str) -> None:

@@ -13,6 +13,7 @@ from onnx import ModelProto
 
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading, saving
+from onnxfix.files.sweeping import prefix
 from onnxfix.files.temporary import Temporary, temporary_beside
 from onnxfix.options import Verification
 from onnxfix.pipeline import contract
@@ -106,7 +107,7 @@ def climb(
         seed=verification.seed,
         require=verification.require,
         rungs=rungs if rungs is not None else verification.rungs,
-        limits=Limits(rung=verification.rung_timeout),
+        limits=_limits(verification.rung_timeout, original),
         trt=trt,
         inherit=inherit,
         models=(before, after),
@@ -119,6 +120,18 @@ def climb(
     )
     changed = [] if interface else contract.interface_changes(before, after, special)
     return _with_changes(verdict, changed) if changed else verdict
+
+
+_SMALL = 64 << 20  # bytes of a file whose model is expected to run within a minute
+_SMALL_STEP = 60.0
+
+
+def _limits(seconds: float | None, original: Path) -> Limits:
+    """The limits of each rung: ``seconds``, by default those for a model of this size. A small model that does not run
+    once within a minute is rather one that never ends."""
+    if seconds is not None:
+        return Limits(step=seconds, total=seconds, rung=seconds)
+    return Limits(step=_SMALL_STEP) if original.stat().st_size <= _SMALL else Limits()
 
 
 def _with_changes(verdict: Verdict, changed: list[str]) -> Verdict:
@@ -197,7 +210,7 @@ def on_disk(loaded: loading.Loaded, stack: ExitStack, made: list[Temporary] | No
         if made is not None:
             made += beside
         return beside[0].path
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix())))
     path = folder / "model.onnx"
     if loaded.oversize:
         saving.save(loaded.proto, path, folder / "model.onnx.data")

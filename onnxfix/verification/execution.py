@@ -1,7 +1,9 @@
 """A rung that executes ONNX models: load both in the sandbox, run them on feeds, and compare the outputs."""
 
+# Long because: each way in which a run may end is decided beside the others.
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Iterable
@@ -12,6 +14,7 @@ from onnxfix import backends, deadline
 from onnxfix.causes import Cause
 from onnxfix.effort import THOROUGH
 from onnxfix.errors import UsageError
+from onnxfix.files.sweeping import prefix
 from onnxfix.verification import cuda, extents, products, worth
 from onnxfix.verification.budget import Budget
 from onnxfix.verification.feeds import plan
@@ -53,7 +56,7 @@ def climb(request: Request, name: str) -> RungResult:
             return RungResult(name, "skipped", absent.reason, cause=absent.cause)
     if reason is not None:
         return RungResult(name, "skipped", reason)
-    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as folder:
         result = _Climber(request, name, folder).climb()
     return cuda.informed(request, result) if name == "ort-cuda" else result
 
@@ -67,6 +70,7 @@ class _Climber:
         # The evaluator, which has a time limit of its own, runs where it is needed.
         self.budget = Budget(request.known, THOROUGH if name == "reference" else request.effort)
         self.given = 0  # which of the user's inputs are tried, from 1
+        self.endless = math.inf  # elements of the smallest feed on which the original took too long
 
     def climb(self) -> RungResult:
         late = False
@@ -229,6 +233,8 @@ class _Climber:
         return counted
 
     def _run_feed(self, feed: Feed) -> bool:
+        if plan.elements(self.request.known, feed.assignment) >= self.endless:
+            return False  # it would take as long
         try:
             values = feed.values(self.request.known)
         except MemoryError:
@@ -279,6 +285,8 @@ class _Climber:
             return self._try(label, feed, values)
         if ran.stage == "original":
             seen.deaths += not outcome.ok or ran.broken or ran.starved
+            if outcome.status == "timeout" and feed is not None:
+                self._note_endless(feed)
             self._uncounted(label, feed, ran, f"the original fails: {ran.error}")
             return False
         late = outcome.status == "timeout" and self.name == "reference"
@@ -305,6 +313,13 @@ class _Climber:
             self._fail(label, feed, ran, f"the original runs, the fixed model does not: {ran.error}")
             return True
         return self._judge(label, feed, ran)
+
+    def _note_endless(self, feed: Feed) -> None:
+        """The original took too long on a feed. Where none as large ran, the size is taken to be why."""
+        size = plan.elements(self.request.known, feed.assignment)
+        ran = [one.feed.assignment for one in self.seen.counted() if one.feed is not None]
+        if all(plan.elements(self.request.known, one) < size for one in ran):
+            self.endless = min(self.endless, size)
 
     def _uncounted(self, label: str, feed: Feed | None, ran: Ran, reason: str) -> None:
         """Record a feed on which one of the two did not run, which proves nothing."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from onnxfix.files.sweeping import prefix
 from onnxfix.sandbox import Posted, Worker
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Networks:
 @contextmanager
 def networks() -> Iterator[Networks]:
     """Networks for one climb, whose files and builds end with it."""
-    with TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+    with TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as folder:
         found = Networks(Path(folder))
         try:
             yield found

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from onnxfix.files.sweeping import prefix
 from onnxfix.forks import forked
 from onnxfix.sandbox import Outcome
 from onnxfix.verification.checker import Complaint, check, check_all, unclaimed, violation
@@ -51,7 +52,7 @@ def ask(paths: Sequence[Path], *, timeout: float, memory_mb: int | None) -> tupl
 
     Crashes and hangs of ONNX's shape inference are not complaints: they happen with valid models.
     """
-    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as folder:
         names = [str(path) for path in paths]
         both = forked(check_all, names, folder, timeout=timeout, memory_mb=memory_mb)
         if both.ok:
@@ -67,7 +68,7 @@ def ask(paths: Sequence[Path], *, timeout: float, memory_mb: int | None) -> tupl
 
 def violated(path: Path, *, timeout: float, memory_mb: int | None = None) -> str:
     """How the model violates ONNX's specification, in a line; empty where it does not, or that is not known."""
-    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as folder:
         found = forked(violation, str(path), folder, timeout=timeout, memory_mb=memory_mb)
     return str(found.value) if found.ok else ""
 

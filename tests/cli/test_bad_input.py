@@ -435,7 +435,51 @@ main()
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "onnxfix: interrupted\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
+def test_a_working_directory_that_was_deleted(tmp_path: Path) -> None:
+    """Is named, and no model is said to be missing."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    model_path = tmp_path / "m.onnx"
+    model_path.write_bytes(model("g (float[2] x) => (float[2] y) { y = Abs(x) }").SerializeToString())
+    done = subprocess.run(
+        ["bash", "-c", 'rmdir "$PWD" && exec "$0" -m onnxfix check "$1" m.onnx', sys.executable, model_path],
+        capture_output=True, text=True, cwd=gone, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "working directory" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_closed_terminal_ends_a_run_unless_it_is_ignored(tmp_path: Path, ignored: bool) -> None:
+    """As nohup ignores it. A child prints when it has begun, and counts the interrupts that it does not get."""
+    program = (
+        "import os, signal\n"
+        "from onnxfix import interrupts\n"
+        f"signal.signal(signal.SIGHUP, signal.{'SIG_IGN' if ignored else 'SIG_DFL'})\n"
+        "interrupts.listen()\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "except KeyboardInterrupt:\n"
+        "    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):\n"
+        "        os.kill(os.getpid(), number)\n"
+        "    interrupts.finish()\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    interrupts.leave()\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    print(interrupts.exit_code(), interrupts.insisted())\n"
+        "else:\n"
+        "    print('goes on')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.stdout, done.stderr) == ("goes on\n" if ignored else "129 True\n", "")
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
+)
 def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     """A signal in the middle of a verification leaves the model, no temporary file, one line, and the exit code
     of a program that the signal ended."""

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from onnxfix.config.globs import model_matches, name_matches
+from onnxfix.config.holding import Holding
 from onnxfix.config.reading import configuration
 from onnxfix.config.records import COMMAND_LINE, Config, Values, resolved
 from onnxfix.errors import UsageError
+from onnxfix.options import RunOptions
 from onnxfix.place import Place
 
 
@@ -65,6 +67,8 @@ def test_the_nearest_file_upward_counts(tmp_path: Path) -> None:
         ),
         ("effort = -1", "effort: is -1, not a finite number of 0 or more"),
         ("effort = true", "effort: is a boolean, not a number"),
+        ("timeout = 0", "timeout: is 0, not a number of seconds above 0"),
+        ('rung-timeout = "1"', "rung-timeout: is a string, not a number"),
         ("[overrides]", "overrides: is not an array of tables; write [[overrides]]"),
         ('[[overrides]]\ntarget = "trt10"', "overrides: models is missing"),
         (
@@ -120,6 +124,19 @@ tolerance = { atol = 0.5 }
 models = "vit_fp16.onnx"
 select = "PRC"
 """
+
+
+def test_time_limits_reach_the_run(tmp_path: Path) -> None:
+    file = 'timeout = 60\nrung-timeout = 20\n[[overrides]]\nmodels = "a.onnx"\ntimeout = 7.5\n'
+    found = config(tmp_path, file)
+
+    def of(name: str, **given: float) -> tuple[float | None, float | None]:
+        made = Holding(found, Values(COMMAND_LINE, **given)).options(str(tmp_path / name), RunOptions())  # type: ignore[arg-type]
+        return made.timeout, made.verification.rung_timeout
+
+    assert of("b.onnx") == (60.0, 20.0)
+    assert of("a.onnx") == (7.5, 20.0)
+    assert of("a.onnx", timeout=1.0, rung_timeout=2.0) == (1.0, 2.0)
 
 
 def test_later_layers_win_and_say_where_they_are_from(tmp_path: Path) -> None:

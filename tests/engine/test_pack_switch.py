@@ -15,6 +15,8 @@ from onnxfix.fleet.versions import versions
 from onnxfix.registry import forget, registry
 from support import cli
 
+pytestmark = pytest.mark.slow
+
 MODULE = "counted_rules"
 
 

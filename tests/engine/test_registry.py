@@ -83,7 +83,7 @@ def test_a_pack_may_list_a_rule_of_another_one_and_not_take_its_code(
     module = ModuleType("pack_of_test_registry")
     entry = EntryPoint("mine", "pack_of_test_registry:RULES", "onnxfix.rules")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr("onnxfix.registry.metadata.entry_points", lambda group: [entry])
+    monkeypatch.setattr("onnxfix.packs.metadata.entry_points", lambda group: [entry])
     for listed, wanted in (
         ([again], ()),
         ([own], (f"rule pack 'mine': CTL010 is taken by {built_in.module}",)),

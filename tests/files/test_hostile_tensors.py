@@ -149,3 +149,10 @@ def test_what_is_said_of_external_data_is_text(home: Path) -> None:
 def test_a_symbol_that_is_not_utf8_is_none(tmp_path: Path) -> None:
     kind = field(2, field(1, whole(1, 1) + field(2, field(1, field(2, b"n\xff")))))
     assert onnxfix.check(model(field(13, field(1, b"y") + kind))).ok
+
+
+def test_a_thousand_imports_make_one_short_line() -> None:
+    more = b"".join(field(8, whole(2, version)) for version in (*range(1, 20), *[18] * 1000))
+    with pytest.raises(ModelError, match=r"in different versions, 18, 1, 2, 3, 4, 5, …: ") as caught:
+        onnxfix.check(model(more=more))
+    assert len(str(caught.value)) < 300

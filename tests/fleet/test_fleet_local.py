@@ -210,7 +210,35 @@ def test_nothing_is_left_when_it_is_closed_in_the_middle(tmp_path: Path, pack: P
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("twice", [(signal.SIGINT, signal.SIGINT), (signal.SIGHUP, signal.SIGTERM)])
+def test_a_second_interrupt_does_not_disturb_the_cleaning_up(
+    tmp_path: Path, pack: Path, twice: tuple[signal.Signals, signal.Signals]
+) -> None:
+    (pack / "seconds").write_text("600")
+    models = [write(tmp_path / f"m{i}.onnx", "sleep") for i in range(3)]
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        command("apply", *models, "-j", 2, "--no-verify", "-q", "--output-dir", out),
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(pack),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    while len(set(seen(pack))) < 2:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    for number in twice:
+        process.send_signal(number)
+        time.sleep(0.05)
+    stderr = process.communicate(timeout=PATIENCE)[1]
+    assert (process.returncode, stderr) == (
+        128 + twice[0],
+        "onnxfix: interrupted; nothing half-written was left behind\n",
+    )
+    assert list(out.iterdir()) == list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_interrupted_and_resumed(tmp_path: Path, pack: Path, number: signal.Signals) -> None:
     """A run that is ended leaves no process, no temporary file, and a journal from which the next one goes on."""
     (pack / "seconds").write_text("600")

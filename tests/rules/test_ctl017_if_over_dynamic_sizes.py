@@ -39,10 +39,3 @@ def test_a_function_in_a_function() -> None:
     for size, count in (("N", 1), ("3", 0)):
         text = f"{HEAD} g (float[{size}] x, bool c) => (float[{size}] y) {{ y = my.G(x, c) }} {outer} {BODY}"
         assert len(findings(CTL017, parser.parse_model(text))) == count
-
-
-def test_a_function_that_calls_itself_comes_to_an_end() -> None:
-    text = f"{HEAD} g (float[N] x, bool c) => (float[N] y) {{ y = my.F(c, x) }} " + BODY.replace(
-        "u = Exp(a)", "u = my.F(k, a)"
-    )
-    assert len(findings(CTL017, parser.parse_model(text))) <= 1

@@ -25,6 +25,7 @@ from onnx import ModelProto, TensorProto, inliner, numpy_helper
 
 from onnxfix import backends, walk
 from onnxfix.backends import Session
+from onnxfix.files.sweeping import prefix
 from onnxfix.sandbox import note
 from onnxfix.verification.compare import twin, twin_double
 from onnxfix.verification.compare.noise import shaken
@@ -134,7 +135,7 @@ def measure(
     others: list[dict[str, list[Any]]] = [{} for _ in feeds]
     for number, way in enumerate(_ways(path, feeds, backend, half)):
         note(f"way {number}")  # each may take its time
-        with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
+        with tempfile.TemporaryDirectory(prefix=prefix()) as folder:
             try:
                 session = way.load(Path(folder))
                 _run(session, way, feeds, others)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from onnxfix import nvidia
 from onnxfix.causes import Cause
+from onnxfix.files.sweeping import prefix
 from onnxfix.nvidia import Gpu, Missing
 from onnxfix.sandbox import Worker, shared
 from onnxfix.trt import build, trial
@@ -97,7 +98,7 @@ def _cards(found: Builder) -> list[Gpu]:
 @functools.cache
 def _ask(choice: Choice, tf32: bool, process: int) -> tuple[str, str, Cause]:
     """Why TensorRT runs no engine here ("" where it does), the precision of float32 products, and the cause."""
-    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
+    with tempfile.TemporaryDirectory(prefix=prefix()) as folder:
         model, engine = Path(folder, "trial.onnx"), Path(folder, "trial.engine")
         model.write_bytes(trial.model())
         done = build.attempt(

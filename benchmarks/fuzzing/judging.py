@@ -135,7 +135,7 @@ def _files(command: Command, ended: Ended, before: Files, after: Files) -> Itera
 
 
 def _texts(step: tuple[str, ...], ended: Ended, out: str, err: str) -> Iterator[Fault]:
-    if ended.code == 2 and not err.strip() and "error" not in out and not BUG.search(out):
+    if ended.code == 2 and not err.strip() and "error" not in out and not PROBLEM.search(out):
         yield Fault("silent", "", "exit code 2 without a line that says why")
     for name, data in (("output", ended.out), ("error output", ended.err)):
         try:

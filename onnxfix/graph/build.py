@@ -36,6 +36,16 @@ def scopes_of(model: Model) -> tuple[Scope, list[Scope]]:
         name = f"fn {function.domain}::{function.name}" + (f":{overload}" if overload else "")
         _check_one_version(function.opset_import, name.removeprefix("fn "))
         functions.append(Scope(model, function, "function", name))
+        texts = (
+            function.name,
+            function.domain,
+            overload,
+            *function.input,
+            *function.output,
+            *function.attribute,
+        )
+        for text in (*texts, *(one.domain for one in function.opset_import)):
+            _check_text(text, functions[-1])
     pending.extend(functions)
     fill(pending)
     for root in (main, *functions):
@@ -61,7 +71,7 @@ def _check_opset(model: Model) -> None:
         *model.proto.opset_import,
         *(one for f in model.proto.functions for one in f.opset_import),
     ):
-        if imported.version > MOST_VERSION:
+        if abs(imported.version) > MOST_VERSION:
             raise ModelError(
                 f"version {imported.version} of {imported.domain!r} is imported; no such version exists"
             )

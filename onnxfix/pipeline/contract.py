@@ -280,11 +280,14 @@ def _key(node: NodeProto) -> _Key:
 def _without(message: Any, *skip: str) -> bytes:
     """The message's bytes without some fields, which are not copied: they may have thousands of nodes."""
     copy = type(message)()
+    damaged = []
     for field, value in message.ListFields():
         if field.name in skip:
             continue
-        if isinstance(value, (bool, int, float, str, bytes)):
+        if isinstance(value, bytes) and field.type == field.TYPE_STRING:
+            damaged.append((field.name, value))  # no UTF-8: it can be read and not be set
+        elif isinstance(value, (bool, int, float, str, bytes)):
             setattr(copy, field.name, value)
         else:
             getattr(copy, field.name).MergeFrom(value)
-    return bytes(copy.SerializeToString(deterministic=True)) + repr(_unknown(message)).encode()
+    return bytes(copy.SerializeToString(deterministic=True)) + repr((_unknown(message), damaged)).encode()

@@ -281,6 +281,8 @@ def scan_inlined(reducer: Reducer, number: int) -> Case | None:
     at = len(case.model.graph.node) - 1
     node = case.model.graph.node[at]
     attributes = {one.name: one for one in node.attribute}
+    if not {"num_scan_inputs", "body"} <= attributes.keys():
+        return None
     count = attributes["num_scan_inputs"].i
     graph = attributes["body"].g
     states = len(node.input) - count

@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto
 
 from onnxfix.sandbox import Worker
 from support.cli import run
-from support.models import model
+from support.models import model, write
 from support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -141,11 +141,28 @@ def version_that_onnx_cannot_look_up() -> ModelProto:
     )
 
 
+def version_of_a_function_that_onnx_cannot_look_up() -> ModelProto:
+    """The same in a function that nobody calls, and below zero."""
+    found = model(
+        """<ir_version: 10, opset_import: ["" : 20, "own" : 1]> g (float[N] x) => (float[N] y) { y = Neg(x) }
+        <domain: "own", opset_import: ["" : 20]> F (x) => (y) { y = Softmax<axis = 1>(x) }"""
+    )
+    found.functions[0].opset_import[0].version = -(2**63)
+    return found
+
+
 def groups_in_groups() -> ModelProto:
     """The contract compared unknown fields as texts of texts, 2**50 characters for 100 bytes."""
     groups = b"\x3b" * 50 + b"\x3c" * 50
     found = model("g (float[N] x) => (float[N] y) { a = Cast<to = 1>(x)  y = Neg(a) }", 18)
     found.graph.MergeFromString(groups)
+    return found
+
+
+def empty_tensor_too_large_for_numpy() -> ModelProto:
+    """Shape inference made an array of the declared shape, of no elements, which numpy refuses."""
+    found = model("g (int64[0,1] x) => (int64[N] y) { a = Neg(x)  y = Neg(a) }", 18)
+    found.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 2**62
     return found
 
 
@@ -166,7 +183,9 @@ MODELS: dict[str, Callable[[], ModelProto]] = {
         graph_that_a_function_is_to_set_outside_of_one,
         integers_in_an_opset_that_multiplies_floats_only,
         version_that_onnx_cannot_look_up,
+        version_of_a_function_that_onnx_cannot_look_up,
         groups_in_groups,
+        empty_tensor_too_large_for_numpy,
     )
 }
 
@@ -184,6 +203,40 @@ def test_models(name: str, tmp_path: Path) -> None:
         assert code != 2 or "not ONNX: " in out or len(err.splitlines()) == 1, err
     assert path.read_bytes() == data
     assert {one.name for one in tmp_path.iterdir()} <= {"model.onnx", "out.onnx"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(b"Twice", b"Tw\xffce"), (b"factor", b"f\xffctor"), (b"maker", b"m\xffker"), (b"note", b"n\xfete")],
+)
+def test_texts_that_are_no_utf8(before: bytes, after: bytes, tmp_path: Path) -> None:
+    """Of functions, whose names shape inference copied, and of the model, whose texts the contract copied."""
+    found = model(
+        """<ir_version: 10, opset_import: ["" : 20, "own" : 1], producer_name: "maker", doc_string: "note">
+        g (float[N] x) => (float[N] y) { a = Cast<to = 1>(x)  y = own.Twice(a) }
+        <domain: "own", opset_import: ["" : 20]> Twice <factor> (x) => (y) { y = Add(x, x) }""",
+    )
+    path = tmp_path / "model.onnx"
+    data = found.SerializeToString()
+    assert before in data
+    path.write_bytes(data.replace(before, after))
+    code, out, err = run("apply", path, "-o", tmp_path / "out.onnx", "--no-verify")
+    assert 0 <= code <= 3
+    assert not BUG.search(out + err), err
+
+
+def test_reduce_of_a_scan_without_a_number_of_inputs(tmp_path: Path) -> None:
+    found = model(
+        """g (float[2] s, float[T,2] xs) => (float[2] e) { e = Scan<body = b (float[2] a, float[2] x) => (float[2] c)
+        { c = Add(a, x) }>(s, xs) }""",
+        18,
+    )
+    path = write(tmp_path / "model.onnx", found)
+    code, out, err = run(
+        "reduce", path, "--check", "false {}", "-o", tmp_path / "small", "--time-limit", "20"
+    )
+    assert 0 <= code <= 3
+    assert not BUG.search(out + err), err
 
 
 def test_diff_shows_a_name_that_is_no_utf8(tmp_path: Path) -> None:

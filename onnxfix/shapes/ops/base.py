@@ -217,10 +217,11 @@ def small(shape: Shape | None) -> tuple[int, ...] | None:
     sizes = static_shape(shape)
     if sizes is None or len(sizes) > RANK_LIMIT or min(sizes, default=0) < 0:
         return None  # the checker reports a negative size
-    count = 1
+    count = filled = 1
     for size in sizes:
         count *= size
-    return sizes if 0 <= count <= VALUE_LIMIT else None
+        filled *= size or 1  # numpy refuses an empty array whose other sizes are too large
+    return sizes if 0 <= count <= VALUE_LIMIT and filled < 2**40 else None
 
 
 def from_array(array: np.ndarray[Any, Any], elem: int) -> Elements | None:

@@ -11,7 +11,7 @@ import enum
 import io
 import pickle
 from dataclasses import is_dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 _BUILTINS = frozenset(
     {
@@ -47,6 +47,9 @@ _NUMPY_MODULES = (
 )
 
 
+Record = TypeVar("Record")
+
+
 class Refused(pickle.UnpicklingError):
     """The pickle names something that is no data."""
 
@@ -61,8 +64,25 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
     return _Reader(_Bytes(data)).load()
 
 
+_ACCEPTED: dict[tuple[str, str], type] = {}
+
+
+def accept(record: type[Record]) -> type[Record]:
+    """A decorator for a record of another package that a sandboxed function of that package returns.
+
+    Raises:
+        TypeError: it is no dataclass.
+    """
+    if not is_dataclass(record):
+        raise TypeError(f"{record.__name__} is no dataclass")
+    _ACCEPTED[record.__module__, record.__qualname__] = record
+    return record
+
+
 class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _ACCEPTED:
+            return _ACCEPTED[module, name]
         if not _known(module, name):
             raise Refused(f"it names {module}.{name}, which is no data")
         found = super().find_class(module, name)

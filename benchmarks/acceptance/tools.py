@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import onnxfix
 from onnxfix.files import saving
+from onnxfix.replies import accept
 from onnxfix.sandbox import Worker, one_line
 
 PEER_CHILD = Path(__file__).resolve().parent / "peer_child.py"
@@ -44,6 +45,7 @@ PEERS = (
 )
 
 
+@accept
 @dataclass(frozen=True)
 class Made:
     """How a tool ended on a model; the model lies at the target where ``status`` is ok and ``changed``.

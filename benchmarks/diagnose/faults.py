@@ -7,6 +7,8 @@ from typing import Literal, get_args
 
 from onnx import ModelProto
 
+from onnxfix.replies import accept
+
 Kind = Literal[
     "weight scaled", "weight element", "epsilon", "axis", "perm", "pads", "lost Cast", "mask value", "lost bias",
     "half precision", "shape constant", "operands", "operator",
@@ -14,6 +16,7 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
+@accept
 @dataclass(frozen=True)
 class Site:
     """Where a fault is planted: the number of a node in the main graph, one of its operands, and a number that a kind
@@ -25,6 +28,7 @@ class Site:
     choice: int = 0
 
 
+@accept
 @dataclass(frozen=True)
 class Planted:
     """Two models that differ by one fault.
@@ -43,6 +47,7 @@ class Planted:
     what: str
 
 
+@accept
 @dataclass(frozen=True)
 class Seen:
     """What a run of the model showed of a tensor: its shape and the name of its numpy type."""

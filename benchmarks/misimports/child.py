@@ -21,6 +21,7 @@ from onnxfix import backends, engine
 from onnxfix.causes import Problem
 from onnxfix.model import Model
 from onnxfix.registry import registry
+from onnxfix.replies import accept
 from onnxfix.sandbox import note, one_line
 from onnxfix.targets import target_named
 from onnxfix.trt import lift
@@ -29,6 +30,7 @@ from onnxfix.trt.lift.records import Lifted
 PACKAGE = "tensorrt-rtx"
 
 
+@accept
 @dataclass(frozen=True)
 class Said:
     """A finding of onnxfix's rules: code, severity, operator of the node it names ("" for none)."""
@@ -38,6 +40,7 @@ class Said:
     operator: str
 
 
+@accept
 @dataclass(frozen=True)
 class Found:
     """What became of one variant.

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from onnx import NodeProto
 
+from onnxfix.replies import accept
 from onnxfix.verification.compare.tolerance import Tolerance, outside, parts, wide
 
 #: What a reading is worth. invalid: neither ONNX Runtime nor the evaluator runs the model. equal: TensorRT's reading
@@ -57,6 +58,7 @@ class Difference:
     found: str
 
 
+@accept
 @dataclass(frozen=True)
 class Judgment:
     """The verdict; ``by`` says who was asked (ort, evaluator, both). ``difference`` is None where there is none."""

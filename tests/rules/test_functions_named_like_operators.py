@@ -107,9 +107,6 @@ REFUSED = {
             c = If(t)<then_branch = p () => (u) {{ u = Identity(a) }}, else_branch = q () => (b) {{ }}> }}""",
     "more outputs than the function has": f"""g (float[2] x) => (float[2] y) {{ y, z = my.Relu(x) }}
         {FUNCTION} Relu (a) => (b) {{ b = Neg(a) }}""",
-    "functions that call each other": f"""g (float[2] x) => (float[2] y) {{ y = my.Relu(x) }}
-        {FUNCTION} Relu (a) => (b) {{ b = my.Abs(a) }}
-        {FUNCTION} Abs (a) => (b) {{ b = my.Relu(a) }}""",
     "a function of a domain that the graph does not import": """g (float[2] x) => (float[2] y) { y = my.Relu(x) }
         <domain: "my", opset_import: ["" : 18, "your" : 1]> Relu (a) => (b) { b = your.F(a) }
         <domain: "your", opset_import: ["" : 18]> F (a) => (b) { b = Neg(a) }""",

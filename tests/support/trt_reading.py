@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
+from onnxfix.replies import accept
 from onnxfix.sandbox import Worker
 from onnxfix.trt.log import logger_of
 from onnxfix.trt.package import load
@@ -55,6 +56,7 @@ _BRANCHES = ("CONDITION", "CONDITIONAL_INPUT", "CONDITIONAL_OUTPUT")
 _DTYPES = {"FLOAT": np.float32, "HALF": np.float16, "INT32": np.int32, "INT64": np.int64, "BOOL": np.bool_}
 
 
+@accept
 @dataclass(frozen=True)
 class Layer:
     """A layer: its kind, the names of its tensors ("" where an input is left out), its properties as plain data, and
@@ -67,6 +69,7 @@ class Layer:
     group: str = ""
 
 
+@accept
 @dataclass
 class Network:
     """An imported network. ``inputs`` and ``outputs``: name -> shape; ``log`` are the parser's warnings."""

@@ -35,6 +35,7 @@ def ignored(node: NodeProto) -> str:
     return f"it does not heed {', '.join(found)}" if found else ""
 
 
+@accept
 @dataclass(frozen=True)
 class Ran:
     """What a model computed, by output, or why it did not."""
@@ -48,6 +49,7 @@ class Ran:
         return self.values is not None
 
 
+@accept
 @dataclass(frozen=True)
 class Difference:
     """``what`` differs first: interface, shape, type, values or fails, of which ``output``; both values as text."""

@@ -204,8 +204,7 @@ def _reach(source: Path, folder: Path, location: str) -> None:
         return  # ONNX forbids the location, and TensorRT reports it as missing
     place.parent.mkdir(parents=True, exist_ok=True)
     # A hard link changes the times of the user's file, and another run would refuse it meanwhile.
-    for way in (place.symlink_to, place.hardlink_to):
-        with suppress(OSError, NotImplementedError):
-            return way(source.absolute())
+    with suppress(OSError, NotImplementedError):
+        return place.symlink_to(source.absolute())
     with suppress(OSError):
         shutil.copyfile(source, place)

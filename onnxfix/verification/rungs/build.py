@@ -50,13 +50,13 @@ def climb(request: Request) -> RungResult:
     with closing(found), ExitStack() as stack:
         check(request.trt, request.known)
         given, origin = chosen_profiles(request.trt, request.known, request.shapes, request.given)
-        before = _original(found, request, given)
-        builds: tuple[TrtBuild, ...] = (before,)
-        if request.fixed != request.original:
-            builds = (
-                before,
-                _fixed(found, request.fixed, _profiles_after(before, given), before, request.networks),
-            )
+        builds: tuple[TrtBuild, ...]
+        if request.fixed == request.original:  # built anew: a caller may have changed its external data
+            builds = (_build(found, request.original, given, request.networks),)
+        else:
+            before = _original(found, request, given)
+            profiles = _profiles_after(before, given)
+            builds = (before, _fixed(found, request.fixed, profiles, before, request.networks))
         result = judge(
             builds,
             found,
@@ -91,7 +91,8 @@ def begin(request: Request) -> None:
         return
     given, _ = chosen_profiles(request.trt, request.known, request.shapes, request.given)
     networks.worker = found.worker
-    known = _LAST[0][1] if _LAST and _LAST[0][0] == _key(found, request.original, given) else None
+    kept = not alone and bool(_LAST) and _LAST[0][0] == _key(found, request.original, given)
+    known = _LAST[0][1] if kept else None
     profiles = given
     if known is not None:
         profiles = _profiles_after(known, given)

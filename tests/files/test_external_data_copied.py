@@ -104,9 +104,12 @@ def test_every_rung_waits_for_the_fixed_models_data(tmp_path: Path, rungs: tuple
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_an_interrupt_while_somebody_waits_leaves_nothing_that_comes_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, times: int
 ) -> None:
     """Whoever waits gives up at once, but what is on its way then must not stay: nobody would delete it."""
+    # A command that ran in this process leaves a handler that raises once in a while only.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     path, out = external_model(tmp_path / "a"), tmp_path / "b"
     out.mkdir()
     asked, real, main = threading.Event(), Arriving.wait, threading.get_ident()

@@ -1,4 +1,4 @@
-"""QLinearMatMul, QLinearConv and MatMulInteger as the specification has them: rounded, and then moved by the zero point.
+"""QLinearMatMul, QLinearConv and MatMulInteger as the specification has them: rounded, then moved by the zero point.
 
 "For (x / y_scale), it is rounding to nearest ties to even" (ONNX operators, QLinearMatMul-21). onnx 1.23 and older add
 the zero point before they round, so that a sum in the middle between two steps goes the other way where that is odd,

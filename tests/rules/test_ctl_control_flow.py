@@ -82,8 +82,8 @@ FIXED = [
 ]
 
 
-# A branch that never runs does not fit the shape, and an outer value is returned directly.
 REFUSED_BY_TENSORRT = "the type of what a function"  # for its If
+# A branch that never runs does not fit the shape, and an outer value is returned directly.
 NOT_FOR_ORT = ("torch's squeeze(0): a static size other than 1", "several outputs: the same twice, a weight")
 
 

@@ -273,7 +273,7 @@ if_of_known_condition.examples = [
         after="g (float[2] x) => (float[2] y) { a = Neg(x)  y = Exp(a) }",
     ),
     Fixed(
-        "the type of what a function of ONNX Runtime's operators returns, without which onnx.checker refuses the Resize",
+        "the type of what a function of ONNX Runtime's operators returns, which onnx.checker needs for the Resize",
         before=f"""{_CONTRIB} g (float[N,2,4] x, bool d) => (float[N,5,4] y) <bool c = {{1}}> {{
             h = If(c)<then_branch = p () => (float[N,2,4] u) {{ u = my.G(x) }},
                       else_branch = q () => (float[N,2,4] v) {{ v = Neg(x) }}>

@@ -209,3 +209,12 @@ def test_a_rule_whose_fixes_others_forestall_has_models_without_them() -> None:
     assert left_out == {"GRA010"}
     first, turn = sorted(examples()).index("OPS081"), len(examples())
     assert any("OPS081" in judge(SETTINGS, first + turn * times)["fixed"] for times in range(6))
+
+
+def test_a_model_in_which_onnx_runtime_writes_to_its_inputs_is_drawn_again() -> None:
+    """BatchNormalization in training, before opset 14, in ONNX Runtime: other nodes then read what it wrote."""
+    text = """<ir_version: 9, opset_import: ["" : 9]> g (float[2,2,4] x, float[2] s, float[2] a) => (float[2,2,4] y)
+        {{ y{more} = BatchNormalization(x, s, s, a, a) }}"""
+    training = onnx.parser.parse_model(text.format(more=", p, q, r, t"))
+    assert "writes to the input a" in Original(training, {}, 19).wrong
+    assert not Original(onnx.parser.parse_model(text.format(more="")), {}, 19).wrong

@@ -240,7 +240,11 @@ def test_what_is_named_is_open_and_its_neighbors_are_not(home: Path) -> None:
 @needs
 def test_the_system_is_read_only_and_temporary_files_are_not(home: Path) -> None:
     scratch = Path(tempfile.gettempdir()) / "scratch"
-    system = Path("/etc/onnxfix-test"), Path(sys.base_prefix) / "onnxfix-test", Path(f"/proc/{os.getpid()}/comm")
+    system = (
+        Path("/etc/onnxfix-test"),
+        Path(sys.base_prefix) / "onnxfix-test",
+        Path(f"/proc/{os.getpid()}/comm"),
+    )
     assert used(written, scratch, Path("/proc/self/comm"), *system) == ["", "", *["EACCES"] * 3]
     assert (
         used(opened, scratch, Path("/etc/passwd"), Path(os.__file__), Path("/proc/self/status")) == [""] * 4

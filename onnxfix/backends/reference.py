@@ -68,6 +68,10 @@ class ReferenceSession:
             watched.counts = None
 
 
+def _named_alone(names: tuple[str, ...], results: Any) -> tuple[Any, ...]:
+    return tuple(value if name else None for name, value in zip(names, results, strict=False))
+
+
 def _infinite(value: Any) -> int:
     if isinstance(value, (list, tuple)):
         return sum(map(_infinite, value))
@@ -90,7 +94,11 @@ def _own() -> list[Any]:
 @functools.cache
 def _watched() -> Any:
     """The class of evaluators, which onnx makes of subgraphs and functions too: with the corrected operators in all of
-    them, as onnx's own has not in functions, and with an eye on what is not finite."""
+    them, as onnx's own has not in functions, and with an eye on what is not finite.
+
+    An output that the node leaves out is dropped: onnx 1.23 and older keep it under its empty name, and each later node
+    that leaves out an input reads it there.
+    """
     from onnx.reference import ReferenceEvaluator  # lazy: start-up
 
     class Watched(ReferenceEvaluator):
@@ -109,7 +117,7 @@ def _watched() -> Any:
                 for name, value in zip(names, results, strict=False):
                     if count := _infinite(value):
                         cls.counts[name] = cls.counts.get(name, 0) + count
-            return results
+            return results if all(names) else _named_alone(names, results)
 
     return Watched
 

@@ -26,6 +26,12 @@ class Window(NamedTuple):
         """Elements from the window's first to its last along a spatial axis."""
         return (self.kernel[axis] - 1) * self.dilations[axis] + 1
 
+    @property
+    def ambiguous(self) -> bool:
+        """Whether ``auto_pad`` and ``pads`` contradict each other, which ONNX forbids: its shape inference and TensorRT
+        count the pads, ONNX Runtime ignores them or rejects the node."""
+        return self.auto_pad in ("SAME_UPPER", "SAME_LOWER", "VALID") and any(self.pads)
+
 
 def window(call: Call, kernel: Sequence[Dim]) -> Window:
     """The attributes that all sliding operators share, with their defaults."""
@@ -50,6 +56,8 @@ def slid(size: Dim, axis: int, win: Window, ceil_mode: bool = False) -> Dim | No
     An execution in which the window does not fit counts as invalid, although some backends return a size.
     """
     stride = win.strides[axis]
+    if win.ambiguous:
+        return None
     if win.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         return ceildiv(size, stride)
     count = len(win.kernel)
@@ -133,6 +141,8 @@ def _conv_transpose(call: Call) -> Info:
 def _grown(size: Dim, axis: int, win: Window, extra: int) -> Dim | None:
     """Extent of a transposed convolution along an axis (ONNX, ConvTranspose); None if backends differ."""
     stride = win.strides[axis]
+    if win.ambiguous:
+        return None
     if win.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         # ONNX defines size * stride; ONNX Runtime computes less if the window is shorter than the stride.
         return size * stride if win.span(axis).lo + extra >= stride else None

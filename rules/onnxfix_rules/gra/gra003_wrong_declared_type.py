@@ -211,4 +211,9 @@ wrong_declared_type.examples = [
         "an entry for a name that does not exist",
         "g (float[N] x) => (float[N] y) <float16[7] ghost> { y = Neg(x) }",
     ),
+    Silent(
+        "pads with auto_pad (OPS016): ONNX's shape inference counts the pads, ONNX Runtime does not",
+        """g (float[1,1,5,5] x) => (float[1,1,A,B] y) <float[1,1,5,5] p> {
+            p = AveragePool<kernel_shape = [3,3], auto_pad = "VALID", pads = [1,1,1,1]>(x)  y = Ceil(p) }""",
+    ),
 ]

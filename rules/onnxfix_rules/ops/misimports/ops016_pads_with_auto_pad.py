@@ -31,8 +31,8 @@ def pads_with_auto_pad(node: Node, model: Model) -> Iterator[Match]:
 
     ## Fix
     Drop `pads`, as ONNX Runtime does. This guesses the meaning of an invalid model and requires `--unsafe-fixes`; where
-    the pads are 0 it is exact. No fix where an output of a graph declares the sizes that count the pads: they would then
-    be wrong.
+    the pads are 0 it is exact. No fix where an output of a graph declares the sizes that count the pads: they would
+    then be wrong.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__AveragePool.html: "This attribute cannot be used simultaneously with auto_pad

@@ -18,6 +18,7 @@ from onnxfix.backends import ort, ort_messages, ort_weights
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.exact import exact
 from onnxfix.diagnosis.store import Held, hold
+from onnxfix.graph.unfolding import unfolded
 from onnxfix.sandbox import allow_maps, one_line
 from onnxfix.verification.compare.noise import shaken
 
@@ -119,10 +120,12 @@ def _failed(error: Exception) -> Reply:
 
 
 def inlined(model: bytes) -> bytes:
-    """The model with its local functions in place of their calls."""
-    from onnx import inliner  # lazy: seldom used
+    """The model with its local functions in place of their calls.
 
-    return bytes(inliner.inline_local_functions(onnx.ModelProto.FromString(model)).SerializeToString())
+    Raises:
+        ModelError: they have too many nodes for that.
+    """
+    return bytes(unfolded(onnx.ModelProto.FromString(model)).SerializeToString())
 
 
 def untensored(model: bytes) -> list[str]:

@@ -18,6 +18,7 @@ from onnxfix.diagnosis.graph import Graph, has_functions, open_graph
 from onnxfix.diagnosis.lockstep import Side
 from onnxfix.diagnosis.store import Held
 from onnxfix.errors import Fault, ModelError
+from onnxfix.graph import unfolding
 from onnxfix.place import Place
 
 UNITS = {"fp16": 2.0**-11, "bf16": 2.0**-8}
@@ -74,6 +75,8 @@ def opened(path: Path, bench: Bench) -> Graph:
     graph = open_graph(path)
     origins: dict[str, Place] = {}
     if has_functions(graph):
+        if reason := unfolding.too_many(graph.proto):
+            raise ModelError(f"{path}: {reason}")
         try:
             data = bench.call("inlined", model=stamped(graph.proto).SerializeToString())
         except Fault as error:

@@ -23,6 +23,7 @@ from onnx import (
 from onnxfix import walk
 from onnxfix.files import lazy, tensors
 from onnxfix.forks import forked
+from onnxfix.graph import unfolding
 from onnxfix.graph.overlay import Value
 from onnxfix.shapes.ops.base import Unknown
 from onnxfix.shapes.ops.linalg import einsum_terms
@@ -45,6 +46,8 @@ Found = tuple[int | None, tuple[int | None, ...] | None]
 def infer(model: Model) -> Mapping[Value, Found]:
     """``(element type, dimensions)`` by value of the main graph and its subgraphs; empty if inference fails."""
     if any(scope.depth > MAX_NESTING for scope in model.scopes):
+        return {}
+    if unfolding.too_many(model.proto):
         return {}
     outcome = forked(_infer, skeleton(model.proto), timeout=TIMEOUT_S, memory_mb=MEMORY_MB)
     if outcome.status != "ok" or outcome.value is None:

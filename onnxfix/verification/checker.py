@@ -12,6 +12,7 @@ from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
 from onnxfix import walk
 from onnxfix.errors import ModelError
 from onnxfix.files import lazy, loading, tensors
+from onnxfix.graph import unfolding
 from onnxfix.sandbox import one_line
 from onnxfix.shapes.inference import DANGEROUS, SMALL_BYTES, dangerous
 
@@ -58,6 +59,8 @@ def check(path: str, folder: str, *, full: bool = True) -> Complaint:
         suspect = any(name in loaded.skeleton for name in DANGEROUS)
         if full and suspect and any(map(dangerous, walk.model_nodes(loaded.proto))):
             full, skipped = False, "it has a node at which ONNX's shape inference may hang or crash"
+        if full and (reason := unfolding.too_many(loaded.proto)):
+            full, skipped = False, reason
         onnx.checker.check_model(file, full_check=full)
     except (onnx.checker.ValidationError, ModelError) as error:
         return Complaint(one_line(error))

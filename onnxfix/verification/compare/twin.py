@@ -29,12 +29,12 @@ from onnx import (
     TensorProto,
     TypeProto,
     helper,
-    inliner,
     numpy_helper,
 )
 
 from onnxfix import backends, walk
 from onnxfix.backends import Session
+from onnxfix.graph.unfolding import unfolded
 
 HALVES = (int(TensorProto.FLOAT16), int(TensorProto.BFLOAT16))
 #: Attributes of ONNX's operators that hold an element type.
@@ -178,6 +178,7 @@ def load(backend: str, original: str, folder: str) -> Twins:
 
     Raises:
         Unsupported: the model is too large.
+        ModelError: its functions take too many nodes in place of their calls.
         Exception: whatever onnx, or the backend, raises for these models.
     """
     probe = Path(folder) / "probe.onnx"
@@ -186,8 +187,7 @@ def load(backend: str, original: str, folder: str) -> Twins:
     if weights > MOST_BYTES:
         raise backends.Unsupported(f"it has {weights / 1e9:.1f} GB of weights in float32")
     onnx.load_external_data_for_model(model, str(Path(original).parent))
-    if model.functions:
-        model = inliner.inline_local_functions(model)
+    model = unfolded(model)
     own = [output.name for output in model.graph.output]
     names = (*own, *(name for name in half_values(model) if name not in own))
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names[len(own) :])

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfix import backends, walk
 from onnxfix.backends import Session, reference
+from onnxfix.graph.unfolding import unfolded
 from onnxfix.verification.compare.twin import raised, widened
 
 MOST_BYTES = 1 << 30
@@ -55,6 +56,7 @@ def load(backend: str, original: str, fixed: str, folder: str) -> Doubles:
 
     Raises:
         Unsupported: a model is too large.
+        ModelError: its functions take too many nodes in place of their calls.
         Exception: whatever onnx, or the evaluator, raises for these models.
     """
     first, second = (_load(backend, Path(one), Path(folder)) for one in (original, fixed))
@@ -67,8 +69,7 @@ def _load(backend: str, path: Path, folder: Path) -> Session:
     if weights > MOST_BYTES:
         raise backends.Unsupported(f"it has {weights / 1e9:.1f} GB of weights in float64")
     onnx.load_external_data_for_model(model, str(path.parent))
-    if model.functions:
-        model = inliner.inline_local_functions(model)
+    model = unfolded(model)
     out = folder / "double.onnx"
     onnx.save(doubled(model), out)
     try:

@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, inliner, numpy_helper
+from onnx import ModelProto, TensorProto, numpy_helper
 
 from onnxfix import backends, walk
 from onnxfix.backends import Session
 from onnxfix.files.sweeping import prefix
+from onnxfix.graph.unfolding import unfolded
 from onnxfix.sandbox import note
 from onnxfix.verification.compare import twin, twin_double
 from onnxfix.verification.compare.noise import shaken
@@ -171,18 +172,13 @@ def _ways(path: str, feeds: Sequence[dict[str, Any]], backend: str, half: bool) 
     if half:
         yield _Way(partial(_load, backend, lambda: twin.widened(onnx.load(path), _SINGLE)), _SINGLE)
     else:
-        yield _Way(partial(_load, backend, lambda: twin_double.doubled(_inlined(path))), _DOUBLE)
+        yield _Way(partial(_load, backend, lambda: twin_double.doubled(unfolded(onnx.load(path)))), _DOUBLE)
 
 
 def _load(backend: str, make: Callable[[], ModelProto], folder: Path) -> Session:
     place = folder / "model.onnx"
     onnx.save(make(), place)
     return backends.load(backend, str(place))
-
-
-def _inlined(path: str) -> ModelProto:
-    model = onnx.load(path)
-    return inliner.inline_local_functions(model) if model.functions else model
 
 
 def _moved(path: str, seed: int) -> ModelProto:

@@ -29,6 +29,12 @@ def missing() -> str | None:
     return None
 
 
+def warm() -> None:
+    """Import the evaluator and its operators."""
+    _watched()
+    _own()
+
+
 def load(path: str) -> ReferenceSession:
     """Load a model file with its external data. Raises the evaluator's exceptions, and Unsupported for its gaps."""
     return ReferenceSession(path)
@@ -80,6 +86,11 @@ def evaluator(source: str | onnx.ModelProto) -> ReferenceEvaluator:
     return made
 
 
+def _own() -> list[Any]:
+    """The operators that are our own."""
+    return [*corrected(), *quantized(), *legacy()]
+
+
 @functools.cache
 def _watched() -> Any:
     """The class of evaluators, which onnx makes of subgraphs and functions too: with the corrected operators in all of
@@ -94,7 +105,7 @@ def _watched() -> Any:
         counts: ClassVar[dict[str, int] | None] = None
 
         def __init__(self, proto: Any, **how: Any) -> None:
-            own = how.get("new_ops") or [*corrected(), *quantized(), *legacy()]
+            own = how.get("new_ops") or _own()
             super().__init__(proto, **{**how, "new_ops": own})
             for node in self.rt_nodes_:
                 node.run = functools.partial(self._watch, node.run, tuple(node.output))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from onnxfix.trt.records import TrtOptions
 
 
+# Long because: the public keywords are declared and described here, and nowhere else.
 @readable
 def reduce(
     source: Source,

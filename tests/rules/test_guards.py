@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxfix.model import Model
 from onnxfix.registry import registry
-from onnxfix.rule import Node, Safety
+from onnxfix.rule import Node, Safety, Severity
 from onnxfix.shapes.symbols import constant, symbol
 from onnxfix.testing import findings, fixed
 from onnxfix_rules.cst._common import keeps_values
@@ -549,3 +549,36 @@ def test_a_ratio_of_different_sizes_is_its_value() -> None:
     assert _ratios.Ratio(constant(1), symbol("N"), Fraction(1), np.float32(0.5)).constant == Fraction(1, 2)
     assert _ratios.Ratio(constant(1), symbol("N"), Fraction(1), None).constant is None
     assert _ratios.Ratio(symbol("N"), symbol("N"), Fraction(3), None).constant == 3
+
+
+# ---- what is reported
+
+
+def test_each_pair_of_dimensions_is_reported_once() -> None:
+    text = """g (float[N,1] x, float[N] w, float[M,2] u, float[2,M] v, float[K,3] s, float[3,K] t)
+        => (float[A,B] y, float[A,B] z, float[A,B] q, float[A,B] r) { y = Add(u, v)  z = Sub(u, v)  q = Add(s, t)  r = Mul(x, w) }"""
+    found = findings(registry().get("BRC004"), model_of(text, 18))
+    assert sorted(one.match.node.op_type for one in found if one.match.node is not None) == ["Add", "Add"]
+
+
+def test_severity_of_sums_in_half_precision() -> None:
+    def severity(call: str) -> list[Severity | None]:
+        text = f"g (float16[N,8] x) => (float16[A,B] y) <int64[1] k = {{1}}, float16 h = {{18432}}> {{ s = ReduceSum(x, k)  {call} }}"
+        return [one.severity for one in findings(registry().get("PRC005"), model_of(text, 18))]
+
+    assert severity("y = Div(s, h)") == [Severity.WARNING]
+    assert severity("y = Neg(s)") == [Severity.INFO]
+
+
+def test_the_length_of_products_is_that_of_the_turned_axis() -> None:
+    def found(second: str, attribute: str = "") -> int:
+        call = f"Gemm{attribute}(x, w)" if attribute else "MatMul(x, w)"
+        return len(
+            findings(
+                registry().get("PRC010"),
+                model_of(f"g (float16[N,M] x, float16[{second}] w) => (float16[A,B] y) {{ y = {call} }}", 17),
+            )
+        )
+
+    assert [found("16384,2"), found("2,16384"), found("16384")] == [1, 0, 1]
+    assert [found("2,16384", "<transB = 1>"), found("16384,2", "<transB = 1>")] == [1, 0]

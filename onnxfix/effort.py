@@ -22,7 +22,7 @@ class Effort:
 
     name: str = "default"
     multiple: float = 1.5
-    floor: float = 3.0
+    floor: float = 2.0
     whole: bool = False
     essential: bool = True
 

@@ -132,6 +132,55 @@ def relative(path: str | os.PathLike[str], start: str | os.PathLike[str]) -> str
         return os.path.abspath(path)
 
 
+_DEVICES = frozenset(
+    (
+        "con",
+        "prn",
+        "aux",
+        "nul",
+        "conin$",
+        "conout$",
+        *(f"{one}{i}" for one in ("com", "lpt") for i in "123456789¹²³"),
+    )
+)
+"""Names that Windows has for devices, with whatever suffix, in any folder."""
+
+
+def unusable(name: str, *, windows: bool = os.name == "nt") -> bool:
+    """Whether a file or folder of this name would be something else: on Windows a device (``NUL.onnx``), a stream of
+    another file (``a:b``) or a file of another name (``a.``)."""
+    if not windows or name in ("", os.curdir, os.pardir):
+        return False
+    if name[-1] in " ." or any(letter in '<>:"|?*' or letter < " " for letter in name):
+        return True
+    return name.partition(".")[0].rstrip(" ").lower() in _DEVICES
+
+
+def ignores_case(folder: str) -> bool:
+    """Whether names that differ only by case are one in a folder, which need not exist yet. Writes nothing.
+
+    A name that is there is looked for in the other case: one in the folder, or in the nearest one above that exists.
+    """
+    place = os.path.realpath(folder)
+    while True:
+        with contextlib.suppress(OSError), os.scandir(place) as entries:
+            for entry in entries:
+                if entry.name.swapcase() != entry.name:
+                    return _same(entry.path, os.path.join(place, entry.name.swapcase()))
+        above, name = os.path.split(place)
+        if name and name.swapcase() != name and os.path.lexists(place):
+            return _same(place, os.path.join(above, name.swapcase()))
+        if above == place:
+            return sys.platform in ("win32", "darwin")
+        place = above
+
+
+def _same(one: str, other: str) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return os.path.samestat(os.lstat(one), os.lstat(other))
+    return False
+
+
 def cores() -> int:
     """Number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):

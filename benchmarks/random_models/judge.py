@@ -23,7 +23,15 @@ from onnxfix.registry import registry
 from onnxfix.rule import Rule, Safety
 from onnxfix.targets import target_named
 from random_models import acceptance
-from random_models.execution import Original, TooLong, differences, limited, refuted_by_ladder
+from random_models.execution import (
+    Original,
+    TooLong,
+    contradicts_itself,
+    differences,
+    from_unset_memory,
+    limited,
+    refuted_by_ladder,
+)
 from random_models.generator import Drawn, draw
 from random_models.pieces import copied, examples, nodes_of, refused
 
@@ -55,8 +63,10 @@ class Judged:
     """What became of one number. ``status`` is "run", "static" (no attempt runs anywhere; what needs no execution is
     judged) or "none"; ``faults`` are (kind, text).
 
-    ``excused``: out of tolerance, and the ladder explains why, or the model differs from itself. ``withdrawn``: out of
-    tolerance, and the ladder refutes it, so that the command withdraws a numeric fix.
+    ``excused``: out of tolerance, and the ladder explains why. ``withdrawn``: out of tolerance, and the ladder refutes
+    it, so that the command withdraws a numeric fix. ``unset``: only outputs differ that ONNX Runtime computes from
+    memory that nobody set. ``contradicted``: the model itself declares, or ONNX's shape inference says of it, what does
+    not come, and what is refused is that.
     """
 
     number: int
@@ -79,15 +89,22 @@ class Judged:
     changed: bool = False
     excused: str = ""
     withdrawn: str = ""
+    unset: str = ""
+    contradicted: str = ""
     tensorrt: dict[str, str] = field(default_factory=dict)
     command: dict[str, Any] = field(default_factory=dict)
     faults: list[tuple[str, str]] = field(default_factory=list)
     seconds: float = 0.0
 
 
-def rules_of() -> list[Rule]:
-    """All rules, those that are off by default, too."""
-    return list(registry().rules)
+FIRST = {"OPS081": "GRA010"}
+"""A rule, and another one whose fixes make its own superfluous: it computes the constants first."""
+
+
+def rules_of(code: str = "") -> list[Rule]:
+    """All rules, those that are off by default, too; where a model begins with a rule's example, without the one that
+    comes first, as with ``--ignore``."""
+    return [rule for rule in registry().rules if rule.code != FIRST.get(code)]
 
 
 def judge(settings: Settings, number: int, first: int = 0) -> dict[str, Any]:
@@ -168,7 +185,7 @@ def fixed_by(proto: ModelProto, drawn: Drawn) -> tuple[ModelProto, FixRun]:
     """A copy of the model after the fixes that the draw allows."""
     model = Model(copied(proto))
     model.target = target_named(drawn.target)
-    run = engine.fix(model, rules_of(), safety=drawn.safety)
+    run = engine.fix(model, rules_of(drawn.code), safety=drawn.safety)
     return model.proto, run
 
 
@@ -209,7 +226,9 @@ def _hold(settings: Settings, judged: Judged, drawn: Drawn, original: Original |
     if drawn.safety != Safety.UNSAFE:
         judged.faults += [("contract", text) for text in contract.interface_changes(drawn.proto, result)]
     if judged.valid and (why := refused(result)):
-        fault(("checker", why))
+        judged.contradicted = contradicts_itself(original) if original is not None else ""
+        if not judged.contradicted:
+            fault(("checker", why))
     if judged.changed and original is not None and drawn.safety != Safety.UNSAFE:
         _compared(settings, judged, drawn, original, result)
     if settings.tensorrt != "no":
@@ -236,12 +255,14 @@ def _compared(
     found = differences(original, result, exact=exact)
     if not found:
         return
-    refuted = refuted_by_ladder(drawn.proto, result, exact=exact)
-    if not refuted and differences(
-        original, drawn.proto, exact=exact
-    ):  # as random as memory that nobody sets
-        judged.excused = f"differs from itself: {found[0]}"
+    if all(_NO_RUN in text for text in found) and (why := contradicts_itself(original)):
+        judged.contradicted = why
         return
+    unset = from_unset_memory(original)
+    if unset and not differences(original, result, exact=exact, without=unset):
+        judged.unset = found[0]
+        return
+    refuted = refuted_by_ladder(drawn.proto, result, exact=exact)
     if not exact and refuted and not any(wrong in text for text in found for wrong in _NO_ROUNDING):
         judged.withdrawn = found[0]
     elif refuted or exact or any(wrong in text for text in found for wrong in _NO_ROUNDING):
@@ -250,7 +271,8 @@ def _compared(
         judged.excused = found[0]
 
 
-_NO_ROUNDING = ("does not run", "has shape", "has type")
+_NO_RUN = "does not run"
+_NO_ROUNDING = (_NO_RUN, "has shape", "has type")
 
 
 def quiet() -> None:

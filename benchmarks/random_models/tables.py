@@ -12,10 +12,6 @@ from onnxfix.rule import NO_MODEL, Fixed
 Row = dict[str, Any]
 
 
-FIXED_BY_OTHERS = ("OPS081",)
-"""Rules whose fixes those of others make superfluous where all rules run: GRA010 computes the constants first."""
-
-
 def unreached(rows: list[Row]) -> list[str]:
     """Rules about models that no model reached: not found, or not fixed although an example of theirs is."""
     flagged = {code for row in rows for code in (*row["flagged"], *row["fixed"])}
@@ -25,7 +21,6 @@ def unreached(rows: list[Row]) -> list[str]:
         if rule.per in NO_MODEL:
             continue
         fixes = any(isinstance(example, Fixed) for example in rule.examples)
-        fixes = fixes and rule.code not in FIXED_BY_OTHERS
         if rule.code not in flagged or (fixes and rule.code not in fixed):
             found.append(rule.code)
     return found
@@ -48,6 +43,8 @@ def summary(rows: list[Row]) -> Iterator[str]:
         yield f"    {safety.lower()}: {sum(row['changed'] for row in of)} of {len(of)}"
     yield f"  within what rounding explains, by the ladder: {sum(bool(row['excused']) for row in rows)}"
     yield f"  numeric fixes beyond tolerance, which the ladder withdraws: {sum(bool(row['withdrawn']) for row in rows)}"
+    yield f"  differing only in memory that ONNX Runtime does not set: {sum(bool(row.get('unset')) for row in rows)}"
+    yield f"  refused for what the model itself contradicts: {sum(bool(row.get('contradicted')) for row in rows)}"
     yield f"  with faults: {sum(bool(row['faults']) for row in rows)} " + str(
         dict(Counter(kind for row in rows for kind in {kind for kind, _ in row["faults"]}))
     )

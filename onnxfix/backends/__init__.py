@@ -62,6 +62,12 @@ def cause_missing(name: str) -> Cause:
     return "no-gpu" if name == "ort-cuda" and not module.has_driver() else "not-installed"
 
 
+def warm(name: str) -> None:
+    """Import what the backend needs for any model, if it is there."""
+    if missing(name) is None:
+        importlib.import_module(BACKENDS[name]).warm()
+
+
 def load(name: str, path: str, **options: Any) -> Session:
     """Load the model file (external data is found beside it), with the options of that backend's ``load``.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib
 import importlib.util
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,11 @@ def missing() -> str | None:
 
 #: ONNX Runtime's own word for the folder of external data, for a model that is given as bytes.
 FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+def warm() -> None:
+    """Import ONNX Runtime."""
+    importlib.import_module("onnxruntime")
 
 
 def load(

@@ -29,6 +29,12 @@ def missing() -> str | None:
     return None
 
 
+def warm() -> None:
+    """Import the evaluator and its operators."""
+    _watched()
+    _own()
+
+
 def load(path: str) -> ReferenceSession:
     """Load a model file with its external data. Raises the evaluator's exceptions, and Unsupported for its gaps."""
     return ReferenceSession(path)
@@ -62,6 +68,10 @@ class ReferenceSession:
             watched.counts = None
 
 
+def _named_alone(names: tuple[str, ...], results: Any) -> tuple[Any, ...]:
+    return tuple(value if name else None for name, value in zip(names, results, strict=False))
+
+
 def _infinite(value: Any) -> int:
     if isinstance(value, (list, tuple)):
         return sum(map(_infinite, value))
@@ -76,17 +86,26 @@ def evaluator(source: str | onnx.ModelProto) -> ReferenceEvaluator:
     return made
 
 
+def _own() -> list[Any]:
+    """The operators that are our own."""
+    return [*corrected(), *quantized(), *legacy()]
+
+
 @functools.cache
 def _watched() -> Any:
     """The class of evaluators, which onnx makes of subgraphs and functions too: with the corrected operators in all of
-    them, as onnx's own has not in functions, and with an eye on what is not finite."""
+    them, as onnx's own has not in functions, and with an eye on what is not finite.
+
+    An output that the node leaves out is dropped: onnx 1.23 and older keep it under its empty name, and each later node
+    that leaves out an input reads it there.
+    """
     from onnx.reference import ReferenceEvaluator  # lazy: start-up
 
     class Watched(ReferenceEvaluator):
         counts: ClassVar[dict[str, int] | None] = None
 
         def __init__(self, proto: Any, **how: Any) -> None:
-            own = how.get("new_ops") or [*corrected(), *quantized(), *legacy()]
+            own = how.get("new_ops") or _own()
             super().__init__(proto, **{**how, "new_ops": own})
             for node in self.rt_nodes_:
                 node.run = functools.partial(self._watch, node.run, tuple(node.output))
@@ -98,7 +117,7 @@ def _watched() -> Any:
                 for name, value in zip(names, results, strict=False):
                     if count := _infinite(value):
                         cls.counts[name] = cls.counts.get(name, 0) + count
-            return results
+            return results if all(names) else _named_alone(names, results)
 
     return Watched
 

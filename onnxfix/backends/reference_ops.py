@@ -174,7 +174,13 @@ def _likelihood_loss(
 ) -> npt.NDArray[Any]:
     """NegativeLogLikelihoodLoss of x [N, C, ...] and target [N, ...]: a mean is over what is not ignored, NaN over
     nothing, as by the operator's function. onnx 1.23 and older count everything where -1 is ignored, and no weights
-    are given."""
+    are given.
+
+    Raises:
+        ValueError: the target has other sizes than x.
+    """
+    if target.shape != (x.shape[0], *x.shape[2:]):
+        raise ValueError(f"a target of {target.shape} does not fit scores of {x.shape}")
     seen = np.ones(target.shape, bool) if ignored is None else target != ignored
     places = np.where(seen, target, 0)
     factors = np.ones(x.shape[1], x.dtype) if weight is None else weight

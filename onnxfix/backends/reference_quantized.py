@@ -1,7 +1,8 @@
-"""QLinearMatMul and QLinearConv as the specification has them: rounded, and then moved by the zero point.
+"""QLinearMatMul, QLinearConv and MatMulInteger as the specification has them: rounded, then moved by the zero point.
 
 "For (x / y_scale), it is rounding to nearest ties to even" (ONNX operators, QLinearMatMul-21). onnx 1.23 and older add
-the zero point before they round, so that a sum in the middle between two steps goes the other way where that is odd.
+the zero point before they round, so that a sum in the middle between two steps goes the other way where that is odd,
+and they take zero points per row of the data for zero points per column, which a square matrix does not show.
 onnx.reference is imported on first use.
 """
 
@@ -18,12 +19,17 @@ if TYPE_CHECKING:
 
 @functools.cache
 def quantized() -> tuple[type[Any], ...]:
-    """QLinearMatMul and QLinearConv."""
-    return _matmul(), _conv()
+    """QLinearMatMul, QLinearConv and MatMulInteger."""
+    return _matmul(), _conv(), _integer_matmul()
 
 
 def _centered(x: npt.NDArray[Any], zero: Any) -> npt.NDArray[Any]:
     return np.asarray(x.astype(np.int32) - (0 if zero is None else zero.astype(np.int32)))
+
+
+def _of_rows(parameter: Any) -> Any:
+    """A number for each row of a matrix, given as a vector, so that it broadcasts; all other forms do as they are."""
+    return parameter[:, None] if np.ndim(parameter) == 1 and np.size(parameter) > 1 else parameter
 
 
 def _requantized(sums: npt.NDArray[Any], factor: Any, zero: Any, dtype: Any) -> tuple[npt.NDArray[Any]]:
@@ -49,10 +55,22 @@ def _matmul() -> type[Any]:
             y_scale: Any,
             y_zero: Any,
         ) -> tuple[npt.NDArray[Any]]:
-            sums = np.matmul(_centered(a, a_zero), _centered(b, b_zero))
-            return _requantized(sums, a_scale * b_scale / y_scale, y_zero, a.dtype)
+            sums = np.matmul(_centered(a, _of_rows(a_zero)), _centered(b, b_zero))
+            return _requantized(sums, _of_rows(a_scale) * b_scale / y_scale, y_zero, a.dtype)
 
     return QLinearMatMul
+
+
+def _integer_matmul() -> type[Any]:
+    from onnx.reference.op_run import OpRun  # lazy: start-up
+
+    class MatMulInteger(OpRun):
+        op_domain = ""
+
+        def _run(self, A: Any, B: Any, a_zero: Any = None, b_zero: Any = None) -> tuple[npt.NDArray[Any]]:
+            return (np.matmul(_centered(A, _of_rows(a_zero)), _centered(B, b_zero)),)
+
+    return MatMulInteger
 
 
 def _conv() -> type[Any]:

@@ -63,6 +63,8 @@ def install(
             file.grant(rights[file])
             if old is not None:
                 os.fsync(file.fd)
+        if not home.reached():
+            raise OnnxfixError(f"{where}: not written: its folder was moved, replaced or deleted meanwhile")
         for one in needs:
             one.check()
             if old is not None:

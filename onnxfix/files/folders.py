@@ -191,6 +191,15 @@ class Folder:
         """Whether only we can have created files here."""
         return not self.exposed or _ours(self.status())
 
+    def reached(self) -> bool:
+        """Whether its path still leads here: somebody may have moved, replaced or deleted it."""
+        if self.fd is None:
+            return True
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self.fd))
+        except OSError:
+            return False
+
     def seal(self) -> None:
         """Mark the content as complete (private folders, which others may rename)."""
         if self._around is not None and self.exposed:

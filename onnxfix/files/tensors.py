@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
 from onnxfix.errors import ModelError
-from onnxfix.files import lazy
+from onnxfix.files import lazy, regular
 from onnxfix.walk import model_tensors
 
 BITS = {
@@ -203,9 +204,10 @@ def checked_location(location: str, base_dir: Path, name: str) -> Path:
             raise ModelError(
                 f"tensor {name!r} keeps its data behind a symbolic link, {location!r}; put the file there"
             )
-        if not path.is_file():
+        found = regular.status(path)
+        if found is None or not stat.S_ISREG(found.st_mode):
             raise ModelError(f"external data {path}: no such file (tensor {name!r} keeps its data there)")
-        links = path.stat().st_nlink
+        links = found.st_nlink
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL, a name too long
         why = error.strerror if isinstance(error, OSError) else error
         raise ModelError(

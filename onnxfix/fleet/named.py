@@ -5,9 +5,11 @@ from __future__ import annotations
 import glob
 import os
 import posixpath
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from onnxfix import system
 from onnxfix.errors import UsageError
 from onnxfix.fleet.paths import Named, beside, glob_root, is_glob, joined, local, name_of, remote
 
@@ -102,7 +104,8 @@ def targets(
     """Where each model's result goes, by source; empty for ``in_place``. Makes no folder.
 
     Raises:
-        UsageError: options exclude each other, two results would go to one file, or one to a model of this run.
+        UsageError: options exclude each other, two results would go to one file, or one to a model of this run, or the
+            system has no files of such a name.
     """
     if sum((output is not None, output_dir is not None, in_place)) > 1:
         raise UsageError("choose one of --output, --output-dir and --in-place")
@@ -118,8 +121,10 @@ def targets(
     sources = {_file(model.source): model.source for model in models}
     found: dict[str, str] = {}
     used: set[str] = set()
+    alike: dict[str, str] = {}
     for model in models:
         target = _target(model, output, output_dir)
+        _refuse_unusable(model, target)
         file = _file(target)
         if file in used:
             raise UsageError(f"two models would be written to {target}")
@@ -128,6 +133,12 @@ def targets(
             raise UsageError(
                 f"the result of {model.source} would replace {other}, another model of this run; write elsewhere by "
                 "--output-dir, or leave earlier results out of the glob"
+            )
+        near = alike.setdefault(_folded(file), file)
+        if near != file and not remote(target) and system.ignores_case(os.path.dirname(file)):
+            raise UsageError(
+                f"two models would be written to {target}: the file system takes it and {os.path.basename(near)} for "
+                "one name; write them to two folders"
             )
         used.add(file)
         found[model.source] = target
@@ -150,6 +161,20 @@ def _target(model: Named, output: str | None, output_dir: str | None) -> str:
 def _file(path: str) -> str:
     """Equal for two paths that name one file, with links followed."""
     return _canonical(path) if remote(path) else os.path.realpath(path)
+
+
+def _refuse_unusable(model: Named, target: str) -> None:
+    path = "" if remote(target) else os.path.splitdrive(target)[1]
+    bad = next(filter(system.unusable, path.replace(os.sep, "/").split("/")), None)
+    if bad is not None:
+        raise UsageError(
+            f"{model.source}: {target}: this system has no files named {bad}; write elsewhere by --output"
+        )
+
+
+def _folded(path: str) -> str:
+    """Equal for two paths that are one where case and forms of accents do not count."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
 
 
 def make_folders(paths: Sequence[str]) -> None:

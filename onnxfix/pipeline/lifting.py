@@ -82,7 +82,7 @@ def _destination(loaded: loading.Loaded, output: Path) -> Path:
         raise UsageError(f"{real.parent}: no such directory for the output")
     written = [apart.File("the output", output), apart.File("the output's weights", _beside(real))]
     apart.separate(written, list(apart.files_of(loaded)))
-    if _beside(real).exists():  # the output that is replaced may need it until the end
+    if regular.status(_beside(real)) is not None:  # the output that is replaced may need it until the end
         raise UsageError(f"{_beside(real)}: is in the way of the weights; remove it, or name another output")
     return real
 

@@ -89,7 +89,7 @@ def _source_of(loaded: loading.Loaded) -> Path:
 def _file(loaded: loading.Loaded, destination: Path) -> Path:
     """An output file, links followed."""
     try:
-        there = destination.exists()
+        there = regular.status(destination) is not None
     except OSError as error:
         raise UsageError(f"{destination}: cannot be written: {error.strerror or error}") from None
     if loaded.path is not None and there and os.path.samefile(destination, loaded.path):

@@ -43,7 +43,7 @@ def _check(option: str, path: Path) -> None:
         path = _destination(option, path)
         if not path.parent.is_dir():
             raise UsageError(f"{option} {path}: directory {path.parent} does not exist")
-        if path.exists():
+        if regular.status(path) is not None:
             with path.open("rb"):
                 pass
     except OSError as error:

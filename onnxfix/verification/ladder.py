@@ -37,6 +37,9 @@ Contract = Callable[[onnx.ModelProto, onnx.ModelProto], list[str]]
 DEFAULT_RUNGS = RUNGS
 #: Rungs that need TensorRT.
 _TENSORRT = ("trt-build", "trt-network", "trt-gpu")
+#: Rungs that run models on the CPU.
+_EXECUTING = ("reference", "ort-cpu")
+_WARMING = 60.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ def verify(
         )
         spare = rungs is None and worth.is_spare(request, half_type(known.model))
         ladder = _Ladder(request, limits, contract, models[1] if models is not None else None, ready, spare)
+        _warm(sandbox, [name for name in RUNGS if name in wanted and not (spare and name == "reference")])
         return Verdict(ladder.climb(wanted, require), tuple(require), allowed=request.allowed)
 
 
@@ -153,6 +157,13 @@ def _prepare_tensorrt(trt: TrtOptions, known: Signature) -> None:
 
     builder.check(trt, known)
     probe.warm(trt)
+
+
+def _warm(sandbox: Worker, order: Sequence[str]) -> None:
+    """Have a child that is yet to start load what the first rung needs that runs models, while others do other work."""
+    first = next((name for name in order if name in _EXECUTING), None)
+    if first is not None and sandbox.pid is None:
+        sandbox.begin(f"{REMOTE}:warm", timeout=_WARMING, backend=first)
 
 
 @contextmanager

@@ -47,6 +47,11 @@ OUTPUTS = Outputs()
 """What both models computed, for the rung that holds them against TensorRT's networks."""
 
 
+def warm(backend: str) -> None:
+    """Load what a backend needs for any model."""
+    backends.warm(backend)
+
+
 def drop(scope: str = "") -> None:
     """Release both models, and what they computed, but for what is kept of the original in the run ``scope``."""
     unload()

@@ -14,6 +14,7 @@ import pytest
 from onnx import ModelProto, helper
 from random_models import judge as judging
 from random_models import tables
+from random_models.execution import Original, contradicts_itself, from_unset_memory
 from random_models.generator import Drawn, draw
 from random_models.judge import Settings, judge
 from random_models.pieces import examples, nodes_of, refused
@@ -149,3 +150,71 @@ def test_what_does_not_run_is_drawn_again(given: pytest.MonkeyPatch) -> None:
     row = judge(SETTINGS, 0)
     assert (row["status"], row["attempt"], len(row["discarded"])) == ("run", 2, 2)
     assert "does not run" in row["discarded"][0]
+
+
+def judged(text: str, monkeypatch: pytest.MonkeyPatch, fixed: str = "") -> dict[str, object]:
+    """What becomes of a model, or of one that is fixed as the second one."""
+    model = Drawn(onnx.parser.parse_model(text), "GRA012", [], [], Safety.EXACT, None)
+    monkeypatch.setattr(judging, "draw", lambda *_, **__: model)
+    if fixed:
+        fix = engine.fix
+
+        def other(given: engine.Model, *arguments: object, **keywords: object) -> engine.FixRun:
+            run = fix(given, *arguments, **keywords)  # type: ignore[arg-type]
+            given.proto.CopyFrom(onnx.parser.parse_model(fixed))
+            return run
+
+        monkeypatch.setattr(judging.engine, "fix", other)
+    return judge(SETTINGS, 1)
+
+
+HEAD = '<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>'
+ATTENTION = """{head} g (float[1,3,4] x, float[1,2,5,2] p) => (float[1,3,4] y, float[1,3,4] z{more}) {{
+    i = Identity(x)  z = {op}(i)
+    y{outputs} = com.microsoft.MultiHeadAttention<num_heads = 2>(i, i, i, , , , p, p) }}"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc fills memory")
+def test_only_what_comes_from_unset_memory_is_excused(given: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime's attention reads what nobody set where it has past states and no output for the present ones."""
+    unset = ATTENTION.format(head=HEAD, op="Abs", more="", outputs="")
+    row = judged(unset, given)
+    assert row["faults"] == []
+    original = Original(onnx.parser.parse_model(unset), {}, 19)
+    assert from_unset_memory(original) == {"y"}
+    row = judged(unset, given, ATTENTION.format(head=HEAD, op="Neg", more="", outputs=""))
+    assert "outputs" in {kind for kind, _ in row["faults"]}  # type: ignore[attr-defined]
+    present = ", float[1,2,8,2] k, float[1,2,8,2] v"
+    whole = ATTENTION.format(head=HEAD, op="Abs", more=present, outputs=", k, v")
+    assert from_unset_memory(Original(onnx.parser.parse_model(whole), {}, 19)) == set()
+
+
+def test_only_what_the_model_itself_contradicts_is_excused(given: pytest.MonkeyPatch) -> None:
+    """A branch declares 7 of what is 2, which nobody sees behind an operator that ONNX's inference does not know."""
+    text = """{head} g (float[2] x, bool c) => (float[N] y) {{ h = {op}(x)
+        y = If(c)<then_branch = p () => (float[{size}] u) {{ u = Neg(h) }},
+                  else_branch = q () => (float[2] v) {{ v = Abs(h) }}> }}"""
+    wrong = text.format(head=HEAD, op="com.microsoft.QuickGelu", size=7)
+    original = Original(onnx.parser.parse_model(wrong), {}, 19)
+    assert "(2) vs (7)" in contradicts_itself(original)
+    right = text.format(head=HEAD, op="com.microsoft.QuickGelu", size=2)
+    assert contradicts_itself(Original(onnx.parser.parse_model(right), {}, 19)) == ""
+    seen = text.format(head=HEAD, op="Relu", size=7)
+    assert judged(wrong, given, seen)["contradicted"]
+    assert "checker" in {kind for kind, _ in judged(right, given, seen)["faults"]}  # type: ignore[attr-defined]
+
+
+def test_a_rule_whose_fixes_others_forestall_has_models_without_them() -> None:
+    left_out = {rule.code for rule in judging.rules_of()} - {rule.code for rule in judging.rules_of("OPS081")}
+    assert left_out == {"GRA010"}
+    first, turn = sorted(examples()).index("OPS081"), len(examples())
+    assert any("OPS081" in judge(SETTINGS, first + turn * times)["fixed"] for times in range(6))
+
+
+def test_a_model_in_which_onnx_runtime_writes_to_its_inputs_is_drawn_again() -> None:
+    """BatchNormalization in training, before opset 14, in ONNX Runtime: other nodes then read what it wrote."""
+    text = """<ir_version: 9, opset_import: ["" : 9]> g (float[2,2,4] x, float[2] s, float[2] a) => (float[2,2,4] y)
+        {{ y{more} = BatchNormalization(x, s, s, a, a) }}"""
+    training = onnx.parser.parse_model(text.format(more=", p, q, r, t"))
+    assert "writes to the input a" in Original(training, {}, 19).wrong
+    assert not Original(onnx.parser.parse_model(text.format(more="")), {}, 19).wrong

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from onnxfix import backends
 from onnxfix.effort import DEFAULT, QUICK, THOROUGH, Effort, effort_of
 from onnxfix.report.render.proof import left_out_words
 from onnxfix.report.summary import RungFact
+from onnxfix.sandbox import Worker
 from onnxfix.verification import budget, ladder, worth
 from onnxfix.verification.budget import Budget
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.verdict import RungResult, Verdict
 from support import models
+from support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -88,7 +91,7 @@ def test_open_sizes_behind_the_first_count_twice() -> None:
 def test_the_largest_affordable_sizes_else_the_cheapest() -> None:
     found = budget_of(ABS)
     candidates = [{"batch": size, "seq": 1} for size in (4, 1, 2)]
-    found.ran({"batch": 1, "seq": 1}, 1.5)
+    found.ran({"batch": 1, "seq": 1}, 1.0)
     assert found.largest(candidates)["batch"] == 2
     found.ran({"batch": 1, "seq": 1}, 3.0)
     assert found.largest(candidates)["batch"] == 1
@@ -261,3 +264,28 @@ def test_what_was_left_out_is_one_line() -> None:
     rung = RungFact("ort-cpu", "passed", left_out=2, spared=14.4)
     assert left_out_words(rung) == "2 planned inputs of ort-cpu, about 14 s → --effort thorough"
     assert left_out_words(RungFact("ort-cpu", "passed")) == ""
+
+
+# ---- what is loaded ahead
+
+
+def loaded(names: list[str]) -> list[str]:
+    return [name for name in names if name in sys.modules]
+
+
+def test_a_new_child_loads_the_first_backend_before_it_is_asked(tmp_path: Path) -> None:
+    path, asked = models.write(tmp_path / "a.onnx", proto_of(ABS, 17)), ["onnxruntime", "onnx.reference"]
+    with Worker() as worker:
+        ladder.verify(path, path, exact=True, rungs=("contract",), worker=worker)
+        assert worker.pid is None, "the contract needs no child"
+        ladder._warm(worker, ("contract", "trt-build"))
+        assert worker.pid is None
+        ladder._warm(worker, ("contract", "reference", "ort-cpu"))
+        assert worker.call(f"{__name__}:loaded", timeout=PATIENCE, names=asked).value == ["onnx.reference"]
+        first = worker.generation
+        ladder._warm(worker, ("ort-cpu",))
+        assert worker.call(f"{__name__}:loaded", timeout=PATIENCE, names=asked).value == ["onnx.reference"]
+        assert worker.generation == first, "it loads what it needs itself"
+    with Worker() as worker:
+        ladder._warm(worker, ("ort-cpu",))
+        assert "onnxruntime" in worker.call(f"{__name__}:loaded", timeout=PATIENCE, names=asked).value

@@ -170,3 +170,51 @@ def test_a_scale_and_a_zero_point_for_each_filter(tmp_path: Path) -> None:
     assert np.abs(found.astype(int) - expected.astype(int)).max() <= 1
     assert np.mean(found != expected) < 0.02
     assert len(np.unique(found)) > 40
+
+
+def test_zero_points_for_each_row_of_the_data(tmp_path: Path) -> None:
+    """Onnx's own kernel takes them for those of columns; the matrix is square, so that nothing else shows it."""
+    x, w = np.array([[9, 10], [20, 30]], np.uint8), np.array([[1, 2], [3, 4]], np.int8)
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        g (uint8[2,2] x, int8[2,2] w) => (int32[2,2] y, uint8[2,2] z)
+          <uint8[2] a = {7, 8}, float[2] s = {1, 0.5}, float one = {1}, int8 o = {0}, uint8 u = {0}>
+          { y = MatMulInteger(x, w, a)  z = QLinearMatMul(x, s, a, w, one, o, one, u) }"""
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    y, z = backends.load("reference", str(tmp_path / "m.onnx")).run({"x": x, "w": w})
+    rows = (x.astype(int) - [[7], [8]]) @ w.astype(int)
+    assert y.dtype == np.int32
+    assert np.array_equal(y, rows)
+    assert np.array_equal(z, np.rint(rows * [[1], [0.5]]))
+
+
+def test_an_output_that_is_left_out_is_no_input_of_later_nodes(tmp_path: Path) -> None:
+    """Of a pool's index, which is 0, onnx's own evaluator makes the Loop's condition."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        g (float[2] x, float[1,1,1] p) => (float[2] y, float[1,1,1] m) <int64 n = {3}> {
+          m, "" = MaxPool<kernel_shape = [1]>(p)
+          y = Loop(n, "", x)<body = l (int64 i, bool on, float[2] s) => (bool go, float[2] t)
+            <float one = {1}> { go = Identity(on)  t = Add(s, one) }> }"""
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    feed = {"x": np.zeros(2, np.float32), "p": np.zeros((1, 1, 1), np.float32)}
+    found, _ = backends.load("reference", str(tmp_path / "m.onnx")).run(feed)
+    expected, _ = backends.load("ort-cpu", str(tmp_path / "m.onnx")).run(feed)
+    assert np.array_equal(found, expected)
+    assert found.tolist() == [3, 3]
+
+
+def test_a_target_that_does_not_fit_its_scores_is_an_error(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        g (float[1,3,5] x, int64[1,D] t) => (float[1,E] y) {
+          y = NegativeLogLikelihoodLoss<reduction = "none">(x, t) }"""
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    session = backends.load("reference", str(tmp_path / "m.onnx"))
+    x = np.ones((1, 3, 5), np.float32)
+    assert session.run({"x": x, "t": np.zeros((1, 5), np.int64)})[0].shape == (1, 5)
+    with pytest.raises(ValueError, match="does not fit"):
+        session.run({"x": x, "t": np.zeros((1, 1), np.int64)})

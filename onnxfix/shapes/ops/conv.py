@@ -26,6 +26,12 @@ class Window(NamedTuple):
         """Elements from the window's first to its last along a spatial axis."""
         return (self.kernel[axis] - 1) * self.dilations[axis] + 1
 
+    @property
+    def ambiguous(self) -> bool:
+        """Whether ``auto_pad`` and ``pads`` contradict each other, which ONNX forbids: its shape inference and TensorRT
+        count the pads, ONNX Runtime ignores them or rejects the node."""
+        return self.auto_pad in ("SAME_UPPER", "SAME_LOWER", "VALID") and any(self.pads)
+
 
 def window(call: Call, kernel: Sequence[Dim]) -> Window:
     """The attributes that all sliding operators share, with their defaults."""
@@ -44,12 +50,17 @@ def window(call: Call, kernel: Sequence[Dim]) -> Window:
     return Window(kernel, strides, dilations, pads, auto_pad)
 
 
-def slid(size: Dim, axis: int, win: Window, ceil_mode: bool = False) -> Dim | None:
+def slid(size: Dim, axis: int, win: Window, ceil_mode: bool = False, *, drops: bool = True) -> Dim | None:
     """Number of positions of the window along an axis; None if backends differ, or the rounding is unknown.
+
+    ``drops``: all drop a last window that would start in the end padding; before opset 22 ONNX's shape inference
+    keeps it.
 
     An execution in which the window does not fit counts as invalid, although some backends return a size.
     """
     stride = win.strides[axis]
+    if win.ambiguous:
+        return None
     if win.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         return ceildiv(size, stride)
     count = len(win.kernel)
@@ -66,7 +77,9 @@ def slid(size: Dim, axis: int, win: Window, ceil_mode: bool = False) -> Dim | No
         return rounded
     if size.value is None or rounded.value is None:
         return None
-    return rounded - 1 if (rounded.value - 1) * stride >= size.value + head else rounded
+    if (rounded.value - 1) * stride < size.value + head:
+        return rounded
+    return rounded - 1 if drops else None
 
 
 def _kernel(call: Call, weight: Shape | None, skip: int = 2) -> list[Dim] | None:
@@ -133,6 +146,8 @@ def _conv_transpose(call: Call) -> Info:
 def _grown(size: Dim, axis: int, win: Window, extra: int) -> Dim | None:
     """Extent of a transposed convolution along an axis (ONNX, ConvTranspose); None if backends differ."""
     stride = win.strides[axis]
+    if win.ambiguous:
+        return None
     if win.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         # ONNX defines size * stride; ONNX Runtime computes less if the window is shorter than the stride.
         return size * stride if win.span(axis).lo + extra >= stride else None
@@ -151,7 +166,8 @@ def _pool(call: Call) -> Sequence[Info]:
     else:
         win = window(call, kernel)
         ceil_mode = bool(call.attr("ceil_mode", 0))
-        dims = [slid(d, i, win, ceil_mode) for i, d in enumerate(shape[2:])]
+        drops = call.opset >= 22
+        dims = [slid(d, i, win, ceil_mode, drops=drops) for i, d in enumerate(shape[2:])]
         shape = (*shape[:2], *(call.fresh(0, i + 2) if d is None else d for i, d in enumerate(dims)))
     return [Info(data.elem, shape), Info(TensorProto.INT64, shape)][: len(call.outputs)]
 

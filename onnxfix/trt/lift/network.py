@@ -65,7 +65,9 @@ def read_dims(native: Any, attribute: str) -> tuple[int, ...] | None:
     """
     try:
         dims = getattr(native, attribute, None)
-        return None if dims is None else tuple(dims)
+        return (
+            None if dims is None or len(dims) < 0 else tuple(dims)
+        )  # ``tuple`` asks for no length on Python 3.14
     except (ValueError, RuntimeError):
         return None
 

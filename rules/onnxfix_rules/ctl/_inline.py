@@ -7,7 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxfix.files import tensors
-from onnxfix.rule import AddNode, Draft, Model, Node, Scope, Unknown, Value, least_inputs, shared
+from onnxfix.rule import (
+    AddNode,
+    Draft,
+    Model,
+    Node,
+    Scope,
+    SetValueInfo,
+    Unknown,
+    Value,
+    least_inputs,
+    shared,
+)
 
 OPTIONAL_IDENTITY = 16
 """First opset whose Identity supports every type of value; it always supports tensors, and sequences since 14."""
@@ -108,7 +119,25 @@ class Inliner:
                     proto.output[index] = names[value]
             self._rename_inside(node, proto, names)
             self._draft.edits.append(AddNode(self._draft.anchor.scope, proto, self._draft.anchor))
+        if any(node.domain not in ("", "ai.onnx") for node in nodes):
+            self._declare(nodes, names, targets)
         return names
+
+    def _declare(
+        self, nodes: Sequence[Node], names: Mapping[Value, str], targets: Mapping[Value, str]
+    ) -> None:
+        """Declare the element types that the body declares: ONNX's shape inference knows none behind operators that are
+        not ONNX's, and fails in some that are. Sizes stay out: a copy may have others than the next one."""
+        scope = self._draft.anchor.scope
+        if scope.kind == "function":
+            return
+        for value in (one for node in nodes for one in node.outputs if one is not None):
+            declared = self._body.declared_types().get(value.name)
+            elem = declared.tensor_type.elem_type if declared is not None else 0
+            if elem and value not in targets:
+                info = ValueInfoProto(name=names[value])
+                info.type.tensor_type.elem_type = elem
+                self._draft.edits.append(SetValueInfo(scope, info.name, info))
 
     def _read(self, node: Node, proto: NodeProto, names: Mapping[Value, str]) -> None:
         """Set the inputs of a copy, and replace its attribute references by the call's attributes."""

@@ -131,6 +131,13 @@ _GUARD = """s = Shape(x)  d = Gather(s, z)  c = Equal(d, o)  y = If(c)
      else_branch = q () => (float[A,B] v) { v = Identity(x) }>"""
 _GUARDED = "<int64[1] a = {0}, int64 z = {0}, int64 o = {1}>"
 
+_CONTRIB = '<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1, "my" : 1]>'
+_FUNCTIONS = """<domain: "my", opset_import: ["" : 18, "com.microsoft" : 1]> G (a) => (b) {
+        b = com.microsoft.MultiHeadAttention<num_heads = 2>(a, a, a) }
+    <domain: "my", opset_import: ["" : 18]> F (a, d) => (b) { b = If(d)<
+        then_branch = p () => (float[N,5,4] u) <int64[1] s = {5}> { u = Resize<axes = [1]>(a, , , s) },
+        else_branch = q () => (float[N,5,4] v) <int64[1] s = {5}> { w = Neg(a)  v = Resize<axes = [1]>(w, , , s) }> }"""
+
 
 if_of_known_condition.examples = [
     Fixed(
@@ -264,5 +271,14 @@ if_of_known_condition.examples = [
         before="""g (float[2] x) => (float[2] y) <bool c = {1}> { y = If(c)<then_branch = p () => (float[2] u) { a =
             Neg(x) u = Exp(a) }, else_branch = q () => (float[2] u) { a = Abs(x) u = Exp(a) }> }""",
         after="g (float[2] x) => (float[2] y) { a = Neg(x)  y = Exp(a) }",
+    ),
+    Fixed(
+        "the type of what a function of ONNX Runtime's operators returns, which onnx.checker needs for the Resize",
+        before=f"""{_CONTRIB} g (float[N,2,4] x, bool d) => (float[N,5,4] y) <bool c = {{1}}> {{
+            h = If(c)<then_branch = p () => (float[N,2,4] u) {{ u = my.G(x) }},
+                      else_branch = q () => (float[N,2,4] v) {{ v = Neg(x) }}>
+            y = my.F(h, d) }} {_FUNCTIONS}""",
+        after=f"""{_CONTRIB} g (float[N,2,4] x, bool d) => (float[N,5,4] y) <float[] u> {{
+            u = my.G(x)  y = my.F(u, d) }} {_FUNCTIONS}""",
     ),
 ]

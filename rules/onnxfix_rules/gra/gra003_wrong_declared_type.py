@@ -211,4 +211,14 @@ wrong_declared_type.examples = [
         "an entry for a name that does not exist",
         "g (float[N] x) => (float[N] y) <float16[7] ghost> { y = Neg(x) }",
     ),
+    Silent(
+        "pads with auto_pad (OPS016): ONNX's shape inference counts the pads, ONNX Runtime does not",
+        """g (float[1,1,5,5] x) => (float[1,1,A,B] y) <float[1,1,5,5] p> {
+            p = AveragePool<kernel_shape = [3,3], auto_pad = "VALID", pads = [1,1,1,1]>(x)  y = Ceil(p) }""",
+    ),
+    Silent(
+        "a last pooling window in the padding (OPS075), which ONNX's shape inference before opset 22 counts",
+        """g (float[1,2,3,3] x) => (float[1,2,A,B] y) <float[1,2,3,3] p> { p = AveragePool<kernel_shape = [2,2],
+            strides = [2,2], pads = [1,1,1,1], count_include_pad = 1, ceil_mode = 1>(x)  y = Neg(p) }""",
+    ),
 ]

@@ -100,6 +100,26 @@ class Pool:
                 draft.set_attr(node, "pads", pads if any(pads) else None)
         return draft
 
+    def sizes(self) -> list[int | None]:
+        """The number of ONNX's windows along each axis; None for a dynamic one."""
+        found = []
+        for axis in self.axes:
+            end = axis.end if self.valid else axis.padding
+            size = axis.size.value
+            found.append(None if size is None else (size + axis.begin + end - axis.kernel) // axis.step + 1)
+        return found
+
+    def fits(self, node: Node) -> bool:
+        """Whether no graph declares other sizes for its output, as ONNX's shape inference before opset 22 gives them:
+        with ONNX's windows onnx.checker refuses the model then."""
+        for value in node.outputs:
+            declared = value.declared if value is not None and value.is_output else None
+            dims = declared.tensor_type.shape.dim if declared is not None else []
+            pairs = zip(dims[2:], self.sizes(), strict=False)
+            if any(dim.HasField("dim_value") and size not in (None, dim.dim_value) for dim, size in pairs):
+                return False
+        return True
+
     def where(self, answers: Sequence[Answer]) -> str:
         """The axes for which the answer is not no, as text."""
         found = [

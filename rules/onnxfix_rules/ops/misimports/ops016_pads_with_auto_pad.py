@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
+from onnxfix.shapes.ops.conv import Window, slid
+from onnxfix.shapes.symbols import constant
 
 
 @rule(
@@ -29,7 +31,8 @@ def pads_with_auto_pad(node: Node, model: Model) -> Iterator[Match]:
 
     ## Fix
     Drop `pads`, as ONNX Runtime does. This guesses the meaning of an invalid model and requires `--unsafe-fixes`; where
-    the pads are 0 it is exact.
+    the pads are 0 it is exact. No fix where an output of a graph declares the sizes that count the pads: they would
+    then be wrong.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__AveragePool.html: "This attribute cannot be used simultaneously with auto_pad
@@ -44,11 +47,34 @@ def pads_with_auto_pad(node: Node, model: Model) -> Iterator[Match]:
         return
     draft = Draft(node)
     draft.set_attr(node, "pads", None)
+    fix = Fix("drop pads", draft.edits, Safety.UNSAFE if any(pads) else Safety.EXACT)
     behavior = "TensorRT uses the pads" if auto == "VALID" else "TensorRT rejects it"
     yield Match(
         f"{node.op_type} with both auto_pad={auto} and pads {pads}, which ONNX forbids: {behavior}",
         node=node,
-        fix=Fix("drop pads", draft.edits, Safety.UNSAFE if any(pads) else Safety.EXACT),
+        fix=fix if _fits(node, model, auto) else None,
+    )
+
+
+def _fits(node: Node, model: Model, auto: str) -> bool:
+    """Whether no graph declares other sizes for the output than it has without ``pads``; so taken where unknown."""
+    output, data = node.output(), model.shapes.shape(node.require(0))
+    declared = output.declared if output is not None and output.is_output else None
+    weight = model.shapes.shape(node.require(1)) if node.op_type == "Conv" else None
+    kernel = [constant(size) for size in node.attr("kernel_shape", [])] or list(weight or ())[2:]
+    if declared is None or data is None or len(kernel) != len(data) - 2 or node.op_type == "ConvTranspose":
+        return True
+    ones = [1] * len(kernel)
+    strides, dilations = node.attr("strides") or ones, node.attr("dilations") or ones
+    window = Window(kernel, strides, dilations, [0] * 2 * len(kernel), auto)
+    rounds_up = bool(node.attr("ceil_mode", 0))
+    sizes = [
+        slid(size, axis, window, rounds_up, drops=node.opset >= 22) for axis, size in enumerate(data[2:])
+    ]
+    pairs = zip(declared.tensor_type.shape.dim[2:], sizes, strict=False)
+    return all(
+        size is None or size.value in (None, dim.dim_value) or not dim.HasField("dim_value")
+        for dim, size in pairs
     )
 
 
@@ -67,6 +93,27 @@ pads_with_auto_pad.examples = [
     Flagged(
         "without --unsafe-fixes: reported only",
         f"""{_POOL} {{ y = MaxPool<kernel_shape = [3,3], auto_pad = "VALID", pads = [1,1,1,1]>(x) }}""",
+    ),
+    Flagged(
+        "the output declares the size that counts the pads",
+        """g (float[1,1,5,5] x) => (float[1,1,5,5] y) {
+            y = AveragePool<kernel_shape = [3,3], auto_pad = "VALID", pads = [1,1,1,1]>(x) }""",
+        safety=Safety.UNSAFE,
+    ),
+    Flagged(
+        "the same of a convolution, whose kernel only its weight has",
+        """g (float[1,1,5,5] x, float[1,1,3,3] w) => (float[1,1,5,A] y) {
+            y = Conv<auto_pad = "VALID", pads = [1,1,1,1]>(x, w) }""",
+        safety=Safety.UNSAFE,
+    ),
+    Fixed(
+        "the output declares the size that does not count them",
+        before="""g (float[1,1,5,H] x) => (float[1,1,2,A] y) {
+            y = LpPool<kernel_shape = [3,3], strides = [2,2], auto_pad = "VALID", pads = [2,1,2,1]>(x) }""",
+        after="""g (float[1,1,5,H] x) => (float[1,1,2,A] y) {
+            y = LpPool<kernel_shape = [3,3], strides = [2,2], auto_pad = "VALID">(x) }""",
+        safety=Safety.UNSAFE,
+        runs=False,
     ),
     Fixed(
         "a convolution, which ONNX Runtime rejects",

@@ -34,7 +34,8 @@ def pool_window_in_padding(node: Node, model: Model) -> Iterator[Match]:
     padding would count. With `auto_pad = VALID` only `ceil_mode` is dropped, and only where no window reaches over the
     edge: implementations disagree about such windows. Along an axis of dynamic size an image that is shorter than the
     window by a stride or more has no windows, but one after the fix: where that is possible, the fix requires
-    `--unsafe-fixes`.
+    `--unsafe-fixes`. No fix where an output of a graph declares the larger size, as ONNX's shape inference before opset
+    22 gives it: onnx.checker would refuse the result.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__MaxPool.html: "Sliding windows that would start in the right padded region
@@ -46,7 +47,7 @@ def pool_window_in_padding(node: Node, model: Model) -> Iterator[Match]:
     certain = pool.in_padding.yes
     counted = node.op_type == "AveragePool" and node.attr("count_include_pad", 0)
     fix = None
-    if pool.beyond.no or not (counted or pool.valid):
+    if (pool.beyond.no or not (counted or pool.valid)) and pool.fits(node):
         safety = Safety.UNSAFE if not pool.has_windows else Safety.NUMERIC if counted else Safety.EXACT
         fix = Fix("round down, with the padding for ONNX's windows", pool.draft(node).edits, safety)
     starts = "starts" if certain else "may start"
@@ -78,6 +79,18 @@ pool_window_in_padding.examples = [
         before=f"{_ODD} {{ y = MaxPool<{_PAIRS}, ceil_mode = 1>(x) }}",
         after=f"{_ODD} {{ y = MaxPool<kernel_shape = [2,2], strides = [2,2], pads = [1,1,0,0]>(x) }}",
         opset=10,
+    ),
+    Flagged(
+        "the output declares the size with the window, which onnx.checker would no longer accept",
+        f"g (float[1,2,3,3] x) => (float[1,2,3,3] y) {{ y = MaxPool<{_PAIRS}, ceil_mode = 1>(x) }}",
+        opset=10,
+    ),
+    Fixed(
+        "the output declares the size without the window",
+        before=f"g (float[1,2,3,3] x) => (float[1,2,2,2] y) {{ y = MaxPool<{_PAIRS}, ceil_mode = 1>(x) }}",
+        after="""g (float[1,2,3,3] x) => (float[1,2,2,2] y) {
+            y = MaxPool<kernel_shape = [2,2], strides = [2,2], pads = [1,1,0,0]>(x) }""",
+        opset=22,
     ),
     Fixed(
         "another axis has a window over the edge",

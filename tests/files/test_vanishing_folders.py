@@ -1,0 +1,78 @@
+"""The folder of the result is deleted, moved or replaced in the middle of a run: one line, and no file at a path that
+nobody named."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from onnxfix.fleet import work
+from onnxfix.fleet.work import Task
+from onnxfix.options import RunOptions, Verification
+from onnxfix.verification.verdict import RungResult, Verdict
+from support import models
+from support.hard_models import external
+
+MODEL = (
+    "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Identity(x) b = Identity(a) y = Mul(b, w) }"
+)
+
+
+def deleted(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def moved(folder: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+
+
+def replaced(folder: Path) -> None:
+    moved(folder)
+    folder.mkdir()
+
+
+def made_a_file(folder: Path) -> None:
+    deleted(folder)
+    folder.touch()
+
+
+def made_a_link(folder: Path) -> None:
+    replaced(folder)
+    folder.rmdir()
+    other = folder.with_name("other")
+    other.mkdir()
+    folder.symlink_to(other)
+
+
+@pytest.mark.parametrize("data", [False, True], ids=["alone", "with data"])
+@pytest.mark.parametrize("way", [deleted, moved, replaced, made_a_file, made_a_link])
+def test_the_folder_of_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Callable[[Path], None], data: bool
+) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    out.mkdir()
+    proto = models.model(MODEL, 18)
+    if data:
+        (source / "w.bin").write_bytes(bytes(8))
+        external(proto.graph.initializer[0], "w.bin", 0, 8)
+    path = models.write(source / "m.onnx", proto)
+    before = {one.name: one.read_bytes() for one in source.iterdir()}
+
+    def climb(*_: object, **__: object) -> Verdict:
+        way(out)
+        return Verdict((RungResult("contract", "passed", "said without a look"),))
+
+    monkeypatch.setattr("onnxfix.pipeline.prove.climb", climb)
+    options = RunOptions(verification=Verification(enabled=False))
+    outcome = work.perform(Task(0, str(path), str(out / "o.onnx"), "apply", options))
+    assert outcome.report is None
+    assert outcome.error.startswith(f"{path}: {out / 'o.onnx'}: not written: ")
+    assert "\n" not in outcome.error
+    assert {one.name: one.read_bytes() for one in source.iterdir()} == before
+    left = [name for _, _, names in os.walk(tmp_path) for name in names if name not in (*before, "out")]
+    assert left == []

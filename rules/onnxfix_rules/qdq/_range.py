@@ -204,8 +204,9 @@ def _dequantized(node: Node, model: Model, depth: int) -> Bounds:
     scales = linear.scales.astype(np.float64)
     if zeros.size != 1:
         zeros = np.array([zeros.min(), zeros.max()]) if zeros.size else np.zeros(1)
-    corners = [(q - z) * s for q in (linear.low, linear.high) for z in zeros.reshape(-1)
-               for s in (scales.min(), scales.max())]  # fmt: skip
+    with np.errstate(all="ignore"):  # a scale may be infinite
+        corners = [(q - z) * s for q in (linear.low, linear.high) for z in zeros.reshape(-1)
+                   for s in (scales.min(), scales.max())]  # fmt: skip
     if not all(map(math.isfinite, corners)) or max(map(abs, corners)) > 60000.0:
         return ANY
     return _wider(Bounds(min(corners), max(corners), False))

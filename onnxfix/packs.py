@@ -1,14 +1,16 @@
 """Which rule packs are installed, and which of them this process may load. Nothing of them is imported here.
 
 A pack is an entry point of the group ``onnxfix.rules``; loading it runs its code. ``ONNXFIX_PACKS`` (``--packs`` of the
-command line) names those to load besides the built-in rules: "none", or names with commas between them. Without it
-all are loaded.
+command line, ``packs`` of a configuration file) names those to load besides the built-in rules: "none", or names with
+commas between them. Without it all are loaded. ``chosen`` (``packs=`` in Python) comes before it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -19,7 +21,8 @@ BUILT_IN = "onnxfix_rules"
 """The package of the built-in rules; a source tree without metadata has no entry point for it."""
 VARIABLE = "ONNXFIX_PACKS"
 """Environment variable: the packs to load; child processes and workers have the same."""
-_NONE = "none"
+NONE = "none"
+_CHOSEN: ContextVar[str | None] = ContextVar("packs", default=None)
 
 
 @dataclass(frozen=True)
@@ -52,17 +55,50 @@ def installed(*, origins: bool = False) -> tuple[Pack, ...]:
     unknown = sorted(wanted - {pack.name for pack in packs})
     if unknown:
         there = ", ".join(pack.name for pack in packs)
-        raise UsageError(
-            f"{VARIABLE} or --packs: no rule pack {unknown[0]!r}; choose from {there}, or {_NONE}"
-        )
+        where = f"{VARIABLE} or --packs: " if _CHOSEN.get() is None else ""
+        raise UsageError(f"{where}no rule pack {unknown[0]!r}; choose from {there}, or {NONE}")
     return tuple(
         Pack(**{**vars(pack), "loaded": pack.module == BUILT_IN or pack.name in wanted}) for pack in packs
     )
 
 
 def setting() -> str:
-    """The text of the environment variable."""
-    return os.environ.get(VARIABLE, "").strip()
+    """The names as one text; "" for all."""
+    found = _CHOSEN.get()
+    return os.environ.get(VARIABLE, "").strip() if found is None else found
+
+
+def text_of(names: Sequence[str]) -> str:
+    """Names as the environment variable has them."""
+    return ",".join(names) or NONE
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    """Set the environment variable back at the end, whatever was done to it inside the context."""
+    before = os.environ.get(VARIABLE)
+    try:
+        yield
+    finally:
+        os.environ.pop(VARIABLE, None)
+        if before is not None:
+            os.environ[VARIABLE] = before
+
+
+@contextlib.contextmanager
+def chosen(names: Sequence[str] | None) -> Iterator[None]:
+    """Load these packs inside the context, whatever the environment says; None changes nothing.
+
+    Raises:
+        UsageError: one is not installed.
+    """
+    token = _CHOSEN.set(_CHOSEN.get() if names is None else text_of(names))
+    try:
+        if names is not None:
+            installed()
+        yield
+    finally:
+        _CHOSEN.reset(token)
 
 
 def _wanted() -> set[str] | None:
@@ -70,7 +106,7 @@ def _wanted() -> set[str] | None:
     text = setting()
     if not text:
         return None
-    return {name.strip() for name in text.split(",") if name.strip()} - {_NONE}
+    return {name.strip() for name in text.split(",") if name.strip()} - {NONE}
 
 
 def _origin(entry: metadata.EntryPoint) -> tuple[str, str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from onnxfix import packs as rule_packs
 from onnxfix.api import keywords
 from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes
 from onnxfix.api.repair import rules_of, trt_of, verification_of
@@ -27,6 +28,7 @@ def export(
     select: Names | None = None,
     ignore: Names | None = None,
     target: str | None = None,
+    packs: Names | None = None,
     numeric_fixes: bool = False,
     unsafe_fixes: bool = False,
     verify: bool = True,
@@ -43,6 +45,7 @@ def export(
     memory_mb: int | None = None,
     timeout: float | None = None,
     rung_timeout: float | None = None,
+    structure_mb: int | None = None,
     progress: Progress | None = None,
     **torch_kwargs: Any,
 ) -> Report:
@@ -62,9 +65,9 @@ def export(
         require: checks that must pass, ``"pytorch"`` among them.
         **torch_kwargs: for torch.onnx.export: ``dynamo``, ``dynamic_shapes``, ``dynamic_axes``, ``input_names``,
             ``opset_version``, ``external_data`` ... ``verify`` is not among them: it turns off all checks of onnxfix.
-        select, ignore, target, numeric_fixes, unsafe_fixes, verify, inputs, input_shapes, seed, rungs, rtol, atol,
-            effort, trt, memory_mb, timeout, rung_timeout, progress: as for ``apply``; ``timeout`` begins after the
-            export.
+        select, ignore, target, packs, numeric_fixes, unsafe_fixes, verify, inputs, input_shapes, seed, rungs, rtol,
+            atol, effort, trt, memory_mb, timeout, rung_timeout, structure_mb, progress: as for ``apply``; ``timeout``
+            begins after the export.
 
     Raises:
         UsageError: PyTorch is not installed, its exporter fails (``__cause__`` is its exception), or a keyword does
@@ -91,7 +94,9 @@ def export(
         output=Output(path),
         memory_mb=keywords.memory(memory_mb),
         timeout=keywords.limit("timeout", timeout),
+        structure_mb=keywords.structure(structure_mb),
     )
     compared = keywords.flag("against_pytorch", against_pytorch)
     say = keywords.progress(progress)
-    return verb.export(module, args, options, torch_kwargs, against_pytorch=compared, progress=say)
+    with rule_packs.chosen(keywords.names("packs", packs)):
+        return verb.export(module, args, options, torch_kwargs, against_pytorch=compared, progress=say)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
+from onnxfix.allowance import structure_limit
 from onnxfix.api import keywords
 from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes
 from onnxfix.api.signatures import readable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from onnxfix.trt.records import TrtOptions
 
 
+# Long because: the public keywords are declared and described here, and nowhere else.
 @readable
 def reduce(
     source: Source,
@@ -40,6 +42,7 @@ def reduce(
     resume: bool = False,
     trt: TrtOptions | None = None,
     memory_mb: int | None = None,
+    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Reduction:
     """Find the smallest part of a model that still fails for the same reason, and write a folder for a bug report.
@@ -59,7 +62,8 @@ def reduce(
         timeout: time limit of one check in seconds.
         time_limit: time limit of the search in seconds.
         resume: go on with what an earlier run left in the folder.
-        input_shapes, seed, trt, memory_mb, progress: as for ``apply``, which also says what ``inputs`` may be.
+        input_shapes, seed, trt, memory_mb, structure_mb, progress: as for ``apply``, which also says what ``inputs``
+            may be.
 
     Raises:
         ModelError: a model cannot be read.
@@ -82,7 +86,10 @@ def reduce(
         keywords.memory(memory_mb),
     )
     folder = keywords.path("output", output)
-    return reducing.reduce(keywords.source("source", source), folder, options, keywords.progress(progress))
+    with structure_limit(keywords.structure(structure_mb)):
+        return reducing.reduce(
+            keywords.source("source", source), folder, options, keywords.progress(progress)
+        )
 
 
 @readable
@@ -97,6 +104,7 @@ def diagnose(
     trt: TrtOptions | None = None,
     memory_mb: int | None = None,
     timeout: float | None = None,
+    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Find the node where another way to compute a model begins to differ, why, and what to do.
@@ -112,7 +120,7 @@ def diagnose(
             TensorRT imports, no GPU needed), ``trt-gpu`` (its engine).
         timeout: seconds after which the result is what was found until then (``Diagnosis.complete`` is False).
         inputs: samples, as for ``apply``. At most 16 are used.
-        input_shapes, seed, trt, memory_mb, progress: as for ``apply``.
+        input_shapes, seed, trt, memory_mb, structure_mb, progress: as for ``apply``.
 
     An interrupt (KeyboardInterrupt) also ends it with what was found.
 
@@ -130,14 +138,15 @@ def diagnose(
         trt=keywords.trt(trt),
         memory_mb=keywords.memory(memory_mb),
     )
-    return diagnosing.diagnose(
-        keywords.source("model", model),
-        keywords.source("other", other) if other is not None else None,
-        against,
-        options,
-        timeout=keywords.seconds("timeout", timeout) if timeout is not None else None,
-        progress=keywords.progress(progress),
-    )
+    with structure_limit(keywords.structure(structure_mb)):
+        return diagnosing.diagnose(
+            keywords.source("model", model),
+            keywords.source("other", other) if other is not None else None,
+            against,
+            options,
+            timeout=keywords.seconds("timeout", timeout) if timeout is not None else None,
+            progress=keywords.progress(progress),
+        )
 
 
 # Long because: the public keywords are declared and described here, and nowhere else.
@@ -158,6 +167,7 @@ def precision(
     trt: TrtOptions | None = None,
     timeout: float = 600.0,
     memory_mb: int | None = None,
+    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Lowering:
     """Convert a float32 model to mixed precision: as many nodes in half precision as an error budget allows.
@@ -176,7 +186,7 @@ def precision(
         rungs: checks of the result besides the budget: ``contract``, ``trt-build`` (both by default, if available) and
             ``trt-network``.
         timeout: seconds to search where the error comes from.
-        input_shapes, seed, target, trt, memory_mb, progress: as for ``apply``.
+        input_shapes, seed, target, trt, memory_mb, structure_mb, progress: as for ``apply``.
 
     Raises:
         ModelError: the model cannot be read, or is not a valid graph.
@@ -206,9 +216,10 @@ def precision(
         seconds=keywords.seconds("timeout", timeout),
     )
     destination = keywords.path("output", output)
-    return lowering.lower(
-        keywords.source("source", source), destination, wish, options, keywords.progress(progress)
-    )
+    with structure_limit(keywords.structure(structure_mb)):
+        return lowering.lower(
+            keywords.source("source", source), destination, wish, options, keywords.progress(progress)
+        )
 
 
 def _patterns(keep: str | Sequence[str] | os.PathLike[str]) -> tuple[str, ...]:
@@ -245,6 +256,7 @@ def layers(
     seed: int = 0,
     trt: TrtOptions | None = None,
     memory_mb: int | None = None,
+    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> LayerReport:
     """Build a model with TensorRT, and read what became of each node: layers, fusions, precision, tactics.
@@ -253,7 +265,7 @@ def layers(
         source: path, bytes, or ``ModelProto`` (never changed).
         builds: build this many engines, compare them, and keep the best one.
         trt: options of TensorRT. ``save_engine``, ``save_tactics`` and ``load_tactics`` name files.
-        inputs, input_shapes, seed, memory_mb, progress: as for ``apply``.
+        inputs, input_shapes, seed, memory_mb, structure_mb, progress: as for ``apply``.
 
     Raises:
         ModelError: the model cannot be read.
@@ -267,7 +279,8 @@ def layers(
         trt=keywords.trt(trt, builds=keywords.whole("builds", builds, 1)),
         memory_mb=keywords.memory(memory_mb),
     )
-    return layering.layers(keywords.source("source", source), options, keywords.progress(progress))
+    with structure_limit(keywords.structure(structure_mb)):
+        return layering.layers(keywords.source("source", source), options, keywords.progress(progress))
 
 
 @readable
@@ -276,6 +289,7 @@ def lift(
     output: PathLike,
     *,
     trt: TrtOptions | None = None,
+    structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Lifted:
     """Import a model with TensorRT's parser, and write the network as an ONNX model to ``output``.
@@ -287,7 +301,7 @@ def lift(
         source: path, bytes, or ``ModelProto`` (never changed).
         output: path to write to. Weights of more than 1 GiB in total go to ``output`` + ".data".
         trt: which TensorRT to use, and its limits.
-        progress: called with a short text before each step.
+        structure_mb, progress: as for ``check``.
 
     Raises:
         ModelError: the model cannot be read.
@@ -300,7 +314,8 @@ def lift(
     if destination is None:
         raise keywords.refused("output", "a path", output)
     model, say = keywords.source("source", source), keywords.progress(progress)
-    return lifting.lift(model, destination, trt=keywords.trt(trt), progress=say)
+    with structure_limit(keywords.structure(structure_mb)):
+        return lifting.lift(model, destination, trt=keywords.trt(trt), progress=say)
 
 
 def _verification(inputs: Inputs | None, input_shapes: Shapes, seed: int) -> Verification:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onnxfix import packs as rule_packs
 from onnxfix.api import keywords
 from onnxfix.api.keywords import Names
 from onnxfix.api.signatures import readable
@@ -42,19 +43,21 @@ class RulePage(str):
 
 
 @readable
-def rules(select: Names | None = None, *, search: str | None = None) -> RuleList:
+def rules(select: Names | None = None, *, search: str | None = None, packs: Names | None = None) -> RuleList:
     """The rules, by their codes, or those about something.
 
     Args:
         select: codes, code prefixes or names of those that are wanted (None: all, also those that are off by default).
         search: words, or a message that TensorRT printed: the rules that it is about, the best one first.
+        packs: installed rule packs to load besides the built-in rules, as for ``check``.
 
     Raises:
-        UsageError: a selector matches no rule.
+        UsageError: a selector matches no rule, or a pack is not installed.
     """
     from onnxfix.registry import registry  # lazy: start-up
 
-    found = registry().matching(keywords.names("select", select))
+    with rule_packs.chosen(keywords.names("packs", packs)):
+        found = registry().matching(keywords.names("select", select))
     if search is None:
         return RuleList(found)
     from onnxfix.report import lookup  # lazy: start-up, seldom used

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from onnxfix import packs as rule_packs
 from onnxfix.api import keywords
 from onnxfix.api.keywords import Inputs, Names, PathLike, Progress, Shapes
 from onnxfix.api.signatures import readable
@@ -29,6 +30,7 @@ def check(
     select: Names | None = None,
     ignore: Names | None = None,
     target: str | None = None,
+    packs: Names | None = None,
     trt: TrtOptions | bool = False,
     inputs: Inputs | None = None,
     input_shapes: Shapes = (),
@@ -47,6 +49,8 @@ def check(
             commas between them, or a list: ``"CST"``, ``"CST,BRC001"``, ``["CST", "BRC001"]``.
         ignore: rules to skip, in the same form.
         target: ``trt8.4``, ``trt8.6``, ``trt10``, ``trt11`` (default) or ``rtx``.
+        packs: installed rule packs to load besides the built-in rules: names, or ``"none"`` (None: those of
+            ``ONNXFIX_PACKS``, else all).
         trt: also run TensorRT's parser and builder (True, or with these options), list what they report, and unless
             TRT004 is ignored, where the imported network computes something else.
         inputs, input_shapes, seed: with ``trt``, what the imported network is compared on; as for ``apply``.
@@ -61,7 +65,7 @@ def check(
 
     Raises:
         ModelError: the model cannot be read, or is not a valid graph.
-        UsageError: a selector or the target does not exist, or ``trt`` is given and TensorRT is not available.
+        UsageError: a selector, a pack or the target does not exist, or ``trt`` is given and TensorRT is not available.
     """
     from onnxfix.pipeline import checking  # lazy: start-up
 
@@ -77,7 +81,8 @@ def check(
         structure_mb=keywords.structure(structure_mb),
         inputs_help=keywords.flag("inputs_help", inputs_help),
     )
-    return checking.check(keywords.source("source", source), options, keywords.progress(progress))
+    with rule_packs.chosen(keywords.names("packs", packs)):
+        return checking.check(keywords.source("source", source), options, keywords.progress(progress))
 
 
 # Long because: the public keywords are declared and described here, and nowhere else.
@@ -90,6 +95,7 @@ def apply(
     select: Names | None = None,
     ignore: Names | None = None,
     target: str | None = None,
+    packs: Names | None = None,
     numeric_fixes: bool = False,
     unsafe_fixes: bool = False,
     simplify: bool = False,
@@ -157,7 +163,7 @@ def apply(
         timeout: time limit of the call in seconds (None: none). What was checked until then is in the report, and the
             result is written only if that proves it.
         rung_timeout: time limit of each check in seconds (None: by the model).
-        select, ignore, target, memory_mb, structure_mb, progress: as for ``check``.
+        select, ignore, target, packs, memory_mb, structure_mb, progress: as for ``check``.
 
     Raises:
         ModelError: the model cannot be read, or is not a valid graph.
@@ -207,11 +213,12 @@ def apply(
         structure_mb=keywords.structure(structure_mb),
     )
     say = keywords.progress(progress)
-    if keywords.is_program(source):
-        from onnxfix.exporting import verb  # lazy: needs torch
+    with rule_packs.chosen(keywords.names("packs", packs)):
+        if keywords.is_program(source):
+            from onnxfix.exporting import verb  # lazy: needs torch
 
-        return verb.apply(source, options, say)
-    return applying.apply(keywords.source("source", source), options, say)
+            return verb.apply(source, options, say)
+        return applying.apply(keywords.source("source", source), options, say)
 
 
 @readable

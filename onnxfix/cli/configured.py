@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from onnxfix import packs
 from onnxfix.cli.guard import refuse_unknown
 from onnxfix.cli.options import SETTINGS, VERIFICATION, FailOn
 from onnxfix.cli.values import Texts, listed
@@ -98,7 +100,7 @@ def held(
     """The configuration of a run with what the command line gives.
 
     Raises:
-        UsageError: options contradict each other, or a file cannot be used.
+        UsageError: options contradict each other, a selector or the target does not exist, or a file cannot be used.
     """
     from onnxfix.config.holding import Holding  # lazy: start-up
     from onnxfix.config.records import Config  # lazy: start-up
@@ -112,8 +114,17 @@ def held(
         from onnxfix.config.reading import configuration  # lazy: start-up
 
         found = configuration(Path.cwd(), config)
+    _load(found)
+    refuse_unknown(given.select, given.ignore, given.target)
     known = _baseline(found, baseline, write_baseline) if judges else None
     return Holding(found, given, known, write_baseline is not None, judges)
+
+
+def _load(config: Config) -> None:
+    """Have this command, and the worker processes of its run, load the packs that a file names."""
+    if config.packs is None or packs.setting():  # --packs and the environment win
+        return
+    os.environ[packs.VARIABLE] = packs.text_of(config.packs)  # until the end of ``guarded``
 
 
 def _baseline(config: Config, named: Path | None, written: Path | None) -> Baseline | None:
@@ -144,12 +155,11 @@ def on_command_line(
     """What options give, None where they were not given.
 
     Raises:
-        UsageError: a selector, the target or the effort does not exist.
+        UsageError: the effort does not exist.
     """
     from onnxfix.config.records import COMMAND_LINE, Values  # lazy: start-up
     from onnxfix.effort import effort_of  # lazy: start-up
 
-    refuse_unknown(select, ignore, target)
     if effort is not None:
         effort_of(effort)
     return Values(

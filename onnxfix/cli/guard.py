@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import typer
 
+from onnxfix import packs
 from onnxfix.allowance import structure_limit
 from onnxfix.cli.reports import print_error
-from onnxfix.cli.values import Texts, listed
 from onnxfix.errors import explained, working_directory
 from onnxfix.interrupts import exit_code, finish, listen
 from onnxfix.report.render.stream import complain
@@ -28,7 +28,7 @@ def guarded(format: str = "text", structure_mb: int | None = None) -> Iterator[N
     try:
         listen()
         working_directory()
-        with structure_limit(structure_mb):
+        with structure_limit(structure_mb), packs.restored():
             yield
     except KeyboardInterrupt:
         finish()
@@ -51,7 +51,7 @@ def warn(warnings: Iterable[str]) -> None:
         complain(f"warning: {warning}")
 
 
-def refuse_unknown(select: Texts, ignore: Texts, target: str | None) -> None:
+def refuse_unknown(select: Sequence[str] | None, ignore: Sequence[str] | None, target: str | None) -> None:
     """Refuse selectors and targets that do not exist, once and before any work.
 
     Raises:
@@ -60,7 +60,7 @@ def refuse_unknown(select: Texts, ignore: Texts, target: str | None) -> None:
     from onnxfix.registry import registry  # lazy: start-up
     from onnxfix.targets import target_named  # lazy: start-up
 
-    registry().choose(listed(select), listed(ignore))
+    registry().choose(select, ignore)
     target_named(target)
 
 

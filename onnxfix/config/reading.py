@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
+from onnxfix import packs
 from onnxfix.config.locate import SHARED, found, table_of
 from onnxfix.config.records import FAIL_ON, Config, Suppression, Values
 from onnxfix.config.tables import Table, meant
@@ -24,7 +26,7 @@ _VALUES = (
     "timeout",
     "rung-timeout",
 )
-_TOP = (*_VALUES, "baseline", "overrides", "suppressions")
+_TOP = (*_VALUES, "packs", "baseline", "overrides", "suppressions")
 _WHY = "say why the finding is accepted"
 
 
@@ -54,15 +56,19 @@ def read(path: Path, data: dict[str, Any]) -> Config:
     name = Config(path).name
     table = Table(data, name, "tool.onnxfix" if path.name == SHARED else "")
     table.only(_TOP)
-    baseline = table.text("baseline")
-    return Config(
-        path,
-        path.parent,
-        _values(table, name),
-        tuple(_override(one, name) for one in table.tables("overrides")),
-        tuple(_suppression(one, name) for one in table.tables("suppressions")),
-        path.parent / baseline if baseline is not None else None,
-    )
+    baseline, wanted = table.text("baseline"), table.texts("packs")
+    with contextlib.ExitStack() as stack:
+        if wanted is not None and not packs.setting():  # --packs and the environment win
+            table.checked("packs", lambda: stack.enter_context(packs.chosen(wanted)))
+        return Config(
+            path,
+            path.parent,
+            _values(table, name),
+            tuple(_override(one, name) for one in table.tables("overrides")),
+            tuple(_suppression(one, name) for one in table.tables("suppressions")),
+            path.parent / baseline if baseline is not None else None,
+            wanted,
+        )
 
 
 def _values(table: Table, origin: str, models: tuple[str, ...] = ()) -> Values:

@@ -106,7 +106,8 @@ class Suppression:
 
 @dataclass(frozen=True)
 class Config:
-    """A configuration file. ``root`` is the folder to which its paths and globs are relative."""
+    """A configuration file. ``root`` is the folder to which its paths and globs are relative, ``packs`` the rule packs
+    that it has loaded (None: it says nothing)."""
 
     path: Path | None = None
     root: Path = Path()
@@ -114,6 +115,7 @@ class Config:
     overrides: tuple[Values, ...] = ()
     suppressions: tuple[Suppression, ...] = ()
     baseline: Path | None = None
+    packs: tuple[str, ...] | None = None
 
     @property
     def name(self) -> str:

@@ -241,6 +241,9 @@ def test_arrays_and_shapes_are_understood_everywhere(tmp_path: Path) -> None:
         ("reduce", {"check": ["ort-cpu"]}, "check is a text such as 'trt-build', not a list"),
         ("lift", {"output": None}, "output is a path, not None"),
         ("layers", {"builds": 0}, "builds is a whole number from 1, not 0"),
+        ("layers", {"structure_mb": 0}, "structure_mb is a whole number from 1, not 0"),
+        ("check", {"packs": 3}, "packs is a name, or several, not 3"),
+        ("apply", {"packs": "mine"}, "no rule pack 'mine'; choose from"),
     ],
 )
 def test_other_types_are_refused_in_one_line(
@@ -281,11 +284,13 @@ def test_keywords_that_functions_share_mean_the_same() -> None:
                 "input_shapes",
                 "seed",
                 "memory_mb",
+                "structure_mb",
+                "packs",
                 "progress",
                 "rungs",
                 "select",
                 "ignore",
             ):
                 seen.setdefault(one.name, set()).add(str(one.annotation))
-    assert len(seen) == 8
+    assert len(seen) == 10
     assert {name: len(types) for name, types in seen.items()} == dict.fromkeys(seen, 1)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import onnxfix
 from onnxfix import packs
 from onnxfix.errors import UsageError
 from onnxfix.examination import facts
 from onnxfix.fleet.versions import versions
 from onnxfix.registry import forget, registry
-from support import cli
+from support import cli, models
 
 pytestmark = pytest.mark.slow
 
@@ -77,3 +80,61 @@ def test_the_option_holds_for_one_command_and_rules_say_what_is_loaded(pack: Pat
     assert "(not loaded)" not in out
     assert pack.exists()
     assert [one.loaded for one in packs.installed(origins=True)] == [True, True]
+
+
+def test_a_keyword_holds_for_one_call(pack: Path) -> None:
+    model = models.model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    onnxfix.check(model, packs="none")
+    onnxfix.apply(model, packs=["core"], verify=False)
+    onnxfix.rules("CST", packs=())
+    assert not pack.exists()
+    onnxfix.check(model)
+    assert pack.exists()
+
+
+@pytest.mark.parametrize("text", ['packs = "none"', "packs = []", 'packs = ["core"]'])
+def test_a_file_keeps_packs_out_for_one_command(
+    pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Selectors are judged after the file was read, and would load what it keeps out."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "onnxfix.toml").write_text(f'{text}\nselect = "CST"\n')
+    models.write(folder / "m.onnx", "g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    monkeypatch.chdir(folder)
+    assert cli.run("check", "m.onnx", "--ignore", "BRC")[0] == 0
+    assert not pack.exists()
+    assert packs.setting() == ""
+    assert cli.run("--packs", "counted", "check", "m.onnx")[0] == 0
+    assert pack.exists()
+
+
+def test_a_pack_of_a_file_that_is_not_installed_is_one_line(
+    pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "onnxfix.toml").write_text('packs = ["countd"]\n')
+    monkeypatch.chdir(folder)
+    code, out, err = cli.run("check", "m.onnx")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "onnxfix.toml: packs: " in err
+    assert "no rule pack 'countd'" in err
+
+
+def test_the_packs_of_a_file_are_those_of_its_worker_processes(pack: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "onnxfix.toml").write_text('packs = "none"\n')
+    for name in ("a", "b"):
+        models.write(folder / f"{name}.onnx", "g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    found = subprocess.run(
+        [sys.executable, "-m", "onnxfix", "check", "a.onnx", "b.onnx", "--jobs", "2"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (found.returncode, found.stderr) == (0, "")
+    assert not pack.exists()

@@ -65,17 +65,19 @@ def refuse_misfit(model: Model, edits: Sequence[Edit]) -> None:
 
     Raises:
         EditError: with the text of ``misfit``.
-        ShadowedError: the model has such a node already, so that the rule is not at fault.
+        ShadowedError: the model has such a node already, in a local function that is called with such types, too, so
+            that the rule is not at fault.
     """
     fault = misfit(model, edits)
     if fault:
-        raise (ShadowedError if unsound(model) else EditError)(fault)
+        calls = any(isinstance(edit, RemoveNode) and edit.node.function is not None for edit in edits)
+        raise (ShadowedError if calls or unsound(model) else EditError)(fault)
 
 
 def unsound(model: Model) -> str:
     """The first node of the model that ONNX does not allow, and why, as text; "" if there is none.
 
-    Operators, element types, the number of inputs and required attributes are looked at: what a rule may rely on.
+    Operators, element types, the number of inputs and the names of attributes are looked at: what a rule may rely on.
     """
     return shared(model, _unsound)
 
@@ -103,8 +105,12 @@ def _lack(node: Node) -> str:
             return f"{node.op_type} has no {len(names)} {what} in opset {node.opset}"
     if "" in node.proto.input[: known.first]:
         return f"{node.op_type} lacks one of its first {known.first} inputs"
-    missing = known.attributes - {attribute.name for attribute in node.proto.attribute}
-    return f"{node.op_type} lacks the attribute {min(missing)}" if missing else ""
+    given = [attribute.name for attribute in node.proto.attribute]
+    missing = known.attributes.difference(given)
+    if missing:
+        return f"{node.op_type} lacks the attribute {min(missing)}"
+    unknown = next((name for name in given if name not in known.known), None)
+    return "" if unknown is None else f"{node.op_type} has no attribute {unknown!r}"
 
 
 class _Fitting:

@@ -2,11 +2,11 @@
 
     python benchmarks/proof/run.py MODEL... [--base CHECKOUT] [--runs 3] [--json FILE] [--write-readme] [-- OPTION...]
 
-For each model, in turn: ``onnxfix apply`` with its defaults (and OPTION...), ``bare.py``, which does the same work once
-with nothing around it, and ``onnxfix apply`` of another checkout, for instance the release before. All are whole
-processes, timed from outside; medians of ``--runs``. A run more of each is watched: its peak is the greatest sum of the
-memory of all its processes, where a page that several share counts once. FILE is written after each model, and models
-that it holds are not measured again.
+For each model, in turn: ``onnxfix apply`` with its defaults (and OPTION...), and ``bare.py``, which does the same work
+once with nothing around it. Both are whole processes, timed from outside; medians of ``--runs``. A run more of each is
+watched: its peak is the greatest sum of the memory of all its processes, where a page that several share counts once.
+``onnxfix apply`` of another checkout, for instance the release before, runs once, watched. FILE is written after each
+model, and models that it holds are not measured again.
 
 The exit code is 1 where a model is not proven, takes more than ``MOST`` times its parts, or more memory than with the
 other checkout.
@@ -60,15 +60,14 @@ def measure(model: Path, base: Path | None, runs: int, options: list[str]) -> di
         runs_of: dict[str, list[dict[str, Any]]] = {"apply": [], "bare": [], "base": []}
         peaks = {"apply": first["together"], "bare": _launch(bare, ROOT, folder, watch=True)["together"]}
         if base is not None:
-            peaks["base"] = _launch(older, base, folder, watch=True)["together"]
+            runs_of["base"].append(_launch(older, base, folder, watch=True))
+            peaks["base"] = runs_of["base"][0]["together"]
         for _ in range(runs):
             runs_of["bare"].append(_launch(bare, ROOT, folder))
             if runs_of["bare"][-1]["code"]:
                 return {"name": model.stem, "reason": f"bare.py: {_said(folder)}"}
             parts = json.loads(_said(folder))
             runs_of["apply"].append(_launch(apply, ROOT, folder))
-            if base is not None:
-                runs_of["base"].append(_launch(older, base, folder))
         before = rungs_of(_report(folder / "older.json")) if base is not None else {}
         return {
             "name": model.stem,
@@ -145,7 +144,7 @@ def _setting(runs: int) -> Iterator[str]:
     found = {name: version for name, version in every if name in names}
     versions = ", ".join(f"{name} {version}" for name, version in sorted(found.items()))
     yield f"- Python {platform.python_version()}, {versions}; no engine was executed"
-    yield f"- {len(os.sched_getaffinity(0))} cores; medians of {runs}"
+    yield f"- {len(os.sched_getaffinity(0))} cores; medians of {runs}, the other checkout once"
 
 
 def faults(row: dict[str, Any]) -> list[str]:

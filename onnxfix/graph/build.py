@@ -153,11 +153,11 @@ def _fill(scope: Scope) -> list[Scope]:
     for node_proto in proto.node[:]:
         node = Node(node_proto, scope)
         attributes = node_proto.attribute[:]
-        if attributes and node.domain == "" and version:
-            _check_attributes(node, attributes, version)
         for text in (node.op_type, node.domain, node_proto.name):
             if type(text) is not str:
                 _check_text(text, scope)
+        if attributes and node.domain == "" and version:
+            _check_attributes(node, attributes, version)
         scope.nodes.append(node)
         add_outputs(node)
         if attributes:
@@ -372,7 +372,7 @@ def annotated(scope: Scope) -> list[Value]:
     names = [
         name
         for entry in scope.proto.quantization_annotation
-        for name in sorted({entry.tensor_name, *(e.value for e in entry.quant_parameter_tensor_names)})
+        for name in dict.fromkeys((entry.tensor_name, *(e.value for e in entry.quant_parameter_tensor_names)))
     ]
     return [value for value in map(scope.lookup, names) if value is not None]
 

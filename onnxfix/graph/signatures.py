@@ -56,13 +56,15 @@ def signature(op_type: str, opset: int) -> Signature | None:
 
 
 class Demands(NamedTuple):
-    """How many inputs and outputs an operator has, and the attributes that it cannot do without."""
+    """How many inputs and outputs an operator has, the attributes that it cannot do without, and all it has."""
 
     inputs: tuple[int, int]
     outputs: tuple[int, int]
     first: int
     """How many of the first inputs cannot be left out."""
     attributes: frozenset[str]
+    known: frozenset[str]
+    """All attributes that it has."""
 
 
 @cache
@@ -76,7 +78,7 @@ def demands(op_type: str, opset: int) -> Demands | None:
     inputs, outputs = (schema.min_input, schema.max_input), (schema.min_output, schema.max_output)
     single = [one.option == OpSchema.FormalParameterOption.Single for one in schema.inputs]
     first = single.index(False) if False in single else len(single)
-    return Demands(inputs, outputs, first, needed)
+    return Demands(inputs, outputs, first, needed, frozenset(schema.attributes))
 
 
 def takes(op_type: str, opset: int, elem: int, index: int = 0) -> bool:

@@ -132,6 +132,9 @@ def _input_names(node: Node) -> list[str]:
         return []
 
 
+_LISTS = (AttributeProto.FLOATS, AttributeProto.INTS, AttributeProto.STRINGS)
+
+
 def _attribute_text(attribute: AttributeProto) -> str:
     if attribute.ref_attr_name:
         return f"@{attribute.ref_attr_name}"
@@ -148,6 +151,8 @@ def _attribute_text(attribute: AttributeProto) -> str:
         return name_of(value)
     if isinstance(value, (int, str)):
         return str(value)
+    if attribute.type not in _LISTS:  # graphs, types, sparse tensors; a damaged file may have none
+        return AttributeProto.AttributeType.Name(attribute.type).lower()
     return f"[{', '.join(map(_number_text, list(value)[:WIDE]))}]"
 
 

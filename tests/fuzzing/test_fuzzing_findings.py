@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fuzzing.judging import BUG
-from onnx import ModelProto, TensorProto
+from onnx import AttributeProto, ModelProto, TensorProto
 
 from onnxfix.sandbox import Worker
 from support.cli import run
@@ -166,6 +166,97 @@ def empty_tensor_too_large_for_numpy() -> ModelProto:
     return found
 
 
+def factors_of_two_types() -> ModelProto:
+    """OPS068 looked at the first factor's type alone."""
+    return model(
+        "g (float[2,3] x, uint16[3,4] w) => (float[2,4] y) { y = com.microsoft.FusedMatMul(x, w) }",
+        17,
+        domains={"com.microsoft": 1},
+    )
+
+
+def number_of_an_operator_of_onnx_runtime_is_a_list() -> ModelProto:
+    """OPS068 and OPS092 to OPS094 made a number of it."""
+    return model(
+        "g (float[2,3] x, float[3,4] w) => (float[2,4] y) { y = com.microsoft.FusedMatMul<alpha = [1.0, 2.0]>(x, w) }",
+        17,
+        domains={"com.microsoft": 1},
+    )
+
+
+def epsilon_of_embeddings_is_a_text() -> ModelProto:
+    return model(
+        """g (int32[N,3] i, int32[N,3] o) => (float[N,3,4] y) <float[3,4] w = {1,2,3,4,5,6,7,8,9,1,2,3},
+        float[4] s = {1,2,3,4}> {
+        y = com.microsoft.EmbedLayerNormalization<epsilon = "small">(i, , w, w, , s, s, , o) }""",
+        17,
+        domains={"com.microsoft": 1},
+    )
+
+
+def heads_of_an_attention_are_a_text() -> ModelProto:
+    return model(
+        """g (float[2,3,4] q, float[2,3,4] k, float[2,3,4] v) => (float[2,3,4] y) {
+        y = com.microsoft.MultiHeadAttention<num_heads = 2, scale = "half">(q, k, v) }""",
+        17,
+        domains={"com.microsoft": 1},
+    )
+
+
+def body_does_not_take_what_it_is_called_with() -> ModelProto:
+    """OPS060 put it in place of the call, and was blamed for the body's Neg."""
+    return model(
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (bool[2] x) => (bool[2] y) { y = my.Relu(x) }
+        <domain: "my", opset_import: ["" : 18]> Relu (a) => (b) { b = Neg(a) }"""
+    )
+
+
+def lengths_of_an_attention_are_no_numbers() -> ModelProto:
+    """OPS015 compared them."""
+    return model(
+        """g (float[2,2,2,8] q, float[2,2,3,8] k, bool[2] n) => (float[2,2,2,8] y) {
+        y = Attention(q, k, k, , , , n) }""",
+        24,
+    )
+
+
+def operands_of_a_comparison_have_two_types() -> ModelProto:
+    """OPS054 cast one that opset 18 casts from nothing."""
+    found = model("g (uint8[N,3] x, uint8[3] z) => (bool[N,3] y) { y = Greater(x, z) }", 18)
+    found.graph.input[1].type.tensor_type.elem_type = TensorProto.FLOAT4E2M1
+    return found
+
+
+def graph_as_an_attribute_that_the_operator_does_not_have() -> ModelProto:
+    """OPS032 replaced a node that holds a graph, from which its replacement would read."""
+    return model(
+        """g (uint8[2,3] x) => (int32[3,2] y) { t = Transpose(x)
+        y = Cast<to = 6, then_branch = p () => (int32[3,2] u) { u = Cast<to = 6>(t) }>(t) }""",
+        18,
+    )
+
+
+def annotation_names_no_utf8() -> ModelProto:
+    """The names of one annotation were sorted: texts and bytes."""
+    found = model("g (float[N] x) => (float[N] y) { y = Neg(x) }", 18)
+    one = found.graph.quantization_annotation.add(tensor_name="x")
+    one.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="@@")
+    return ModelProto.FromString(found.SerializeToString().replace(b"@@", b"\xff@"))
+
+
+def scale_too_large_for_numpy() -> ModelProto:
+    """QDQ001 made a zero point like it, of 2**62 elements."""
+    found = scale_of_more_dimensions_than_numpy_has()
+    found.graph.initializer[0].dims[:] = [2**62]
+    return found
+
+
+def operator_is_no_utf8() -> ModelProto:
+    """Its attributes were looked up before its name was."""
+    found = model("g (float[N] x) => (float[N] y) { y = LRN<size = 3>(x) }", 18)
+    return ModelProto.FromString(found.SerializeToString().replace(b"LRN", b"L\xffN"))
+
+
 MODELS: dict[str, Callable[[], ModelProto]] = {
     one.__name__: one
     for one in (
@@ -186,6 +277,17 @@ MODELS: dict[str, Callable[[], ModelProto]] = {
         version_of_a_function_that_onnx_cannot_look_up,
         groups_in_groups,
         empty_tensor_too_large_for_numpy,
+        factors_of_two_types,
+        number_of_an_operator_of_onnx_runtime_is_a_list,
+        epsilon_of_embeddings_is_a_text,
+        heads_of_an_attention_are_a_text,
+        body_does_not_take_what_it_is_called_with,
+        lengths_of_an_attention_are_no_numbers,
+        operands_of_a_comparison_have_two_types,
+        graph_as_an_attribute_that_the_operator_does_not_have,
+        annotation_names_no_utf8,
+        scale_too_large_for_numpy,
+        operator_is_no_utf8,
     )
 }
 
@@ -203,6 +305,20 @@ def test_models(name: str, tmp_path: Path) -> None:
         assert code != 2 or "not ONNX: " in out or len(err.splitlines()) == 1, err
     assert path.read_bytes() == data
     assert {one.name for one in tmp_path.iterdir()} <= {"model.onnx", "out.onnx"}
+
+
+@pytest.mark.parametrize("kind", ["undefined", "type_proto", "sparse_tensor"])
+def test_boxes_show_an_attribute_that_is_no_number(kind: str, tmp_path: Path) -> None:
+    """The pictures in a report in HTML made a list of it."""
+    found = model("g (float[N] x) => (float[N] y) { a = Cast<to = 1>(x)  y = Neg(a) }", 18)
+    found.graph.node[0].attribute.add(name="k", type=AttributeProto.AttributeType.Value(kind.upper()))
+    page = tmp_path / "report.html"
+    code, out, err = run(
+        "apply", write(tmp_path / "m.onnx", found), "-o", tmp_path / "o.onnx", "--no-verify", "--report", page
+    )
+    assert 0 <= code <= 3
+    assert not BUG.search(out + err), out + err
+    assert f"k = {kind}" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

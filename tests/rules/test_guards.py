@@ -17,10 +17,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxfix.model import Model
 from onnxfix.registry import registry
-from onnxfix.rule import Node, Safety
+from onnxfix.rule import Node, Safety, Severity
 from onnxfix.shapes.symbols import constant, symbol
 from onnxfix.testing import findings, fixed
 from onnxfix_rules.cst._common import keeps_values
+from onnxfix_rules.cst.cst004_lossy_cast_round_trip import loses
 from onnxfix_rules.ctl import _sequences
 from onnxfix_rules.gra import _evaluate, _legacy, _sparse
 from onnxfix_rules.int_ import _fold
@@ -29,6 +30,7 @@ from onnxfix_rules.ops import _integers
 from onnxfix_rules.ops._runtimes import is_foreign
 from onnxfix_rules.ops.expansions import _bodies
 from onnxfix_rules.ops.limits import _dilated_windows
+from onnxfix_rules.ops.limits.ops021_unused_extra_output import _has_past
 from onnxfix_rules.ops.misimports import _ratios, _windows
 from onnxfix_rules.ops.misimports.ops078_nms_without_score_threshold import _are_probabilities
 from onnxfix_rules.ops.misimports.ops081_resize_by_computed_scales import _half_pixel
@@ -549,3 +551,59 @@ def test_a_ratio_of_different_sizes_is_its_value() -> None:
     assert _ratios.Ratio(constant(1), symbol("N"), Fraction(1), np.float32(0.5)).constant == Fraction(1, 2)
     assert _ratios.Ratio(constant(1), symbol("N"), Fraction(1), None).constant is None
     assert _ratios.Ratio(symbol("N"), symbol("N"), Fraction(3), None).constant == 3
+
+
+# ---- what is reported
+
+
+def test_each_pair_of_dimensions_is_reported_once() -> None:
+    text = """g (float[N,1] x, float[N] w, float[M,2] u, float[2,M] v, float[K,3] s, float[3,K] t)
+        => (float[A,B] y, float[A,B] z, float[A,B] q, float[A,B] r) { y = Add(u, v)  z = Sub(u, v)  q = Add(s, t)  r = Mul(x, w) }"""
+    found = findings(registry().get("BRC004"), model_of(text, 18))
+    assert sorted(one.match.node.op_type for one in found if one.match.node is not None) == ["Add", "Add"]
+
+
+def test_severity_of_sums_in_half_precision() -> None:
+    def severity(call: str) -> list[Severity | None]:
+        text = f"g (float16[N,8] x) => (float16[A,B] y) <int64[1] k = {{1}}, float16 h = {{18432}}> {{ s = ReduceSum(x, k)  {call} }}"
+        return [one.severity for one in findings(registry().get("PRC005"), model_of(text, 18))]
+
+    assert severity("y = Div(s, h)") == [Severity.WARNING]
+    assert severity("y = Neg(s)") == [Severity.INFO]
+
+
+def test_the_length_of_products_is_that_of_the_turned_axis() -> None:
+    def found(second: str, attribute: str = "") -> int:
+        call = f"Gemm{attribute}(x, w)" if attribute else "MatMul(x, w)"
+        return len(
+            findings(
+                registry().get("PRC010"),
+                model_of(f"g (float16[N,M] x, float16[{second}] w) => (float16[A,B] y) {{ y = {call} }}", 17),
+            )
+        )
+
+    assert [found("16384,2"), found("2,16384"), found("16384")] == [1, 0, 1]
+    assert [found("2,16384", "<transB = 1>"), found("16384,2", "<transB = 1>")] == [1, 0]
+
+
+def test_integers_of_the_same_width_lose_nothing() -> None:
+    assert not loses(TensorProto.UINT8, TensorProto.INT8)
+    assert not loses(TensorProto.INT8, TensorProto.UINT8)
+    assert loses(TensorProto.INT16, TensorProto.UINT8)
+
+
+def test_more_readings() -> None:
+    assert _has_past(node_of("Attention(a, b, c, , a)", 23))
+    assert not _has_past(node_of("Attention(a, b, c)", 23))
+    axis = _windows.Axis(symbol("N"), 3, 2, 0, 1)
+    assert _windows.Pool((axis,), False).has_windows
+    node = helper.make_node("Add", ["a", "b"], ["y"])
+    one, two = (helper.make_tensor_type_proto(elem, None).SerializeToString() for elem in (1, 10))
+    assert _bodies._well_typed([node], {"a": one}, 18)
+    assert not _bodies._well_typed([node], {"a": one, "b": two}, 18)
+    zeros = "<int64[2] k = {0,0}, int64[1] o = {0}, int64[1] m = {9223372036854775807}>"
+    for call in ("Reshape(a, k)", "Slice(a, o, m)"):
+        text = f"g (float[N,M] x) => (float[N,M] y) {zeros} {{ a = Abs(x)  b = {call}  y = Abs(b) }}"
+        assert fixes("INT003", text) == [Safety.EXACT]
+    text = "g (float[N] x, float s) => (float8e5m2[N] y) { y = QuantizeLinear<output_dtype = 19>(x, s) }"
+    assert fixes("QDQ015", text, 21) == [None]

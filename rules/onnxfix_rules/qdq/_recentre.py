@@ -8,6 +8,7 @@ reached.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,6 +82,8 @@ def _safety(linear: Linear, point: int, signed: int, model: Model) -> Safety:
 
 _MOST_AXES = 32
 """More than any tensor needs; numpy has no arrays of more than 64."""
+_MOST_SCALES = 1 << 26
+"""More than any quantizer has; the dimensions of a damaged file may say 2**60."""
 
 
 def _edits(region: Region, point: int, signed: int, model: Model) -> list[Edit] | None:
@@ -91,7 +94,7 @@ def _edits(region: Region, point: int, signed: int, model: Model) -> list[Edit] 
         if linear.zero is None and not linear.quantizes:
             continue  # 0 of the data's own type
         shape = model.shapes.static_shape(linear.scale)
-        if shape is None or len(shape) > _MOST_AXES:
+        if shape is None or len(shape) > _MOST_AXES or math.prod(shape) > _MOST_SCALES:
             return None
         draft.set_input(node, 2, shop.constant(node, np.zeros(shape, dtype=kind), "zero_point"))
         if node.attribute("output_dtype") is not None and linear.quantizes:

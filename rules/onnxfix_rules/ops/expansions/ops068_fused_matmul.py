@@ -63,11 +63,16 @@ def fused_matmul(node: Node, model: Model) -> Iterator[Match]:
 
 def _decomposed(node: Node, left: Value, right: Value, output: Value, model: Model) -> Fix | None:
     alpha = node.attr("alpha", 1.0)
-    elem = model.shapes.elem_type(left)
+    elem, other = model.shapes.elem_type(left), model.shapes.elem_type(right)
     if node.scope.opset() < 7 or not math.isfinite(alpha):
         return None
-    if elem is not None and not all(takes(op, node.scope.opset(), elem) for op in ("MatMul", "Transpose")):
-        return None  # bfloat16 requires opset 13
+    if len({elem, other, None}) > 2:
+        return None  # ONNX Runtime rejects that
+    for kind in (elem, other):  # bfloat16 requires opset 13
+        if kind is not None and not all(
+            takes(op, node.scope.opset(), kind) for op in ("MatMul", "Transpose")
+        ):
+            return None
     draft = Draft(node)
     draft.remove(node)
     factors: list[Value | str] = []

@@ -64,6 +64,10 @@ def about(path: str | os.PathLike[str]) -> Iterator[None]:
         raise
 
 
+_NO_THREAD = "can't start new thread"
+"""What Python's RuntimeError says where the system refuses a thread; it has no class of its own."""
+
+
 def explained(error: Exception, path: str | os.PathLike[str] | None = None) -> str:
     """A one-line message for any exception, with the model's ``path``."""
     name = f"{path}: " if path is not None else ""
@@ -74,6 +78,8 @@ def explained(error: Exception, path: str | os.PathLike[str] | None = None) -> s
         return f"{name}is nested too deeply to be processed"
     if isinstance(error, MemoryError):
         return f"{name}does not fit into memory"
+    if type(error) is RuntimeError and error.args == (_NO_THREAD,):
+        return f"{name}the system starts no more threads: its limit of processes (ulimit -u) or of memory is reached"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or path or 'onnxfix'}: {error.strerror}"
     return f"{name}internal error of onnxfix, please report it: {fault_of(error) or _unexpected(error)}"

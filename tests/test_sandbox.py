@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from onnxfix import sandbox
-from onnxfix.errors import UsageError
+from onnxfix.errors import UsageError, explained
 from onnxfix.forks import forked
 from onnxfix.sandbox import Outcome, Worker, note
 from support.paths import ROOT
@@ -274,6 +274,19 @@ def test_a_failure_without_a_reason_is_a_lack_of_memory_where_there_is_none() ->
     for megabytes, status in ((230, "memory"), (1, "error")):
         outcome = sandbox.run(f"{HERE}:fail_silently", timeout=60.0, memory_mb=256, megabytes=megabytes)
         assert outcome.status == status, outcome
+
+
+def test_a_system_that_starts_no_more_threads_is_no_fault_of_ours() -> None:
+    before = threading.stack_size()
+    try:
+        threading.stack_size(1 << 46)  # more than there is
+        with pytest.raises(RuntimeError) as refused:
+            threading.Thread(target=echo).start()
+    finally:
+        threading.stack_size(before)
+    line = explained(refused.value, "m.onnx")
+    assert line.startswith("m.onnx: the system starts no more threads: ")
+    assert "\n" not in line
 
 
 def test_one_shot() -> None:

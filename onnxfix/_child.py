@@ -265,8 +265,19 @@ def invoke(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     try:
         return pickle.dumps(("done", "ok", fn(*args, **kwargs), ""), protocol=5)
     except BaseException as error:
-        status = "memory" if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)) else "error"
-        return pickle.dumps(("done", status, None, one_line(error)), protocol=5)
+        starved = isinstance(error, MemoryError) or NO_MEMORY.search(str(error)) or _silent(error)
+        return pickle.dumps(("done", "memory" if starved else "error", None, one_line(error)), protocol=5)
+
+
+def _silent(error: BaseException) -> bool:
+    """Whether code in C failed without saying why (Python's SystemError), in a process that has no memory left."""
+    if not isinstance(error, SystemError) or _Link.data_limit is None:
+        return False
+    try:
+        bytearray(_Link.data_limit // 4)
+    except MemoryError:
+        return True
+    return False
 
 
 def _resolve(target: str) -> Callable[..., Any]:
@@ -368,7 +379,7 @@ def serve() -> None:
                 here.allow_maps()
             with contextlib.suppress(OSError):  # foreign code may have closed it
                 os.write(2, _CALL_BEGINS)
-            reply = invoke(_dispatch, (target, args, kwargs), {})
+            reply = here.invoke(_dispatch, (target, args, kwargs), {})
         except BaseException as error:  # the request itself cannot be unpickled here
             reply = pickle.dumps(("done", "error", None, one_line(error)), protocol=5)
         arm(0.0)

@@ -50,6 +50,12 @@ def abort_for_memory() -> None:
     os.abort()
 
 
+def fail_silently(megabytes: int) -> None:
+    """As code in C does that ignores a lack of memory."""
+    held = bytearray(megabytes << 20)
+    raise SystemError("error return without exception set", len(held))
+
+
 def leave() -> None:
     os._exit(7)
 
@@ -261,6 +267,13 @@ def test_an_idle_child_that_died_is_replaced() -> None:
         os.kill(worker.pid, signal.SIGKILL)
         assert wait_for_end(worker.pid)
         assert call(worker, "echo", value=1).value == 1
+
+
+@linux
+def test_a_failure_without_a_reason_is_a_lack_of_memory_where_there_is_none() -> None:
+    for megabytes, status in ((230, "memory"), (1, "error")):
+        outcome = sandbox.run(f"{HERE}:fail_silently", timeout=60.0, memory_mb=256, megabytes=megabytes)
+        assert outcome.status == status, outcome
 
 
 def test_one_shot() -> None:

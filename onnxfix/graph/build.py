@@ -29,6 +29,8 @@ def scopes_of(model: Model) -> tuple[Scope, list[Scope]]:
     """The main scope and the function scopes of ``model``, linked."""
     _check_opset(model)
     main = Scope(model, model.proto.graph, "graph", "")
+    for imported in model.proto.opset_import:
+        _check_text(imported.domain, main)
     pending: list[Scope] = [main]
     functions = []
     for function in getattr(model.proto, "functions", ()):

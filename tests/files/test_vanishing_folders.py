@@ -24,7 +24,8 @@ MODEL = (
 
 
 def deleted(folder: Path) -> None:
-    shutil.rmtree(folder)
+    while folder.exists():  # a copy that is under way renames its file meanwhile
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def moved(folder: Path) -> None:

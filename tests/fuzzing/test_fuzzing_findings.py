@@ -307,6 +307,18 @@ def test_models(name: str, tmp_path: Path) -> None:
     assert {one.name for one in tmp_path.iterdir()} <= {"model.onnx", "out.onnx"}
 
 
+def test_the_difference_of_an_operator_set_that_is_no_utf8(tmp_path: Path) -> None:
+    """Its name was joined with texts."""
+    found = model("g (float[N] x) => (float[N] y) { y = Neg(x) }", 18)
+    seed = write(tmp_path / "seed.onnx", found)
+    found.opset_import.add(domain="a@b", version=1)
+    (tmp_path / "m.onnx").write_bytes(found.SerializeToString().replace(b"a@b", b"a\xffb"))
+    code, out, err = run("diff", tmp_path / "m.onnx", seed)
+    assert (code, out) == (2, "")
+    assert "is not UTF-8" in err
+    assert len(err.splitlines()) == 1
+
+
 @pytest.mark.parametrize("kind", ["undefined", "type_proto", "sparse_tensor"])
 def test_boxes_show_an_attribute_that_is_no_number(kind: str, tmp_path: Path) -> None:
     """The pictures in a report in HTML made a list of it."""

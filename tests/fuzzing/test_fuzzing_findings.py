@@ -1,5 +1,6 @@
 """What benchmarks/fuzzing found, each in its smallest form: it must not come back."""
 
+# Long because: each input that broke something is here in its smallest form.
 from __future__ import annotations
 
 import zipfile

@@ -156,14 +156,16 @@ def _prepare_tensorrt(trt: TrtOptions, known: Signature) -> None:
     from onnxfix.verification.rungs import builder, probe  # lazy: start-up
 
     builder.check(trt, known)
-    probe.warm(trt)
+    with suppress(deadline.Expired):  # the rungs themselves say so
+        probe.warm(trt)
 
 
 def _warm(sandbox: Worker, order: Sequence[str]) -> None:
     """Have a child that is yet to start load what the first rung needs that runs models, while others do other work."""
     first = next((name for name in order if name in _EXECUTING), None)
     if first is not None and sandbox.pid is None:
-        sandbox.begin(f"{REMOTE}:warm", timeout=_WARMING, backend=first)
+        with suppress(deadline.Expired):  # the rungs themselves say so
+            sandbox.begin(f"{REMOTE}:warm", timeout=_WARMING, backend=first)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from onnxfix.model import Model
 from onnxfix.pipeline import prove
 from onnxfix.report.report import Report
 from onnxfix.rule import Fix, Match, Safety, rule
+from onnxfix.sandbox import close_shared
 from support import cli, models
 from support.toy_rules import swap, use
 
@@ -84,7 +85,7 @@ def model(tmp_path: Path) -> Path:
 
 def apply(path: Path, **more: object) -> tuple[Report, Path]:
     out = path.with_name("out.onnx")
-    return onnxfix.apply(path, out, timeout=1e6, rungs="ort-cpu", **more), out  # type: ignore[arg-type]
+    return onnxfix.apply(path, out, **{"timeout": 1e6, "rungs": "ort-cpu", **more}), out  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -104,14 +105,18 @@ def test_no_fix_is_withdrawn_in_the_search_for_a_culprit_that_time_ended(
 
 
 @pytest.mark.slow
-def test_what_was_not_run_for_lack_of_time_is_data(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rungs", [["ort-cpu"], ["ort-cpu", "trt-build"]])
+def test_what_was_not_run_for_lack_of_time_is_data(
+    model: Path, monkeypatch: pytest.MonkeyPatch, rungs: list[str]
+) -> None:
+    """Also where children would load what these checks need."""
+    close_shared()
     use(monkeypatch, [right])
     over_at(monkeypatch, 1, after=False)
-    report, out = apply(model)
+    report, out = apply(model, rungs=rungs)
     assert report.verdict is not None
     assert [(one.name, one.status, one.cause) for one in report.verdict.rungs] == [
-        ("contract", "skipped", "timeout"),
-        ("ort-cpu", "skipped", "timeout"),
+        (name, "skipped", "timeout") for name in ("contract", *rungs)
     ]
     assert not report.verdict.passed
     assert report.exit_code == 3

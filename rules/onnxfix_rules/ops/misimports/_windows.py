@@ -14,6 +14,17 @@ from onnxfix.rule import Dim, Draft, Model, Node
 from onnxfix.shapes.symbols import NO, Answer, at_least, mod, symbol
 
 
+def declared_alike(node: Node, sizes: Sequence[int | None]) -> bool:
+    """Whether no graph declares other spatial sizes for an output of the node than these; None is unknown."""
+    for value in node.outputs:
+        declared = value.declared if value is not None and value.is_output else None
+        dims = declared.tensor_type.shape.dim if declared is not None else []
+        pairs = zip(dims[2:], sizes, strict=False)
+        if any(dim.HasField("dim_value") and size not in (None, dim.dim_value) for dim, size in pairs):
+            return False
+    return True
+
+
 @dataclass(frozen=True)
 class Axis:
     """The windows along one spatial axis of ``size`` elements."""
@@ -112,13 +123,7 @@ class Pool:
     def fits(self, node: Node) -> bool:
         """Whether no graph declares other sizes for its output, as ONNX's shape inference before opset 22 gives them:
         with ONNX's windows onnx.checker refuses the model then."""
-        for value in node.outputs:
-            declared = value.declared if value is not None and value.is_output else None
-            dims = declared.tensor_type.shape.dim if declared is not None else []
-            pairs = zip(dims[2:], self.sizes(), strict=False)
-            if any(dim.HasField("dim_value") and size not in (None, dim.dim_value) for dim, size in pairs):
-                return False
-        return True
+        return declared_alike(node, self.sizes())
 
     def where(self, answers: Sequence[Answer]) -> str:
         """The axes for which the answer is not no, as text."""

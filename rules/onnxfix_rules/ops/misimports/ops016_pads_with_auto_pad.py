@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
 from onnxfix.shapes.ops.conv import Window, slid
 from onnxfix.shapes.symbols import constant
+from onnxfix_rules.ops.misimports._windows import declared_alike
 
 
 @rule(
@@ -58,11 +59,10 @@ def pads_with_auto_pad(node: Node, model: Model) -> Iterator[Match]:
 
 def _fits(node: Node, model: Model, auto: str) -> bool:
     """Whether no graph declares other sizes for the output than it has without ``pads``; so taken where unknown."""
-    output, data = node.output(), model.shapes.shape(node.require(0))
-    declared = output.declared if output is not None and output.is_output else None
+    data = model.shapes.shape(node.require(0))
     weight = model.shapes.shape(node.require(1)) if node.op_type == "Conv" else None
     kernel = [constant(size) for size in node.attr("kernel_shape", [])] or list(weight or ())[2:]
-    if declared is None or data is None or len(kernel) != len(data) - 2 or node.op_type == "ConvTranspose":
+    if data is None or len(kernel) != len(data) - 2 or node.op_type == "ConvTranspose":
         return True
     ones = [1] * len(kernel)
     strides, dilations = node.attr("strides") or ones, node.attr("dilations") or ones
@@ -71,11 +71,7 @@ def _fits(node: Node, model: Model, auto: str) -> bool:
     sizes = [
         slid(size, axis, window, rounds_up, drops=node.opset >= 22) for axis, size in enumerate(data[2:])
     ]
-    pairs = zip(declared.tensor_type.shape.dim[2:], sizes, strict=False)
-    return all(
-        size is None or size.value in (None, dim.dim_value) or not dim.HasField("dim_value")
-        for dim, size in pairs
-    )
+    return declared_alike(node, [None if size is None else size.value for size in sizes])
 
 
 _POOL = "g (float[1,1,5,5] x) => (float[1,1,A,B] y)"

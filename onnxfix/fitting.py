@@ -66,12 +66,29 @@ def refuse_misfit(model: Model, edits: Sequence[Edit]) -> None:
     Raises:
         EditError: with the text of ``misfit``.
         ShadowedError: the model has such a node already, in a local function that is called with such types, too, so
-            that the rule is not at fault.
+            that the rule is not at fault; or the fix needs a constant for which this model has no form.
     """
+    formless = next((edit for edit in edits if isinstance(edit, AddNode) and _formless(edit)), None)
+    if formless is not None:
+        opset = formless.scope.opset()
+        raise ShadowedError(f"opset {opset} has no constant of the type of {formless.proto.output[0]!r}")
     fault = misfit(model, edits)
     if fault:
         calls = any(isinstance(edit, RemoveNode) and edit.node.function is not None for edit in edits)
         raise (ShadowedError if calls or unsound(model) else EditError)(fault)
+
+
+def _formless(edit: AddNode) -> bool:
+    """Whether a new Constant has a type that it does not have in its opset: before opset 9 it has float types alone.
+
+    Functions and files up to IR version 3 have no other form for it (``Draft.tensor``).
+    """
+    if edit.proto.op_type != "Constant" or edit.proto.domain not in _ONNX:
+        return False
+    known = signature("Constant", edit.scope.opset())
+    formal = None if known is None else known.output(0)
+    elem = _stored({attribute.name: attribute for attribute in edit.proto.attribute}, 0)
+    return formal is not None and bool(elem) and elem not in formal.elems
 
 
 def unsound(model: Model) -> str:

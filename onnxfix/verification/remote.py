@@ -43,6 +43,9 @@ class _State:
     without: tuple[str, ...] = ()  # inputs of the last feed that the fixed model does not have
 
 
+MOST_COPIED = 1 << 16
+"""Elements of an input up to which each run gets an array of its own."""
+
 _STATE = _State()
 OUTPUTS = Outputs()
 """What both models computed, for the rung that holds them against TensorRT's networks."""
@@ -177,18 +180,18 @@ def run(
     ``by_twin`` or ``by_noise``, and ``hold`` them for a later rung. The fixed model gets the feed without the inputs in
     ``without``.
 
-    ``beside``: both at once, in two threads. What goes wrong then cannot be told to be the one's or the other's.
+    ``beside``: both at once, in two threads. If the process ends then, either may have ended it.
 
     ``again``: run the original once more to find outputs that are not deterministic; ``recheck``: only where outputs
-    differ. ``drawn`` are outputs that depend on a random operator: a rare draw may come out the same twice, so their values may differ. ``repeats``: the backend
-    gives the same bits each time, unless something is random; else an output may differ from itself within tolerance,
-    since the order of sums may vary.
+    differ. ``drawn`` are outputs that depend on a random operator: a rare draw may come out the same twice, so their
+    values may differ. ``repeats``: the backend gives the same bits each time, unless something is random; else an
+    output may differ from itself within tolerance, since the order of sums may vary.
     """
     fixed = _STATE.fixed
     if fixed is None:
         return Ran("load", "the models are not loaded")
     clock, began = _clock(_STATE.backend)
-    with _Beside(fixed, less(feed, without), beside) as other:
+    with _Beside(fixed, _own(less(feed, without)), beside) as other:
         try:
             expected, itself = _expected(feed, again, repeats, coarse)
         except Exception as error:
@@ -251,11 +254,23 @@ def _expected(
     kept = None if again else _STATE.kept.find(feed)
     if kept is not None:
         return kept, {}
-    expected = _original().run(feed)
+    expected = _original().run(_own(feed))
     if again:
         return expected, _itself(feed, expected, repeats, coarse)
     _STATE.kept.put(feed, expected)
     return expected, {}
+
+
+def _own(feed: Mapping[str, Any]) -> dict[str, Any]:
+    """The feed for one run, with arrays of its own where they are small.
+
+    ONNX Runtime writes to its inputs: BatchNormalization in training, before opset 14, updates the mean and variance
+    that it is given, which have an element for each channel. What runs next would compute from another feed.
+    """
+    return {
+        name: value.copy() if isinstance(value, np.ndarray) and value.size <= MOST_COPIED else value
+        for name, value in feed.items()
+    }
 
 
 def _names() -> list[str]:
@@ -267,7 +282,7 @@ def _itself(
     feed: dict[str, Any], expected: list[Any], repeats: bool, coarse: str
 ) -> dict[str, tuple[Metrics, ...]]:
     """How the outputs of another run of the original differ from the ``expected`` ones, by output."""
-    pairs = zip(_names(), expected, _original().run(feed), strict=True)
+    pairs = zip(_names(), expected, _original().run(_own(feed)), strict=True)
     return {name: compare(name, a, b, exact=repeats, coarse=coarse) for name, a, b in pairs}
 
 

@@ -3,6 +3,7 @@
 Every function here is called through the sandbox. ``note`` reports what runs, so that a crash can be attributed.
 """
 
+# Long because: all that the child of the ladder is asked to do is here.
 from __future__ import annotations
 
 import time

@@ -49,7 +49,12 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     ("original", "fixed", "stage"),
-    [("good", "also", ""), ("good", "bad", "fixed"), ("bad", "good", "original"), ("bad", "bad-too", "original")],
+    [
+        ("good", "also", ""),
+        ("good", "bad", "fixed"),
+        ("bad", "good", "original"),
+        ("bad", "bad-too", "original"),
+    ],
 )
 def test_both_run_at_once_and_errors_are_told_apart(
     models: Path, original: str, fixed: str, stage: str
@@ -81,6 +86,9 @@ class Bench:
             return Outcome("crash", message=reply, note="original")
         return Outcome("ok", reply)
 
+    def starved(self, what: str) -> str:
+        return f"the child {what}"
+
     def close(self) -> None:
         self.pid = None
 
@@ -89,7 +97,9 @@ LONG, SHORT = Ran(seconds=4.0), Ran(seconds=0.1)
 WRONG = replace(LONG, metrics=(Metrics("y", "different", "", "values", output="y"),))
 
 
-def climbed(monkeypatch: pytest.MonkeyPatch, count: int, *replies: Ran | str, cores: int = 2) -> tuple[Bench, list[Ran]]:
+def climbed(
+    monkeypatch: pytest.MonkeyPatch, count: int, *replies: Ran | str, cores: int = 2
+) -> tuple[Bench, list[Ran]]:
     monkeypatch.setattr(pair, "cores", lambda: cores)
     monkeypatch.setattr(pair.ort_weights, "weight_bytes", lambda model: 0)
     bench, seen = Bench(*replies), Progress()
@@ -109,13 +119,16 @@ def test_only_after_a_long_run_on_several_cores(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("bad", [WRONG, replace(LONG, stage="original", error="no memory", starved=True)])
 def test_what_goes_wrong_at_once_is_judged_in_order(monkeypatch: pytest.MonkeyPatch, bad: Ran) -> None:
     bench, found = climbed(monkeypatch, 3, LONG, bad, LONG, LONG)
-    assert [one.stage for one in found] == ["", "", ""] and not any(one.metrics for one in found)
+    assert [one.stage for one in found] == ["", "", ""]
+    assert not any(one.metrics for one in found)
     runs = [beside for function, beside in bench.calls if function == "run"]
     assert runs == [False, True, False, False]  # and never at once again
     assert (("load", False) in bench.calls) is bad.starved
 
 
 def test_a_process_that_ends_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, found = climbed(monkeypatch, 2, LONG, "killed", replace(SHORT, stage="fixed", error="it does not run"))
+    bench, found = climbed(
+        monkeypatch, 2, LONG, "killed", replace(SHORT, stage="fixed", error="it does not run")
+    )
     assert found[1].stage == "fixed"
     assert bench.calls == [("run", False), ("run", True), ("load", False), ("run", False)]

@@ -160,6 +160,7 @@ def extents(
     return found
 
 
+# Long because: what a run is asked for is described here, and how each of its steps may end decided.
 def run(
     feed: dict[str, Any],
     *,

@@ -215,6 +215,10 @@ def renamed(edit: Edit) -> Value | None:
     return edit.node.outputs[edit.index] if isinstance(edit, SetOutput) else None
 
 
+_UNIQUELY_NAMED = ("QuantizeLinear", "DequantizeLinear")
+"""TensorRT names a node without a name by its output, which two branches may share, and refuses two such of these."""
+
+
 @dataclass
 class Draft:
     """Collects the edits of one fix around ``anchor``: new nodes go before it, new names derive from it.
@@ -275,7 +279,10 @@ class Draft:
         proto = helper.make_node(op_type, names, [output], domain=domain or None, **filled)
         for name in empty:  # which make_node has no type for; all lists that rules copy are of integers
             proto.attribute.add(name=name, type=AttributeProto.INTS)
-        self.edits.append(AddNode(self.anchor.scope, proto, self.anchor))
+        scope = self.anchor.scope
+        if scope.parent is not None and op_type in _UNIQUELY_NAMED:
+            proto.name = f"{scope.path}/{output}"
+        self.edits.append(AddNode(scope, proto, self.anchor))
         return output
 
     def set_input(self, node: Node, index: int, value: Value | str | None) -> None:

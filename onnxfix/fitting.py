@@ -66,12 +66,41 @@ def refuse_misfit(model: Model, edits: Sequence[Edit]) -> None:
     Raises:
         EditError: with the text of ``misfit``.
         ShadowedError: the model has such a node already, in a local function that is called with such types, too, so
-            that the rule is not at fault.
+            that the rule is not at fault; or the fix needs a constant for which this model has no form.
     """
+    formless = next((edit for edit in edits if isinstance(edit, AddNode) and _formless(edit)), None)
+    if formless is not None and not _has_formless(formless):
+        opset = formless.scope.opset()
+        raise ShadowedError(f"opset {opset} has no constant of the type of {formless.proto.output[0]!r}")
     fault = misfit(model, edits)
     if fault:
         calls = any(isinstance(edit, RemoveNode) and edit.node.function is not None for edit in edits)
         raise (ShadowedError if calls or unsound(model) else EditError)(fault)
+
+
+def _formless(edit: AddNode) -> bool:
+    """Whether a new Constant has a type that it does not have in its opset: before opset 9 it has float types alone.
+
+    Functions and files up to IR version 3 have no other form for it (``Draft.tensor``).
+    """
+    known = signature("Constant", edit.scope.opset())
+    formal = None if known is None else known.output(0)
+    elem = _constant_type(edit.proto)
+    return formal is not None and bool(elem) and elem not in formal.elems
+
+
+def _has_formless(edit: AddNode) -> bool:
+    """Whether its graph has a Constant of that type already, as files of old exporters do: those who take it take
+    another."""
+    elem = _constant_type(edit.proto)
+    return any(_constant_type(node.proto) == elem for node in edit.scope.nodes)
+
+
+def _constant_type(node: NodeProto) -> int:
+    """The element type of a Constant, 0 for other nodes."""
+    if node.op_type != "Constant" or node.domain not in _ONNX:
+        return 0
+    return _stored({attribute.name: attribute for attribute in node.attribute}, 0)
 
 
 def unsound(model: Model) -> str:

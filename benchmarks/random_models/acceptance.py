@@ -53,7 +53,9 @@ def compared(original: ModelProto, fixed: ModelProto | None, *, build: bool) -> 
     if fixed is not None:
         second = _tried(fixed, build=build)
         found["after"] = _word(second)
-        if first.accepted and not second.accepted:
+        # The parser takes what the builder refuses (uint8 in a Loop): then nothing was lost.
+        lost = first.accepted and not second.accepted
+        if lost and (build or _tried(original, build=True).accepted):
             found["lost"] = f"{second.stage}: {second.reason}"[:400]
     return found
 

@@ -3,10 +3,12 @@
 Every function here is called through the sandbox. ``note`` reports what runs, so that a crash can be attributed.
 """
 
+# Long because: all that the child of the ladder is asked to do is here.
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,9 @@ class _State:
     )
     without: tuple[str, ...] = ()  # inputs of the last feed that the fixed model does not have
 
+
+MOST_COPIED = 1 << 16
+"""Elements of an input up to which each run gets an array of its own."""
 
 _STATE = _State()
 OUTPUTS = Outputs()
@@ -105,9 +110,11 @@ def load(
     )
 
 
-def _clock(backend: str) -> tuple[Callable[[], float], float]:
-    """What measures costs, and the time on it: other processes do not count, unless a GPU computes."""
-    clock = time.perf_counter if backend == "ort-cuda" else time.process_time
+def _clock(backend: str, *, own: bool = False) -> tuple[Callable[[], float], float]:
+    """What measures costs, and the time on it: other processes do not count, nor other threads with ``own``, unless a
+    GPU computes."""
+    clock = time.thread_time if own else time.process_time
+    clock = time.perf_counter if backend == "ort-cuda" else clock
     return clock, clock()
 
 
@@ -153,6 +160,7 @@ def extents(
     return found
 
 
+# Long because: what a run is asked for is described here, and how each of its steps may end decided.
 def run(
     feed: dict[str, Any],
     *,
@@ -168,34 +176,36 @@ def run(
     without: tuple[str, ...] = (),
     recheck: bool = False,
     hold: bool = False,
+    beside: bool = False,
 ) -> Ran:
     """Run both models on ``feed`` and compare outputs, except those in ``skip``. ``keep`` their outputs, for
     ``by_twin`` or ``by_noise``, and ``hold`` them for a later rung. The fixed model gets the feed without the inputs in
     ``without``.
 
+    ``beside``: both at once, in two threads. If the process ends then, either may have ended it.
+
     ``again``: run the original once more to find outputs that are not deterministic; ``recheck``: only where outputs
-    differ. ``drawn`` are outputs that depend
-    on a random operator: a rare draw may come out the same twice, so their values may differ. ``repeats``: the backend
-    gives the same bits each time, unless something is random; else an output may differ from itself within tolerance,
-    since the order of sums may vary.
+    differ. ``drawn`` are outputs that depend on a random operator: a rare draw may come out the same twice, so their
+    values may differ. ``repeats``: the backend gives the same bits each time, unless something is random; else an
+    output may differ from itself within tolerance, since the order of sums may vary.
     """
     fixed = _STATE.fixed
     if fixed is None:
         return Ran("load", "the models are not loaded")
     clock, began = _clock(_STATE.backend)
-    try:
-        expected, itself = _expected(feed, again, repeats, coarse)
-    except Exception as error:
-        return failed("original", error)
-    unstable = {*skip, *_unstable(itself)}
-    wobble = tuple(part for parts in itself.values() for part in parts if part.agreement == "within")
-    note("fixed")
-    took = clock()
-    try:
-        found = dict(zip(fixed.outputs, fixed.run(less(feed, without)), strict=True))
-    except Exception as error:
-        return failed("fixed", error)
-    took, seconds = clock() - took, clock() - began
+    with _Beside(fixed, _own(less(feed, without)), beside) as other:
+        try:
+            expected, itself = _expected(feed, again, repeats, coarse)
+        except Exception as error:
+            return failed("original", error)
+        unstable = {*skip, *_unstable(itself)}
+        wobble = tuple(part for parts in itself.values() for part in parts if part.agreement == "within")
+        note("fixed")
+        try:
+            values, took = other.outputs()
+        except Exception as error:
+            return failed("fixed", error)
+    found, seconds = dict(zip(fixed.outputs, values, strict=True)), clock() - began
     note("compare")
     _STATE.last, _STATE.without = (feed, expected, found) if keep else None, without
     metrics = _compare(_names(), expected, found, unstable, exact, noise, coarse, allowed)
@@ -214,6 +224,30 @@ def run(
     return Ran("", "", metrics, tuple(sorted(unstable)), seconds, wobble=wobble)
 
 
+class _Beside:
+    """A run of a model, in a thread of its own (``ahead``) or when it is asked for."""
+
+    def __init__(self, session: backends.Session, feed: dict[str, Any], ahead: bool) -> None:
+        self._session, self._feed = session, feed
+        self._pool = ThreadPoolExecutor(1) if ahead else None
+        self._started = self._pool.submit(self._run) if self._pool is not None else None
+
+    def __enter__(self) -> _Beside:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def outputs(self) -> tuple[list[Any], float]:
+        """What it computed, and the seconds that it took. Raises what the session raises."""
+        return self._started.result() if self._started is not None else self._run()
+
+    def _run(self) -> tuple[list[Any], float]:
+        clock, began = _clock(_STATE.backend, own=True)
+        return self._session.run(self._feed), clock() - began
+
+
 def _expected(
     feed: dict[str, Any], again: bool, repeats: bool, coarse: str
 ) -> tuple[list[Any], dict[str, tuple[Metrics, ...]]]:
@@ -222,11 +256,23 @@ def _expected(
     kept = None if again else _STATE.kept.find(feed)
     if kept is not None:
         return kept, {}
-    expected = _original().run(feed)
+    expected = _original().run(_own(feed))
     if again:
         return expected, _itself(feed, expected, repeats, coarse)
     _STATE.kept.put(feed, expected)
     return expected, {}
+
+
+def _own(feed: Mapping[str, Any]) -> dict[str, Any]:
+    """The feed for one run, with arrays of its own where they are small.
+
+    ONNX Runtime writes to its inputs: BatchNormalization in training, before opset 14, updates the mean and variance
+    that it is given, which have an element for each channel. What runs next would compute from another feed.
+    """
+    return {
+        name: value.copy() if isinstance(value, np.ndarray) and value.size <= MOST_COPIED else value
+        for name, value in feed.items()
+    }
 
 
 def _names() -> list[str]:
@@ -238,7 +284,7 @@ def _itself(
     feed: dict[str, Any], expected: list[Any], repeats: bool, coarse: str
 ) -> dict[str, tuple[Metrics, ...]]:
     """How the outputs of another run of the original differ from the ``expected`` ones, by output."""
-    pairs = zip(_names(), expected, _original().run(feed), strict=True)
+    pairs = zip(_names(), expected, _original().run(_own(feed)), strict=True)
     return {name: compare(name, a, b, exact=repeats, coarse=coarse) for name, a, b in pairs}
 
 

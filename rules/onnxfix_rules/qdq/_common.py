@@ -306,6 +306,8 @@ class Workshop:
         proto.input.extend(v.name if isinstance(v, Value) else (v or "") for v in inputs)
         proto.attribute.extend(a for a in node.proto.attribute if a.name not in without)
         place = before or node
+        if place.scope.parent is not None:  # two branches may have nodes of one name: see Draft.add
+            proto.name = f"{place.scope.path}/{name}"
         self.edits.append(AddNode(place.scope, proto, place))
         return name
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 
 from onnxfix.rule import (
+    AddNode,
     Fix,
     Fixed,
     Flagged,
@@ -83,7 +84,7 @@ def _quantized(node: Node, data: Value, output: Value, source: int) -> Fix | Non
     scale = shop.constant(node, np.ones((), dtype=numpy_type(source)), "scale")
     zero = shop.constant(node, np.zeros((), dtype=numpy_type(E4M3)), "zero_point")
     shop.edits.append(RemoveNode(node))
-    shop.at(node).add("QuantizeLinear", [data, scale, zero], output=output.name)
+    _add(shop, node, "QuantizeLinear", [data, scale, zero], output)
     return Fix("replace by QuantizeLinear with scale 1", shop.edits)
 
 
@@ -93,8 +94,21 @@ def _dequantized(node: Node, data: Value, output: Value, result: int) -> Fix | N
     shop = Workshop()
     scale = shop.constant(node, np.ones((), dtype=numpy_type(result)), "scale")
     shop.edits.append(RemoveNode(node))
-    shop.at(node).add("DequantizeLinear", [data, scale], output=output.name)
+    _add(shop, node, "DequantizeLinear", [data, scale], output)
     return Fix("replace by DequantizeLinear with scale 1", shop.edits)
+
+
+def _add(shop: Workshop, node: Node, op_type: str, inputs: Sequence[Value | str], output: Value) -> None:
+    """Add a node that has the name of the Cast, or one of its place in a branch or body.
+
+    TensorRT names a node without a name by its output. Two branches may have the same one, and it then refuses two
+    quantizers.
+    """
+    scope = node.scope
+    name = node.name or (f"{scope.path}/{output.name}" if scope.parent is not None else "")
+    names = [one.name if isinstance(one, Value) else one for one in inputs]
+    proto = NodeProto(op_type=op_type, name=name, input=names, output=[output.name])
+    shop.edits.append(AddNode(scope, proto, node))
 
 
 cast_to_or_from_float8.examples = [

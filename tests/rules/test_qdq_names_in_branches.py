@@ -1,0 +1,44 @@
+"""What replaces Casts in branches has names of its own: TensorRT refuses two quantizers of one name."""
+
+from __future__ import annotations
+
+from onnx import parser
+
+from onnxfix.edits import AddNode, Draft
+from onnxfix.engine import fix
+from onnxfix.model import Model
+from onnxfix.registry import registry
+from onnxfix.targets import target_named
+from onnxfix.walk import subgraphs
+from onnxfix_rules.qdq._common import Workshop
+
+BRANCH = "{name}_branch = {name}s () => (float[N] y) {{ q = Cast<to = 17>(x)  y = Cast<to = 1>(q) }}"
+TEXT = f"""<ir_version: 9, opset_import: ["" : 19]> g (float[N] x, bool c) => (float[N] z) {{
+    z = If(c)<{BRANCH.format(name="then")}, {BRANCH.format(name="else")}> }}"""
+
+
+def test_a_draft_names_quantizers_by_their_branch() -> None:
+    model = Model(parser.parse_model(TEXT))
+    names = set()
+    for scope in (scope for scope in model.scopes if scope.parent is not None):
+        draft = Draft(scope.nodes[0])
+        draft.add("DequantizeLinear", ["q", "q"], output="same")
+        (edit,) = draft.edits
+        assert isinstance(edit, AddNode)
+        names.add(edit.proto.name)
+        shop = Workshop()
+        shop.like(scope.nodes[0], "DequantizeLinear", ["q", "q"])
+        (edit,) = shop.edits
+        assert isinstance(edit, AddNode)
+        names.add(edit.proto.name)
+    assert len(names - {""}) == 4
+
+
+def test_quantizers_of_two_branches_have_different_names() -> None:
+    model = Model(parser.parse_model(TEXT))
+    model.target = target_named(None)
+    run = fix(model, [rule for rule in registry().rules if rule.code == "QDQ013"])
+    nodes = [node for graph in subgraphs(model.proto.graph.node[0]) for node in graph.node]
+    assert len(run.applied) == len(nodes) == 4
+    assert {node.op_type for node in nodes} == {"QuantizeLinear", "DequantizeLinear"}
+    assert len({node.name for node in nodes} - {""}) == 4

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -393,8 +394,9 @@ def at_every_step(folder: Path, end: Callable[[], None]) -> Iterator[tuple[Path,
     (folder / "warm").mkdir()
     onnxfix.apply(written(folder / "warm"), folder / "warm/out.onnx")  # no step is an import
     for step in range(200):
-        there = folder / str(step)
+        there, scratch = folder / str(step), folder / f"scratch{step}"
         there.mkdir()
+        scratch.mkdir()
         path, at = written(there), [0]
 
         def spy(at: list[int] = at, step: int = step) -> None:
@@ -406,6 +408,8 @@ def at_every_step(folder: Path, end: Callable[[], None]) -> Iterator[tuple[Path,
         if child == 0:
             code = 1
             try:
+                # In one that others use, what these leave is deleted, and the number of steps would vary.
+                tempfile.tempdir = str(scratch)
                 signal.signal(signal.SIGTERM, signal.default_int_handler)
                 with watched(spy), contextlib.suppress(KeyboardInterrupt):
                     onnxfix.apply(path, there / "out.onnx")

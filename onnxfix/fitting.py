@@ -69,7 +69,7 @@ def refuse_misfit(model: Model, edits: Sequence[Edit]) -> None:
             that the rule is not at fault; or the fix needs a constant for which this model has no form.
     """
     formless = next((edit for edit in edits if isinstance(edit, AddNode) and _formless(edit)), None)
-    if formless is not None:
+    if formless is not None and not _has_formless(formless):
         opset = formless.scope.opset()
         raise ShadowedError(f"opset {opset} has no constant of the type of {formless.proto.output[0]!r}")
     fault = misfit(model, edits)
@@ -83,12 +83,24 @@ def _formless(edit: AddNode) -> bool:
 
     Functions and files up to IR version 3 have no other form for it (``Draft.tensor``).
     """
-    if edit.proto.op_type != "Constant" or edit.proto.domain not in _ONNX:
-        return False
     known = signature("Constant", edit.scope.opset())
     formal = None if known is None else known.output(0)
-    elem = _stored({attribute.name: attribute for attribute in edit.proto.attribute}, 0)
+    elem = _constant_type(edit.proto)
     return formal is not None and bool(elem) and elem not in formal.elems
+
+
+def _has_formless(edit: AddNode) -> bool:
+    """Whether its graph has a Constant of that type already, as files of old exporters do: those who take it take
+    another."""
+    elem = _constant_type(edit.proto)
+    return any(_constant_type(node.proto) == elem for node in edit.scope.nodes)
+
+
+def _constant_type(node: NodeProto) -> int:
+    """The element type of a Constant, 0 for other nodes."""
+    if node.op_type != "Constant" or node.domain not in _ONNX:
+        return 0
+    return _stored({attribute.name: attribute for attribute in node.attribute}, 0)
 
 
 def unsound(model: Model) -> str:

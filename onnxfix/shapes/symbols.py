@@ -63,13 +63,13 @@ __all__ = [
 ]  # fmt: skip
 
 
-def evaluate(dim: Dim, env: Mapping[str, int]) -> int | None:
+def evaluate(dim: Dim, env: Mapping[str, int], memo: dict[Atom, int | None] | None = None) -> int | None:
     """The value of ``dim`` for the symbols ``env``.
 
     None if a symbol is missing, or if no valid execution has these values (division by 0, or dimensions that do not
-    broadcast).
+    broadcast). ``memo`` holds what parts of other dimensions are for the same symbols, which they share, and is filled.
     """
-    return _evaluate(dim, env, {})
+    return _evaluate(dim, env, {} if memo is None else memo)
 
 
 def _evaluate(dim: Dim, env: Mapping[str, int], memo: dict[Atom, int | None]) -> int | None:

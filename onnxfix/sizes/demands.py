@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from onnxfix.shapes.algebra.dim import Atom
 from onnxfix.shapes.algebra.text import text_of
 from onnxfix.shapes.symbols import Dim, as_dim, equal, evaluate
 
@@ -34,9 +35,10 @@ class Term(NamedTuple):
     left: Dim
     right: Dim
 
-    def holds(self, sizes: Mapping[str, int]) -> bool | None:
-        """Whether it holds when symbols have these sizes; None if a symbol has no size."""
-        left, right = evaluate(self.left, sizes), evaluate(self.right, sizes)
+    def holds(self, sizes: Mapping[str, int], memo: dict[Atom, int | None] | None = None) -> bool | None:
+        """Whether it holds when symbols have these sizes; None if a symbol has no size. ``memo`` is that of
+        ``evaluate``."""
+        left, right = evaluate(self.left, sizes, memo), evaluate(self.right, sizes, memo)
         if left is None or right is None:
             return None
         return related(self.kind, left, right)

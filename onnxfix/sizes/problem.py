@@ -16,6 +16,7 @@ from onnxfix.errors import ModelError
 from onnxfix.graph.overlay import Node, Scope
 from onnxfix.model import Model
 from onnxfix.shapes import dimnames
+from onnxfix.shapes.algebra.dim import Atom
 from onnxfix.sizes.demands import Demand, open_ones
 from onnxfix.sizes.operators import demanded
 
@@ -83,9 +84,17 @@ class Problem:
 
     def broken(self, chosen: Mapping[str, int], demands: Sequence[Demand] | None = None) -> list[Demand]:
         """The demands that do not hold for these sizes, without those that cannot be evaluated."""
-        sizes = self.sizes(chosen)
         among = self.demands if demands is None else demands
-        return [one for one in among if one.term.holds(sizes) is False]
+        return [one for one, holds in zip(among, self._held(chosen, among), strict=True) if holds is False]
+
+    def met(self, chosen: Mapping[str, int]) -> bool:
+        """Whether every demand can be evaluated for these sizes, and holds."""
+        return all(self._held(chosen, self.demands))
+
+    def _held(self, chosen: Mapping[str, int], demands: Sequence[Demand]) -> Iterator[bool | None]:
+        sizes = self.sizes(chosen)
+        memo: dict[Atom, int | None] = {}  # the demands of one model have most of their parts in common
+        return (one.term.holds(sizes, memo) for one in demands)
 
 
 def problem_of(

@@ -27,6 +27,7 @@ class Search:
     ) -> None:
         self._proto, self._base_dir, self._given = proto, base_dir, dict(given or {})
         self._problems: dict[tuple[tuple[str, int], ...], Problem] = {}
+        self._near: dict[tuple[tuple[tuple[str, int], ...], ...], Sizes | None] = {}
 
     @cached_property
     def ways(self) -> list[Pins]:
@@ -63,9 +64,18 @@ class Search:
 
         ``fixed`` sizes are not changed; ``pins`` are values of inputs.
         """
-        pins = pins or {}
+        fixed, pins = fixed or {}, pins or {}
+        key = tuple(tuple(one.items()) for one in (wish, fixed, pins))
+        if key not in self._near:
+            self._near[key] = self._nearest(wish, fixed, pins)
+        found = self._near[key]
+        return None if found is None else dict(found)
+
+    def _nearest(
+        self, wish: Mapping[str, int], fixed: Mapping[str, int], pins: Mapping[str, int]
+    ) -> Sizes | None:
         problem = self.problem(pins)
-        unchanged = {name: size for name, size in (fixed or {}).items() if name in problem.free}
+        unchanged = {name: size for name, size in fixed.items() if name in problem.free}
         found = fitted(problem, wish, unchanged)
         if found is None or self._holds(found, pins, problem):
             return found
@@ -83,6 +93,6 @@ class Search:
 
     def _holds(self, sizes: Sizes, pins: Mapping[str, int], problem: Problem) -> bool:
         """Whether every demand holds, including those that are known only with all sizes."""
-        if not problem.likely and all(one.term.holds(problem.sizes(sizes)) for one in problem.demands):
+        if not problem.likely and problem.met(sizes):
             return True
         return not any(one.term.decided is False for one in self.problem(pins, sizes).demands)

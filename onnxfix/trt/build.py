@@ -9,6 +9,7 @@ executes engines: ``trt.engine``.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -254,10 +255,10 @@ class Run:
         if any(one.is_shape_tensor for one in inputs) and self.places.proto is not None:
             graph = self.places.proto.graph
         search = self._search(inputs)
-        series = [
-            list(trt_profiles.candidates(inputs, given, graph, search)) for given in profiles or (None,)
-        ]
-        return list(zip(*series, strict=False)) if series[0] else [()]
+        series = [trt_profiles.candidates(inputs, given, graph, search) for given in profiles or (None,)]
+        found = zip(*series, strict=False)
+        first = next(found, ())  # stray values show now; further profiles are rarely needed, and dear to find
+        return itertools.chain((first,), found)
 
     def _search(self, inputs: Sequence[trt_profiles.NetInput]) -> Search | None:
         """What finds sizes that the model takes; None where there is nothing to choose."""

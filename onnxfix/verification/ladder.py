@@ -366,10 +366,10 @@ def _rung(name: str, request: Request, limits: Limits) -> RungResult:
     request = replace(request, step=limits.step, total=limits.total)
     if name == "ort-cpu":
         return climb(request, name)
+    # TensorRT is never held to identical bits, nor a GPU, so half precision need not be proven elsewhere first.
+    exact, request = request, replace(request, coarse=half_type(request.known.model))
     if name == "trt-build":
-        return build.climb(request)
-    # A GPU is never held to identical bits, so half precision need not be proven elsewhere first.
-    request = replace(request, coarse=half_type(request.known.model))
+        return build.climb(exact, meanwhile=lambda: network.ahead(request))
     if name == "ort-cuda":
         return climb(request, name)
     return network.climb(request) if name == "trt-network" else gpu.climb(request)

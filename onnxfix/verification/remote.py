@@ -3,10 +3,12 @@
 Every function here is called through the sandbox. ``note`` reports what runs, so that a crash can be attributed.
 """
 
+# Long because: all that the child of the ladder is asked to do is here.
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,9 +110,11 @@ def load(
     )
 
 
-def _clock(backend: str) -> tuple[Callable[[], float], float]:
-    """What measures costs, and the time on it: other processes do not count, unless a GPU computes."""
-    clock = time.perf_counter if backend == "ort-cuda" else time.process_time
+def _clock(backend: str, *, own: bool = False) -> tuple[Callable[[], float], float]:
+    """What measures costs, and the time on it: other processes do not count, nor other threads with ``own``, unless a
+    GPU computes."""
+    clock = time.thread_time if own else time.process_time
+    clock = time.perf_counter if backend == "ort-cuda" else clock
     return clock, clock()
 
 
@@ -156,6 +160,7 @@ def extents(
     return found
 
 
+# Long because: what a run is asked for is described here, and how each of its steps may end decided.
 def run(
     feed: dict[str, Any],
     *,
@@ -171,34 +176,36 @@ def run(
     without: tuple[str, ...] = (),
     recheck: bool = False,
     hold: bool = False,
+    beside: bool = False,
 ) -> Ran:
     """Run both models on ``feed`` and compare outputs, except those in ``skip``. ``keep`` their outputs, for
     ``by_twin`` or ``by_noise``, and ``hold`` them for a later rung. The fixed model gets the feed without the inputs in
     ``without``.
 
+    ``beside``: both at once, in two threads. If the process ends then, either may have ended it.
+
     ``again``: run the original once more to find outputs that are not deterministic; ``recheck``: only where outputs
-    differ. ``drawn`` are outputs that depend
-    on a random operator: a rare draw may come out the same twice, so their values may differ. ``repeats``: the backend
-    gives the same bits each time, unless something is random; else an output may differ from itself within tolerance,
-    since the order of sums may vary.
+    differ. ``drawn`` are outputs that depend on a random operator: a rare draw may come out the same twice, so their
+    values may differ. ``repeats``: the backend gives the same bits each time, unless something is random; else an
+    output may differ from itself within tolerance, since the order of sums may vary.
     """
     fixed = _STATE.fixed
     if fixed is None:
         return Ran("load", "the models are not loaded")
     clock, began = _clock(_STATE.backend)
-    try:
-        expected, itself = _expected(feed, again, repeats, coarse)
-    except Exception as error:
-        return failed("original", error)
-    unstable = {*skip, *_unstable(itself)}
-    wobble = tuple(part for parts in itself.values() for part in parts if part.agreement == "within")
-    note("fixed")
-    took = clock()
-    try:
-        found = dict(zip(fixed.outputs, fixed.run(_own(less(feed, without))), strict=True))
-    except Exception as error:
-        return failed("fixed", error)
-    took, seconds = clock() - took, clock() - began
+    with _Beside(fixed, _own(less(feed, without)), beside) as other:
+        try:
+            expected, itself = _expected(feed, again, repeats, coarse)
+        except Exception as error:
+            return failed("original", error)
+        unstable = {*skip, *_unstable(itself)}
+        wobble = tuple(part for parts in itself.values() for part in parts if part.agreement == "within")
+        note("fixed")
+        try:
+            values, took = other.outputs()
+        except Exception as error:
+            return failed("fixed", error)
+    found, seconds = dict(zip(fixed.outputs, values, strict=True)), clock() - began
     note("compare")
     _STATE.last, _STATE.without = (feed, expected, found) if keep else None, without
     metrics = _compare(_names(), expected, found, unstable, exact, noise, coarse, allowed)
@@ -215,6 +222,30 @@ def run(
     }
     metrics = tuple(one for one in metrics if one.output not in unstable)
     return Ran("", "", metrics, tuple(sorted(unstable)), seconds, wobble=wobble)
+
+
+class _Beside:
+    """A run of a model, in a thread of its own (``ahead``) or when it is asked for."""
+
+    def __init__(self, session: backends.Session, feed: dict[str, Any], ahead: bool) -> None:
+        self._session, self._feed = session, feed
+        self._pool = ThreadPoolExecutor(1) if ahead else None
+        self._started = self._pool.submit(self._run) if self._pool is not None else None
+
+    def __enter__(self) -> _Beside:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def outputs(self) -> tuple[list[Any], float]:
+        """What it computed, and the seconds that it took. Raises what the session raises."""
+        return self._started.result() if self._started is not None else self._run()
+
+    def _run(self) -> tuple[list[Any], float]:
+        clock, began = _clock(_STATE.backend, own=True)
+        return self._session.run(self._feed), clock() - began
 
 
 def _expected(

@@ -5,6 +5,7 @@ and nothing under its final name without what belongs to it."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import signal
@@ -411,6 +412,7 @@ def at_every_step(folder: Path, end: Callable[[], None]) -> Iterator[tuple[Path,
                 # In one that others use, what these leave is deleted, and the number of steps would vary.
                 tempfile.tempdir = str(scratch)
                 signal.signal(signal.SIGTERM, signal.default_int_handler)
+                gc.disable()  # the files that garbage of other tests removes are no steps
                 with watched(spy), contextlib.suppress(KeyboardInterrupt):
                     onnxfix.apply(path, there / "out.onnx")
                     code = 0 if at[0] <= step else 1

@@ -368,7 +368,7 @@ class Judged:
     operator: str
     original: bool = False
 
-    def __call__(self, request: Request) -> RungResult:
+    def __call__(self, request: Request, **more: object) -> RungResult:
         names = [node.op_type for node in onnx.load(request.fixed).graph.node]
         if self.operator in names or self.original:
             return RungResult("trt-build", "failed", "refused", inherited=self.original and request.inherit)

@@ -22,6 +22,7 @@ from onnxfix.verification.ladder import verify
 from onnxfix.verification.networks import Networks, networks
 from onnxfix.verification.readback import network
 from onnxfix.verification.rungs import build as trt_build
+from onnxfix.verification.rungs.builder import Builder
 from onnxfix.verification.verdict import RungResult, Verdict
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL
@@ -69,7 +70,21 @@ class Spied:
         monkeypatch.setattr(together, "post", spied)
         monkeypatch.setattr(trt_build, "begin", begun)
 
+        read, collect = network._read, Builder.collect
+
+        def seen(found: Builder, request: Any, path: Path, before: Any) -> Any:
+            self.order.append(f"read {path.stem}")
+            return read(found, request, path, before)
+
+        def waited(found: Builder, posted: Posted, path: Path) -> Any:
+            self.order.append(f"wait for {path.stem}")
+            return collect(found, posted, path)
+
+        monkeypatch.setattr(network, "_read", seen)
+        monkeypatch.setattr(Builder, "collect", waited)
+
     def climb(self, first: Path, second: Path, cores: str) -> Verdict:
+        self.order: list[str] = []
         trt_build._LAST.clear()
         network._LAST.clear()
         self.posted.clear()
@@ -85,6 +100,8 @@ def test_builds_beside_other_rungs_show_the_same(tmp_path: Path, monkeypatch: py
     assert spied.posted == [("before.onnx", False), ("after.onnx", False)]
     ahead = spied.climb(*paths, cores="2")
     assert spied.posted == [("before.onnx", True), ("after.onnx", True)]
+    # The original's network is compared while TensorRT builds the fixed model.
+    assert spied.order == ["wait for before", "read before", "wait for after", "read after"]
     assert ahead.passed
     assert [*map(timeless, ahead.rungs)] == [*map(timeless, late.rungs)]
     assert [rung.name for rung in ahead.rungs] == [*CHECKS]

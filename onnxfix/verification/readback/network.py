@@ -12,11 +12,12 @@ import hashlib
 import pickle
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from onnxfix import deadline
 from onnxfix.errors import fault_of
 from onnxfix.files.sweeping import prefix
 from onnxfix.nvidia import Missing
@@ -49,6 +50,18 @@ def climb(request: Request) -> RungResult:
             return judge((before,), found, inherit=request.inherit)
         after = _read(found, request, request.fixed, before)
     return judge((before, after), found, inherit=request.inherit)
+
+
+def ahead(request: Request) -> None:
+    """Do what ``climb`` does with the original's network, where that was read back already: TensorRT may build the
+    fixed model meanwhile."""
+    if request.networks is None or request.original not in request.networks.lifted:
+        return
+    found = builder(request.trt)
+    if isinstance(found, Missing):
+        return
+    with closing(found), suppress(deadline.Expired):  # the rungs themselves say so
+        _original(found, request)
 
 
 def reading(request: Request, found: Builder) -> Reading:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -37,8 +37,9 @@ _BESIDE = 3
 _UNASKED: dict[str, Cause] = {"memory": "memory", "error": "not-loadable"}
 
 
-def climb(request: Request) -> RungResult:
-    """Build both models, the fixed one with the profiles of the original.
+def climb(request: Request, meanwhile: Callable[[], None] = lambda: None) -> RungResult:
+    """Build both models, the fixed one with the profiles of the original. ``meanwhile`` is called where the original is
+    built, and the fixed model's build is under way.
 
     Raises:
         UsageError: an option of TensorRT's does not exist, or does not fit the model.
@@ -56,6 +57,8 @@ def climb(request: Request) -> RungResult:
         else:
             before = _original(found, request, given)
             profiles = _profiles_after(before, given)
+            if request.networks is not None and request.fixed in request.networks.begun:
+                meanwhile()
             builds = (before, _fixed(found, request.fixed, profiles, before, request.networks))
         result = judge(
             builds,

@@ -1,0 +1,134 @@
+"""Long runs of the original and the fixed model go side by side, and what goes wrong then is tried again in order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxfix import backends
+from onnxfix.sandbox import Outcome
+from onnxfix.verification import pair, remote
+from onnxfix.verification.compare.compare import Metrics
+from onnxfix.verification.progress import Progress
+from onnxfix.verification.ran import Ran
+
+FEED = {"x": np.arange(3.0, dtype=np.float32)}
+HOW: dict[str, Any] = {"again": False, "drawn": (), "exact": True, "noise": {}, "skip": ()}
+
+
+class Meeting:
+    """Two models of which each waits in its run until the other runs too; "bad" models fail."""
+
+    outputs = ("y",)
+
+    def __init__(self, path: str, place: threading.Barrier) -> None:
+        self.name, self.place = Path(path).name, place
+
+    def run(self, feed: dict[str, Any]) -> list[Any]:
+        self.place.wait(timeout=10)
+        if self.name.startswith("bad"):
+            raise ValueError(self.name)
+        return [feed["x"] * 2]
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    place = threading.Barrier(2)
+    for name in ("good", "also", "bad", "bad-too"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(backends, "load", lambda name, path, **options: Meeting(path, place))
+    yield tmp_path
+    remote.drop()
+
+
+@pytest.mark.parametrize(
+    ("original", "fixed", "stage"),
+    [
+        ("good", "also", ""),
+        ("good", "bad", "fixed"),
+        ("bad", "good", "original"),
+        ("bad", "bad-too", "original"),
+    ],
+)
+def test_both_run_at_once_and_errors_are_told_apart(
+    models: Path, original: str, fixed: str, stage: str
+) -> None:
+    assert not remote.load("toy", str(models / original), str(models / fixed)).stage
+    ran = remote.run(FEED, **HOW, beside=True)
+    assert ran.stage == stage
+    assert [one.agreement for one in ran.metrics] == ([] if stage else ["identical"])
+
+
+class Bench:
+    """What stands for the request and its sandbox; answers calls with ``replies``, in order."""
+
+    def __init__(self, *replies: Ran | str) -> None:
+        self.replies, self.calls = list(replies), list[tuple[str, bool]]()
+        self.worker, self.generation, self.pid, self.limit_mb = self, 1, 1, None
+
+    def __getattr__(self, name: str) -> Any:
+        return {"step": 1.0, "without": (), "noise": {}, "scope": ""}.get(name)
+
+    def call(self, function: str, *, beside: bool = False, **more: Any) -> Outcome:
+        function = function.rpartition(":")[2]
+        self.calls.append((function, beside))
+        if function == "load":
+            return Outcome("ok", Ran())
+        reply = self.replies.pop(0)
+        if isinstance(reply, str):
+            self.pid, self.generation = None, 2
+            return Outcome("crash", message=reply, note="original")
+        return Outcome("ok", reply)
+
+    def starved(self, what: str) -> str:
+        return f"the child {what}"
+
+    def close(self) -> None:
+        self.pid = None
+
+
+LONG, SHORT = Ran(seconds=4.0), Ran(seconds=0.1)
+WRONG = replace(LONG, metrics=(Metrics("y", "different", "", "values", output="y"),))
+
+
+def climbed(
+    monkeypatch: pytest.MonkeyPatch, count: int, *replies: Ran | str, cores: int = 2
+) -> tuple[Bench, list[Ran]]:
+    monkeypatch.setattr(pair, "cores", lambda: cores)
+    monkeypatch.setattr(pair.ort_weights, "weight_bytes", lambda model: 0)
+    bench, seen = Bench(*replies), Progress()
+    seen.generation = 1
+    bench.known = type("Known", (), {"model": None, "drawn": None})
+    both = pair.Pair(bench, "ort-cpu", seen)  # type: ignore[arg-type]
+    return bench, [both.run(FEED)[1] for _ in range(count)]
+
+
+def test_only_after_a_long_run_on_several_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, _ = climbed(monkeypatch, 3, SHORT, LONG, LONG)
+    assert bench.calls == [("run", False), ("run", False), ("run", True)]
+    bench, _ = climbed(monkeypatch, 2, LONG, LONG, cores=1)
+    assert bench.calls == [("run", False), ("run", False)]
+
+
+@pytest.mark.parametrize("bad", [WRONG, replace(LONG, stage="original", error="no memory", starved=True)])
+def test_what_goes_wrong_at_once_is_judged_in_order(monkeypatch: pytest.MonkeyPatch, bad: Ran) -> None:
+    bench, found = climbed(monkeypatch, 3, LONG, bad, LONG, LONG)
+    assert [one.stage for one in found] == ["", "", ""]
+    assert not any(one.metrics for one in found)
+    runs = [beside for function, beside in bench.calls if function == "run"]
+    assert runs == [False, True, False, False]  # and never at once again
+    assert (("load", False) in bench.calls) is bad.starved
+
+
+def test_a_process_that_ends_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, found = climbed(
+        monkeypatch, 2, LONG, "killed", replace(SHORT, stage="fixed", error="it does not run")
+    )
+    assert found[1].stage == "fixed"
+    assert bench.calls == [("run", False), ("run", True), ("load", False), ("run", False)]

@@ -265,8 +265,16 @@ def invoke(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     try:
         return pickle.dumps(("done", "ok", fn(*args, **kwargs), ""), protocol=5)
     except BaseException as error:
+        return _failure(error)
+
+
+def _failure(error: BaseException) -> bytes:
+    """The pickled reply for an exception, whose text may not fit into memory."""
+    try:
         starved = isinstance(error, MemoryError) or NO_MEMORY.search(str(error)) or _silent(error)
         return pickle.dumps(("done", "memory" if starved else "error", None, one_line(error)), protocol=5)
+    except MemoryError as lack:
+        return _failure(lack)
 
 
 def _silent(error: BaseException) -> bool:
@@ -381,7 +389,7 @@ def serve() -> None:
                 os.write(2, _CALL_BEGINS)
             reply = here.invoke(_dispatch, (target, args, kwargs), {})
         except BaseException as error:  # the request itself cannot be unpickled here
-            reply = pickle.dumps(("done", "error", None, one_line(error)), protocol=5)
+            reply = here._failure(error)
         arm(0.0)
         with contextlib.suppress(OSError, ValueError):  # foreign code may have closed sys.stdout
             sys.stdout.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,7 @@ def about(path: str | os.PathLike[str]) -> Iterator[None]:
 
 _NO_THREAD = "can't start new thread"
 """What Python's RuntimeError says where the system refuses a thread; it has no class of its own."""
+_LIMITS = "its limit of processes (ulimit -u) or of memory is reached"
 
 
 def explained(error: Exception, path: str | os.PathLike[str] | None = None) -> str:
@@ -79,7 +81,9 @@ def explained(error: Exception, path: str | os.PathLike[str] | None = None) -> s
     if isinstance(error, MemoryError):
         return f"{name}does not fit into memory"
     if type(error) is RuntimeError and error.args == (_NO_THREAD,):
-        return f"{name}the system starts no more threads: its limit of processes (ulimit -u) or of memory is reached"
+        return f"{name}the system starts no more threads: {_LIMITS}"
+    if isinstance(error, OSError) and error.errno == errno.EAGAIN and not error.filename:  # of a fork
+        return f"{name}the system starts no more processes: {_LIMITS}"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or path or 'onnxfix'}: {error.strerror}"
     return f"{name}internal error of onnxfix, please report it: {fault_of(error) or _unexpected(error)}"

@@ -147,13 +147,18 @@ class _Child:
         self._streams = (self.requests, replies, stderr)
         self.replies: queue.SimpleQueue[bytearray | None] = queue.SimpleQueue()
         self.tail = _child.Tail()
-        self._threads = [
-            threading.Thread(target=_pump_replies, args=(replies, self.replies), daemon=True),
-            threading.Thread(target=_pump_stderr, args=(stderr, self.tail), daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []  # that were started
         self._finalizer = weakref.finalize(self, _kill_group, self.process, os.getpid())
+        try:
+            for thread in (
+                threading.Thread(target=_pump_replies, args=(replies, self.replies), daemon=True),
+                threading.Thread(target=_pump_stderr, args=(stderr, self.tail), daemon=True),
+            ):
+                thread.start()
+                self._threads.append(thread)
+        except BaseException:  # the system may refuse threads
+            self.close()
+            raise
         # The death signal is sent when the *thread* that forked ends: only the main one may ask for it.
         lasting = threading.current_thread() is threading.main_thread()
         start = {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import subprocess
@@ -512,3 +513,70 @@ def test_a_call_never_takes_the_lock_that_closing_needs() -> None:
         with lock:
             outcome = worker.call("os:getpid", timeout=PATIENCE)
         assert (outcome.value, worker.pid) == (first, first)
+
+
+class Unspeakable(Exception):
+    """Its text does not fit into memory."""
+
+    def __str__(self) -> str:
+        raise MemoryError
+
+
+def fail_unspeakably() -> None:
+    raise Unspeakable
+
+
+def test_an_exception_whose_text_does_not_fit_into_memory_is_a_lack_of_memory() -> None:
+    limit = sandbox.run(f"{HERE}:fail_unspeakably", timeout=PATIENCE, memory_mb=256)
+    assert (limit.status, limit.message) == (
+        "memory",
+        "MemoryError (memory is limited to 256 MiB: --memory-limit sets it)",
+    )
+    if hasattr(os, "fork"):
+        assert forked(fail_unspeakably, timeout=PATIENCE).status == "memory"
+
+
+@pytest.mark.parametrize("granted", [0, 1])
+def test_a_child_for_which_no_thread_starts_is_not_left_behind(
+    granted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, threads = [], []
+    real, popen = threading.Thread.start, subprocess.Popen
+
+    def start(thread: threading.Thread) -> None:
+        threads.append(thread)
+        if len(threads) > granted:
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    def opened(*arguments: Any, **options: Any) -> Any:
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(subprocess, "Popen", opened)
+    worker = Worker()
+    with pytest.raises(RuntimeError) as refused:
+        worker.start()
+    assert "starts no more threads" in explained(refused.value)
+    (process,) = started
+    assert process.returncode is not None
+    assert all(pipe is not None and pipe.closed for pipe in (process.stdin, process.stdout, process.stderr))
+    assert not any(thread.is_alive() for thread in threads[:granted])
+    monkeypatch.undo()
+    with worker:
+        assert worker.call(f"{HERE}:echo", timeout=PATIENCE, value=1).value == 1
+
+
+def test_a_process_that_the_system_refuses_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    with pytest.raises(BlockingIOError) as raised, Worker() as worker:
+        worker.call(f"{HERE}:echo", timeout=PATIENCE)
+    assert explained(raised.value, "m.onnx") == (
+        "m.onnx: the system starts no more processes: its limit of processes (ulimit -u) or of memory is reached"
+    )
+    busy = BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), "w.bin")
+    assert explained(busy, "m.onnx") == f"w.bin: {os.strerror(errno.EAGAIN)}"

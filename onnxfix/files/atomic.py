@@ -28,7 +28,7 @@ from pathlib import Path
 from onnxfix import system
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import lazy, regular
-from onnxfix.files.folders import WHO, Folder, writing
+from onnxfix.files.folders import GONE, WHO, Folder, writing
 from onnxfix.files.temporary import PLAIN, Placed, Rights, Stamp, Temporary, chmod, temporary_beside
 
 
@@ -64,7 +64,7 @@ def install(
             if old is not None:
                 os.fsync(file.fd)
         if not home.reached():
-            raise OnnxfixError(f"{where}: not written: its folder was moved, replaced or deleted meanwhile")
+            raise OnnxfixError(f"{where}: {GONE}")
         for one in needs:
             one.check()
             if old is not None:

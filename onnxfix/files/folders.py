@@ -256,6 +256,8 @@ def thoroughly(clean: Callable[[], None]) -> None:
 
 WHO = "another process changes files in this folder"
 """End of the message when a file is not the one that was created."""
+GONE = "not written: its folder was moved, replaced or deleted meanwhile"
+"""End of the message when the path of an open folder does not lead to it any more."""
 
 
 def _identity(found: os.stat_result) -> tuple[int, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -14,7 +15,7 @@ from onnx import ModelProto
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import atomic, copying, lazy, loading, saving, tensors
 from onnxfix.files.beside import Beside
-from onnxfix.files.folders import Folder, thoroughly, writing
+from onnxfix.files.folders import GONE, Folder, thoroughly, writing
 from onnxfix.files.sweeping import prefix
 from onnxfix.files.temporary import Stamp, Temporary, temporary_in
 
@@ -179,6 +180,24 @@ class Candidate:
             f"{self._home.path / self.location}: is in the way of the weights, which do not fit into one protobuf "
             "(2 GB) with the model; move it"
         )
+
+    @contextlib.contextmanager
+    def staying(self) -> Iterator[None]:
+        """A context in which others read the candidate by its path, which must lead to it all the time.
+
+        Raises:
+            OnnxfixError: the folder is another one at the end, whatever was raised for the lack of the file.
+        """
+        try:
+            yield
+        except Exception:
+            self._stayed()
+            raise
+        self._stayed()
+
+    def _stayed(self) -> None:
+        if not self._home.reached():
+            raise OnnxfixError(f"{self._home.path / self._name}: {GONE}") from None
 
     def copy(self) -> None:
         """Write the model as it was read, byte for byte.

@@ -162,21 +162,22 @@ class _Prover:
         applied = run.applied if run is not None else ()
         self.say("verifying")
         self.loaded.check()  # the rungs must read what was fixed
-        return climb(
-            steps.against_path,
-            self.candidate.path,
-            steps.against.proto,
-            proto,
-            steps.compared(self.job.comparison),
-            exact=steps.bitwise and all(item.safety == Safety.EXACT for item in applied),
-            base=None if steps.base is steps.against else steps.base.proto,
-            touched=run.touched if run is not None else None,
-            interface=all(item.safety != Safety.UNSAFE for item in applied),
-            rungs=repeated(like) if like is not None else None,
-            ready=self.candidate.arrived,
-            scope=self.scope,
-            only=failing(like) if like is not None else (),
-        )
+        with self.candidate.staying():
+            return climb(
+                steps.against_path,
+                self.candidate.path,
+                steps.against.proto,
+                proto,
+                steps.compared(self.job.comparison),
+                exact=steps.bitwise and all(item.safety == Safety.EXACT for item in applied),
+                base=None if steps.base is steps.against else steps.base.proto,
+                touched=run.touched if run is not None else None,
+                interface=all(item.safety != Safety.UNSAFE for item in applied),
+                rungs=repeated(like) if like is not None else None,
+                ready=self.candidate.arrived,
+                scope=self.scope,
+                only=failing(like) if like is not None else (),
+            )
 
     def settle(
         self, safety: Safety, known: Mapping[FixKey, Withdrawn] | None = None

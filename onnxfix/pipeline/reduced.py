@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import json
 import os
 import platform
@@ -15,8 +14,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from onnxfix._version import __version__
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import atomic, copying, loading, saving
@@ -26,9 +23,9 @@ from onnxfix.nvidia import driver_there, gpus
 from onnxfix.place import Place
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.against import OTHER, AgainstCheck
+from onnxfix.reduction.arrays import npz
 from onnxfix.reduction.case import Case
 from onnxfix.reduction.checks import Check
-from onnxfix.reduction.commands import arrays_of
 from onnxfix.reduction.records import Failure, Reduction
 from onnxfix.reduction.search import Reducer
 from onnxfix.report.render.reduction import readme, script
@@ -195,13 +192,6 @@ class Home:
         else:
             with writing(self.folder / name):
                 (self.folder / name).unlink(missing_ok=True)
-
-
-def npz(values: Mapping[str, Any]) -> bytes:
-    """Tensors as the content of an .npz file."""
-    stream = io.BytesIO()
-    np.savez(stream, allow_pickle=False, **arrays_of(values))
-    return stream.getvalue()
 
 
 def versions(check: Check) -> dict[str, str]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from onnxfix import system
 from onnxfix.errors import UsageError
+from onnxfix.reduction.arrays import npz
 from onnxfix.reduction.case import Case
 from onnxfix.reduction.records import Failure, Seen
 
@@ -57,8 +55,7 @@ class CommandCheck:
     def examine(self, case: Case, path: Path) -> Seen:
         inputs = path.with_name("inputs.npz")
         if self.feeds:
-            with inputs.open("wb") as stream:
-                np.savez(stream, allow_pickle=False, **arrays_of(case.inputs))
+            inputs.write_bytes(npz(case.inputs))
         code, output = self._run(filled(self.command, path, inputs))
         if code is None:
             return Seen((Failure("timeout", text=f"the command took more than {self.timeout:g} s"),))
@@ -89,12 +86,3 @@ class CommandCheck:
 def filled(command: str, model: Path | str, inputs: Path | str) -> str:
     """The command with both paths, quoted for the shell."""
     return command.replace(INPUTS, system.quoted(str(inputs))).replace(MODEL, system.quoted(str(model)))
-
-
-def arrays_of(values: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """The tensors among values, as .npz can hold them: texts in numpy's own type; no sequences."""
-    return {
-        name: value.astype(str) if value.dtype.kind == "O" else value
-        for name, value in values.items()
-        if isinstance(value, np.ndarray)
-    }

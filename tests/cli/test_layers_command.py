@@ -214,7 +214,7 @@ def test_rtx_keeps_no_tactics(option: str, tmp_path: Path) -> None:
         (["--save-tactics", "none/t.json"], "--save-tactics none/t.json: directory none does not exist"),
         (["--save-tactics", "e", "--save-engine", "e"], "is also --save-engine"),
         (["--report", "e", "--save-engine", "e"], "is also"),
-        (["--builds", "0"], "greater than or equal to 1"),
+        (["--builds", "0"], "--builds"),  # the rest of the line is typer's
         (["--trt-opt-shapes", "nothing:1x3"], "nothing"),
         (["--input-shapes", "nothing:1x3"], "nothing"),
     ],

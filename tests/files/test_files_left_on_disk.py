@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -394,8 +395,9 @@ def at_every_step(folder: Path, end: Callable[[], None]) -> Iterator[tuple[Path,
     (folder / "warm").mkdir()
     onnxfix.apply(written(folder / "warm"), folder / "warm/out.onnx")  # no step is an import
     for step in range(200):
-        there = folder / str(step)
+        there, scratch = folder / str(step), folder / f"scratch{step}"
         there.mkdir()
+        scratch.mkdir()
         path, at = written(there), [0]
 
         def spy(at: list[int] = at, step: int = step) -> None:
@@ -407,6 +409,8 @@ def at_every_step(folder: Path, end: Callable[[], None]) -> Iterator[tuple[Path,
         if child == 0:
             code = 1
             try:
+                # In one that others use, what these leave is deleted, and the number of steps would vary.
+                tempfile.tempdir = str(scratch)
                 signal.signal(signal.SIGTERM, signal.default_int_handler)
                 gc.disable()  # the files that garbage of other tests removes are no steps
                 with watched(spy), contextlib.suppress(KeyboardInterrupt):

@@ -8,12 +8,14 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onnxfix.fleet import work
 from onnxfix.fleet.work import Task
 from onnxfix.options import RunOptions, Verification
+from onnxfix.pipeline import prove
 from onnxfix.verification.verdict import RungResult, Verdict
 from support import models
 from support.hard_models import external
@@ -79,3 +81,40 @@ def test_the_folder_of_the_result(
     assert {one.name: one.read_bytes() for one in source.iterdir()} == before
     left = [name for _, _, names in os.walk(tmp_path) for name in names if name not in (*before, "out")]
     assert left == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["first", "meanwhile", "last"])
+@pytest.mark.parametrize("way", [deleted, moved, replaced, made_a_file, made_a_link])
+def test_the_folder_of_the_result_during_a_real_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Callable[[Path], None], when: str
+) -> None:
+    """What is verified is there by a temporary name, of which the user knows nothing; and no fix is to blame."""
+    out, real = tmp_path / "out", prove.climb
+    proofs: list[str] = []
+    lost: list[Path] = []
+    out.mkdir()
+    path = models.write(tmp_path / "m.onnx", models.model(MODEL, 18))
+
+    def climb(*models: Any, ready: Callable[[], None], **options: Any) -> Verdict:
+        def gone() -> None:
+            ready()
+            if not lost:  # it may be called again
+                lost.append(out)
+                way(out)
+
+        proofs.append(when)
+        if when == "first":
+            way(out)
+        verdict = real(*models, ready=gone if when == "meanwhile" else ready, **options)
+        if when == "last":
+            way(out)
+        return verdict
+
+    monkeypatch.setattr(prove, "climb", climb)
+    options = RunOptions(verification=Verification(rungs=("contract", "reference")))
+    outcome = work.perform(Task(0, str(path), str(out / "o.onnx"), "apply", options))
+    where = f"{path}: {out / 'o.onnx'}"
+    assert outcome.error == f"{where}: not written: its folder was moved, replaced or deleted meanwhile"
+    assert len(proofs) == 1
+    assert [name for _, _, names in os.walk(tmp_path) for name in names if name != "out"] == ["m.onnx"]

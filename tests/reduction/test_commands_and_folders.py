@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 import onnxfix
+from onnxfix.reduction.arrays import npz
 from support import models
 from support.reductions import COMMAND, fresh, operators, reduced
 
@@ -99,3 +100,14 @@ def test_external_data_is_embedded(tmp_path: Path) -> None:
     assert sorted(operators(model)) == ["MatMul", "Tanh"]
     assert not any(one.external_data for one in model.graph.initializer)
     assert found.bytes_after < 20_000
+
+
+def test_inputs_with_the_names_of_numpys_own_arguments(tmp_path: Path) -> None:
+    """numpy.savez takes ``file`` for its own, and ``allow_pickle`` too or for one more array, as its release has it."""
+    values = {name: np.float32([number]) for number, name in enumerate(("file", "allow_pickle", "a/b:0"))}
+    texts = np.array(["é", ""], dtype=object)
+    (tmp_path / "inputs.npz").write_bytes(npz({**values, "texts": texts, "several": [np.zeros(1)]}))
+    with np.load(tmp_path / "inputs.npz", allow_pickle=False) as archive:
+        assert archive.files == [*values, "texts"]
+        assert all(archive[name] == value for name, value in values.items())
+        assert archive["texts"].tolist() == ["é", ""]

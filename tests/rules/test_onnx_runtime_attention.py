@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto
 
@@ -134,15 +135,21 @@ def test_tensorrt_builds_attention_with_a_past_of_any_length(worker: Worker, tmp
     assert built(worker, decomposed(proto), tmp_path).accepted
 
 
-def test_values_of_another_width_and_no_bias() -> None:
-    proto = model(
-        """g (float[3,5,8] x, float[8,20] w, float[20] c) => (float[3,5,4] y) {
-        y = com.microsoft.Attention<num_heads = 2, qkv_hidden_sizes = [8, 8, 4]>(x, w, c) }"""
-    )
-    agree(proto, decomposed(proto), feeds_of(proto))
+@pytest.mark.skipif(
+    ort.__version__.startswith("1.31."), reason="ONNX Runtime 1.31 dies of Attention without a bias (SIGSEGV)"
+)
+def test_no_bias() -> None:
     proto = model(
         """g (float[3,5,8] x, float[8,24] w) => (float[3,5,8] y) {
         y = com.microsoft.Attention<num_heads = 4>(x, w) }"""
+    )
+    agree(proto, decomposed(proto), feeds_of(proto))
+
+
+def test_values_of_another_width() -> None:
+    proto = model(
+        """g (float[3,5,8] x, float[8,20] w, float[20] c) => (float[3,5,4] y) {
+        y = com.microsoft.Attention<num_heads = 2, qkv_hidden_sizes = [8, 8, 4]>(x, w, c) }"""
     )
     agree(proto, decomposed(proto), feeds_of(proto))
     proto = model(

@@ -209,7 +209,7 @@ def test_a_build_over_the_memory_limit_says_nothing_about_the_model(
     monkeypatch.setattr(trt_builder, "Worker", kept)
     for megabytes in (96, 104, 112, 128):
         rung = climbed(SWIN, memory_mb=megabytes, timeout=20.0)
-        assert (rung.status, rung.builds[0].status) == ("skipped", "memory")
+        assert (rung.status, rung.builds[0].status) == ("skipped", "memory"), rung.reason
         assert "gave no result: " in rung.reason
         assert "memory" in rung.reason.partition("gave no result: ")[2][:60]
         assert rung.reason.endswith(f" (memory is limited to {megabytes} MiB: --memory-limit sets it)")

@@ -1,4 +1,4 @@
-"""The system's clock is set hours forward and back during a run: the result is the same, and no time limit is over early."""
+"""The system's clock is set days forward and back during a run: the result is the same, and no limit is over early."""
 
 from __future__ import annotations
 

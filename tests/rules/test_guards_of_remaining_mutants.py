@@ -26,7 +26,7 @@ from onnxfix_rules.ops.limits import ops066_lp_pool_form as ops066
 from onnxfix_rules.ops.misimports import _deconv, _ratios
 from onnxfix_rules.prc import _norm
 from onnxfix_rules.qdq import _common as qdq
-from onnxfix_rules.qdq import _constants, _products
+from onnxfix_rules.qdq import _constants, _float, _products, _region
 from onnxfix_rules.qdq import qdq017_partial_last_block as qdq017
 from support.models import model as model_of
 
@@ -149,6 +149,16 @@ def test_a_slice_backwards_from_the_largest_integer_is_not_folded() -> None:
     assert known(0).tolist() == [3, 2]
 
 
+def test_half_precision_is_not_folded_where_backends_round_differently() -> None:
+    def known(kind: str, stored: str) -> bool:
+        model = overlay(
+            f"g (float[N] x) => (int64[1] y) <{kind}[1] h = {{{stored}}}> {{ r = Cast<to = 7>(h)  y = Neg(r) }}"
+        )
+        return Known(model).array(model.main.values["r"]) is not None
+
+    assert [known("float16", "15360"), known("float", "1.0")] == [False, True]
+
+
 # ---- operators
 
 
@@ -230,6 +240,46 @@ def test_scales_of_different_types_have_no_ratio() -> None:
     mixed = overlay(text.format(s="float16"), 21)
     with pytest.raises(qdq.Unable):
         _products.ratio(qdq.Workshop(), mixed.main.nodes[0], mixed)
+
+
+def in_floats(text: str, name: str) -> bool:
+    """Whether the region of a quantized value can be rewritten in floats."""
+    model = overlay(text, 21)
+    return _float.in_floats(_region.region_of([model.main.values[name]], model), model) is not None
+
+
+def test_integers_times_a_double_scale_are_not_written_as_floats() -> None:
+    def found(kind: str) -> bool:
+        return in_floats(
+            f"""g (uint8[N] q) => ({kind}[N] y) <{kind} s = {{0.5}}> {{
+            t = Identity(q)  d = DequantizeLinear(t, s)  y = Neg(d) }}""",
+            "t",
+        )
+
+    assert [found("float"), found("double")] == [True, False]
+
+
+def test_a_split_of_integers_is_moved_to_floats() -> None:
+    """It has two outputs: it stays, where a node with a graph output is written anew."""
+    text = """g (float[4] x) => ({kind}[2] y, float[2] z) <float s = {{0.5}}, uint8 p = {{3}}> {{
+        q = QuantizeLinear(x, s, p)  {first}, b = Split<num_outputs = 2>(q)  {more}  z = DequantizeLinear(b, s, p) }}"""
+    assert in_floats(text.format(kind="float", first="a", more="y = DequantizeLinear(a, s, p)"), "q")
+    assert not in_floats(text.format(kind="uint8", first="y", more=""), "q")
+
+
+def test_computed_scales_of_blocks_need_the_rank_of_the_data() -> None:
+    def found(shape: str, scales: str, axis: int) -> bool:
+        return in_floats(
+            f"""g (float[8] x, int64[R] k, float[{scales}] s) => (float[] y) <int64[2] fixed = {{4,2}}> {{
+            r = Reshape(x, {shape})  q = QuantizeLinear<axis = {axis}, block_size = 2>(r, s)
+            y = DequantizeLinear<axis = {axis}, block_size = 2>(q, s) }}""",
+            "q",
+        )
+
+    assert found("fixed", "2,2", 0)
+    assert not found("k", "2,2", 0)
+    assert not found("fixed", "2,2,2", 0)
+    assert not found("fixed", "2,2", 2)
 
 
 BLOCKED = """g (float[6,2] x) => (float[6,2] y) <int8[6,2] w = {1,2,3,4,5,6,7,8,9,10,11,12}, float[2,2] s = {1,2,3,4}> {

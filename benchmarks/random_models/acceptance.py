@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from random_models.judge import Judged
 
 PACKAGE = "tensorrt-rtx"
+_TYPE = re.compile(r"\b(u?int|float|bfloat|fp|bf)\d+\b", re.IGNORECASE)
 
 
 @cache
@@ -53,11 +55,31 @@ def compared(original: ModelProto, fixed: ModelProto | None, *, build: bool) -> 
     if fixed is not None:
         second = _tried(fixed, build=build)
         found["after"] = _word(second)
-        # The parser takes what the builder refuses (uint8 in a Loop): then nothing was lost.
         lost = first.accepted and not second.accepted
-        if lost and (build or _tried(original, build=True).accepted):
+        if lost and (build or not _same_refusal(_tried(original, build=True), second)):
             found["lost"] = f"{second.stage}: {second.reason}"[:400]
     return found
+
+
+def _same_refusal(built: TrtBuild, parsed: TrtBuild) -> bool:
+    """Whether the builder refuses the original for what the parser refuses the fixed model for.
+
+    The parser takes some of what the builder refuses: then nothing was lost. Any other end of the build (a timeout, a
+    crash, a lack of memory) says nothing of the original, and neither does another refusal of the fix.
+    """
+    if built.status != "refused" or parsed.status != "refused":
+        return False
+    return bool(_causes(parsed)) and _causes(parsed) <= _causes(built)
+
+
+def _causes(one: TrtBuild) -> set[tuple[str, str]]:
+    """Operator and words of each error, without names and numbers, which a fix may change, but with types."""
+    causes = ((error.place.op_type, " ".join(filter(_says, error.text.split()))) for error in one.errors)
+    return {(operator, words) for operator, words in causes if words}
+
+
+def _says(word: str) -> bool:
+    return bool(_TYPE.search(word)) or not re.search(r"[\d_/]", word)
 
 
 def _word(one: TrtBuild) -> str:

@@ -6,6 +6,7 @@ values are fixed when the edit is written down, so the same fix always gives the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -14,6 +15,9 @@ import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from onnxfix.graph.overlay import Node, Scope, Value
+from onnxfix.shapes.ops.base import RANK_LIMIT
+
+_MOST_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -217,6 +221,12 @@ def renamed(edit: Edit) -> Value | None:
 
 _UNIQUELY_NAMED = ("QuantizeLinear", "DequantizeLinear")
 """TensorRT names a node without a name by its output, which two branches may share, and refuses two such of these."""
+
+
+def is_small(*shape: int) -> bool:
+    """Whether a fix may make a constant of this shape: of at most 2**20 elements, and 32 dimensions. Sizes that a model
+    declares may be anything, and numpy stops at 64 dimensions."""
+    return len(shape) <= RANK_LIMIT and math.prod(shape) <= _MOST_ELEMENTS
 
 
 @dataclass

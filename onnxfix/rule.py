@@ -29,6 +29,7 @@ from onnxfix.edits import (
     SetValueInfo,
     SortNodes,
     defined,
+    is_small,
     least_inputs,
 )
 from onnxfix.graph.imported import imported, imported_nodes
@@ -47,7 +48,7 @@ __all__ = [
     "Place", "RemoveInitializer", "RemoveNode", "RenameNode", "ReplaceUses", "Rule", "Safety", "Scope",
     "SetImport", "SetInput", "SetOutput", "SetValueInfo", "Severity", "Silent", "SortNodes", "Target",
     "Unknown", "UnknownAttribute", "Use", "Value", "defined", "dtypes", "elem_types", "equal", "every_node",
-    "holds_exactly", "imported", "imported_nodes", "is_float", "is_integer", "is_read", "least_inputs",
+    "holds_exactly", "imported", "imported_nodes", "is_float", "is_integer", "is_read", "is_small", "least_inputs",
     "name_of", "rule", "shared", "signature", "symbols", "takes", "target_of",
 ]  # fmt: skip
 

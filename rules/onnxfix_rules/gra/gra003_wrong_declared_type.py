@@ -134,14 +134,10 @@ def _write(target: onnx.TensorShapeProto.Dimension, dim: Dim, model: Model) -> N
         return
     name = str(dim)
     place = model.shapes.symbols.get(name)
-    declared = next(
-        (i.type for i in model.proto.graph.input if place is not None and i.name == place[0]), None
-    )
-    if (
-        place is not None
-        and declared is not None
-        and declared.tensor_type.shape.dim[place[1]].dim_param == name
-    ):
+    declared = [i.type for i in model.proto.graph.input if place is not None and i.name == place[0]]
+    # A sparse tensor may have the symbol too.
+    dims = [dim.dim_param for one in declared for dim in one.tensor_type.shape.dim]
+    if place is not None and name in dims[place[1] : place[1] + 1]:
         target.dim_param = name
 
 

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.rule import INTEGERS, Edit, Model, Node, RemoveNode, Safety, Value
+from onnxfix.rule import INTEGERS, Edit, Model, Node, RemoveNode, Safety, Value, is_small
 
 from ._common import (
     FLOATS,
@@ -300,7 +300,7 @@ class Writer:
         if dims is None or own != len(dims) or not -own <= linear.axis < own:
             raise Unable
         size = dims[linear.axis]
-        if size is None:
+        if size is None or not is_small(size):
             raise Unable
         blocks = self.shop.constant(linear.node, np.arange(size, dtype=np.int64) // linear.block, "blocks")
         return self.shop.at(linear.node).add("Gather", [name, blocks], axis=linear.axis)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxfix.rule import Node
+from onnxfix.rule import Node, is_small
 
 from ._common import Array
 
@@ -19,7 +19,10 @@ def moved_constant(node: Node, array: Array) -> Array | None:
     if node.op_type == "Identity":
         return array
     if node.op_type == "Transpose":
-        return array.transpose(node.attr("perm")) if node.attr("perm") else array.transpose()
+        perm = node.attr("perm")
+        if perm and sorted(perm) != list(range(array.ndim)):
+            return None
+        return array.transpose(perm) if perm else array.transpose()
     if node.op_type == "Flatten":
         axis = int(node.attr("axis", 1))
         if not -array.ndim <= axis <= array.ndim:
@@ -36,7 +39,7 @@ def moved_constant(node: Node, array: Array) -> Array | None:
 
 
 def _reshaped(array: Array, shape: list[int] | None, allowzero: bool) -> Array | None:
-    if shape is None or not array.size:
+    if shape is None or not array.size or not is_small(*[1] * len(shape)):
         return None  # with empty tensors 0 and -1 are ambiguous
     if any(size == 0 and (allowzero or axis >= array.ndim) for axis, size in enumerate(shape)):
         return None
@@ -51,9 +54,9 @@ def _ones(op_type: str, array: Array, axes: list[int] | None) -> Array | None:
     if not axes:
         return None  # Squeeze of all axes, or of none: RSH009
     rank = array.ndim + (len(axes) if op_type == "Unsqueeze" else 0)
-    if any(not -rank <= axis < rank for axis in axes):
-        return None
     places = {axis % rank for axis in axes}
+    if any(not -rank <= axis < rank for axis in axes) or len(places) < len(axes) or not is_small(*[1] * rank):
+        return None
     if op_type == "Unsqueeze":
         found: Array = np.expand_dims(array, tuple(sorted(places)))
         return found

@@ -75,8 +75,13 @@ def _fix(node: Node, output: Value, model: Model) -> Fix | None:
     integers = [weights] if dynamic else [weights, data]
     if any(model.shapes.elem_type(one) not in (TensorProto.INT8, TensorProto.UINT8) for one in integers):
         return None
-    if node.scope.opset() < (11 if dynamic else 10):
+    opset = node.scope.opset()
+    if opset < (11 if dynamic else 10):
         return None
+    # Each zero point is of its operand's type; that of dynamically quantized data is made with them.
+    for operand, shift in ((weights, point), *(() if dynamic else ((data, zero),))):
+        if shift is not None and model.shapes.elem_type(shift) != model.shapes.elem_type(operand):
+            return None
     draft = Draft(node)
     draft.remove(node)
     names = [data.name, "" if scale is None else scale.name, "" if zero is None else zero.name]

@@ -21,6 +21,7 @@ from onnxfix.rule import (
     Silent,
     Value,
     dtypes,
+    is_small,
     rule,
     target_of,
 )
@@ -80,6 +81,8 @@ def _fix(node: Node, data: Value, axis: Value, output: Value) -> Fix | None:
     lengths = {index: shape[index].value for index in axes}
     doublings = [max(length - 1, 0).bit_length() for length in lengths.values() if length is not None]
     if len(doublings) < len(lengths) or _STEP_LAYERS * (sum(doublings) + len(doublings)) > _LAYERS:
+        return None
+    if not all(is_small(length or 0, *[1] * (len(shape) - 1)) for length in lengths.values()):
         return None
     draft = Draft(node)
     scan = _Scan(draft, node, elem, len(shape))

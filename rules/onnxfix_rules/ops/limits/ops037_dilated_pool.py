@@ -7,7 +7,21 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    is_small,
+    rule,
+)
 from onnxfix_rules.ops.limits import _dilated_windows
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
@@ -68,6 +82,8 @@ def _slices(node: Node, model: Model) -> Fix | None:
     pads = [*(window.begin for window in windows), *(window.padding for window in windows)]
     cost = sum((4 if window.size is not None else 36) * window.kernel for window in windows)
     if cost > _LAYERS or (any(pads) and node.opset < 11):
+        return None
+    if not all(is_small(window.count(window.size)) for window in windows if window.size is not None):
         return None
     draft = Draft(node)
     found = _padded(draft, data, pads, elem) if any(pads) else data.name

@@ -18,6 +18,7 @@ from onnxfix.rule import (
     Severity,
     Silent,
     Value,
+    is_small,
     rule,
     target_of,
 )
@@ -62,9 +63,11 @@ def _fix(node: Node, model: Model, cache: Value, output: Value, circular: bool) 
     if update is None or not shape or not rows or not elem or not target_of(model).between(elem):
         return None
     rank = len(shape)
+    if len(rows) != rank:
+        return None
     axis = int(node.attr("axis", -2)) % rank
     size, count = shape[axis].value, rows[axis].value
-    if axis == 0 or count is None or (circular and not size):
+    if axis == 0 or count is None or (circular and not size) or not is_small(count, *[1] * (rank - 1)):
         return None
     draft = Draft(node)
     indices = ""

@@ -19,6 +19,7 @@ from onnxfix.rule import (
     Severity,
     Silent,
     Value,
+    is_small,
     rule,
 )
 
@@ -60,7 +61,7 @@ def _fix(node: Node, data: Value, block: object, shape: Sequence[Dim] | None) ->
     if not isinstance(block, int) or block < 1 or shape is None or len(shape) != 4 or output is None:
         return None
     channels, height, width = (d.value for d in shape[1:])
-    if not channels:
+    if not channels or not is_small(block, block, channels):
         return None
     draft = Draft(node)
     draft.remove(node)

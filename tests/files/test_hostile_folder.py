@@ -428,7 +428,7 @@ def test_in_place_another_file_is_not_replaced(
             real(self, path, **more)
 
     monkeypatch.setattr(Folder, "__init__", moved)
-    with pytest.raises(OnnxfixError, match="is no longer the file that was read"):
+    with pytest.raises(OnnxfixError, match="its folder was moved, replaced or deleted meanwhile"):
         onnxfix.apply(path, in_place=True, verify=False)
     assert field.stolen
     assert field.state() == field.before

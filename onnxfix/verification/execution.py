@@ -172,7 +172,8 @@ class _Climber:
         """Run the feeds that the budget allows, those that tell most first; returns the others.
 
         What runs shows what larger feeds cost, so that those that seemed too dear have another turn. The second shape
-        always runs: at the first, whose sizes are 1, much looks the same."""
+        always runs: at the first, whose sizes are 1, much looks the same. Where the hardest values would have to run
+        beyond the budget, it has them in the last item of its batch."""
         left, hard = list(feeds), plan.hardest(feeds)
         second = feeds[1] if len(feeds) > 1 and feeds[1].assignment != feeds[0].assignment else None
         while not self._over():
@@ -184,8 +185,19 @@ class _Climber:
                 tried = [one.feed.assignment for one in self.seen.feeds if one.feed is not None]
                 feed = min(allowed, key=lambda one: one.assignment in tried and one.kind != hard)
             left.remove(feed)
-            self._run_feed(feed)
+            self._run_feed(self._with_hardest(feed, hard) if feed is needed else feed)
         return []
+
+    def _with_hardest(self, feed: Feed, hard: Kind) -> Feed:
+        """The second shape's feed, which has the hardest values too where another run with these is too dear.
+
+        Only where bits are compared: within a tolerance, large values hide what is wrong with small ones.
+        """
+        known, ran = self.request.known, [one.feed for one in self.seen.counted() if one.feed is not None]
+        cheap = not ran or self.budget.allows(feed.assignment, ran[0].assignment)
+        if cheap or hard != "extreme" or not plan.has_batch(known, feed.assignment, self.request.shapes):
+            return feed
+        return replace(feed, last=hard)
 
     def _leave_out(self, feeds: list[Feed]) -> None:
         """Record feeds that the budget does not allow."""
@@ -212,7 +224,7 @@ class _Climber:
         ran, hard = [one.feed for one in self.seen.counted() if one.feed is not None], plan.hardest(feeds)
         planned = [feed for feed in (feeds if hard == "extreme" else left) if feed.kind == hard]
         tried = [feed.assignment for feed in ran]
-        if not planned or not ran or any(feed.kind == hard for feed in ran):
+        if not planned or not ran or any(hard in feed.kinds() for feed in ran):
             return
         mixed, request = feeds[min(2, len(feeds) - 1)].assignment, self.request
         fewer = plan.thrifty(request.known, mixed, request.shapes) if left else {}

@@ -24,7 +24,6 @@ from onnxfix.verification.verdict import Status
 if TYPE_CHECKING:
     from onnxfix.verification.request import Request
 
-_LONG = 0.5  # seconds of the processor for both models, from which two threads are worth it
 _TRIED = 3  # feeds until a model counts as accepting none
 
 
@@ -48,7 +47,6 @@ class Pair:
         self._mapped = False  # a session's weights are mapped from its model's file
         self._plain = False  # they must not be
         self._apart = name != "ort-cpu" or cores() < 2  # never run both at once
-        self._seconds = 0.0  # that the last run of both took
 
     def load(self) -> tuple[Outcome, Ran]:
         """Have the child load both models."""
@@ -69,27 +67,24 @@ class Pair:
     def run(self, values: dict[str, Any]) -> tuple[Outcome, Ran]:
         """Have the child run both models on a feed and compare."""
         outcome, ran = self._beside(values)
-        self._seconds = ran.seconds
         if self._mapped and different(ran.metrics):
             ran = self._unmapped(values, ran)
         return outcome, ran
 
     def _beside(self, values: dict[str, Any]) -> tuple[Outcome, Ran]:
-        """A run of both, at once where the last one was long. What ends badly then, or differs, says nothing: it could
-        be the other's doing, or for lack of memory for two; they run again, one after the other, from then on."""
-        if self._apart or self._seconds < _LONG:
-            return self._run(values)
-        outcome, ran = self._run(values, beside=True)
-        if outcome.ok and not ran.stage and not different(ran.metrics):
+        """A run of both, at once where it is long. What ends badly then, or differs, says nothing: it could be the
+        other's doing, or for lack of memory for two; they run again, one after the other, from then on."""
+        outcome, ran = self._run(values, beside=not self._apart)
+        if not ran.beside or (outcome.ok and not ran.stage and not different(ran.metrics)):
             return outcome, ran
         self._apart = True
         if self.request.worker.generation != self.seen.generation or self.request.worker.pid is None:
             outcome, ran = self.load()
             if ran.stage:
                 return outcome, ran
-        return self._run(values)
+        return self._run(values, beside=False)
 
-    def _run(self, values: dict[str, Any], *, beside: bool = False) -> tuple[Outcome, Ran]:
+    def _run(self, values: dict[str, Any], *, beside: bool) -> tuple[Outcome, Ran]:
         request, seen, gpu = self.request, self.seen, self.name == "ort-cuda"
         return self.call(
             "run",
@@ -115,7 +110,7 @@ class Pair:
         self._plain = True
         _, ran = self.load()
         if not ran.stage:
-            _, ran = self._run(values)
+            _, ran = self._run(values, beside=False)
         if ran.stage:
             self.seen.generation, self._plain = -1, False
         return mapped if ran.stage else ran

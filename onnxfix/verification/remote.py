@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event, Lock
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from onnxfix.verification.compare.noise import MOVES, Precise, shaken
 from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.kept import Kept, identity
 from onnxfix.verification.outputs import Computed, Outputs
-from onnxfix.verification.ran import Ran, failed
+from onnxfix.verification.ran import BOTH, Ran, failed
 
 
 @dataclass
@@ -46,6 +47,9 @@ class _State:
 
 MOST_COPIED = 1 << 16
 """Elements of an input up to which each run gets an array of its own."""
+
+LONG = 0.25
+"""Seconds that the original runs alone before the fixed model runs beside it: for less, a thread is not worth it."""
 
 _STATE = _State()
 OUTPUTS = Outputs()
@@ -182,7 +186,8 @@ def run(
     ``by_twin`` or ``by_noise``, and ``hold`` them for a later rung. The fixed model gets the feed without the inputs in
     ``without``.
 
-    ``beside``: both at once, in two threads. If the process ends then, either may have ended it.
+    ``beside``: both at once, in two threads, where the original takes long. If the process ends then, either may have
+    ended it.
 
     ``again``: run the original once more to find outputs that are not deterministic; ``recheck``: only where outputs
     differ. ``drawn`` are outputs that depend on a random operator: a rare draw may come out the same twice, so their
@@ -197,14 +202,13 @@ def run(
         try:
             expected, itself = _expected(feed, again, repeats, coarse)
         except Exception as error:
-            return failed("original", error)
+            return replace(failed("original", error), beside=other.both())
         unstable = {*skip, *_unstable(itself)}
         wobble = tuple(part for parts in itself.values() for part in parts if part.agreement == "within")
-        note("fixed")
         try:
             values, took = other.outputs()
         except Exception as error:
-            return failed("fixed", error)
+            return replace(failed("fixed", error), beside=other.both())
     found, seconds = dict(zip(fixed.outputs, values, strict=True)), clock() - began
     note("compare")
     _STATE.last, _STATE.without = (feed, expected, found) if keep else None, without
@@ -221,27 +225,48 @@ def run(
         one.output for one in metrics if one.output in drawn and _differs(one) and one.kind != "dtype"
     }
     metrics = tuple(one for one in metrics if one.output not in unstable)
-    return Ran("", "", metrics, tuple(sorted(unstable)), seconds, wobble=wobble)
+    return Ran("", "", metrics, tuple(sorted(unstable)), seconds, wobble=wobble, beside=other.both())
 
 
 class _Beside:
-    """A run of a model, in a thread of its own (``ahead``) or when it is asked for."""
+    """A run of the fixed model: when it is asked for or, if ``may``, from when the original has run for long, in a
+    thread of its own."""
 
-    def __init__(self, session: backends.Session, feed: dict[str, Any], ahead: bool) -> None:
+    def __init__(self, session: backends.Session, feed: dict[str, Any], may: bool) -> None:
         self._session, self._feed = session, feed
-        self._pool = ThreadPoolExecutor(1) if ahead else None
-        self._started = self._pool.submit(self._run) if self._pool is not None else None
+        self._done, self._lock, self._both = Event(), Lock(), False  # of the original's run
+        self._pool = ThreadPoolExecutor(1) if may else None
+        self._ahead = self._pool.submit(self._run_beside) if self._pool is not None else None
 
     def __enter__(self) -> _Beside:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.both()
         if self._pool is not None:
             self._pool.shutdown()
 
+    def both(self) -> bool:
+        """The original's run is over: whether the other one has begun."""
+        with self._lock:
+            self._done.set()
+            return self._both
+
     def outputs(self) -> tuple[list[Any], float]:
-        """What it computed, and the seconds that it took. Raises what the session raises."""
-        return self._started.result() if self._started is not None else self._run()
+        """What it computed, and the seconds that it took, after the original's run. Raises what the session raises."""
+        if self.both() and self._ahead is not None:
+            return self._ahead.result()
+        note("fixed")
+        return self._run()
+
+    def _run_beside(self) -> tuple[list[Any], float]:
+        self._done.wait(LONG)
+        with self._lock:
+            if self._done.is_set():
+                return [], 0.0
+            self._both = True
+            note(BOTH)
+        return self._run()
 
     def _run(self) -> tuple[list[Any], float]:
         clock, began = _clock(_STATE.backend, own=True)

@@ -140,6 +140,41 @@ def test_the_hardest_values_come_at_different_sizes_where_the_batch_is_what_cost
     assert batches == {2}, "what the user fixed stays"
 
 
+BATCH = "g (float[batch, 4] x, bool[batch] m) => (float[batch, 4] y, bool[batch] n) { y = Abs(x) n = Not(m) }"
+
+
+def test_a_dear_batch_has_the_hardest_values_in_its_last_item(tmp_path: Path, dear: None) -> None:
+    rung = only(verdict_of(tmp_path, BATCH))
+    ran = [one.feed for one in rung.feeds if one.feed is not None and one.feed.assignment["batch"]]
+    assert [(one.kind, one.last, one.assignment["batch"]) for one in ran] == [
+        ("normal", None, 1),
+        ("normal", "extreme", 2),
+    ]
+    assert "normal values, extreme ones in the batch's last item" in ran[1].label
+    mixed = ran[1].values(signature(proto_of(BATCH)))
+    assert abs(mixed["x"][0]).max() < 1e3 < abs(mixed["x"][1]).max()
+    assert mixed["m"].shape == (2,)
+    assert all(one.feed.last is None for one in rung.left_out)
+    # Within a tolerance, large values hide what is wrong with small ones.
+    kinds = [kind for kind, found in sizes(only(verdict_of(tmp_path, BATCH, exact=False))) if 0 not in found]
+    assert kinds == ["normal", "normal", "edge"]
+    whole = only(verdict_of(tmp_path, BATCH, effort=THOROUGH))
+    assert all(one.feed is not None and one.feed.last is None for one in whole.feeds)
+
+
+def test_inputs_that_share_no_batch_have_runs_of_their_own(tmp_path: Path, dear: None) -> None:
+    for text in (ABS, BATCH.replace("bool[batch]", "bool[other]"), BATCH.replace("bool[batch]", "bool[3]")):
+        assert [kind for kind, _ in sizes(only(verdict_of(tmp_path, text)))][-1] == "extreme"
+
+
+def test_what_is_wrong_with_the_hardest_values_is_seen_in_the_last_item(tmp_path: Path, dear: None) -> None:
+    before = "g (float[batch, 4] x) => (float[batch, 4] y) { t = Add(x, x) y = Sub(t, x) }"
+    after = "g (float[batch, 4] x) => (float[batch, 4] y) { y = Identity(x) }"
+    wrong = only(verdict_of(tmp_path, before, after))
+    assert wrong.status == "failed"
+    assert "last item" in wrong.reason
+
+
 def test_quick_and_seconds_are_strict(tmp_path: Path, dear: None) -> None:
     quick = only(verdict_of(tmp_path, ABS, effort=QUICK))
     assert sizes(quick) == [("normal", (1, 1)), ("normal", (0, 5)), ("normal", (3, 0)), ("extreme", (1, 1))]

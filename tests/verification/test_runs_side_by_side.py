@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from onnxfix.sandbox import Outcome
 from onnxfix.verification import pair, remote
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.progress import Progress
-from onnxfix.verification.ran import Ran
+from onnxfix.verification.ran import BOTH, Ran
 
 FEED = {"x": np.arange(3.0, dtype=np.float32)}
 HOW: dict[str, Any] = {"again": False, "drawn": (), "exact": True, "noise": {}, "skip": ()}
@@ -40,6 +41,7 @@ class Meeting:
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     place = threading.Barrier(2)
+    monkeypatch.setattr(remote, "LONG", 0.01)
     for name in ("good", "also", "bad", "bad-too"):
         (tmp_path / name).touch()
     monkeypatch.setattr(backends, "load", lambda name, path, **options: Meeting(path, place))
@@ -61,8 +63,33 @@ def test_both_run_at_once_and_errors_are_told_apart(
 ) -> None:
     assert not remote.load("toy", str(models / original), str(models / fixed)).stage
     ran = remote.run(FEED, **HOW, beside=True)
-    assert ran.stage == stage
+    assert (ran.stage, ran.beside) == (stage, True)
     assert [one.agreement for one in ran.metrics] == ([] if stage else ["identical"])
+
+
+class Quick:
+    """A model whose runs take no time, and that says in which thread they were."""
+
+    outputs = ("y",)
+
+    def __init__(self, threads: list[str]) -> None:
+        self.threads = threads
+
+    def run(self, feed: dict[str, Any]) -> list[Any]:
+        self.threads.append(threading.current_thread().name)
+        return [feed["x"]]
+
+
+def test_short_runs_stay_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    monkeypatch.setattr(backends, "load", lambda *_, **__: Quick(threads))
+    remote.load("toy", str(tmp_path), str(tmp_path))
+    began = time.monotonic()
+    for _ in range(10):
+        assert not remote.run(FEED, **HOW, beside=True).beside
+    remote.drop()
+    assert set(threads) == {threading.current_thread().name}
+    assert time.monotonic() - began < 10 * remote.LONG, "nothing waits for the time to end"
 
 
 class Bench:
@@ -83,8 +110,8 @@ class Bench:
         reply = self.replies.pop(0)
         if isinstance(reply, str):
             self.pid, self.generation = None, 2
-            return Outcome("crash", message=reply, note="original")
-        return Outcome("ok", reply)
+            return Outcome("crash", message=reply, note=BOTH if beside else "original")
+        return Outcome("ok", replace(reply, beside=beside and reply.beside))
 
     def starved(self, what: str) -> str:
         return f"the child {what}"
@@ -93,7 +120,7 @@ class Bench:
         self.pid = None
 
 
-LONG, SHORT = Ran(seconds=4.0), Ran(seconds=0.1)
+LONG, SHORT = Ran(seconds=4.0, beside=True), Ran(seconds=0.1)
 WRONG = replace(LONG, metrics=(Metrics("y", "different", "", "values", output="y"),))
 
 
@@ -109,9 +136,9 @@ def climbed(
     return bench, [both.run(FEED)[1] for _ in range(count)]
 
 
-def test_only_after_a_long_run_on_several_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_on_several_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, _ = climbed(monkeypatch, 3, SHORT, LONG, LONG)
-    assert bench.calls == [("run", False), ("run", False), ("run", True)]
+    assert bench.calls == [("run", True)] * 3
     bench, _ = climbed(monkeypatch, 2, LONG, LONG, cores=1)
     assert bench.calls == [("run", False), ("run", False)]
 
@@ -122,8 +149,14 @@ def test_what_goes_wrong_at_once_is_judged_in_order(monkeypatch: pytest.MonkeyPa
     assert [one.stage for one in found] == ["", "", ""]
     assert not any(one.metrics for one in found)
     runs = [beside for function, beside in bench.calls if function == "run"]
-    assert runs == [False, True, False, False]  # and never at once again
+    assert runs == [True, True, False, False]  # and never at once again
     assert (("load", False) in bench.calls) is bad.starved
+
+
+def test_what_was_in_order_is_not_judged_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, found = climbed(monkeypatch, 2, replace(WRONG, beside=False), LONG)
+    assert [bool(one.metrics) for one in found] == [True, False]
+    assert bench.calls == [("run", True)] * 2
 
 
 def test_a_process_that_ends_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,4 +164,4 @@ def test_a_process_that_ends_is_started_again(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch, 2, LONG, "killed", replace(SHORT, stage="fixed", error="it does not run")
     )
     assert found[1].stage == "fixed"
-    assert bench.calls == [("run", False), ("run", True), ("load", False), ("run", False)]
+    assert bench.calls == [("run", True), ("run", True), ("load", False), ("run", False)]

@@ -28,7 +28,8 @@ _SHAPE = re.compile(rf"\[\s*(?:{_NUMBERS})?\s*\]|{_NUMBERS}|(?=,|$)", re.ASCII)
 @dataclass(frozen=True)
 class Feed:
     """One test: sizes for the symbols, a kind of data and a seed. ``override`` feeds the inputs with defaults; ``gain``
-    and ``turn`` are those of ``make_inputs``."""
+    and ``turn`` are those of ``make_inputs``. ``last`` is the kind of the last item of the batch, where it is another
+    one; ``has_batch`` says which models have a batch."""
 
     assignment: Assignment
     kind: Kind
@@ -36,6 +37,7 @@ class Feed:
     override: bool = False
     gain: float = 1.0
     turn: int = 0
+    last: Kind | None = None
 
     @property
     def label(self) -> str:
@@ -43,11 +45,16 @@ class Feed:
         sizes = sizes_in_words(self.assignment)
         more = "; defaults overridden" if self.override else ""
         times = f" times {self.gain:.3g}" if self.gain != 1.0 else ""
-        return f"{sizes + '; ' if sizes else ''}{self.kind} values{times}; seed {self.seed}{more}"
+        last = f", {self.last} ones in the batch's last item" if self.last is not None else ""
+        return f"{sizes + '; ' if sizes else ''}{self.kind} values{times}{last}; seed {self.seed}{more}"
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """All kinds of data that it has."""
+        return (self.kind,) if self.last is None else (self.kind, self.last)
 
     def values(self, known: Signature) -> dict[str, Any]:
         """The inputs of a model. Raises UsageError where none can be made, and MemoryError."""
-        return make_inputs(
+        made = make_inputs(
             known,
             self.assignment,
             self.seed,
@@ -56,6 +63,10 @@ class Feed:
             gain=self.gain,
             turn=self.turn,
         )
+        if self.last is None:
+            return made
+        other = make_inputs(known, self.assignment, self.seed, kind=self.last)
+        return {name: np.concatenate([value[:-1], other[name][-1:]]) for name, value in made.items()}
 
 
 def sizes_in_words(sizes: Mapping[str, int]) -> str:
@@ -276,6 +287,15 @@ def quantized(known: Signature, sizes: Assignment, seed: int, gain: float = 1.0)
 def hardest(planned: Sequence[Feed]) -> Kind:
     """The kind of the hardest planned values."""
     return "extreme" if any(feed.kind == "extreme" for feed in planned) else "edge"
+
+
+def has_batch(known: Signature, one: Assignment, fixed: Mapping[str, int]) -> bool:
+    """Whether one symbol, of at least 2 in an assignment, leads all inputs, and all that is open but for it is
+    ``fixed``."""
+    leading = {one.dims[0] if one.kind == "tensor" and one.dims else None for one in known.inputs}
+    batch = leading.pop() if len(leading) == 1 else None
+    plain = not known.pinned and all(one.default is None for one in known.inputs)
+    return plain and isinstance(batch, str) and one.get(batch, 0) > 1 and _free(known, fixed) == [batch]
 
 
 def thrifty(known: Signature, mixed: Assignment, fixed: Mapping[str, int]) -> Assignment:

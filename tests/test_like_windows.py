@@ -101,6 +101,7 @@ def test_apply_proves_and_writes(tmp_path: Path) -> None:
 
 def test_a_journal_is_written_rewritten_and_read(tmp_path: Path) -> None:
     write_model(tmp_path / "a.onnx")
+    os.utime(tmp_path / "a.onnx", (10**9, 10**9))  # a file of the last two seconds has no stamp yet
     arguments = ("apply", "a.onnx", "--output-dir", "out", "--resume", "--rungs", "contract")
     assert onnxfix(tmp_path, *arguments).returncode == 0
     journal = tmp_path / "out" / ".onnxfix-journal.jsonl"

@@ -24,6 +24,8 @@ from onnxfix.verification.verdict import Status
 if TYPE_CHECKING:
     from onnxfix.verification.request import Request
 
+LONG = 0.25
+"""Seconds that the original runs alone before the fixed model runs beside it: for less, a thread is not worth it."""
 _TRIED = 3  # feeds until a model counts as accepting none
 
 
@@ -47,6 +49,7 @@ class Pair:
         self._mapped = False  # a session's weights are mapped from its model's file
         self._plain = False  # they must not be
         self._apart = name != "ort-cpu" or cores() < 2  # never run both at once
+        self._alone = LONG  # seconds that the original runs before the fixed model runs beside it
 
     def load(self) -> tuple[Outcome, Ran]:
         """Have the child load both models."""
@@ -74,7 +77,8 @@ class Pair:
     def _beside(self, values: dict[str, Any]) -> tuple[Outcome, Ran]:
         """A run of both, at once where it is long. What ends badly then, or differs, says nothing: it could be the
         other's doing, or for lack of memory for two; they run again, one after the other, from then on."""
-        outcome, ran = self._run(values, beside=not self._apart)
+        outcome, ran = self._run(values, beside=None if self._apart else self._alone)
+        self._alone = 0.0 if ran.beside else LONG
         if not ran.beside or (outcome.ok and not ran.stage and not different(ran.metrics)):
             return outcome, ran
         self._apart = True
@@ -82,9 +86,9 @@ class Pair:
             outcome, ran = self.load()
             if ran.stage:
                 return outcome, ran
-        return self._run(values, beside=False)
+        return self._run(values, beside=None)
 
-    def _run(self, values: dict[str, Any], *, beside: bool) -> tuple[Outcome, Ran]:
+    def _run(self, values: dict[str, Any], *, beside: float | None) -> tuple[Outcome, Ran]:
         request, seen, gpu = self.request, self.seen, self.name == "ort-cuda"
         return self.call(
             "run",
@@ -110,7 +114,7 @@ class Pair:
         self._plain = True
         _, ran = self.load()
         if not ran.stage:
-            _, ran = self._run(values, beside=False)
+            _, ran = self._run(values, beside=None)
         if ran.stage:
             self.seen.generation, self._plain = -1, False
         return mapped if ran.stage else ran

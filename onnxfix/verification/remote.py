@@ -48,9 +48,6 @@ class _State:
 MOST_COPIED = 1 << 16
 """Elements of an input up to which each run gets an array of its own."""
 
-LONG = 0.25
-"""Seconds that the original runs alone before the fixed model runs beside it: for less, a thread is not worth it."""
-
 _STATE = _State()
 OUTPUTS = Outputs()
 """What both models computed, for the rung that holds them against TensorRT's networks."""
@@ -180,14 +177,14 @@ def run(
     without: tuple[str, ...] = (),
     recheck: bool = False,
     hold: bool = False,
-    beside: bool = False,
+    beside: float | None = None,
 ) -> Ran:
     """Run both models on ``feed`` and compare outputs, except those in ``skip``. ``keep`` their outputs, for
     ``by_twin`` or ``by_noise``, and ``hold`` them for a later rung. The fixed model gets the feed without the inputs in
     ``without``.
 
-    ``beside``: both at once, in two threads, where the original takes long. If the process ends then, either may have
-    ended it.
+    ``beside``: the original runs alone for so many seconds, then both at once, in two threads. If the process ends
+    then, either may have ended it.
 
     ``again``: run the original once more to find outputs that are not deterministic; ``recheck``: only where outputs
     differ. ``drawn`` are outputs that depend on a random operator: a rare draw may come out the same twice, so their
@@ -229,14 +226,14 @@ def run(
 
 
 class _Beside:
-    """A run of the fixed model: when it is asked for or, if ``may``, from when the original has run for long, in a
-    thread of its own."""
+    """A run of the fixed model: when it is asked for or, in a thread of its own, from when the original has run for
+    ``after`` seconds (None: never)."""
 
-    def __init__(self, session: backends.Session, feed: dict[str, Any], may: bool) -> None:
+    def __init__(self, session: backends.Session, feed: dict[str, Any], after: float | None) -> None:
         self._session, self._feed = session, feed
         self._done, self._lock, self._both = Event(), Lock(), False  # of the original's run
-        self._pool = ThreadPoolExecutor(1) if may else None
-        self._ahead = self._pool.submit(self._run_beside) if self._pool is not None else None
+        self._pool = ThreadPoolExecutor(1) if after is not None else None
+        self._ahead = self._pool.submit(self._run_after, after) if self._pool is not None else None
 
     def __enter__(self) -> _Beside:
         return self
@@ -259,8 +256,8 @@ class _Beside:
         note("fixed")
         return self._run()
 
-    def _run_beside(self) -> tuple[list[Any], float]:
-        self._done.wait(LONG)
+    def _run_after(self, seconds: float | None) -> tuple[list[Any], float]:
+        self._done.wait(seconds)
         with self._lock:
             if self._done.is_set():
                 return [], 0.0

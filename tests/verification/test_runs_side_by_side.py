@@ -16,6 +16,7 @@ from onnxfix import backends
 from onnxfix.sandbox import Outcome
 from onnxfix.verification import pair, remote
 from onnxfix.verification.compare.compare import Metrics
+from onnxfix.verification.pair import LONG
 from onnxfix.verification.progress import Progress
 from onnxfix.verification.ran import BOTH, Ran
 
@@ -41,7 +42,6 @@ class Meeting:
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     place = threading.Barrier(2)
-    monkeypatch.setattr(remote, "LONG", 0.01)
     for name in ("good", "also", "bad", "bad-too"):
         (tmp_path / name).touch()
     monkeypatch.setattr(backends, "load", lambda name, path, **options: Meeting(path, place))
@@ -62,7 +62,7 @@ def test_both_run_at_once_and_errors_are_told_apart(
     models: Path, original: str, fixed: str, stage: str
 ) -> None:
     assert not remote.load("toy", str(models / original), str(models / fixed)).stage
-    ran = remote.run(FEED, **HOW, beside=True)
+    ran = remote.run(FEED, **HOW, beside=0.01)
     assert (ran.stage, ran.beside) == (stage, True)
     assert [one.agreement for one in ran.metrics] == ([] if stage else ["identical"])
 
@@ -86,23 +86,23 @@ def test_short_runs_stay_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     remote.load("toy", str(tmp_path), str(tmp_path))
     began = time.monotonic()
     for _ in range(10):
-        assert not remote.run(FEED, **HOW, beside=True).beside
+        assert not remote.run(FEED, **HOW, beside=LONG).beside
     remote.drop()
     assert set(threads) == {threading.current_thread().name}
-    assert time.monotonic() - began < 10 * remote.LONG, "nothing waits for the time to end"
+    assert time.monotonic() - began < 10 * LONG, "nothing waits for the time to end"
 
 
 class Bench:
     """What stands for the request and its sandbox; answers calls with ``replies``, in order."""
 
     def __init__(self, *replies: Ran | str) -> None:
-        self.replies, self.calls = list(replies), list[tuple[str, bool]]()
+        self.replies, self.calls = list(replies), list[tuple[str, float | None]]()
         self.worker, self.generation, self.pid, self.limit_mb = self, 1, 1, None
 
     def __getattr__(self, name: str) -> Any:
         return {"step": 1.0, "without": (), "noise": {}, "scope": ""}.get(name)
 
-    def call(self, function: str, *, beside: bool = False, **more: Any) -> Outcome:
+    def call(self, function: str, *, beside: float | None = None, **more: Any) -> Outcome:
         function = function.rpartition(":")[2]
         self.calls.append((function, beside))
         if function == "load":
@@ -110,8 +110,8 @@ class Bench:
         reply = self.replies.pop(0)
         if isinstance(reply, str):
             self.pid, self.generation = None, 2
-            return Outcome("crash", message=reply, note=BOTH if beside else "original")
-        return Outcome("ok", replace(reply, beside=beside and reply.beside))
+            return Outcome("crash", message=reply, note=BOTH if beside is not None else "original")
+        return Outcome("ok", replace(reply, beside=beside is not None and reply.beside))
 
     def starved(self, what: str) -> str:
         return f"the child {what}"
@@ -120,8 +120,8 @@ class Bench:
         self.pid = None
 
 
-LONG, SHORT = Ran(seconds=4.0, beside=True), Ran(seconds=0.1)
-WRONG = replace(LONG, metrics=(Metrics("y", "different", "", "values", output="y"),))
+SLOW, SHORT = Ran(seconds=4.0, beside=True), Ran(seconds=0.1)
+WRONG = replace(SLOW, metrics=(Metrics("y", "different", "", "values", output="y"),))
 
 
 def climbed(
@@ -137,31 +137,31 @@ def climbed(
 
 
 def test_only_on_several_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, _ = climbed(monkeypatch, 3, SHORT, LONG, LONG)
-    assert bench.calls == [("run", True)] * 3
-    bench, _ = climbed(monkeypatch, 2, LONG, LONG, cores=1)
-    assert bench.calls == [("run", False), ("run", False)]
+    bench, _ = climbed(monkeypatch, 3, SHORT, SLOW, SLOW)
+    assert bench.calls == [("run", LONG), ("run", LONG), ("run", 0.0)]
+    bench, _ = climbed(monkeypatch, 2, SLOW, SLOW, cores=1)
+    assert bench.calls == [("run", None), ("run", None)]
 
 
-@pytest.mark.parametrize("bad", [WRONG, replace(LONG, stage="original", error="no memory", starved=True)])
+@pytest.mark.parametrize("bad", [WRONG, replace(SLOW, stage="original", error="no memory", starved=True)])
 def test_what_goes_wrong_at_once_is_judged_in_order(monkeypatch: pytest.MonkeyPatch, bad: Ran) -> None:
-    bench, found = climbed(monkeypatch, 3, LONG, bad, LONG, LONG)
+    bench, found = climbed(monkeypatch, 3, SLOW, bad, SLOW, SLOW)
     assert [one.stage for one in found] == ["", "", ""]
     assert not any(one.metrics for one in found)
     runs = [beside for function, beside in bench.calls if function == "run"]
-    assert runs == [True, True, False, False]  # and never at once again
-    assert (("load", False) in bench.calls) is bad.starved
+    assert runs == [LONG, 0.0, None, None]  # and never at once again
+    assert (("load", None) in bench.calls) is bad.starved
 
 
 def test_what_was_in_order_is_not_judged_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, found = climbed(monkeypatch, 2, replace(WRONG, beside=False), LONG)
+    bench, found = climbed(monkeypatch, 2, replace(WRONG, beside=False), SLOW)
     assert [bool(one.metrics) for one in found] == [True, False]
-    assert bench.calls == [("run", True)] * 2
+    assert bench.calls == [("run", LONG)] * 2
 
 
 def test_a_process_that_ends_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, found = climbed(
-        monkeypatch, 2, LONG, "killed", replace(SHORT, stage="fixed", error="it does not run")
+        monkeypatch, 2, SLOW, "killed", replace(SHORT, stage="fixed", error="it does not run")
     )
     assert found[1].stage == "fixed"
-    assert bench.calls == [("run", True), ("run", True), ("load", False), ("run", False)]
+    assert bench.calls == [("run", LONG), ("run", 0.0), ("load", None), ("run", None)]

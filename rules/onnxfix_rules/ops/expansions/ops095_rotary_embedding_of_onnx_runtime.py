@@ -219,6 +219,7 @@ def _sizes(draft: Draft, *sizes: int) -> str:
 
 
 _HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+_HEAD_11 = _HEAD.replace("17", "11")
 _G = "g (float[B,S,8] x, int64[{p}] p, float[9,2] c, float[9,2] s) => (float[B,S,8] y)"
 _FOUR = "g (float[2,3,5,4] x, int64[2,5] p, float[9,2] c, float[9,2] s) => (float[2,3,5,4] y)"
 _CALL = "com.microsoft.RotaryEmbedding"
@@ -268,6 +269,16 @@ rotary_embedding_of_onnx_runtime.examples = [
             e = Concat<axis = 3>(z2, r)  y = Reshape(e, o) }}""",
         safety=Safety.NUMERIC,
         target="trt8.6",
+        runs=False,
+    ),
+    Fixed(
+        "a start position in operator set 11, the first with all that it takes",
+        before=f"{_HEAD_11} {_G.format(p='1')} {{ y = {_CALL}<num_heads = 2>(x, p, c, s) }}",
+        after=f"""{_HEAD_11} {_G.format(p="1")} <int64 n0 = {{0}}, int64 n1 = {{1}}, int64[1] k0 = {{0}},
+            int64[1] k1 = {{2}}, int64[1] k2 = {{0}}, int64 t = {{1}}> {{
+            d = Shape(x)  l = Gather<axis = 0>(d, t)  r = Range(n0, l, n1)  a = Add(r, p)  e = Slice(d, k0, k1, k2)
+            q = Expand(a, e)  y = {_CALL}<num_heads = 2>(x, q, c, s) }}""",
+        target="rtx",
         runs=False,
     ),
     Flagged(

@@ -3,10 +3,10 @@
     python benchmarks/proof/run.py MODEL... [--base CHECKOUT] [--runs 3] [--json FILE] [--write-readme] [-- OPTION...]
 
 For each model, in turn: ``onnxfix apply`` with its defaults (and OPTION...), and ``bare.py``, which does the same work
-once with nothing around it. Both are whole processes, timed from outside; medians of ``--runs``. A run more of each is
-watched: its peak is the greatest sum of the memory of all its processes, where a page that several share counts once.
-``onnxfix apply`` of another checkout, for instance the release before, runs once, watched. FILE is written after each
-model, and models that it holds are not measured again.
+once with nothing around it. Both are whole processes, timed from outside; medians of ``--runs``. As many more of
+``apply`` are watched: their peak is the greatest sum of the memory of all processes, where a page that several share
+counts once. ``onnxfix apply`` of another checkout, for instance the release before, is watched as often, in turn. FILE is
+written after each model, and models that it holds are not measured again.
 
 The exit code is 1 where a model is not proven, takes more than ``MOST`` times its parts, or more memory than with the
 other checkout.
@@ -19,6 +19,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -58,10 +59,15 @@ def measure(model: Path, base: Path | None, runs: int, options: list[str]) -> di
         bare = [sys.executable, str(HERE / "bare.py"), str(model), str(folder / "fixed.onnx"), str(folder)]
         older = _apply(model, folder / "older.onnx", folder / "older.json", options)
         runs_of: dict[str, list[dict[str, Any]]] = {"apply": [], "bare": [], "base": []}
-        peaks = {"apply": first["together"], "bare": _launch(bare, ROOT, folder, watch=True)["together"]}
+        watched = [first]
+        for number in range(runs):
+            if base is not None:
+                runs_of["base"].append(_launch(older, base, folder, watch=True))
+            if number:
+                watched.append(_launch(apply, ROOT, folder, watch=True))
+        peaks = {"apply": _peak(watched), "bare": _launch(bare, ROOT, folder, watch=True)["together"]}
         if base is not None:
-            runs_of["base"].append(_launch(older, base, folder, watch=True))
-            peaks["base"] = runs_of["base"][0]["together"]
+            peaks["base"] = _peak(runs_of["base"])
         for _ in range(runs):
             runs_of["bare"].append(_launch(bare, ROOT, folder))
             if runs_of["bare"][-1]["code"]:
@@ -83,6 +89,11 @@ def measure(model: Path, base: Path | None, runs: int, options: list[str]) -> di
             **{key: [run["wall"] for run in value] for key, value in runs_of.items() if value},
             "cpu": {key: [run["cpu"] for run in value] for key, value in runs_of.items() if value},
         }
+
+
+def _peak(runs: list[dict[str, Any]]) -> float:
+    """The median of the memory that runs took, in MB."""
+    return statistics.median(run["together"] for run in runs)
 
 
 def _apply(model: Path, target: Path, report: Path, options: list[str]) -> list[str]:
@@ -144,7 +155,7 @@ def _setting(runs: int) -> Iterator[str]:
     found = {name: version for name, version in every if name in names}
     versions = ", ".join(f"{name} {version}" for name, version in sorted(found.items()))
     yield f"- Python {platform.python_version()}, {versions}; no engine was executed"
-    yield f"- {len(os.sched_getaffinity(0))} cores; medians of {runs}, the other checkout once"
+    yield f"- {len(os.sched_getaffinity(0))} cores; medians of {runs}"
 
 
 def faults(row: dict[str, Any]) -> list[str]:

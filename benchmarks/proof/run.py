@@ -5,7 +5,7 @@
 For each model, in turn: ``onnxfix apply`` with its defaults (and OPTION...), and ``bare.py``, which does the same work
 once with nothing around it. Both are whole processes, timed from outside; medians of ``--runs``. As many more of
 ``apply`` are watched: their peak is the greatest sum of the memory of all processes, where a page that several share
-counts once. ``onnxfix apply`` of another checkout, for instance the release before, is watched as often, in turn. FILE is
+counts once. ``onnxfix apply`` of another checkout, such as the release before, is watched as often, in turn. FILE is
 written after each model, and models that it holds are not measured again.
 
 The exit code is 1 where a model is not proven, takes more than ``MOST`` times its parts, or more memory than with the

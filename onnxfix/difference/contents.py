@@ -63,8 +63,8 @@ def tensor_text(tensor: TensorProto, base: Path | None) -> str:
 
 def array_text(array: np.ndarray[Any, Any]) -> str:
     """The values of an array."""
-    if array.ndim == 0:
-        return _number(array.item())
+    if np.ndim(array) == 0:
+        return _number(array.item() if isinstance(array, (np.ndarray, np.generic)) else array)
     return f"[{','.join(array_text(part) for part in array)}]"
 
 

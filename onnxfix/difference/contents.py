@@ -63,9 +63,10 @@ def tensor_text(tensor: TensorProto, base: Path | None) -> str:
 
 def array_text(array: np.ndarray[Any, Any]) -> str:
     """The values of an array."""
-    if np.ndim(array) == 0:
-        return _number(array.item() if isinstance(array, (np.ndarray, np.generic)) else array)
-    return f"[{','.join(array_text(part) for part in array)}]"
+    if array.ndim == 0:
+        return _number(array.item())
+    # The parts of a list of texts are texts.
+    return f"[{','.join(array_text(np.asarray(part, array.dtype)) for part in array)}]"
 
 
 def constant_text(value: Value) -> str:

@@ -65,7 +65,8 @@ def array_text(array: np.ndarray[Any, Any]) -> str:
     """The values of an array."""
     if array.ndim == 0:
         return _number(array.item())
-    return f"[{','.join(array_text(part) for part in array)}]"
+    # The parts of a list of texts are texts.
+    return f"[{','.join(array_text(np.asarray(part, array.dtype)) for part in array)}]"
 
 
 def constant_text(value: Value) -> str:

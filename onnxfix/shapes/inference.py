@@ -108,7 +108,8 @@ def _copy_function(source: FunctionProto, target: FunctionProto) -> None:
 
 
 def _copy_graph(source: GraphProto, target: GraphProto, *, main: bool) -> None:
-    target.name = source.name
+    if isinstance(source.name, str):  # one that is not UTF-8 is bytes, which cannot be set
+        target.name = source.name
     for info in source.input:
         if main:
             target.input.add().CopyFrom(info)

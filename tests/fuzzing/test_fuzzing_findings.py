@@ -377,6 +377,34 @@ def test_diff_shows_a_name_that_is_no_utf8(tmp_path: Path) -> None:
     assert not BUG.search(out + err), err
 
 
+def test_a_branch_whose_name_is_no_utf8(tmp_path: Path) -> None:
+    """Shape inference copied the names of graphs."""
+    found = model(
+        """g (bool c, float[N] x) => (float[N] y) { y = If<then_branch = branch () => (float[N] a) { a = Neg(x) },
+        else_branch = other () => (float[N] b) { b = Abs(x) }>(c) }""",
+        18,
+    )
+    data = found.SerializeToString()
+    path = tmp_path / "model.onnx"
+    at = data.rindex(b"\x12\x06branch")
+    path.write_bytes(data[: at + 2] + b"br\xffnch" + data[at + 8 :])
+    code, out, err = run("check", path)
+    assert 0 <= code <= 3
+    assert not BUG.search(out + err), err
+
+
+def test_the_difference_of_texts(tmp_path: Path) -> None:
+    """An array of texts has texts for its parts, not arrays."""
+    for name, word in (("a", "one"), ("b", "two")):
+        write(tmp_path / f"{name}.onnx", model(
+            f"""g (float[N] x) => (float[N] y, string[2] s) {{ y = Neg(x)
+            s = Constant<value = string[2] {{"{word}", "same"}}>() }}""", 18,
+        ))  # fmt: skip
+    code, out, err = run("diff", tmp_path / "a.onnx", tmp_path / "b.onnx", "-v")
+    assert (code, err) == (1, "")
+    assert "one" in out
+
+
 @pytest.mark.parametrize("name", ["value.npy", "value.npz"])
 def test_a_damaged_header_of_an_array_is_one_line(name: str, tmp_path: Path) -> None:
     """Numpy reads the header as Python, whose parser raises errors of its own."""

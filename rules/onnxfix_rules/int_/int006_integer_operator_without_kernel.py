@@ -19,6 +19,7 @@ from onnxfix.rule import (
     Severity,
     Silent,
     Value,
+    is_small,
     name_of,
     rule,
     target_of,
@@ -89,10 +90,11 @@ def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]
 def _as_max(node: Node, data: Value, elem: int, model: Model) -> Fix | None:
     """Replace the Relu by ``Max(data, 0)``; the zero has the data's rank, so that it does not change the result's."""
     output = node.output()
-    if node.opset < 14 or output is None:
+    ones = [1] * (model.shapes.rank(data) or 0)
+    if node.opset < 14 or output is None or not is_small(*ones):
         return None
     dtype = np.dtype(np.int64 if elem == TensorProto.INT64 else np.int32)
-    zero = np.zeros([1] * (model.shapes.rank(data) or 0), dtype=dtype)
+    zero = np.zeros(ones, dtype=dtype)
     draft = Draft(node)
     draft.remove(node)
     draft.add("Max", [data, draft.constant(zero)], output=output.name)

@@ -193,8 +193,9 @@ def spread(array: Array, linear: Linear, rank: int | None, dims: Sequence[int | 
         size = dims[axis]
         if size is None or -(-size // linear.block) != array.shape[axis]:
             return None
-        repeated = np.repeat(array, linear.block, axis)
-        return np.take(repeated, np.arange(size), axis)
+        if array.nbytes // max(array.shape[axis], 1) * size > WEIGHT_LIMIT or size > WEIGHT_LIMIT:
+            return None
+        return np.take(array, np.arange(size) // linear.block, axis)
     return None
 
 

@@ -21,6 +21,7 @@ from onnxfix.rule import (
     Severity,
     Silent,
     Value,
+    is_small,
     rule,
     target_of,
 )
@@ -177,7 +178,7 @@ class _Writer:
         if self.kind(scale) == TensorProto.FLOAT:
             return scale
         shape = self.model.shapes.static_shape(scale)
-        if shape is None:
+        if shape is None or not is_small(*shape):
             raise Unable
         return self.shop.constant(self.node, np.ones(shape, np.float32), "one")
 

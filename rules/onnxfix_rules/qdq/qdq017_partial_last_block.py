@@ -19,6 +19,7 @@ from onnxfix.rule import (
     Severity,
     Silent,
     Value,
+    is_small,
     rule,
     target_of,
 )
@@ -118,7 +119,7 @@ def _blocks(node: Node, model: Model) -> Blocks | None:
 def _smaller(node: Node, blocks: Blocks, model: Model) -> Fix | None:
     """The same scales for more blocks, for all nodes of this graph that use them in the same way."""
     scales = blocks.scale.constant(WEIGHT_LIMIT)
-    if scales is None and blocks.scale.is_constant:
+    if (scales is None and blocks.scale.is_constant) or not is_small(blocks.size // blocks.part):
         return None
     zeros = None if blocks.zero is None else blocks.zero.constant(WEIGHT_LIMIT)
     shop = Workshop()

@@ -78,7 +78,7 @@ def _fix(node: Node, model: Model, data: Value, output: Value) -> Fix | None:
         draft.replace_output(node, _along(draft, data, axis, len(sizes), found[axis], dtype))
         return Fix("multiply by the transform's matrix", draft.edits, Safety.NUMERIC)
     static = [size for size in sizes if size is not None]
-    if len(static) < len(sizes) or 0 in static:
+    if len(static) < len(sizes) or 0 in static or not _fits(found, _largest(_table(static, found))):
         return None
     draft.replace_output(node, _selected(draft, node, static, found, dtype))
     return Fix("multiply by the transforms' matrices and select one", draft.edits, Safety.NUMERIC)
@@ -133,6 +133,26 @@ def _along(
     return draft.add("Transpose", [name], perm=[order.index(index) for index in range(rank)])
 
 
+def _table(sizes: list[int], found: dict[int, Transform]) -> list[list[int]]:
+    """The shape of the result for each axis."""
+    parts = next(iter(found.values())).result_parts
+    table = [[*sizes[:-1], parts] for _ in range(len(sizes) - 1)]
+    for index, transform in found.items():
+        table[index][index] = transform.results
+    return table
+
+
+def _largest(table: list[list[int]]) -> list[int]:
+    """The largest size of each dimension among the shapes."""
+    return [max(column) for column in zip(*table, strict=True)]
+
+
+def _fits(found: dict[int, Transform], largest: list[int]) -> bool:
+    """Whether the matrices stay within the limit when they are padded to the largest sizes."""
+    padded = (one.length * one.parts * largest[index] * one.result_parts for index, one in found.items())
+    return sum(padded) <= LIMIT
+
+
 def _selected(
     draft: Draft, node: Node, sizes: list[int], found: dict[int, Transform], dtype: np.dtype[np.generic]
 ) -> str:
@@ -140,11 +160,8 @@ def _selected(
     data, axis, rank = node.input(0), node.input(2), len(sizes)
     assert data is not None
     assert axis is not None
-    parts = next(iter(found.values())).result_parts
-    table = [[*sizes[:-1], parts] for _ in range(rank - 1)]
-    for index, transform in found.items():
-        table[index][index] = transform.results
-    largest = [max(column) for column in zip(*table, strict=True)]
+    table = _table(sizes, found)
+    largest = _largest(table)
     counted = draft.add("Mod", [axis, draft.constant(np.array(rank, np.int64), "rank")])
     result = ""
     for index, transform in found.items():

@@ -8,7 +8,21 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    is_small,
+    rule,
+)
 
 _INDICES: dict[int, type[np.signedinteger[Any]]] = {TensorProto.INT32: np.int32, TensorProto.INT64: np.int64}
 
@@ -70,7 +84,7 @@ def _fix(node: Node, count: int | None, model: Model) -> Fix | None:
         draft.bypass(node, data)
         return Fix("remove the Slice, which copies its input", draft.edits)
     dtype = _INDICES.get(model.shapes.elem_type(starts) or 0)
-    if count is None or dtype is None:
+    if count is None or dtype is None or not is_small(count):
         return None
     draft.set_input(node, 3, draft.constant(np.arange(count, dtype=dtype), "axes"))
     return Fix(f"add axes {list(range(count))}", draft.edits)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, rule
+from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, is_small, rule
 from onnxfix_rules.ops import _rewrite as rw
 
 
@@ -31,6 +31,9 @@ def reduction_of_booleans(node: Node, model: Model) -> Iterator[Match]:
         return
     if model.shapes.rank(data) == 0 and node.attr("noop_with_empty_axes", 0) == 0:
         return  # OPS024 has a simpler fix
+    ones = [1] * (model.shapes.rank(output) or 0)
+    if not is_small(*ones):
+        return
     draft = Draft(node)
     proto = rw.copy_of(node)
     proto.input[0] = draft.add("Cast", [data], hint="int32", to=TensorProto.INT32)
@@ -39,7 +42,7 @@ def reduction_of_booleans(node: Node, model: Model) -> Iterator[Match]:
     if node.op_type == "ReduceMin":
         draft.add("Cast", [proto.output[0]], output=output.name, to=TensorProto.BOOL)
     else:
-        zero = np.zeros([1] * (model.shapes.rank(output) or 0), np.int32)
+        zero = np.zeros(ones, np.int32)
         draft.add("Greater", [proto.output[0], draft.constant(zero, "zero")], output=output.name)
     yield Match(
         f"TensorRT has no {node.op_type} of booleans",

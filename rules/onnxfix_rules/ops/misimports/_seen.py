@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.rule import Dim, Draft, Value
+from onnxfix.rule import Dim, Draft, Value, is_small
 
 _LIMIT = 1 << 16
 """Maximum number of elements of a mask that is stored as a constant; larger ones are computed."""
@@ -42,7 +42,12 @@ def _constant(draft: Draft, found: Seen) -> str:
     assert found.queries is not None
     assert found.keys is not None
     queries, keys = found.queries.value, found.keys.value
-    if found.lengths is not None or queries is None or keys is None or queries * keys > _LIMIT:
+    if (
+        found.lengths is not None
+        or queries is None
+        or keys is None
+        or max(queries, 1) * max(keys, 1) > _LIMIT
+    ):
         return ""
     i, j = np.arange(queries)[:, None], np.arange(keys)[None, :]
     allowed = np.ones((queries, keys), dtype=np.bool_)
@@ -109,7 +114,7 @@ class _Builder:
         """The index of each key: [keys]."""
         known = self.found.keys
         assert known is not None
-        if known.value is not None:
+        if known.value is not None and is_small(known.value):
             return self.ints(np.arange(known.value), "keys")
         return self.run(self.size(self.key))
 
@@ -121,7 +126,7 @@ class _Builder:
         """The position of each query among the keys: [queries, 1]; counted from the end of the lengths if given."""
         known = self.found.queries
         assert known is not None
-        if known.value is not None:
+        if known.value is not None and is_small(known.value):
             start = 0 if lengths is None else -known.value
             column = self.ints(np.arange(known.value).reshape(-1, 1) + start, "queries")
             return column if lengths is None else self.draft.add("Add", [lengths, column])
@@ -139,7 +144,7 @@ class _Builder:
         """True for each query: [queries, 1]."""
         known = self.found.queries
         assert known is not None
-        if known.value is not None:
+        if known.value is not None and is_small(known.value):
             return self.draft.constant(np.ones((known.value, 1), dtype=np.bool_), "queries")
         indices = self.indices(self.size(self.query))
         return self.draft.add("Equal", [indices, indices])

@@ -1,5 +1,7 @@
 """Frames, outcomes and limits for both sides of the sandbox, and the child's loop that serves calls."""
 
+# Long because: a new child loads this and little else before it gives up its rights.
+
 from __future__ import annotations
 
 import contextlib
@@ -358,7 +360,9 @@ def _dispatch(target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return _resolve(target)(*args, **kwargs)
 
 
-def serve() -> None:
+def serve(*, forked: bool = False) -> None:
+    """Answer calls on descriptor 0 by replies on descriptor 1, until the former ends. A process that was ``forked`` has
+    data of its parent, which do not count against its limit."""
     requests = io.FileIO(os.dup(0), "rb")
     replies = io.FileIO(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:
@@ -369,13 +373,16 @@ def serve() -> None:
         return
     start = pickle.loads(first)
     confine(start["confinement"])
+    if start["environment"] is not None:
+        os.environ.clear()
+        os.environ.update(start["environment"])
     sys.path.extend(entry for entry in start["path"] if entry not in sys.path)
     with contextlib.suppress(OSError):
         os.chdir(start["cwd"])
     # `python -m` made this module `__main__`; note() in what we call belongs to the importable one.
     here: Any = importlib.import_module("onnxfix._child")
     link = here._Link
-    link.data_limit = limit(start["memory_mb"])
+    link.data_limit = limit(start["memory_mb"], data_bytes() if forked else 0)
     if start["parent"]:
         die_with(start["parent"])
     link.replies = replies

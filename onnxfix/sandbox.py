@@ -1,8 +1,8 @@
 """Run something that may crash, hang or eat memory in a child process that can be killed.
 
-ONNX Runtime, onnx's C++ code and TensorRT do all three on real models. ``Worker`` keeps one child
-(``python -m onnxfix._child``) for many calls; ``run`` uses one for a single call. ``forks.forked`` guards a function of
-this process by ``os.fork``.
+ONNX Runtime, onnx's C++ code and TensorRT do all three on real models. ``Worker`` keeps one child for many calls
+(``python -m onnxfix._child``, or one of ``spares``); ``run`` uses one for a single call. ``forks.forked`` guards a
+function of this process by ``os.fork``.
 
 The child talks by length-prefixed pickles over copies of its stdin and stdout, made before foreign code can
 print: file descriptor 1 then points at stderr, whose last bytes are kept for the message.
@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from onnxfix import _child, deadline, system
+from onnxfix import _child, deadline, spares, system
 from onnxfix._child import Outcome, Status, allow_maps, default_memory_mb, note, one_line
 from onnxfix.confinement import outdated, policy
 from onnxfix.errors import UsageError, working_directory
@@ -85,7 +85,10 @@ def within(memory_mb: int) -> str:
     return f"memory is limited to {memory_mb} MiB: --memory-limit sets it"
 
 
-def _kill_group(process: subprocess.Popen[bytes], owner: int) -> None:
+_Process = subprocess.Popen[bytes] | spares.Spare
+
+
+def _kill_group(process: _Process, owner: int) -> None:
     """Kill the child and whatever it started, and reap it; in a fork of its owner, leave it alone."""
     if os.getpid() != owner:
         return
@@ -94,7 +97,7 @@ def _kill_group(process: subprocess.Popen[bytes], owner: int) -> None:
     process.wait()
 
 
-def _await_death(process: subprocess.Popen[bytes], seconds: float = 5.0) -> None:
+def _await_death(process: _Process, seconds: float = 5.0) -> None:
     """Wait for the child to end by itself, without reaping it: its group has yet to be killed."""
     deadline = time.monotonic() + seconds
     with contextlib.suppress(ChildProcessError):
@@ -115,6 +118,21 @@ def _pump_stderr(stream: io.RawIOBase, tail: _child.Tail) -> None:
             tail.add(data)
 
 
+def _started(folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A new child. It starts in the package's folder, not in the user's: files there could shadow modules."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "onnxfix._child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=folder,
+        env=environment,
+        start_new_session=True,
+        creationflags=system.NEW_GROUP,
+        bufsize=0,
+    )
+
+
 class _Child:
     """One process and its three pipes."""
 
@@ -130,18 +148,7 @@ class _Child:
             environment.setdefault(name, "1")
         # ONNX Runtime 1.32 reports sessions to its maker, and keeps a database for that in the user's cache folder.
         environment.setdefault("ORT_DISABLE_TELEMETRY", "1")
-        # Started in the package's folder, not in the user's: files there could shadow modules.
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "onnxfix._child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=package.parent,
-            env=environment,
-            start_new_session=True,
-            creationflags=system.NEW_GROUP,
-            bufsize=0,
-        )
+        self.process: _Process = spares.take() or _started(package.parent, environment)
         streams = self.process.stdin, self.process.stdout, self.process.stderr
         self.requests, replies, stderr = (cast(io.RawIOBase, stream) for stream in streams)
         self._streams = (self.requests, replies, stderr)
@@ -167,6 +174,7 @@ class _Child:
             "memory_mb": memory_mb,
             "parent": os.getpid() if lasting else 0,
             "confinement": self.policy,
+            "environment": environment if isinstance(self.process, spares.Spare) else None,
         }
         with contextlib.suppress(OSError):
             _child.write_frame(self.requests, pickle.dumps(start))
@@ -201,7 +209,7 @@ class _Child:
         for stream in self._streams:
             with contextlib.suppress(OSError):
                 stream.close()
-        return self.process.returncode
+        return self.process.returncode or 0  # None in a fork of the owner, which reaps nothing
 
 
 SLICE = 0.2

@@ -16,7 +16,15 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import subprocess
+    from typing import Protocol
+
+    class Process(Protocol):
+        """A child process."""
+
+        pid: int
+
+        def kill(self) -> None: ...
+
 
 KILL: int = getattr(signal, "SIGKILL", signal.SIGTERM)
 """The signal that ends a process at once; on Windows every signal does."""
@@ -69,11 +77,14 @@ def _importable(module: str) -> bool:
     return True
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
+def kill(process: Process) -> None:
     """Kill a process that was started in a session of its own and has not been reaped, and whatever it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
-            os.killpg(process.pid, KILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, KILL)
+                return
+            os.kill(process.pid, KILL)  # a fork that does not lead a group yet
             return
         if os.name == "nt":  # a process there has no group that ends with it
             import subprocess  # lazy: start-up

@@ -29,7 +29,7 @@ LAYERS = [
     ["confinement", "packs", "replies"],
     ["shown"],
     ["_child"],  # the sandbox's other side
-    ["allowance", "causes", "effort"],
+    ["allowance", "causes", "effort", "spares"],
     ["options"],
     ["sandbox"],  # know no graph, so that C++ calls that hang or crash may be guarded anywhere
     ["forks"],

@@ -314,7 +314,14 @@ def apply(
         refuse_unknown_kinds(reports)
         refuse_format(statistics, format)
         printing = Printing(format, reports, quiet, verbose, expired(queue, holding), statistics)
-        run(judged(queue.driven(jobs, ray), holding), len(queue.tasks), printing)
+        work = judged(queue.driven(jobs, ray), holding)
+        if not no_verify and len(queue.tasks) == 1:
+            # What this loads, the children have as well.
+            import onnxfix.pipeline.applying  # noqa: F401  # lazy: start-up
+            from onnxfix import spares  # lazy: start-up
+
+            spares.fork(spares.FOR_A_PROOF)
+        run(work, len(queue.tasks), printing)
 
 
 def _refuse_written(

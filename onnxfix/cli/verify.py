@@ -186,8 +186,10 @@ def verify(
         refuse_unknown_kinds(reports)
 
         def compared(say: Say) -> Generator[Outcome, None, None]:
+            from onnxfix import spares  # lazy: start-up
             from onnxfix.pipeline import verifying  # lazy: start-up
 
+            spares.fork(spares.FOR_A_PROOF)
             collect_garbage()
             progress = partial(say, tasks[0])
             yield attempt(tasks[0], lambda: verifying.verify(original, fixed, options, progress))

@@ -1,0 +1,172 @@
+"""Children that a command forks before it reads a model: they have numpy and onnx, and need not import them again.
+
+A fork of a process that runs nothing else yet is as good as a new one, and starts in milliseconds. It becomes one: it
+loses the command's open files, signal handlers and output streams, and waits for its start frame as
+``python -m onnxfix._child`` does. Where a process cannot be forked safely, ``sandbox`` starts new ones.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import contextvars
+import faulthandler
+import gc
+import io
+import os
+import signal
+import sys
+import threading
+import traceback
+from typing import NoReturn
+
+from onnxfix import _child, system
+
+FOR_A_PROOF = 2
+"""Children that a proof needs: one for ONNX Runtime, one for TensorRT."""
+
+
+class Spare:
+    """A forked child, with what ``subprocess.Popen`` has of it."""
+
+    def __init__(self, pid: int, ends: tuple[int, int, int]) -> None:
+        self.pid = pid
+        self.stdin = io.FileIO(ends[0], "wb")
+        self.stdout = io.FileIO(ends[1], "rb")
+        self.stderr = io.FileIO(ends[2], "rb")
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The return code; None while it runs."""
+        return self._reaped(getattr(os, "WNOHANG", 0))
+
+    def wait(self) -> int:
+        """Wait for its end. Returns the return code."""
+        code = None
+        while code is None:
+            code = self._reaped(0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it was reaped."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill the process, unless it was reaped."""
+        self.send_signal(system.KILL)
+
+    def _reaped(self, options: int) -> int | None:
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, options)
+            except ChildProcessError:  # an interrupt came between these lines
+                pid, status = self.pid, 0
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+class _State:
+    waiting: list[Spare] = []  # noqa: RUF012  shared on purpose
+    owner = 0
+
+
+def fork(count: int) -> None:
+    """Fork ``count`` children for the next that ``sandbox`` needs. Call it in a command before it reads a model.
+
+    Does nothing where this process cannot be forked safely: it has other threads, or the system is not Linux.
+    """
+    if not _forkable() or _State.owner == os.getpid():
+        return
+    _State.waiting, _State.owner = [], os.getpid()
+    atexit.register(discard)
+    gc.freeze()  # what is here stays: looking at it would copy its pages
+    with contextlib.suppress(OSError):  # no more processes, or descriptors: new ones may be possible later
+        for _ in range(count):
+            _State.waiting.append(_forked())
+
+
+def take() -> Spare | None:
+    """A child that waits for its start frame; None where there is none."""
+    return _State.waiting.pop(0) if _State.waiting and _State.owner == os.getpid() else None
+
+
+def discard() -> None:
+    """End the children that nobody took."""
+    while (spare := take()) is not None:
+        system.kill(spare)
+        spare.wait()
+        for stream in (spare.stdin, spare.stdout, spare.stderr):
+            stream.close()
+
+
+def _forkable() -> bool:
+    if not sys.platform.startswith("linux") or threading.current_thread() is not threading.main_thread():
+        return False  # a child ends with the thread that forked it
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return False
+
+
+def _forked() -> Spare:
+    if sys.platform == "win32":
+        raise NotImplementedError
+    parent = os.getpid()
+    with contextlib.ExitStack() as pipes:
+        requests, replies, errors = (pipes.enter_context(_child.pipe()) for _ in range(3))
+        # A signal is for this process: until the child has no handlers of its parent, none reaches it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _in_fork(parent, (requests[0], replies[1], errors[1]), before)
+            spare = Spare(pid, (requests[1], replies[0], errors[0]))
+            requests[1] = replies[0] = errors[0] = -1
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return spare
+
+
+def _in_fork(parent: int, ends: tuple[int, int, int], mask: set[int | signal.Signals]) -> NoReturn:
+    if sys.platform == "win32":
+        raise NotImplementedError
+    code = 1
+    try:
+        os.setsid()
+        _child.die_with(parent)
+        for target, source in enumerate(ends):
+            os.dup2(source, target)
+        _give_up_files()
+        for number in signal.valid_signals():
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        faulthandler.disable()
+        sys.unraisablehook = sys.__unraisablehook__
+        # The old streams may hold text of the parent. They stay as ``sys.__stdout__`` and are never flushed.
+        sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        sys.stderr = open(  # noqa: SIM115
+            2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
+        )
+        if not sys.flags.safe_path and sys.path:  # files of the user's folder must not shadow modules
+            sys.path.append(sys.path.pop(0))
+        gc.enable()
+        contextvars.Context().run(_child.serve, forked=True)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)  # never run the parent's exit handlers
+
+
+def _give_up_files() -> None:
+    """Let all descriptors but the first three lead nowhere. They stay taken: an object of the parent that still has one
+    may close it, which must not hit a file of this process."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            with contextlib.suppress(OSError):  # that of the listing is gone
+                os.fstat(int(name))
+                os.dup2(nothing, int(name), inheritable=False)

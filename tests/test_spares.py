@@ -1,0 +1,278 @@
+"""Children that a command forks before it reads a model are as good as new ones.
+
+Each test runs a program of its own: a process with threads, such as a test run, is not forked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from onnx import parser
+
+from support.paths import ROOT
+from support.patience import PATIENCE
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are forked on Linux only"),
+]
+
+PRELUDE = """
+import json, os, signal, sys, threading, time
+from onnxfix import interrupts, spares
+from onnxfix.sandbox import Worker
+def told(worker, function, **given):
+    outcome = worker.call(f"support.forked_children:{function}", timeout=60.0, **given)
+    return outcome.value if outcome.ok else f"{outcome.status}: {outcome.message}"
+def kind(worker):
+    return type(worker._child.process).__name__
+"""
+
+
+def started(code: str, folder: Path, **variables: str) -> subprocess.Popen[str]:
+    path = os.pathsep.join((str(ROOT), str(ROOT / "rules"), str(ROOT / "tests")))
+    return subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", **variables},
+    )
+
+
+def printed(code: str, folder: Path, **variables: str) -> str:
+    process = started(code, folder, **variables)
+    out, error = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, error
+    return out
+
+
+def told(code: str, folder: Path, **variables: str) -> Any:
+    return json.loads(printed(code, folder, **variables).splitlines()[-1])
+
+
+def test_as_many_as_were_forked_are_taken_and_then_new_ones(tmp_path: Path) -> None:
+    kinds, parents, own = told(
+        """
+spares.fork(2)
+workers = [Worker() for _ in range(3)]
+states = [told(worker, "state") for worker in workers]
+print(json.dumps([[kind(worker) for worker in workers], [one["parent"] for one in states], os.getpid()]))
+""",
+        tmp_path,
+    )
+    assert kinds == ["Spare", "Spare", "Popen"]
+    assert parents == [own] * 3
+
+
+def test_a_fork_has_what_a_new_child_has(tmp_path: Path) -> None:
+    """Not the handlers, files, streams and switches of its parent; and its modules."""
+    (tmp_path / "private").write_text("secret", encoding="utf-8")
+    forked, new = told(
+        """
+import gc, numpy
+interrupts.listen()
+gc.disable()
+sys.path.insert(0, os.getcwd())
+file = open("private")
+spares.fork(1)
+with Worker() as worker, Worker() as other:
+    print(json.dumps([told(worker, "state"), told(other, "state")]))
+""",
+        tmp_path,
+        ONNXFIX_CONFINEMENT="off",
+    )
+    assert forked["numpy"]
+    assert not new["numpy"]
+    assert forked["handlers"] == {**new["handlers"], "SIGINT": str(signal.SIG_DFL)}
+    assert not any("private" in file for file in forked["files"])
+    assert forked["first"] != str(tmp_path)
+    for same in ("parent", "blocked", "collecting", "threads", "folder", "session"):
+        assert forked[same] == new[same], same
+
+
+def test_a_fork_is_confined_as_a_new_child(tmp_path: Path) -> None:
+    forked, new = told(
+        """
+spares.fork(1)
+with Worker() as worker, Worker() as other:
+    ways = [one.call("onnxfix.confinement:in_force", timeout=60.0).value for one in (worker, other)]
+    print(json.dumps([vars(way) for way in ways]))
+""",
+        tmp_path,
+    )
+    assert forked == new
+
+
+def test_what_the_parent_has_not_written_yet_is_written_once(tmp_path: Path) -> None:
+    out = printed(
+        """
+sys.stdout.write("before ")
+spares.fork(1)
+with Worker() as worker:
+    told(worker, "say", text="a child's own words")
+    told(worker, "say", text="more of them")
+sys.stdout.write("after")
+""",
+        tmp_path,
+    )
+    assert out == "before after"
+
+
+def test_the_environment_is_that_of_the_call(tmp_path: Path) -> None:
+    given = told(
+        """
+os.environ["OLD"] = "1"
+spares.fork(1)
+del os.environ["OLD"]
+os.environ["NEW"] = "2"
+with Worker(variables={"OWN": "3"}) as worker:
+    print(json.dumps(told(worker, "environment")))
+""",
+        tmp_path,
+    )
+    assert "OLD" not in given
+    assert (given["NEW"], given["OWN"]) == ("2", "3")
+    assert given["ORT_DISABLE_TELEMETRY"] == "1"
+
+
+def test_a_fork_that_dies_is_replaced(tmp_path: Path) -> None:
+    killed, answer, after = told(
+        """
+spares.fork(1)
+with Worker() as worker:
+    killed = told(worker, "end", number=int(signal.SIGSEGV))
+    print(json.dumps([killed, told(worker, "take", mebibytes=1), kind(worker)]))
+""",
+        tmp_path,
+    )
+    assert killed.startswith("crash: killed by SIGSEGV")
+    assert (answer, after) == (1 << 20, "Popen")
+
+
+def test_its_memory_is_limited_beyond_what_it_shares(tmp_path: Path) -> None:
+    little, much = told(
+        """
+held = bytearray(200 << 20)
+spares.fork(1)
+with Worker(memory_mb=256) as worker:
+    print(json.dumps([told(worker, "take", mebibytes=150), told(worker, "take", mebibytes=300)]))
+""",
+        tmp_path,
+    )
+    assert little == 150 << 20
+    assert much.startswith("memory: ")
+
+
+def test_a_time_limit_ends_a_fork(tmp_path: Path) -> None:
+    status, alive = told(
+        """
+spares.fork(1)
+with Worker() as worker:
+    told(worker, "take", mebibytes=1)
+    pid = worker.pid
+    outcome = worker.call_with("time:sleep", (60.0,), {}, 0.2)
+    print(json.dumps([outcome.status, os.path.exists(f"/proc/{pid}")]))
+""",
+        tmp_path,
+    )
+    assert (status, alive) == ("timeout", False)
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether processes have ended; whoever reaps orphans may take a while."""
+    for _ in range(200):
+        left = []
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+                left += [pid] if state not in "ZX" else []
+        if not left:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A process that has a fork in use and one that waits."""
+    process = started(
+        """
+spares.fork(2)
+with Worker() as worker:
+    told(worker, "take", mebibytes=1)
+    print(json.dumps([worker.pid, spares._State.waiting[0].pid]), flush=True)
+    sys.stdin.readline()
+""",
+        tmp_path,
+    )
+    assert process.stdout is not None
+    with process:
+        try:
+            yield process, json.loads(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def test_forks_end_with_a_parent_that_is_killed(waiting: tuple[subprocess.Popen[str], list[int]]) -> None:
+    process, pids = waiting
+    process.kill()
+    process.wait()
+    assert gone(pids)
+
+
+def test_forks_that_nobody_took_end_with_the_command(tmp_path: Path) -> None:
+    pids = told("spares.fork(2); print(json.dumps([one.pid for one in spares._State.waiting]))", tmp_path)
+    assert len(pids) == 2
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_a_process_with_threads_is_not_forked(tmp_path: Path) -> None:
+    code = """
+over = threading.Event()
+threading.Thread(target=over.wait).start()
+spares.fork(2)
+over.set()
+print(json.dumps(len(spares._State.waiting)))
+"""
+    assert told(code, tmp_path) == 0
+
+
+MODEL = """<ir_version: 10, opset_import: ["" : 18]>
+g (float[N] x) => (int64[N] y) { a = Cast<to=11>(x) b = Cast<to=7>(a) c = Cast<to=7>(b) y = Identity(c) }"""
+
+
+@pytest.mark.parametrize("command", ["apply", "verify"])
+def test_a_proof_runs_in_forks(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(parser.parse_model(MODEL).SerializeToString())
+    given = [command, str(path)] if command == "apply" else [command, str(path), str(path)]
+    code = f"""
+from onnxfix import sandbox
+kinds, whole = [], sandbox._Child.__init__
+def noted(self, *given):
+    whole(self, *given)
+    kinds.append(type(self.process).__name__)
+sandbox._Child.__init__ = noted
+sys.argv[:] = ["onnxfix", *{given!r}]
+from onnxfix.cli.app import main
+try:
+    main()
+except SystemExit as end:
+    print(json.dumps([end.code, kinds]))
+"""
+    code_, kinds = told(code, tmp_path)
+    assert code_ == 0
+    assert kinds[:1] == ["Spare"]
+    assert set(kinds) == {"Spare"}

@@ -292,9 +292,9 @@ def hardest(planned: Sequence[Feed]) -> Kind:
 def has_batch(known: Signature, one: Assignment, fixed: Mapping[str, int]) -> bool:
     """Whether one symbol, of at least 2 in an assignment, leads all inputs, and all that is open but for it is
     ``fixed``."""
-    leading = {one.dims[0] if one.kind == "tensor" and one.dims else None for one in known.inputs}
+    leading = {info.dims[0] if info.kind == "tensor" and info.dims else None for info in known.inputs}
     batch = leading.pop() if len(leading) == 1 else None
-    plain = not known.pinned and all(one.default is None for one in known.inputs)
+    plain = not known.pinned and all(info.default is None for info in known.inputs)
     return plain and isinstance(batch, str) and one.get(batch, 0) > 1 and _free(known, fixed) == [batch]
 
 

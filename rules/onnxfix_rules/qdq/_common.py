@@ -193,9 +193,10 @@ def spread(array: Array, linear: Linear, rank: int | None, dims: Sequence[int | 
         size = dims[axis]
         if size is None or -(-size // linear.block) != array.shape[axis]:
             return None
-        if array.nbytes // max(array.shape[axis], 1) * size > WEIGHT_LIMIT or size > WEIGHT_LIMIT:
+        if array.nbytes // max(array.shape[axis], 1) * size > WEIGHT_LIMIT:
             return None
-        return np.take(array, np.arange(size) // linear.block, axis)
+        repeated = np.repeat(array, min(linear.block, size), axis)
+        return repeated[(slice(None),) * axis + (slice(size),)]
     return None
 
 

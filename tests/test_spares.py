@@ -116,18 +116,32 @@ with Worker() as worker, Worker() as other:
 
 
 def test_what_the_parent_has_not_written_yet_is_written_once(tmp_path: Path) -> None:
+    """By the parent alone: what a child that died said last is its own."""
     out = printed(
         """
 sys.stdout.write("before ")
 spares.fork(1)
 with Worker() as worker:
     told(worker, "say", text="a child's own words")
-    told(worker, "say", text="more of them")
-sys.stdout.write("after")
+    ended = told(worker, "say", text="its last ones", number=int(signal.SIGSEGV))
+sys.stdout.write(ended)
 """,
         tmp_path,
     )
-    assert out == "before after"
+    assert out == "before crash: killed by SIGSEGV: its last ones"
+
+
+def test_the_first_words_of_a_fork_are_its_own(tmp_path: Path) -> None:
+    out = printed(
+        """
+sys.stdout.write("before ")
+spares.fork(1)
+with Worker() as worker:
+    sys.stdout.write(told(worker, "say", text="all it said", number=int(signal.SIGSEGV)))
+""",
+        tmp_path,
+    )
+    assert out == "before crash: killed by SIGSEGV: all it said"
 
 
 def test_the_environment_is_that_of_the_call(tmp_path: Path) -> None:

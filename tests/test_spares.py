@@ -47,7 +47,13 @@ def started(code: str, folder: Path, **variables: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", **variables},
+        env={
+            **os.environ,
+            "PYTHONPATH": path,
+            "OPENBLAS_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "",
+            **variables,
+        },
     )
 
 

@@ -1,7 +1,5 @@
 """Frames, outcomes and limits for both sides of the sandbox, and the child's loop that serves calls."""
 
-# Long because: a new child loads this and little else before it gives up its rights.
-
 from __future__ import annotations
 
 import contextlib
@@ -181,15 +179,6 @@ def cores() -> int:
     if share.isdecimal() and int(share):
         return int(share)
     return system.cores()
-
-
-def data_bytes() -> int:
-    """Bytes that count against RLIMIT_DATA already."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-            if line.startswith("VmData:"):
-                return int(line.split()[1]) << 10
-    return 0
 
 
 def limit(memory_mb: int | None, extra_bytes: int = 0) -> int | None:
@@ -373,16 +362,14 @@ def serve(*, forked: bool = False) -> None:
         return
     start = pickle.loads(first)
     confine(start["confinement"])
-    if start["environment"] is not None:
-        os.environ.clear()
-        os.environ.update(start["environment"])
+    os.environ.update(start["environment"])
     sys.path.extend(entry for entry in start["path"] if entry not in sys.path)
     with contextlib.suppress(OSError):
         os.chdir(start["cwd"])
     # `python -m` made this module `__main__`; note() in what we call belongs to the importable one.
     here: Any = importlib.import_module("onnxfix._child")
     link = here._Link
-    link.data_limit = limit(start["memory_mb"], data_bytes() if forked else 0)
+    link.data_limit = limit(start["memory_mb"], system.data_bytes() if forked else 0)
     if start["parent"]:
         die_with(start["parent"])
     link.replies = replies

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import selectors
 import signal
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from onnxfix import _child, deadline
+from onnxfix import _child, deadline, spares, system
 from onnxfix._child import Outcome, default_memory_mb
 from onnxfix.confinement import Confinement, policy
 from onnxfix.sandbox import SLICE, Worker, within
@@ -67,13 +66,8 @@ def _in_fork(
         raise NotImplementedError
     result, stderr = ends
     try:
-        os.setsid()
-        for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, stderr), (2, stderr)):
-            os.dup2(source, target)
-        # This process may have redirected these. A crash is expected, so that its dump is of no use to the user.
-        sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-        faulthandler.disable()
-        _child.limit(memory_mb, _child.data_bytes())
+        spares.detach((os.open(os.devnull, os.O_RDONLY), stderr, stderr))
+        _child.limit(memory_mb, system.data_bytes())
         if parent:
             _child.die_with(parent)
         confinement.confine()

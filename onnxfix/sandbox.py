@@ -174,7 +174,7 @@ class _Child:
             "memory_mb": memory_mb,
             "parent": os.getpid() if lasting else 0,
             "confinement": self.policy,
-            "environment": environment if isinstance(self.process, spares.Spare) else None,
+            "environment": environment,
         }
         with contextlib.suppress(OSError):
             _child.write_frame(self.requests, pickle.dumps(start))

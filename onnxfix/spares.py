@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import threading
-import traceback
+from collections.abc import Sequence
 from typing import NoReturn
 
 from onnxfix import _child, system
@@ -40,12 +40,9 @@ class Spare:
         """The return code; None while it runs."""
         return self._reaped(getattr(os, "WNOHANG", 0))
 
-    def wait(self) -> int:
+    def wait(self) -> int | None:
         """Wait for its end. Returns the return code."""
-        code = None
-        while code is None:
-            code = self._reaped(0)
-        return code
+        return self._reaped(0)
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it was reaped."""
@@ -111,7 +108,7 @@ def _forkable() -> bool:
 
 
 def _forked() -> Spare:
-    if sys.platform == "win32":
+    if sys.platform == "win32":  # for the type checker: ``fork`` does not come here
         raise NotImplementedError
     parent = os.getpid()
     with contextlib.ExitStack() as pipes:
@@ -130,35 +127,44 @@ def _forked() -> Spare:
 
 
 def _in_fork(parent: int, ends: tuple[int, int, int], mask: set[int | signal.Signals]) -> NoReturn:
-    if sys.platform == "win32":
+    if sys.platform == "win32":  # for the type checker
         raise NotImplementedError
     code = 1
     try:
-        os.setsid()
+        detach(ends)
         _child.die_with(parent)
-        for target, source in enumerate(ends):
-            os.dup2(source, target)
         _give_up_files()
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        faulthandler.disable()
         sys.unraisablehook = sys.__unraisablehook__
-        # The old streams may hold text of the parent. They stay as ``sys.__stdout__`` and are never flushed.
-        sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-        sys.stderr = open(  # noqa: SIM115
-            2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
-        )
+        os.environ.clear()  # the start frame has that of the call
         if not sys.flags.safe_path and sys.path:  # files of the user's folder must not shadow modules
             sys.path.append(sys.path.pop(0))
         gc.enable()
         contextvars.Context().run(_child.serve, forked=True)
         code = 0
     except BaseException:
-        traceback.print_exc()
+        sys.__excepthook__(*sys.exc_info())
     finally:
         os._exit(code)  # never run the parent's exit handlers
+
+
+def detach(ends: Sequence[int]) -> None:
+    """In a fork: leave the parent's session and its streams; ``ends`` become descriptors 0 to 2.
+
+    Python's streams may hold text of the parent, or may have been redirected by it: new ones replace them.
+    """
+    if sys.platform != "win32":
+        os.setsid()
+    for target, source in enumerate(ends):
+        os.dup2(source, target)
+    sys.stdout, sys.stderr = (
+        open(end, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        for end in (1, 2)
+    )
+    faulthandler.disable()  # a crash is expected, and its dump of no use to the user
 
 
 def _give_up_files() -> None:

@@ -199,6 +199,15 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def data_bytes() -> int:
+    """Bytes that count against RLIMIT_DATA already (Linux)."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/status", encoding="utf-8") as status:
+        for line in status:
+            if line.startswith("VmData:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
 def lock(fd: int) -> bool:
     """Lock an open file against other processes until it is closed, where the file system has locks.
 

@@ -76,35 +76,39 @@ def watched() -> Iterator[None]:
     if rest is None:
         yield
         return
-    watch = _Watch(rest + GRACE)
+    watch = _Watch()
     try:
-        yield
+        try:
+            watch.start(rest + GRACE)
+            yield
+        finally:
+            watch.stop()
     finally:
-        watch.stop()
+        watch.stop()  # again: the interrupt may have come at the first instruction of the other call
 
 
 class _Watch:
-    """Raises ``Expired`` in the thread that made it, after so many seconds, unless it is stopped before."""
+    """Raises ``Expired`` in the thread that made it, so many seconds after its start, unless it is stopped before."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self) -> None:
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
         self._stopped = False
         self._hook: Any = None
-        self._start(seconds)
+        self._timer: threading.Timer | None = None
+
+    def start(self, seconds: float) -> None:
+        """Raise in so many seconds."""
+        self._timer = threading.Timer(seconds, self._fire)
+        self._timer.daemon = True
+        self._timer.start()
 
     def stop(self) -> None:
-        """Nothing is raised after this. An ``Expired`` on its way may be raised here."""
-        try:
-            self._stop()
-        except Expired:
-            self._stop()
-            raise
-
-    def _stop(self) -> None:
+        """Nothing is raised after this. An ``Expired`` on its way may be raised here, and then stop again."""
         with self._lock:
             self._stopped = True
-            self._timer.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
             if self._hook is None:
                 return
             sys.unraisablehook = self._hook
@@ -112,11 +116,6 @@ class _Watch:
         # endless loop where calls are traced.
         for _ in range(100):
             pass
-
-    def _start(self, seconds: float) -> None:
-        self._timer = threading.Timer(seconds, self._fire)
-        self._timer.daemon = True
-        self._timer.start()
 
     def _fire(self) -> None:
         with self._lock:
@@ -129,7 +128,7 @@ class _Watch:
     def _dropped(self, found: Any) -> None:
         """Python drops an exception that is raised in a destructor: it is raised again."""
         if isinstance(found.exc_value, Expired):
-            self._start(_AGAIN)
+            self.start(_AGAIN)
         else:
             self._hook(found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import sys
 import threading
@@ -95,6 +96,17 @@ def test_code_that_does_not_look_is_interrupted(
     with pytest.raises(Expired), deadline.within(0.02), deadline.watched():
         endless()
     assert sys.unraisablehook is hook
+
+
+def test_an_interrupt_that_comes_at_the_door_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the watch starts, before the code does, and while the watch is stopped."""
+    monkeypatch.setattr(deadline, "GRACE", 0.0)
+    hook = sys.unraisablehook
+    for _ in range(300):
+        with contextlib.suppress(Expired), deadline.within(0.0), deadline.watched():
+            hang_not()
+        assert sys.unraisablehook is hook
+        hang_not()  # nothing is on its way
 
 
 @pytest.mark.slow

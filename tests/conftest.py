@@ -34,9 +34,12 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 # pytest's workers have this from xdist, and lines would be wrapped there and nowhere else.
 os.environ.pop("COLUMNS", None)
 
-# A shell's background jobs ignore interrupts, and so does all that they start; there are tests that send them.
+# A shell's background jobs ignore interrupts, those of nohup hangups, and so does all that they start; there are tests
+# that send them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 LANES = ("quick", "rest", "full")

@@ -13,12 +13,13 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from onnxfix import replies, system
 from onnxfix.confinement import confine
+from onnxfix.record import record
 
 _HEADER = struct.Struct(">Q")
 _PR_SET_PDEATHSIG = 1
@@ -46,7 +47,7 @@ NO_MEMORY = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@record
 class Outcome:
     """How a guarded call ended. ``value`` is set when ``status`` is "ok", the one-line ``message`` else."""
 

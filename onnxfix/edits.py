@@ -15,12 +15,13 @@ import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from onnxfix.graph.overlay import Node, Scope, Value
+from onnxfix.record import record
 from onnxfix.shapes.ops.base import RANK_LIMIT
 
 _MOST_ELEMENTS = 1 << 20
 
 
-@dataclass(frozen=True)
+@record
 class AddNode:
     """Put a node into ``scope`` before ``before`` (at the end without it). Its outputs are new names.
 
@@ -32,14 +33,14 @@ class AddNode:
     before: Node | None = None
 
 
-@dataclass(frozen=True)
+@record
 class RemoveNode:
     """Take a node out. Refused while one of its outputs is used, is a graph output, or is pinned."""
 
     node: Node
 
 
-@dataclass(frozen=True)
+@record
 class SetInput:
     """Let ``node.inputs[index]`` read ``name``; ``""`` leaves it out. The list grows by one at most."""
 
@@ -48,7 +49,7 @@ class SetInput:
     name: str
 
 
-@dataclass(frozen=True)
+@record
 class SetOutput:
     """Rename an output; every use follows. Refused for graph outputs and pinned values."""
 
@@ -57,7 +58,7 @@ class SetOutput:
     name: str
 
 
-@dataclass(frozen=True)
+@record
 class ReplaceUses:
     """Let every consumer of ``value`` read ``name`` instead. Refused for graph outputs and pinned values."""
 
@@ -65,7 +66,7 @@ class ReplaceUses:
     name: str
 
 
-@dataclass(frozen=True)
+@record
 class SetAttribute:
     """Set an attribute of ``node``; ``attribute=None`` drops the one called ``name``. None that holds a graph."""
 
@@ -74,7 +75,7 @@ class SetAttribute:
     attribute: AttributeProto | None
 
 
-@dataclass(frozen=True)
+@record
 class RenameNode:
     """Give a node another name."""
 
@@ -82,7 +83,7 @@ class RenameNode:
     name: str
 
 
-@dataclass(frozen=True)
+@record
 class AddInitializer:
     """Add a constant tensor to a graph or subgraph; its name is new."""
 
@@ -90,14 +91,14 @@ class AddInitializer:
     tensor: TensorProto
 
 
-@dataclass(frozen=True)
+@record
 class RemoveInitializer:
     """Remove an initializer, dense or sparse. Refused while it is used, an output, pinned, or a graph input."""
 
     value: Value
 
 
-@dataclass(frozen=True)
+@record
 class SetValueInfo:
     """Replace (or, with ``info=None``, remove) the declared type of an inner value of ``scope``."""
 
@@ -106,14 +107,14 @@ class SetValueInfo:
     info: ValueInfoProto | None
 
 
-@dataclass(frozen=True)
+@record
 class SortNodes:
     """Bring the nodes of ``scope`` into topological order, moving as few as that needs."""
 
     scope: Scope
 
 
-@dataclass(frozen=True)
+@record
 class SetImport:
     """Let the model of ``scope`` import ``version`` of ONNX's operators. Every node may mean something else then, so
     that no other fix shares its round; the other edits of the fix say it anew where it does."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.effort import DEFAULT, Effort
 from onnxfix.errors import UsageError
+from onnxfix.record import record
 
 if TYPE_CHECKING:
     from onnxfix.trt.records import TrtOptions
 
 
-@dataclass(frozen=True)
+@record
 class Rules:
     """Which rules run (``select``, ``ignore``: codes, code prefixes, names, or ``ALL``; None: the defaults), and the
     name of the target that they judge for (None: the default)."""
@@ -24,7 +25,7 @@ class Rules:
     target: str | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Fixes:
     """What may be changed besides exact fixes, and which whole-model steps run first. ``unsafe`` implies ``numeric``;
     ``graphsurgeon`` are paths of scripts."""
@@ -35,7 +36,7 @@ class Fixes:
     graphsurgeon: Sequence[str | os.PathLike[str]] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Specialization:
     """What becomes constant: ``dims`` by symbol (or ``INPUT.AXIS``), ``inputs`` by name.
 
@@ -65,7 +66,7 @@ class Specialization:
         return tuple(one[1:] for one in values if isinstance(one, str) and one.startswith("@"))
 
 
-@dataclass(frozen=True)
+@record
 class Verification:
     """How two models are compared. ``enabled`` False: by the interface contract only.
 
@@ -102,7 +103,7 @@ class Verification:
                 raise UsageError(f"{name} contradicts exact: identical bits have no tolerance")
 
 
-@dataclass(frozen=True)
+@record
 class Output:
     """Where the result goes: to ``path``, over the source (``in_place``), or nowhere.
 
@@ -116,7 +117,7 @@ class Output:
     diff: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class RunOptions:
     """Everything that ``check``, ``apply`` and ``verify`` need to know besides the models.
 

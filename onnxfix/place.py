@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxfix.record import record
 
-@dataclass(frozen=True, eq=False)
+
+@record(eq=False)
 class Place:
     """A node, a value, a graph, or (all empty) the model as a whole.
 

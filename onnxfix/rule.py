@@ -38,6 +38,7 @@ from onnxfix.graph.shared import Operator, elem_types, every_node, shared
 from onnxfix.graph.signatures import Formal, signature, takes
 from onnxfix.model import Model
 from onnxfix.place import Place
+from onnxfix.record import record
 from onnxfix.shapes import symbols
 from onnxfix.shapes.symbols import Dim, equal
 from onnxfix.targets import DEFAULT, Target
@@ -75,7 +76,7 @@ class Severity(enum.IntEnum):
     """TensorRT rejects it or is known to compute something else."""
 
 
-@dataclass(frozen=True)
+@record
 class Fix:
     """A remedy as data: a ``title`` in the imperative, and edits.
 
@@ -100,7 +101,7 @@ class Fix:
         return tuple(self.source() if callable(self.source) else self.source)
 
 
-@dataclass(frozen=True)
+@record
 class Match:
     """One place where a rule's pattern stands.
 
@@ -140,7 +141,7 @@ Context = Literal["renamed", "branch", "function", "foreign"]
 of a local function, and with nodes that call local functions of their operators' names."""
 
 
-@dataclass(frozen=True)
+@record
 class Example:
     """A model in ONNX's text format that shows what a rule does: ``Fixed``, ``Flagged`` or ``Silent``.
 
@@ -165,7 +166,7 @@ class Example:
     """Whether the rule reports a finding."""
 
 
-@dataclass(frozen=True)
+@record
 class Fixed(Example):
     """The rule reports the model ``before`` and its fix makes ``after`` of it."""
 
@@ -173,14 +174,14 @@ class Fixed(Example):
     found: ClassVar[bool] = True
 
 
-@dataclass(frozen=True)
+@record
 class Flagged(Example):
     """The rule reports the model, and there is no fix at the example's ``safety``."""
 
     found: ClassVar[bool] = True
 
 
-@dataclass(frozen=True)
+@record
 class Silent(Example):
     """The rule reports nothing."""
 

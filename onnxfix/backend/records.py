@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from onnxfix.causes import Cause
 from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.record import record
 from onnxfix.trt.records import TrtOptions
 
 #: none: the model as it is. exact, numeric: after the fixes of that safety.
@@ -30,7 +31,7 @@ class BackendError(OnnxfixError):
         self.cause: Cause = cause
 
 
-@dataclass(frozen=True)
+@record
 class Options:
     """How a model is prepared.
 

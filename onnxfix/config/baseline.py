@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from onnxfix import system
 from onnxfix.errors import UsageError
+from onnxfix.record import record
 from onnxfix.report.fingerprint import fingerprints
 from onnxfix.report.report import Finding, Report
 
@@ -18,7 +19,7 @@ FORMAT = "onnxfix-baseline"
 VERSION = 1
 
 
-@dataclass(frozen=True)
+@record
 class Known:
     """A finding of an earlier run. ``place`` is for people."""
 
@@ -27,7 +28,7 @@ class Known:
     place: str
 
 
-@dataclass(frozen=True)
+@record
 class Baseline:
     """The known findings of models, by path relative to the folder of the file, or by URL."""
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from onnxfix.confinement import landlock, places, privileges, seccomp
 from onnxfix.confinement.places import name
+from onnxfix.record import record
 
 __all__ = ["SWITCH", "Confinement", "InForce", "Policy", "confine", "in_force", "name", "outdated", "policy"]
 
@@ -28,7 +29,7 @@ _OTHER_DRIVERS = ("dxg", "nvmap", "nvhost")
 _MPS = "CUDA_MPS_PIPE_DIRECTORY"
 
 
-@dataclass(frozen=True)
+@record
 class Policy:
     """What a child keeps. ``local_sockets``: sockets of this machine (AF_UNIX). ``files``: it can open only those below
     ``read``, which it may not change, and below ``write``, each with its identity when this was made."""
@@ -39,7 +40,7 @@ class Policy:
     write: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record
 class InForce:
     """What was tried in a child and refused there: to make a ``network`` socket, to signal its parent (``processes``),
     and to list a folder that is not open to it (``files``).

@@ -11,8 +11,9 @@ import os
 import struct
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from onnxfix.record import record
 
 _AF_UNIX = 1
 _PR_SET_NO_NEW_PRIVS = 38
@@ -27,7 +28,7 @@ _ALLOW, _DENY = 0x7FFF0000, 0x00050000 | errno.EACCES
 _NUMBER, _ARCH, _FIRST = 0, 4, 16  # offsets in the kernel's record of a call; arguments are little-endian
 
 
-@dataclass(frozen=True)
+@record
 class _Machine:
     """The kernel's identifier of an architecture, and its numbers of calls."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from onnxfix.diagnosis.explain import half_hazard, worst_hazard
 from onnxfix.diagnosis.facts import Evidence
 from onnxfix.diagnosis.findings import Hazard
 from onnxfix.diagnosis.records import Culprit, Why
+from onnxfix.record import record
 from onnxfix.rule import Severity
 
 MARGIN = 4.0
@@ -19,7 +19,7 @@ _OPTIONS = {"exact": "", "numeric": " --numeric-fixes", "unsafe": " --unsafe-fix
 OF_PRECISION: tuple[Why, ...] = ("overflow", "underflow", "precision", "cancellation", "ill-conditioned")
 
 
-@dataclass(frozen=True)
+@record
 class Advice:
     """What to do, in one sentence; the code of the ``rule`` that names or fixes the node, and the safety of its fix (""
     for none)."""

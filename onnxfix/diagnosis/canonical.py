@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -11,6 +10,7 @@ from onnx import AttributeProto, NodeProto, helper
 from onnx.defs import SchemaError, get_schema
 
 from onnxfix import walk
+from onnxfix.record import record
 
 #: Attributes that became inputs in later opsets, by operator: attribute -> the number of the input.
 _MOVED: dict[str, dict[str, int]] = {
@@ -58,7 +58,7 @@ _IDLE = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Role:
     """A node in one form: its operator (with the domain where it is not ONNX's), its attributes without defaults and
     ``fixed`` (those that other opsets have as inputs, by the number of the input), the inputs it computes on

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import onnx
@@ -19,13 +19,14 @@ from onnxfix.causes import Cause
 from onnxfix.diagnosis.exact import exact
 from onnxfix.diagnosis.store import Held, hold
 from onnxfix.graph.unfolding import unfolded
+from onnxfix.record import record
 from onnxfix.sandbox import allow_maps, one_line
 from onnxfix.verification.compare.noise import shaken
 
 _WORDS = 600
 
 
-@dataclass(frozen=True)
+@record
 class Reply:
     """The outputs of a part by name, or ``error``: why there are none, with its ``cause`` as data. ``lacking``:
     ONNX Runtime has no kernel for a node. Times are of loading and of running."""

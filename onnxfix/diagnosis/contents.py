@@ -7,7 +7,6 @@ and its copy in half precision have the same keys. A transposed matrix is recogn
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from onnx import NodeProto, TensorProto, helper
 from onnxfix import system
 from onnxfix.errors import ModelError
 from onnxfix.files import lazy, tensors
+from onnxfix.record import record
 
 _WHOLE = 1 << 12
 """Elements up to which a tensor is read whole."""
@@ -28,7 +28,7 @@ _MARKED = 4
 """Different values from which on a content is something to recognize: a vector of zeros occurs everywhere."""
 
 
-@dataclass(frozen=True)
+@record
 class Content:
     """What a constant contains. ``key`` is equal for equal contents, ``turned`` is the key of its transpose (of a
     matrix; else ``key``). ``small`` are the elements of an integer or Boolean tensor of up to 64, or of a float scalar;

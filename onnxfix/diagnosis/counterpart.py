@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -13,6 +12,7 @@ from onnx import NodeProto, defs, helper
 from onnxfix.diagnosis.facts import Array, Evidence
 from onnxfix.diagnosis.terms import attributes
 from onnxfix.files.tensors import constant_node_array
+from onnxfix.record import record
 
 _STANDARD = ("", "ai.onnx")
 _LIMIT = 1 << 34
@@ -22,7 +22,7 @@ _LIMIT = 1 << 34
 _ALIASES = {("Pad", "value"): "constant_value"}
 
 
-@dataclass(frozen=True)
+@record
 class Counterpart:
     """``nodes`` are those that compute something from tensors that are not constant. ``constants`` are the values that
     are known on the other side, by name; ``casts`` the numbers of the types that Casts there produce."""
@@ -90,7 +90,7 @@ _FOLDS: dict[str, Callable[[Sequence[Array], Mapping[str, Any]], Array]] = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Parameter:
     """One setting or weight of a node. ``value`` is None where it is not known or not given.
 
@@ -151,7 +151,7 @@ def plain(value: Any) -> Any:
     return [plain(one) for one in value]
 
 
-@dataclass(frozen=True)
+@record
 class _Schema:
     """Of an operator: the attributes' defaults, and the names of the inputs, lower case."""
 

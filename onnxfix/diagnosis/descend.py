@@ -7,7 +7,7 @@ different values of the truth's. Local functions are inlined before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from onnxfix.diagnosis.records import Culprit
 from onnxfix.diagnosis.sides import Prepared
 from onnxfix.errors import ModelError
 from onnxfix.files import tensors
+from onnxfix.record import record
 
 ENTERED = frozenset({"If", "Loop", "Scan"})
 """Operators that can be entered."""
@@ -36,7 +37,7 @@ _LIMIT = 1 << 30
 Values = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@record
 class Inner:
     """The graphs that run inside of a node on both sides, and the values of the truth's inputs (``feed``). ``name`` is
     that of the node (of its first output, where it has none) and of the attribute; ``iteration`` counts from 0, None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+
+from onnxfix.record import record
 
 _BLOCK = 1 << 20
 LEVELS = (0.5, 0.9)
@@ -16,7 +18,7 @@ _FEWEST, _DRAWN = 16, 1 << 16  # elements that have quantiles, and those that th
 _FEW = 64  # pairs of large whole numbers that are subtracted exactly
 
 
-@dataclass(frozen=True)
+@record
 class Typical:
     """Quantiles (``LEVELS``) of the absolute differences, and of the truth's magnitudes, of finite elements."""
 
@@ -24,7 +26,7 @@ class Typical:
     size: tuple[float, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Distance:
     """``largest`` absolute difference of elements that are finite on both sides, ``scale`` the largest finite magnitude
     of the truth, with its range from ``low`` to ``high``. ``special`` counts elements that are NaN or infinite on one

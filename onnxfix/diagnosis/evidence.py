@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from onnx import NodeProto, TensorProto
@@ -14,9 +14,10 @@ from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import Row, Side, aligned
 from onnxfix.diagnosis.regions import Region
 from onnxfix.diagnosis.store import Held
+from onnxfix.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Seen:
     """A suspected tensor: the truth's ``node`` and ``others`` of the other side; the values of ``inputs``, of the
     ``truth``'s outputs, of what the other side computes of the same inputs (``own``), and of the truth's outputs with

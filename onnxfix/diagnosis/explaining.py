@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,13 @@ from onnxfix.diagnosis.records import Against, Culprit, NodeError
 from onnxfix.diagnosis.sides import LOW
 from onnxfix.errors import OnnxfixError
 from onnxfix.files.tensors import to_array
+from onnxfix.record import record
 
 _LIMIT = 1 << 31
 """Bytes of a weight that is compared with another: those of a protobuf."""
 
 
-@dataclass(frozen=True)
+@record
 class Explainer:
     """Explains the culprits of one diagnosis: of ``truth`` against ``other``, which may be the same graph. ``path`` is
     what people call the truth's model, and ``matched`` are those of its tensors that the other side has."""

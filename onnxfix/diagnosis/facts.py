@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from onnx import NodeProto, TensorProto
 from onnxfix.diagnosis.findings import Hazard
 from onnxfix.diagnosis.records import Against, NodeError
 from onnxfix.dtypes import FLOATS
+from onnxfix.record import record
 
 Array = np.ndarray[Any, Any]
 
@@ -32,7 +33,7 @@ SIDES: dict[Against, str] = {
 _LOW = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 
 
-@dataclass(frozen=True)
+@record
 class Evidence:
     """A node of the truth's model and what computes its outputs on the other side.
 
@@ -90,7 +91,7 @@ class Evidence:
         return ""
 
 
-@dataclass(frozen=True)
+@record
 class Limits:
     """The largest finite value of a low precision, its smallest normal one, the smallest of all, and the relative size
     of one rounding."""
@@ -113,7 +114,7 @@ def unit_of(evidence: Evidence) -> float:
     return limits(evidence.low).unit if evidence.low else 1e-7
 
 
-@dataclass(frozen=True)
+@record
 class Focus:
     """The element with the largest own error, in the output where that is the largest share of the scale.
 
@@ -174,7 +175,7 @@ def blocks(*arrays: Array) -> Iterator[tuple[int, list[Array]]]:
         yield start, [np.asarray(one[start : start + BLOCK]).astype(np.float64) for one in flat]
 
 
-@dataclass(frozen=True)
+@record
 class Worst:
     """Where two arrays are farthest apart: the flat index, and how far (infinite where one alone is not finite)."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from onnx import ModelProto
@@ -13,6 +13,7 @@ from onnxfix.causes import Problem
 from onnxfix.diagnosis.halved import halved
 from onnxfix.model import Model
 from onnxfix.place import Place
+from onnxfix.record import record
 from onnxfix.registry import registry
 from onnxfix.rule import NO_MODEL, Rule, Severity
 from onnxfix.targets import DEFAULT
@@ -21,7 +22,7 @@ _HALF = "PRC"
 """The family of the rules about half precision."""
 
 
-@dataclass(frozen=True)
+@record
 class Hazard:
     """A finding at a node. ``fix`` is the title of its fix, and ``safety`` that fix's ("exact", "numeric", "unsafe"),
     both "" where there is none. ``half``: it was found in the model as it would be in half precision, not as it is."""
@@ -36,7 +37,7 @@ class Hazard:
     half: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Findings:
     """All findings, by the outputs of the nodes of the main graph that they are about or that are around them."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from onnxfix.record import record
 
 SAMPLES = 32
 """Elements of which the values are kept."""
@@ -17,7 +18,7 @@ _ENOUGH = 4
 """Different values from which on equal values are evidence: masks of ones are everywhere."""
 
 
-@dataclass(frozen=True)
+@record
 class Fingerprint:
     """``kind`` is "f" for numbers with a fraction, "i" for integers, "b" for truths. ``mean``, ``norm`` (root mean
     square) and ``scale`` (largest magnitude) are of the finite elements; ``odd`` counts the others. ``samples`` are

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from onnxfix.diagnosis.evidence import upstream
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.records import Marking
 from onnxfix.diagnosis.store import Held
+from onnxfix.record import record
 
 CUTS = 3
 """Places of the graph that are looked at with one build."""
@@ -39,7 +40,7 @@ class Engine(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@record
 class Window:
     """What is left: the nodes (by number, in order) one of which begins to differ, the distance of each tensor that was
     seen, and the builds. ``reason`` says why the search ended early."""

@@ -10,7 +10,6 @@ missing one only makes a region larger: so what is unclear stays apart.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,11 +22,12 @@ from onnxfix.diagnosis.interface import inputs_of, outputs_of
 from onnxfix.diagnosis.names import Names
 from onnxfix.diagnosis.pairing import EQUAL, How, Pair, Pairs, following, nearest
 from onnxfix.diagnosis.views import SINGLE, Classes, View
+from onnxfix.record import record
 
 _ROUNDS = 400
 
 
-@dataclass(frozen=True)
+@record
 class Matching:
     """``pairs`` leads from B's tensors to A's, inputs included, constants not; ``how`` says what paired each."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from onnx import NodeProto, TensorProto
 
@@ -13,12 +12,13 @@ from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.records import Why
 from onnxfix.diagnosis.terms import attributes
 from onnxfix.place import Place
+from onnxfix.record import record
 
 _FAR = 6  # nodes in a row that may be missing
 _HALF = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 
 
-@dataclass(frozen=True)
+@record
 class Missing:
     """The ``place`` of the last node that is missing, the cause, and a sentence about all of them."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from onnxfix.causes import Cause
 from onnxfix.interrupts import INTERRUPTED
 from onnxfix.place import Place
+from onnxfix.record import record
 from onnxfix.shown import Shown
 from onnxfix.verification.compare.decades import ErrorHistogram
 
@@ -31,7 +32,7 @@ Why = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record
 class Histogram:
     """How many values fall between ``edges`` (one more than counts), in the truth and on the other side. Values that
     are not finite are not counted."""
@@ -41,7 +42,7 @@ class Histogram:
     other: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class NonFinite:
     """NaN and infinities of one side: how many, and the index of the first."""
 
@@ -50,7 +51,7 @@ class NonFinite:
     first: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True)
+@record
 class OutputComparison:
     """How one output of the model agrees, over all samples.
 
@@ -106,7 +107,7 @@ class OutputComparison:
         return not self.differing and not self.differs
 
 
-@dataclass(frozen=True)
+@record
 class NodeError:
     """How one node of the truth's model compares with what computes its output on the other side.
 
@@ -142,7 +143,7 @@ class NodeError:
         return self.output_error / self.input_error
 
 
-@dataclass(frozen=True)
+@record
 class DepthError:
     """The error at one node: ``number`` is its place in the order of computation, of ``Diagnosis.nodes``. The other
     fields are those of ``NodeError``."""
@@ -154,7 +155,7 @@ class DepthError:
     output_error: float | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Culprit:
     """A node that computes something else.
 
@@ -170,7 +171,7 @@ class Culprit:
     fix: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Marking:
     """One build with inner ``tensors`` as outputs. ``unchanged``: its own outputs stayed bit-identical to those of the
     unmarked build. ``believed``: they still show the difference that is looked for, else ``reason`` says what changed,
@@ -183,7 +184,7 @@ class Marking:
     believed: bool = True
 
 
-@dataclass(frozen=True, repr=False)
+@record(repr=False)
 class Diagnosis(Shown):
     """The result of ``diagnose``.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from onnxfix.diagnosis.graph import Graph
+from onnxfix.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Region:
     """Nodes of the other model (``nodes``, by number) that compute ``targets`` (its name -> the truth's) from
     ``inputs`` (its name -> the truth's), and from its own weights. ``at`` is the number of the truth's node after which

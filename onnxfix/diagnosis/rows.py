@@ -14,9 +14,10 @@ from onnxfix.diagnosis.distance import Distance
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.regions import Region
 from onnxfix.diagnosis.store import Held
+from onnxfix.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Row:
     """What one tensor of the truth shows: ``own`` distance of the region that computes it, ``noise`` (absolute) that
     rounding explains, with its quantiles ``typical_noise`` (``distance.LEVELS``; none for few elements) and the number
@@ -41,7 +42,7 @@ Runner = Callable[[ModelProto, Mapping[str, Held]], Reply]
 """Runs a part of a model on stored values."""
 
 
-@dataclass(frozen=True)
+@record
 class Side:
     """The other side: its graph, its tensors by the truth's names (``pairs``: its name -> the truth's), the ``backend``
     that runs it (or ``runner``, where it is none of ONNX Runtime's), and the share ``unit`` of a value that one

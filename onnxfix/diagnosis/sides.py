@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from onnxfix.diagnosis.store import Held
 from onnxfix.errors import Fault, ModelError
 from onnxfix.graph import unfolding
 from onnxfix.place import Place
+from onnxfix.record import record
 
 UNITS = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 """Half of the distance between 1 and the next number of a low-precision type."""
@@ -39,7 +40,7 @@ class Impossible(Exception):
         self.cause = cause
 
 
-@dataclass(frozen=True)
+@record
 class Prepared:
     """The other side, and how inputs of the truth are fed to it: its input -> the truth's. ``name`` is for people."""
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from onnxfix.diagnosis.figures import Percentile, Values, as_text, least_rtol, unit
 from onnxfix.diagnosis.records import NonFinite, OutputComparison
+from onnxfix.record import record
 from onnxfix.verification.compare.decades import Decades
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def compare_output(name: str, pairs: Sequence[tuple[Any, Any]], *, noise: float 
     )
 
 
-@dataclass(frozen=True)
+@record
 class _Leaf:
     """Two arrays of one shape; ``at`` is their position in sequences and maps around them."""
 

@@ -8,12 +8,13 @@ import ml_dtypes
 import numpy as np
 
 from onnxfix.diagnosis.facts import Array, at, blocks, number, numeric
+from onnxfix.record import record
 
 _ALIKE = 1e-6
 """How far a factor of float32 weights may be from that of all elements, relative."""
 
 
-@dataclass(frozen=True)
+@record
 class Change:
     """How many elements differ, and the sentence about it. ``rounded``: the other side's are these, stored in a type of
     fewer bits; ``factor``: all elements are the first's times one factor."""

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from onnxfix.examination.records import Driver, Library, Machine
 from onnxfix.nvidia import Gpu, Missing
 from onnxfix.packs import Pack
 from onnxfix.packs import installed as installed_packs
+from onnxfix.record import record
 from onnxfix.sandbox import Outcome, Worker, default_memory_mb, one_line
 from onnxfix.trt.package import Choice
 
@@ -80,7 +81,7 @@ _LIBRARIES = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class TooOld:
     """An installed distribution that is older than another one (or onnxfix) requires."""
 
@@ -90,7 +91,7 @@ class TooOld:
     owner: str
 
 
-@dataclass(frozen=True)
+@record
 class Facts:
     """All facts about this machine.
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from onnxfix.confinement import InForce
 from onnxfix.nvidia import Gpu
 from onnxfix.packs import Pack
+from onnxfix.record import record
 from onnxfix.shown import Shown
 
 SCHEMA = 1
 """Version of the JSON document; it increases when a field changes its meaning or is removed."""
 
 
-@dataclass(frozen=True)
+@record
 class Driver:
     """NVIDIA's driver as its library reports it.
 
@@ -28,7 +29,7 @@ class Driver:
     fault: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Library:
     """A shared library of CUDA. ``cuda`` is the CUDA version that it is for, ``path`` where it was loaded from."""
 
@@ -39,7 +40,7 @@ class Library:
     wheel: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Machine:
     """Hardware, operating system, Python, and NVIDIA's libraries.
 
@@ -63,7 +64,7 @@ class Machine:
     children: InForce = field(default_factory=InForce)
 
 
-@dataclass(frozen=True)
+@record
 class Package:
     """An installed distribution. ``note`` is what it was built for, ``fault`` what is wrong with it."""
 
@@ -73,7 +74,7 @@ class Package:
     fault: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Rung:
     """A rung of the ladder. ``reason`` is what it runs on, or why it cannot run; ``mend`` the command that fixes that,
     or ""."""
@@ -84,7 +85,7 @@ class Rung:
     mend: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Problem:
     """Something that is broken or does not fit together, and the command (or another instruction) that fixes it."""
 
@@ -92,7 +93,7 @@ class Problem:
     mend: str
 
 
-@dataclass(frozen=True, repr=False)
+@record(repr=False)
 class Examination(Shown):
     """The whole examination. ``print`` shows it as the command line does. An unavailable rung is no
     problem by itself: not every machine needs every rung."""

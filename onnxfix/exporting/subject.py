@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
+from onnxfix.record import record
 
-@dataclass(frozen=True)
+
+@record
 class Given:
     """A tensor among the arguments: its array, and the name of its parameter ("" where it lies within one)."""
 
@@ -40,7 +42,7 @@ class Subject(Protocol):
         """
 
 
-@dataclass(frozen=True)
+@record
 class Case:
     """Inputs to compare on: ``label`` says which, ``arrays`` are in the order of ``Subject.given``."""
 

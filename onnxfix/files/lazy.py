@@ -15,7 +15,6 @@ import itertools
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -24,6 +23,7 @@ from onnx import ModelProto, TensorProto
 from onnxfix import system
 from onnxfix.errors import ModelError
 from onnxfix.files.wire import prefix
+from onnxfix.record import record
 from onnxfix.walk import model_tensors
 
 RAW = 9
@@ -171,7 +171,7 @@ def changed(path: Path) -> ModelError:
     )
 
 
-@dataclass(frozen=True)
+@record
 class Range:
     """Location of a payload: ``length`` bytes at ``offset``, those of the TensorProto field number ``field``."""
 

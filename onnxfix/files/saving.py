@@ -4,7 +4,7 @@ where the model does not fit into one protobuf."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from google.protobuf.message import EncodeError
 from onnx import ModelProto, TensorProto
@@ -14,6 +14,7 @@ from onnxfix.files import copying, lazy, scan, wire
 from onnxfix.files.copying import Target
 from onnxfix.files.lazy import Range
 from onnxfix.files.temporary import Temporary
+from onnxfix.record import record
 
 ALIGNMENT = 4096
 """Offsets of weights that are moved to another file are multiples of this, so that readers can map them (ONNX,
@@ -55,7 +56,7 @@ def _in_memory(data: bytes, pieces: Sequence[scan.Piece]) -> Iterator[bytes]:
             yield piece if isinstance(piece, bytes) else piece.read()
 
 
-@dataclass(frozen=True)
+@record
 class Layout:
     """The content of a model's file, and in ``moved`` that of a second one for what does not fit into one protobuf."""
 

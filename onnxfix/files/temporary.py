@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from onnxfix import confinement
@@ -15,13 +14,14 @@ from onnxfix.errors import OnnxfixError
 from onnxfix.files import regular
 from onnxfix.files.folders import WHO, Folder, temporary_name, thoroughly, writing
 from onnxfix.files.sweeping import sweep
+from onnxfix.record import record
 
 Stamp = tuple[int, ...]
 PLAIN = 0o666
 """Maximum mode of a new file."""
 
 
-@dataclass(frozen=True)
+@record
 class Rights:
     """A file's mode, and its owner and group if those are to be kept."""
 

@@ -13,11 +13,11 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from onnxfix.allowance import structure_limit
 from onnxfix.fleet.work import Outcome, Task
+from onnxfix.record import record
 
 MINIMUM_MB = 1024
 """MiB of the smallest grant: imports, ONNX Runtime and a small model take 250 to 500 MiB of address space."""
@@ -29,7 +29,7 @@ _WORKER, _RUNTIME, _TENSORRT, _IN_MEMORY = 0.25, 2.2, 3.5, 4.0
 _GPU_RUNGS = ("ort-cuda", "trt-build", "trt-network", "trt-gpu")
 
 
-@dataclass(frozen=True)
+@record
 class Size:
     """The size of a task: ``data_mb`` are the MiB of its model's file and external data.
 

@@ -20,7 +20,7 @@ import json
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -34,6 +34,7 @@ from onnxfix.fleet.recall import recall
 from onnxfix.fleet.stamps import Stamp
 from onnxfix.fleet.versions import versions
 from onnxfix.fleet.work import Outcome, Task
+from onnxfix.record import record
 from onnxfix.report.report import DERIVED, Report, plain
 
 NAME = ".onnxfix-journal.jsonl"
@@ -47,7 +48,7 @@ LONGEST_LINE = 1 << 26
 """Bytes of a line up to which it is read: several times the report of a model with 100,000 findings."""
 
 
-@dataclass(frozen=True)
+@record
 class Entry:
     """A line: the command, the model, the files and the report."""
 

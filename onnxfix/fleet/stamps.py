@@ -7,12 +7,12 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxfix.errors import OnnxfixError
 from onnxfix.fleet import paths
+from onnxfix.record import record
 
 if TYPE_CHECKING:
     from onnxfix.fleet.task_files import TaskFiles
@@ -25,7 +25,7 @@ RACY_NS = 2 * 10**9
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True)
+@record
 class Stamp:
     """A file at a moment.
 

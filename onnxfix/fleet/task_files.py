@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
+
+from onnxfix.record import record
 
 Record = TypeVar("Record")
 
 
-@dataclass(frozen=True)
+@record
 class TaskFiles:
     """The files of a task with local paths: its own. ``fleet.remote.staging`` has a subclass for URLs.
 

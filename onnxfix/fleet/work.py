@@ -15,7 +15,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -25,6 +25,7 @@ from onnxfix.fleet import paths
 from onnxfix.fleet.stamps import Stamp, Watched
 from onnxfix.fleet.task_files import TaskFiles
 from onnxfix.options import RunOptions
+from onnxfix.record import record
 
 if TYPE_CHECKING:
     from onnxfix.report.report import Report
@@ -34,7 +35,7 @@ Step = Callable[[str], None]
 """Called with a short description before each step of one model."""
 
 
-@dataclass(frozen=True)
+@record
 class Task:
     """What to do with one model. ``index`` is its position on the command line, by which results are ordered.
 
@@ -50,7 +51,7 @@ class Task:
     stamped: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Outcome:
     """The result of a task: a ``report`` (without its ``model``), or an ``error`` in one line that names the model.
 

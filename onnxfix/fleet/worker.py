@@ -7,14 +7,14 @@ import os
 import shutil
 import signal
 import tempfile
-from dataclasses import dataclass
 
 from onnxfix import _child, sandbox
 from onnxfix.fleet import work
 from onnxfix.interrupts import listen
+from onnxfix.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Setting:
     """A worker's parent process, memory limit in MiB (None: none), number of cores and folder for temporary files."""
 

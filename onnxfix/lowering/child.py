@@ -24,13 +24,14 @@ from onnxfix.diagnosis.lowered import Low, Lowerable, lowerable, with_casts
 from onnxfix.lowering import masks, selfmeasure
 from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.widened import widened
+from onnxfix.record import record
 from onnxfix.sandbox import note, one_line
 
 THREADS = max(1, cores() // 2)
 _SMALL = 1 << 16  # bytes of a weight from which on variants share it
 
 
-@dataclass(frozen=True)
+@record
 class Reply:
     """The result of a call: ``error`` is "" on success, ``cause`` why it failed where the model is not to blame."""
 

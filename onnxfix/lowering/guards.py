@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from onnx import ModelProto, NodeProto
 
@@ -14,6 +13,7 @@ from onnxfix.dtypes import FLOATS
 from onnxfix.lowering.kinds import DENOMINATORS, SQUARES, SUMS
 from onnxfix.lowering.records import Why
 from onnxfix.lowering.selfmeasure import Own, Tensor
+from onnxfix.record import record
 from onnxfix.targets import Target
 
 MARGIN = 4.0
@@ -22,7 +22,7 @@ _SCALARS = 64
 """Elements up to which every element of a constant matters: epsilons, scales, bounds."""
 
 
-@dataclass(frozen=True)
+@record
 class Guard:
     """Why a node is kept, and the number that decided."""
 
@@ -31,7 +31,7 @@ class Guard:
     rule: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Facts:
     """What is known of a model: its graph, what can have the low type, what was measured by tensor and by node, what
     rules name (``hazards``), and the nodes that saturated masks go through."""

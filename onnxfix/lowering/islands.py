@@ -4,7 +4,6 @@ would cost more than they gain."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 from onnx import ModelProto, NodeProto
@@ -12,12 +11,13 @@ from onnx import ModelProto, NodeProto
 from onnxfix import walk
 from onnxfix.diagnosis.lowered import Lowerable
 from onnxfix.lowering.kinds import MOVES, is_heavy
+from onnxfix.record import record
 
 MOST = 4
 """Computing nodes of an island that is given up for fewer Casts."""
 
 
-@dataclass(frozen=True)
+@record
 class Graph:
     """The main graph as far as types go. ``io_low``: inputs and outputs have the low type."""
 

@@ -7,7 +7,6 @@ every Softmax and what is added before it in float32, between Casts in the middl
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from onnxfix.files import tensors
 from onnxfix.lowering.convert import converted
 from onnxfix.lowering.kinds import MOVES
 from onnxfix.model import Model
+from onnxfix.record import record
 from onnxfix.registry import registry
 
 _RULE = "PRC003"
@@ -29,7 +29,7 @@ _PASSES = frozenset({*MOVES, "Add", "Cast", "Mul", "Sub"})
 _LARGEST = 1 << 28
 
 
-@dataclass(frozen=True)
+@record
 class Masks:
     """``constants`` are the names of mask constants; ``nodes`` are those that a mask goes through, the Softmax
     included, by index: large magnitudes are meant there."""

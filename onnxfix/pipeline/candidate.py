@@ -6,7 +6,6 @@ import contextlib
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -18,12 +17,13 @@ from onnxfix.files.beside import Beside
 from onnxfix.files.folders import GONE, Folder, thoroughly, writing
 from onnxfix.files.sweeping import prefix
 from onnxfix.files.temporary import Stamp, Temporary, temporary_in
+from onnxfix.record import record
 
 if TYPE_CHECKING:
     from onnxfix.files.arriving import Arriving
 
 
-@dataclass(frozen=True)
+@record
 class _Split:
     """A model and the weights that do not fit into one protobuf with it, in a folder of their own under their final
     names: the model refers to its weights by name, and is installed as it was proven."""

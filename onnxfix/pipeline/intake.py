@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from onnx import TensorProto
 
+from onnxfix.record import record
 from onnxfix.sizes.ranges import Range, range_of
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import Signature, signature
@@ -15,7 +16,7 @@ from onnxfix.verification.ladder import verify
 from onnxfix.verification.verdict import FeedResult
 
 
-@dataclass(frozen=True)
+@record
 class InputKind:
     """An input: its element type by ONNX's name, its dimensions (sizes and symbols, None without a rank), whether it
     has a default, values on both sides of the model's comparisons with it, and the known limits of its elements, as
@@ -29,7 +30,7 @@ class InputKind:
     limits: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Way:
     """A path through the model for these ``values`` of inputs, with the sizes that it requires."""
 
@@ -37,7 +38,7 @@ class Way:
     sizes: tuple[Range, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Example:
     """Sizes and values, whether ONNX Runtime ran the model with them (None: it was not tried), and why not."""
 
@@ -46,7 +47,7 @@ class Example:
     reason: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Intake:
     """The inputs that a model accepts. ``examples`` are those that verification starts with."""
 

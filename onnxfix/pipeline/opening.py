@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,6 +14,7 @@ from onnxfix.errors import UsageError
 from onnxfix.files import apart, loading, regular
 from onnxfix.options import Output, RunOptions
 from onnxfix.pipeline.plan import Plan
+from onnxfix.record import record
 from onnxfix.trt import files
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Source: TypeAlias = "str | os.PathLike[str] | ModelProto | bytes"
 
 
-@dataclass(frozen=True)
+@record
 class Opened:
     """A model that was read, the whole-model ``steps`` that it goes through, and the file that its result goes to
     (None: nowhere)."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from onnxfix.options import RunOptions
+from onnxfix.record import record
 from onnxfix.registry import registry
 from onnxfix.rule import Rule, Safety
 from onnxfix.targets import Target, target_named
@@ -14,7 +14,7 @@ Progress = Callable[[str], None]
 """Called with a short text before each step of a run."""
 
 
-@dataclass(frozen=True)
+@record
 class Plan:
     """A run's options, the ``rules`` that it selects among all that are ``known``, its target, and its progress."""
 

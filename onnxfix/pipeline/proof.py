@@ -6,7 +6,7 @@ import itertools
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from onnx import ModelProto
@@ -17,6 +17,7 @@ from onnxfix.files.sweeping import prefix
 from onnxfix.files.temporary import Temporary, temporary_beside
 from onnxfix.options import Verification
 from onnxfix.pipeline import contract
+from onnxfix.record import record
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.ladder import Limits, Verdict
@@ -26,7 +27,7 @@ from onnxfix.verification.specialize.specialization import ResolvedSpecializatio
 from onnxfix.verification.validity import judge
 
 
-@dataclass(frozen=True)
+@record
 class Comparison:
     """How two models are compared: a run's options, with the rungs that they imply, and how the second model is
     specialized (None: not at all)."""

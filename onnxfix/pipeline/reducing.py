@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from onnxfix.files import loading
 from onnxfix.pipeline import reduced
 from onnxfix.pipeline.opening import Source, name_of
 from onnxfix.pipeline.proof import on_disk
+from onnxfix.record import record
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.against import AgainstCheck
 from onnxfix.reduction.case import Case
@@ -50,7 +51,7 @@ _EVERY = 5.0  # seconds between two times that the folder is written
 _SHARE = 20  # times as long as writing it takes, at least
 
 
-@dataclass(frozen=True)
+@record
 class ReduceOptions:
     """How a reduction is to be done.
 

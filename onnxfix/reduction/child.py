@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from onnxfix import backends
 from onnxfix._child import NO_MEMORY
 from onnxfix.backends import ort_messages
+from onnxfix.record import record
 from onnxfix.sandbox import one_line
 from onnxfix.verification.compare.compare import compare, identical
 from onnxfix.verification.compare.noise import shaken
@@ -24,7 +25,7 @@ _MOVES = 3
 """Times that inputs are moved before a difference is called rounding."""
 
 
-@dataclass(frozen=True)
+@record
 class Ran:
     """The outputs of a model by name, or the ``error``, with ONNX Runtime's ``status`` (FAIL, INVALID_ARGUMENT, ...).
     ``stage`` is "load" or "run". ``lacking``: the backend cannot do this, which proves nothing about the model."""
@@ -58,7 +59,7 @@ def _typed(value: Any) -> Any:
     return np.asarray(value, object) if isinstance(value, np.ndarray) and value.dtype.kind in "US" else value
 
 
-@dataclass(frozen=True)
+@record
 class Difference:
     """An output that differs, and in what ("values", "special", "shape", "dtype", ...); ``reason`` is for people."""
 
@@ -67,7 +68,7 @@ class Difference:
     reason: str
 
 
-@dataclass(frozen=True)
+@record
 class Compared:
     """What two models computed, and what differs. ``first`` and ``second`` are how each ran."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from onnxfix.place import Place
+from onnxfix.record import record
 
 
-@dataclass(frozen=True)
+@record
 class Finding:
     """A hazard at a place. ``fix`` and ``safety`` are empty if there is no fix.
 
@@ -29,7 +28,7 @@ class Finding:
     rule_url: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Suppressed:
     """A finding that does not fail the run. ``by`` is "configuration" or "baseline", ``origin`` the file that says so.
 
@@ -43,7 +42,7 @@ class Suppressed:
     until: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Vanished:
     """A known finding of a baseline that is no longer there. ``place`` is for people."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from functools import cached_property
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,6 +13,7 @@ from onnxfix._version import __version__
 from onnxfix.causes import Problem
 from onnxfix.errors import UsageError
 from onnxfix.place import Place
+from onnxfix.record import record
 from onnxfix.report.findings import Finding as Finding
 from onnxfix.report.findings import Suppressed, Vanished
 from onnxfix.report.summary import Summary, summarize
@@ -45,7 +46,7 @@ _RUNTIMES = ("", "-gpu", "-directml", "-openvino", "-qnn", "-rocm", "-migraphx",
 _BY_ONNX = ("contract", "reference", "trt-build")  # rungs without ONNX Runtime
 
 
-@dataclass(frozen=True)
+@record
 class AppliedFix:
     """A fix that is in the result. ``confirmed`` is TensorRT's message about the original at that place, or "".
 
@@ -66,7 +67,7 @@ class AppliedFix:
     rule_url: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Fixed:
     """A dimension or input that specializing made constant. ``kind`` is "dimension" or "input"; ``value`` is a size, or
     an input's value if that is short, otherwise its type and shape. ``kept``: the input still exists, unused."""
@@ -79,7 +80,7 @@ class Fixed:
     kept: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class StepDone:
     """A whole-model step, such as ``--simplify``.
 
@@ -100,7 +101,7 @@ class StepDone:
     fixed: tuple[Fixed, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Withdrawn:
     """A fix that was withdrawn because the model did not verify with it."""
 
@@ -110,7 +111,7 @@ class Withdrawn:
     reason: str
 
 
-@dataclass(frozen=True)
+@record
 class NodeCounts:
     """The nodes of a model, in subgraphs and functions too.
 
@@ -129,7 +130,7 @@ class NodeCounts:
         return sum(self.operators.values())
 
 
-@dataclass(frozen=True, repr=False)
+@record(repr=False)
 class Report(Shown):
     """The report on one model. ``print`` shows it as the command line does, and a notebook as a table.
 

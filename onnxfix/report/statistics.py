@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxfix.record import record
 from onnxfix.report.findings import Finding
 from onnxfix.report.report import AppliedFix, Report
 from onnxfix.rule import Severity
 
 
-@dataclass(frozen=True)
+@record
 class RuleCount:
     """The findings of one rule: how many are ``left`` and how many are ``fixed``, and in how many models.
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from onnxfix import system
 from onnxfix.causes import Cause
+from onnxfix.record import record
 from onnxfix.targets import TARGETS, mismatch
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ Proof = Literal["", "verified", "partly", "unchanged", "not compared", "failed",
 Agreement = Literal["", "identical", "within"]
 
 
-@dataclass(frozen=True)
+@record
 class RuleCount:
     """How many findings or fixes of one severity a rule has. ``safety`` is that of the safest fix, "" without one."""
 
@@ -44,7 +45,7 @@ class RuleCount:
     safety: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class RungFact:
     """A rung in short. ``agreement`` of the values is "identical" (in every bit) or "within" tolerance, "" where the
     rung compared none; ``feeds`` and ``shapes`` count the inputs that were compared. ``reason`` is the rung's own, and
@@ -63,7 +64,7 @@ class RungFact:
     spared: float = 0.0
 
 
-@dataclass(frozen=True)
+@record
 class Change:
     """A count before and after."""
 
@@ -77,7 +78,7 @@ class Change:
         return self.before != self.after
 
 
-@dataclass(frozen=True)
+@record
 class Remedy:
     """Findings that are left and have a fix, and the command that applies it. ``safety`` is the least safe of the
     fixes that it applies, and ``options`` those that it needs; the counts are by severity and include what safer
@@ -91,7 +92,7 @@ class Remedy:
     notes: int
 
 
-@dataclass(frozen=True)
+@record
 class TrtFact:
     """The TensorRT that judged a model.
 
@@ -111,7 +112,7 @@ class TrtFact:
     gpu: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Summary:
     """The facts about a report.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,14 @@ from onnx import ModelProto, helper, numpy_helper
 from onnxfix.errors import ModelError
 from onnxfix.graph.overlay import Node, Scope
 from onnxfix.model import Model
+from onnxfix.record import record
 from onnxfix.shapes import dimnames
 from onnxfix.shapes.algebra.dim import Atom
 from onnxfix.sizes.demands import Demand, open_ones
 from onnxfix.sizes.operators import demanded
 
 
-@dataclass(frozen=True)
+@record
 class Problem:
     """The free sizes, and the demands on them.
 

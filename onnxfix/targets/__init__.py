@@ -16,6 +16,7 @@ from onnxfix import dtypes
 from onnxfix.errors import UsageError
 from onnxfix.names import DEFAULT_TARGET, target_of
 from onnxfix.names import TARGETS as NAMES
+from onnxfix.record import record
 from onnxfix.targets import documented, measured
 from onnxfix.targets.documented import Types, names, table
 
@@ -35,7 +36,7 @@ class Support(NamedTuple):
     notes: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Target:
     """A product line of TensorRT.
 

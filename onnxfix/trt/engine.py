@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from onnxfix.backends import Unsupported
 from onnxfix.causes import Cause
 from onnxfix.errors import OnnxfixError
 from onnxfix.nvidia import gpus
+from onnxfix.record import record
 from onnxfix.sandbox import one_line
 from onnxfix.trt import latency as trt_latency
 from onnxfix.trt import trial as trt_trial
@@ -55,7 +56,7 @@ class EngineError(OnnxfixError):
     """An engine does not load or run; ``str`` is TensorRT's reason, verbatim and on one line."""
 
 
-@dataclass(frozen=True)
+@record
 class Ran:
     """What a model or an engine gave for one feed.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 from onnxfix.place import NOWHERE, Place
+from onnxfix.record import record
 
 Stage = Literal["", "parse", "profile", "build"]
 Status = Literal["accepted", "refused", "crash", "timeout", "memory", "error"]
@@ -18,7 +19,7 @@ Sizes = tuple[int, int, int]
 Triple = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
-@dataclass(frozen=True)
+@record
 class TrtOptions:
     """The user's options for TensorRT.
 
@@ -65,7 +66,7 @@ def _specs(shapes: str | Sequence[str] | Mapping[str, Sequence[int]]) -> Iterabl
     return (shapes,) if isinstance(shapes, str) else shapes
 
 
-@dataclass(frozen=True)
+@record
 class Issue:
     """One error or warning, verbatim from TensorRT.
 
@@ -116,12 +117,12 @@ class Issue:
         return f"{self.at}: {self.words}" if self.at is not None else self.words
 
 
-@dataclass(frozen=True)
+@record
 class Ending(Issue):
     """How the process of a build ended: TensorRT reported nothing, and the text is onnxfix's."""
 
 
-@dataclass(frozen=True)
+@record
 class Profile:
     """An optimization profile: input name -> (min, opt, max).
 
@@ -176,7 +177,7 @@ def spread(rows: Sequence[Sequence[int]], usual: Sequence[int]) -> Triple:
     return tuple(map(min, columns)), tuple(usual), tuple(map(max, columns))
 
 
-@dataclass(frozen=True)
+@record
 class TrtBuild:
     """What TensorRT's parser and builder made of one model. No engine was executed for any of it.
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from onnxfix.causes import Cause
 from onnxfix.effort import THOROUGH, Effort
 from onnxfix.errors import ModelError, UsageError, fault_of
 from onnxfix.names import RUNGS
+from onnxfix.record import record
 from onnxfix.sandbox import Worker, one_line, shared
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification import validity, worth
@@ -42,7 +43,7 @@ _EXECUTING = ("reference", "ort-cpu")
 _WARMING = 60.0  # seconds
 
 
-@dataclass(frozen=True)
+@record
 class Limits:
     """Time limits of a rung, in seconds, and its memory limit.
 

@@ -6,13 +6,14 @@ A model that does not fit is never a difference, and rarely a failure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfix._child import cores
 from onnxfix.backends import ort_weights
 from onnxfix.errors import UsageError
+from onnxfix.record import record
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.progress import Progress, different
@@ -29,7 +30,7 @@ LONG = 0.25
 _TRIED = 3  # feeds until a model counts as accepting none
 
 
-@dataclass(frozen=True)
+@record
 class Starved:
     """The result of a rung where memory ran out: status and reason."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from onnxfix import backends
 from onnxfix._child import NO_MEMORY
 from onnxfix.backends import ort_messages
 from onnxfix.causes import ENDED, Cause
 from onnxfix.errors import Fault
+from onnxfix.record import record
 from onnxfix.sandbox import Outcome, one_line
 from onnxfix.verification.compare.compare import Metrics
 
@@ -18,7 +18,7 @@ BOTH = "both"
 _WIDEST = 4000  # characters of an error of which a line is made
 
 
-@dataclass(frozen=True)
+@record
 class Ran:
     """The result of loading, or of one feed. ``stage`` and ``error``: which model failed and why; else both are empty.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from onnxfix.effort import THOROUGH, Effort
+from onnxfix.record import record
 from onnxfix.sandbox import Worker
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.compare.compare import Metrics
@@ -23,7 +24,7 @@ REMOTE = "onnxfix.verification.remote"
 """The module of the functions that rungs call in the sandbox's child."""
 
 
-@dataclass(frozen=True)
+@record
 class Request:
     """All that a rung needs.
 

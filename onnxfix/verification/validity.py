@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from onnxfix.files.sweeping import prefix
 from onnxfix.forks import forked
+from onnxfix.record import record
 from onnxfix.sandbox import Outcome
 from onnxfix.verification.checker import Complaint, check, check_all, unclaimed, violation
 
 
-@dataclass(frozen=True)
+@record
 class Checked:
     """The result of onnx.checker for one model.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from onnxfix.causes import Cause
 from onnxfix.names import PYTORCH as PYTORCH
 from onnxfix.names import RUNGS
+from onnxfix.record import record
 from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtBuild
 from onnxfix.trt.timing import Latency
@@ -39,7 +39,7 @@ ALONE = (*STATIC, "trt-network")
 Outcome = Literal["agree", "repaired", "alike", "wrong"]
 
 
-@dataclass(frozen=True)
+@record
 class Executed:
     """Executed engines: package and version, GPU, whether NVIDIA lists that GPU for the package, and the precision of
     float32 products ("float32", "tf32", or "" where that is not known).
@@ -66,7 +66,7 @@ class Executed:
 Blame = Literal["", "export", "fix"]
 
 
-@dataclass(frozen=True)
+@record
 class Exported:
     """PyTorch's own outputs beside those of the exported and of the fixed model (rung pytorch).
 
@@ -82,7 +82,7 @@ class Exported:
     output: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class FeedResult:
     """One test run. With ``feed`` (None for inputs that the user gave) and the model, ``make_inputs`` gives the same
     inputs again. ``reason`` says why it is "different" or "not counted", or what besides the original judged.
@@ -108,7 +108,7 @@ class FeedResult:
         return self.given, self.feed
 
 
-@dataclass(frozen=True)
+@record
 class LeftOut:
     """Planned inputs that a check did not run with, since its budget did not allow for them (``Effort``): they would
     have taken about so many ``seconds`` of the processor."""
@@ -118,7 +118,7 @@ class LeftOut:
     seconds: float
 
 
-@dataclass(frozen=True)
+@record
 class RungResult:
     """The result of one rung. ``reason`` is one line: what was proven, what differs, or why it was skipped or broke;
     ``cause`` is the same as data, where it is known. ``stopped``: this model could not be loaded, with the error
@@ -178,7 +178,7 @@ def unjudged(name: str, reason: str, cause: Cause = "") -> RungResult:
     return RungResult(name, "broke" if cause == "fault" else "skipped", reason, cause=cause)
 
 
-@dataclass(frozen=True)
+@record
 class Verdict:
     """The results of all requested rungs, in order, and the names of those that had to pass.
 

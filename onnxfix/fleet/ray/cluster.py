@@ -10,11 +10,11 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from onnxfix import _child
 from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.record import record
 
 CONNECT_SECONDS = 10.0
 """Timeout of the cluster's port; Ray itself retries a wrong address for many minutes."""
@@ -23,7 +23,7 @@ _CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's variable for whether a node listens at an address that others reach."""
 
 
-@dataclass(frozen=True)
+@record
 class Node:
     """The total resources of a node that is alive: CPUs, and memory in MiB (0: unknown)."""
 

@@ -17,7 +17,7 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from onnxfix import _child, packs
@@ -29,6 +29,7 @@ from onnxfix.fleet.leftovers import tidy
 from onnxfix.fleet.ray import cluster
 from onnxfix.fleet.versions import versions
 from onnxfix.fleet.work import Outcome, Task
+from onnxfix.record import record
 
 PAUSES = (1.0, 5.0, 20.0)
 """Seconds before each retry of a model whose worker was lost. Ray may send work to a lost node until it notices the
@@ -71,7 +72,7 @@ class RayExecutor:
                 state.end()
 
 
-@dataclass(frozen=True)
+@record
 class _Attempt:
     """The ``number``-th attempt at a task. ``need`` and ``granted`` are MiB, 0 where not known yet."""
 

@@ -13,7 +13,7 @@ import posixpath
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from onnxfix.files.sweeping import prefix
 from onnxfix.fleet import paths
 from onnxfix.fleet.remote import store
 from onnxfix.fleet.task_files import Record, TaskFiles
+from onnxfix.record import record
 
 ATOMIC_UPLOADS = frozenset(
     ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "tos", "hf", "memory")
@@ -33,7 +34,7 @@ name."""
 _CHUNK = 1 << 22
 
 
-@dataclass(frozen=True)
+@record
 class Staged(TaskFiles):
     """Local copies of a remote source, and a local file for a remote target.
 

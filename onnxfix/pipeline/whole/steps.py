@@ -6,7 +6,6 @@ import importlib.metadata
 import importlib.util
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from onnx import ModelProto
@@ -18,6 +17,7 @@ from onnxfix.files.sweeping import prefix
 from onnxfix.pipeline import contract
 from onnxfix.pipeline.whole.remote import FUNCTION, ToolResult
 from onnxfix.pipeline.whole.restore import restore
+from onnxfix.record import record
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 
@@ -29,7 +29,7 @@ _MORE = 4096
 """Bytes by which a simplified model may always grow; a tenth of the model, where that is more."""
 
 
-@dataclass(frozen=True)
+@record
 class Step:
     """One whole-model edit: onnxsim, or (with ``script``) a GraphSurgeon script."""
 
@@ -56,7 +56,7 @@ class Step:
         return f"{self.package} {importlib.metadata.version(self.package)}"
 
 
-@dataclass(frozen=True)
+@record
 class Made:
     """A step's result. ``broken`` are changes of the interface and losses that could not be restored, one line each.
     ``refused`` is why there is no result, if so."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
+from onnxfix.record import record
 from onnxfix.shapes.algebra.dim import Dim, as_dim
 
 
@@ -20,7 +20,7 @@ class Truth(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
+@record
 class Answer:
     """A three-valued answer; ``symbols`` are those that an UNKNOWN depends on."""
 

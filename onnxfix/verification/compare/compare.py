@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from onnxfix.record import record
 from onnxfix.verification.compare.decades import ErrorHistogram, error_histogram
 from onnxfix.verification.compare.noise import Precise, chosen, excused
 from onnxfix.verification.compare.tolerance import (
@@ -34,7 +35,7 @@ Agreement = Literal["identical", "within", "different"]
 Difference = Literal["", "values", "special", "shape", "dtype", "structure", "absent"]
 
 
-@dataclass(frozen=True)
+@record
 class Twin:
     """What the original computes with its half-precision tensors in a wider type.
 
@@ -51,7 +52,7 @@ class Twin:
     overflow: bool
 
 
-@dataclass(frozen=True)
+@record
 class _How:
     exact: bool
     noise: float
@@ -76,7 +77,7 @@ class _How:
             return replace(own, twin=None)
 
 
-@dataclass(frozen=True)
+@record
 class Metrics:
     """How one output (or one element of a sequence, named ``name[i]``) agrees. ``output`` names the output.
 

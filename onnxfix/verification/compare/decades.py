@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from onnxfix.record import record
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -21,7 +23,7 @@ _LOWEST = -323
 _POWERS = np.array([float(f"1e{exponent}") for exponent in range(_LOWEST, 309)])
 
 
-@dataclass(frozen=True)
+@record
 class ErrorHistogram:
     """How many absolute errors fall between ``edges`` (powers of 10, one more than counts; the first bin may span
     several), and how many elements have none (``zeros``). Of large outputs every ``step``-th element was counted."""

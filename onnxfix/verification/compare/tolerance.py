@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from onnxfix.record import record
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-@dataclass(frozen=True)
+@record
 class Tolerance:
     """``|a - b| <= rtol * |a| + atol * max|a| + absolute + noise``, with ``a`` the original's finite values.
 
@@ -24,7 +26,7 @@ class Tolerance:
     absolute: float = 0.0
 
 
-@dataclass(frozen=True)
+@record
 class Allowed:
     """A tolerance that the user gives: ``|a - b| <= rtol * |a| + atol``, ``atol`` in the unit of the output.
 

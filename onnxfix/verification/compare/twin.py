@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -35,6 +34,7 @@ from onnx import (
 from onnxfix import backends, walk
 from onnxfix.backends import Session
 from onnxfix.graph.unfolding import unfolded
+from onnxfix.record import record
 
 HALVES = (int(TensorProto.FLOAT16), int(TensorProto.BFLOAT16))
 #: Attributes of ONNX's operators that hold an element type.
@@ -137,7 +137,7 @@ class Traced(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@record
 class Twins:
     """The original with its half-precision values as outputs (``probe``), and the same in ``elem`` (``single``).
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 from onnxfix import backends, walk
 from onnxfix.backends import Session, reference
 from onnxfix.graph.unfolding import unfolded
+from onnxfix.record import record
 from onnxfix.verification.compare.twin import raised, widened
 
 MOST_BYTES = 1 << 30
@@ -32,7 +32,7 @@ _EXACT = frozenset(
 """Types of which float32 holds every value."""
 
 
-@dataclass(frozen=True)
+@record
 class Doubles:
     """The original and the fixed model in float64."""
 

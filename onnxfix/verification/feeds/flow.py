@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from onnxfix import walk
+from onnxfix.record import record
 from onnxfix.shapes import dimnames
 from onnxfix.verification.feeds.constant_operands import BESIDE, COMPARES, meaning, number_of
 from onnxfix.verification.feeds.operands import BLIND, DRAWS, KEEPS, KEEPS_ALL, MASK_OPS, SAME_SHAPE, SINKS
@@ -42,7 +43,7 @@ class Role:
     rank: int | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Site:
     """A node with the values that it reads and makes; None for one that is left out or not known."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxfix import walk
+from onnxfix.record import record
 from onnxfix.trt.lift.records import Lifted
 from onnxfix.trt.reading import Kind, Misread, Subject
 from onnxfix.verification.compare.compare import Metrics
@@ -32,7 +32,7 @@ _LEAST, _INFLATION = (
 _KEY = "located"
 
 
-@dataclass(frozen=True)
+@record
 class Pair:
     """A model and the network that TensorRT imported from it. ``model`` and ``network`` are their graphs without
     weights; ``wires`` maps the model's inputs to the network's and their types."""
@@ -45,7 +45,7 @@ class Pair:
     known: Signature
 
 
-@dataclass(frozen=True)
+@record
 class Located:
     """``misreads`` are where the two differ first, ``off`` all tensors that depend on these. ``unsure`` is why the
     search is incomplete."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from onnxfix import targets
 from onnxfix.causes import ENDED
 from onnxfix.errors import UsageError
 from onnxfix.nvidia import Missing
+from onnxfix.record import record
 from onnxfix.sandbox import Posted, Worker, memory_limit_mb, one_line, shared
 from onnxfix.trt import build as tensorrt
 from onnxfix.trt import files, together
@@ -32,7 +33,7 @@ WIDEST = 300
 """Characters of TensorRT's reason in a rung's one line."""
 
 
-@dataclass(frozen=True)
+@record
 class Builder:
     """The TensorRT package chosen for this machine, the user's options, and the sandbox that it runs in."""
 

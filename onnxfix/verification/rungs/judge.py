@@ -8,11 +8,12 @@ engine is compared with the original's engine alone.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from onnxfix.record import record
 from onnxfix.trt.engine import Ran
 from onnxfix.verification.compare.compare import Metrics, compare
 from onnxfix.verification.compare.tolerance import Allowed, distances, parts, tolerance_for, wide
@@ -45,7 +46,7 @@ _SHARES = (0.5, 0.9, 0.99, 1.0)
 """Quantiles of the elements' errors at which two engines are compared."""
 
 
-@dataclass(frozen=True)
+@record
 class Terms:
     """How outputs are compared. ``names`` are the model's outputs in order, ``excluded`` those that are not compared.
     ``noise``, ``coarse`` and ``allowed`` are as for ``compare``, ``slack`` is the measured noise that each output may
@@ -62,7 +63,7 @@ class Terms:
     allowed: Allowed | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Judgment:
     """The finding for one feed. ``reason`` is one line and ``output`` the first output that it is about; both are ""
     where all agree within the tolerance. Agreement that only ``_KERNELS`` allows has a reason too."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from onnxfix import backends, walk
 from onnxfix.backends import Session
 from onnxfix.files.sweeping import prefix
 from onnxfix.graph.unfolding import unfolded
+from onnxfix.record import record
 from onnxfix.sandbox import note
 from onnxfix.verification.compare import twin, twin_double
 from onnxfix.verification.compare.noise import shaken
@@ -109,7 +110,7 @@ class Noise:
 # ------------------------------------------------------------------------------------------- in the sandbox's child
 
 
-@dataclass(frozen=True)
+@record
 class _Way:
     """Another way to compute the model: what loads it, the type that floats of the feed are raised to (0: none), and
     whether they are moved."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from onnxfix.record import record
 from onnxfix.trt.engine import Ran
 from onnxfix.trt.records import Profile
 from onnxfix.verification.budget import Budget
@@ -27,7 +27,7 @@ _MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
 Expect = Callable[[dict[str, Any]], "Ran | None"]
 
 
-@dataclass(frozen=True)
+@record
 class Trial:
     """Inputs for engines, and the expected outputs. ``feed`` is None for inputs that the user gave, which ``given``
     counts from 1."""

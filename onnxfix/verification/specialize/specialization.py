@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
+
+from onnxfix.record import record
 
 _SHOWN = 8
 """Elements of a value up to which it is shown in full."""
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class ResolvedSpecialization:
     """A specialization of one model.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from onnxfix.record import record
 from onnxfix.report.neighborhood import Box, Neighborhood
 
 LETTER = 6.7
@@ -39,7 +40,7 @@ class Spot:
         return self.x + self.width / 2
 
 
-@dataclass(frozen=True)
+@record
 class Layout:
     """The spots of all boxes, the way of each wire (top to bottom), and the size of it all in pixels."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from onnxfix.record import record
 from onnxfix.report.render.html.markup import Content, Html, tag
 from onnxfix.report.render.html.parts import NAMES, SEVERITIES, chip, many
 from onnxfix.report.report import Report
@@ -12,7 +12,7 @@ from onnxfix.report.summary import RungFact, Summary
 from onnxfix.verification.verdict import ALONE
 
 
-@dataclass(frozen=True)
+@record
 class Words:
     """The outcome: its ``kind`` as chips have them, a title, and a sentence about the proof."""
 

@@ -8,7 +8,7 @@ Operators and types come from NVIDIA's lists (``documented``) and from the real 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import NamedTuple
 

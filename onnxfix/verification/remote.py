@@ -19,7 +19,7 @@ import onnx
 
 from onnxfix import backends
 from onnxfix.sandbox import note
-from onnxfix.verification.compare import twin, twin_double
+from onnxfix.verification.compare import twin, twin_double, twin_unsigned
 from onnxfix.verification.compare.compare import Metrics, Twin, compare
 from onnxfix.verification.compare.noise import MOVES, Precise, shaken
 from onnxfix.verification.compare.tolerance import Allowed
@@ -39,6 +39,7 @@ class _State:
     kept: Kept = field(default_factory=Kept)
     twins: twin.Twins | None = None
     doubles: twin_double.Doubles | None = None
+    unsigned: twin_unsigned.Unsigned | None = None
     last: tuple[dict[str, Any], list[Any], dict[str, Any]] | None = (
         None  # feed, original's and fixed model's outputs
     )
@@ -68,7 +69,8 @@ def drop(scope: str = "") -> None:
 
 def unload() -> None:
     """Release both models."""
-    _STATE.original = _STATE.fixed = _STATE.twins = _STATE.doubles = _STATE.last = None
+    _STATE.original = _STATE.fixed = _STATE.last = None
+    _STATE.twins = _STATE.doubles = _STATE.unsigned = None
 
 
 def load(
@@ -390,6 +392,35 @@ def by_noise(
     judges = {n: Precise(exact[n], other.get(n), moved.get(n, ())) for n in _names() if n in exact}
     unstable = {*skip, *drawn}
     metrics = _compare(_names(), expected, found, unstable, False, noise, coarse, allowed, precise=judges)
+    return Ran(metrics=metrics)
+
+
+def by_unsigned(
+    folder: str,
+    fixed: str,
+    feed: dict[str, Any],
+    *,
+    drawn: tuple[str, ...],
+    exact: bool,
+    noise: Mapping[str, float],
+    skip: tuple[str, ...],
+    coarse: str = "",
+    allowed: Allowed | None = None,
+    without: tuple[str, ...] = (),
+) -> Ran:
+    """Judge a run again by what both models compute with unsigned weights in their products of bytes; that is what
+    ``by_twin`` and ``by_noise`` judge then, too. ``fixed`` is the fixed model's path, ``folder`` a place for both
+    models; for the others see ``run``."""
+    note("twin")
+    try:
+        _STATE.unsigned = _STATE.unsigned or twin_unsigned.load(_STATE.backend, _STATE.path, fixed, folder)
+        expected, found = _STATE.unsigned.run(_own(feed), without)
+    except Exception as error:
+        return failed("twin", error)
+    note("compare")
+    if _STATE.last is not None:
+        _STATE.last = feed, expected, found
+    metrics = _compare(_names(), expected, found, {*skip, *drawn}, exact, noise, coarse, allowed)
     return Ran(metrics=metrics)
 
 

@@ -71,6 +71,17 @@ def widened(model: ModelProto, elem: int, kinds: Sequence[int] = HALVES) -> Mode
     return model
 
 
+def element_types(model: ModelProto) -> dict[str, int]:
+    """The element types of all values whose type is known."""
+    found: dict[str, int] = {}
+    for graph in walk.graphs(onnx.shape_inference.infer_shapes(model).graph):
+        for info in (*graph.input, *graph.value_info, *graph.output):
+            if info.type.HasField("tensor_type"):
+                found[info.name] = info.type.tensor_type.elem_type
+        found.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
+    return found
+
+
 def _widen_attribute(attribute: AttributeProto, elem: int, kinds: Sequence[int]) -> None:
     if attribute.name in TYPE_ATTRIBUTES and attribute.i in kinds:
         attribute.i = elem

@@ -7,7 +7,7 @@ follows. Everything here runs in the sandbox's child.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from onnxfix import backends, walk
 from onnxfix.backends import Session, reference
 from onnxfix.graph.unfolding import unfolded
 from onnxfix.record import record
-from onnxfix.verification.compare.twin import raised, widened
+from onnxfix.verification.compare.twin import element_types, raised, widened
 
 MOST_BYTES = 1 << 30
 """Bytes of weights in float64; a larger model is not run in float64."""
@@ -90,7 +90,7 @@ def is_float(value: Any) -> bool:
 def doubled(model: ModelProto) -> ModelProto:
     """``model`` itself with float64 instead of float32, except for what its Casts round. Its external data must have
     been loaded, and its functions been put in place of their calls."""
-    kinds = _kinds(model)
+    kinds = element_types(model)
     for graph in walk.graphs(model.graph):
         for node in list(graph.node):
             _spell_out(node)
@@ -139,19 +139,3 @@ def _set_value(node: NodeProto, value: Any, old: str) -> None:
     kept = [one for one in node.attribute if one.name != old]
     del node.attribute[:]
     node.attribute.extend([*kept, helper.make_attribute("value", numpy_helper.from_array(value))])
-
-
-def _kinds(model: ModelProto) -> dict[str, int]:
-    """The element types of all values whose type is known."""
-    found: dict[str, int] = {}
-    inferred = onnx.shape_inference.infer_shapes(model)
-    for graph in walk.graphs(inferred.graph):
-        for info in _infos(graph):
-            if info.type.HasField("tensor_type"):
-                found[info.name] = info.type.tensor_type.elem_type
-        found.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
-    return found
-
-
-def _infos(graph: GraphProto) -> Iterable[onnx.ValueInfoProto]:
-    return (*graph.input, *graph.value_info, *graph.output)

@@ -1,0 +1,235 @@
+"""``record`` makes what ``dataclass(frozen=True)`` makes, and not before somebody uses it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, field, fields
+from typing import Any
+
+import pytest
+
+from onnxfix import record as module
+from onnxfix.record import record
+
+
+@record
+class Pickled:
+    """A class that pickles find by its name."""
+
+    name: str
+    sizes: tuple[int, ...] = ()
+
+
+@pytest.fixture
+def completed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the classes that were completed since."""
+    names: list[str] = []
+    real = dataclasses.dataclass
+
+    def counted(**options: Any) -> Callable[[type], type]:
+        def complete(cls: type) -> type:
+            names.append(cls.__name__)
+            return real(**options)(cls)
+
+        return complete
+
+    monkeypatch.setattr(module, "dataclass", counted)
+    return names
+
+
+def pair() -> type[Any]:
+    @record
+    class Pair:
+        """Two numbers."""
+
+        first: int
+        second: int = 2
+        more: list[int] = field(default_factory=list, compare=False)
+
+        @property
+        def total(self) -> int:
+            return self.first + self.second
+
+    return Pair
+
+
+def unpickled(cls: type, **values: Any) -> Any:
+    """One that another process made: no ``__init__`` is called."""
+    made = object.__new__(cls)
+    made.__dict__.update(values)
+    return made
+
+
+def test_nothing_is_compiled_before_the_first_use(completed: list[str]) -> None:
+    cls = pair()
+    assert cls.__doc__ == "Two numbers."
+    assert completed == []
+    assert cls(1).total == 3
+    assert cls(1, 3).total == 4
+    assert completed == ["Pair"]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        fields,
+        inspect.signature,
+        dataclasses.is_dataclass,
+        lambda cls: cls.__match_args__,
+        lambda cls: unpickled(cls, first=1, second=2, more=[]) == unpickled(cls, first=1, second=2, more=[]),
+        lambda cls: {unpickled(cls, first=1, second=2, more=[])},
+        lambda cls: repr(unpickled(cls, first=1, second=2, more=[])),
+        lambda cls: dataclasses.replace(unpickled(cls, first=1, second=2, more=[]), first=3),
+        lambda cls: dataclasses.asdict(unpickled(cls, first=1, second=2, more=[])),
+    ],
+    ids=["fields", "signature", "is_dataclass", "match_args", "eq", "hash", "repr", "replace", "asdict"],
+)
+def test_each_first_use_completes_the_class(use: Callable[[type], Any], completed: list[str]) -> None:
+    cls = pair()
+    assert use(cls)
+    assert completed == ["Pair"]
+    use(cls)
+    assert completed == ["Pair"]
+
+
+def test_it_is_what_a_frozen_data_class_is() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Pair:
+        first: int
+        second: int = 2
+        more: list[int] = field(default_factory=list, compare=False)
+
+    cls, plain = pair(), Pair
+    assert [(one.name, one.default, one.compare) for one in fields(cls)] == [
+        (one.name, one.default, one.compare) for one in fields(plain)
+    ]
+    assert str(inspect.signature(cls)) == str(inspect.signature(plain))
+    assert cls(1) == cls(1, 2, [5]) != cls(2)
+    assert cls(1) != plain(1)
+    assert len({cls(1), cls(1, 2, [5]), cls(2)}) == 2
+    assert repr(cls(1)).endswith("Pair(first=1, second=2, more=[])")
+    assert dataclasses.replace(cls(1), second=9).total == 10
+    assert dataclasses.asdict(cls(1)) == {"first": 1, "second": 2, "more": []}
+    assert copy.copy(cls(1)) == copy.deepcopy(cls(1)) == cls(1)
+    assert cls(1).more is not cls(1).more
+    match cls(1, 5):
+        case cls(first, second):  # type: ignore[misc]
+            assert (first, second) == (1, 5)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'first'"):
+        cls()
+
+
+@pytest.mark.parametrize("made", [lambda cls: cls(1), lambda cls: unpickled(cls, first=1, second=2)])
+def test_it_is_frozen(made: Callable[[type], Any]) -> None:
+    with pytest.raises(FrozenInstanceError):
+        made(pair()).first = 2
+    with pytest.raises(FrozenInstanceError):
+        del made(pair()).first
+
+
+@pytest.mark.parametrize("order", ["base first", "derived first"])
+def test_inheritance(order: str, completed: list[str]) -> None:
+    @record
+    class Base:
+        one: int
+
+    @record
+    class Derived(Base):
+        two: int = 0
+
+    class Plain(Derived):
+        def __init__(self) -> None:
+            super().__init__(7, 8)
+
+    if order == "base first":
+        assert Base(1) == Base(1)
+    assert Derived(1, 2) == Derived(one=1, two=2)
+    assert sorted(completed) == ["Base", "Derived"]
+    assert [one.name for one in fields(Derived)] == ["one", "two"]
+    assert (Plain().one, Plain().two) == (7, 8)
+    assert Base(1) != Derived(1)
+
+
+def test_methods_of_the_class_stay(completed: list[str]) -> None:
+    @record
+    class Own:
+        """Compared by its size alone."""
+
+        text: str
+        size: int = field(init=False)
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "size", len(self.text))
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Own) and self.size == other.size
+
+        def __repr__(self) -> str:
+            return f"<{self.text}>"
+
+    assert repr(unpickled(Own, text="a", size=1)) == "<a>"
+    assert completed == []
+    assert Own("ab") == Own("cd") != Own("a")
+    assert repr(Own("ab")) == "<ab>"
+    assert isinstance(hash(Own("ab")), int)  # dataclass adds one for a class that is frozen
+
+
+def test_without_comparison_each_is_itself() -> None:
+    @record(eq=False, repr=False)
+    class Each:
+        name: str
+
+    one = Each("a")
+    assert one != Each("a")
+    assert {one: 1}[one] == 1
+    assert "Each object at" in repr(one)
+
+
+def test_pickles_of_another_process_are_compared_and_shown() -> None:
+    one = Pickled("a", (1, 2))
+    assert pickle.loads(pickle.dumps(one)) == one
+
+
+def test_threads_that_are_first_at_once_all_get_one() -> None:
+    for _ in range(50):
+        cls, made, start = pair(), [], threading.Barrier(4)
+
+        def make(cls: type = cls, made: list[Any] = made, start: threading.Barrier = start) -> None:
+            start.wait()
+            made.append(cls(1))
+
+        threads = [threading.Thread(target=make) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert made == [cls(1)] * 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
+def test_a_fork_beside_a_thread_that_completes_a_class_can_complete_one() -> None:
+    taken = threading.Event()
+
+    def hold() -> None:
+        with module._COMPLETING:
+            taken.set()
+            time.sleep(0.3)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait()
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)
+        os._exit(0 if pair()(1).total == 3 else 1)
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

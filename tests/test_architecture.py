@@ -25,6 +25,7 @@ from support.patience import PATIENCE
 # A module imports from earlier lines and from its own package only; modules on one line know nothing
 # of each other.
 LAYERS = [
+    ["record"],
     ["_version", "deadline", "errors", "dtypes", "garbage", "interrupts", "names", "place", "system", "walk"],
     ["confinement", "packs", "replies"],
     ["shown"],

@@ -1,4 +1,4 @@
-"""onnx's checker, run on a model without its weights. Called in a fork: it is foreign native code."""
+"""onnx's checker, run on a model without its weights. Called in a child or a fork: it is foreign native code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Complaint(NamedTuple):
 
 
 def check_all(paths: Sequence[str], folder: str) -> tuple[Complaint, ...]:
-    """``check`` each in one fork: starting a fork takes longer than checking most models."""
+    """``check`` each in one process: starting one takes longer than checking most models."""
     return tuple(check(path, folder) for path in paths)
 
 

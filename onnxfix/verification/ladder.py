@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,6 @@ def verify(
         )
         spare = rungs is None and worth.is_spare(request, half_type(known.model))
         ladder = _Ladder(request, limits, contract, models[1] if models is not None else None, ready, spare)
-        _warm(sandbox, [name for name in RUNGS if name in wanted and not (spare and name == "reference")])
         return Verdict(ladder.climb(wanted, require), tuple(require), allowed=request.allowed)
 
 
@@ -161,12 +161,14 @@ def _prepare_tensorrt(trt: TrtOptions, known: Signature) -> None:
         probe.warm(trt)
 
 
-def _warm(sandbox: Worker, order: Sequence[str]) -> None:
-    """Have a child that is yet to start load what the first rung needs that runs models, while others do other work."""
-    first = next((name for name in order if name in _EXECUTING), None)
-    if first is not None and sandbox.pid is None:
-        with suppress(deadline.Expired):  # the rungs themselves say so
-            sandbox.begin(f"{REMOTE}:warm", timeout=_WARMING, backend=first)
+def _nothing() -> None:
+    """Done where nothing is to do."""
+
+
+def _warm(sandbox: Worker, backend: str) -> None:
+    """Have a new child load what the first rung needs that runs models, while others do other work."""
+    with suppress(deadline.Expired):  # the rungs themselves say so
+        sandbox.begin(f"{REMOTE}:warm", timeout=_WARMING, backend=backend)
 
 
 @contextmanager
@@ -195,6 +197,8 @@ class _Ladder:
     ) -> None:
         self.request, self.limits, self.contract = request, limits, contract
         self.fixed, self.ready, self.spare = fixed, ready, spare
+        self.worker: Worker | None = None  # the child, where it runs models
+        self.warm: Callable[[], None] = _nothing
 
     def climb(self, wanted: Collection[str], require: Collection[str]) -> tuple[RungResult, ...]:
         """The results of the ``wanted`` rungs, in order.
@@ -207,6 +211,13 @@ class _Ladder:
         order = [name for name in RUNGS if name in wanted and not (spare and name == "reference")]
         if spare:
             order.insert(order.index("ort-cpu") + 1, "reference")
+        first = next((name for name in order if name in _EXECUTING), None)
+        if first is not None:
+            self.worker = self.request.worker
+            if self.worker.pid is None:
+                self.warm = partial(_warm, self.worker, first)
+        if "contract" not in order:
+            self.warm()
         for name in order:
             if spare and name == "reference" and results["ort-cpu"].status == "passed":
                 results[name] = unjudged(name, worth.NOTHING_ADDED, "redundant")
@@ -245,13 +256,48 @@ class _Ladder:
             return unjudged(name, "not run: the time limit was over", "timeout")
         try:
             if name == "contract":
-                return _contract(request, self.contract, self.limits, self.fixed, self.ready)
+                return self._contract(request)
             self.ready()
             # The contract always runs to its end: no other rung may pass without it.
             with deadline.within(self.limits.rung), deadline.watched():
                 return _guarded(name, request, self.limits)
         except deadline.Expired:
             return unjudged(name, "stopped at the time limit", "timeout")
+
+    def _contract(self, request: Request) -> RungResult:
+        """The caller's interface contract, and onnx's checker, which the fixed model must pass if the original does."""
+        name, contract, limits, fixed = "contract", self.contract, self.limits, self.fixed
+        if contract is not None:
+            other = request.known if request.fixed == request.original or fixed else signature(request.fixed)
+            violations = contract(request.known.model, fixed or other.model)
+            if violations:
+                more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
+                return RungResult(
+                    name, "failed", one_line(violations[0]) + more, notes=tuple(map(one_line, violations))
+                )
+        self.ready()
+        same = request.fixed == request.original
+        files = (request.original,) if same else (request.original, request.fixed)
+        checks = validity.ask(
+            files,
+            timeout=limits.step,
+            memory_mb=limits.memory_mb,
+            worker=self.worker,
+            meanwhile=self.warm,
+        )
+        judged = validity.judge(checks)
+        if contract is None or judged.status == "failed":
+            starved = judged.status == "skipped" and any(one.starved for one in checks)
+            cause: Cause = "memory" if starved else ""
+            return RungResult(
+                name, judged.status, judged.words, notes=judged.notes, checks=checks, cause=cause
+            )
+        apart = request.special is not None or any(one.complaint or one.starved for one in checks)
+        also = "; " if apart else " and "
+        kept = "the interface is unchanged"
+        if request.special is not None:
+            kept = f"the interface changed only as requested ({request.special.words})"
+        return RungResult(name, "passed", f"{kept}{also}{judged.words}", notes=judged.notes, checks=checks)
 
     def _noted(self, result: RungResult, request: Request) -> RungResult:
         """The result with what it holds for: the specialization, the tolerance, and whether it was exact."""
@@ -374,37 +420,3 @@ def _rung(name: str, request: Request, limits: Limits) -> RungResult:
     if name == "ort-cuda":
         return climb(request, name)
     return network.climb(request) if name == "trt-network" else gpu.climb(request)
-
-
-def _contract(
-    request: Request,
-    contract: Contract | None,
-    limits: Limits,
-    fixed: onnx.ModelProto | None,
-    ready: Callable[[], None],
-) -> RungResult:
-    """The caller's interface contract, and onnx's checker, which the fixed model must pass if the original does."""
-    name = "contract"
-    if contract is not None:
-        other = request.known if request.fixed == request.original or fixed else signature(request.fixed)
-        violations = contract(request.known.model, fixed or other.model)
-        if violations:
-            more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
-            return RungResult(
-                name, "failed", one_line(violations[0]) + more, notes=tuple(map(one_line, violations))
-            )
-    ready()
-    same = request.fixed == request.original
-    files = (request.original,) if same else (request.original, request.fixed)
-    checks = validity.ask(files, timeout=limits.step, memory_mb=limits.memory_mb)
-    judged = validity.judge(checks)
-    if contract is None or judged.status == "failed":
-        starved = judged.status == "skipped" and any(one.starved for one in checks)
-        cause: Cause = "memory" if starved else ""
-        return RungResult(name, judged.status, judged.words, notes=judged.notes, checks=checks, cause=cause)
-    apart = request.special is not None or any(one.complaint or one.starved for one in checks)
-    also = "; " if apart else " and "
-    kept = "the interface is unchanged"
-    if request.special is not None:
-        kept = f"the interface changed only as requested ({request.special.words})"
-    return RungResult(name, "passed", f"{kept}{also}{judged.words}", notes=judged.notes, checks=checks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -11,8 +11,10 @@ from typing import Literal, NamedTuple
 from onnxfix.files.sweeping import prefix
 from onnxfix.forks import forked
 from onnxfix.record import record
-from onnxfix.sandbox import Outcome
+from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification.checker import Complaint, check, check_all, unclaimed, violation
+
+_CHECKER = "onnxfix.verification.checker"
 
 
 @record
@@ -48,14 +50,31 @@ class Judged(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def ask(paths: Sequence[Path], *, timeout: float, memory_mb: int | None) -> tuple[Checked, ...]:
+def ask(
+    paths: Sequence[Path],
+    *,
+    timeout: float,
+    memory_mb: int | None,
+    worker: Worker | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> tuple[Checked, ...]:
     """Run onnx.checker on each model file. ``timeout`` is in seconds, for each run.
+
+    ``worker`` is a child that runs anyway; without it a fork of this process is made. That copies each page to which
+    this process writes meanwhile, and takes the longer the larger this process is. ``meanwhile`` is called when the
+    child has been asked.
 
     Crashes and hangs of ONNX's shape inference are not complaints: they happen with valid models.
     """
     with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as folder:
         names = [str(path) for path in paths]
-        both = forked(check_all, names, folder, timeout=timeout, memory_mb=memory_mb)
+        both = None
+        if worker is not None:
+            posted = worker.post(f"{_CHECKER}:check_all", timeout=timeout, paths=names, folder=folder)
+            meanwhile()
+            both = worker.collect(posted)
+        if both is None:
+            both = forked(check_all, names, folder, timeout=timeout, memory_mb=memory_mb)
         if both.ok:
             return _fair(tuple(map(_checked, both.value)), names[0], timeout, memory_mb)
         found = []

@@ -17,6 +17,7 @@ from onnxfix.sandbox import Worker
 from onnxfix.verification import budget, ladder, worth
 from onnxfix.verification.budget import Budget
 from onnxfix.verification.feeds.signature import signature
+from onnxfix.verification.request import REMOTE
 from onnxfix.verification.verdict import RungResult, Verdict
 from support import models
 from support.patience import PATIENCE
@@ -308,19 +309,36 @@ def loaded(names: list[str]) -> list[str]:
     return [name for name in names if name in sys.modules]
 
 
-def test_a_new_child_loads_the_first_backend_before_it_is_asked(tmp_path: Path) -> None:
-    path, asked = models.write(tmp_path / "a.onnx", proto_of(ABS, 17)), ["onnxruntime", "onnx.reference"]
+@pytest.mark.parametrize(
+    ("rungs", "backends"),
+    [
+        (("contract",), []),
+        (("contract", "ort-cpu"), ["ort-cpu"]),
+        (("ort-cpu",), ["ort-cpu"]),
+        (("contract", "reference", "ort-cpu"), ["reference"]),
+    ],
+)
+def test_a_new_child_loads_the_first_backend_before_it_is_asked(
+    tmp_path: Path, rungs: tuple[str, ...], backends: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, began = models.write(tmp_path / "a.onnx", proto_of(ABS, 17)), []
+    real = Worker.begin
+
+    def begin(self: Worker, target: str, **given: Any) -> None:
+        began.append((target, given["backend"]))
+        real(self, target, **given)
+
+    monkeypatch.setattr(Worker, "begin", begin)
     with Worker() as worker:
-        ladder.verify(path, path, exact=True, rungs=("contract",), worker=worker)
-        assert worker.pid is None, "the contract needs no child"
-        ladder._warm(worker, ("contract", "trt-build"))
-        assert worker.pid is None
-        ladder._warm(worker, ("contract", "reference", "ort-cpu"))
-        assert worker.call(f"{__name__}:loaded", timeout=PATIENCE, names=asked).value == ["onnx.reference"]
-        first = worker.generation
-        ladder._warm(worker, ("ort-cpu",))
-        assert worker.call(f"{__name__}:loaded", timeout=PATIENCE, names=asked).value == ["onnx.reference"]
-        assert worker.generation == first, "it loads what it needs itself"
-    with Worker() as worker:
-        ladder._warm(worker, ("ort-cpu",))
-        assert "onnxruntime" in worker.call(f"{__name__}:loaded", timeout=PATIENCE, names=asked).value
+        for _ in range(2):  # a child that runs has loaded what it needs
+            assert ladder.verify(path, path, exact=True, rungs=rungs, worker=worker).passed
+        assert (worker.pid is None) == (not backends), "the contract needs no child"
+    assert began == [(f"{REMOTE}:warm", backend) for backend in backends]
+
+
+def test_what_is_loaded_ahead() -> None:
+    asked = ["onnxruntime", "onnx.reference"]
+    for backend, there in (("reference", "onnx.reference"), ("ort-cpu", "onnxruntime")):
+        with Worker() as worker:
+            ladder._warm(worker, backend)
+            assert there in worker.call(f"{__name__}:loaded", timeout=PATIENCE, names=asked).value

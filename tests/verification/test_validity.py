@@ -20,9 +20,11 @@ from onnxfix.files import lazy, loading
 from onnxfix.fleet import recall
 from onnxfix.registry import registry
 from onnxfix.report.report import DERIVED, Report
+from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification import checker, ladder, validity
 from onnxfix.verification.validity import Checked
 from onnxfix.verification.verdict import RungResult
+from support import models
 from support.paths import FIXTURES
 
 TIMEOUT = 120.0
@@ -271,6 +273,35 @@ def test_both_models_are_asked_about_in_one_process(
     monkeypatch.setattr(validity, "forked", lambda *a, **k: forks.append(a) or real(*a, **k))
     assert contract(made(NEG), made(RELU)).reason == PASSES
     assert len(forks) == 1
+
+
+def test_a_child_that_runs_models_is_asked_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [
+        models.write(tmp_path / f"{number}.onnx", made(text)) for number, text in enumerate((TYPES, NEG))
+    ]
+    alone, calls = validity.ask(paths, timeout=TIMEOUT, memory_mb=None), []
+    monkeypatch.setattr(validity, "forked", lambda *_, **__: pytest.fail("forked"))
+    with Worker() as worker:
+        found = validity.ask(
+            paths, timeout=TIMEOUT, memory_mb=None, worker=worker, meanwhile=lambda: calls.append(worker.pid)
+        )
+        assert calls == [worker.pid] != [None]
+    assert found == alone
+    assert [one.complete for one in found] == [False, True]
+
+
+@pytest.mark.parametrize("end", ["crash", "memory", "lost"])
+def test_where_that_child_ends_each_model_is_asked_about_in_a_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    paths = [
+        models.write(tmp_path / f"{number}.onnx", made(text)) for number, text in enumerate((NEG, TYPES))
+    ]
+    alone = validity.ask(paths, timeout=TIMEOUT, memory_mb=None)
+    lost = None if end == "lost" else Outcome(end, message="it ended")
+    monkeypatch.setattr(Worker, "collect", lambda *_: lost)
+    with Worker() as worker:
+        assert validity.ask(paths, timeout=TIMEOUT, memory_mb=None, worker=worker) == alone
 
 
 # ------------------------------------------------------------------------------- an original that is not valid ONNX

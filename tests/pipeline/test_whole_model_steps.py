@@ -23,6 +23,7 @@ from onnxfix.errors import UsageError
 from onnxfix.pipeline.whole import remote, steps
 from onnxfix.pipeline.whole import run as step_run
 from onnxfix.report.report import Report, StepDone
+from onnxfix.sandbox import Worker
 from onnxfix.verification.verdict import RungResult, Verdict
 from support import hard_models, models, peer_models
 from support.cli import run
@@ -81,10 +82,17 @@ def the_step(report: Report) -> StepDone:
     return step
 
 
+@pytest.fixture
+def one_child(monkeypatch: pytest.MonkeyPatch, worker: Worker) -> None:
+    """All steps run in one child, which has loaded the tools: starting one for each takes longer than most models."""
+    monkeypatch.setattr(steps, "Worker", lambda: contextlib.nullcontext(worker))
+
+
 # ---- --simplify
 
 
 @pytest.mark.corpus
+@pytest.mark.usefixtures("one_child")
 @pytest.mark.parametrize("case", PEERS, ids=lambda case: case.id)
 def test_simplified_traps_are_right_or_dropped(case: Peer) -> None:
     """Whatever onnxsim makes of a model that it is known to break: what comes out is the same model."""
@@ -258,6 +266,7 @@ def test_the_rules_go_on_with_the_model_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.corpus
+@pytest.mark.usefixtures("one_child")
 @pytest.mark.parametrize("case", PEERS, ids=lambda case: case.id)
 def test_a_script_that_does_nothing_changes_nothing(case: Peer, tmp_path: Path) -> None:
     original = case.model()
@@ -269,6 +278,7 @@ def test_a_script_that_does_nothing_changes_nothing(case: Peer, tmp_path: Path) 
 
 
 @pytest.mark.corpus
+@pytest.mark.usefixtures("one_child")
 @pytest.mark.parametrize("name", REAL_MODELS)
 def test_a_script_that_does_nothing_leaves_real_models_alone(name: str, tmp_path: Path) -> None:
     script = write(tmp_path / "s.py", NOTHING)
@@ -277,6 +287,7 @@ def test_a_script_that_does_nothing_leaves_real_models_alone(name: str, tmp_path
 
 
 @pytest.mark.corpus
+@pytest.mark.usefixtures("one_child")
 @pytest.mark.parametrize("case", PEERS, ids=lambda case: case.id)
 def test_folding_by_graphsurgeon_is_right_or_dropped(case: Peer, tmp_path: Path) -> None:
     script = write(tmp_path / "s.py", "def fix(graph):\n    graph.fold_constants().cleanup().toposort()\n")

@@ -586,7 +586,7 @@ main()
 
 @pytest.mark.slow
 def test_36_endless_einsum(tmp_path: Path) -> None:
-    """ONNX Runtime 1.32 never returns from it, so that it is a limit that ends the rung: 5 seconds here, a minute usually."""
+    """ONNX Runtime 1.32 never returns from it, so that a limit ends the rung: 5 seconds here, usually a minute."""
     (tmp_path / "model.onnx").write_bytes(hard_models.endless_einsum().SerializeToString())
     checked = onnxfix_command("check", "model.onnx", cwd=tmp_path)
     assert clean(checked)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import Field, FrozenInstanceError, dataclass, field
 from typing import Any, TypeVar, dataclass_transform, overload
 
 _Class = TypeVar("_Class", bound=type)
@@ -21,9 +21,10 @@ if hasattr(os, "register_at_fork"):  # a fork must not find it taken by a thread
         before=_COMPLETING.acquire, after_in_parent=_COMPLETING.release, after_in_child=_COMPLETING.release
     )
 
-_COMPARING = ("__eq__", "__hash__")
-_METHODS = ("__init__", "__setattr__", "__delattr__")
-_ATTRIBUTES = ("__dataclass_fields__", "__match_args__", "__signature__")
+_MADE = ("__init__", "__repr__", "__eq__", "__hash__")
+"""What a data class gets unless the class has it; until then stubs stand for it."""
+_DESCRIBED = ("__dataclass_fields__", "__match_args__", "__signature__")
+_UNSHARED = frozenset(("__dict__", "__weakref__", "__setattr__", "__delattr__", *_DESCRIBED))
 
 
 @overload
@@ -39,9 +40,9 @@ def record(cls: Any = None, /, *, eq: bool = True, repr: bool = True) -> Any:
     """
 
     def late(cls: type) -> type:
-        names = (*_METHODS, *(_COMPARING if eq else ()), *(("__repr__",) if repr else ()))
+        unwanted = {*(() if eq else ("__eq__", "__hash__")), *(() if repr else ("__repr__",))}
         # A class with an __eq__ of its own has None for __hash__, which a frozen data class replaces.
-        stubs = [name for name in names if vars(cls).get(name) is None]
+        stubs = {name for name in _MADE if name not in unwanted and vars(cls).get(name) is None}
         left = True
 
         def complete() -> None:
@@ -49,17 +50,51 @@ def record(cls: Any = None, /, *, eq: bool = True, repr: bool = True) -> Any:
             with _COMPLETING:
                 if left:
                     left = False
-                    for name in (*stubs, *_ATTRIBUTES):
-                        delattr(cls, name)
-                    dataclass(frozen=True, eq=eq, repr=repr)(cls)
+                    _complete(cls, stubs, eq, repr)
 
         for name in stubs:
             setattr(cls, name, _method(cls, name, complete))
-        for name in _ATTRIBUTES:
+        for name in _DESCRIBED:
             setattr(cls, name, _Attribute(cls, name, complete))
+        _freeze(cls)
         return cls
 
     return late if cls is None else late(cls)
+
+
+def _complete(cls: type, stubs: set[str], eq: bool, repr: bool) -> None:
+    """Give a class what ``dataclass`` makes of its like. It is never without: another thread finds either a stub, which
+    waits, or what replaced it."""
+    own = {name: value for name, value in vars(cls).items() if name not in stubs and name not in _UNSHARED}
+    space = {**own, "__qualname__": cls.__qualname__, "__annotations__": dict(cls.__annotations__)}
+    like = type(cls)(cls.__name__, cls.__bases__, space)
+    made = vars(dataclass(frozen=True, eq=eq, repr=repr)(like))
+    for name, value in own.items():
+        if isinstance(value, Field):
+            setattr(cls, name, made[name]) if name in made else delattr(cls, name)
+    for name, value in made.items():
+        if name in stubs or name in _DESCRIBED or (name not in own and name not in _UNSHARED):
+            setattr(cls, name, value)
+    del cls.__signature__  # type: ignore[attr-defined]
+
+
+def _freeze(cls: type) -> None:
+    """Refuse to set and delete attributes, as a frozen data class does."""
+
+    def frozen(self: Any, name: str) -> bool:
+        return type(self) is cls or name in cls.__dataclass_fields__  # type: ignore[attr-defined]
+
+    def __setattr__(self: Any, name: str, value: Any) -> None:
+        if frozen(self, name):
+            raise FrozenInstanceError(f"cannot assign to field {name!r}")
+        super(cls, self).__setattr__(name, value)  # type: ignore[arg-type]
+
+    def __delattr__(self: Any, name: str) -> None:
+        if frozen(self, name):
+            raise FrozenInstanceError(f"cannot delete field {name!r}")
+        super(cls, self).__delattr__(name)  # type: ignore[arg-type]
+
+    cls.__setattr__, cls.__delattr__ = __setattr__, __delattr__  # type: ignore[method-assign, assignment]
 
 
 def _method(cls: type, name: str, complete: Callable[[], None]) -> Callable[..., Any]:

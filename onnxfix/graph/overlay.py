@@ -213,7 +213,7 @@ class Node:
         """The node's place, as data."""
         scope, output = self.scope, self.first_output
         nameless = not (output or self.name or scope.trail)
-        index = next(i for i, node in enumerate(scope.nodes) if node is self) if nameless else -1
+        index = scope.position(self) if nameless else -1
         outer = scope
         while outer.parent is not None and outer.parent.parent is not None:
             outer = outer.parent
@@ -330,9 +330,18 @@ class Scope:
         self.outputs: list[Value] = []
         self.values: dict[str, Value] = {}
         self._declared: dict[str, TypeProto] | None = None
+        self._positions: tuple[list[Node], dict[Node, int]] = ([], {})
 
     def __repr__(self) -> str:
         return f"Scope({self.path or self.kind!r})"
+
+    def position(self, node: Node) -> int:
+        """The index of one of the nodes. Edits give a graph another list of nodes."""
+        of, found = self._positions
+        if of is not self.nodes or len(found) != len(of):
+            found = {one: index for index, one in enumerate(self.nodes)}
+            self._positions = self.nodes, found
+        return found[node]
 
     def lookup(self, name: str) -> Value | None:
         """The value that ``name`` refers to here: of this scope or, in a subgraph, of one around it."""

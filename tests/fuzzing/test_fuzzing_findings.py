@@ -3,6 +3,7 @@
 # Long because: each input that broke something is here in its smallest form.
 from __future__ import annotations
 
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from fuzzing.judging import BUG
 from onnx import AttributeProto, ModelProto, TensorProto
 
+from onnxfix.model import Model
 from onnxfix.sandbox import Worker
 from support.cli import run
 from support.models import model, write
@@ -258,6 +260,39 @@ def operator_is_no_utf8() -> ModelProto:
     return ModelProto.FromString(found.SerializeToString().replace(b"LRN", b"L\xffN"))
 
 
+def indices_of_a_scatter_have_no_dimension() -> ModelProto:
+    """OPS039 asked for the last one."""
+    found = model(
+        """g (float[4,3] x, float[2,3] u) => (float[4,3] y) <int64[2,1] i = {0, 2}> {
+        y = ScatterND<reduction = "max">(x, i, u) }""",
+        18,
+    )
+    del found.graph.initializer[0].dims[:]
+    return found
+
+
+def indices_of_a_scatter_have_fewer_dimensions_than_the_data() -> ModelProto:
+    """OPS039 compared as many."""
+    found = model(
+        """g (float[4,3] x, float[2,3] u) => (float[4,3] y) <int64[2,3] i = {0, 1, 2, 3, 0, 0}> {
+        y = ScatterElements<reduction = "max">(x, i, u) }""",
+        18,
+    )
+    found.graph.initializer[0].dims[:] = [6]
+    return found
+
+
+def data_of_a_scale_have_more_dimensions_than_numpy_has() -> ModelProto:
+    """QDQ005 made scales of as many."""
+    found = model(
+        """g (float[N] x) => (float[N] y) <int32[2] b = {1, 2}, float[2] s = {0.5, 0.25}> {
+        d = DequantizeLinear<axis = 0>(b, s)  y = Add(x, d) }""",
+        18,
+    )
+    found.graph.initializer[0].dims[:] = [1] * 80
+    return found
+
+
 MODELS: dict[str, Callable[[], ModelProto]] = {
     one.__name__: one
     for one in (
@@ -289,6 +324,9 @@ MODELS: dict[str, Callable[[], ModelProto]] = {
         annotation_names_no_utf8,
         scale_too_large_for_numpy,
         operator_is_no_utf8,
+        indices_of_a_scatter_have_no_dimension,
+        indices_of_a_scatter_have_fewer_dimensions_than_the_data,
+        data_of_a_scale_have_more_dimensions_than_numpy_has,
     )
 }
 
@@ -433,3 +471,25 @@ def test_onnx_runtime_keeps_no_database_and_reports_nothing(tmp_path: Path) -> N
         done = worker.call("support.sessions:opened", timeout=PATIENCE)
     assert done.value == ["y"], done
     assert list(home.rglob("*")) == []
+
+
+def test_a_value_fills_no_input_of_any_size(tmp_path: Path) -> None:
+    """2 GiB for 26 bytes: `c=true` became a constant of the declared size."""
+    path = write(tmp_path / "m.onnx", f"g (bool[{2**31 - 1}] c) => (bool[N] y) {{ y = Not(c) }}", 18)
+    code, _, err = run("apply", path, "--no-verify", "--unsafe-fixes", "--fix-input", "c=true")
+    assert (code, "would fill 2,147,483,647 elements, which is more than 256 MiB" in err) == (2, True)
+
+
+def test_places_of_many_nodes_without_names_are_found_at_once(tmp_path: Path) -> None:
+    """80 kB of empty nodes took `diff` 35 s: each was looked for among all."""
+    first = model("g (float[N] x) => (float[N] y) { y = Neg(x) }", 18)
+    second = ModelProto.FromString(first.SerializeToString())
+    for _ in range(20000):
+        second.graph.node.add(op_type="A")
+    graph = Model(second).main
+    assert [graph.position(node) for node in graph.nodes] == [*range(20001)]
+    graph.nodes = graph.nodes[::-1]
+    assert graph.position(graph.nodes[0]) == 0
+    began = time.process_time()
+    assert [node.at.index for node in graph.nodes[:-1]] == [*range(20000)]
+    assert time.process_time() - began < 5  # 0.1 s; 30 s before

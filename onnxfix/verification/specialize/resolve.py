@@ -6,6 +6,7 @@ The result is data (``ResolvedSpecialization``). Here nothing is changed, so tha
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 LARGEST = 2**31 - 1
 """The largest size that a dimension may get: TensorRT's are no larger."""
+MOST_FILLED = 256 << 20
+"""Bytes of an input that a single value may fill: a model declares any size, and the value becomes part of it."""
 
 
 def resolve(
@@ -286,7 +289,13 @@ def _fitted(
                 f"--fix-input {one.name}: its shape {list(one.dims)} is not known, so that a single value cannot fill "
                 f"it: give --fix-dim for {', '.join(lacking)}, or the whole value"
             )
-        return np.full([size or 0 for size in shape], array[()], array.dtype)
+        filled = [size or 0 for size in shape]
+        if math.prod(filled) * array.itemsize > MOST_FILLED:
+            raise UsageError(
+                f"--fix-input {one.name}: a single value would fill {math.prod(filled):,} elements, which is more than "
+                f"{MOST_FILLED >> 20} MiB"
+            )
+        return np.full(filled, array[()], array.dtype)
     try:
         found = plan.bind_shapes(known, {one.name: array.shape})
     except UsageError as error:

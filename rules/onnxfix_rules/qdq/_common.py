@@ -25,6 +25,7 @@ from onnxfix.rule import (
     SetValueInfo,
     Severity,
     Value,
+    is_small,
     name_of,
     target_of,
 )
@@ -181,7 +182,7 @@ def spread(array: Array, linear: Linear, rank: int | None, dims: Sequence[int | 
     if linear.kind == "axis" and array.ndim == 1:
         if rank is None:
             return array if linear.axis == -1 else None
-        if not -rank <= linear.axis < rank:
+        if not -rank <= linear.axis < rank or not is_small(*[1] * rank):
             return None
         shape = [1] * rank
         shape[linear.axis] = array.size

@@ -30,7 +30,7 @@ def reduced(draft: Draft, node: Node, model: Model, op: str) -> str:
     elem = model.shapes.elem_type(data)
     if shapes[0] is None or shapes[1] is None or elem is None:
         return ""
-    if 0 in shapes[0] or 0 in shapes[1]:
+    if 0 in shapes[0] or 0 in shapes[1] or not shapes[0] or not shapes[1]:
         return ""
     neutral = _neutral(op, elem)
     if neutral is None or (op in ("Add", "Mul") and elem in SMALL):
@@ -98,7 +98,11 @@ class _Comparison:
         """For ScatterElements: move the axis last, and compare with the updates along a new last axis."""
         rank = len(shape)
         others = [other for other in range(rank) if other != axis]
-        if rank >= 8 or any(shape[other] != index_shape[other] for other in others):
+        if (
+            rank >= 8
+            or len(index_shape) != rank
+            or any(shape[other] != index_shape[other] for other in others)
+        ):
             return ""
         if math.prod(shape) * index_shape[axis] > LIMIT:
             return ""

@@ -271,17 +271,6 @@ def indices_of_a_scatter_have_no_dimension() -> ModelProto:
     return found
 
 
-def indices_of_a_scatter_have_fewer_dimensions_than_the_data() -> ModelProto:
-    """OPS039 compared as many."""
-    found = model(
-        """g (float[4,3] x, float[2,3] u) => (float[4,3] y) <int64[2,3] i = {0, 1, 2, 3, 0, 0}> {
-        y = ScatterElements<reduction = "max">(x, i, u) }""",
-        18,
-    )
-    found.graph.initializer[0].dims[:] = [6]
-    return found
-
-
 def data_of_a_scale_have_more_dimensions_than_numpy_has() -> ModelProto:
     """QDQ005 made scales of as many."""
     found = model(
@@ -325,7 +314,6 @@ MODELS: dict[str, Callable[[], ModelProto]] = {
         scale_too_large_for_numpy,
         operator_is_no_utf8,
         indices_of_a_scatter_have_no_dimension,
-        indices_of_a_scatter_have_fewer_dimensions_than_the_data,
         data_of_a_scale_have_more_dimensions_than_numpy_has,
     )
 }

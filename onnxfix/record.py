@@ -49,8 +49,8 @@ def record(cls: Any = None, /, *, eq: bool = True, repr: bool = True) -> Any:
             nonlocal left
             with _COMPLETING:
                 if left:
-                    left = False
                     _complete(cls, stubs, eq, repr)
+                    left = False
 
         for name in stubs:
             setattr(cls, name, _method(cls, name, complete))

@@ -183,6 +183,17 @@ def test_methods_of_the_class_stay(completed: list[str]) -> None:
     assert isinstance(hash(Own("ab")), int)  # dataclass adds one for a class that is frozen
 
 
+def test_a_class_that_is_no_data_class_says_so_each_time() -> None:
+    @record
+    class Wrong:
+        first: int = 0
+        second: int  # type: ignore[misc]
+
+    for _ in range(2):
+        with pytest.raises(TypeError, match="non-default argument 'second' follows default argument"):
+            Wrong(1, 2)
+
+
 def test_without_comparison_each_is_itself() -> None:
     @record(eq=False, repr=False)
     class Each:

@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx.inliner
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -414,7 +414,9 @@ def by_unsigned(
     note("twin")
     try:
         _STATE.unsigned = _STATE.unsigned or twin_unsigned.load(_STATE.backend, _STATE.path, fixed, folder)
-        expected, found = _STATE.unsigned.run(_own(feed), without)
+        original, other = _STATE.unsigned.original, _STATE.unsigned.fixed
+        expected = original.run(_own(feed))
+        found = dict(zip(other.outputs, other.run(_own(less(feed, without))), strict=True))
     except Exception as error:
         return failed("twin", error)
     note("compare")

@@ -193,12 +193,7 @@ def load(backend: str, original: str, folder: str) -> Twins:
         Exception: whatever onnx, or the backend, raises for these models.
     """
     probe = Path(folder) / "probe.onnx"
-    model = onnx.load(original, load_external_data=False)
-    weights = 4 * sum(math.prod(tensor.dims) for tensor in walk.model_tensors(model))
-    if weights > MOST_BYTES:
-        raise backends.Unsupported(f"it has {weights / 1e9:.1f} GB of weights in float32")
-    onnx.load_external_data_for_model(model, str(Path(original).parent))
-    model = unfolded(model)
+    model, weights = opened(Path(original), "float32", 4, MOST_BYTES)
     own = [output.name for output in model.graph.output]
     names = (*own, *(name for name in half_values(model) if name not in own))
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names[len(own) :])
@@ -207,6 +202,22 @@ def load(backend: str, original: str, folder: str) -> Twins:
     first = backends.load(backend, str(probe))
     single, elem = _widest(backend, probe, 2 * weights <= _DOUBLE_BYTES, large)
     return Twins(first, single, names, len(own), elem, origins(model.graph))
+
+
+def opened(path: Path, kind: str, size: int, most: int) -> tuple[ModelProto, int]:
+    """A model with its external data, and with its functions in place of their calls; and the bytes of its weights in
+    elements of a ``kind`` of that ``size``.
+
+    Raises:
+        Unsupported: these are more than ``most``.
+        ModelError: the functions take too many nodes in place of their calls.
+    """
+    model = onnx.load(path, load_external_data=False)
+    weights = size * sum(math.prod(tensor.dims) for tensor in walk.model_tensors(model))
+    if weights > most:
+        raise backends.Unsupported(f"it has {weights / 1e9:.1f} GB of weights in {kind}")
+    onnx.load_external_data_for_model(model, str(path.parent))
+    return unfolded(model), weights
 
 
 def origins(graph: GraphProto) -> dict[str, frozenset[str]]:

@@ -6,7 +6,6 @@ follows. Everything here runs in the sandbox's child.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 from onnxfix import backends, walk
 from onnxfix.backends import Session, reference
-from onnxfix.graph.unfolding import unfolded
 from onnxfix.record import record
-from onnxfix.verification.compare.twin import element_types, raised, widened
+from onnxfix.verification.compare.twin import element_types, opened, raised, widened
 
 MOST_BYTES = 1 << 30
 """Bytes of weights in float64; a larger model is not run in float64."""
@@ -64,12 +62,7 @@ def load(backend: str, original: str, fixed: str, folder: str) -> Doubles:
 
 
 def _load(backend: str, path: Path, folder: Path) -> Session:
-    model = onnx.load(path, load_external_data=False)
-    weights = 8 * sum(math.prod(tensor.dims) for tensor in walk.model_tensors(model))
-    if weights > MOST_BYTES:
-        raise backends.Unsupported(f"it has {weights / 1e9:.1f} GB of weights in float64")
-    onnx.load_external_data_for_model(model, str(path.parent))
-    model = unfolded(model)
+    model, _ = opened(path, "float64", 8, MOST_BYTES)
     out = folder / "double.onnx"
     onnx.save(doubled(model), out)
     try:

@@ -7,10 +7,9 @@ are the same weight. Everything here runs in the sandbox's child.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -18,9 +17,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from onnxfix import backends, walk
 from onnxfix.backends import Session
-from onnxfix.graph.unfolding import unfolded
 from onnxfix.record import record
-from onnxfix.verification.compare.twin import element_types
+from onnxfix.verification.compare.twin import element_types, opened
 
 MOST_BYTES = 1 << 30
 """Bytes of weights; a larger model has no twin."""
@@ -61,12 +59,6 @@ class Unsigned:
     original: Session
     fixed: Session
 
-    def run(self, feed: Mapping[str, Any], without: Sequence[str] = ()) -> tuple[list[Any], dict[str, Any]]:
-        """The outputs of the original, and by name those of the fixed model, which gets no inputs in ``without``."""
-        fewer = {name: value for name, value in feed.items() if name not in without}
-        expected = self.original.run(dict(feed))
-        return expected, dict(zip(self.fixed.outputs, self.fixed.run(fewer), strict=True))
-
 
 def load(backend: str, original: str, fixed: str, folder: str) -> Unsigned:
     """Write both models with unsigned weights into ``folder`` and load them.
@@ -84,11 +76,8 @@ def load(backend: str, original: str, fixed: str, folder: str) -> Unsigned:
 
 
 def _written(path: str, target: Path) -> Path:
-    model = onnx.load(path, load_external_data=False)
-    if sum(math.prod(tensor.dims) for tensor in walk.model_tensors(model)) > MOST_BYTES:
-        raise backends.Unsupported("its weights are too large")
-    onnx.load_external_data_for_model(model, str(Path(path).parent))
-    onnx.save(unsigned(unfolded(model)), target)
+    model, _ = opened(Path(path), "int8", 1, MOST_BYTES)
+    onnx.save(unsigned(model), target)
     return target
 
 

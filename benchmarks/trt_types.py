@@ -253,9 +253,9 @@ Answers = dict[str, dict[str, set[str]]]
 """What happened -> operator -> types."""
 
 
-def measure(package: str, jobs: int, timeout: float) -> Answers:
-    """Parse and build every model of one node, ``jobs`` at a time."""
-    models = list(one_node_models(sorted(TEMPLATES)))
+def measure(package: str, jobs: int, timeout: float, stride: int = 1) -> Answers:
+    """Parse and build one of ``stride`` models of one node, ``jobs`` at a time."""
+    models = list(one_node_models(sorted(TEMPLATES)))[::stride]
 
     def share(number: int) -> list[tuple[str, str, str]]:
         with Worker() as worker, tempfile.TemporaryDirectory() as folder:

@@ -29,8 +29,21 @@ def forked(fn: Callable[..., Any], *args: Any, timeout: float, memory_mb: int | 
     """
     timeout = deadline.least(timeout)
     if sys.platform == "win32" or not hasattr(os, "fork"):
-        with Worker(memory_mb=memory_mb) as worker:
-            return worker.call_with(f"{fn.__module__}:{fn.__qualname__}", args, {}, timeout)
+        return in_new_child(fn, args, timeout, memory_mb)
+    return _by_fork(fn, args, timeout, memory_mb)
+
+
+def in_new_child(
+    fn: Callable[..., Any], args: tuple[Any, ...], timeout: float, memory_mb: int | None
+) -> Outcome:
+    """Call an importable ``fn`` in a child that is started for that, as ``forked`` does where nothing can be forked."""
+    with Worker(memory_mb=memory_mb) as worker:
+        return worker.call_with(f"{fn.__module__}:{fn.__qualname__}", args, {}, timeout)
+
+
+def _by_fork(fn: Callable[..., Any], args: tuple[Any, ...], timeout: float, memory_mb: int | None) -> Outcome:
+    if sys.platform == "win32":  # for the type checker
+        raise NotImplementedError
     limit = memory_mb if memory_mb is not None else default_memory_mb()
     parent = os.getpid()
     lasting = threading.current_thread() is threading.main_thread()

@@ -118,7 +118,7 @@ def _pump_stderr(stream: io.RawIOBase, tail: _child.Tail) -> None:
             tail.add(data)
 
 
-def _started(folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _started(folder: Path, environment: Mapping[str, str]) -> _Process:
     """A new child. It starts in the package's folder, not in the user's: files there could shadow modules."""
     return subprocess.Popen(
         [sys.executable, "-m", "onnxfix._child"],

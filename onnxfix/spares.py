@@ -118,7 +118,7 @@ def _forked() -> Spare:
         try:
             pid = os.fork()
             if pid == 0:
-                _in_fork(parent, (requests[0], replies[1], errors[1]), before)
+                become_child(parent, (requests[0], replies[1], errors[1]), before)
             spare = Spare(pid, (requests[1], replies[0], errors[0]))
             requests[1] = replies[0] = errors[0] = -1
         finally:
@@ -126,7 +126,9 @@ def _forked() -> Spare:
     return spare
 
 
-def _in_fork(parent: int, ends: tuple[int, int, int], mask: set[int | signal.Signals]) -> NoReturn:
+def become_child(parent: int, ends: Sequence[int], mask: set[int | signal.Signals]) -> NoReturn:
+    """In a fork: give up what is the parent's, and serve calls as ``python -m onnxfix._child`` does. ``ends`` become
+    descriptors 0 to 2; ``mask`` is that of the signals which it blocks."""
     if sys.platform == "win32":  # for the type checker
         raise NotImplementedError
     code = 1

@@ -10,7 +10,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -171,25 +171,29 @@ def _in_contexts(rule: Rule, example: Example) -> dict[Context, str]:
         ),
         "foreign": "",
     }
-    for nodes, operator, body in _foreign(proto) if example.found else ():
-        wanted, got = (
-            _tally(findings(rule, contexts.with_foreign(proto, nodes, other, body=body), example.target))
-            for other in (("foreign", "F"), operator)
+
+    @cache
+    def called(nodes: tuple[int, ...], operator: tuple[str, str], body: bool) -> list[str]:
+        return _tally(
+            findings(rule, contexts.with_foreign(proto, nodes, operator, body=body), example.target)
         )
+
+    for nodes, operator, body in _foreign(proto) if example.found else ():
+        got, wanted = called(nodes, operator, body), called(nodes, ("foreign", "F"), body)
         if got != wanted:
             what = "function" if body else "operator"
             found["foreign"] = f"{what} {'::'.join(operator)}: findings {got} instead of {wanted}"
     return found
 
 
-def _foreign(proto: ModelProto) -> Iterator[tuple[list[int], tuple[str, str], bool]]:
+def _foreign(proto: ModelProto) -> Iterator[tuple[tuple[int, ...], tuple[str, str], bool]]:
     """Nodes that become calls, what they call then, and whether it is a function."""
     operators = contexts.operators(proto)
     local = {(function.domain, function.name) for function in proto.functions}
     for index, (_, name) in enumerate(operators):
-        yield [index], ("foreign", name), True
+        yield (index,), ("foreign", name), True
     for operator in sorted(set(operators) - local):
-        nodes = [index for index, other in enumerate(operators) if other == operator]
+        nodes = tuple(index for index, other in enumerate(operators) if other == operator)
         yield nodes, ("foreign", operator[1]), False
         yield nodes, operator, True
 

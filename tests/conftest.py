@@ -1,5 +1,5 @@
 """What holds for every test: its lane; hypothesis without deadlines, since a shared machine stalls at times; no GPU;
-signals that reach Python; sandboxes.
+signals that reach Python; sandboxes, whose children are forked (support/nursery.py).
 
 ``pytest`` runs the quick lane: everything but the tests marked ``corpus``, ``slow`` or ``long``. ``--lane=rest`` runs
 the first two of those, and ``--lane=full`` everything. Tests that are asked for run in whatever lane: files that are
@@ -11,14 +11,21 @@ named, ``-k`` and ``-m``.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from typer import testing
 
+from onnxfix import forks, sandbox
 from onnxfix.sandbox import Worker
+from support import nursery
 from support.real_tensorrt import INSTALLED
 
 UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -40,6 +47,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+testing._get_command = cache(testing._get_command)  # making the command line takes longer than most commands
+
+if sys.platform.startswith("linux"):
+    sandbox._started = nursery.started
+    forks._by_fork = nursery.forked
 
 
 LANES = ("quick", "rest", "full")
@@ -88,16 +102,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if wanted(item)]
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    from support.scheduling import Groups  # lazy: pytest may run without pytest-xdist
+
+    return Groups(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays: no collection of garbage needs to look at 20,000 tests, and no fork to copy them."""
+    gc.collect()
+    gc.freeze()
+    nursery.remember()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("trt") and not INSTALLED:
         pytest.skip("TensorRT-RTX is not installed: pip install 'onnxfix[tensorrt-rtx]'")
+    nursery.Here.instead_of_forks = "monkeypatch" not in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture
 def stride(request: pytest.FixtureRequest) -> int:
-    """Of how many of ONNX's node models a test takes one."""
+    """Of how many of ONNX's node models, or of models of one node, a test takes one."""
     return 1 if request.config.getoption("--lane") == "full" else 6
+
+
+@pytest.fixture
+def new_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children are new processes and forks of this one, as they are outside the tests."""
+    monkeypatch.setattr(sandbox, "_started", nursery.new_process)
+    monkeypatch.setattr(forks, "_by_fork", nursery.by_fork)
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,8 @@ from onnxfix.forks import forked
 from onnxfix.sandbox import Worker, run
 from support.patience import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("new_children")
+
 HERE = __name__
 PARENT = os.getpid()
 _IO_URING_SETUP, _PROCESS_VM_READV = 425, {"x86_64": 310, "aarch64": 270}

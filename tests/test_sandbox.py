@@ -24,7 +24,7 @@ from onnxfix.sandbox import Outcome, Worker, note
 from support.paths import ROOT
 from support.patience import PATIENCE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("new_children")]
 
 HERE = __name__
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses /proc")

@@ -313,7 +313,11 @@ def test_an_initializer_that_is_an_input_is_a_constant(gpu: Copying) -> None:
 @REAL
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the code that makes their data
-@pytest.mark.parametrize("backend", [AsIs, Repaired, NumericallyRepaired, onnxfix.backend])
+@pytest.mark.parametrize(
+    "backend",
+    [pytest.param(one, marks=pytest.mark.long) for one in (AsIs, NumericallyRepaired)]
+    + [Repaired, onnxfix.backend],
+)
 def test_onnx_tests_run_against_it(backend: Any) -> None:
     chosen = (
         BackendTest(backend, __name__).include("^test_(triu|abs|einsum_sum)_cpu$").include("^test_abs_cuda$")

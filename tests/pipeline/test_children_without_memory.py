@@ -15,7 +15,7 @@ from onnxfix.sandbox import close_shared
 from support import models
 from support.failing_children import WAYS, Starving
 
-pytestmark = [pytest.mark.slow, pytest.mark.trt]
+pytestmark = [pytest.mark.slow, pytest.mark.trt, pytest.mark.usefixtures("new_children")]
 
 MODEL = "g (float16[N, 2] x) => (float16[N, 2] y) { a = Identity(x) b = Identity(a) y = Relu(b) }"
 RUNGS = ("contract", "reference", "ort-cpu", "trt-build")

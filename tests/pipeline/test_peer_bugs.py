@@ -343,10 +343,11 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.corpus
-def test_verified_by_the_command(tmp_path: Path) -> None:
-    """All models in one call: verification fails on no right fix, and what is written is right."""
+def test_verified_by_the_command(tmp_path: Path, stride: int) -> None:
+    """Models in one call, in the full lane all of them: verification fails on no right fix, and what is written is
+    right."""
     (tmp_path / "in").mkdir()
-    cases = [case for case in PEERS if case.word != "custom-operator"]
+    cases = [case for case in PEERS if case.word != "custom-operator"][:: 1 if stride == 1 else 3]
     for case in cases:
         (tmp_path / "in" / f"{case.id}.onnx").write_bytes(case.model().SerializeToString())
     before = digests(tmp_path / "in")

@@ -1,7 +1,8 @@
-"""Which part of many random cases is in the quick lane."""
+"""Which part of many cases of one kind is in which lane."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -12,4 +13,12 @@ def seeds(count: int, quick: int = 10) -> list[Any]:
     return [
         seed if seed < quick else pytest.param(seed, marks=pytest.mark.corpus, id=str(seed))
         for seed in range(count)
+    ]
+
+
+def some(values: Iterable[Any], every: int, *marks: Any) -> list[Any]:
+    """Parameters with these marks; all but one of ``every`` are left to the full lane."""
+    return [
+        pytest.param(value, marks=[*marks, *([pytest.mark.long] if number % every else [])])
+        for number, value in enumerate(values)
     ]

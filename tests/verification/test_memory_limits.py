@@ -31,7 +31,8 @@ from support.patience import PATIENCE
 if not sys.platform.startswith("linux"):
     pytest.skip("memory is limited on Linux only", allow_module_level=True)
 
-pytestmark = pytest.mark.slow  # children under memory limits, and models that do not fit
+# Children under memory limits, and models that do not fit.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("new_children")]
 
 MIB = 1 << 20
 Run = Callable[..., Verdict]

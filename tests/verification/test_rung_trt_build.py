@@ -22,12 +22,14 @@ from onnxfix.verification.ladder import verify
 from onnxfix.verification.rungs import builder as trt_builder
 from onnxfix.verification.rungs.builder import Builder
 from onnxfix.verification.verdict import RungResult
+from support.lanes import some
 from support.models import write
 from support.paths import ROOT
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL, since
 
 EXPORTS = sorted((ROOT / "fixtures").glob("*.onnx"))
+QUICKEST = ("vit", "mixed")
 SWIN = ROOT / "fixtures" / "swin.legacy.op13.onnx"
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 RELU = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
@@ -62,11 +64,10 @@ def test_all_exports_are_here() -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(
-            path, id=path.stem, marks=[] if path.stem.startswith(("vit", "mixed")) else pytest.mark.slow
-        )
-        for path in EXPORTS
+        *(path for path in EXPORTS if path.stem.startswith(QUICKEST)),
+        *some([path for path in EXPORTS if not path.stem.startswith(QUICKEST)], 3, pytest.mark.slow),
     ],
+    ids=lambda path: path.stem,
 )
 def test_an_export_is_accepted_before_and_after_apply(path: Path) -> None:
     report = onnxfix.apply(path, rungs=("contract", "trt-build"), require=("trt-build",))
@@ -88,19 +89,19 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 @REAL
 @pytest.mark.corpus
-def test_a_sample_of_onnxs_node_models_loses_nothing(tmp_path: Path) -> None:
-    """Every twelfth; ``benchmarks/trt_accept.py --node-tests`` takes all of them."""
+def test_a_sample_of_onnxs_node_models_loses_nothing(tmp_path: Path, stride: int) -> None:
+    """Every 36th, and in the full lane every sixth; ``benchmarks/trt_accept.py --node-tests`` takes all of them."""
     from corpus import node_cases
     from trt_accept import Settings, measure
 
     choice = Choice("tensorrt-rtx", "", "8.9")
     settings = Settings(choice, timeout=PATIENCE, memory_mb=None, unsafe=False)
-    sample = list(node_cases())[5::12]
+    sample = list(node_cases())[5 :: 6 * stride]
     with Worker() as worker:
         rows = [measure(case, worker, tmp_path, settings) for case in sample]
-    assert len(rows) > 150
-    assert sum(row.before.accepted for row in rows) > 50
-    assert sum(row.after is not None for row in rows) > 15, "the rules hardly did anything"
+    assert len(rows) > 300 // stride
+    assert sum(row.before.accepted for row in rows) > 100 // stride
+    assert sum(row.after is not None for row in rows) > 30 // stride, "the rules hardly did anything"
     assert sum(row.last.accepted and not row.before.accepted for row in rows) > 0
     lost = [(row.name, row.last.reason) for row in rows if row.before.accepted and not row.last.accepted]
     assert not lost

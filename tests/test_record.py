@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -126,6 +126,65 @@ def test_it_is_what_a_frozen_data_class_is() -> None:
             assert (first, second) == (1, 5)
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'first'"):
         cls()
+
+
+BODIES = {
+    "nothing": "    pass",
+    "one": "    a: int",
+    "defaults": "    a: int\n    b: str = 'b'\n    c: tuple[int, ...] = field(default_factory=tuple)",
+    "keywords": "    a: int = 0\n    b: int = field(kw_only=True)\n    c: int = field(default=4, kw_only=True)",
+    "made": "    a: int\n    b: tuple = field(default_factory=tuple, init=False)",
+    "set": "    a: int\n    c: int = field(default=7, init=False)",
+    "left out": "    a: int\n    b: int = field(default=2, compare=False)\n    c: int = field(default=3, repr=False)",
+    "not hashed": "    a: int\n    b: dict[str, int] = field(default_factory=dict, hash=False)",
+    "class's": "    a: int\n    b: ClassVar[int] = 3",
+    "after": "    a: int\n    def __post_init__(self): object.__setattr__(self, 'b', self.a + 1)",
+    "passing": "    a: int\n    b: InitVar[int] = 3\n    def __post_init__(self, b): object.__setattr__(self, 'c', b)",
+    "itself": "    self: int\n    a: int = 1",
+    "its own": "    a: int\n    def __init__(self, a): object.__setattr__(self, 'a', 2 * a)",
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_every_kind_of_field_is_as_in_a_data_class(body: str) -> None:
+    plain, ours = (_class(body, made) for made in (dataclasses.dataclass(frozen=True), record))
+    assert str(inspect.signature(ours)) == str(inspect.signature(plain))
+    assert ours.__match_args__ == plain.__match_args__
+    assert [(one.name, one.init, one.default, one.kw_only, one.type) for one in fields(ours)] == [
+        (one.name, one.init, one.default, one.kw_only, one.type) for one in fields(plain)
+    ]
+    given = [one for one in inspect.signature(plain).parameters if one in ("self", "a")]
+    tried = [{**dict.fromkeys(given, number), **more} for number in (1, 2) for more in _more(plain)]
+    for some in tried:
+        one, other = ours(**some), plain(**some)
+        assert vars(one) == vars(other)
+        assert repr(one) == repr(other)
+        assert hash(one) == hash(other)
+        assert dataclasses.asdict(one) == dataclasses.asdict(other)
+        for more in tried:
+            assert (one == ours(**more)) is (other == plain(**more))
+    assert ours(**tried[0]).__eq__(plain(**tried[0])) is NotImplemented
+    with pytest.raises(TypeError):
+        ours(nothing=1)
+
+
+def _class(body: str, made: Callable[[type], type]) -> Any:
+    names: dict[str, Any] = {"made": made, "__name__": __name__, **vars(dataclasses), "ClassVar": ClassVar}
+    exec(f"from __future__ import annotations\n@made\nclass Made:\n{body}", names)
+    return names["Made"]
+
+
+def _more(cls: type) -> list[dict[str, Any]]:
+    """Values for the other parameters: as few as may be, and all."""
+    parameters = [one for one in inspect.signature(cls).parameters.values() if one.name not in ("self", "a")]
+    needed = {one.name: 5 for one in parameters if one.default is inspect.Parameter.empty}
+    return [needed, {**needed, **{one.name: 6 for one in parameters}}]
+
+
+def test_it_may_contain_itself() -> None:
+    one = pair()(1)
+    one.more.append(one)
+    assert repr(one).endswith("Pair(first=1, second=2, more=[...])")
 
 
 @pytest.mark.parametrize("made", [lambda cls: cls(1), lambda cls: unpickled(cls, first=1, second=2)])

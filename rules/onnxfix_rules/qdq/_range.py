@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from onnx import TensorProto
 
+from onnxfix.record import record
 from onnxfix.rule import INTEGERS, Model, Node, Value, is_float
 
 from ._common import FLOATS, Array, read
@@ -20,7 +21,7 @@ _MARGIN = 2.0**-7
 """Relative error of one operation in any type (bfloat16 has 8 bits)."""
 
 
-@dataclass(frozen=True)
+@record
 class Bounds:
     """Every element except NaN lies in ``[low, high]``; ``nan`` says whether NaN is possible."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from onnxfix.record import record
 from onnxfix.rule import Model, Node, Value, is_read
 from onnxfix.targets.documented import names
 
@@ -24,7 +23,7 @@ _TOGETHER = names(
 """Operators whose inputs broadcast (ONNX, Multidirectional Broadcasting)."""
 
 
-@dataclass(frozen=True)
+@record
 class ScalarRegion:
     """A scalar, its quantizing node and the nodes that dequantize the result, or a single dequantizing node."""
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from onnxfix import system
 from onnxfix.backends.ort_weights import weight_bytes
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import atomic, loading
@@ -178,6 +179,7 @@ class Run:
         self.layers: Layers | None = None
         self.log, self.received = logger_of(trt)
         self.received.clear()
+        system.keep_freed_memory()
         self.builder = trt.Builder(self.log)
         self.network = empty_network(trt, self.builder)
         if self.network is None:

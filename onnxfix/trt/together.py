@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from onnxfix import system
 from onnxfix.sandbox import Outcome, Posted, Worker, note
 from onnxfix.trt import messages
 from onnxfix.trt.build import Run, failed
@@ -104,4 +105,7 @@ def build(
         run.parsed = read
         done = run.run(given, None, cache)
     _LAST[0] = done.profiles if done.accepted and done.profiles else None
+    if follow:  # the last of a pair
+        del run
+        system.give_freed_memory_back()
     return done, next(iter(lifted), None)

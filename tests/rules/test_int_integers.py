@@ -594,6 +594,23 @@ def test_folded_operators(op: str) -> None:
     assert folded, f"no call of {op} was folded: the test says nothing"
 
 
+def test_what_is_listed_of_operators_is_what_their_schemas_say() -> None:
+    names = {name for _, name in _fold.ATTRIBUTES} | {"to", "unknown"}
+    assert {op for op, _ in _fold.ATTRIBUTES} | _fold.SINCE.keys() <= FOLDABLE
+    for op in sorted(FOLDABLE):
+        for opset in range(7, min(_fold.LATEST, onnx.defs.onnx_opset_version()) + 1):
+            try:
+                known = set(onnx.defs.get_schema(op, opset, "").attributes)
+            except onnx.defs.SchemaError:
+                assert not _fold.listed(op, opset, []), (op, opset)
+                continue
+            assert _fold.listed(op, opset, []), (op, opset)
+            assert {name for name in names if _fold.listed(op, opset, [name])} == known, (op, opset)
+            assert _fold.listed(op, opset, known)
+            assert not _fold.listed(op, opset, [*known, "unknown"])
+    assert not _fold.listed("Add", 1 + max(_fold.LATEST, onnx.defs.onnx_opset_version()), [])
+
+
 @pytest.mark.parametrize(("op", "since"), [("Range", 11), ("Expand", 8)])
 def test_operators_fold_from_the_opset_on_that_has_them(op: str, since: int) -> None:
     inputs = [np.array(0), np.array(3), np.array(1)] if op == "Range" else [np.array([1]), np.array([3])]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from onnx import ModelProto, defs, helper
@@ -135,22 +135,69 @@ def _reference(node: Node, inputs: Sequence[Array | None]) -> list[Array]:
     return [found[name] if name else np.zeros(0) for name in proto.output]
 
 
-_SINCE = {"Add": 7, "Div": 7, "Expand": 8, "Mul": 7, "Range": 11, "Sub": 7}
-"""Operators without required attributes, with the opset since which they are unchanged: typical shape arithmetic.
-onnx builds the schemas of all operators when the first one is requested."""
+LATEST = 28
+"""The opset up to which ``SINCE`` and ``ATTRIBUTES`` say what the schemas of onnx say."""
+SINCE = {
+    "ConstantOfShape": 9,
+    "Expand": 8,
+    "GreaterOrEqual": 12,
+    "LessOrEqual": 12,
+    "Mod": 10,
+    "NonZero": 9,
+    "Range": 11,
+    "Sign": 9,
+    "Where": 9,
+}
+"""The first opset of foldable operators, where that is not 7 or before."""
+ATTRIBUTES = {
+    ("Cast", "to"): (7, LATEST),
+    ("Cast", "saturate"): (19, LATEST),
+    ("Cast", "round_mode"): (24, LATEST),
+    ("Concat", "axis"): (7, LATEST),
+    ("ConstantOfShape", "value"): (9, LATEST),
+    ("Gather", "axis"): (7, LATEST),
+    ("Mod", "fmod"): (10, LATEST),
+    ("Range", "stash_type"): (27, LATEST),
+    **{(op, "keepdims"): (7, LATEST) for op in ("ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum")},
+    **{(op, "axes"): (7, 17) for op in ("ReduceMax", "ReduceMin", "ReduceProd")},
+    **{(op, "noop_with_empty_axes"): (18, LATEST) for op in ("ReduceMax", "ReduceMin", "ReduceProd")},
+    ("ReduceSum", "axes"): (7, 12),
+    ("ReduceSum", "noop_with_empty_axes"): (13, LATEST),
+    ("Reshape", "allowzero"): (14, LATEST),
+    **{("Slice", name): (7, 9) for name in ("starts", "ends", "axes")},
+    ("Split", "split"): (7, 12),
+    ("Split", "axis"): (7, LATEST),
+    ("Split", "num_outputs"): (18, LATEST),
+    ("Squeeze", "axes"): (7, 12),
+    ("Transpose", "perm"): (7, LATEST),
+    ("Unsqueeze", "axes"): (7, 12),
+}
+"""The opsets in which foldable operators have an attribute. A schema would say so, too, but onnx builds those of all
+operators when the first one is requested: 20 ms."""
 
 
 def _attributes_known(node: Node) -> bool:
     """Whether every attribute is defined by the operator's schema: others may have a custom meaning."""
-    if node.op_type in _SINCE and not node.proto.attribute:
-        return node.opset >= _SINCE[node.op_type]
+    names = [attribute.name for attribute in node.proto.attribute]
+    if not (listed(node.op_type, node.opset, names) or _in_schema(node.op_type, node.opset, names)):
+        return False
+    return all(node.attribute(name) is not None for name in names)
+
+
+def listed(op_type: str, opset: int, names: Iterable[str]) -> bool:
+    """Whether a foldable operator certainly exists in an opset from 7 on and has these attributes there."""
+    if not SINCE.get(op_type, 7) <= opset <= min(LATEST, defs.onnx_opset_version()):
+        return False
+    ranges = [ATTRIBUTES.get((op_type, name), (0, 0)) for name in names]
+    return all(first <= opset <= last for first, last in ranges)
+
+
+def _in_schema(op_type: str, opset: int, names: Iterable[str]) -> bool:
     try:
-        schema = defs.get_schema(node.op_type, node.opset, "")
+        schema = defs.get_schema(op_type, opset, "")
     except defs.SchemaError:
         return False
-    return all(attribute.name in schema.attributes for attribute in node.proto.attribute) and all(
-        node.attribute(attribute.name) is not None for attribute in node.proto.attribute
-    )
+    return all(name in schema.attributes for name in names)
 
 
 def _safe(node: Node, given: Sequence[Array]) -> bool:

@@ -146,3 +146,13 @@ def test_the_program_for_one_command_has_that_command_alone() -> None:
         group.commands["check"].get_help(typer.Context(group.commands["check"])) for group in (whole, one)
     ]
     assert shown[0] == shown[1]
+
+
+def test_the_program_that_lists_its_commands_has_the_same_help() -> None:
+    pages = []
+    for made in (program(), program(listed=True)):
+        command = typer.main.get_command(made)
+        pages.append(command.get_help(typer.Context(command, info_name="onnxfix")))
+    assert pages[0] == pages[1]
+    assert "Repair ONNX models" in pages[0]
+    assert "apply" in pages[0]

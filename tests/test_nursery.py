@@ -95,3 +95,17 @@ def test_functions_of_ours_run_in_such_children() -> None:
 def test_changed_functions_run_in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "memory_limit_mb", sandbox.memory_limit_mb)
     assert not nursery.Here.instead_of_forks
+
+
+def test_a_nursery_that_has_ended_is_replaced(forked: Worker) -> None:
+    ended = nursery.Here.nursery
+    assert ended is not None
+    ended.process.kill()
+    ended.process.wait()
+    with pytest.raises(OSError):
+        ended.child()
+    assert nursery.Here.nursery is None
+    with Worker() as other:
+        assert other.call("os:getpid", timeout=PATIENCE).value == other.pid
+        assert is_forked(other)
+    assert forked.call("os:getpid", timeout=PATIENCE).value == forked.pid  # children outlive it

@@ -75,9 +75,14 @@ class Nursery:
             try:
                 socket.send_fds(self.link, [b"."], [requests[0], replies[1], errors[1]])
                 answer = json.loads(self.link.recv(64) or "0")
+            except BaseException:  # interrupted: the next answer would be that to this request
+                Here.nursery = None
+                self.link.close()
+                raise
             finally:
                 libc.prctl(SUBREAPER, 0, 0, 0, 0)
             if not answer:
+                Here.nursery = None
                 raise OSError("the nursery has ended")
             spare = spares.Spare(answer, (requests[1], replies[0], errors[0]))
             requests[1] = replies[0] = errors[0] = -1

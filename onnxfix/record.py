@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
+from itertools import pairwise
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import Any, TypeVar, dataclass_transform, overload
@@ -83,7 +84,11 @@ def _complete(cls: type, stubs: set[str], eq: bool, repr: bool) -> None:
 
 def _finish(cls: type, wanted: set[str], eq: bool, repr: bool) -> bool:
     """Make a data class of a class, with the methods that are ``wanted``. Returns False, and does nothing, for what is
-    left to ``dataclass``: classes that derive from others, and classes that are none."""
+    left to ``dataclass``: classes that derive from others, and rare fields.
+
+    Raises:
+        TypeError: a field with a default stands before one without, in the words of ``dataclasses``.
+    """
     kinds = cls.__annotations__
     if kinds.keys() & {"self", "_set", "_later"} or any("InitVar" in str(kind) for kind in kinds.values()):
         return False
@@ -91,11 +96,9 @@ def _finish(cls: type, wanted: set[str], eq: bool, repr: bool) -> bool:
         return False
     dataclass(init=False, repr=False, eq=False)(cls)
     own = fields(cls)
-    positional = [one for one in own if one.init and not one.kw_only]
-    given = [_has_default(one) for one in positional]
-    if given != sorted(given):
-        del cls.__dataclass_fields__, cls.__dataclass_params__, cls.__match_args__  # type: ignore[attr-defined]
-        return False
+    for before, one in pairwise(one for one in own if one.init and not one.kw_only):
+        if _has_default(before) and not _has_default(one):
+            raise TypeError(f"non-default argument {one.name!r} follows default argument")
     state = cls.__dataclass_params__  # type: ignore[attr-defined]
     state.init = state.frozen = True
     state.repr, state.eq = repr, eq

@@ -103,7 +103,7 @@ def program(only: str = "", *, listed: bool = False) -> typer.Typer:
 
 
 def _listed(command: Callable[..., None]) -> Callable[[], None]:
-    """What has a command's name and description."""
+    """What has a command's name and description. No command line of ``_LISTING`` runs it."""
 
     def nothing() -> None:
         raise NotImplementedError

@@ -214,7 +214,7 @@ def keep_freed_memory() -> None:
     has a setting for that (glibc).
 
     By default, large blocks go back to the system at once, and each page of the next one is a page fault. TensorRT
-    fills 64 MiB for every build: of a small model, the second build takes 0.03 s instead of 0.1.
+    fills 64 MiB for every build: of a small model, the second build takes 0.07 s instead of 0.12.
     """
     if sys.platform.startswith("linux"):
         import ctypes  # lazy: start-up

@@ -2,8 +2,8 @@
 signals that reach Python; sandboxes, whose children are forked (support/nursery.py).
 
 ``pytest`` runs the quick lane: everything but the tests marked ``corpus``, ``slow`` or ``long``. ``--lane=rest`` runs
-the first two of those, and ``--lane=full`` everything. Tests that are asked for run in whatever lane: files that are
-named, ``-k`` and ``-m``.
+the first two of those, of a test marked ``corpus`` some of its cases, and ``--lane=full`` everything. Tests that are
+asked for run in whatever lane: files that are named, ``-k`` and ``-m``.
 
 ``HYPOTHESIS_PROFILE=thorough pytest ...`` tries 1,000 examples instead of 60, in those tests that do not set a number;
 ``ONNXFIX_EXAMPLES=N`` sets that of some which do.
@@ -15,6 +15,7 @@ import gc
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -59,6 +60,8 @@ if sys.platform.startswith("linux"):
 LANES = ("quick", "rest", "full")
 LATER = ("corpus", "slow")
 """The marks of what the quick lane leaves to the rest."""
+EVERY = 5
+"""Of the cases of a test marked ``corpus``, the rest lane takes one in so many, or as ``corpus(every=3)`` says."""
 LONG = "long"
 """The mark of the few that take longest, which the full lane alone has."""
 
@@ -67,8 +70,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--lane",
         choices=LANES,
-        help="quick: all but the tests marked corpus, slow or long (default); rest: the first two; "
-        "full: both, with all of ONNX's node models, of which every sixth is tried otherwise",
+        help="quick: all but the tests marked corpus, slow or long (default); rest: a sample of the first and the "
+        "second; full: everything",
     )
 
 
@@ -89,17 +92,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args
     }
 
+    cases: Counter[str] = Counter()
+
+    def sampled(item: pytest.Item) -> bool:
+        corpus = item.get_closest_marker("corpus")
+        if corpus is None or not hasattr(item, "callspec"):
+            return True
+        test = item.nodeid.partition("[")[0]
+        cases[test] += 1
+        return (cases[test] - 1) % corpus.kwargs.get("every", EVERY) == 0
+
     def wanted(item: pytest.Item) -> bool:
         long = bool(item.get_closest_marker(LONG))
         later = long or any(item.get_closest_marker(mark) for mark in LATER)
         if lane == "rest":
-            return later and not long
+            return later and not long and sampled(item)
         return lane == "full" or not later or (config.getoption("--lane") is None and item.path in named)
 
-    left_out = [item for item in items if not wanted(item)]
+    kept, left_out = [], []
+    for item in items:
+        (kept if wanted(item) else left_out).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if wanted(item)]
+        items[:] = kept
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -126,7 +141,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture
 def stride(request: pytest.FixtureRequest) -> int:
     """Of how many of ONNX's node models, or of models of one node, a test takes one."""
-    return 1 if request.config.getoption("--lane") == "full" else 6
+    return 1 if request.config.getoption("--lane") == "full" else 12
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,16 +12,29 @@ import conftest
 from support.paths import ROOT
 
 QUICK, REST, LONG = ["a.py::plain", "b.py::plain"], ["a.py::corpus", "b.py::slow"], ["b.py::long"]
+EACH = QUICK + REST + LONG
+
+
+CASES = [f"c.py::corpus[{number}]" for number in range(12)]
+IN_THREE = [f"c.py::other[{number}]" for number in range(7)]
 
 
 def item(name: str) -> Any:
-    file, _, mark = name.partition("::")
-    marks = {mark: object()}
-    return SimpleNamespace(name=name, path=ROOT / "tests" / file, get_closest_marker=marks.get)
+    file, _, mark = name.partition("[")[0].partition("::")
+    marks = {
+        "other": {"corpus": SimpleNamespace(kwargs={"every": 3})},
+        "corpus": {"corpus": SimpleNamespace(kwargs={})},
+    }.get(mark, {mark: object()})
+    made = SimpleNamespace(name=name, nodeid=name, path=ROOT / "tests" / file, get_closest_marker=marks.get)
+    if "[" in name:
+        made.callspec = object()
+    return made
 
 
-def taken(*args: str, lane: str | None = None, keyword: str = "", markexpr: str = "") -> list[str]:
-    """What a run takes of two files with one test in each lane."""
+def taken(
+    *args: str, lane: str | None = None, keyword: str = "", markexpr: str = "", names: Sequence[str] = EACH
+) -> list[str]:
+    """What a run takes of two files with one test in each lane, or of the tests ``names``."""
     left_out: list[Any] = []
     options = {"--lane": lane, "lf": False}
     config: Any = SimpleNamespace(
@@ -30,9 +44,9 @@ def taken(*args: str, lane: str | None = None, keyword: str = "", markexpr: str 
         invocation_params=SimpleNamespace(dir=ROOT),
         hook=SimpleNamespace(pytest_deselected=lambda items: left_out.extend(items)),
     )
-    items = [item(name) for name in QUICK + REST + LONG]
+    items = [item(name) for name in names]
     conftest.pytest_collection_modifyitems(config, items)
-    assert len(items) + len(left_out) == len(QUICK + REST + LONG)
+    assert len(items) + len(left_out) == len(names)
     return [one.name for one in items]
 
 
@@ -61,9 +75,18 @@ def test_a_file_that_is_named_is_taken_whole(argument: str) -> None:
     assert taken(argument, lane="rest") == REST
 
 
+def test_of_a_corpus_the_rest_takes_some_cases_and_the_full_lane_all() -> None:
+    names = [one for pair in zip(CASES, IN_THREE + QUICK + REST + LONG, strict=True) for one in pair]
+    assert sorted(taken(lane="rest", names=names)) == sorted([*CASES[::5], *IN_THREE[::3], *REST])
+    assert taken(lane="full", names=names) == names
+    assert taken(names=names) == QUICK
+    assert taken("tests/c.py", names=names) == [one for one in names if one in CASES + IN_THREE + QUICK]
+    assert taken(keyword="x", names=names) == names
+
+
 def test_every_test_but_the_long_ones_is_in_one_of_the_two_lanes_of_ci() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    runs = [line for line in script if "bin/pytest" in line]
+    runs = [line for line in script if "bin/pytest" in line and "-n auto" in line]
     assert [line.partition("--lane=")[2] for line in runs] == ["", "rest"]
     assert sorted(taken() + taken(lane="rest") + LONG) == sorted(taken(lane="full"))
 

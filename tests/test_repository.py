@@ -112,7 +112,7 @@ def test_the_nightly_workflow_runs_sessions_that_exist() -> None:
     assert nightly["permissions"] == {"contents": "read"}
     lines = [line for job in nightly["jobs"].values() for line in commands(job)]
     named = {name for line in lines for name in re.findall(r"\bnox -s (\S+)", line)}
-    assert named == {"fuzz", "random"}
+    assert named == {"full", "fuzz", "random"}
     assert named <= sessions()
     assert all(job["timeout-minutes"] for job in nightly["jobs"].values())
     pythons_named = set(re.findall(r"\b3\.\d+\b", NIGHTLY.read_text(encoding="utf-8")))

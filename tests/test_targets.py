@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import version
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -234,11 +234,12 @@ def test_the_comparison_can_fail() -> None:
 
 @REAL
 @pytest.mark.corpus
-def test_every_flagged_node_model_is_refused(worker: Worker, tmp_path: Path) -> None:
+def test_every_flagged_node_model_is_refused(worker: Worker, tmp_path: Path, stride: int) -> None:
     """OPS001, OPS002 and INT006 for TensorRT-RTX, over ONNX's own node models."""
+    every = min(stride, 4)
     path = tmp_path / "model.onnx"
     wrong, counts = [], dict.fromkeys(("OPS001", "OPS002", "INT006"), 0)
-    for case in node_cases():
+    for case in islice(node_cases(), 0, None, every):
         model = onnx.load_from_string(case.data)
         codes = [code for code in counts if findings(RULES[code], model, "rtx")]
         if codes:
@@ -247,8 +248,8 @@ def test_every_flagged_node_model_is_refused(worker: Worker, tmp_path: Path) -> 
             if attempt(worker, path, package="tensorrt-rtx").status == "accepted":
                 wrong.append((case.name, codes))
     assert wrong == []
-    assert counts["OPS001"] > 250
-    assert counts["OPS002"] > 20
+    assert counts["OPS001"] > 250 // every
+    assert counts["OPS002"] > 20 // every
 
 
 def _examples() -> Iterator[Any]:

@@ -315,8 +315,8 @@ def test_an_initializer_that_is_an_input_is_a_constant(gpu: Copying) -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the code that makes their data
 @pytest.mark.parametrize(
     "backend",
-    [pytest.param(one, marks=pytest.mark.long) for one in (AsIs, NumericallyRepaired)]
-    + [Repaired, onnxfix.backend],
+    [pytest.param(one, marks=pytest.mark.long) for one in (AsIs, NumericallyRepaired, Repaired)]
+    + [onnxfix.backend],
 )
 def test_onnx_tests_run_against_it(backend: Any) -> None:
     chosen = (

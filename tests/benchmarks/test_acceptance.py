@@ -577,7 +577,7 @@ def test_the_readme_has_the_markers(name: str) -> None:
 
 
 @REAL
-@pytest.mark.corpus
+@pytest.mark.long
 def test_a_slice_of_the_node_models(tmp_path: Path) -> None:
     script = ROOT / "benchmarks" / "acceptance" / "node_models.py"
     command = [

@@ -96,26 +96,30 @@ def test_onnx_node_models(tmp_path: Path, stride: int) -> None:
     assert all_held(cases, tmp_path, (Safety.UNSAFE,)) > 200 // stride
 
 
-def test_onnx_data(tmp_path: Path) -> None:
-    assert all_held(folder_cases([onnx_data_folder()]), tmp_path, ENDS) > 50
+def test_onnx_data(tmp_path: Path, stride: int) -> None:
+    cases = islice(folder_cases([onnx_data_folder()]), 0, None, min(stride, 4))
+    assert all_held(cases, tmp_path, ENDS) > 50 // min(stride, 4)
 
 
 @pytest.mark.parametrize("safety", [pytest.param(Safety.EXACT, marks=pytest.mark.long), Safety.UNSAFE])
-def test_fixtures(tmp_path: Path, safety: Safety) -> None:
-    assert all_held(folder_cases([ROOT / "fixtures"]), tmp_path, (safety,)) > 10
+def test_fixtures(tmp_path: Path, safety: Safety, stride: int) -> None:
+    cases = islice(folder_cases([ROOT / "fixtures"]), 0, None, min(stride, 4))
+    assert all_held(cases, tmp_path, (safety,)) > 10 // min(stride, 4)
 
 
-def test_exports(tmp_path: Path) -> None:
+def test_exports(tmp_path: Path, stride: int) -> None:
     if not SHARED.is_dir():
         pytest.skip("the larger set of exports is not beside this checkout; fixtures/ stands for it")
-    assert all_held(folder_cases([SHARED]), tmp_path, (Safety.NUMERIC,)) > 10
+    cases = islice(folder_cases([SHARED]), 0, None, min(stride, 4))
+    assert all_held(cases, tmp_path, (Safety.NUMERIC,)) > 10 // min(stride, 4)
 
 
 def test_peer_models(tmp_path: Path) -> None:
     assert all_held(peer_cases(), tmp_path, tuple(Safety)) > 80
 
 
+@pytest.mark.corpus(every=1)
 @pytest.mark.parametrize("family", sorted({rule.code[:3] for rule in registry().rules if rule.examples}))
 def test_examples_of_rules(tmp_path: Path, family: str, stride: int) -> None:
-    cases = islice(rule_cases(family), 0, None, 1 if stride == 1 else 3)
-    assert all_held(cases, tmp_path, (Safety.UNSAFE,)) > 3
+    cases = islice(rule_cases(family), 0, None, min(stride, 4))
+    assert all_held(cases, tmp_path, (Safety.UNSAFE,)) > 3 // min(stride, 4)

@@ -238,6 +238,7 @@ def test_a_second_interrupt_does_not_disturb_the_cleaning_up(
     assert list(out.iterdir()) == list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.corpus(every=3)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_interrupted_and_resumed(tmp_path: Path, pack: Path, number: signal.Signals) -> None:
     """A run that is ended leaves no process, no temporary file, and a journal from which the next one goes on."""

@@ -328,18 +328,9 @@ def test_bfloat16_needs_an_opset_that_has_it(tmp_path: Path) -> None:
 FLOATS = [path for path in sorted(FIXTURES.glob("*.onnx")) if "fp16" not in path.name]
 
 
-EACH = [
-    pytest.param(
-        path, to, id=f"{path.stem}-{to}", marks=[pytest.mark.long] if to == "bf16" and index % 4 else []
-    )
-    for index, path in enumerate(FLOATS)
-    for to in ("fp16", "bf16")
-]
-"""bfloat16 differs by its number of bits alone: of it, the rest lane tries every fourth model."""
-
-
-@pytest.mark.corpus
-@pytest.mark.parametrize(("path", "to"), EACH)
+@pytest.mark.corpus(every=3)
+@pytest.mark.parametrize("to", ["fp16", "bf16"])
+@pytest.mark.parametrize("path", FLOATS, ids=lambda path: path.stem)
 def test_fixtures(path: Path, to: str, tmp_path: Path) -> None:
     budget = 4e-3 if to == "fp16" else 4e-2
     found = onnxfix.precision(path, to, budget, tmp_path / "o.onnx", rungs=("contract",))  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ STEPS = ("onnxfix.verification.checker:check_all", "onnxfix.trt.together:build",
          "onnxfix.verification.remote:run")  # fmt: skip
 
 
+@pytest.mark.corpus(every=3)
 @pytest.mark.parametrize("way", WAYS)
 def test_each_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     system = Starving(monkeypatch)

@@ -27,7 +27,6 @@ from onnxfix.sandbox import Worker
 from onnxfix.verification.verdict import RungResult, Verdict
 from support import hard_models, models, peer_models
 from support.cli import run
-from support.lanes import some
 from support.ort import runner as by_runtime
 from support.paths import FIXTURES
 from support.peer_models import PEERS, Peer
@@ -135,7 +134,7 @@ def test_dropped_results_are_named_with_the_reason(case: str, reason: str) -> No
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("name", some(REAL_MODELS, 3))
+@pytest.mark.parametrize("name", REAL_MODELS)
 def test_real_models_are_simplified(name: str, tmp_path: Path) -> None:
     source = FIXTURES / name
     report = apply(source, tmp_path / "out.onnx", simplify=True)

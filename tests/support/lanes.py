@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -13,12 +12,4 @@ def seeds(count: int, quick: int = 10) -> list[Any]:
     return [
         seed if seed < quick else pytest.param(seed, marks=pytest.mark.corpus, id=str(seed))
         for seed in range(count)
-    ]
-
-
-def some(values: Iterable[Any], every: int, *marks: Any) -> list[Any]:
-    """Parameters with these marks; all but one of ``every`` are left to the full lane."""
-    return [
-        pytest.param(value, marks=[*marks, *([pytest.mark.long] if number % every else [])])
-        for number, value in enumerate(values)
     ]

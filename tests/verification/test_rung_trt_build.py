@@ -22,7 +22,6 @@ from onnxfix.verification.ladder import verify
 from onnxfix.verification.rungs import builder as trt_builder
 from onnxfix.verification.rungs.builder import Builder
 from onnxfix.verification.verdict import RungResult
-from support.lanes import some
 from support.models import write
 from support.paths import ROOT
 from support.patience import PATIENCE
@@ -65,7 +64,11 @@ def test_all_exports_are_here() -> None:
     "path",
     [
         *(path for path in EXPORTS if path.stem.startswith(QUICKEST)),
-        *some([path for path in EXPORTS if not path.stem.startswith(QUICKEST)], 3, pytest.mark.slow),
+        *(
+            pytest.param(path, marks=pytest.mark.corpus)
+            for path in EXPORTS
+            if not path.stem.startswith(QUICKEST)
+        ),
     ],
     ids=lambda path: path.stem,
 )
@@ -90,7 +93,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 @REAL
 @pytest.mark.corpus
 def test_a_sample_of_onnxs_node_models_loses_nothing(tmp_path: Path, stride: int) -> None:
-    """Every 36th, and in the full lane every sixth; ``benchmarks/trt_accept.py --node-tests`` takes all of them."""
+    """Every 72nd, and in the full lane every sixth; ``benchmarks/trt_accept.py --node-tests`` takes all of them."""
     from corpus import node_cases
     from trt_accept import Settings, measure
 

@@ -11,12 +11,14 @@ def main() -> None:
     """Entry point. An interrupt before the commands are loaded ends the process as one of theirs does: with one line
     and 130."""
     try:
-        from onnxfix.cli.app import main as run  # lazy: so that this can be interrupted
+        from onnxfix.cli import app  # lazy: so that this can be interrupted
+
+        command = app.command()
     except KeyboardInterrupt:
         finish()
         sys.stderr.write("onnxfix: interrupted\n")
         sys.exit(INTERRUPTED)
-    run()
+    app.main(command)
 
 
 if __name__ == "__main__":

@@ -12,24 +12,19 @@ import signal
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from onnxfix import replies, system
-from onnxfix.confinement import confine
+from onnxfix.allowance import MEMORY_MB, memory_limit_mb
+from onnxfix.causes import NO_MEMORY
+from onnxfix.confinement.rights import confine
 from onnxfix.record import record
 
 _HEADER = struct.Struct(">Q")
 _PR_SET_PDEATHSIG = 1
 _TAIL_BYTES = 4096
-MEMORY_MB = "ONNXFIX_MEMORY_MB"
-"""Environment variable that limits the memory of each child, in MiB."""
-USER_LIMIT_MB: ContextVar[int | None] = ContextVar("memory_mb", default=None)
-"""The user's memory limit for each child, in MiB."""
-CORES = "ONNXFIX_CORES"
-"""Environment variable: the number of cores that this process may use, if it is one of several."""
 _CALL_BEGINS = b"\0onnxfix\0\n"
 _STATUS = {
     0xC0000005: "an access violation",
@@ -41,10 +36,6 @@ _STATUS = {
 }
 """Exit codes of processes that Windows ended."""
 Status = Literal["ok", "error", "crash", "timeout", "memory"]
-NO_MEMORY = re.compile(
-    r"bad_alloc|bad allocation|MemoryError|out of memory|(failed|unable) to allocate|cannot allocate",
-    re.I,
-)
 
 
 @record
@@ -132,7 +123,7 @@ def default_memory_mb() -> int | None:
     """Memory limit of a child in MiB: that of the user, else three quarters of the available memory, and at most the
     environment's ``ONNXFIX_MEMORY_MB``; None if the available memory is unknown.
     """
-    share, set_mb = os.environ.get(MEMORY_MB, ""), USER_LIMIT_MB.get()
+    share, set_mb = os.environ.get(MEMORY_MB, ""), memory_limit_mb()
     own = _free_mb() if set_mb is None else set_mb
     limits = [found for found in (own, int(share) if share.isdecimal() else None) if found is not None]
     return min(limits, default=None)
@@ -172,14 +163,6 @@ def _group_bytes(limit: Path, used: Path, statistics: Path) -> int:
         kind = "total_" if "total_inactive_file" in held else ""
         found += int(held[f"{kind}inactive_file"]) + int(held[f"{kind}active_file"])
     return found
-
-
-def cores() -> int:
-    """Number of cores that this process may use."""
-    share = os.environ.get(CORES, "")
-    if share.isdecimal() and int(share):
-        return int(share)
-    return system.cores()
 
 
 def limit(memory_mb: int | None, extra_bytes: int = 0) -> int | None:

@@ -1,4 +1,4 @@
-"""How much memory a model's structure may take: what the user says. ``files.bounds`` judges by it."""
+"""What the user allows: memory for a model's structure (``files.bounds`` judges by it) and for children, and cores."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ import os
 from collections.abc import Iterator
 from contextvars import ContextVar
 
+from onnxfix import system
 from onnxfix.errors import UsageError
 
 STRUCTURE_MB = "ONNXFIX_STRUCTURE_MB"
 """Environment variable with the limit in MiB, where no option sets it."""
 _LIMIT_MB: ContextVar[int | None] = ContextVar("structure_mb", default=None)
+MEMORY_MB = "ONNXFIX_MEMORY_MB"
+"""Environment variable that limits the memory of each child, in MiB."""
+LEAST_MB = 64
+"""Minimum memory limit of a child, in MiB: below, Python does not start."""
+_CHILD_MB: ContextVar[int | None] = ContextVar("memory_mb", default=None)
+CORES = "ONNXFIX_CORES"
+"""Environment variable: the number of cores that this process may use, if it is one of several."""
 
 
 @contextlib.contextmanager
@@ -45,3 +53,37 @@ def structure_mb() -> int | None:
     if not text.isascii() or not text.isdecimal() or not 1 <= len(text) <= 9 or int(text) < 1:
         raise UsageError(f"{STRUCTURE_MB}={text}: is not a number of MiB from 1")
     return int(text)
+
+
+@contextlib.contextmanager
+def memory_limit(memory_mb: int | None) -> Iterator[None]:
+    """Limit the memory of every child that is used inside the context, in MiB; None sets no limit.
+
+    The environment variable ``ONNXFIX_MEMORY_MB`` limits a whole process, one of several; nothing exceeds it. A limit
+    of a single call (``memory_mb`` of ``Worker``, ``run`` and ``forked``) takes precedence over both.
+
+    Raises:
+        UsageError: it is too little to start Python.
+    """
+    if memory_mb is not None and memory_mb < LEAST_MB:
+        raise UsageError(
+            f"a memory limit of {memory_mb} MiB is too little for Python itself: the minimum is {LEAST_MB}"
+        )
+    token = _CHILD_MB.set(memory_mb if memory_mb is not None else _CHILD_MB.get())
+    try:
+        yield
+    finally:
+        _CHILD_MB.reset(token)
+
+
+def memory_limit_mb() -> int | None:
+    """The present limit set by ``memory_limit``, in MiB."""
+    return _CHILD_MB.get()
+
+
+def cores() -> int:
+    """Number of cores that this process may use."""
+    share = os.environ.get(CORES, "")
+    if share.isdecimal() and int(share):
+        return int(share)
+    return system.cores()

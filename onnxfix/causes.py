@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
-from onnxfix._child import NO_MEMORY
 from onnxfix.record import record
 
 #: "not-installed": a package is missing. "not-loadable": it is installed and does not load. "version": it is too old.
@@ -27,6 +27,12 @@ Cause = Literal[
     "fault",
     "redundant",
 ]
+
+NO_MEMORY = re.compile(
+    r"bad_alloc|bad allocation|MemoryError|out of memory|(failed|unable) to allocate|cannot allocate",
+    re.I,
+)
+"""What libraries and processes say that had no memory left."""
 
 #: How a child process ended (``sandbox.Outcome.status``), as a cause.
 ENDED: dict[str, Cause] = {"memory": "memory", "timeout": "timeout", "crash": "crash", "error": "fault"}

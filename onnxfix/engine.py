@@ -20,7 +20,6 @@ from onnxfix.graph.shared import elem_types, every_node
 from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.rule import Fix, Match, Rule, Safety, Severity
-from onnxfix.transaction import Transaction
 
 if TYPE_CHECKING:
     from onnxfix.trt.reading import Reading
@@ -345,6 +344,8 @@ def _fix(state: _State, safety: Safety, max_rounds: int) -> FixRun:
 
 def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]:
     """Apply a non-conflicting set of the wanted fixes; the others wait for the next round."""
+    from onnxfix.transaction import Transaction  # lazy: start-up, `check` applies nothing
+
     done: list[Applied] = []
     refused: list[Problem] = []
     written: set[object] = set()

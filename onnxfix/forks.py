@@ -16,7 +16,8 @@ from typing import Any
 
 from onnxfix import _child, deadline, spares, system
 from onnxfix._child import Outcome, default_memory_mb
-from onnxfix.confinement import Confinement, policy
+from onnxfix.confinement import policy
+from onnxfix.confinement.rights import Confinement
 from onnxfix.sandbox import SLICE, Worker, within
 
 

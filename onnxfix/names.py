@@ -36,10 +36,7 @@ TARGETS = {
 """The product lines of TensorRT that a model can be made for."""
 DEFAULT_TARGET = "trt11"
 
-_SPELLING = re.compile(
-    r"(?P<product>(?:tensorrt|trt)?[-_ ]*(?P<rtx>rtx)?)[-_ ]*v?(?P<version>\d+(?:\.\d+)*)?(?:\.x)?",
-    re.IGNORECASE,
-)
+_SPELLING = r"(?P<product>(?:tensorrt|trt)?[-_ ]*(?P<rtx>rtx)?)[-_ ]*v?(?P<version>\d+(?:\.\d+)*)?(?:\.x)?"
 
 
 def target_of(text: str) -> str | None:
@@ -47,7 +44,7 @@ def target_of(text: str) -> str | None:
     is none of them."""
     if text.strip().lower() in TARGETS:
         return text.strip().lower()
-    spelled = _SPELLING.fullmatch(text.strip())
+    spelled = re.fullmatch(_SPELLING, text.strip(), re.IGNORECASE)
     if spelled is None:
         return None
     package = "tensorrt-rtx" if spelled["rtx"] else "tensorrt"

@@ -23,15 +23,16 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from onnxfix import _child, deadline, spares, system
 from onnxfix._child import Outcome, Status, allow_maps, default_memory_mb, note, one_line
+from onnxfix.allowance import memory_limit_mb
 from onnxfix.confinement import outdated, policy
-from onnxfix.errors import UsageError, working_directory
+from onnxfix.errors import working_directory
 
 __all__ = [
     "Outcome",
@@ -40,44 +41,12 @@ __all__ = [
     "Worker",
     "allow_maps",
     "default_memory_mb",
-    "memory_limit",
-    "memory_limit_mb",
     "note",
     "one_line",
     "run",
     "shared",
     "within",
 ]
-
-
-LEAST_MB = 64
-"""Minimum memory limit of a child, in MiB: below, Python does not start."""
-
-
-@contextlib.contextmanager
-def memory_limit(memory_mb: int | None) -> Iterator[None]:
-    """Limit the memory of every child that is used inside the context, in MiB; None sets no limit.
-
-    The environment variable ``ONNXFIX_MEMORY_MB`` limits a whole process, one of several; nothing exceeds it. A limit
-    of a single call (``memory_mb`` of ``Worker``, ``run`` and ``forked``) takes precedence over both.
-
-    Raises:
-        UsageError: it is too little to start Python.
-    """
-    if memory_mb is not None and memory_mb < LEAST_MB:
-        raise UsageError(
-            f"a memory limit of {memory_mb} MiB is too little for Python itself: the minimum is {LEAST_MB}"
-        )
-    token = _child.USER_LIMIT_MB.set(memory_mb if memory_mb is not None else _child.USER_LIMIT_MB.get())
-    try:
-        yield
-    finally:
-        _child.USER_LIMIT_MB.reset(token)
-
-
-def memory_limit_mb() -> int | None:
-    """The present limit set by ``memory_limit``, in MiB."""
-    return _child.USER_LIMIT_MB.get()
 
 
 def within(memory_mb: int) -> str:

@@ -28,10 +28,10 @@ from support.patience import PATIENCE
 LAYERS = [
     ["record"],
     ["_version", "deadline", "errors", "dtypes", "garbage", "interrupts", "names", "place", "system", "walk"],
-    ["confinement", "packs", "replies"],
+    ["allowance", "causes", "confinement", "packs", "replies"],
     ["shown"],
     ["_child"],  # the sandbox's other side
-    ["allowance", "causes", "effort", "spares"],
+    ["effort", "spares"],
     ["options"],
     ["sandbox"],  # know no graph, so that C++ calls that hang or crash may be guarded anywhere
     ["forks"],

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from onnxfix import forks, sandbox
+from onnxfix import allowance, forks, sandbox
 from onnxfix.sandbox import Worker
 from support import nursery
 from support.patience import PATIENCE
@@ -88,12 +88,12 @@ def test_changed_variables_and_paths_need_a_new_process(monkeypatch: pytest.Monk
 
 def test_functions_of_ours_run_in_such_children() -> None:
     assert forks._by_fork is nursery.forked
-    assert forks.forked(sandbox.memory_limit_mb, timeout=PATIENCE).ok
+    assert forks.forked(allowance.memory_limit_mb, timeout=PATIENCE).ok
     assert forks.forked(lambda: os.getppid(), timeout=PATIENCE).value == os.getpid()  # nobody can import it
 
 
 def test_changed_functions_run_in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "memory_limit_mb", sandbox.memory_limit_mb)
+    monkeypatch.setattr(sandbox, "memory_limit_mb", allowance.memory_limit_mb)
     assert not nursery.Here.instead_of_forks
 
 

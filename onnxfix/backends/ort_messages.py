@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from onnxfix._child import NO_MEMORY
+from onnxfix.causes import NO_MEMORY
 from onnxfix.record import record
 
 _OWN = re.compile(

@@ -11,26 +11,15 @@ import gc
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from onnxfix._version import __version__
-from onnxfix.cli.apply import apply
 from onnxfix.cli.arguments import lighten
-from onnxfix.cli.check import check
-from onnxfix.cli.diagnose import diagnose
-from onnxfix.cli.diff import diff
-from onnxfix.cli.doctor import doctor
-from onnxfix.cli.explain import explain
 from onnxfix.cli.help import Command, Group
-from onnxfix.cli.layers import layers
-from onnxfix.cli.lift import lift
-from onnxfix.cli.precision import precision
-from onnxfix.cli.reduce import reduce
-from onnxfix.cli.rules import rules
-from onnxfix.cli.verify import verify
-from onnxfix.cli.view import view
 from onnxfix.interrupts import leave
 from onnxfix.packs import VARIABLE as PACKS
 
@@ -70,12 +59,18 @@ def root(
         context.call_on_close(lambda: _restore(before))
 
 
-_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Find and repair": (check, apply, verify),
-    "Find out why": (diagnose, diff, view, reduce, layers, lift),
-    "Convert": (precision,),
-    "Look up": (explain, rules, doctor),
+_COMMANDS = {
+    "Find and repair": ("check", "apply", "verify"),
+    "Find out why": ("diagnose", "diff", "view", "reduce", "layers", "lift"),
+    "Convert": ("precision",),
+    "Look up": ("explain", "rules", "doctor"),
 }
+"""The commands, each a function in a module of its name, which is loaded when the command is run or listed."""
+
+
+def _loaded(name: str) -> Callable[..., None]:
+    function: Callable[..., None] = getattr(import_module(f"onnxfix.cli.{name}"), name)
+    return function
 
 
 def program(only: str = "", *, listed: bool = False) -> typer.Typer:
@@ -95,10 +90,11 @@ def program(only: str = "", *, listed: bool = False) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     found.callback()(root)
-    for panel, commands in _COMMANDS.items():
-        for command in commands:
-            if only in ("", command.__name__):
-                found.command(cls=Command, rich_help_panel=panel)(_listed(command) if listed else command)
+    for panel, names in _COMMANDS.items():
+        for name in names:
+            if only in ("", name):
+                command = _listed(_loaded(name)) if listed else _loaded(name)
+                found.command(cls=Command, rich_help_panel=panel)(command)
     return found
 
 
@@ -116,17 +112,26 @@ _LISTING = (["-h"], ["--help"], ["--version"])
 """Command lines that run no command, and show the parameters of none. A shell asks for completions without words."""
 
 
-app = program()
+def __getattr__(name: str) -> typer.Typer:
+    """``app``: the program with all of its commands, which only tests and docs use."""
+    if name != "app":
+        raise AttributeError(name)
+    return _whole()
+
+
+@cache
+def _whole() -> typer.Typer:
+    return program()
 
 
 def _asked() -> str:
     """The command that the first word of the command line names; "" where it names none."""
     first = next(iter(sys.argv[1:]), "")
-    return first if first in {command.__name__ for group in _COMMANDS.values() for command in group} else ""
+    return first if any(first in names for names in _COMMANDS.values()) else ""
 
 
-def main() -> None:
-    """Run the ``onnxfix`` command.
+def command() -> Callable[[], None]:
+    """What the command line names, loaded and ready to be called.
 
     Garbage is not collected before a command calls ``guard.collect_garbage``, which those about several models do:
     the objects of start-up and of one model stay anyway. For ``check`` of 100 nodes that saves 0.07 s of 0.31 s of
@@ -136,10 +141,16 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.disable()
     made = program(listed=True) if sys.argv[1:] in _LISTING else program(_asked())
-    command = typer.main.get_command(made)
-    lighten(command)
+    found = typer.main.get_command(made)
+    lighten(found)
+    return found
+
+
+def main(run: Callable[[], None] | None = None) -> None:
+    """Run the ``onnxfix`` command: what ``command`` gives, here or before."""
+    run = run or command()
     try:
-        command()
+        run()
     finally:
         leave()
         gc.freeze()  # else the interpreter collects once more before it ends

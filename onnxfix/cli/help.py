@@ -16,7 +16,6 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from onnxfix.cli.complaints import guided, meant
-from onnxfix.cli.examples import EXAMPLES, Shown
 
 WIDEST = 100
 """Columns of the help on a wider terminal."""
@@ -105,7 +104,13 @@ class _Page:
                 yield f"  {shown}{' ' * (column - 2 - len(plain))}{lines.pop(0).strip()}"
             yield from lines
 
-    def examples(self, examples: Sequence[Shown]) -> Iterator[str]:
+    def examples(self, command: str) -> Iterator[str]:
+        """Those of a command; "": of the program."""
+        from onnxfix.cli.examples import EXAMPLES  # lazy: start-up
+
+        examples = EXAMPLES.get(command, ())
+        if not examples:
+            return
         yield ""
         yield self.heading("Examples")
         for example in examples:
@@ -140,7 +145,7 @@ def _program(page: _Page, program: TyperGroup, ctx: Any) -> Iterator[str]:
         yield page.heading(panel)
         yield from page.rows([(name.ljust(width), value, text) for name, value, text in rows])
     yield from _options(page, program, ctx)
-    yield from page.examples(EXAMPLES[""])
+    yield from page.examples("")
     yield ""
     yield from page.paragraph(f"Help of a command, with its options: {ctx.command_path} COMMAND --help")
 
@@ -158,8 +163,7 @@ def _command(page: _Page, command: TyperCommand, ctx: Any) -> Iterator[str]:
         yield page.heading("Arguments")
         yield from page.rows([("", _usage(one), _described(one)) for one in arguments])
     yield from _options(page, command, ctx)
-    if command.name in EXAMPLES:
-        yield from page.examples(EXAMPLES[command.name])
+    yield from page.examples(command.name or "")
 
 
 def _options(page: _Page, command: Any, ctx: Any) -> Iterator[str]:

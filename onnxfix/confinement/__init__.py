@@ -1,10 +1,10 @@
 """What a child process may not do: use the network, reach into other processes, open private files (Linux).
 
 Children run native libraries on models that nobody has vetted. Each gives up these rights by itself before it does
-anything else, for good and for all that it starts. It needs no privilege, so that it works for any user and in most
-containers. ``seccomp`` filters system calls, ``landlock`` has rules about files, TCP and signals; what a system lacks
-is left out, and ``in_force`` says what holds. ``ONNXFIX_CONFINEMENT=off`` turns all of it off, ``network`` all but the
-network's.
+anything else (``rights``), for good and for all that it starts. It needs no privilege, so that it works for any user
+and in most containers. ``seccomp`` filters system calls, ``landlock`` has rules about files, TCP and signals; what a
+system lacks is left out, and ``in_force`` says what holds. ``ONNXFIX_CONFINEMENT=off`` turns all of it off, ``network``
+all but the network's.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any
 
-from onnxfix.confinement import landlock, places, privileges, seccomp
+from onnxfix.confinement import places
 from onnxfix.confinement.places import name
 from onnxfix.record import record
 
-__all__ = ["SWITCH", "Confinement", "InForce", "Policy", "confine", "in_force", "name", "outdated", "policy"]
+__all__ = ["SWITCH", "InForce", "Policy", "in_force", "name", "outdated", "policy"]
 
 SWITCH = "ONNXFIX_CONFINEMENT"
 """Environment variable: "off" starts children that may do what onnxfix may, "network" such without network, to find out
@@ -73,44 +72,6 @@ def _another_driver() -> bool:
 def outdated(given: Policy | None) -> bool:
     """Whether something was named since that a child with this policy cannot open."""
     return given is not None and given.files and places.unknown_to(given.write)
-
-
-class Confinement:
-    """What a policy takes from a process, prepared: most of the work may be done before a fork.
-
-    ``confine`` gives it up, for good, in a process that has one thread, before foreign code runs. ``close`` ends the
-    preparation, where nothing is given up.
-    """
-
-    def __init__(self, wanted: Policy | None) -> None:
-        self._wanted = wanted
-        self._rules, self._version = -1, 0
-        self._libc: Any = None
-        if wanted is not None:
-            import ctypes  # lazy: start-up
-
-            self._libc = ctypes.CDLL(None, use_errno=True)
-            files = (wanted.read, wanted.write) if wanted.files else None
-            self._rules, self._version = landlock.ruleset(self._libc, files)
-
-    def confine(self) -> None:
-        if self._wanted is None:
-            return
-        privileges.restrict(self._libc)
-        held = self._rules >= 0 and landlock.restrict(self._libc, self._rules)
-        self.close()
-        signals = held and self._version >= landlock.SIGNALS_SINCE
-        seccomp.restrict(self._libc, local_sockets=self._wanted.local_sockets, signals=signals)
-
-    def close(self) -> None:
-        if self._rules >= 0:
-            os.close(self._rules)
-            self._rules = -1
-
-
-def confine(wanted: Policy | None) -> None:
-    """Give up what a policy takes, for good. Call it in a new process that has one thread, before foreign code runs."""
-    Confinement(wanted).confine()
 
 
 def in_force() -> InForce:

@@ -13,9 +13,9 @@ from pathlib import Path
 import onnx
 
 from onnxfix import backends
-from onnxfix._child import NO_MEMORY, cores
+from onnxfix.allowance import cores
 from onnxfix.backends import ort, ort_messages, ort_weights
-from onnxfix.causes import Cause
+from onnxfix.causes import NO_MEMORY, Cause
 from onnxfix.diagnosis.exact import exact
 from onnxfix.diagnosis.store import Held, hold
 from onnxfix.graph.unfolding import unfolded

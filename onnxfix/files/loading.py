@@ -11,6 +11,7 @@ from dataclasses import field
 from dataclasses import replace as replace_fields
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, TensorProto
@@ -18,11 +19,13 @@ from onnx import ModelProto, TensorProto
 from onnxfix import confinement
 from onnxfix.errors import MissingFile, ModelError, about
 from onnxfix.files import bounds, copying, lazy, scan, tensors, wire
-from onnxfix.files.kinds import HEAD, kind_of
 from onnxfix.files.lazy import LARGE, Source
 from onnxfix.files.temporary import PLAIN
 from onnxfix.record import record
 from onnxfix.walk import model_tensors
+
+if TYPE_CHECKING:
+    from onnxfix.files.kinds import Kind
 
 SMALL = 1 << 18
 """Bytes up to which a file is simply read: leaving parts of it in the file gains nothing."""
@@ -216,7 +219,7 @@ def open_model(path: Path, *, large: int = LARGE, budget: bounds.Budget | None =
         _charge(data, budget)
         return Loaded(parse(data, str(path)), data, path, beside=((path, source.stamp),))
     except wire.Malformed as found:
-        raise _not_a_model(str(path), found, _head(b"", source)) from None
+        raise _not_a_model(str(path), found, _kind_of(b"", source)) from None
     if len(skeleton) > wire.PROTOBUF_LIMIT:
         raise ModelError(f"{path}: takes more than 2 GB even without its weights, the limit of protobuf")
     _charge(skeleton, budget)
@@ -298,20 +301,21 @@ def parse(data: bytes, name: str, source: Source | None = None) -> ModelProto:
             found = wire.fault(lambda start, length: data[start : start + length], len(data))
         else:
             found = wire.fault(source.read, source.size)
-        raise _not_a_model(name, found, _head(data, source)) from None
+        raise _not_a_model(name, found, _kind_of(data, source)) from None
     if not proto.HasField("graph"):
-        kind = kind_of(_head(data, source))
+        kind = _kind_of(data, source)
         raise ModelError(f"{name}: {kind or 'not an ONNX model: it has no graph'}")
     return proto
 
 
-def _head(data: bytes, source: Source | None) -> bytes:
-    """The first bytes of the file."""
-    return data[:HEAD] if source is None else source.read(0, min(HEAD, source.size))
+def _kind_of(data: bytes, source: Source | None) -> Kind | None:
+    """What the file looks like."""
+    from onnxfix.files.kinds import HEAD, kind_of  # lazy: start-up, it compiles patterns that few files need
+
+    return kind_of(data[:HEAD] if source is None else source.read(0, min(HEAD, source.size)))
 
 
-def _not_a_model(name: str, found: wire.Malformed | None, head: bytes) -> ModelError:
-    kind = kind_of(head)
+def _not_a_model(name: str, found: wire.Malformed | None, kind: Kind | None) -> ModelError:
     if kind is not None:
         return ModelError(f"{name}: {kind}")
     where = f" (at byte {found.at}: {found.why})" if found is not None else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from onnxfix._child import cores
+from onnxfix.allowance import cores
 from onnxfix.errors import UsageError
 from onnxfix.fleet import named, paths
 from onnxfix.fleet.here import Here, Progress

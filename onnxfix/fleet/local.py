@@ -3,7 +3,7 @@
 A worker is a ``sandbox.Worker`` that one thread of a pool keeps for its models, so that imports are paid for once. If
 it dies, that is reported for its model, and the next model gets a fresh worker. A model that ran out of its share of
 memory is retried once with all of it, alone, so that its result does not depend on the number of jobs. Each worker uses
-cores / jobs (``_child.cores``).
+cores / jobs (``allowance.cores``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
-from onnxfix import _child
+from onnxfix import _child, allowance
 from onnxfix.files.sweeping import prefix
 from onnxfix.fleet.budget import Budget, Closed, Size, more_helps, need_mb, size_of
 from onnxfix.fleet.here import Progress
@@ -211,7 +211,7 @@ class _Job:
             self._folder = tempfile.mkdtemp(prefix=prefix())
             self._worker = worker = Worker(memory_mb=granted, confined=False)
             self._granted = granted
-        setting = Setting(os.getpid(), granted, max(1, _child.cores() // self._budget.jobs), self._folder)
+        setting = Setting(os.getpid(), granted, max(1, allowance.cores() // self._budget.jobs), self._folder)
         if self._interrupted:
             raise Closed
         return worker.call(f"{_WORKER}:perform", timeout=STEP_SECONDS, task=task, setting=setting)

@@ -8,7 +8,7 @@ import shutil
 import signal
 import tempfile
 
-from onnxfix import _child, sandbox
+from onnxfix import _child, allowance, sandbox
 from onnxfix.fleet import work
 from onnxfix.interrupts import listen
 from onnxfix.record import record
@@ -50,13 +50,13 @@ def _settle(setting: Setting) -> None:
     """
     listen()
     _child.die_with(setting.parent, signal.SIGTERM)
-    os.environ[_child.CORES] = str(setting.cores)
+    os.environ[allowance.CORES] = str(setting.cores)
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         threads = os.environ.get(name, "")
         os.environ[name] = str(
             min(int(threads), setting.cores) if threads.isdecimal() and int(threads) else 1
         )
     if setting.memory_mb is not None:
-        os.environ[_child.MEMORY_MB] = str(setting.memory_mb)
+        os.environ[allowance.MEMORY_MB] = str(setting.memory_mb)
     os.environ["TMPDIR"] = tempfile.tempdir = setting.folder
     atexit.register(shutil.rmtree, setting.folder, ignore_errors=True)

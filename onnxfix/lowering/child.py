@@ -17,9 +17,9 @@ import onnx
 from onnx import ModelProto
 
 from onnxfix import backends
-from onnxfix._child import NO_MEMORY, cores
+from onnxfix.allowance import cores
 from onnxfix.backends import ort, ort_weights
-from onnxfix.causes import Cause
+from onnxfix.causes import NO_MEMORY, Cause
 from onnxfix.diagnosis.lowered import Low, Lowerable, lowerable, with_casts
 from onnxfix.lowering import masks, selfmeasure
 from onnxfix.lowering.records import OutputError

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from onnxfix import deadline
+from onnxfix.allowance import memory_limit
 from onnxfix.files.lazy import Pending
 from onnxfix.garbage import paused_collection
 from onnxfix.options import RunOptions
@@ -25,7 +26,6 @@ from onnxfix.pipeline.timing import limited
 from onnxfix.report import confirm
 from onnxfix.report.from_engine import applied_of, finding_of
 from onnxfix.report.report import Report
-from onnxfix.sandbox import memory_limit
 
 #: More that must hold of a result before it is written: it returns the result with a verdict that has it.
 Beyond = Callable[[Job, Proven], Proven]

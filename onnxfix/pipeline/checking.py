@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from onnxfix import deadline, engine
-from onnxfix.allowance import structure_limit
+from onnxfix.allowance import memory_limit, structure_limit
 from onnxfix.causes import Problem
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
@@ -24,7 +24,6 @@ from onnxfix.report import confirm
 from onnxfix.report.from_engine import finding_of
 from onnxfix.report.render.headline import build_problems, headline, import_notes, import_problems
 from onnxfix.report.report import Report
-from onnxfix.sandbox import memory_limit
 
 if TYPE_CHECKING:
     from onnxfix.pipeline.intake import Intake

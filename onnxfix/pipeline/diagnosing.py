@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfix import backends
+from onnxfix.allowance import memory_limit
 from onnxfix.diagnosis.bench import Bench, Clock
 from onnxfix.diagnosis.diagnose import Case
 from onnxfix.diagnosis.diagnose import diagnose as run
@@ -29,7 +30,7 @@ from onnxfix.pipeline.opening import Source, name_of
 from onnxfix.pipeline.plan import Progress
 from onnxfix.pipeline.proof import on_disk
 from onnxfix.report.report import runtimes
-from onnxfix.sandbox import memory_limit, shared
+from onnxfix.sandbox import shared
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification import cuda
 from onnxfix.verification.feeds import plan

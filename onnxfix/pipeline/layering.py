@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
+from onnxfix.allowance import memory_limit
 from onnxfix.errors import UsageError
 from onnxfix.files import atomic, copying, loading, regular
 from onnxfix.files.sweeping import prefix
@@ -17,7 +18,6 @@ from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
 from onnxfix.pipeline.plan import Progress
 from onnxfix.pipeline.proof import on_disk
 from onnxfix.report.layers import LayerReport
-from onnxfix.sandbox import memory_limit
 from onnxfix.trt import files
 from onnxfix.trt.records import TrtOptions
 from onnxfix.trt.tactics import LOAD, SAVE, Tactics, load_file

@@ -17,6 +17,7 @@ from onnx import ModelProto, TensorProto
 
 from onnxfix import walk
 from onnxfix._version import __version__
+from onnxfix.allowance import memory_limit
 from onnxfix.errors import UsageError
 from onnxfix.files import atomic, loading, saving, tensors
 from onnxfix.files.sweeping import prefix
@@ -30,7 +31,6 @@ from onnxfix.options import Output, RunOptions
 from onnxfix.pipeline.opening import Source, destination_of, name_of, refuse_conflicts
 from onnxfix.pipeline.plan import Progress
 from onnxfix.pipeline.proof import climb, comparison_of, on_disk
-from onnxfix.sandbox import memory_limit
 from onnxfix.targets import target_named
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.feeds import plan

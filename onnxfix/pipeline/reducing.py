@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from onnx import ModelProto
 
+from onnxfix.allowance import memory_limit
 from onnxfix.diagnosis.graph import open_graph
 from onnxfix.diagnosis.matching import match
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
@@ -31,7 +32,6 @@ from onnxfix.reduction.records import Failure, Reduction, Seen
 from onnxfix.reduction.reduce import reduce as search
 from onnxfix.reduction.search import Reducer, Terms
 from onnxfix.reduction.values import Facts, Values, write
-from onnxfix.sandbox import memory_limit
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.asking import require_tensorrt
 from onnxfix.verification.feeds import plan

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from onnxfix import deadline
 from onnxfix.errors import TimeLimit
-from onnxfix.sandbox import close_shared
 
 
 @contextlib.contextmanager
@@ -24,4 +23,6 @@ def limited(seconds: float | None) -> Iterator[None]:
             raise TimeLimit(f"not finished within {seconds:g} s, the limit that --timeout sets") from None
         finally:
             if deadline.over():
+                from onnxfix.sandbox import close_shared  # lazy: start-up, seldom used
+
                 close_shared()

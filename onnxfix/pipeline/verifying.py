@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 
 from onnxfix import deadline
-from onnxfix.allowance import structure_limit
+from onnxfix.allowance import memory_limit, structure_limit
 from onnxfix.errors import about
 from onnxfix.files import loading
 from onnxfix.model import Model
@@ -20,7 +20,6 @@ from onnxfix.pipeline.proof import climb, comparison_of, on_disk
 from onnxfix.pipeline.stopped import Stopped, stopped
 from onnxfix.pipeline.timing import limited
 from onnxfix.report.report import Report
-from onnxfix.sandbox import memory_limit
 from onnxfix.trt.records import TrtOptions
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from onnxfix import backends
-from onnxfix._child import NO_MEMORY
 from onnxfix.backends import ort_messages
+from onnxfix.causes import NO_MEMORY
 from onnxfix.record import record
 from onnxfix.sandbox import one_line
 from onnxfix.verification.compare.compare import compare, identical

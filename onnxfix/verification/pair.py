@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxfix._child import cores
+from onnxfix.allowance import cores
 from onnxfix.backends import ort_weights
 from onnxfix.errors import UsageError
 from onnxfix.record import record

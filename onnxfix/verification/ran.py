@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onnxfix import backends
-from onnxfix._child import NO_MEMORY
 from onnxfix.backends import ort_messages
-from onnxfix.causes import ENDED, Cause
+from onnxfix.causes import ENDED, NO_MEMORY, Cause
 from onnxfix.errors import Fault
 from onnxfix.record import record
 from onnxfix.sandbox import Outcome, one_line

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 import pytest
 
-from onnxfix import _child
+from onnxfix import allowance
 from onnxfix.sandbox import Outcome, Posted, Worker
 from onnxfix.trt import lift, together
 from onnxfix.trt.build import Run, attempt
@@ -88,7 +88,7 @@ class Spied:
         trt_build._LAST.clear()
         network._LAST.clear()
         self.posted.clear()
-        self.monkeypatch.setenv(_child.CORES, cores)
+        self.monkeypatch.setenv(allowance.CORES, cores)
         return verify(first, second, exact=False, rungs=CHECKS)
 
 
@@ -224,11 +224,11 @@ def test_no_build_is_begun_where_cores_or_memory_are_counted_out(monkeypatch: py
     monkeypatch.setattr(trt_build, "need_mb", needs.__getitem__)
     monkeypatch.setattr(trt_build, "default_memory_mb", lambda: 600)
     monkeypatch.setattr(trt_build, "cores", lambda: 2)
-    monkeypatch.delenv(_child.MEMORY_MB, raising=False)
+    monkeypatch.delenv(allowance.MEMORY_MB, raising=False)
     assert trt_build._room(Two)  # type: ignore[arg-type]
     for name, value in (("default_memory_mb", 599), ("default_memory_mb", None), ("cores", 1)):
         with monkeypatch.context() as patch:
             patch.setattr(trt_build, name, lambda value=value: value)
             assert not trt_build._room(Two)  # type: ignore[arg-type]
-    monkeypatch.setenv(_child.MEMORY_MB, "4000")
+    monkeypatch.setenv(allowance.MEMORY_MB, "4000")
     assert not trt_build._room(Two)  # type: ignore[arg-type]

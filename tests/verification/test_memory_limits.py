@@ -18,11 +18,12 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from typer.testing import CliRunner
 
 from onnxfix import _child, api, forks, sandbox
+from onnxfix.allowance import memory_limit
 from onnxfix.backends import ort, ort_weights
 from onnxfix.cli.app import app
 from onnxfix.errors import UsageError
 from onnxfix.files import lazy, wire
-from onnxfix.sandbox import Outcome, Worker, allow_maps, memory_limit
+from onnxfix.sandbox import Outcome, Worker, allow_maps
 from onnxfix.verification.checker import Complaint
 from onnxfix.verification.ladder import Limits, RungResult, Verdict, verify
 from onnxfix.verification.readback import child

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from onnxfix import _child
+from onnxfix import _child, allowance
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.record import record
 
@@ -63,7 +63,7 @@ def _connect(ray: Any, address: str) -> None:
     settings: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
-        settings.update(include_dashboard=False, num_cpus=_child.cores())
+        settings.update(include_dashboard=False, num_cpus=allowance.cores())
     try:
         ray.init(**settings)
         if address == "local" and not (here := ray.util.get_node_ip_address()).startswith("127."):

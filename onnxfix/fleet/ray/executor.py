@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from typing import Any
 
-from onnxfix import _child, packs
+from onnxfix import _child, allowance, packs
 from onnxfix.errors import OnnxfixError, UsageError, explained
 from onnxfix.fleet import paths
 from onnxfix.fleet.budget import Size, more_helps, need_mb, size_of
@@ -272,9 +272,9 @@ def settle(memory_mb: int, folder: str) -> None:
     # URLs need no folder; a model whose file is missing reports that itself.
     with contextlib.suppress(OSError):
         os.chdir(folder)
-    os.environ[_child.CORES] = "1"
+    os.environ[allowance.CORES] = "1"
     if memory_mb:
-        os.environ[_child.MEMORY_MB] = str(memory_mb)
+        os.environ[allowance.MEMORY_MB] = str(memory_mb)
 
 
 def _entry() -> Callable[..., Any]:

@@ -17,9 +17,8 @@ from onnxfix.errors import OnnxfixError
 LONGEST = 1000
 """Characters of one name or message that text output shows; JSON holds all of them."""
 
-_CONTROLS = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
-)
+_CONTROLS = "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+"""A pattern, of characters that ``str.isprintable`` refuses. It takes a millisecond to compile; few texts need it."""
 _PLAIN = {"→": "->", "…": "...", "×": "x", "·": "|", "−": "-"}
 
 
@@ -36,9 +35,9 @@ def printable(text: str | bytes) -> str:
 def escaped(text: str | bytes) -> str:
     """``text`` with control and direction characters escaped, and what is no valid Unicode."""
     text = text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text
-    if text.isascii() and text.isprintable():
+    if text.isprintable():
         return text
-    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    return re.sub(_CONTROLS, lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 class Stream:

@@ -17,9 +17,9 @@ import onnx
 from onnx import ModelProto, helper
 
 from onnxfix import backends, walk
-from onnxfix._child import NO_MEMORY, cores
+from onnxfix.allowance import cores
 from onnxfix.backends import ort, ort_weights
-from onnxfix.causes import Cause
+from onnxfix.causes import NO_MEMORY, Cause
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import lazy, loading
 from onnxfix.record import record

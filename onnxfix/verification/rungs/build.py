@@ -11,7 +11,7 @@ from typing import Any
 
 from onnx import ModelProto
 
-from onnxfix._child import MEMORY_MB, cores
+from onnxfix.allowance import MEMORY_MB, cores
 from onnxfix.causes import Cause
 from onnxfix.nvidia import Missing
 from onnxfix.sandbox import Posted, default_memory_mb, one_line

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from onnxfix import targets
+from onnxfix.allowance import memory_limit_mb
 from onnxfix.causes import ENDED
 from onnxfix.errors import UsageError
 from onnxfix.nvidia import Missing
 from onnxfix.record import record
-from onnxfix.sandbox import Posted, Worker, memory_limit_mb, one_line, shared
+from onnxfix.sandbox import Posted, Worker, one_line, shared
 from onnxfix.trt import build as tensorrt
 from onnxfix.trt import files, together
 from onnxfix.trt import layers as trt_layers

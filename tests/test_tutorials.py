@@ -38,7 +38,7 @@ def sections() -> list[Any]:
     for page in consoles().PAGES:
         for title, shown in consoles().sections(page.read_text(encoding="utf-8")).items():
             needs = any(TENSORRT.search(one.output) or "trt-" in one.command for one in shown)
-            marks = [pytest.mark.corpus(every=2), *([REAL, FACT] if needs else [])]
+            marks = [pytest.mark.corpus(every=3), *([REAL, FACT] if needs else [])]
             found.append(pytest.param(shown, id=f"{page.stem}: {title}", marks=marks))
     return found
 

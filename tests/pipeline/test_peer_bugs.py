@@ -598,7 +598,7 @@ def test_36_endless_einsum(tmp_path: Path) -> None:
     assert (ended.code in (0, 1)) == (tmp_path / "fixed.onnx").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.corpus(every=3)
 @pytest.mark.parametrize("word", hard_models.BOMBS)
 def test_37_memory_bomb(tmp_path: Path, word: str) -> None:
     """Little memory and time; the data limit only protects the machine that runs the tests."""

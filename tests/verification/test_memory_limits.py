@@ -454,7 +454,7 @@ PLAIN = "g (float[N, 2] x) => (float[N, 2] y) <float z = {0}> { y = Add(x, z) }"
 TOLD = "memory is limited to 400 MiB: --memory-limit sets it"
 
 
-@pytest.mark.parametrize("name", ["reference", "ort-cpu"])
+@pytest.mark.parametrize("name", [pytest.param("reference", marks=pytest.mark.long), "ort-cpu"])
 def test_a_lack_of_memory_is_told_and_is_no_difference(run: Run, name: str) -> None:
     limits = Limits(memory_mb=400)
     both = rung(run(hungry(600), hungry(600), rungs=[name], limits=limits), name)

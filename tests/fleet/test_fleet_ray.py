@@ -16,7 +16,16 @@ from typing import Any
 
 import pytest
 
-from support.fleets import command, environment, install, run, seen, without_times, write
+from support.fleets import (
+    command,
+    environment,
+    install,
+    run,
+    seen,
+    variables_as_before,
+    without_times,
+    write,
+)
 from support.patience import PATIENCE
 
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")
@@ -31,6 +40,8 @@ from onnxfix.fleet.ray import cluster, executor
 from onnxfix.fleet.work import Outcome, Task
 from onnxfix.options import RunOptions
 from support.options import run_options
+
+__all__ = ["variables_as_before"]  # a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]  # one cluster
 

@@ -11,6 +11,9 @@ import pytest
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 
 from onnxfix.fleet.ray import cluster
+from support.fleets import variables_as_before
+
+__all__ = ["variables_as_before"]  # a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 

@@ -9,11 +9,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support import cli, models
 from support.paths import ROOT
+
+
+@pytest.fixture(scope="module", autouse=True)
+def variables_as_before() -> Iterator[None]:
+    """Ray sets variables of the process that starts it. With them, no test's child could be one of the nursery."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
 
 PACK = '''"""Misbehaves on Neg nodes by their names, and keeps a log of the models that it has seen."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from onnxfix.causes import Problem
 from onnxfix.place import Place
 from onnxfix.report.render.lines import GLUE, wrapped
 from onnxfix.report.render.numbers import size
+from onnxfix.report.render.stream import _CONTROLS, escaped
 from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.report.report import AppliedFix, Finding, NodeCounts, Report, StepDone, Withdrawn
 from onnxfix.trt.records import Issue, TrtBuild
@@ -352,3 +355,13 @@ def test_the_command_without_a_comparison_says_so(tmp_path: Path) -> None:
         assert code == 0
         assert "  NOT VERIFIED (values were not compared); 1 fixed, 0 left, 2 → 1 compute nodes  (" in out
         assert out.endswith(f" → {tmp_path / 'o.onnx'}\n")
+
+
+def test_every_control_is_escaped_and_nothing_else() -> None:
+    """Text that Python calls printable is not looked at: none of the controls may be."""
+    every = "".join(map(chr, range(sys.maxunicode + 1)))
+    controls = set(re.findall(_CONTROLS, every))
+    assert len(controls) > 2000
+    assert [one for one in controls if escaped(one) == one or not escaped(one).startswith("\\")] == []
+    assert [one for one in {*every} - controls if escaped(one) != one] == []
+    assert escaped("×\u202e→") == "×\\u202e→"

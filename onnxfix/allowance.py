@@ -33,11 +33,8 @@ def structure_limit(structure_mb: int | None) -> Iterator[None]:
         raise UsageError(
             f"a structure limit of {structure_mb} MiB leaves no room for a model: the minimum is 1"
         )
-    token = _LIMIT_MB.set(structure_mb if structure_mb is not None else _LIMIT_MB.get())
-    try:
+    with _limited(_LIMIT_MB, structure_mb):
         yield
-    finally:
-        _LIMIT_MB.reset(token)
 
 
 def structure_mb() -> int | None:
@@ -69,11 +66,18 @@ def memory_limit(memory_mb: int | None) -> Iterator[None]:
         raise UsageError(
             f"a memory limit of {memory_mb} MiB is too little for Python itself: the minimum is {LEAST_MB}"
         )
-    token = _CHILD_MB.set(memory_mb if memory_mb is not None else _CHILD_MB.get())
+    with _limited(_CHILD_MB, memory_mb):
+        yield
+
+
+@contextlib.contextmanager
+def _limited(limit: ContextVar[int | None], megabytes: int | None) -> Iterator[None]:
+    """Inside the context, ``limit`` is so much; None changes nothing."""
+    token = limit.set(megabytes if megabytes is not None else limit.get())
     try:
         yield
     finally:
-        _CHILD_MB.reset(token)
+        limit.reset(token)
 
 
 def memory_limit_mb() -> int | None:

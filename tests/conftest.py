@@ -145,6 +145,12 @@ def stride(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
+def short_stride(stride: int) -> int:
+    """The same of larger models, of which there are fewer."""
+    return min(stride, 3)
+
+
+@pytest.fixture
 def new_children(monkeypatch: pytest.MonkeyPatch) -> None:
     """Children are new processes and forks of this one, as they are outside the tests."""
     monkeypatch.setattr(sandbox, "_started", nursery.new_process)

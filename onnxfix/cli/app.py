@@ -112,15 +112,11 @@ _LISTING = (["-h"], ["--help"], ["--version"])
 """Command lines that run no command, and show the parameters of none. A shell asks for completions without words."""
 
 
+@cache
 def __getattr__(name: str) -> typer.Typer:
     """``app``: the program with all of its commands, which only tests and docs use."""
     if name != "app":
         raise AttributeError(name)
-    return _whole()
-
-
-@cache
-def _whole() -> typer.Typer:
     return program()
 
 

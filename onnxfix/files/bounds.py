@@ -129,6 +129,10 @@ class Budget:
         """Bytes of memory that a structure of ``size`` bytes may take."""
         return self.fixed or min(BASE + RATE * size, MOST)
 
+    def bears(self, size: int) -> bool:
+        """Whether so many more bytes cannot be too much, whatever they are."""
+        return self.spent + size * _DENSEST <= self.allowance(0)
+
     def charge(self, cost: int, size: int, kind: Kind, number: int) -> None:
         """Charge ``cost`` bytes for a field of a message that ends ``size`` bytes from the beginning.
 
@@ -167,14 +171,14 @@ def measure(data: bytes, budget: Budget) -> int:
     Raises:
         TooLarge: it is too much.
     """
-    if budget.spent + len(data) * _DENSEST <= budget.allowance(0):
+    if budget.bears(len(data)):
         return budget.spent
     stack = [(kinds()["ModelProto"], 0, len(data))] if data else []
     weights = 0
     try:
         while stack:
             kind, position, end = stack.pop()
-            if budget.spent + (len(data) - position) * _DENSEST <= budget.allowance(0):
+            if budget.bears(len(data) - position):
                 break
             while position < end:
                 number, wire, body, stop = _field(data, position)

@@ -96,22 +96,22 @@ def test_onnx_node_models(tmp_path: Path, stride: int) -> None:
     assert all_held(cases, tmp_path, (Safety.UNSAFE,)) > 200 // stride
 
 
-def test_onnx_data(tmp_path: Path, stride: int) -> None:
-    cases = islice(folder_cases([onnx_data_folder()]), 0, None, min(stride, 4))
-    assert all_held(cases, tmp_path, ENDS) > 50 // min(stride, 4)
+def test_onnx_data(tmp_path: Path, short_stride: int) -> None:
+    cases = islice(folder_cases([onnx_data_folder()]), 0, None, short_stride)
+    assert all_held(cases, tmp_path, ENDS) > 50 // short_stride
 
 
 @pytest.mark.parametrize("safety", [pytest.param(Safety.EXACT, marks=pytest.mark.long), Safety.UNSAFE])
-def test_fixtures(tmp_path: Path, safety: Safety, stride: int) -> None:
-    cases = islice(folder_cases([ROOT / "fixtures"]), 0, None, min(stride, 4))
-    assert all_held(cases, tmp_path, (safety,)) > 10 // min(stride, 4)
+def test_fixtures(tmp_path: Path, safety: Safety, short_stride: int) -> None:
+    cases = islice(folder_cases([ROOT / "fixtures"]), 0, None, short_stride)
+    assert all_held(cases, tmp_path, (safety,)) > 10 // short_stride
 
 
-def test_exports(tmp_path: Path, stride: int) -> None:
+def test_exports(tmp_path: Path, short_stride: int) -> None:
     if not SHARED.is_dir():
         pytest.skip("the larger set of exports is not beside this checkout; fixtures/ stands for it")
-    cases = islice(folder_cases([SHARED]), 0, None, min(stride, 4))
-    assert all_held(cases, tmp_path, (Safety.NUMERIC,)) > 10 // min(stride, 4)
+    cases = islice(folder_cases([SHARED]), 0, None, short_stride)
+    assert all_held(cases, tmp_path, (Safety.NUMERIC,)) > 10 // short_stride
 
 
 def test_peer_models(tmp_path: Path) -> None:
@@ -120,6 +120,6 @@ def test_peer_models(tmp_path: Path) -> None:
 
 @pytest.mark.corpus(every=1)
 @pytest.mark.parametrize("family", sorted({rule.code[:3] for rule in registry().rules if rule.examples}))
-def test_examples_of_rules(tmp_path: Path, family: str, stride: int) -> None:
-    cases = islice(rule_cases(family), 0, None, min(stride, 4))
-    assert all_held(cases, tmp_path, (Safety.UNSAFE,)) > 3 // min(stride, 4)
+def test_examples_of_rules(tmp_path: Path, family: str, short_stride: int) -> None:
+    cases = islice(rule_cases(family), 0, None, short_stride)
+    assert all_held(cases, tmp_path, (Safety.UNSAFE,)) > 3 // short_stride

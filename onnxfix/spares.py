@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from onnxfix import _child, system
@@ -111,18 +111,28 @@ def _forked() -> Spare:
     if sys.platform == "win32":  # for the type checker: ``fork`` does not come here
         raise NotImplementedError
     parent = os.getpid()
+    # A signal is for this process: until the child has no handlers of its parent, none reaches it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+    def start(ends: Sequence[int]) -> int:
+        pid = os.fork()
+        if pid == 0:
+            become_child(parent, ends, before)
+        return pid
+
+    try:
+        return connected(start)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def connected(start: Callable[[Sequence[int]], int]) -> Spare:
+    """The child that ``start`` makes, with pipes to it. ``start`` is given the ends that become the child's descriptors
+    0 to 2, and returns its process id."""
     with contextlib.ExitStack() as pipes:
         requests, replies, errors = (pipes.enter_context(_child.pipe()) for _ in range(3))
-        # A signal is for this process: until the child has no handlers of its parent, none reaches it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            pid = os.fork()
-            if pid == 0:
-                become_child(parent, (requests[0], replies[1], errors[1]), before)
-            spare = Spare(pid, (requests[1], replies[0], errors[0]))
-            requests[1] = replies[0] = errors[0] = -1
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        spare = Spare(start((requests[0], replies[1], errors[1])), (requests[1], replies[0], errors[0]))
+        requests[1] = replies[0] = errors[0] = -1
     return spare
 
 

@@ -10,7 +10,6 @@ such children, too, unless the test changes what they do (``monkeypatch``).
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import json
@@ -21,11 +20,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from onnxfix import _child, forks, sandbox, spares
+from onnxfix import forks, sandbox, spares
 
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER: orphans among this process's descendants become its children."""
@@ -68,25 +67,26 @@ class Nursery:
         Raises:
             OSError: no process can be made.
         """
-        with self.lock, contextlib.ExitStack() as pipes:
-            requests, replies, errors = (pipes.enter_context(_child.pipe()) for _ in range(3))
-            libc = ctypes.CDLL(None)
-            libc.prctl(SUBREAPER, 1, 0, 0, 0)
-            try:
-                socket.send_fds(self.link, [b"."], [requests[0], replies[1], errors[1]])
-                answer = json.loads(self.link.recv(64) or "0")
-            except BaseException:  # interrupted: the next answer would be that to this request
-                Here.nursery = None
-                self.link.close()
-                raise
-            finally:
-                libc.prctl(SUBREAPER, 0, 0, 0, 0)
-            if not answer:
-                Here.nursery = None
-                raise OSError("the nursery has ended")
-            spare = spares.Spare(answer, (requests[1], replies[0], errors[0]))
-            requests[1] = replies[0] = errors[0] = -1
-        return spare
+        with self.lock:
+            return spares.connected(self._forked)
+
+    def _forked(self, ends: Sequence[int]) -> int:
+        """Have the child forked, with these ends as descriptors 0 to 2. Returns its process id."""
+        libc = ctypes.CDLL(None)
+        libc.prctl(SUBREAPER, 1, 0, 0, 0)
+        try:
+            socket.send_fds(self.link, [b"."], list(ends))
+            answer = int(json.loads(self.link.recv(64) or "0"))
+        except BaseException:  # interrupted: the next answer would be that to this request
+            Here.nursery = None
+            self.link.close()
+            raise
+        finally:
+            libc.prctl(SUBREAPER, 0, 0, 0, 0)
+        if not answer:
+            Here.nursery = None
+            raise OSError("the nursery has ended")
+        return answer
 
 
 class Here:

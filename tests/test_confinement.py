@@ -253,6 +253,20 @@ def test_the_system_is_read_only_and_temporary_files_are_not(home: Path) -> None
     )
 
 
+def opened_by_a_child(paths: Sequence[Path]) -> list[str]:
+    return used(opened, *paths)
+
+
+@needs
+def test_a_child_of_a_child_opens_the_system(home: Path) -> None:
+    """It cannot list the root, where others find the system's folders; without them its libraries do not load."""
+    scratch = Path(tempfile.gettempdir()) / "scratch"
+    scratch.touch()
+    paths = Path("/etc/passwd"), scratch, home / ".ssh" / "id"
+    assert used(lambda _: [tried(lambda: os.listdir("/"))]) == ["EACCES"]
+    assert used(opened_by_a_child, *paths) == ["", "", "EACCES"]
+
+
 @pytest.mark.slow
 @needs
 def test_a_worker_that_cannot_open_what_was_named_is_replaced(home: Path) -> None:

@@ -35,6 +35,7 @@ _READ_ONLY = (
     "/sys",
 )
 """Programs and settings of the system."""
+_DEVICES = "/dev"
 _FOLDERS = ("LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_HOME", "CUDA_PATH")
 """Environment variables with folders of libraries."""
 _MOST_NAMED = 64
@@ -141,6 +142,8 @@ def _listed(folder: str, private: _Private, temporary: str) -> Iterator[str]:
     try:
         entries = [entry for entry in os.scandir(folder) if not entry.is_symlink()]
     except OSError:
+        if folder == os.sep:  # such as in a confined child, which may have children of its own
+            yield from (one for one in (*_READ_ONLY, _DEVICES) if _is_system(one, private))
         return
     for entry in entries:
         if entry.path in private.secrets or (folder in private.homes and entry.name.startswith(".")):
@@ -149,6 +152,11 @@ def _listed(folder: str, private: _Private, temporary: str) -> Iterator[str]:
             yield from _listed(entry.path, private, temporary)
         else:
             yield entry.path
+
+
+def _is_system(folder: str, private: _Private) -> bool:
+    """Whether a folder of the system is there, and holds nothing private."""
+    return folder not in private.above and os.path.isdir(folder) and not os.path.islink(folder)
 
 
 @cache
@@ -180,6 +188,6 @@ def _caches() -> Iterator[str]:
 def nvidia_devices() -> list[str]:
     """The names of NVIDIA's devices, and of what stands for them (WSL, Jetson)."""
     try:
-        return [name for name in os.listdir("/dev") if name.startswith(("nv", "dxg")) and "nvme" not in name]
+        return [name for name in os.listdir(_DEVICES) if name.startswith(("nv", "dxg")) and "nvme" not in name]
     except OSError:
         return []

@@ -188,6 +188,8 @@ def _caches() -> Iterator[str]:
 def nvidia_devices() -> list[str]:
     """The names of NVIDIA's devices, and of what stands for them (WSL, Jetson)."""
     try:
-        return [name for name in os.listdir(_DEVICES) if name.startswith(("nv", "dxg")) and "nvme" not in name]
+        return [
+            name for name in os.listdir(_DEVICES) if name.startswith(("nv", "dxg")) and "nvme" not in name
+        ]
     except OSError:
         return []

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from onnx import TensorProto
-
+from onnxfix import dtypes
 from onnxfix.record import record
 from onnxfix.sizes.ranges import Range, range_of
 from onnxfix.verification.feeds import plan
@@ -72,7 +71,7 @@ def kinds_of(known: Signature) -> tuple[InputKind, ...]:
     return tuple(
         InputKind(
             one.name,
-            TensorProto.DataType.Name(one.elem).lower() if one.kind == "tensor" and one.elem else one.kind,
+            dtypes.name_of(one.elem) if one.kind == "tensor" and one.elem else one.kind,
             one.dims,
             one.default is not None,
             tuple(dict.fromkeys(pins[one.name] for pins in known.search.ways if one.name in pins)),

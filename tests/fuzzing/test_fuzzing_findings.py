@@ -481,3 +481,28 @@ def test_places_of_many_nodes_without_names_are_found_at_once(tmp_path: Path) ->
     began = time.process_time()
     assert [node.at.index for node in graph.nodes[:-1]] == [*range(20000)]
     assert time.process_time() - began < 5  # 0.1 s; 30 s before
+
+
+def test_a_sequence_of_several_types_is_not_concatenated(tmp_path: Path) -> None:
+    """CTL020 made a Concat of both types, and reported that as its own fault."""
+    path = write(
+        tmp_path / "m.onnx",
+        """g (float[2] x, complex64[3] z) => (float[5] y) {
+            e = SequenceEmpty()  a = SequenceInsert(e, x)  b = SequenceInsert(a, z)
+            y = ConcatFromSequence<axis = 0>(b) }""",
+        18,
+    )
+    code, out, err = run("apply", path, "-o", tmp_path / "o.onnx", "--no-verify", "-v")
+    assert (code, err) == (1, "")
+    assert "a bug in" not in out
+    assert "ConcatFromSequence" in out  # TensorRT has no sequences
+
+
+@pytest.mark.parametrize("elem", [0, 99])
+def test_a_value_for_an_input_of_no_known_type_is_one_line(elem: int, tmp_path: Path) -> None:
+    proto = model("g (float[2] x) => (float[2] y) { y = Neg(x) }", 18)
+    proto.graph.input[0].type.tensor_type.elem_type = elem
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    code, out, err = run("apply", tmp_path / "m.onnx", "--no-verify", "--unsafe-fixes", "--fix-input", "x=1")
+    assert (code, out, len(err.splitlines())) == (2, "", 1), err
+    assert {0: "a value without a type", 99: "the input is type 99, which has no values"}[elem] in err

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
+from onnxfix import dtypes
 from onnxfix.errors import UsageError
 from onnxfix.verification.feeds.integers import onnx_iinfo
 
@@ -23,13 +24,16 @@ def array_of(where: str, elem: int, value: Any) -> Array:
     """
     flat: list[Any] = []
     shape = _shape(where, value, flat)
-    name = str(TensorProto.DataType.Name(elem)).lower()
+    name = dtypes.name_of(elem)
+    try:
+        dtype = helper.tensor_dtype_to_np_dtype(elem)
+    except KeyError:
+        raise UsageError(f"{where}: the input is {name}, which has no values") from None
     wrong = [one for one in flat if not _fits(elem, one)]
     if wrong:
         raise UsageError(f"{where}: the input is {name}, which {wrong[0]!r} is not")
     if elem == TensorProto.STRING:
         return np.array(flat, dtype=object).reshape(shape)
-    dtype = helper.tensor_dtype_to_np_dtype(elem)
     if elem == TensorProto.BOOL:
         return np.array(flat, dtype=bool).reshape(shape)
     outside = _outside_integers(dtype, flat) if "int" in dtype.name else _outside_floats(dtype, flat)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 
-from onnxfix import walk
+from onnxfix import dtypes, walk
 from onnxfix.place import Place
 from onnxfix.trt.lift.records import Lifted, NetTensor
 from onnxfix.trt.lift.types import ONNX_TYPES
@@ -77,11 +77,7 @@ def _type(end: Subject, info: ValueInfoProto, dtype: str) -> Iterator[Misread]:
     if info.type.WhichOneof("value") != "tensor_type" or elem in (0, ONNX_TYPES.get(dtype)):
         return
     double = elem == TensorProto.DOUBLE and dtype == "FLOAT"
-    yield _of("type", end, info.name, _called(elem), f"{dtype}", harmless=double)
-
-
-def _called(elem: int) -> str:
-    return str(TensorProto.DataType.Name(elem)).lower()
+    yield _of("type", end, info.name, dtypes.name_of(elem), f"{dtype}", harmless=double)
 
 
 def _shape(end: Subject, info: ValueInfoProto, tensor: NetTensor) -> Iterator[Misread]:
@@ -114,7 +110,7 @@ def _inner(infos: Sequence[ValueInfoProto], types: Mapping[str, str]) -> Iterato
             continue
         kinds = {_kind(elem), _kind(ONNX_TYPES[dtype])}
         if kinds == {"float", "integer"}:
-            yield _of("type", "tensor", info.name, f"declared {_called(elem)}", dtype, harmless=True)
+            yield _of("type", "tensor", info.name, f"declared {dtypes.name_of(elem)}", dtype, harmless=True)
 
 
 def _kind(elem: int) -> str:

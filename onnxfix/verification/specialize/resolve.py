@@ -218,9 +218,8 @@ def _values(known: Signature, inputs: Mapping[str, Any], sizes: Assignment) -> d
             raise UsageError(f"--fix-input {name}: the model has no such input; its inputs are {there}")
         one = known[name]
         if one.kind != "tensor" or not one.elem:
-            raise UsageError(
-                f"--fix-input {name}: only a tensor can be fixed, and this is a {one.kind or 'value'}"
-            )
+            kind = "value without a type" if one.kind in ("", "tensor") else one.kind
+            raise UsageError(f"--fix-input {name}: only a tensor can be fixed, and this is a {kind}")
         found[name] = _array(one, value)
     # What has a shape of its own says what others are filled to.
     for name in sorted(found, key=lambda name: found[name].ndim == 0):

@@ -80,6 +80,9 @@ def _known(node: Node, sequence: Value, model: Model) -> _Found | None:
     axis = node.attr("axis")
     if axis is None or not held or not _inline.visible(node, [item.source for item in held]):
         return None
+    types = {model.shapes.elem_type(item.source) for item in held} - {None}
+    if len(types) > 1:  # no sequence: onnx.checker refuses it, and Concat would be no better
+        return None
     parts = [item.write(draft) for item in held]
     if node.attr("new_axis", 0):
         parts = _unsqueezed(draft, parts, axis)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.rule import Draft, Model, Node, Value, dtypes
+from onnxfix.rule import Draft, Model, Node, Value, dtypes, equal
 
 Axes = tuple[int, ...]
 #: Special dimensions of a result, besides the index of a dimension of the data: a size of 1, and of 0.
@@ -87,8 +87,12 @@ def is_shape_tensor(value: Value, model: Model) -> bool:
 
 
 def count_of(axes: Value, model: Model) -> int | None:
-    """The number of axes; None if it is unknown, or they are not int64."""
+    """The number of axes; None if it is unknown, they are not int64, or an axis certainly comes twice, which ONNX does
+    not define."""
     if model.shapes.elem_type(axes) != TensorProto.INT64:
+        return None
+    known = model.shapes.value(axes)
+    if known is not None and any(equal(a, b).yes for a, b in itertools.combinations(known.data, 2)):
         return None
     shape = model.shapes.static_shape(axes)
     return shape[0] if shape is not None and len(shape) == 1 else None

@@ -40,10 +40,11 @@ def squeeze_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
     there. 7 layers of TensorRT-RTX 1.7.1 for one axis, 8 for more, and 5 more with a dynamic dimension. If only one
     choice is possible, or all have the same result, the axes become a constant. Exact.
 
-    No fix if the rank or the number of axes is unknown, if the axes are computed from floats, which TensorRT does not
-    accept as a shape, or before opset 14, whose Reshape cannot express 0, with dimensions that may be 0. Empty axes
-    have no effect in Unsqueeze; in Squeeze they mean all axes of length 1 to ONNX Runtime, and none to ONNX's
-    reference. The optimization profile of such a model must give the values of the axes: the minimum and the maximum.
+    No fix if the rank or the number of axes is unknown, if an axis certainly comes twice, if the axes are computed from
+    floats, which TensorRT does not accept as a shape, or before opset 14, whose Reshape cannot express 0, with
+    dimensions that may be 0. Empty axes have no effect in Unsqueeze; in Squeeze they mean all axes of length 1 to ONNX
+    Runtime, and none to ONNX's reference. The optimization profile of such a model must give the values of the axes:
+    the minimum and the maximum.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md

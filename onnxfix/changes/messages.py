@@ -57,11 +57,12 @@ def copied(message: Any) -> Any:
 
 def mark(node: Node, code: str) -> None:
     """Name the rule in the node's metadata, beside those that touched it before."""
-    if not hasattr(node.proto, "metadata_props"):
-        return  # onnx before 1.16 does not know the field
-    for entry in node.proto.metadata_props:
-        if entry.key == MARK:
-            entry.value = ",".join(sorted({*entry.value.split(","), code}))
-            return
-    entry = node.proto.metadata_props.add()
-    entry.key, entry.value = MARK, code
+    own = next((entry for entry in node.proto.metadata_props if entry.key == MARK), None)
+    entry = own if own is not None else node.proto.metadata_props.add(key=MARK)
+    entry.value = ",".join(sorted({*marks(node), code}))
+
+
+def marks(node: Node) -> set[str]:
+    """The rules that its metadata names. A value that is no UTF-8, bytes in protobuf, is not of onnxfix."""
+    values: list[str | bytes] = [entry.value for entry in node.proto.metadata_props if entry.key == MARK]
+    return {code for value in values if isinstance(value, str) for code in value.split(",") if code}

@@ -7,7 +7,7 @@ from itertools import chain
 
 from onnx import FunctionProto, GraphProto
 
-from onnxfix.difference.contents import constant_text, same_constant, type_text
+from onnxfix.difference.contents import constant_text, decoded, same_constant, type_text
 from onnxfix.difference.matching import Pairs
 from onnxfix.difference.nodes import details
 from onnxfix.difference.reasons import Reasons
@@ -47,7 +47,10 @@ def _about(before: Model, after: Model) -> Iterator[ModelChange]:
     if before.ir_version != after.ir_version:
         detail = Detail("IR version", str(before.ir_version), str(after.ir_version))
         yield ModelChange("changed", "model", NOWHERE, (detail,))
-    old, new = ({one.key: one.value for one in model.proto.metadata_props} for model in (before, after))
+    old, new = (
+        {decoded(one.key): decoded(one.value) for one in model.proto.metadata_props}
+        for model in (before, after)
+    )
     found = [
         Detail(f"metadata {key}", old.get(key, ""), new.get(key, ""))
         for key in dict.fromkeys((*old, *new))

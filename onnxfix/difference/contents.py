@@ -149,8 +149,8 @@ def _number(value: Any) -> str:
     return _ENDS.get(value, str(value)) if isinstance(value, int) else str(value)
 
 
-def _decoded(name: str | bytes) -> str:
-    """A name; one that is no UTF-8 is bytes in protobuf."""
+def decoded(name: str | bytes) -> str:
+    """A text; one that is no UTF-8 is bytes in protobuf."""
     return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
 
 
@@ -165,7 +165,7 @@ def type_text(kind: TypeProto) -> str:
             one.dim_param or (str(one.dim_value) if one.HasField("dim_value") else "?")
             for one in tensor.shape.dim
         )
-        return f"{name_of(tensor.elem_type)}[{','.join(map(_decoded, dims))}]"
+        return f"{name_of(tensor.elem_type)}[{','.join(map(decoded, dims))}]"
     if which in ("sequence_type", "optional_type"):
         inner = getattr(kind, which).elem_type
         return f"{which.removesuffix('_type')}({type_text(inner)})"

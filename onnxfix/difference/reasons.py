@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from onnxfix.changes.messages import MARK
+from onnxfix.changes.messages import marks
 from onnxfix.difference.matching import Pairs
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.place import Place
@@ -27,7 +27,7 @@ class Reasons:
 
     def of_pair(self, old: Node, new: Node) -> tuple[str, ...]:
         """Why a node changed: by its marks, or by the fixes for it, or for what it no longer reads."""
-        found = (_marks(new) - _marks(old)) | self._at(old) | self._at(new)
+        found = (marks(new) - marks(old)) | self._at(old) | self._at(new)
         if not found:
             reads = set(new.proto.input)
             gone = [one.producer for one in old.inputs if one is not None and one.name not in reads]
@@ -36,7 +36,7 @@ class Reasons:
 
     def of_added(self, node: Node, pairs: Pairs) -> tuple[str, ...]:
         """Why a node is new: by its own mark, or by those of the nodes that read it."""
-        own = _marks(node) | self._at(node)
+        own = marks(node) | self._at(node)
         return tuple(sorted(own or self._near(node.outputs, pairs.back, old=False)))
 
     def of_removed(self, node: Node, pairs: Pairs) -> tuple[str, ...]:
@@ -70,13 +70,8 @@ class Reasons:
             if twin is not None:
                 found |= set(self.of_pair(node, twin) if old else self.of_pair(twin, node))
                 continue
-            own = self._at(node) | (set() if old else _marks(node))
+            own = self._at(node) | (set() if old else marks(node))
             found |= own
             if not own:
                 edge += [use.node for value in node.outputs if value is not None for use in value.uses]
         return found
-
-
-def _marks(node: Node) -> set[str]:
-    entries = getattr(node.proto, "metadata_props", ())
-    return {code for one in entries if one.key == MARK for code in one.value.split(",") if code}

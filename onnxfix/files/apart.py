@@ -38,8 +38,10 @@ def _identity(path: Path) -> tuple[int, int] | str:
     """Equal for two paths of the same file, whether or not it exists."""
     try:
         found = os.stat(path)
-    except (OSError, ValueError):  # it does not exist yet
+    except OSError:  # it does not exist yet
         return os.path.realpath(path)
+    except ValueError:  # a name that no file has: a model may hold any
+        return str(path)
     return found.st_dev, found.st_ino
 
 

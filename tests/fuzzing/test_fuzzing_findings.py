@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fuzzing.judging import BUG
 from onnx import AttributeProto, ModelProto, TensorProto
@@ -282,6 +283,39 @@ def data_of_a_scale_have_more_dimensions_than_numpy_has() -> ModelProto:
     return found
 
 
+def tensors_of_a_sequence_have_two_types() -> ModelProto:
+    """CTL020 made a Concat of both."""
+    return model(
+        """g (float[2] x, complex64[3] z) => (float[5] y) {
+            e = SequenceEmpty()  a = SequenceInsert(e, x)  b = SequenceInsert(a, z)
+            y = ConcatFromSequence<axis = 0>(b) }""",
+        18,
+    )
+
+
+def dimensions_whose_product_no_integer_holds() -> ModelProto:
+    """INT002 wrote it into a constant."""
+    return model(
+        """g (float[N,3037000500,3037000500,2] x) => (float[N,K] y) <int64[1] m = {-1}, int64[1] z = {0}> {
+            s = Shape(x)  n = Gather(s, z)  t = Concat<axis = 0>(n, m)  y = Reshape(x, t) }""",
+        18,
+    )
+
+
+def axis_of_a_broadcast_far_before_the_first() -> ModelProto:
+    """GRA020 listed the axes from there on."""
+    found = model(
+        "g (float[2,3] x, float[3] z) => (float[2,3] y) { y = Add<broadcast = 1, axis = 1>(x, z) }", 6
+    )
+    next(one for one in found.graph.node[0].attribute if one.name == "axis").i = -(1 << 63)
+    return found
+
+
+def cast_to_float8_before_there_is_one() -> ModelProto:
+    """QDQ013 made a quantizer of a type that those of opset 18 do not take."""
+    return model("g (float16[N] x) => (float8e4m3fn[N] y) { y = Cast<to = 17>(x) }", 18)
+
+
 MODELS: dict[str, Callable[[], ModelProto]] = {
     one.__name__: one
     for one in (
@@ -315,6 +349,10 @@ MODELS: dict[str, Callable[[], ModelProto]] = {
         operator_is_no_utf8,
         indices_of_a_scatter_have_no_dimension,
         data_of_a_scale_have_more_dimensions_than_numpy_has,
+        tensors_of_a_sequence_have_two_types,
+        dimensions_whose_product_no_integer_holds,
+        axis_of_a_broadcast_far_before_the_first,
+        cast_to_float8_before_there_is_one,
     )
 }
 
@@ -403,6 +441,24 @@ def test_diff_shows_a_name_that_is_no_utf8(tmp_path: Path) -> None:
     assert not BUG.search(out + err), err
 
 
+@pytest.mark.parametrize("of_a_node", [False, True])
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_diff_shows_metadata_that_are_no_utf8(form: str, of_a_node: bool, tmp_path: Path) -> None:
+    """JSON has no bytes, and the mark of rules in a node was taken for text."""
+    found = model("g (float[N] x) => (float[N] y) { y = Neg(x) }", 18)
+    seed = write(tmp_path / "seed.onnx", found)
+    (found.graph.node[0] if of_a_node else found).metadata_props.add(key="onnxfix", value="a@b")
+    found.graph.node[0].op_type = "Abs"
+    path = tmp_path / "m.onnx"
+    path.write_bytes(found.SerializeToString().replace(b"a@b", b"a\xffb"))
+    code, out, err = run("diff", seed, path, "--format", form)
+    assert (code, err) == (1, "")
+    assert of_a_node or "xffb" in out
+    code, out, err = run("apply", path, "-o", tmp_path / "o.onnx", "--no-verify")
+    assert 0 <= code <= 3
+    assert not BUG.search(out + err), err
+
+
 def test_a_branch_whose_name_is_no_utf8(tmp_path: Path) -> None:
     """Shape inference copied the names of graphs."""
     found = model(
@@ -483,26 +539,34 @@ def test_places_of_many_nodes_without_names_are_found_at_once(tmp_path: Path) ->
     assert time.process_time() - began < 5  # 0.1 s; 30 s before
 
 
-def test_a_sequence_of_several_types_is_not_concatenated(tmp_path: Path) -> None:
-    """CTL020 made a Concat of both types, and reported that as its own fault."""
-    path = write(
-        tmp_path / "m.onnx",
-        """g (float[2] x, complex64[3] z) => (float[5] y) {
-            e = SequenceEmpty()  a = SequenceInsert(e, x)  b = SequenceInsert(a, z)
-            y = ConcatFromSequence<axis = 0>(b) }""",
-        18,
-    )
-    code, out, err = run("apply", path, "-o", tmp_path / "o.onnx", "--no-verify", "-v")
-    assert (code, err) == (1, "")
-    assert "a bug in" not in out
-    assert "ConcatFromSequence" in out  # TensorRT has no sequences
-
-
-@pytest.mark.parametrize("elem", [0, 99])
-def test_a_value_for_an_input_of_no_known_type_is_one_line(elem: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("elem", [0, 99, -1])
+@pytest.mark.parametrize("given", ["text", "file"])
+def test_a_value_for_an_input_of_no_known_type_is_one_line(elem: int, given: str, tmp_path: Path) -> None:
     proto = model("g (float[2] x) => (float[2] y) { y = Neg(x) }", 18)
     proto.graph.input[0].type.tensor_type.elem_type = elem
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
-    code, out, err = run("apply", tmp_path / "m.onnx", "--no-verify", "--unsafe-fixes", "--fix-input", "x=1")
+    np.save(tmp_path / "v.npy", np.ones(2, np.float32))
+    value = "x=1" if given == "text" else f"x=@{tmp_path / 'v.npy'}"
+    code, out, err = run("apply", tmp_path / "m.onnx", "--no-verify", "--unsafe-fixes", "--fix-input", value)
     assert (code, out, len(err.splitlines())) == (2, "", 1), err
-    assert {0: "a value without a type", 99: "the input is type 99, which has no values"}[elem] in err
+    assert ("which has no values" if elem else "a value without a type") in err
+
+
+@pytest.mark.parametrize("option", [["--output-dir", "out"], ["--in-place"]])
+def test_external_data_of_no_possible_name_is_one_line(option: list[str], tmp_path: Path) -> None:
+    """The files to write are held against all data files first."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    proto = model("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }", 18)
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("float_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="a\0b")
+    (folder / "m.onnx").write_bytes(proto.SerializeToString())
+    write(folder / "n.onnx", "g (float[2] x) => (float[2] y) { y = Neg(x) }", 18)
+    if option[0] == "--output-dir":
+        option = [option[0], str(tmp_path / option[1])]
+    code, out, err = run("apply", folder, "--no-verify", *option)
+    assert code == 2
+    assert "internal error" not in out + err
+    assert "m.onnx" in out + err

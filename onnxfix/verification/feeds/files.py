@@ -16,6 +16,7 @@ import onnx
 
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.verification.feeds.signature import Input, Signature
+from onnxfix.verification.feeds.values import numpy_type
 
 
 def load_inputs(path: Path | str) -> list[dict[str, Any]]:
@@ -178,7 +179,7 @@ def check_type(one: Input, array: Any, where: str) -> Any:
         if array.dtype.kind in "OUS":
             return array.astype(object)
         raise UsageError(f"input {one.name}{where}: expected strings, got {array.dtype.name}")
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(one.elem)
+    dtype = numpy_type(f"input {one.name}{where}", one.elem)
     if array.dtype.kind == "V" and array.dtype.names is None and array.dtype.itemsize == dtype.itemsize:
         return array.view(dtype)  # .npy files know no bfloat16: it comes back as bytes without a type
     if array.dtype.newbyteorder("=") == dtype:

@@ -24,11 +24,7 @@ def array_of(where: str, elem: int, value: Any) -> Array:
     """
     flat: list[Any] = []
     shape = _shape(where, value, flat)
-    name = dtypes.name_of(elem)
-    try:
-        dtype = helper.tensor_dtype_to_np_dtype(elem)
-    except KeyError:
-        raise UsageError(f"{where}: the input is {name}, which has no values") from None
+    name, dtype = dtypes.name_of(elem), numpy_type(where, elem)
     wrong = [one for one in flat if not _fits(elem, one)]
     if wrong:
         raise UsageError(f"{where}: the input is {name}, which {wrong[0]!r} is not")
@@ -42,6 +38,18 @@ def array_of(where: str, elem: int, value: Any) -> Array:
     wide: Any = object if "int" in dtype.name else complex if dtype.kind == "c" else float
     exact = [int(one) for one in flat] if wide is object else flat
     return np.array(exact, dtype=wide).astype(dtype).reshape(shape)
+
+
+def numpy_type(where: str, elem: int) -> np.dtype[Any]:
+    """The type of arrays of an element type; objects for strings. ``where`` begins the message of an error.
+
+    Raises:
+        UsageError: ONNX does not have the type.
+    """
+    try:
+        return helper.tensor_dtype_to_np_dtype(elem)
+    except KeyError:
+        raise UsageError(f"{where}: the input is {dtypes.name_of(elem)}, which has no values") from None
 
 
 def _shape(where: str, value: Any, flat: list[Any]) -> tuple[int, ...]:

@@ -88,8 +88,9 @@ def _binary(node: Node, draft: Draft) -> str:
         )
         if first is None or second is None:
             return f"{node.op_type} has axis = {axis}, and the ranks of its operands are unknown"
-        behind = first - (axis + first if axis < 0 else axis) - second
-        if behind < 0 and second > 0:
+        place = axis + first if axis < 0 else axis
+        behind = first - place - second
+        if (place < 0 or behind < 0) and second > 0:
             return f"axis = {axis} is invalid for the operands of {node.op_type}"
         if behind > 0 and second > 0:
             axes = list(range(second, second + behind))

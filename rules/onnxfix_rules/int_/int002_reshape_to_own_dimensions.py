@@ -128,9 +128,9 @@ def _left_over(wanted: Sequence[Dim], own: Sequence[Dim], inferred: int) -> int 
         else:
             return None
     sizes = [dim.value for dim in there if dim.value]
-    if len(sizes) != len(there) or math.prod(sizes) % divisor:
-        return None
-    return math.prod(sizes) // divisor
+    size = math.prod(sizes)
+    # A damaged model may declare dimensions whose product no integer of ONNX holds.
+    return size // divisor if len(sizes) == len(there) and size < 1 << 63 and size % divisor == 0 else None
 
 
 def _literal(value: int, position: int, own: Sequence[Dim], allowzero: bool) -> bool:

@@ -28,6 +28,7 @@ from onnxfix.rule import (
 from ._common import FLOATS, Workshop, numpy_type, severity_of
 
 E4M3 = TensorProto.FLOAT8E4M3FN
+_FLOAT8_SINCE = 19  # QuantizeLinear and DequantizeLinear know no such type before, and neither does Cast
 
 
 @rule(
@@ -78,7 +79,7 @@ def cast_to_or_from_float8(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _quantized(node: Node, data: Value, output: Value, source: int) -> Fix | None:
-    if source not in FLOATS or node.attr("saturate", 1) == 0:
+    if source not in FLOATS or node.attr("saturate", 1) == 0 or node.scope.opset() < _FLOAT8_SINCE:
         return None
     shop = Workshop()
     scale = shop.constant(node, np.ones((), dtype=numpy_type(source)), "scale")
@@ -89,7 +90,7 @@ def _quantized(node: Node, data: Value, output: Value, source: int) -> Fix | Non
 
 
 def _dequantized(node: Node, data: Value, output: Value, result: int) -> Fix | None:
-    if result not in FLOATS:
+    if result not in FLOATS or node.scope.opset() < _FLOAT8_SINCE:
         return None
     shop = Workshop()
     scale = shop.constant(node, np.ones((), dtype=numpy_type(result)), "scale")
@@ -168,6 +169,12 @@ cast_to_or_from_float8.examples = [
         "float8e5m2, which TensorRT does not support in any form",
         "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E5M2>(x)  y = Cast<to = FLOAT>(q) }",
         opset=19,
+    ),
+    Flagged(
+        "before opset 19, which has the type and its quantizers: onnx.checker refuses the model",
+        "g (float[N] x) => (float[N] y) { q = Cast<to = FLOAT8E4M3FN>(x)  y = Cast<to = FLOAT>(q) }",
+        runs=False,
+        opset=18,
     ),
     Silent(
         "a target without float8 support",

@@ -356,6 +356,8 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item) for item in value]
+    if isinstance(value, bytes):  # a name that is no UTF-8
+        return value.decode("utf-8", "backslashreplace")
     if isinstance(value, float) and value != value:
         return "nan"  # JSON has no NaN and no infinities
     if isinstance(value, float) and value in (float("inf"), float("-inf")):

@@ -334,6 +334,8 @@ class Pass:
         return infos
 
     def _finish(self, node: Node, call: Call, k: int, info: Info) -> Info:
+        if isinstance(info.elem, int) and abs(info.elem) >= 1 << 31:  # an attribute may be any number
+            info = Info(None, info.shape)
         if info.elem is None and info.kind == "tensor" and (node.is_onnx or node.domain == "ai.onnx.ml"):
             elem = schema_elem(call, k)
             if elem is not None:

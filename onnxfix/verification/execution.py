@@ -254,8 +254,9 @@ class _Climber:
         return self._try(feed.label, feed, values)
 
     def _run_milder(self, feeds: list[Feed]) -> None:
-        """Run other values at the same shapes, where the original accepts none of the planned feeds."""
-        for feed in feeds[:3]:
+        """Run other values at the same shapes, where the original accepts none of the planned feeds. Those with a size
+        of 0 cost nothing."""
+        for feed in [*feeds[:3], *(one for one in feeds[3:] if 0 in one.assignment.values())]:
             for kind in _MILDER:
                 if self._over() or self._run_feed(Feed(feed.assignment, kind, feed.seed)):
                     break

@@ -311,6 +311,27 @@ def axis_of_a_broadcast_far_before_the_first() -> ModelProto:
     return found
 
 
+def axis_of_a_mean_in_half_precision_beyond_its_rank() -> ModelProto:
+    """PRC009 asked for its size."""
+    return model(
+        "g (float16 x) => (float16 y) { m = ReduceMean<axes = [-1]>(x)  y = Sub(x, m) }",
+        17,
+    )
+
+
+def empty_zero_point_too_large_for_numpy() -> ModelProto:
+    """QDQ003 made a copy of it, as wider integers."""
+    found = model(
+        """g (float[N] x) => (int8[N] y) <float[2] s = {0.5, 0.25}, int8[2] z = {1, 2}> {
+        y = QuantizeLinear<axis = 0>(x, s, z) }""",
+        18,
+    )
+    for tensor in found.graph.initializer:
+        tensor.dims[:] = [0, 1 << 61]
+        tensor.ClearField("int32_data" if tensor.name == "z" else "float_data")
+    return found
+
+
 def cast_to_float8_before_there_is_one() -> ModelProto:
     """QDQ013 made a quantizer of a type that those of opset 18 do not take."""
     return model("g (float16[N] x) => (float8e4m3fn[N] y) { y = Cast<to = 17>(x) }", 18)
@@ -352,6 +373,8 @@ MODELS: dict[str, Callable[[], ModelProto]] = {
         tensors_of_a_sequence_have_two_types,
         dimensions_whose_product_no_integer_holds,
         axis_of_a_broadcast_far_before_the_first,
+        axis_of_a_mean_in_half_precision_beyond_its_rank,
+        empty_zero_point_too_large_for_numpy,
         cast_to_float8_before_there_is_one,
     )
 }
@@ -439,6 +462,27 @@ def test_diff_shows_a_name_that_is_no_utf8(tmp_path: Path) -> None:
     code, out, err = run("diff", tmp_path / "a.onnx", tmp_path / "b.onnx", "-v")
     assert code in (0, 1, 2)
     assert not BUG.search(out + err), err
+
+
+def test_a_view_of_a_cast_to_a_number_that_no_type_has(tmp_path: Path) -> None:
+    """The field of a type has 32 bits, an attribute 64."""
+    found = model(
+        "g (float[N,4] x) => (float[N,4] y) <float[4] w = {1, 2, 3, 4}> { a = Add(x, w)  y = Cast<to = 1>(a) }",
+        18,
+    )
+    found.graph.node[1].attribute[0].i = 1 << 62
+    (tmp_path / "m.onnx").write_bytes(found.SerializeToString())
+    code, out, err = run("view", tmp_path / "m.onnx", "-o", tmp_path / "p.onnx", "--rule", "BRC001")
+    assert not BUG.search(out + err), err
+    assert 0 <= code <= 3
+
+
+def test_diff_in_json_of_an_attribute_whose_name_is_no_utf8(tmp_path: Path) -> None:
+    seed = write(tmp_path / "seed.onnx", "g (float[N] x) => (float[N] y) { y = Elu<alpha = 1.0>(x) }", 18)
+    (tmp_path / "m.onnx").write_bytes(seed.read_bytes().replace(b"alpha", b"a\xffpha"))
+    code, out, err = run("diff", seed, tmp_path / "m.onnx", "--format", "json")
+    assert (code, err) == (1, "")
+    assert "xffpha" in out
 
 
 @pytest.mark.parametrize("of_a_node", [False, True])

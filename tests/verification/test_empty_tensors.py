@@ -39,3 +39,17 @@ def test_shapes_that_fit_prove_it(tmp_path: Path) -> None:
 def test_model_that_is_empty_by_declaration_passes(tmp_path: Path) -> None:
     found = statuses(tmp_path, EMPTY)
     assert found["ort-cpu"][0] == found["reference"][0] == "passed"
+
+
+def test_milder_values_are_tried_at_a_size_of_0_too(tmp_path: Path) -> None:
+    """What a maximum of nothing does shows at no other size. This model takes only a k of 0."""
+    path = tmp_path / "m.onnx"
+    text = """g (float[N] x, float[9] k) => (float[N] y, float[2] w)
+        <float[2] c = {1, 2}, float t = {1000}, int64[1] two = {2}> {
+        a = Abs(k)  m = ReduceMax<keepdims = 1>(a)  b = Mul(m, t)
+        n = Cast<to = 7>(b)  s = Add(n, two)  w = Reshape(c, s)  y = Neg(x) }"""
+    path.write_bytes(parser.parse_model(HEADER + text).SerializeToString())
+    (found,) = verify(path, path, exact=True, rungs=("ort-cpu",)).rungs
+    counted = [one.feed for one in found.feeds if one.status != "not counted" and one.feed is not None]
+    assert {one.assignment["N"] for one in counted} == {0, 1, 2, 3}
+    assert {one.kind for one in counted} == {"zeros"}

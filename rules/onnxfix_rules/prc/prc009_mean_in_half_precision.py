@@ -72,6 +72,8 @@ def _count(node: Node, model: Model) -> int | None:
         axes = axes_of(node, model)
         if axes == ():
             return 0
+        if shape is not None and any(not -len(shape) <= axis < len(shape) for axis in axes or ()):
+            return 0
         sizes = shape if shape is None or axes is None else [shape[axis] for axis in axes]
     else:
         sizes = None if shape is None else shape[2:]

@@ -60,7 +60,8 @@ def nonzero_zero_point(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _shifted(linear: Linear) -> bool:
-    return linear.zeros is not None and bool(linear.zeros.astype(int).any())
+    # Of an empty one even a copy may be too large for numpy.
+    return linear.zeros is not None and linear.zeros.size > 0 and bool(linear.zeros.astype(int).any())
 
 
 def _elsewhere(linear: Linear, region: Region) -> bool:

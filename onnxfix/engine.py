@@ -352,7 +352,8 @@ def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]
     read: set[object] = set()
     moved: set[object] = set()
     transaction = Transaction(state.model, hold_names=True)
-    for item in wanted:
+    places = [item.match.place for item in wanted]  # before an edit renames what they name
+    for item, place in zip(wanted, places, strict=True):
         deadline.check()
         match, remedy = item.match, item.match.fix
         assert remedy is not None
@@ -364,7 +365,7 @@ def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]
         if edits is None:
             continue
         writes, moves = touched(edits), rewired(edits)
-        at = item.rule.code, match.place
+        at = item.rule.code, place
         key = FixKey(*at, state.counts[at])
         free = _apart(writes, written, read, moved) and _apart(moves, written, read)
         if not free or (state.allow is not None and not state.allow(key)):
@@ -377,7 +378,7 @@ def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]
         except EditError as error:
             if _fault_of(state.model):
                 continue
-            text = f"{item.rule.code} at {match.place}: {error}"
+            text = f"{item.rule.code} at {place}: {error}"
             refused.append(Problem(text, rule=item.rule.code))
             continue
         written |= writes

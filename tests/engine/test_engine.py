@@ -14,6 +14,7 @@ from onnxfix.edits import Draft, RenameNode, SetInput
 from onnxfix.engine import check, fix
 from onnxfix.graph.overlay import Node, Scope
 from onnxfix.model import Model
+from onnxfix.registry import registry
 from onnxfix.rule import Fix, Match, Safety, Severity, rule
 from onnxfix.testing import fixed
 
@@ -104,6 +105,21 @@ def test_same_input_gives_same_bytes_and_twice_is_once() -> None:
     twice, run = fixed([double_negation], once)
     assert once.SerializeToString() == again.SerializeToString() == twice.SerializeToString()
     assert not run.applied
+
+
+def test_fixes_are_named_by_the_places_that_check_names() -> None:
+    """The first fix gives the If around the second one's node another output, within the same round."""
+    text = """g (float[2] x, bool c) => (float[2] y) {
+        i = If(c)<then_branch = t () => (float[2] r) { p = Cast<to = 1>(x)  r = Abs(p) },
+                  else_branch = e () => (float[2] u) { u = Abs(x) }>
+        y = Cast<to = 1>(i) }"""
+    rules = registry().choose(["CST002"], None)
+    found = [
+        (one.match.place.text, str(one.match.place.around)) for one in check(Model(proto_of(text)), rules)
+    ]
+    run = fix(Model(proto_of(text)), rules)
+    assert [one.round for one in run.applied] == [1, 1]
+    assert [(one.key.place.text, str(one.key.place.around)) for one in run.applied] == found
 
 
 def test_rules_that_undo_each_other_are_stopped_and_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,8 +27,8 @@ def separate(written: Iterable[File], others: Iterable[File]) -> None:
         UsageError: two of them are the same file, also if their paths differ (links).
     """
     known: dict[tuple[int, int] | str, File] = {}
-    for one in others:
-        known.setdefault(_identity(one.path), one)
+    for identity, one in _identified(others):
+        known.setdefault(identity, one)
     for one in written:
         other = known.setdefault(_identity(one.path), one)
         if other is not one:
@@ -38,11 +39,16 @@ def _identity(path: Path) -> tuple[int, int] | str:
     """Equal for two paths of the same file, whether or not it exists."""
     try:
         found = os.stat(path)
-    except OSError:  # it does not exist yet
+    except (OSError, ValueError):  # it does not exist yet
         return os.path.realpath(path)
-    except ValueError:  # a name that no file has: a model may hold any
-        return str(path)
     return found.st_dev, found.st_ino
+
+
+def _identified(files: Iterable[File]) -> Iterator[tuple[tuple[int, int] | str, File]]:
+    """Files with their identities, without names that no file has: a model may hold any."""
+    for one in files:
+        with contextlib.suppress(ValueError):
+            yield _identity(one.path), one
 
 
 def files_of(loaded: loading.Loaded, folder: Path | None = None) -> Iterator[File]:
@@ -91,8 +97,8 @@ def replaceable(path: Path, data: Iterable[File]) -> None:
         UsageError: it is. In the new file, the weights would be at other offsets or missing.
     """
     own = _identity(path)
-    for one in data:
-        if _identity(one.path) == own:
+    for identity, one in _identified(data):
+        if identity == own:
             raise UsageError(
                 f"{path}: is also {one.what}, which --in-place would change; write to another folder by "
                 "--output or --output-dir"

@@ -120,3 +120,8 @@ def _unexpected(error: Exception) -> str:
         frame = frame.tb_next
     where = f" ({Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno})" if frame else ""
     return " ".join(f"{type(error).__name__}: {error}".split()) + where
+
+
+def decoded(text: str | bytes) -> str:
+    """A text of a model, for messages and reports: one that is no UTF-8 is bytes in protobuf."""
+    return text if isinstance(text, str) else text.decode("utf-8", "backslashreplace")

@@ -7,11 +7,12 @@ from itertools import chain
 
 from onnx import FunctionProto, GraphProto
 
-from onnxfix.difference.contents import constant_text, decoded, same_constant, type_text
+from onnxfix.difference.contents import constant_text, same_constant, type_text
 from onnxfix.difference.matching import Pairs
 from onnxfix.difference.nodes import details
 from onnxfix.difference.reasons import Reasons
 from onnxfix.difference.records import Detail, ModelChange, ModelDifference, Sign, Subject
+from onnxfix.errors import decoded
 from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix.model import Model
 from onnxfix.place import NOWHERE, Place

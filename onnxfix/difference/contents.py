@@ -9,6 +9,7 @@ import numpy as np
 from onnx import AttributeProto, TensorProto, TypeProto, helper
 
 from onnxfix.dtypes import name_of
+from onnxfix.errors import decoded
 from onnxfix.files import tensors
 from onnxfix.graph.overlay import Node, Value
 
@@ -147,11 +148,6 @@ def _number(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.9g}"
     return _ENDS.get(value, str(value)) if isinstance(value, int) else str(value)
-
-
-def decoded(name: str | bytes) -> str:
-    """A text; one that is no UTF-8 is bytes in protobuf."""
-    return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
 
 
 def type_text(kind: TypeProto) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxfix._version import __version__
 from onnxfix.causes import Problem
-from onnxfix.errors import UsageError
+from onnxfix.errors import UsageError, decoded
 from onnxfix.place import Place
 from onnxfix.record import record
 from onnxfix.report.findings import Finding as Finding
@@ -356,8 +356,8 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item) for item in value]
-    if isinstance(value, bytes):  # a name that is no UTF-8
-        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, bytes):
+        return decoded(value)
     if isinstance(value, float) and value != value:
         return "nan"  # JSON has no NaN and no infinities
     if isinstance(value, float) and value in (float("inf"), float("-inf")):

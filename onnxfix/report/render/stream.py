@@ -12,7 +12,7 @@ import sys
 from typing import TextIO
 
 from onnxfix import system
-from onnxfix.errors import OnnxfixError
+from onnxfix.errors import OnnxfixError, decoded
 
 LONGEST = 1000
 """Characters of one name or message that text output shows; JSON holds all of them."""
@@ -25,7 +25,7 @@ _PLAIN = {"→": "->", "…": "...", "×": "x", "·": "|", "−": "-"}
 def printable(text: str | bytes) -> str:
     """``text`` with control and direction characters escaped; very long text is shortened. Names that are not UTF-8
     are bytes in protobuf."""
-    text = text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text
+    text = decoded(text)
     if len(text) > LONGEST:
         half = LONGEST // 2
         text = f"{text[:half]}… ({len(text) - 2 * half} characters) …{text[-half:]}"
@@ -34,7 +34,7 @@ def printable(text: str | bytes) -> str:
 
 def escaped(text: str | bytes) -> str:
     """``text`` with control and direction characters escaped, and what is no valid Unicode."""
-    text = text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text
+    text = decoded(text)
     if text.isprintable():
         return text
     return re.sub(_CONTROLS, lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -26,7 +26,7 @@ from onnxfix.sandbox import Outcome, Worker, note
 from onnxfix.sizes.search import Search
 from onnxfix.trt import files, messages
 from onnxfix.trt import profiles as trt_profiles
-from onnxfix.trt.log import Message, logger_of, text_of
+from onnxfix.trt.log import Message, logger_of, text_of, word_of
 from onnxfix.trt.messages import means, without_missing_gpu
 from onnxfix.trt.package import DEFAULT_CAPABILITY, load, member, missing
 from onnxfix.trt.parse import empty_network, ended_in_memory, epitaph, parse
@@ -38,6 +38,9 @@ __all__ = ["attempt", "build", "missing"]
 #: Stages that the child reports besides "parse" and "build": checking the options, before the model is parsed and
 #: after, and writing the result.
 _ASKED, _PLANNING, _SAVING = "asked", "planning", "saving"
+#: What the full TensorRT timed in this process: a fixed model has most layers of its original. ``trt.layers`` compares
+#: builds and leaves it alone.
+_TIMINGS = [b""]
 _STAGES: dict[str, Stage] = {"parse": "parse", _PLANNING: "profile", "build": "build", _SAVING: "build"}
 
 
@@ -275,7 +278,7 @@ class Run:
             config.set_compute_capability(self.capability, 0)
         if not self.tf32:
             config.clear_flag(self.trt.BuilderFlag.TF32)
-        cache = self._timing_cache(config, timing_cache) if timing_cache is not None else None
+        cache = self._timing_cache(config, timing_cache)
         if self.prepare is not None:
             self.prepare(config)
         for profile in done.profiles:
@@ -301,12 +304,20 @@ class Run:
         note(_SAVING)
         if save_engine is not None:
             atomic.hand_over(save_engine, engine)
-        if cache is not None and timing_cache is not None:
+        if timing_cache is not None:
             atomic.put(timing_cache, cache.serialize())
+        elif cache is not None:
+            _TIMINGS[0] = bytes(cache.serialize())
         return replace(done, status="accepted", stage="", warnings=warnings, engine_bytes=int(engine.nbytes))
 
-    def _timing_cache(self, config: Any, path: Path) -> Any:
-        return files.timing_cache(config, path, lambda: [one.text for one in self.received.messages])
+    def _timing_cache(self, config: Any, path: Path | None) -> Any:
+        """The user's timing cache, else this process's; None where neither is used."""
+        if path is not None:
+            return files.timing_cache(config, path, lambda: [one.text for one in self.received.messages])
+        if self.capability is not None or self.prepare is not None:
+            return None
+        cache = config.create_timing_cache(_TIMINGS[0])
+        return cache if config.set_timing_cache(cache, False) else None
 
     # -- messages
 
@@ -325,7 +336,7 @@ class Run:
                     "error",
                     without_missing_gpu(text) or text,
                     self._place(error, text),
-                    code=error.code().name,
+                    code=word_of(error.code()),
                     source=f"{error.file()}:{error.line()} {error.func()}",
                     stack=tuple(error.local_function_stack() or ()),
                 )

@@ -101,7 +101,14 @@ def logger_of(trt: Any) -> tuple[Any, MessageLog]:
                 received.add(severity.name, msg)
 
         _LOGGERS[trt.__name__] = Log(), received
+        if trt.__name__ == "tensorrt":  # NVIDIA's plugins, which its other package does not bring
+            trt.init_libnvinfer_plugins(_LOGGERS[trt.__name__][0], "")
     return _LOGGERS[trt.__name__]
+
+
+def word_of(value: Any) -> str:
+    """The name of an enumeration's value. In TensorRT 10.6, ``ErrorCode`` has a method in the place of ``name``."""
+    return next((name for name, member in type(value).__members__.items() if member == value), str(value))
 
 
 def text_of(call: Callable[[], Any]) -> str:

@@ -53,8 +53,19 @@ def of(native: Any, dtype: str, shape: Sequence[int]) -> tuple[Array, int]:
         raise Unliftable(f"{count} weights of {dtype} were announced, {size} of {have} are there")
     if not listed and dtype not in _BITS:
         raise Unliftable(_MOVED.format(dtype))
-    flat: Array = native.reshape(-1) if listed else _viewed(native, dtype, count)
+    flat = _dense(native) if listed else _viewed(native, dtype, count)
     return flat.reshape(tuple(shape)), ONNX_TYPES[dtype]
+
+
+def _dense(native: Array) -> Array:
+    """An array of weights, flat.
+
+    The bindings of TensorRT 10.6 read numpy 1's layout of a dtype. Under numpy 2 they find an element size of 0 there,
+    and so make arrays with strides of 0, every element of which shows the first one. The values lie behind each other.
+    """
+    if native.flags.c_contiguous:
+        return native.reshape(-1)
+    return np.lib.stride_tricks.as_strided(native, (native.size,), (native.itemsize,))
 
 
 def _name(native: Any) -> str:

@@ -74,6 +74,7 @@ def build(
     profiles: Sequence[Profile] | None = None,
     follow: bool = False,
     tf32: bool = False,
+    save_engine: str = "",
     timing_cache: str = "",
 ) -> Built:
     """``trt.build.build``, and meanwhile ``trt.lift.lift`` to ``out``. Call it in a sandbox.
@@ -103,7 +104,7 @@ def build(
             gc.collect()  # layers and tensors refer to each other, and to the network
 
         run.parsed = read
-        done = run.run(given, None, cache)
+        done = run.run(given, Path(save_engine) if save_engine else None, cache)
     _LAST[0] = done.profiles if done.accepted and done.profiles else None
     if follow:  # the last of a pair
         del run

@@ -1,4 +1,4 @@
-"""The networks that TensorRT made of the models of one climb, for the rungs that share them."""
+"""The networks and engines that TensorRT made of the models of one climb, for the rungs that share them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from onnxfix.sandbox import Posted, Worker
 
 if TYPE_CHECKING:
     from onnxfix.trt.lift.records import Lifted
+    from onnxfix.trt.records import TrtBuild
     from onnxfix.verification.feeds.plan import Feed
 
 
 @dataclass(eq=False)
 class Networks:
     """Models of one climb by path: ``lifted`` are those whose network was read back, into ``folder``; ``begun`` are
-    builds under way, all in the child of ``worker``. ``ran`` are feeds that both models have run in ONNX Runtime."""
+    builds under way, all in the child of ``worker``. ``engines`` are builds whose engine was kept, as ``engine`` says.
+    ``ran`` are feeds that both models have run in ONNX Runtime."""
 
     folder: Path
     lifted: dict[Path, Lifted] = field(default_factory=dict)
     begun: dict[Path, Posted] = field(default_factory=dict)
+    engines: dict[Path, TrtBuild] = field(default_factory=dict)
     worker: Worker | None = None
     ran: tuple[Feed, ...] = ()
     _files: dict[Path, Path] = field(default_factory=dict)
@@ -33,11 +36,20 @@ class Networks:
         """The file for the network of a model; always the same for the same model."""
         return self._files.setdefault(path, self.folder / f"network{len(self._files)}.onnx")
 
+    def engine(self, path: Path) -> Path:
+        """The file for the engine of a model, where there is a GPU to execute it."""
+        return engine_beside(self.place(path))
+
     def cancel(self) -> None:
         """End the builds that nobody waits for."""
         waiting, self.begun = self.begun, {}
         if self.worker is not None and any(one.outcome is None for one in waiting.values()):
             self.worker.close()
+
+
+def engine_beside(network: Path) -> Path:
+    """The file for the engine of a model whose network goes to the file ``network``."""
+    return network.with_suffix(".engine")
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from onnxfix.trt.package import Choice
 from onnxfix.trt.records import Issue, Profile, TrtBuild, TrtOptions
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import signature
+from onnxfix.verification.networks import Networks
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs import build as trt_build
 from onnxfix.verification.rungs import gpu, probe
@@ -465,6 +466,32 @@ def test_both_are_built_for_the_feeds(rung: Rung) -> None:
     assert {one.feed.kind for one in result.feeds if one.feed is not None} == {"normal", "edge"}
     covering = (Profile({"x": ((min(sizes), 2), (sizes[-1], 2), (max(sizes), 2))}),)
     assert rung.asked == [("original", covering), ("fixed", covering)]
+
+
+def left(folder: Path, *sizes: int) -> Networks:
+    """What the rung trt-build leaves: engines whose profile has these sizes."""
+    found = Networks(folder)
+    for name, text in (("original", RELU), ("fixed", RELU_CAST)):
+        path = folder / f"{name}.onnx"
+        found.engines[path] = TrtBuild(
+            "accepted", profiles=(Profile({"x": tuple((size, 2) for size in sizes)}),)
+        )
+        save(found.engine(path), text)
+    return found
+
+
+def test_engines_that_are_there_are_not_built_again(rung: Rung, tmp_path: Path) -> None:
+    result = rung(RELU, RELU_CAST, networks=left(tmp_path, 1, 3, 8))
+    assert (result.status, rung.asked) == ("passed", [])
+    assert [one.feed.assignment["N"] for one in result.feeds if one.label.startswith("engines")] == [1, 8, 3]
+    assert len(result.builds) == 2
+
+
+def test_engines_of_other_sizes_are_built_anew(rung: Rung, tmp_path: Path) -> None:
+    given = [{"x": np.ones((5, 2), np.float32)}]
+    result = rung(RELU, RELU_CAST, networks=left(tmp_path, 1, 2, 3), given=given)
+    assert result.status == "passed"
+    assert [name for name, _ in rung.asked] == ["original", "fixed"]
 
 
 def test_the_files_are_gone_and_the_engines_dropped(rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:

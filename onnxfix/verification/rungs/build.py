@@ -206,6 +206,8 @@ def _build(
         return found.build(path, profiles)
     if built[1] is not None:
         networks.lifted[path] = built[1]
+    if built[0].accepted and networks.engine(path).exists():
+        networks.engines[path] = built[0]
     return built[0]
 
 

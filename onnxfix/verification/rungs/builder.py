@@ -27,6 +27,7 @@ from onnxfix.trt.records import Ending, Issue, Profile, TrtBuild, TrtOptions
 from onnxfix.trt.tactics import Tactics
 from onnxfix.verification.feeds.profiles import given_profiles
 from onnxfix.verification.feeds.signature import Signature
+from onnxfix.verification.networks import engine_beside
 
 _CHOOSING = 120.0  # seconds; NVIDIA's libraries are large and may come from a cold disk
 _CORES = 4  # from which on two builds at once are faster than one after the other
@@ -71,9 +72,10 @@ class Builder:
     def post(
         self, path: Path, out: Path, profiles: Sequence[Profile] | None = None, *, follow: bool = False
     ) -> Posted:
-        """Start to build the model file, with its network read back into ``out``; see ``trt.together.build``."""
-        request = self._request(path, profiles, "", 1.0)
-        del request["save_engine"]
+        """Start to build the model file, with its network read back into ``out``; see ``trt.together.build``. Where a
+        GPU may execute the engine, it is kept beside that file."""
+        kept = str(engine_beside(out)) if self.choice.gpu is not None else ""
+        request = self._request(path, profiles, kept, 1.0)
         return together.post(out=out, follow=follow, **request)
 
     def collect(self, posted: Posted, path: Path) -> together.Built | None:

@@ -105,8 +105,13 @@ def _find(state: State) -> Original:
         UsageError: no input can be made for this model.
     """
     with Oracle(state.request) as oracle:
-        finder = Finder(state.request, oracle.run, state.given[0] if state.given else None)
-        trials = finder.find()
+        # What the rung trt-build built need not be built again where its profile covers the inputs.
+        left = gpu_engines.profile_of(state)
+        for profile in (*([left] if left else ()), state.given[0] if state.given else None):
+            finder = Finder(state.request, oracle.run, profile)
+            trials = finder.find()
+            if trials:
+                break
         return Original(trials, finder.refused, oracle.backend, oracle.silent, cause=oracle.cause)
 
 

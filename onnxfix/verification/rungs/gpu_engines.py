@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,7 +32,8 @@ def build(state: State) -> RungResult | None:
     tries = profiles(original.trials, state.given, bound_profile(request.known, request.shapes))
     made: dict[str, TrtBuild] = {}
     if not state.single and original.build is None:
-        made = _both(state, tries)
+        taken = _taken(state, "original", request.original)
+        made = _both(state, tries) if taken is None else {"original": taken}
         original.build = made["original"]
         if not original.build.accepted:
             original.lacking = (
@@ -42,7 +44,7 @@ def build(state: State) -> RungResult | None:
         state.builds["original"] = original.build
         if original.build.accepted:
             tries = [original.build.profiles or None]
-    after = made.get("fixed")
+    after = made.get("fixed") or _taken(state, "fixed", request.fixed)
     if after is None or (tries[0] or ()) != after.profiles:
         after = _first(state, state.builder, request.fixed, "fixed", tries)
     state.builds["fixed"] = after
@@ -53,6 +55,25 @@ def build(state: State) -> RungResult | None:
     if state.single or original.lacking:  # the rung trt-build reports that it refuses both
         return done(state, "skipped", reason, cause)
     return done(state, "failed", f"{reason}; it builds one of the original", cause)
+
+
+def profile_of(state: State) -> Profile | None:
+    """The profile of the engines that the rung trt-build left; None where it left none, or the model is static."""
+    networks, request = state.request.networks, state.request
+    built = networks.engines.get(request.original) if networks is not None else None
+    return built.profiles[0] if built is not None and built.profiles else None
+
+
+def _taken(state: State, name: str, path: Path) -> TrtBuild | None:
+    """The build of the rung trt-build, with its engine, where the profile covers all trials."""
+    networks = state.request.networks
+    built = networks.engines.pop(path, None) if networks is not None else None
+    if networks is None or built is None:
+        return None
+    if any(outside(built.profiles, trial.values) for trial in state.original.trials):
+        return None
+    os.replace(networks.engine(path), state.file(name))
+    return built
 
 
 def _both(state: State, tries: Sequence[tuple[Profile, ...] | None]) -> dict[str, TrtBuild]:

@@ -1,0 +1,269 @@
+"""OPS098: reductions of opset 18, whose axes TensorRT before 11 does not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    dtypes,
+    rule,
+    target_of,
+)
+
+_BEFORE_10 = (
+    "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSumSquare",
+)  # fmt: skip
+_NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+@rule("OPS098", ops=_BEFORE_10, safety=Safety.NUMERIC, severity=Severity.ERROR)
+def ignored_reduction_axes(node: Node, model: Model) -> Iterator[Match]:
+    """A reduction of opset 18 over some axes: TensorRT 10 (ReduceLogSumExp) or 8 (most of them) reduces all axes.
+
+    ## Why it matters
+    In opset 18 the axes became an input. TensorRT's importer of ReduceLogSumExp passes only the exponentials on, and
+    reduces all axes, whether the input is constant or not, without a warning: a tensor of shape (3, 2, 2), reduced over
+    axis 1, has the shape (1, 1, 1). Measured with TensorRT 10.6.0 on an H200: the seven node models of ONNX that reduce
+    some axes are wrong. So says the source (onnx-tensorrt 10.1, `DEFINE_BUILTIN_OP_IMPORTER(ReduceLogSumExp)`).
+    TensorRT 11.2.1 reads the axes.
+
+    TensorRT 8.6 passes no axes on for the other reductions either, except for ReduceSum and ReduceLogSum. Measured with
+    8.6.1 for ReduceL1, ReduceL2, ReduceMean, ReduceSumSquare and ReduceLogSumExp.
+
+    Over all axes, and before opset 18, the result is correct.
+
+    ## Fix
+    ReduceLogSumExp for TensorRT 10: subtract the largest element, and add it to the logarithm of the sum of
+    exponentials, as ONNX Runtime does: ReduceMax, Clip, Sub, Exp, ReduceSum, Log, Add. The Clip turns an infinite
+    maximum into the type's largest or lowest number, so that the difference is not NaN. TensorRT itself exponentiates
+    the elements as they are, which overflows from 89 on (NVIDIA/TensorRT issue 4772). For TensorRT 8: ReduceSum of the
+    absolute values or squares, its root, or the sum divided by the number of elements. half and bfloat16 are computed
+    in float32.
+
+    NUMERIC: equal up to rounding. No fix where the axes are not constant (OPS041 makes them constant where it can),
+    where the type is unknown, for a mean of integers or over a dynamic size, and for TensorRT 8 with ReduceMax,
+    ReduceMin, ReduceProd and ReduceLogSumExp: export the model in opset 17.
+
+    ## References
+    - https://onnx.ai/onnx/operators/text_diff_ReduceLogSumExp_13_18.html
+    - https://github.com/onnx/onnx-tensorrt/blob/10.1-GA/onnxOpImporters.cpp, https://github.com/NVIDIA/TensorRT/issues/3467
+    """
+    target = target_of(model)
+    if target.package != "tensorrt" or target.oldest >= (11,) or node.opset < 18:
+        return
+    has_max = target.oldest >= (10,)
+    if has_max and node.op_type != "ReduceLogSumExp":
+        return
+    data, axes = node.require(0), node.require(1)
+    elem = model.shapes.elem_type(data)
+    if target.imports(node.op_type) is False or (elem and target.accepts(node.op_type, elem) is False):
+        return
+    rank = model.shapes.rank(data)
+    known = axes.constant()
+    if known is not None and _is_right(node, known, rank):
+        return
+    yield Match(
+        f"{target.title} ignores the axes of this {node.op_type}, which are an input, and reduces all axes",
+        node=node,
+        fix=None if known is None or not elem else _fix(node, data, known.tolist(), elem, has_max=has_max),
+        reads=(data, axes),
+    )
+
+
+def _is_right(node: Node, axes: np.ndarray[tuple[int, ...], np.dtype[np.int64]], rank: int | None) -> bool:
+    """Whether all axes are reduced, or the axes are invalid."""
+    if axes.size == 0:
+        return True
+    if rank is None:
+        return False
+    reduced = {int(axis) % rank for axis in axes if rank and -rank <= axis < rank}
+    if len(reduced) < axes.size:
+        return True
+    return len(reduced) == rank and node.attr("noop_with_empty_axes", 0) == 0
+
+
+def _fix(node: Node, data: Value, axes: list[int], elem: int, *, has_max: bool) -> Fix | None:
+    keep = node.attr("keepdims", 1)
+    draft = Draft(node)
+    wide = TensorProto.FLOAT if elem in _NARROW else elem
+    source: Value | str = data if wide == elem else draft.cast(data, wide, hint="wide")
+    if node.op_type == "ReduceLogSumExp":
+        result = _log_sum_exp(draft, source, axes, wide, keep) if has_max and keep in (0, 1) else ""
+    else:
+        result = _sum(draft, node, source, axes, wide, keep)
+    if not result:
+        return None
+    draft.replace_output(node, result if wide == elem else draft.cast(result, elem))
+    return Fix("decompose into reductions whose axes are read", draft.edits, Safety.NUMERIC)
+
+
+def _log_sum_exp(draft: Draft, source: Value | str, axes: list[int], elem: int, keep: int) -> str:
+    dtype = helper.tensor_dtype_to_np_dtype(elem)
+    if dtype not in (np.float32, np.float64):
+        return ""
+    limits = np.finfo(dtype)
+    largest = draft.add("ReduceMax", [source, draft.constant(np.array(axes, np.int64), "axes")])
+    bounds = [draft.constant(np.array(bound, dtype), "bound") for bound in (limits.min, limits.max)]
+    finite = draft.add("Clip", [largest, *bounds], hint="largest")
+    below = draft.add("Sub", [source, finite], hint="below")
+    total = draft.sum(draft.add("Exp", [below]), axes, keepdims=True)
+    result = draft.add("Add", [draft.add("Log", [total]), finite])
+    return result if keep else draft.squeeze(result, axes)
+
+
+def _sum(draft: Draft, node: Node, source: Value | str, axes: list[int], elem: int, keep: int) -> str:
+    """The reduction by ReduceSum; "" where it has no such form."""
+    kind, count = node.op_type, 1
+    if kind == "ReduceMean":
+        shape = node.model.shapes.static_shape(node.require(0))
+        count = 0 if shape is None else int(np.prod([shape[axis] for axis in axes]))
+        if dtypes.is_integer(elem) or count == 0:
+            return ""
+    elif kind == "ReduceL1":
+        source = draft.add("Abs", [source])
+    elif kind in ("ReduceL2", "ReduceSumSquare"):
+        source = draft.add("Mul", [source, source], hint="squares")
+    else:
+        return ""
+    total = draft.sum(source, axes, keepdims=bool(keep))
+    if kind == "ReduceL2":
+        return draft.add("Sqrt", [total])
+    if kind == "ReduceMean":
+        number = draft.constant(np.array(count, helper.tensor_dtype_to_np_dtype(elem)), "count")
+        return draft.add("Div", [total, number])
+    return total
+
+
+_LIMITS = "float lo = {-3.4028234663852886e38}, float hi = {3.4028234663852886e38}"
+_ONE = "int64[1] a = {1}"
+
+
+def _result(io: str, source: str = "x", target: str = "y", before: str = "", after: str = "") -> str:
+    return f"""{io} <{_ONE}, int64[1] b = {{1}}, {_LIMITS}, int64[1] c = {{1}}> {{ {before}
+        m = ReduceMax({source}, a)  f = Clip(m, lo, hi)  d = Sub({source}, f)  e = Exp(d)
+        s = ReduceSum<keepdims = 1>(e, b)  l = Log(s)  {target} = Add(l, f)  {after} }}"""
+
+
+def _old(io: str, body: str, constants: str = "") -> str:
+    return f"{io} <{_ONE}{constants}> {{ {body} }}"
+
+
+_KEPT = "g (float[N,3,2] x) => (float[N,1,2] y)"
+_HALF = "g (float16[N,3,2] x) => (float16[N,1,2] y)"
+_GONE = "g (float[N,3,2] x) => (float[N,2] y)"
+
+
+ignored_reduction_axes.examples = [
+    Fixed(
+        "an axis in the middle",
+        before=_old(_KEPT, "y = ReduceLogSumExp(x, a)"),
+        after=_result(_KEPT).replace(", int64[1] c = {1}", ""),
+        safety=Safety.NUMERIC,
+        target="trt10",
+    ),
+    Fixed(
+        "without keepdims, between other nodes",
+        before=_old(_GONE, "n = Neg(x)  z = ReduceLogSumExp<keepdims = 0>(n, a)  y = Neg(z)"),
+        after=_result(_GONE, "n", "k", "n = Neg(x)", "z = Squeeze(k, c)  y = Neg(z)"),
+        safety=Safety.NUMERIC,
+        target="trt10",
+    ),
+    Fixed(
+        "half precision: computed in float32",
+        before=_old(_HALF, "y = ReduceLogSumExp(x, a)"),
+        after=_result(_HALF, "w", "z", "w = Cast<to = FLOAT>(x)", "y = Cast<to = FLOAT16>(z)").replace(
+            ", int64[1] c = {1}", ""
+        ),
+        safety=Safety.NUMERIC,
+        target="trt10",
+    ),
+    Fixed(
+        "a sum of absolute values, for TensorRT 8.6",
+        before=_old(_GONE, "y = ReduceL1<keepdims = 0>(x, a)"),
+        after=_old(_GONE, "b = Abs(x)  y = ReduceSum<keepdims = 0>(b, a)"),
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+    ),
+    Fixed(
+        "a sum of squares of integers, for TensorRT 8.6",
+        before=_old("g (int32[N,3] x) => (int32[N,1] y)", "y = ReduceSumSquare(x, a)"),
+        after=_old("g (int32[N,3] x) => (int32[N,1] y)", "b = Mul(x, x)  y = ReduceSum<keepdims = 1>(b, a)"),
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+    ),
+    Fixed(
+        "a norm, for TensorRT 8.6",
+        before=_old(_KEPT, "y = ReduceL2(x, a)"),
+        after=_old(_KEPT, "b = Mul(x, x)  s = ReduceSum<keepdims = 1>(b, a)  y = Sqrt(s)"),
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+    ),
+    Fixed(
+        "a mean, for TensorRT 8.6",
+        before=_old("g (float[4,3] x) => (float[4,1] y)", "y = ReduceMean(x, a)"),
+        after=_old(
+            "g (float[4,3] x) => (float[4,1] y)",
+            "s = ReduceSum<keepdims = 1>(x, a)  y = Div(s, n)",
+            ", float n = {3}",
+        ),
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+    ),
+    Flagged("not fixed by default", _old(_KEPT, "y = ReduceLogSumExp(x, a)"), target="trt10"),
+    Flagged(
+        "axes that are not constant (OPS041)",
+        "g (float[2,3] x, int64[1] a) => (float[A,B] y) { y = ReduceLogSumExp(x, a) }",
+        safety=Safety.NUMERIC,
+        target="trt10",
+    ),
+    Flagged(
+        "a maximum, for TensorRT 8.6",
+        _old(_KEPT, "y = ReduceMax(x, a)"),
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+    ),
+    Flagged(
+        "a mean over a dynamic size, for TensorRT 8.6",
+        _old("g (float[4,N] x) => (float[4,1] y)", "y = ReduceMean(x, a)"),
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+    ),
+    Silent("TensorRT 11 reads the axes", _old(_KEPT, "y = ReduceLogSumExp(x, a)"), safety=Safety.NUMERIC),
+    Silent(
+        "all axes",
+        "g (float[2,3] x) => (float[1,1] y) <int64[2] a = {0, -1}> { y = ReduceLogSumExp(x, a) }",
+        target="trt10",
+    ),
+    Silent(
+        "no axes, which are all of them",
+        "g (float[2,3] x) => (float[1,1] y) { y = ReduceLogSumExp(x) }",
+        target="trt10",
+    ),
+    Silent(
+        "before opset 18 the axes are an attribute",
+        "g (float[2,3] x) => (float[2,1] y) { y = ReduceLogSumExp<axes = [1]>(x) }",
+        opset=17,
+        target="trt10",
+    ),
+    Silent("TensorRT 10 reads the axes of others", _old(_KEPT, "y = ReduceMean(x, a)"), target="trt10"),
+    Silent("TensorRT 8.6 reads those of sums", _old(_KEPT, "y = ReduceLogSum(x, a)"), target="trt8.6"),
+    Silent(
+        "integers, which TensorRT rejects",
+        _old("g (int32[2,3] x) => (int32[2,1] y)", "y = ReduceLogSumExp(x, a)"),
+        target="trt10",
+    ),
+]

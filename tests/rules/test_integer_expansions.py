@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 
 from onnxfix.model import Model
 from onnxfix.registry import registry
@@ -104,6 +106,44 @@ def test_bits_of_two_tensors_and_of_constants(kind: str, op: str) -> None:
         made = model(f"g ({kind}[N] x) => ({kind}[N] y) {{ y = {op}(m, x) }}", m=mask)
         result = after(made, Safety.EXACT)
         np.testing.assert_array_equal(run(result, x=x)[0], numpy_op(mask, x), err_msg=f"mask {mask}")
+
+
+class Div(OpRun):  # type: ignore[misc]
+    """Of int32, by way of float32: TensorRT 10.6 divides large numbers inexactly."""
+
+    def _run(self, a: Array, b: Array) -> tuple[Array]:
+        return ((a.astype(np.float32) / b.astype(np.float32)).astype(np.int64).astype(np.int32),)
+
+
+class Mod(OpRun):  # type: ignore[misc]
+    """As TensorRT imports it: a - b * floor(a / b)."""
+
+    def _run(self, a: Array, b: Array, fmod: int = 0) -> tuple[Array]:
+        quotient = np.floor(a.astype(np.float32) / b.astype(np.float32)).astype(np.int64)
+        return ((a - b * quotient).astype(np.int32),)
+
+
+class ReduceSum(OpRun):  # type: ignore[misc]
+    """Of int32, in float32."""
+
+    def _run(self, data: Array, axes: Any, keepdims: int, noop_with_empty_axes: int = 0) -> tuple[Array]:
+        total = data.astype(np.float32).sum(axis=tuple(axes), keepdims=bool(keepdims))
+        return (total.astype(np.int64).astype(np.int32),)
+
+
+@pytest.mark.parametrize("op", ["BitwiseAnd", "BitwiseOr", "BitwiseXor"])
+def test_bits_of_int32_need_no_exact_quotients_and_sums(op: str) -> None:
+    numpy_op = {"BitwiseAnd": np.bitwise_and, "BitwiseOr": np.bitwise_or, "BitwiseXor": np.bitwise_xor}[op]
+    low, high = -(1 << 31), (1 << 31) - 1
+    x = np.append(np.random.default_rng(0).integers(low, high, 500, np.int32), edges("int32"))
+    inexact = [Div, Mod, ReduceSum]
+    made = after(model(f"g (int32[N] x, int32[N] z) => (int32[N] y) {{ y = {op}(x, z) }}"), Safety.EXACT)
+    [got] = ReferenceEvaluator(made, new_ops=inexact).run(None, {"x": x, "z": x[::-1]})
+    np.testing.assert_array_equal(got, numpy_op(x, x[::-1]))
+    for mask in (15, 0x7FFFFF, 0xFFFFFF, 0x3FFFFFFF, 0x40000000, 0x7F000000, -16, -65536, 0x12345678):
+        text = f"g (int32[N] x) => (int32[N] y) <int32 m = {{{mask}}}> {{ y = {op}(x, m) }}"
+        [got] = ReferenceEvaluator(after(model(text), Safety.EXACT), new_ops=inexact).run(None, {"x": x})
+        np.testing.assert_array_equal(got, numpy_op(x, np.int32(mask)), err_msg=f"mask {mask}")
 
 
 @pytest.mark.parametrize("kind", INTEGERS)

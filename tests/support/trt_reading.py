@@ -158,7 +158,7 @@ def _plain(value: Any) -> Any:
 _TWO = {
     "SUM": np.add, "SUB": np.subtract, "PROD": np.multiply, "MAX": np.maximum, "MIN": np.minimum,
     "GREATER": np.greater, "LESS": np.less, "EQUAL": np.equal, "AND": np.logical_and, "OR": np.logical_or,
-    "FLOOR_DIV": np.floor_divide, "POW": np.power,
+    "XOR": np.logical_xor, "FLOOR_DIV": np.floor_divide, "POW": np.power,
     "DIV": lambda a, b: np.trunc(a / b).astype(a.dtype) if a.dtype.kind == "i" else a / b,
 }  # fmt: skip
 _ONE = {"NOT": np.logical_not, "NEG": np.negative, "ABS": np.abs, "SQRT": np.sqrt, "RECIP": lambda x: 1 / x}

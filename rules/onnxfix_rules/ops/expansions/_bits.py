@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxfix.rule import INTEGERS
 from onnxfix_rules.ops._integers import Computer
 
 _EXACT = 32
 """Bits summed at once: ONNX Runtime 1.31 rounds sums of int64 to double."""
+_HALF = 16
+"""The same for int32, whose quotients and sums TensorRT 10.6 may round to float32."""
+_EXACT_FLOATS = 1 << 23
+"""Integers up to twice this are exact in float32."""
 LIMIT = 1 << 16
 """Maximum size of a mask that is decomposed in a constant, in bytes."""
 _MAX_RUNS = 3
@@ -70,8 +75,26 @@ def _low(computer: Computer, x: str, end: int) -> str:
     if not computer.signed and end == computer.bits:
         return x
     if 1 << end <= INTEGERS[computer.wide].high:
-        return computer.add("Mod", x, computer.number(1 << end))
+        return _modulo(computer, x, 1 << end)
     return computer.add("Sub", x, _sign_weight(computer, computer.add("Less", x, computer.number(0))))
+
+
+def is_rounded(computer: Computer) -> bool:
+    """Whether TensorRT may round quotients and sums of the operands."""
+    return computer.elem == TensorProto.INT32
+
+
+def _modulo(computer: Computer, x: str, divisor: int) -> str:
+    """The remainder. TensorRT's Mod subtracts an exact product with a rounded quotient, so that of a large int32 it is
+    off by a multiple of the divisor: by at most one below 0 for a large divisor. The Mod of a small number is right."""
+    number = computer.number(divisor)
+    remainder = computer.add("Mod", x, number)
+    if not is_rounded(computer):
+        return remainder
+    if divisor < _EXACT_FLOATS:
+        return computer.add("Mod", remainder, number)
+    is_below = computer.add("Less", remainder, computer.number(0))
+    return computer.add("Where", is_below, computer.add("Add", remainder, number), remainder)
 
 
 def _sign_weight(computer: Computer, negative: str) -> str:
@@ -105,6 +128,39 @@ def common(computer: Computer, x: str, y: str | Array, rank: int) -> str:
         sign_weight = computer.array(np.where(y < 0, -(1 << (computer.bits - 1)), 0), "signs")
         sign = computer.add("Where", bits.signs[0], sign_weight, computer.number(0))
     return computer.add("Add", total, sign)
+
+
+def by_halves(computer: Computer, logic: str, x: str, y: str | Array, rank: int) -> str:
+    """And, Or or Xor of int32, bit by bit along a new axis. No quotient and no sum needs more than 17 bits.
+
+    ``y`` is an array where it is known. ``rank`` is the rank of the result.
+    """
+    bits = np.arange(2 * _HALF)
+    powers = 1 << bits % _HALF
+    axis = computer.draft.constant(np.array([-1], np.int64), "axis")
+    is_low = computer.draft.constant(bits < _HALF, "low")
+    spans, below = computer.array(2 * powers, "spans"), computer.array(powers - 1, "below")
+
+    def bits_of(operand: str) -> str:
+        column = computer.add("Unsqueeze", operand, axis)
+        low = _modulo(computer, column, 1 << _HALF)
+        high = computer.add("Div", computer.add("Sub", column, low), computer.number(1 << _HALF))
+        rest = computer.add("Mod", computer.add("Where", is_low, low, high), spans)
+        return computer.add("Greater", rest, below)
+
+    first = bits_of(x)
+    if isinstance(y, str):
+        second = bits_of(y)
+    else:
+        second = computer.draft.constant((y[..., None].astype(np.int64) >> bits & 1).astype(bool), "bits")
+    ones = computer.add(logic, first, second)
+    totals = []
+    for weights in (np.where(bits < _HALF, powers, 0), np.where(bits < _HALF, 0, powers)):
+        if weights[-1]:
+            weights[-1] *= -1  # the sign
+        weighted = computer.add("Where", ones, computer.array(weights, "weights"), computer.number(0))
+        totals.append(computer.draft.sum(weighted, [rank]))
+    return computer.add("Add", totals[0], computer.add("Mul", totals[1], computer.number(1 << _HALF)))
 
 
 class _Bits:

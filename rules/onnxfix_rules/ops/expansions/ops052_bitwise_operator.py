@@ -47,7 +47,13 @@ def bitwise_operator(node: Node, model: Model) -> Iterator[Match]:
     multiplies the bits one by one along a new axis: this multiplies the memory by the number of bits of the type. uint8
     and int8 are computed in int32.
 
-    TensorRT layers: 2 to 4 for Not, 7 for a mask of low bits; 22 to 32 for two non-constant tensors, for int64 53.
+    int32 is computed in halves of 16 bits, and a remainder of int32 is taken twice, or corrected where it is below 0.
+    TensorRT 10.6.0 does not divide or sum large numbers of int32 exactly: in the simpler form of int8, 9 of 12 elements
+    of ONNX's node models were wrong (measured on an H200). Rounded quotients and sums of float32 do not change the
+    result of this form.
+
+    TensorRT layers: 2 to 4 for Not, 7 to 11 for a mask of low bits; for two non-constant tensors of uint8 25 to 28,
+    int8 44 to 47, int64 49 to 52, int32 60 (TensorRT-RTX 1.7.1).
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__BitwiseAnd.html
@@ -105,6 +111,9 @@ def _result(computer: Computer, op_type: str, first: Value, second: Value) -> st
     if any(rank is None or rank >= target_of(computer.model).max_rank for rank in ranks):
         return ""
     rank = max(rank for rank in ranks if rank is not None)
+    if _bits.is_rounded(computer):
+        logic = op_type.removeprefix("Bitwise")
+        return _bits.by_halves(computer, logic, x, computer.widened(second) if mask is None else mask, rank)
     y = "" if mask is not None and op_type == "BitwiseAnd" else computer.widened(second)
     return _combined(computer, op_type, x, y, _bits.common(computer, x, y if mask is None else mask, rank))
 
@@ -137,7 +146,7 @@ bitwise_operator.examples = [
         before="g (int32[N] x) => (int32[N] y) <int32 m = {-2147483588}> { y = BitwiseAnd(x, m) }",
         after="""g (int32[N] x) => (int32[N] y)
             <int32 six = {64}, int32 two = {4}, int32 zero = {0}, int32 n = {-2147483648}> {
-            a = Mod(x, six)  b = Mod(x, two)  c = Sub(a, b)
+            m = Mod(x, six)  a = Mod(m, six)  n2 = Mod(x, two)  b = Mod(n2, two)  c = Sub(a, b)
             s = Less(x, zero)  d = Where(s, n, zero)  y = Add(c, d) }""",
     ),
     Fixed(
@@ -193,6 +202,28 @@ bitwise_operator.examples = [
             i = Mul(d, h)  j = Mul(i, ws)  k = ReduceSum<keepdims = 0>(j, last)
             l = And(s, t)  m = Where(l, n, zero)  both = Add(k, m)
             q = Sub(v, both)  r = Sub(w, both)  u = Add(q, r)  y = Cast<to = INT8>(u) }""",
+    ),
+    Fixed(
+        "int32, in halves of 16 bits",
+        before="g (int32[3] x, int32[3] z) => (int32[3] y) { y = BitwiseOr(x, z) }",
+        after="""g (int32[3] x, int32[3] z) => (int32[3] y)
+            <int64[1] a = {-1}, bool[32] low = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+             int32[32] p = {2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536,
+                            2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536},
+             int32[32] q = {0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 2047, 4095, 8191, 16383, 32767,
+                            0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 2047, 4095, 8191, 16383, 32767},
+             int32 half = {65536}, int32 zero = {0}, int64[1] last = {1}, int64[1] also = {1},
+             int32[32] lows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768,
+                               0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+             int32[32] highs = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                                1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, -32768}> {
+            b = Unsqueeze(x, a)  c = Mod(b, half)  d = Mod(c, half)  e = Sub(b, d)  f = Div(e, half)
+            h = Where(low, d, f)  i = Mod(h, p)  j = Greater(i, q)
+            bb = Unsqueeze(z, a)  cc = Mod(bb, half)  dd = Mod(cc, half)  ee = Sub(bb, dd)  ff = Div(ee, half)
+            hh = Where(low, dd, ff)  ii = Mod(hh, p)  jj = Greater(ii, q)
+            k = Or(j, jj)  l = Where(k, lows, zero)  m = ReduceSum<keepdims = 0>(l, last)
+            n = Where(k, highs, zero)  o = ReduceSum<keepdims = 0>(n, also)  r = Mul(o, half)  y = Add(m, r) }""",
     ),
     Fixed(
         "a constant of several masks",

@@ -63,6 +63,7 @@ def test_what_is_noted_is_known() -> None:
     for notes, lists in (
         (documented.NOTES_8_4, documented.TRT_8_4),
         (documented.NOTES_8_6, documented.TRT_8_6),
+        (documented.NOTES_10_6, documented.TRT_10_6),
         (documented.NOTES_10, documented.TRT_10),
         (documented.NOTES_11, documented.TRT_11),
         (measured.NOTES, documented.TRT_11),
@@ -75,7 +76,7 @@ def test_what_is_noted_is_known() -> None:
 
 
 def test_a_newer_tensorrt_lacks_no_operator_that_an_older_one_has() -> None:
-    line = [TARGETS[name] for name in ("trt8.4", "trt8.6", "trt10", "trt11")]
+    line = [TARGETS[name] for name in ("trt8.4", "trt8.6", "trt10.6", "trt10", "trt11")]
     for older, newer in pairwise(line):
         assert newer.missing.keys() <= older.missing.keys()
         assert not older.operators.keys() & newer.missing.keys()
@@ -95,17 +96,17 @@ def test_the_lists_and_the_parser_agree_on_operators() -> None:
 @pytest.mark.parametrize(
     ("operator", "imports"),
     [
-        ("Relu", [True] * 5),
-        ("Unique", [False] * 5),
-        ("LayerNormalization", [False, True, True, True, True]),
-        ("Attention", [False, False, True, True, True]),
-        ("DFT", [False, False, False, True, False]),
-        ("NonZero", [False, True, True, True, False]),
-        ("NonMaxSuppression", [True] * 5),
-        ("OneHot", [None, True, True, True, True]),
-        ("Swish", [False, False, None, True, True]),
-        ("LinearAttention", [None, None, None, None, False]),
-        ("Frobnicate", [None] * 5),
+        ("Relu", [True] * 6),
+        ("Unique", [False] * 6),
+        ("LayerNormalization", [False, True, True, True, True, True]),
+        ("Attention", [False, False, False, True, True, True]),
+        ("DFT", [False, False, False, False, True, False]),
+        ("NonZero", [False, True, True, True, True, False]),
+        ("NonMaxSuppression", [True] * 6),
+        ("OneHot", [None, True, True, True, True, True]),
+        ("Swish", [False, False, False, None, True, True]),
+        ("LinearAttention", [False] * 6),
+        ("Frobnicate", [None] * 6),
     ],
 )
 def test_imports(operator: str, imports: list[bool | None]) -> None:
@@ -117,26 +118,26 @@ def test_imports(operator: str, imports: list[bool | None]) -> None:
 @pytest.mark.parametrize(
     ("operator", "kind", "accepts"),
     [
-        ("Add", "FLOAT", [True] * 5),
-        ("Add", "INT64", [True] * 5),
-        ("Add", "DOUBLE", [True] * 5),
-        ("Add", "UINT8", [False] * 5),
-        ("Add", "UINT16", [False] * 5),
-        ("Add", "INT8", [None] * 5),
-        ("Add", "BFLOAT16", [False, False, True, True, True]),
-        ("MatMul", "INT32", [False] * 5),
-        ("MatMul", "INT64", [False] * 5),
-        ("Relu", "INT32", [False] * 5),
-        ("Relu", "INT64", [False, False, True, True, True]),
-        ("ReduceL2", "INT64", [False] * 5),
-        ("Mish", "BFLOAT16", [None, None, False, False, False]),
-        ("Equal", "BOOL", [None, None, None, True, True]),
-        ("Attention", "FLOAT", [False, False, None, None, None]),
-        ("Attention", "FLOAT16", [False, False, True, True, True]),
-        ("NonMaxSuppression", "FLOAT", [True, True, True, True, False]),
-        ("NonZero", "FLOAT", [False, True, True, True, False]),
-        ("DequantizeLinear", "INT8", [True] * 5),
-        ("Frobnicate", "FLOAT", [None] * 5),
+        ("Add", "FLOAT", [True] * 6),
+        ("Add", "INT64", [True] * 6),
+        ("Add", "DOUBLE", [True] * 6),
+        ("Add", "UINT8", [False] * 6),
+        ("Add", "UINT16", [False] * 6),
+        ("Add", "INT8", [None, None, False, None, None, None]),
+        ("Add", "BFLOAT16", [False, False, True, True, True, True]),
+        ("MatMul", "INT32", [False] * 6),
+        ("MatMul", "INT64", [False] * 6),
+        ("Relu", "INT32", [False] * 6),
+        ("Relu", "INT64", [False, False, True, True, True, True]),
+        ("ReduceL2", "INT64", [False] * 6),
+        ("Mish", "BFLOAT16", [None, None, False, False, False, False]),
+        ("Equal", "BOOL", [None, None, None, None, True, True]),
+        ("Attention", "FLOAT", [False, False, False, None, None, None]),
+        ("Attention", "FLOAT16", [False, False, False, True, True, True]),
+        ("NonMaxSuppression", "FLOAT", [True, True, True, True, True, False]),
+        ("NonZero", "FLOAT", [False, True, True, True, True, False]),
+        ("DequantizeLinear", "INT8", [True] * 6),
+        ("Frobnicate", "FLOAT", [None] * 6),
     ],
 )
 def test_accepts(operator: str, kind: str, accepts: list[bool | None]) -> None:
@@ -153,11 +154,11 @@ def test_types_of_tensors() -> None:
     between = {name for name, number in NAMES.items() if DEFAULT.between(number)}
     assert has - between == {"UINT8", "FLOAT8E4M3FN", "INT4", "FLOAT4E2M1"}
     assert between == {"FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "BOOL", "INT8", "INT32", "INT64"}
-    assert [t.has_type(TensorProto.BFLOAT16) for t in TARGETS.values()] == [False, False, True, True, True]
+    assert [t.has_type(TensorProto.BFLOAT16) for t in TARGETS.values()] == [False] * 2 + [True] * 4
     assert DEFAULT.read_as(TensorProto.DOUBLE) == TensorProto.FLOAT
     assert DEFAULT.read_as(TensorProto.INT64) == TensorProto.INT64
     assert TARGETS["trt8.6"].read_as(TensorProto.INT64) == TensorProto.INT32
-    assert [t.int64 for t in TARGETS.values()] == [False, False, True, True, True]
+    assert [t.int64 for t in TARGETS.values()] == [False] * 2 + [True] * 4
 
 
 def test_target_named() -> None:
@@ -176,6 +177,7 @@ def test_target_named() -> None:
         ("tensorrt", "8.5.3.1", ""),
         ("tensorrt", "8.6.1.post1", "trt8.6"),
         ("tensorrt", "9.2.0", ""),
+        ("tensorrt", "10.6.0.26", "trt10.6"),
         ("tensorrt", "10.14.1.48", "trt10"),
         ("tensorrt", "11.4.0.106", "trt11"),
         ("tensorrt-rtx", "1.7.1.116", "rtx"),
@@ -304,7 +306,7 @@ def test_casts_through_a_type_that_the_target_has_not(target: str | None, severi
 
 
 @pytest.mark.parametrize(
-    ("target", "severity"), [("trt10", "ERROR"), ("trt11", "WARNING"), ("rtx", "WARNING")]
+    ("target", "severity"), [("trt10.6", "ERROR"), ("trt10", "ERROR"), ("trt11", "ERROR"), ("rtx", "WARNING")]
 )
 def test_a_squeeze_without_axes(target: str, severity: str) -> None:
     text = "g (float[N,1,3] x) => (float[] y) { y = Squeeze(x) }"
@@ -312,7 +314,8 @@ def test_a_squeeze_without_axes(target: str, severity: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "count"), [("trt8.4", 1), ("trt8.6", 1), ("trt10", 0), ("trt11", 0), ("rtx", 0)]
+    ("target", "count"),
+    [("trt8.4", 1), ("trt8.6", 1), ("trt10.6", 0), ("trt10", 0), ("trt11", 0), ("rtx", 0)],
 )
 def test_relu_of_int64(target: str, count: int) -> None:
     assert len(said("INT006", "g (int64[N] x) => (int64[N] y) { y = Relu(x) }", target)) == count

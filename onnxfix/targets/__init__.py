@@ -45,9 +45,10 @@ class Target:
     DQ, and ``reads_as`` maps types to the type that they are read as: float64 to float32, and int64 to int32 before 9.0
     (TensorRT 9.0's changelog: "The ONNX parser no longer automatically casts INT64 to INT32").
     ``requires_allowzero``: its parser throws on a Reshape of opset 14 without the attribute (TensorRT 8.0 to 8.4.1; the
-    default was added in 8.4.2). ``dynamic_squeeze``: it accepts a Squeeze without axes on dynamic dimensions (not 10.x:
-    "Cannot infer squeeze dimensions from a dynamic shape."). ``types_measured``: the types of operators were measured,
-    with this product line or one of the same generation. ``missing`` are standard operators that it does not import,
+    default was added in 8.4.2). ``dynamic_squeeze``: it accepts a Squeeze without axes on dynamic dimensions (10.x and
+    11.2 do not: "Cannot infer squeeze dimensions from a dynamic shape."). ``types_measured``: the types of operators were
+    measured, with this product line or one of the same generation. ``ignores_axes``: reductions of opset 18 whose axes
+    it does not read, so that it reduces all. ``missing`` are standard operators that it does not import,
     each with the reason, "" if there is no importer.
     """
 
@@ -61,6 +62,7 @@ class Target:
     reads_as: Mapping[str, str] = field(compare=False, repr=False)
     operators: Mapping[str, Support] = field(compare=False, repr=False)
     missing: Mapping[str, str] = field(compare=False, repr=False)
+    ignores_axes: frozenset[str] = _NONE
     package: str = "tensorrt"
     requires_allowzero: bool = False
     dynamic_squeeze: bool = False
@@ -185,7 +187,19 @@ _INNER = names("FLOAT FLOAT16 BFLOAT16 INT32 INT64 BOOL INT8")
 _TYPES = _INNER | _QUANTIZED | {"UINT8"}
 _LIST = "onnx-tensorrt's docs/operators.md"
 # Operators that TensorRT-RTX's newer parser does not know are unknown to older parsers too.
-_LATER = measured.UNKNOWN - names("DFT DeformConv")
+# LinearAttention and CausalConvWithState: "Plugin not found" from 8.6.1, 10.6.0 and 11.2.1.
+_LATER = measured.UNKNOWN - names("DFT DeformConv") | names("CausalConvWithState LinearAttention")
+# Measured with 10.6.0: "cannot be quantized by x", "same rank adding", "only supports int32, int64, and float".
+_REFUSED_10_6 = {
+    **_REFUSED_BY_SOURCE,
+    **table(
+        {
+            "INT8": "Add Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mul Sub",
+            "FLOAT16 BFLOAT16": "Celu Range",
+        }
+    ),
+}
+_REDUCTIONS = frozenset(name for name in documented.TRT_10 if name.startswith("Reduce"))
 
 TARGETS = {
     target.name: target
@@ -195,13 +209,21 @@ TARGETS = {
             _TYPES_8_4, _TYPES_8_4, _BEFORE_9,
             _listed(documented.TRT_8_4, documented.NOTES_8_4),
             _missing(documented.NOT_IN_8_4 | _LATER),
-            requires_allowzero=True,
+            requires_allowzero=True, ignores_axes=_REDUCTIONS - {"ReduceSum"},
         ),
         Target(
             "trt8.6", *NAMES["trt8.6"][:3], f"{_LIST} of 8.5 (6d0ab7be), and the changelog of 8.6",
             _TYPES_8_4 | {"UINT8"}, _TYPES_8_4, _BEFORE_9,
             _listed(documented.TRT_8_6, documented.NOTES_8_6),
             _missing(documented.NOT_IN_8_6 | _LATER),
+            ignores_axes=_REDUCTIONS - {"ReduceSum"},
+        ),
+        Target(
+            "trt10.6", *NAMES["trt10.6"][:3], f"{_LIST} of 10.15, and TensorRT 10.6.0, measured",
+            _TYPES - {"FLOAT4E2M1"}, _INNER, _DOUBLE,
+            _listed(documented.TRT_10_6, documented.NOTES_10_6, refused=_REFUSED_10_6),
+            _missing(documented.NOT_IN_10_6 | _LATER),
+            types_measured=True, ignores_axes=frozenset({"ReduceLogSumExp"}),
         ),
         Target(
             "trt10", *NAMES["trt10"][:3], f"{_LIST} of 10.15 (fa5aa9f6)",
@@ -215,7 +237,7 @@ TARGETS = {
             _TYPES, _INNER, _DOUBLE,
             _listed(documented.TRT_11, documented.NOTES_11, same_parser=True),
             _missing(documented.NOT_IN_11 | _LATER),
-            dynamic_squeeze=True, strongly_typed_only=True, types_measured=True,
+            strongly_typed_only=True, types_measured=True,
         ),
         Target(
             "rtx", *NAMES["rtx"][:3], f"measured with {measured.VERSION}",

@@ -6,6 +6,8 @@ Sources, with their commits in onnx/onnx-tensorrt:
   no changelog says that it was added, it is unknown: OneHot, Reciprocal. Shrink came with 8.4 GA, so 8.0 lacks it.
 - 8.6: docs/operators.md, "TensorRT 8.5" (6d0ab7be), with what docs/Changelog.md (0137504e) says of 8.6. The list of
   8.6 itself was not available.
+- 10.0 to 10.13: that of 10.15 without what came later, and what TensorRT 10.6.0 did with ONNX's node models, executed
+  on a GPU (fixtures/node_truth.tsv). Windows came with 10.4, STFT with 10.5.
 - 10.x: docs/operators.md, "TensorRT 10.15" (fa5aa9f6); onnxOpCheckers.cpp of that time refuses the same operators by
   name. Release dates are from docs/Changelog.md.
 - 11.x: docs/operators.md, "TensorRT 11.2", from a copy (the layer catalogue of the project isaac_deploy_trt); the
@@ -110,6 +112,11 @@ TRT_10: Types = table(
         "FLOAT": "STFT",
     }
 )
+_SINCE_10_14 = "Attention RMSNormalization RotaryEmbedding TensorScatter"
+TRT_10_6: Types = {
+    **{name: types - {"FLOAT4E2M1"} for name, types in TRT_10.items() if name not in names(_SINCE_10_14)},
+    **table({_FLOATS: "CumSum Pow"}),
+}
 TRT_11: Types = {**TRT_10, **table({_FLOATS: "DFT GridSample STFT Swish"})}
 
 # ---------------------------------------------------------------------------------- missing operators
@@ -124,11 +131,12 @@ _NEVER = (
 )
 NOT_IN_11 = names(_NEVER)
 NOT_IN_10 = NOT_IN_11 | names("DFT")
-#: Refused by the list of 8.5, or added later: Hardmax 9.2, DeformConv 10.1, windows 10.4, STFT 10.5, the others from
-#: 10.14 on; they did not exist in ONNX before.
-NOT_IN_8_6 = NOT_IN_10 | names(
-    "Attention BlackmanWindow DeformConv HammingWindow HannWindow Hardmax RMSNormalization RotaryEmbedding STFT Swish "
-    "TensorScatter"
+#: Measured with 10.6.0: "Plugin not found".
+NOT_IN_10_6 = NOT_IN_10 | names(f"{_SINCE_10_14} Swish")
+#: Refused by the list of 8.5, or added later: Hardmax 9.2, DeformConv 10.1, windows 10.4, STFT 10.5. CastLike and Gelu:
+#: measured with 8.6.1.
+NOT_IN_8_6 = NOT_IN_10_6 | names(
+    "BlackmanWindow CastLike DeformConv Gelu HammingWindow HannWindow Hardmax STFT"
 )
 NOT_IN_8_4 = NOT_IN_8_6 | names(f"{_ONLY_8_5} GroupNormalization IsInf LayerNormalization")
 
@@ -203,6 +211,10 @@ NOTES_10 = notes(
         "TopK": "sorted must be 1; K at most 3840",
     }
 )
+NOTES_10_6 = {
+    **NOTES_10,
+    **notes({"Resize": f"{NOTES_10['Resize']}; axes, with scales, name all dimensions in order"}),
+}
 NOTES_11 = {
     **NOTES_10,
     **notes(

@@ -42,8 +42,9 @@ def test_targets() -> None:
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        ("trt10", "trt10"), ("TRT10", "trt10"), ("trt-10", "trt10"), ("10", "trt10"), ("10.3", "trt10"),
-        ("10.x", "trt10"), ("TensorRT 10.14.1", "trt10"), ("tensorrt_11", "trt11"), ("v11.2", "trt11"),
+        ("trt10", "trt10"), ("TRT10", "trt10"), ("trt-10", "trt10"), ("10", "trt10"), ("10.3", "trt10.6"),
+        ("10.x", "trt10"), ("10.13.3", "trt10.6"), ("TensorRT 10.14.1", "trt10"), ("tensorrt_11", "trt11"),
+        ("v11.2", "trt11"),
         ("8.4", "trt8.4"), ("8.2.5", "trt8.4"), ("trt8.4.1", "trt8.4"), ("8.6.1", "trt8.6"), (" RTX ", "rtx"),
         ("rtx1.7", "rtx"), ("TensorRT-RTX 1.7.1", "rtx"), ("tensorrt-rtx", "rtx"),
         ("8", None), ("8.4.2", None), ("8.5", None), ("9", None), ("12", None), ("trt", None), ("", None),

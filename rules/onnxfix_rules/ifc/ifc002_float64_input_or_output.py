@@ -12,7 +12,7 @@ from onnxfix.rule import Flagged, Match, Model, Severity, Silent, Value, rule
 @rule(
     "IFC002",
     per="model",
-    severity=Severity.ERROR,
+    severity=Severity.WARNING,
     hazards=[46],
     types=[TensorProto.DOUBLE],
     differs={

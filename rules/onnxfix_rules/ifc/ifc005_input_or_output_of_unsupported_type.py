@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from onnx import TensorProto
+
 from onnxfix.rule import (
     Flagged,
     Match,
     Model,
+    Node,
     Severity,
     Silent,
     Target,
     Value,
+    imported,
     name_of,
     rule,
     target_of,
@@ -38,6 +42,9 @@ def input_or_output_of_unsupported_type(model: Model) -> Iterator[Match]:
     weight that is also an input fails as a weight: `Failed to import initializer: w`. An output of such a type comes
     from a node that TensorRT refuses: `Unsupported data type for the Cast operator!`
 
+    TensorRT 8.6.1 does not build an int8 input or output without quantization in the graph: `input/output with DataType
+    Int8 in network without Q/DQ layers must have dynamic range set when no calibrator is used`.
+
     The types that a target supports are data with a source, which the message names. TensorRT does not support float64
     either, but silently imports it as float32: see IFC002.
 
@@ -63,9 +70,15 @@ _WHICH = "a type that {target.title} does not support (source: {target.source})"
 _NESTED = {"sequence_type": "a sequence", "optional_type": "an optional"}
 
 
+def _is_quantizer(node: Node) -> bool:
+    return node.op_type in ("QuantizeLinear", "DequantizeLinear")
+
+
 def _missing(value: Value, model: Model, target: Target) -> str:
     """The value's type if the target does not support it; "" if it does or the type is unknown."""
     elem = model.shapes.elem_type(value)
+    if elem == TensorProto.INT8 and not target.int64 and not any(map(_is_quantizer, imported(model))):
+        return "int8 without QuantizeLinear or DequantizeLinear in the graph"
     if elem is not None:
         return "" if not elem or target.has_type(elem) else name_of(elem)
     declared = value.declared
@@ -75,6 +88,11 @@ def _missing(value: Value, model: Model, target: Target) -> str:
 
 
 input_or_output_of_unsupported_type.examples = [
+    Flagged(
+        "an int8 input that TensorRT 8.6 cannot scale",
+        "g (int8[2] x, int8[2] z) => (int8[2] y) { y = Max(x, z) }",
+        target="trt8.6",
+    ),
     Flagged("an int16 input", "g (int16[2] x) => (float[2] y) { y = Cast<to = FLOAT>(x) }"),
     Flagged("a uint32 output", "g (float[2] x) => (uint32[2] y) { y = Cast<to = UINT32>(x) }"),
     Flagged(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.rule import Draft, Model, Node, Value, dtypes, equal
+from onnxfix.rule import Draft, Model, Node, Value, dtypes, equal, target_of
 
 Axes = tuple[int, ...]
 #: Special dimensions of a result, besides the index of a dimension of the data: a size of 1, and of 0.
@@ -21,6 +21,8 @@ _MOST_VISITED = 100
 def non_constant(node: Node, model: Model, index: int = 1) -> Value | None:
     """The input, if TensorRT cannot know it at build time. None in functions, whose caller may pass a constant."""
     value = node.input(index)
+    if node.opset >= 18 and node.op_type in target_of(model).ignores_axes:
+        return None
     if value is None or not _of_main_graph(node) or value.initializer is not None or value.is_constant:
         return None
     known = model.shapes.value(value)

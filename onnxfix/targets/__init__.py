@@ -46,10 +46,10 @@ class Target:
     (TensorRT 9.0's changelog: "The ONNX parser no longer automatically casts INT64 to INT32").
     ``requires_allowzero``: its parser throws on a Reshape of opset 14 without the attribute (TensorRT 8.0 to 8.4.1; the
     default was added in 8.4.2). ``dynamic_squeeze``: it accepts a Squeeze without axes on dynamic dimensions (10.x and
-    11.2 do not: "Cannot infer squeeze dimensions from a dynamic shape."). ``types_measured``: the types of operators were
-    measured, with this product line or one of the same generation. ``ignores_axes``: reductions of opset 18 whose axes
-    it does not read, so that it reduces all. ``missing`` are standard operators that it does not import,
-    each with the reason, "" if there is no importer.
+    11.2 do not: "Cannot infer squeeze dimensions from a dynamic shape."). ``types_measured``: the types of operators
+    were measured, with this product line or one of the same generation. ``ignores_axes``: reductions of opset 18 whose
+    axes it does not read, so that it reduces all. ``missing`` are standard operators that it does not import, each with
+    the reason, "" if there is no importer.
     """
 
     name: str

@@ -46,7 +46,14 @@ toy_pattern.examples = [
 def test_facts_come_from_the_examples_under_each_target() -> None:
     facts = facts_of(toy_pattern)
     both, one = (Severity.ERROR, Severity.WARNING), (Severity.WARNING,)
-    assert facts.severities == {"trt8.4": one, "trt8.6": both, "trt10": one, "trt11": one, "rtx": ()}
+    assert facts.severities == {
+        "trt8.4": one,
+        "trt8.6": both,
+        "trt10.6": one,
+        "trt10": one,
+        "trt11": one,
+        "rtx": (),
+    }
     assert (facts.safeties, facts.unfixed, fixes(facts)) == ((Safety.UNSAFE,), True, "unsafe or none")
     assert (facts.found, facts.silent) == (1, 1)
     assert facts_of(toy_pattern) == facts
@@ -101,7 +108,7 @@ def test_a_row_stays_one_row() -> None:
     assert faults(text) == []
     row = rule_row(toy_pattern, facts_of(toy_pattern))
     assert (
-        "| toy-pattern (off by default) | warning | error, warning | warning | warning | – | unsafe or none |"
+        "| toy-pattern (off by default) | warning | error, warning | warning | warning | warning | – | unsafe or none |"
         in row
     )
     assert "``Wants `a \\| b` at this place``, measured, [NVIDIA/TensorRT #12](https://" in row

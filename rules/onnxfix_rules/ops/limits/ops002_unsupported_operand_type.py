@@ -51,8 +51,8 @@ def unsupported_operand_type(model: Model) -> Iterator[Match]:
     GlobalLpPool, LpNormalization, GRU), measured with TensorRT-RTX 1.7.1, for each operator and type with a single-node
     model. In half precision MeanVarianceNormalization does not parse at all.
 
-    The rule covers only targets whose types were measured: TensorRT-RTX, and TensorRT 11 with its parser of the same
-    generation. It does not report constants, which the parser may convert, outputs of a QuantizeLinear in the graph,
+    The rule covers only targets whose types were measured: TensorRT-RTX, TensorRT 11 with its parser of the same
+    generation, and TensorRT 10.6. It does not report constants, which the parser may convert, outputs of a QuantizeLinear in the graph,
     which TensorRT treats as int8, or types that only the builder refused, since it may accept another model.
 
     ## Fix

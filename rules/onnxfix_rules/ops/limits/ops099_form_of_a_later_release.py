@@ -156,7 +156,7 @@ def form_of_a_later_release(node: Node, model: Model) -> Iterator[Match]:
 
     ## Fix
     Shape without `start` and `end`, and a Slice of the result. Exact. GridSample's mode linear is dropped, which is the
-    default. No fix for the others.
+    default. No fix for the others. Axes that are ignored are read in opset 17, where they are an attribute.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md

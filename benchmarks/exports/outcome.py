@@ -14,7 +14,6 @@ from typing import Any
 MISREAD = {
     "CTL001": "a Loop that may end early is read with all its rounds",
     "IFC001": "an input without a shape is read as a scalar",
-    "IFC002": "float64 becomes float32 without a word",
     "OPS060": "an operator of another domain is read as the standard one of its name",
 }
 

@@ -43,7 +43,7 @@ SEQUENCE = (
         (SEQUENCE, ["s"], "CTL020", "pattern"),  # TensorRT names the node that makes the sequence
         (SEQUENCE, ["elsewhere"], "CTL020", "unconfirmed"),
         (SEQUENCE, [], "OPS001", "unconfirmed"),
-        ("g (double[2] x) => (double[2] y) { y = Neg(x) }", [], "IFC002", "misread"),
+        ("g (float[] x) => (float[] y) { y = Neg(x) }", [], "IFC001", "misread"),
     ],
 )
 def test_how_errors_are_confirmed(tmp_path: Path, graph: str, places: list[str], code: str, how: str) -> None:

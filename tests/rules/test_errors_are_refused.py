@@ -23,7 +23,6 @@ MISREAD = {
     "CTL001": "rows of a scan output that the loop never made",
     "GRA003": "a declared type that nothing has",
     "IFC001": "an input of unknown shape as a scalar",
-    "IFC002": "float64 as float32",
     "OPS010": "the lower triangle for the upper one",
     "OPS011": "the batch as time",
     "OPS012": "channels in another order",

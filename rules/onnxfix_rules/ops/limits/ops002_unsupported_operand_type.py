@@ -52,8 +52,9 @@ def unsupported_operand_type(model: Model) -> Iterator[Match]:
     model. In half precision MeanVarianceNormalization does not parse at all.
 
     The rule covers only targets whose types were measured: TensorRT-RTX, TensorRT 11 with its parser of the same
-    generation, and TensorRT 10.6. It does not report constants, which the parser may convert, outputs of a QuantizeLinear in the graph,
-    which TensorRT treats as int8, or types that only the builder refused, since it may accept another model.
+    generation, and TensorRT 10.6. It does not report constants, which the parser may convert, outputs of a
+    QuantizeLinear in the graph, which TensorRT treats as int8, or types that only the builder refused, since it may
+    accept another model.
 
     ## Fix
     None. Cast the data to a supported type and the result back: bool to int32, uint8 to int32 if nothing wraps around,

@@ -25,10 +25,6 @@ from onnxfix_rules.ops.limits import _axes
 
 _FLOAT8 = TensorProto.FLOAT8E4M3FN
 _WHOLE = (TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL)
-_REDUCTIONS = (
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-    "ReduceSumSquare",
-)  # fmt: skip
 _RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
 
@@ -50,23 +46,6 @@ def _size(node: Node, model: Model, index: int, axis: int) -> int | None:
     value = node.input(index)
     shape = None if value is None else model.shapes.static_shape(value)
     return None if shape is None or not -len(shape) <= axis < len(shape) else shape[axis]
-
-
-def _ignores_axes(node: Node, model: Model) -> bool:
-    """Whether axes that do not name every dimension come as an input."""
-    axes, rank = node.input(1), _rank(node, model)
-    if axes is None or node.opset < 18 or node.op_type not in target_of(model).ignores_axes:
-        return False
-    empty = _size(node, model, 1, 0) == 0
-    return rank is None or (
-        bool(node.attr("noop_with_empty_axes", 0)) if empty else _size(node, model, 1, 0) != rank
-    )
-
-
-def _has_other_channels(node: Node, model: Model) -> bool:
-    """Whether the scale of a GroupNormalization has a value for each channel, not for each group."""
-    channels = _size(node, model, 1, 0)
-    return node.opset >= 21 and channels is not None and channels != node.attr("num_groups")
 
 
 def _has_other_axes(node: Node, model: Model) -> bool:
@@ -101,20 +80,15 @@ _FORMS: tuple[tuple[tuple[int, ...], tuple[str, ...], Callable[[Node, Model], bo
     ((9,), ("Slice",), _varies(3), "requires constant axes of Slice"),
     ((9,), ("Resize",), lambda node, model: node.attr("axes") is not None and _varies(3)(node, model),
      "requires constant sizes of a Resize with axes"),
-    ((10, 14), _REDUCTIONS, _ignores_axes, "ignores the axes of this reduction, which are an input, and reduces all"),
     ((10, 14), ("Resize",), _has_other_axes, "requires all dimensions in order as axes of a Resize by scales"),
     ((10, 14), ("Pow",), lambda node, model: any(_elem(node, model, i) in _WHOLE for i in (0, 1)),
      "has no Pow of integers"),
-    ((10, 14), ("GroupNormalization",), _has_other_channels,
-     "requires a scale for each group of a GroupNormalization, not for each channel"),
     ((10, 14), ("Conv",), _has_computed_kernel,
      "requires the kernel of a Conv of one dimension to be constant"),
     ((10, 14), ("QuantizeLinear",), lambda node, model: _elem(node, model, 2) == _FLOAT8 and _varies(1)(node, model),
      "requires a constant scale for float8"),
     ((10, 14), ("DequantizeLinear",), lambda node, model: _elem(node, model, 0) == _FLOAT8 and _varies(1)(node, model),
      "requires a constant scale for float8"),
-    ((10, 14), ("GridSample",), lambda node, _: node.attr("mode", "") in ("linear", "cubic"),
-     "reads the modes linear and cubic of opset 20 as another one"),
     ((10, 14), ("DeformConv",), lambda node, model: True, "computes something else for ONNX's models of DeformConv"),
     ((11,), ("CumSum",), _varies(1), "requires a constant axis of CumSum"),
     ((11,), ("GridSample",), lambda node, model: _rank(node, model) not in (None, 4),
@@ -144,19 +118,15 @@ def form_of_a_later_release(node: Node, model: Model) -> Iterator[Match]:
 
     - 8.6.1: `start` and `end` of Shape are ignored (`reshape changes volume`, or the process dies); Slice with axes
       that are not constant: `This version of TensorRT does not support dynamic axes.`
-    - 8.6.1: the axes of reductions of opset 18 (not ReduceSum), and 10.6.0: those of ReduceLogSumExp, are ignored:
-      the engine builds, and reduces all dimensions
-    - 10.6.0: GridSample in mode linear and cubic, as opset 20 names them, gives other values (the default is right),
-      and so do all DeformConv models; Pow of integers, CumSum along an axis that is not constant, GridSample of 5
-      dimensions (`Parameter check failed, condition: input.getDimensions().nbDims == 4`), GroupNormalization of opset
-      21, a Resize by scales along some axes, a one-dimensional Conv with a computed kernel, and float8 with a computed
-      scale are refused or not built
+    - 10.6.0: all DeformConv models give other values; Pow of integers, CumSum along an axis that is not constant,
+      GridSample of 5 dimensions (`Parameter check failed, condition: input.getDimensions().nbDims == 4`), a Resize by
+      scales along some axes, a one-dimensional Conv with a computed kernel, and float8 with a computed scale are
+      refused or not built
     - 11.2.1: `FrameStep must be an initializer!` for STFT, `FFTPlugin supports DFT only on axis -2`
     - all: the seed of random numbers is ignored
 
     ## Fix
-    Shape without `start` and `end`, and a Slice of the result. Exact. GridSample's mode linear is dropped, which is the
-    default. No fix for the others. Axes that are ignored are read in opset 17, where they are an attribute.
+    Shape without `start` and `end`, and a Slice of the result. Exact. No fix for the others.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
@@ -173,22 +143,15 @@ def form_of_a_later_release(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _fix(node: Node) -> Fix | None:
-    draft = Draft(node)
-    if node.op_type == "GridSample" and node.attr("mode", "") == "linear":
-        draft.set_attr(node, "mode", None)
-        return Fix("drop the mode, which is the default", draft.edits)
     if node.op_type != "Shape":
         return None
+    draft = Draft(node)
     whole = draft.add("Shape", [node.require(0)])
     start = draft.constant(np.array([node.attr("start", 0)], np.int64), "start")
     end = draft.constant(np.array([node.attr("end", 2**31 - 1)], np.int64), "end")
     draft.replace_output(node, draft.add("Slice", [whole, start, end]))
     return Fix("slice the whole shape", draft.edits)
 
-
-_GRID = (
-    "g (float[1,1,3,2] x, float[1,2,4,2] q) => (float[1,1,2,4] y) { z = GridSampleMODE(x, q)  y = Neg(z) }"
-)
 
 form_of_a_later_release.examples = [
     Fixed(
@@ -198,20 +161,8 @@ form_of_a_later_release.examples = [
             w = Shape(x)  s = Slice(w, b, e)  y = Neg(s) }""",
         target="trt8.6",
     ),
-    Fixed(
-        "mode linear",
-        before=_GRID.replace("MODE", '<mode = "linear">'),
-        after=_GRID.replace("MODE", ""),
-        opset=20,
-        target="trt10.6",
-    ),
     Flagged(
         "Pow of integers", "g (float[3] x, int32[3] p) => (float[3] y) { y = Pow(x, p) }", target="trt10.6"
-    ),
-    Flagged(
-        "axes that are an input, which TensorRT 8.6 ignores",
-        "g (float[2,3] x) => (float[2,1] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }",
-        target="trt8.6",
     ),
     Flagged(
         "the axis of CumSum is an input",
@@ -219,11 +170,6 @@ form_of_a_later_release.examples = [
         target="trt10.6",
     ),
     Flagged("a seed", "g () => (float[2] y) { y = RandomNormal<shape = [2], seed = 1.0>() }", runs=False),
-    Silent(
-        "all axes are named",
-        "g (float[2,3] x) => (float[1,1] y) <int64[2] a = {0, 1}> { y = ReduceMax(x, a) }",
-        target="trt8.6",
-    ),
     Silent("later releases", "g (float[3] x, int32[3] p) => (float[3] y) { y = Pow(x, p) }", target="trt11"),
     Silent("Shape", "g (float[A,B] x) => (int64[2] y) { y = Shape<start = 0>(x) }", target="trt8.6"),
     Silent(

@@ -209,14 +209,14 @@ TARGETS = {
             _TYPES_8_4, _TYPES_8_4, _BEFORE_9,
             _listed(documented.TRT_8_4, documented.NOTES_8_4),
             _missing(documented.NOT_IN_8_4 | _LATER),
-            requires_allowzero=True, ignores_axes=_REDUCTIONS - {"ReduceSum"},
+            requires_allowzero=True, ignores_axes=_REDUCTIONS - {"ReduceSum", "ReduceLogSum"},
         ),
         Target(
             "trt8.6", *NAMES["trt8.6"][:3], f"{_LIST} of 8.5 (6d0ab7be), and the changelog of 8.6",
             _TYPES_8_4 | {"UINT8"}, _TYPES_8_4, _BEFORE_9,
             _listed(documented.TRT_8_6, documented.NOTES_8_6),
             _missing(documented.NOT_IN_8_6 | _LATER),
-            ignores_axes=_REDUCTIONS - {"ReduceSum"},
+            ignores_axes=_REDUCTIONS - {"ReduceSum", "ReduceLogSum"},
         ),
         Target(
             "trt10.6", *NAMES["trt10.6"][:3], f"{_LIST} of 10.15, and TensorRT 10.6.0, measured",

@@ -74,7 +74,7 @@ def ignored_reduction_axes(node: Node, model: Model) -> Iterator[Match]:
         return
     rank = model.shapes.rank(data)
     known = axes.constant()
-    if known is not None and _is_right(node, known, rank):
+    if _names_all(node, model, axes, rank) if known is None else _is_right(node, known, rank):
         return
     yield Match(
         f"{target.title} ignores the axes of this {node.op_type}, which are an input, and reduces all axes",
@@ -82,6 +82,13 @@ def ignored_reduction_axes(node: Node, model: Model) -> Iterator[Match]:
         fix=None if known is None or not elem else _fix(node, data, known.tolist(), elem, has_max=has_max),
         reads=(data, axes),
     )
+
+
+def _names_all(node: Node, model: Model, axes: Value, rank: int | None) -> bool:
+    """Whether axes whose values are not known name every dimension by their number."""
+    shape = model.shapes.static_shape(axes)
+    every = shape is not None and len(shape) == 1 and shape[0] in (0, rank)
+    return every and not node.attr("noop_with_empty_axes", 0)
 
 
 def _is_right(node: Node, axes: np.ndarray[tuple[int, ...], np.dtype[np.int64]], rank: int | None) -> bool:

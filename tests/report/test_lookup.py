@@ -40,7 +40,8 @@ SCAN = (
         (SCAN, "CTL001"),
         ("layernorm fp16 overflow", "PRC001"),
         ("K exceeds the maximum value allowed (4096)", "OPS044"),
-        ("GroupNormalization", "OPS072"),
+        ("GroupNormalization num_groups = 1", "OPS072"),
+        ("GroupNormalization", "OPS100"),
         ("hard-coded batch", "RSH008"),
         ("hardcoded size", "RSH008"),
         ("NMS different results", "OPS077"),
@@ -66,7 +67,9 @@ def test_every_message_that_a_page_quotes_finds_that_page() -> None:
     missed = []
     pages = [(rule, quote) for rule in RULES[::6] for quote in quotes_of(rule)[:1]]
     for rule, quote in pages:
-        if rule.code not in [hit.rule.code for hit in search(f"[E] [TRT] node /a/b_7: {quote}", RULES)]:
+        # Thirteen pages quote the message of a plugin that is missing, more than a search lists.
+        hits = search(f"[E] [TRT] node /a/b_7: {quote}", RULES, len(RULES))
+        if rule.code not in [hit.rule.code for hit in hits]:
             missed.append((rule.code, quote))
     assert len(pages) > 10
     assert missed == []

@@ -32,7 +32,7 @@ F = onnx.TensorProto.FLOAT
 
 @pytest.fixture(scope="module")
 def drawn() -> list[Drawn]:
-    return [draw(19, number, nodes=False) for number in range(0, 172, 6)]
+    return [draw(19, number, nodes=False) for number in range(0, len(examples()), 6)]
 
 
 def test_a_number_gives_the_same_model(drawn: list[Drawn]) -> None:

@@ -127,13 +127,17 @@ def calls(source: str) -> list[str]:
     return found
 
 
+#: NVIDIA's own plugins, which the full package registers on request only.
+OURS = {"onnxfix/trt/log.py": ["init_libnvinfer_plugins"]}
+
+
 @pytest.mark.slow
 def test_no_library_is_loaded_and_no_pickle_read() -> None:
     found = {
         str(path.relative_to(ROOT)): calls(path.read_text(encoding="utf-8"))
         for path in (ROOT / "onnxfix").rglob("*.py")
     }
-    assert {path: names for path, names in found.items() if names} == {}
+    assert {path: names for path, names in found.items() if names} == OURS
 
 
 def test_the_search_finds_what_it_looks_for() -> None:

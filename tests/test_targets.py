@@ -14,6 +14,7 @@ import trt_types
 from corpus import node_cases
 from onnx import TensorProto
 
+import onnxfix
 from onnxfix import dtypes
 from onnxfix.errors import UsageError
 from onnxfix.registry import registry
@@ -23,6 +24,7 @@ from onnxfix.targets import DEFAULT, TARGETS, Support, documented, measured, mis
 from onnxfix.testing import findings, model_of
 from onnxfix.trt.build import attempt
 from support import models
+from support.paths import FIXTURES
 from support.patience import PATIENCE
 from support.real_tensorrt import FACT, REAL
 
@@ -166,6 +168,27 @@ def test_target_named() -> None:
     assert target_named("rtx").package == "tensorrt-rtx"
     with pytest.raises(UsageError, match="choose from trt8"):
         target_named("trt9")
+
+
+@pytest.mark.parametrize(
+    ("distribution", "version", "said"),
+    [
+        ("tensorrt_cu12_bindings", "10.6.0.post1", "(target trt10.6: TensorRT 10.6.0 is installed, "),
+        ("tensorrt", "11.2.1.9", "(target trt11: TensorRT 11.2.1 is installed, "),
+        ("tensorrt", "9.3.0", "(target trt11, "),
+    ],
+)
+def test_the_installed_tensorrt_is_the_target(
+    distribution: str, version: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tensorrt").mkdir()
+    (tmp_path / "tensorrt" / "__init__.py").write_text("raise ImportError('nobody needs to load it')")
+    (info := tmp_path / f"{distribution}-{version}.dist-info").mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    model = FIXTURES / "misread" / "decoder.onnx"
+    assert said in " ".join(str(onnxfix.check(model)).split())
+    assert "(target trt10, " in " ".join(str(onnxfix.check(model, target="trt10")).split())
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,8 @@ def check(
         select: rules to run: codes, code prefixes, names, or ``ALL`` (None: the default rules). One, several with
             commas between them, or a list: ``"CST"``, ``"CST,BRC001"``, ``["CST", "BRC001"]``.
         ignore: rules to skip, in the same form.
-        target: ``trt8.4``, ``trt8.6``, ``trt10.6``, ``trt10``, ``trt11`` (default) or ``rtx``.
+        target: ``trt8.4``, ``trt8.6``, ``trt10.6``, ``trt10``, ``trt11``, ``rtx`` or a version; by default that of
+            the package ``tensorrt`` that is installed, else ``trt11``.
         packs: installed rule packs to load besides the built-in rules: names, or ``"none"`` (None: those of
             ``ONNXFIX_PACKS``, else all).
         trt: also run TensorRT's parser and builder (True, or with these options), list what they report, and unless

@@ -105,7 +105,8 @@ TargetName = Annotated[
     typer.Option(
         "--target",
         metavar="TARGET",
-        help=f"TensorRT to deploy to: {', '.join(TARGETS)}, or a version such as 10.3 (default: {DEFAULT_TARGET}).",
+        help=f"TensorRT to deploy to: {', '.join(TARGETS)}, or a version such as 10.3 (default: that of the installed "
+        f"TensorRT, else {DEFAULT_TARGET}).",
         show_default=False,
         autocompletion=completion.targets,
         rich_help_panel=RULES,

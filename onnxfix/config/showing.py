@@ -73,7 +73,7 @@ def as_data(holding: Holding, source: str) -> dict[str, Any]:
 
 def _values(found: Settings, judges: bool) -> dict[str, Any]:
     """The settings that a command uses: one that ``judges`` has rules and findings."""
-    from onnxfix.targets import target_named  # lazy: its tables are loaded where a model is read
+    from onnxfix.targets import choose_target  # lazy: its tables are loaded where a model is read
 
     proof = {"require": found.require, "rtol": found.rtol, "atol": found.atol, "effort": found.effort}
     for name in ("structure_limit", "timeout", "rung_timeout"):
@@ -82,7 +82,7 @@ def _values(found: Settings, judges: bool) -> dict[str, Any]:
     if not judges:
         return proof
     return {
-        "target": target_named(found.target).name,
+        "target": choose_target(found.target)[0].name,
         "select": found.select,
         "ignore": found.ignore,
         "fail_on": found.fail_on,

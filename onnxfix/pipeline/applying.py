@@ -68,6 +68,7 @@ def reported(job: Job, proven: Proven) -> Report:
         path=name_of(job.loaded),
         command="apply",
         target=job.plan.target.name,
+        installed=job.plan.installed,
         findings=tuple(finding_of(item) for item in run.remaining),
         applied=tuple(applied_of(item, by_code[item.key.code]) for item in run.applied),
         withdrawn=proven.withdrawn,

@@ -69,6 +69,7 @@ def _checked(source: Source, plan: Plan) -> Report:
         path=name_of(loaded),
         command="check",
         target=plan.target.name,
+        installed=plan.installed,
         headline=headline([build], networks, always=True) if build is not None else "",
         findings=confirm.merged(own, build, plan.rules, plan.known, problems, reading),
         build=build,

@@ -31,7 +31,7 @@ from onnxfix.options import Output, RunOptions
 from onnxfix.pipeline.opening import Source, destination_of, name_of, refuse_conflicts
 from onnxfix.pipeline.plan import Progress
 from onnxfix.pipeline.proof import climb, comparison_of, on_disk
-from onnxfix.targets import target_named
+from onnxfix.targets import choose_target
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.files import check_inputs, load_inputs
@@ -72,7 +72,7 @@ def lower(
     destination = destination_of(loaded, Output(output)) if output is not None else None
     refuse_conflicts([loaded], options, destination)
     samples = MOST_SAMPLES if options.verification.inputs is not None else SAMPLES
-    wish = replace(wish, target=target_named(options.rules.target), samples=samples)
+    wish = replace(wish, target=choose_target(options.rules.target)[0], samples=samples)
     base = Lowering(
         name_of(loaded),
         wish.to,

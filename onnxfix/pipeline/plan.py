@@ -8,7 +8,7 @@ from onnxfix.options import RunOptions
 from onnxfix.record import record
 from onnxfix.registry import registry
 from onnxfix.rule import Rule, Safety
-from onnxfix.targets import Target, target_named
+from onnxfix.targets import Target, choose_target
 
 Progress = Callable[[str], None]
 """Called with a short text before each step of a run."""
@@ -16,12 +16,14 @@ Progress = Callable[[str], None]
 
 @record
 class Plan:
-    """A run's options, the ``rules`` that it selects among all that are ``known``, its target, and its progress."""
+    """A run's options, the ``rules`` that it selects among all that are ``known``, its target, and its progress.
+    ``installed`` is the version of the installed TensorRT that the target was chosen for, "" for any other target."""
 
     options: RunOptions
     rules: tuple[Rule, ...]
     known: tuple[Rule, ...]
     target: Target
+    installed: str
     say: Progress
 
     @property
@@ -39,8 +41,8 @@ def planned(options: RunOptions, progress: Progress | None) -> Plan:
     """
     known = registry()
     chosen = known.choose(options.rules.select, options.rules.ignore)
-    target = target_named(options.rules.target)
-    return Plan(options, tuple(chosen), known.rules, target, progress or _silent)
+    target, installed = choose_target(options.rules.target)
+    return Plan(options, tuple(chosen), known.rules, target, installed, progress or _silent)
 
 
 def _silent(text: str) -> None:

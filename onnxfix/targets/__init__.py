@@ -7,7 +7,10 @@ Operators and types come from NVIDIA's lists (``documented``) and from the real 
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import field
 from functools import cache
 from typing import NamedTuple
@@ -265,6 +268,26 @@ def target_named(name: str | None) -> Target:
         choices = ", ".join(f"{one.name} ({one.title})" for one in TARGETS.values())
         raise UsageError(f"unknown target {name!r}; choose from {choices}")
     return TARGETS[known]
+
+
+#: Distributions with the version of the module ``tensorrt``: NVIDIA's names on PyPI and in its Debian packages.
+_DISTRIBUTIONS = ("tensorrt", *(f"tensorrt-cu{n}{part}" for n in (13, 12, 11) for part in ("", "-bindings")))
+
+
+def choose_target(name: str | None) -> tuple[Target, str]:
+    """The target of a run. Without a name it is that of the full TensorRT that is installed, with its version (10.6.0),
+    else the default; the version is "" in all other cases. Loads no library.
+
+    Raises:
+        UsageError: there is no such target.
+    """
+    if name is None and importlib.util.find_spec("tensorrt") is not None:
+        for distribution in _DISTRIBUTIONS:
+            with suppress(importlib.metadata.PackageNotFoundError):
+                version = ".".join(importlib.metadata.version(distribution).split(".")[:3])
+                known = target_of(version)
+                return (TARGETS[known], version) if known is not None else (DEFAULT, "")
+    return target_named(name), ""
 
 
 def mismatch(target: Target, package: str, version: str) -> str:

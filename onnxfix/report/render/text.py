@@ -136,7 +136,8 @@ def _headline(report: Report, summary: Summary, quiet: bool) -> Line:
     path = report.path
     if report.command == "verify" and report.output:
         path = f"{report.path} against {report.output}"
-    target = f"target {report.target}, " if report.target else ""
+    chosen = f": TensorRT {report.installed} is installed" if report.installed else ""
+    target = f"target {report.target}{chosen}, " if report.target else ""
     written = f" → {report.output}" if quiet and report.command == "apply" and report.output else ""
     took = f"  ({target}{report.seconds:.1f} s){written}"
     return line((path, "bold"), "  ", *parts, (took, "dim"), hang=2)

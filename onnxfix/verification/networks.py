@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 @dataclass(eq=False)
 class Networks:
     """Models of one climb by path: ``lifted`` are those whose network was read back, into ``folder``; ``begun`` are
-    builds under way, all in the child of ``worker``. ``engines`` are builds whose engine was kept, as ``engine`` says.
+    builds under way, all in the child of ``worker``. ``builds`` have ended; the file ``engine`` is that of an accepted
+    one.
     ``ran`` are feeds that both models have run in ONNX Runtime."""
 
     folder: Path
     lifted: dict[Path, Lifted] = field(default_factory=dict)
     begun: dict[Path, Posted] = field(default_factory=dict)
-    engines: dict[Path, TrtBuild] = field(default_factory=dict)
+    builds: dict[Path, TrtBuild] = field(default_factory=dict)
     worker: Worker | None = None
     ran: tuple[Feed, ...] = ()
     _files: dict[Path, Path] = field(default_factory=dict)

@@ -473,7 +473,7 @@ def left(folder: Path, *sizes: int) -> Networks:
     found = Networks(folder)
     for name, text in (("original", RELU), ("fixed", RELU_CAST)):
         path = folder / f"{name}.onnx"
-        found.engines[path] = TrtBuild(
+        found.builds[path] = TrtBuild(
             "accepted", profiles=(Profile({"x": tuple((size, 2) for size in sizes)}),)
         )
         save(found.engine(path), text)
@@ -485,6 +485,21 @@ def test_engines_that_are_there_are_not_built_again(rung: Rung, tmp_path: Path) 
     assert (result.status, rung.asked) == ("passed", [])
     assert [one.feed.assignment["N"] for one in result.feeds if one.label.startswith("engines")] == [1, 8, 3]
     assert len(result.builds) == 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "again"), [("no importer for Relu", False), ("kOPT values violate shape constraints", True)]
+)
+def test_what_tensorrt_refused_is_not_built_again(
+    rung: Rung, tmp_path: Path, reason: str, again: bool
+) -> None:
+    """Unless it was for the profile."""
+    networks = left(tmp_path, 1, 3, 8)
+    refused = TrtBuild("refused", "build", errors=(Issue("build", "error", reason),))
+    networks.builds[tmp_path / "fixed.onnx"] = refused
+    result = rung(RELU, RELU_CAST, networks=networks)
+    names = [name for name, _ in rung.asked]
+    assert (names, result.status) == ((["fixed"], "passed") if again else ([], "failed"))
 
 
 def test_engines_of_other_sizes_are_built_anew(rung: Rung, tmp_path: Path) -> None:

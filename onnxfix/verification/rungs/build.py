@@ -188,6 +188,8 @@ def _fixed(
     after = _build(found, path, profiles, networks)
     if before.accepted and after.status in ("timeout", "memory", "crash"):
         after = found.build(path, profiles, patience=2.0)
+        if networks is not None:
+            networks.builds.pop(path, None)
     return after
 
 
@@ -206,8 +208,8 @@ def _build(
         return found.build(path, profiles)
     if built[1] is not None:
         networks.lifted[path] = built[1]
-    if built[0].accepted and networks.engine(path).exists():
-        networks.engines[path] = built[0]
+    if not built[0].accepted or networks.engine(path).exists():
+        networks.builds[path] = built[0]
     return built[0]
 
 

@@ -45,7 +45,7 @@ def build(state: State) -> RungResult | None:
         if original.build.accepted:
             tries = [original.build.profiles or None]
     after = made.get("fixed") or _taken(state, "fixed", request.fixed)
-    if after is None or (tries[0] or ()) != after.profiles:
+    if after is None or (after.accepted and (tries[0] or ()) != after.profiles):
         after = _first(state, state.builder, request.fixed, "fixed", tries)
     state.builds["fixed"] = after
     if after.accepted:
@@ -60,16 +60,19 @@ def build(state: State) -> RungResult | None:
 def profile_of(state: State) -> Profile | None:
     """The profile of the engines that the rung trt-build left; None where it left none, or the model is static."""
     networks, request = state.request.networks, state.request
-    built = networks.engines.get(request.original) if networks is not None else None
-    return built.profiles[0] if built is not None and built.profiles else None
+    built = networks.builds.get(request.original) if networks is not None else None
+    return built.profiles[0] if built is not None and built.accepted and built.profiles else None
 
 
 def _taken(state: State, name: str, path: Path) -> TrtBuild | None:
-    """The build of the rung trt-build, with its engine, where the profile covers all trials."""
+    """The build of the rung trt-build: with its engine, where the profile covers all trials, or what it failed of,
+    where that is not the profile."""
     networks = state.request.networks
-    built = networks.engines.pop(path, None) if networks is not None else None
+    built = networks.builds.pop(path, None) if networks is not None else None
     if networks is None or built is None:
         return None
+    if not built.accepted:
+        return None if means("profile", [one.text for one in built.errors]) else built
     if any(outside(built.profiles, trial.values) for trial in state.original.trials):
         return None
     os.replace(networks.engine(path), state.file(name))

@@ -127,8 +127,8 @@ def calls(source: str) -> list[str]:
     return found
 
 
-#: NVIDIA's own plugins, which the full package registers on request only.
-OURS = {"onnxfix/trt/log.py": ["init_libnvinfer_plugins"]}
+#: Plugins: NVIDIA's own, which the full package registers on request only, and the libraries of --plugins.
+OURS = {"onnxfix/trt/plugins.py": ["init_libnvinfer_plugins", "load_library"]}
 
 
 @pytest.mark.slow

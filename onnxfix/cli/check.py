@@ -42,6 +42,7 @@ from onnxfix.cli.options import (
     OptAlias,
     OptShapes,
     Package,
+    Plugins,
     Quiet,
     RayAddress,
     ReportFiles,
@@ -92,6 +93,7 @@ def check(
     min_alias: MinAlias = None,
     opt_alias: OptAlias = None,
     max_alias: MaxAlias = None,
+    plugins: Plugins = None,
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
     memory_limit: MemoryLimit = None,
@@ -128,11 +130,11 @@ def check(
         profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
         cache = timing_cache or timing_alias
         if trt:
-            asked = trt_options(trt_package, compute_capability, profile, timing_cache=cache)
+            asked = trt_options(trt_package, compute_capability, profile, timing_cache=cache, plugins=plugins)
             options = replace(options, trt=asked)
         else:
             needless = None if inputs_help else memory_limit
-            _refuse_unused(trt_package, compute_capability, profile, cache, needless)
+            _refuse_unused(trt_package, compute_capability, profile, cache, plugins, needless)
         queue = settled(queued(models, "check", options, resume=resume, journal=journal), holding)
         from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
 
@@ -150,6 +152,7 @@ def _refuse_unused(
     capability: str | None,
     profile: Profile,
     timing_cache: Path | None,
+    plugins: list[Path] | None,
     memory_limit: int | None,
 ) -> None:
     """Refuse options about TensorRT without --trt.
@@ -165,6 +168,7 @@ def _refuse_unused(
         "--trt-opt-shapes": optimum,
         "--trt-max-shapes": maximum,
         "--timing-cache": timing_cache is not None,
+        "--plugins": plugins,
         "--memory-limit": memory_limit is not None,
     }
     names = [name for name, value in given.items() if value]

@@ -17,6 +17,7 @@ from onnxfix.cli.options import (
     OwnFormat,
     OwnFormatOption,
     Package,
+    Plugins,
     Quiet,
     Seed,
     StructureLimit,
@@ -84,6 +85,7 @@ def diagnose(
         ),
     ] = None,
     trt_package: TrtPackage = Package.auto,
+    plugins: Plugins = None,
     memory_limit: MemoryLimit = None,
     structure_limit: StructureLimit = None,
     format: OwnFormatOption = OwnFormat.text,
@@ -105,7 +107,7 @@ def diagnose(
         from onnxfix.report.render.own import render_diagnosis  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
 
-        trt = trt_options(trt_package)
+        trt = trt_options(trt_package, plugins=plugins)
         if against in (Other.trt_gpu, Other.trt_network):
             refuse_missing(trt)
         collect_garbage()

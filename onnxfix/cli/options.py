@@ -401,4 +401,14 @@ TimingCache = Annotated[
         rich_help_panel=TENSORRT,
     ),
 ]
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugins",
+        metavar="LIBRARY",
+        help="Library of TensorRT plugins to load (repeatable). It is code: name only what you trust.",
+        show_default=False,
+        rich_help_panel=TENSORRT,
+    ),
+]
 TimingAlias = Annotated[Path | None, typer.Option("--timingCacheFile", hidden=True)]

@@ -124,6 +124,7 @@ def refuse_conflicts(
     known = [file for loaded in models for file in apart.files_of(loaded, folder)]
     known += _named("a script of this run", options.fixes.graphsurgeon)
     known += _named("a value of --fix-input", options.specialization.files)
+    known += _named("a library of --plugins", options.trt.plugins if options.trt is not None else ())
     written = _named("the output", [destination] if destination is not None else ())
     written += files.files(options.trt) if options.trt is not None else []
     inputs = options.verification.inputs

@@ -186,7 +186,7 @@ class Run:
         self.builder = trt.Builder(self.log)
         self.network = empty_network(trt, self.builder)
         if self.network is None:
-            raise RuntimeError(self._first_error() or "TensorRT made no network")
+            raise RuntimeError(self.received.first_error or "TensorRT made no network")
         self.base = TrtBuild(
             "refused", "parse", package=package, version=str(trt.__version__), compute_capability=capability
         )
@@ -320,9 +320,6 @@ class Run:
         return cache if config.set_timing_cache(cache, False) else None
 
     # -- messages
-
-    def _first_error(self) -> str:
-        return next((one.text for one in self.received.messages if one.severity != "WARNING"), "")
 
     def _parser_errors(self, parser: Any) -> tuple[Issue, ...]:
         """All of the parser's errors. It stops at the first node that it refuses, so that is mostly one."""

@@ -7,6 +7,7 @@ brings its own. TF32 is forbidden by the environment of that sandbox's process (
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import logging
 import math
@@ -28,6 +29,7 @@ from onnxfix.nvidia import gpus
 from onnxfix.record import record
 from onnxfix.sandbox import one_line
 from onnxfix.trt import latency as trt_latency
+from onnxfix.trt import plugins
 from onnxfix.trt import trial as trt_trial
 from onnxfix.trt.cudart import Cuda
 from onnxfix.trt.latency import Tools
@@ -88,8 +90,13 @@ def load(name: str, path: str, *, package: str) -> str:
     """
     try:
         with _reasons(package):
-            from polygraphy.backend.trt import EngineFromBytes, TrtRunner  # lazy: optional package
+            from polygraphy.backend.trt import (  # lazy: optional package
+                EngineFromBytes,
+                TrtRunner,
+                get_trt_logger,
+            )
 
+            _register(package, get_trt_logger())
             drop(name)
             engine = EngineFromBytes(Path(path).read_bytes())
             runner = TrtRunner(lambda: _context(engine(), name))
@@ -98,6 +105,13 @@ def load(name: str, path: str, *, package: str) -> str:
     except EngineError as error:
         return str(error)
     return ""
+
+
+@functools.cache
+def _register(package: str, log: Any) -> None:
+    """Register the user's plugins; Polygraphy registers those of NVIDIA."""
+    if plugins.named():
+        plugins.register(importlib.import_module(module_name(package)), log)
 
 
 def activate(runner: Any) -> None:

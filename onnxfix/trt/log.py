@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from onnxfix.trt import messages
+from onnxfix.trt import messages, plugins
 from onnxfix.trt.layer_records import Autotuning, Candidate, EngineLayer
 
 
@@ -83,13 +83,25 @@ class MessageLog:
         elif severity in ("WARNING", "ERROR", "INTERNAL_ERROR"):
             self.messages.append(Message(severity, text, self.at))
 
+    @property
+    def first_error(self) -> str:
+        """The text of the first error; "" without one."""
+        return next((one.text for one in self.messages if one.severity != "WARNING"), "")
+
 
 #: TensorRT keeps the first logger of a process and ignores all later ones: one for each package.
 _LOGGERS: dict[str, tuple[Any, MessageLog]] = {}
+#: By package, the operators that the user's plugins serve.
+SERVED: dict[str, tuple[str, ...]] = {}
 
 
 def logger_of(trt: Any) -> tuple[Any, MessageLog]:
-    """This process's logger for the package's module ``trt``, and the log that it writes to."""
+    """This process's logger for the package's module ``trt``, and the log that it writes to. Plugins are registered
+    with the logger.
+
+    Raises:
+        UsageError: TensorRT does not load one of the user's libraries.
+    """
     if trt.__name__ not in _LOGGERS:
         received = MessageLog()
 
@@ -100,9 +112,9 @@ def logger_of(trt: Any) -> tuple[Any, MessageLog]:
             def log(self, severity: Any, msg: str) -> None:
                 received.add(severity.name, msg)
 
-        _LOGGERS[trt.__name__] = Log(), received
-        if trt.__name__ == "tensorrt":  # NVIDIA's plugins, which its other package does not bring
-            trt.init_libnvinfer_plugins(_LOGGERS[trt.__name__][0], "")
+        log = Log()
+        SERVED[trt.__name__] = plugins.register(trt, log, lambda: received.first_error)
+        _LOGGERS[trt.__name__] = log, received
     return _LOGGERS[trt.__name__]
 
 

@@ -36,13 +36,15 @@ OLDEST_TENSORRT = 10
 @record
 class Choice:
     """The package to build with. ``capability`` is what engines are built for; ``gpu`` is None where they are built
-    ahead of time for a GPU that is not here, or that TensorRT loads no engine on (``note`` says so)."""
+    ahead of time for a GPU that is not here, or that TensorRT loads no engine on (``note`` says so). ``served`` are the
+    operators of the user's plugins."""
 
     package: Literal["tensorrt", "tensorrt-rtx"]
     version: str
     capability: str
     gpu: Gpu | None = None
     note: str = ""
+    served: tuple[str, ...] = ()
 
 
 def module_name(package: str) -> str:
@@ -198,7 +200,7 @@ def _refused(module: Any) -> str:
     try:
         if trial.loads(module, log):
             return ""
-        said = next((one.text for one in received.messages if one.severity != "WARNING"), "")
+        said = received.first_error
     except Exception as error:  # whatever NVIDIA's bindings raise
         said = str(error)
     return one_line(said or "no reason given", 300)

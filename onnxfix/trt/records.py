@@ -27,10 +27,11 @@ class TrtOptions:
     GPU, else 8.9). ``min_shapes``, ``opt_shapes`` and ``max_shapes`` are specs such as ``x:1x3``, also one text, or
     shapes by the names of inputs (``{"x": (1, 3)}``); inputs that they leave out get sizes derived from the model's
     symbols. ``target`` is the name of the product line that the model is meant for. ``save_engine`` and
-    ``timing_cache`` are files. ``timeout`` is in seconds, for parsing and for building each, ``memory_mb`` bounds the
-    child (None: three quarters of what is available). ``batch_sweep`` is the greatest batch of the sweep, 0 for none.
-    ``benchmark`` asks for the engines' latency, where the rung trt-gpu runs them. For ``layers``: ``builds`` engines
-    are built and compared, and tactics are written to the file ``save_tactics`` and read from ``load_tactics``.
+    ``timing_cache`` are files, ``plugins`` libraries that serve operators of the model. ``timeout`` is in seconds, for
+    parsing and for building each, ``memory_mb`` bounds the child (None: three quarters of what is available).
+    ``batch_sweep`` is the greatest batch of the sweep, 0 for none. ``benchmark`` asks for the engines' latency, where
+    the rung trt-gpu runs them. For ``layers``: ``builds`` engines are built and compared, and tactics are written to
+    the file ``save_tactics`` and read from ``load_tactics``.
     """
 
     package: Literal["auto", "tensorrt", "tensorrt-rtx"] = "auto"
@@ -42,6 +43,7 @@ class TrtOptions:
     tf32: bool = False
     save_engine: str = ""
     timing_cache: str = ""
+    plugins: tuple[str, ...] = ()
     timeout: float = 300.0
     memory_mb: int | None = None
     batch_sweep: int = 0
@@ -56,6 +58,8 @@ class TrtOptions:
             object.__setattr__(self, name, tuple(_specs(getattr(self, name))))
         for name in ("save_engine", "timing_cache", "save_tactics", "load_tactics"):
             object.__setattr__(self, name, os.fspath(getattr(self, name)))
+        named = (self.plugins,) if isinstance(self.plugins, (str, os.PathLike)) else self.plugins
+        object.__setattr__(self, "plugins", tuple(os.path.abspath(os.fspath(path)) for path in named))
         if isinstance(self.compute_capability, float):
             object.__setattr__(self, "compute_capability", str(self.compute_capability))
 

@@ -423,6 +423,7 @@ def test_files_in_the_folder_of_inputs_are_inputs(tmp_path: Path, name: str) -> 
         ("--trt-package", "tensorrt", "--trt-package"),
         ("--timing-cache", "cache", "--timing-cache"),
         ("--timingCacheFile", "cache", "--timing-cache"),
+        ("--plugins", "plugin.so", "--plugins"),
     ],
 )
 def test_check_takes_options_about_tensorrt_with_trt_only(

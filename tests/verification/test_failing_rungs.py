@@ -145,7 +145,7 @@ def test_why_tensorrt_could_not_be_chosen_is_data(
     monkeypatch: pytest.MonkeyPatch, status: Any, cause: str
 ) -> None:
     monkeypatch.setattr(Worker, "call", lambda *_, **__: Outcome(status, message="made up"))
-    found = builder._choice.__wrapped__("auto", None, False, 0, None)
+    found = builder._choice.__wrapped__("auto", None, TrtOptions(), 0, None)
     assert isinstance(found, Missing)
     assert found.cause == cause
 

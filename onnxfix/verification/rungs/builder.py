@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onnxfix import targets
+from onnxfix import confinement, targets
 from onnxfix.allowance import memory_limit_mb
 from onnxfix.causes import ENDED
 from onnxfix.errors import UsageError
@@ -17,10 +17,11 @@ from onnxfix.nvidia import Missing
 from onnxfix.record import record
 from onnxfix.sandbox import Posted, Worker, one_line, shared
 from onnxfix.trt import build as tensorrt
-from onnxfix.trt import files, together
+from onnxfix.trt import files, plugins, together
 from onnxfix.trt import layers as trt_layers
 from onnxfix.trt import package as trt_package
 from onnxfix.trt.layer_records import LayerTable
+from onnxfix.trt.log import SERVED, logger_of
 from onnxfix.trt.package import Choice
 from onnxfix.trt.parse import ended_in_memory
 from onnxfix.trt.records import Ending, Issue, Profile, TrtBuild, TrtOptions
@@ -209,13 +210,19 @@ def builder(options: TrtOptions) -> Builder | Missing:
     absent = trt_package.not_installed(options.package)
     if absent is not None:
         return absent
+    for path in options.plugins:
+        if not os.path.isfile(path):
+            raise UsageError(f"--plugins {path}: there is no such file")
+        confinement.name(path)
     if options.compute_capability:
         trt_package.normal_capability(options.compute_capability)
     variables = variables_of(options)
     worker = shared_builder(options)
     if options.memory_mb is not None:
         worker = Worker(memory_mb=options.memory_mb, variables=variables)
-    found = _choice(options.package, options.compute_capability, options.tf32, os.getpid(), memory_limit_mb())
+    found = _choice(
+        options.package, options.compute_capability, process_options(options), os.getpid(), memory_limit_mb()
+    )
     if isinstance(found, str):
         raise UsageError(found)
     if isinstance(found, Missing):
@@ -234,22 +241,29 @@ def check(options: TrtOptions, known: Signature) -> None:
 
 
 def variables_of(options: TrtOptions) -> dict[str, str]:
-    """The environment of the processes that build and execute engines: without TF32 unless the options allow it."""
-    return {} if options.tf32 else dict(trt_package.TF32_OFF)
+    """The environment of the processes that build and execute engines: without TF32 unless the options allow it, and
+    with the user's plugins."""
+    named = {plugins.VARIABLE: os.pathsep.join(options.plugins)} if options.plugins else {}
+    return named if options.tf32 else {**trt_package.TF32_OFF, **named}
+
+
+def process_options(options: TrtOptions) -> TrtOptions:
+    """Those of the options that a process is started with."""
+    return TrtOptions(tf32=options.tf32, plugins=options.plugins)
 
 
 def shared_builder(options: TrtOptions, which: str = "") -> Worker:
     """The shared child process for TensorRT's parser and builder; ``which`` names a second one."""
-    return shared(f"tensorrt{which}{' with TF32' * options.tf32}", variables_of(options))
+    return shared(f"tensorrt{which} {process_options(options)}", variables_of(options))
 
 
 @functools.cache
 def _choice(
-    package: str, capability: str | None, tf32: bool, process: int, limit: int | None
+    package: str, capability: str | None, process: TrtOptions, number: int, limit: int | None
 ) -> Choice | Missing | str:
     """The package to use; a string is the user's mistake. Chosen once per process and memory limit, since it loads
     NVIDIA's libraries."""
-    worker = shared_builder(TrtOptions(tf32=tf32))
+    worker = shared_builder(process)
     outcome = worker.call(
         f"{__name__}:choose", timeout=_CHOOSING, package=package, compute_capability=capability
     )
@@ -268,6 +282,11 @@ def _choice(
 def choose(package: trt_package.Package, compute_capability: str | None) -> Choice | Missing | str:
     """``trt.package.choose`` for the sandbox, which returns no exceptions: its UsageError is the string."""
     try:
-        return trt_package.choose(package, compute_capability)
+        found = trt_package.choose(package, compute_capability)
+        if isinstance(found, Missing) or not plugins.named():
+            return found
+        module = trt_package.load(found.package)
+        logger_of(module)
+        return replace(found, served=SERVED[module.__name__])
     except UsageError as error:
         return str(error)

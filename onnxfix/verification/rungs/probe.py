@@ -25,7 +25,7 @@ from onnxfix.trt import package as trt_package
 from onnxfix.trt.package import INSTALL, Choice
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.rungs import builder as choosing
-from onnxfix.verification.rungs.builder import Builder, builder, shared_builder, variables_of
+from onnxfix.verification.rungs.builder import Builder, builder, process_options, shared_builder, variables_of
 from onnxfix.verification.rungs.sessions import Sessions
 
 #: What executes engines in the sandbox.
@@ -83,7 +83,7 @@ def probe(found: Builder) -> Probe:
     card = found.choice.gpu or next(iter(_cards(found)), None)
     if card is None:
         return Probe(NO_GPU, "no-gpu")
-    reason, precision, cause = _ask(found.choice, found.options.tf32, os.getpid())
+    reason, precision, cause = _ask(found.choice, process_options(found.options), os.getpid())
     here = Probe("", "", precision, card, trial.listed(found.choice.package, card.capability))
     if not reason:
         return here
@@ -97,24 +97,24 @@ def _cards(found: Builder) -> list[Gpu]:
 
 
 @functools.cache
-def _ask(choice: Choice, tf32: bool, process: int) -> tuple[str, str, Cause]:
+def _ask(choice: Choice, process: TrtOptions, number: int) -> tuple[str, str, Cause]:
     """Why TensorRT runs no engine here ("" where it does), the precision of float32 products, and the cause."""
     with tempfile.TemporaryDirectory(prefix=prefix()) as folder:
         model, engine = Path(folder, "trial.onnx"), Path(folder, "trial.engine")
         model.write_bytes(trial.model())
         done = build.attempt(
-            shared_builder(TrtOptions(tf32=tf32)),
+            shared_builder(process),
             model,
             package=choice.package,
             compute_capability=choice.capability,
             timeout=_ASKING,
-            tf32=tf32,
+            tf32=process.tf32,
             save_engine=str(engine),
         )
         if not done.accepted:
             cause: Cause = "memory" if done.status == "memory" else "gpu-not-served"
             return f"it cannot build a small engine: {done.reason}", "", cause
-        with engines(choice, TrtOptions(timeout=_ASKING, tf32=tf32), _ASKING) as side:
+        with engines(choice, replace(process, timeout=_ASKING), _ASKING) as side:
             reason, precision = side.trial(str(engine))
             return reason, precision, "memory" if side.cause == "memory" else "gpu-not-served"
 
@@ -152,4 +152,4 @@ def _worker(package: str, options: TrtOptions) -> Worker:
     if options.memory_mb is not None:
         return Worker(memory_mb=options.memory_mb, variables=variables)
     # A process serves one of the two packages, and Polygraphy's logger must be its first: not the child that builds.
-    return shared(f"polygraphy for {package}{' with TF32' * options.tf32}", variables)
+    return shared(f"polygraphy for {package} {process_options(options)}", variables)

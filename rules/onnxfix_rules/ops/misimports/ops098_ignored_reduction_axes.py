@@ -54,9 +54,10 @@ def ignored_reduction_axes(node: Node, model: Model) -> Iterator[Match]:
     absolute values or squares, its root, or the sum divided by the number of elements. half and bfloat16 are computed
     in float32.
 
-    NUMERIC: equal up to rounding. No fix where the axes are not constant (OPS041 makes them constant where it can),
-    where the type is unknown, for a mean of integers or over a dynamic size, and for TensorRT 8 with ReduceMax,
-    ReduceMin, ReduceProd and ReduceLogSumExp: export the model in opset 17.
+    NUMERIC: equal up to rounding. Axes that are not constant are then OPS041's. No fix where the type is unknown, for a
+    mean of integers or over a dynamic size, for axes that are not constant and may be none at all
+    (`noop_with_empty_axes`), and for TensorRT 8 with axes that are not constant, ReduceMax, ReduceMin, ReduceProd and
+    ReduceLogSumExp: export the model in opset 17.
 
     ## References
     - https://onnx.ai/onnx/operators/text_diff_ReduceLogSumExp_13_18.html
@@ -79,7 +80,9 @@ def ignored_reduction_axes(node: Node, model: Model) -> Iterator[Match]:
     yield Match(
         f"{target.title} ignores the axes of this {node.op_type}, which are an input, and reduces all axes",
         node=node,
-        fix=None if known is None or not elem else _fix(node, data, known.tolist(), elem, has_max=has_max),
+        fix=_fix(node, data, None if known is None else known.tolist(), elem, has_max=has_max)
+        if elem
+        else None,
         reads=(data, axes),
     )
 
@@ -103,33 +106,37 @@ def _is_right(node: Node, axes: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
     return len(reduced) == rank and node.attr("noop_with_empty_axes", 0) == 0
 
 
-def _fix(node: Node, data: Value, axes: list[int], elem: int, *, has_max: bool) -> Fix | None:
+def _fix(node: Node, data: Value, axes: list[int] | None, elem: int, *, has_max: bool) -> Fix | None:
     keep = node.attr("keepdims", 1)
     draft = Draft(node)
     wide = TensorProto.FLOAT if elem in _NARROW else elem
     source: Value | str = data if wide == elem else draft.cast(data, wide, hint="wide")
     if node.op_type == "ReduceLogSumExp":
-        result = _log_sum_exp(draft, source, axes, wide, keep) if has_max and keep in (0, 1) else ""
+        result = _log_sum_exp(draft, node, source, axes, wide) if has_max and keep in (0, 1) else ""
     else:
-        result = _sum(draft, node, source, axes, wide, keep)
+        result = _sum(draft, node, source, axes, wide, keep) if axes is not None else ""
     if not result:
         return None
     draft.replace_output(node, result if wide == elem else draft.cast(result, elem))
     return Fix("decompose into reductions whose axes are read", draft.edits, Safety.NUMERIC)
 
 
-def _log_sum_exp(draft: Draft, source: Value | str, axes: list[int], elem: int, keep: int) -> str:
-    dtype = helper.tensor_dtype_to_np_dtype(elem)
-    if dtype not in (np.float32, np.float64):
+def _log_sum_exp(draft: Draft, node: Node, source: Value | str, axes: list[int] | None, elem: int) -> str:
+    """The decomposition; "" where it has none. Axes that are not constant (None) are the node's own."""
+    dtype, own = helper.tensor_dtype_to_np_dtype(elem), node.require(1)
+    if dtype not in (np.float32, np.float64) or (axes is None and node.attr("noop_with_empty_axes", 0)):
         return ""
     limits = np.finfo(dtype)
-    largest = draft.add("ReduceMax", [source, draft.constant(np.array(axes, np.int64), "axes")])
+    largest = draft.add("ReduceMax", [source, own])
     bounds = [draft.constant(np.array(bound, dtype), "bound") for bound in (limits.min, limits.max)]
     finite = draft.add("Clip", [largest, *bounds], hint="largest")
     below = draft.add("Sub", [source, finite], hint="below")
-    total = draft.sum(draft.add("Exp", [below]), axes, keepdims=True)
+    total = draft.add("ReduceSum", [draft.add("Exp", [below]), own])
     result = draft.add("Add", [draft.add("Log", [total]), finite])
-    return result if keep else draft.squeeze(result, axes)
+    if node.attr("keepdims", 1):
+        return result
+    # Sums of one element each.
+    return draft.add("ReduceSum", [result, own], keepdims=0) if axes is None else draft.squeeze(result, axes)
 
 
 def _sum(draft: Draft, node: Node, source: Value | str, axes: list[int], elem: int, keep: int) -> str:
@@ -160,9 +167,9 @@ _ONE = "int64[1] a = {1}"
 
 
 def _result(io: str, source: str = "x", target: str = "y", before: str = "", after: str = "") -> str:
-    return f"""{io} <{_ONE}, int64[1] b = {{1}}, {_LIMITS}, int64[1] c = {{1}}> {{ {before}
+    return f"""{io} <{_ONE}, {_LIMITS}, int64[1] c = {{1}}> {{ {before}
         m = ReduceMax({source}, a)  f = Clip(m, lo, hi)  d = Sub({source}, f)  e = Exp(d)
-        s = ReduceSum<keepdims = 1>(e, b)  l = Log(s)  {target} = Add(l, f)  {after} }}"""
+        s = ReduceSum(e, a)  l = Log(s)  {target} = Add(l, f)  {after} }}"""
 
 
 def _old(io: str, body: str, constants: str = "") -> str:
@@ -231,9 +238,12 @@ ignored_reduction_axes.examples = [
         target="trt8.6",
     ),
     Flagged("not fixed by default", _old(_KEPT, "y = ReduceLogSumExp(x, a)"), target="trt10"),
-    Flagged(
-        "axes that are not constant (OPS041)",
-        "g (float[2,3] x, int64[1] a) => (float[A,B] y) { y = ReduceLogSumExp(x, a) }",
+    Fixed(
+        "axes that are not constant: OPS041 goes on from here",
+        before="g (float[2,3] x, int64[1] a) => (float[A] y) { y = ReduceLogSumExp<keepdims = 0>(x, a) }",
+        after=f"""g (float[2,3] x, int64[1] a) => (float[A] y) <{_LIMITS}> {{
+            m = ReduceMax(x, a)  f = Clip(m, lo, hi)  d = Sub(x, f)  e = Exp(d)
+            s = ReduceSum(e, a)  l = Log(s)  k = Add(l, f)  y = ReduceSum<keepdims = 0>(k, a) }}""",
         safety=Safety.NUMERIC,
         target="trt10",
     ),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 
 from onnxfix.options import RunOptions
 from onnxfix.record import record
@@ -37,11 +39,16 @@ def planned(options: RunOptions, progress: Progress | None) -> Plan:
     """The plan of a run.
 
     Raises:
-        UsageError: a selector or the target does not exist.
+        UsageError: a selector or the target does not exist, or TensorRT does not load the user's plugins.
     """
     known = registry()
     chosen = known.choose(options.rules.select, options.rules.ignore)
     target, installed = choose_target(options.rules.target)
+    if options.trt is not None and options.trt.plugins:
+        from onnxfix.verification.asking import require_tensorrt  # lazy: start-up, seldom used
+
+        with closing(require_tensorrt(options.trt)) as builder:
+            target = replace(target, plugins=target.plugins.union(builder.choice.served))
     return Plan(options, tuple(chosen), known.rules, target, installed, progress or _silent)
 
 

@@ -20,7 +20,7 @@ from onnxfix.errors import UsageError
 from onnxfix.names import DEFAULT_TARGET, target_of
 from onnxfix.names import TARGETS as NAMES
 from onnxfix.record import record
-from onnxfix.targets import documented, measured
+from onnxfix.targets import documented, measured, plugins
 from onnxfix.targets.documented import Types, names, table
 
 _NONE: frozenset[str] = frozenset()
@@ -51,7 +51,8 @@ class Target:
     default was added in 8.4.2). ``dynamic_squeeze``: it accepts a Squeeze without axes on dynamic dimensions (10.x and
     11.2 do not: "Cannot infer squeeze dimensions from a dynamic shape."). ``types_measured``: the types of operators
     were measured, with this product line or one of the same generation. ``ignores_axes``: reductions of opset 18 whose
-    axes it does not read, so that it reduces all. ``missing`` are standard operators that it does not import, each with
+    axes it does not read, so that it reduces all. ``plugins`` are those that it ships, and those that the user loads;
+    ``missing`` are standard operators that it does not import, each with
     the reason, "" if there is no importer.
     """
 
@@ -65,6 +66,7 @@ class Target:
     reads_as: Mapping[str, str] = field(compare=False, repr=False)
     operators: Mapping[str, Support] = field(compare=False, repr=False)
     missing: Mapping[str, str] = field(compare=False, repr=False)
+    plugins: frozenset[str] = field(compare=False, repr=False)
     ignores_axes: frozenset[str] = _NONE
     package: str = "tensorrt"
     requires_allowzero: bool = False
@@ -212,6 +214,7 @@ TARGETS = {
             _TYPES_8_4, _TYPES_8_4, _BEFORE_9,
             _listed(documented.TRT_8_4, documented.NOTES_8_4),
             _missing(documented.NOT_IN_8_4 | _LATER),
+            plugins.TRT_10_6,
             requires_allowzero=True, ignores_axes=_REDUCTIONS - {"ReduceSum", "ReduceLogSum"},
         ),
         Target(
@@ -219,6 +222,7 @@ TARGETS = {
             _TYPES_8_4 | {"UINT8"}, _TYPES_8_4, _BEFORE_9,
             _listed(documented.TRT_8_6, documented.NOTES_8_6),
             _missing(documented.NOT_IN_8_6 | _LATER),
+            plugins.TRT_10_6,
             ignores_axes=_REDUCTIONS - {"ReduceSum", "ReduceLogSum"},
         ),
         Target(
@@ -226,6 +230,7 @@ TARGETS = {
             _TYPES - {"FLOAT4E2M1"}, _INNER, _DOUBLE,
             _listed(documented.TRT_10_6, documented.NOTES_10_6, refused=_REFUSED_10_6),
             _missing(documented.NOT_IN_10_6 | _LATER),
+            plugins.TRT_10_6,
             types_measured=True, ignores_axes=frozenset({"ReduceLogSumExp"}),
         ),
         Target(
@@ -233,6 +238,7 @@ TARGETS = {
             _TYPES, _INNER, _DOUBLE,
             _listed(documented.TRT_10, documented.NOTES_10, refused=_REFUSED_BY_SOURCE),
             _missing(documented.NOT_IN_10 | _LATER),
+            plugins.TRT_10_15,
         ),
         Target(
             "trt11", *NAMES["trt11"][:3],
@@ -240,6 +246,7 @@ TARGETS = {
             _TYPES, _INNER, _DOUBLE,
             _listed(documented.TRT_11, documented.NOTES_11, same_parser=True),
             _missing(documented.NOT_IN_11 | _LATER),
+            plugins.TRT_11_2,
             strongly_typed_only=True, types_measured=True,
         ),
         Target(
@@ -247,6 +254,7 @@ TARGETS = {
             _TYPES, _INNER, _DOUBLE,
             _rtx(),
             _missing(measured.UNKNOWN, dict.fromkeys(measured.NO_PLUGIN, "its plugin is not in the package")),
+            plugins.RTX,
             package=NAMES["rtx"].package,
             dynamic_squeeze=True, strongly_typed_only=True, types_measured=True,
         ),

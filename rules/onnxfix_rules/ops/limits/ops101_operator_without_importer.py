@@ -1,0 +1,179 @@
+"""OPS101: operators that neither ONNX nor the target knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from onnx import defs
+
+from onnxfix.rule import (
+    Flagged,
+    Match,
+    Model,
+    Operator,
+    Severity,
+    Silent,
+    imported,
+    rule,
+    target_of,
+)
+from onnxfix.targets.plugins import EVER
+from onnxfix_rules.ops._runtimes import is_foreign
+
+_OTHER_RULES = ("ai.onnx.ml", "ai.onnx.preview.training")
+"""Domains of ONNX, which OPS001 is about."""
+_INSTEAD = {
+    "BatchedNMS_TRT": "EfficientNMS_TRT or NonMaxSuppression",
+    "BatchedNMSDynamic_TRT": "EfficientNMS_TRT or NonMaxSuppression",
+    "NMS_TRT": "EfficientNMS_TRT or NonMaxSuppression",
+    "NMSDynamic_TRT": "EfficientNMS_TRT or NonMaxSuppression",
+    "EfficientNMS_ONNX_TRT": "NonMaxSuppression",
+    "BatchTilePlugin_TRT": "Tile",
+    "Clip_TRT": "Clip",
+    "CropAndResize": "RoiAlign",
+    "CropAndResizeDynamic": "RoiAlign",
+    "CustomGeluPluginDynamic": "Gelu",
+    "LReLU_TRT": "LeakyRelu",
+    "SpecialSlice_TRT": "Slice",
+}
+"""What ONNX or TensorRT has instead of a plugin that is gone."""
+
+
+@rule(
+    "OPS101",
+    per="model",
+    severity=Severity.ERROR,
+    hazards=[43],
+    general=True,
+    differs={
+        "branch": "made with an operator that nobody knows",
+        "function": "made with operators that nobody knows",
+        "foreign": "about local functions that are named like operators",
+    },
+)
+def operator_without_importer(model: Model) -> Iterator[Match]:
+    """An operator that is neither ONNX's nor a local function, for which the target ships no plugin.
+
+    ## Why it matters
+    TensorRT's parser looks for a plugin with the operator's name: `Plugin not found, are the plugin name, version, and
+    namespace correct?`, measured with TensorRT-RTX 1.7.1. It ignores the domain.
+
+    - In a domain of your own it is a warning: you may have the plugin. Load its library with `--plugins`, and the
+      finding is gone; or export the operator as a local function of ONNX's operators.
+    - In ONNX's domain it is an error: ONNX has no such operator. Often the name is misspelled, or the domain is
+      missing.
+    - A plugin that NVIDIA ships with other releases only is an error. TensorRT 11.2 no longer has twenty plugins of
+      10.6, BatchedNMS_TRT and NMS_TRT among them, and TensorRT-RTX has none but ROIAlign_TRT. The names were read from
+      the registries of TensorRT 8.6.1, 10.6.0, 10.15.1 and 11.2.1, and of TensorRT-RTX 1.7.1.
+
+    Silent for the names of the parser's own importers (`TRT_FP8QuantizeLinear` and others that begin with `TRT_`), and
+    for functions that are never called.
+
+    ## Fix
+    None: onnxfix does not know what the operator computes.
+
+    ## References
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    - https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/extending-custom-layers.html
+    """
+    target = target_of(model)
+    functions = {name for _, name in model.function_names}
+
+    def is_unknown(operator: Operator) -> bool:
+        domain, name = operator
+        if name in functions or name in target.plugins or name.startswith("TRT_"):
+            return False
+        if domain in _OTHER_RULES or is_foreign(operator) or target.imports(name) is True:
+            return False
+        return name not in _standard() or (domain not in ("", "ai.onnx") and target.imports(name) is False)
+
+    for node in imported(model).of(is_unknown):
+        if node.op_type in EVER:
+            instead = _INSTEAD.get(node.op_type)
+            yield Match(
+                f"{target.title} does not ship the plugin {node.op_type}, which other releases have"
+                + (f"; use {instead}" if instead else ""),
+                node=node,
+            )
+        elif node.is_onnx:
+            yield Match(
+                f"ONNX has no operator {node.op_type}, and {target.title} no plugin of that name", node=node
+            )
+        else:
+            yield Match(
+                f"{node.domain}.{node.op_type} needs a plugin: give its library to --plugins, or export a function",
+                node=node,
+                severity=Severity.WARNING,
+            )
+
+
+@cache
+def _standard() -> frozenset[str]:
+    """The names of all operators of ONNX's main domain, in all opsets."""
+    return frozenset(one.name for one in defs.get_all_schemas_with_history() if one.domain == "")
+
+
+_HEAD = '<ir_version: 9, opset_import: ["" : 18, "my" : 1]>\n'
+_FUNCTION = '<domain: "my", opset_import: ["" : 18]>'
+_NMS = "BatchedNMS_TRT<numClasses = 2>"
+
+
+def _nms(operator: str) -> str:
+    return f"""{_HEAD} g (float[1,10,1,4] b, float[1,10,2] s)
+        => (int32[1,1] n, float[1,4,4] o, float[1,4] t, float[1,4] c) {{ n, o, t, c = {operator}(b, s) }}"""
+
+
+operator_without_importer.examples = [
+    Flagged(
+        "an operator of another domain",
+        f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.FusedNorm(x) }}",
+        runs=False,
+    ),
+    Flagged(
+        "a name that ONNX does not have",
+        "g (float[2] x) => (float[2] y) { y = FusedNorm(x) }",
+        runs=False,
+    ),
+    Flagged(
+        "in a loop, and in a function that is called",
+        f"""{_HEAD} g (float[2] x, int64 n) => (float[2] y) {{ y = Loop(n, , x)
+            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {{
+                more = Constant<value = bool {{1}}>()  u = my.FusedNorm(v)  w = my.F(u) }}> }}
+            {_FUNCTION} F (a) => (b) {{ b = my.FusedNorm(a) }}""",
+        runs=False,
+    ),
+    Flagged("a plugin that TensorRT 11 no longer has", _nms(_NMS), target="trt11", runs=False),
+    Flagged("a plugin that TensorRT-RTX never had", _nms("my.EfficientNMS_TRT"), target="rtx", runs=False),
+    Flagged(
+        "a standard name of another domain that TensorRT does not import",
+        f"{_HEAD} g (float[2,2] x) => (float y) {{ y = my.Det(x) }}",
+        runs=False,
+    ),
+    Silent("a plugin that TensorRT 10 has", _nms(_NMS), target="trt10.6", runs=False),
+    Silent("a plugin that every TensorRT has", _nms("my.EfficientNMS_TRT"), target="trt11", runs=False),
+    Silent(
+        "a local function",
+        f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.F(x) }}
+            {_FUNCTION} F (a) => (b) {{ b = Neg(a) }}""",
+    ),
+    Silent(
+        "in a function that is never called",
+        f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = Neg(x) }}
+            {_FUNCTION} F (a) => (b) {{ b = my.FusedNorm(a) }}""",
+    ),
+    Silent(
+        "an operator of TensorRT's own importers",
+        '<ir_version: 9, opset_import: ["" : 18, "trt" : 1]> '
+        "g (float[2] x, float s) => (float8e4m3fn[2] y) { y = trt.TRT_FP8QuantizeLinear(x, s) }",
+        runs=False,
+    ),
+    Silent(
+        "a standard operator that is not imported: OPS001", "g (float[2,2] x) => (float y) { y = Det(x) }"
+    ),
+    Silent(
+        "an operator of ONNX Runtime: OPS088",
+        '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> '
+        "g (float[2,2] x) => (float[2,2] y) { y = com.microsoft.Inverse(x) }",
+    ),
+]

@@ -12,6 +12,7 @@ from onnxfix.graph.overlay import Node
 from onnxfix.shapes.shapes import Shapes
 from onnxfix.shapes.symbols import Dim, as_dim, equal, product, total
 from onnxfix.sizes.demands import Term, at_least, broadcast, extends, multiple, same
+from onnxfix.sizes.largest import largest
 
 Found = Iterator[tuple[str, Term]]
 Shape = tuple[Dim, ...]
@@ -21,22 +22,26 @@ class Site:
     """A node with the known shapes and contents of its values."""
 
     def __init__(self, node: Node, shapes: Shapes) -> None:
-        self.node, self._shapes = node, shapes
+        self.node, self.shapes = node, shapes
 
     def shape(self, index: int) -> Shape | None:
         """The shape of an input; None if it is omitted or its rank is unknown."""
         value = self.node.input(index)
-        return self._shapes.shape(value) if value is not None else None
+        return self.shapes.shape(value) if value is not None else None
 
     def made(self, index: int = 0) -> Shape | None:
         """The shape of an output."""
         value = self.node.output(index)
-        return self._shapes.shape(value) if value is not None else None
+        return self.shapes.shape(value) if value is not None else None
+
+    def largest(self, index: int) -> Dim | None:
+        """The greatest element of an input that is computed from shapes, or None."""
+        return largest(self.node.input(index), self.shapes)
 
     def numbers(self, index: int) -> tuple[Dim, ...] | None:
         """The elements of a small integer input, or None."""
         value = self.node.input(index)
-        found = self._shapes.value(value) if value is not None else None
+        found = self.shapes.value(value) if value is not None else None
         return found.data if found is not None else None
 
     def integers(self, index: int, attribute: str) -> list[int] | None:
@@ -188,10 +193,32 @@ def _split(site: Site) -> Found:
 def _gather(site: Site) -> Found:
     data, indices = site.shape(0), site.numbers(1)
     axis = _axis(site.node.attr("axis", 0), data) if data is not None else None
-    known = [one.value for one in indices or () if one.value is not None]
-    if data is None or axis is None or not known:
+    if data is None or axis is None:
         return
-    yield "indexed dimension", at_least(data[axis], max(max(known) + 1, -min(known)))
+    known = [one.value for one in indices or () if one.value is not None]
+    greatest = site.largest(1)
+    if known:
+        yield "indexed dimension", at_least(data[axis], max(max(known) + 1, -min(known)))
+    elif greatest is not None:
+        yield "indexed dimension", at_least(data[axis], greatest + 1)
+
+
+def _nested(site: Site) -> Found:
+    """Indices of GatherND that a Concat makes of one for each dimension."""
+    data, indices = site.shape(0), site.node.input(1)
+    made = indices.producer if indices is not None else None
+    if data is None or made is None or not made.is_onnx or made.op_type != "Concat":
+        return
+    shapes, parts = site.shape(1), Site(made, site.shapes)
+    if shapes is None or made.attr("axis") not in (-1, len(shapes) - 1):
+        return
+    if shapes[-1].value != len(made.inputs):  # each gives one index
+        return
+    first = site.node.attr("batch_dims", 0)
+    for k, size in enumerate(data[first : first + len(made.inputs)]):
+        greatest = parts.largest(k)
+        if greatest is not None:
+            yield "indexed dimension", at_least(size, greatest + 1)
 
 
 def _elements(site: Site) -> Found:
@@ -307,6 +334,7 @@ TABLE: dict[str, Demander] = {
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks),
     "Expand": _expand,
     "Gather": _gather,
+    "GatherND": _nested,
     **dict.fromkeys(("GatherElements", "ScatterElements"), _elements),
     "Gemm": _gemm,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrence),

@@ -36,6 +36,18 @@ DEMANDS = {
     "given parts": "g (float[N] x) => (float[4] y, float[7] z) <int64[2] s = {4, 7}> { y, z = Split<axis=0>(x, s) }",
     "an index": "g (float[N,3] x) => (float[3] y) <int64 i = {9}> { y = Gather<axis=0>(x, i) }",
     "an index from the end": "g (float[N] x) => (float y) <int64 i = {-6}> { y = Gather<axis=0>(x, i) }",
+    "a mask read by numbers, as decoders do": """g (float[B,T] mask, float[B,S] x, float[B,P] z) => (float[B,1,A] y)
+        <int64 zero = {0}, int64 one = {1}, int64[1] back = {-1}, int64[2] outer = {1, 2}> {
+        hx = Shape(x)  s = Gather(hx, one)  hz = Shape(z)  p = Gather(hz, one)  n = Add(s, p)
+        b = Gather(hx, zero)  hm = Shape(mask)  t = Gather(hm, one)
+        rows = Range(zero, b, one)  u = Unsqueeze(rows, outer)  v = Mul(u, t)
+        keys = Range(zero, n, one)  i = Add(v, keys)  f = Reshape(mask, back)  y = Gather(f, i) }""",
+    "a mask read by coordinates": """g (float[B,T] mask, float[B,S] x, float[B,P] z) => (float[B,A] y)
+        <int64 zero = {0}, int64 one = {1}, int64[1] last = {-1}, int64[1] second = {1}> {
+        hx = Shape(x)  s = Gather(hx, one)  hz = Shape(z)  p = Gather(hz, one)  n = Add(s, p)
+        b = Gather(hx, zero)  rows = Range(zero, b, one)  r = Unsqueeze(rows, second)
+        keys = Range(zero, n, one)  k = Mul(r, zero)  c = Add(k, keys)  d = Mul(c, zero)  e = Add(d, r)
+        e1 = Unsqueeze(e, last)  c1 = Unsqueeze(c, last)  i = Concat<axis = -1>(e1, c1)  y = GatherND(mask, i) }""",
     "elements": "g (float[N,3] x, int64[2,M] i) => (float[2,M] y) { y = GatherElements<axis=0>(x, i) }",
     "scattered elements": """g (float[4,N] x, int64[M,2] i, float[K,2] u) => (float[4,N] y) {
         y = ScatterElements<axis=1>(x, i, u) }""",

@@ -1,0 +1,46 @@
+"""Decoders with caches: sizes that only indices tell of are found, and the model is proven by default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+import onnxfix
+from support.paths import FIXTURES
+from support.real_tensorrt import REAL
+
+DECODER = FIXTURES / "decoders" / "qwen3.legacy.op17.onnx"
+
+
+def named(own: bool) -> onnx.ModelProto:
+    """The decoder; with ``own`` names, each input has symbols of its own."""
+    model = onnx.load(DECODER)
+    for info in model.graph.input if own else ():
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_param = f"{info.name}.{dim.dim_param}"
+    for info in model.graph.output if own else ():
+        for dim in info.type.tensor_type.shape.dim:
+            dim.ClearField("dim_param")
+    return model
+
+
+@REAL
+@pytest.mark.parametrize("own", [False, True], ids=["shared symbols", "symbols of each input"])
+def test_a_decoder_with_a_cache_is_proven_by_default(own: bool, tmp_path: Path) -> None:
+    report = onnxfix.apply(named(own), tmp_path / "fixed.onnx")
+    assert report.verdict is not None
+    assert report.verdict.passed
+    ran = {one.name: one for one in report.verdict.rungs}
+    for name in ("ort-cpu", "trt-build", "trt-network"):
+        assert ran[name].status == "passed", ran[name].reason
+    sizes = [
+        one.feed.assignment
+        for one in ran["ort-cpu"].feeds
+        if one.feed is not None and one.status == "identical"
+    ]
+    assert len({tuple(one.items()) for one in sizes}) > 2
+    # Where the mask has a batch of its own, a larger one makes up for a shorter mask.
+    assert own or all(one["total"] >= one["past"] + one["seq"] for one in sizes)

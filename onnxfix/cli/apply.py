@@ -70,6 +70,7 @@ from onnxfix.cli.options import (
     TimingCache,
     TrtPackage,
     Verbose,
+    refuse_dash,
 )
 from onnxfix.cli.outcomes import Printing, queued, refuse_format, run
 from onnxfix.cli.reports import destinations, draws, refuse_unknown_kinds
@@ -86,6 +87,7 @@ def apply(
             "--output",
             "-o",
             metavar="FILE",
+            callback=refuse_dash,
             help="File to write (one model).",
             show_default=False,
             rich_help_panel=OUTPUT,
@@ -96,6 +98,7 @@ def apply(
         typer.Option(
             "--output-dir",
             metavar="FOLDER",
+            callback=refuse_dash,
             help="Output folder; file names are kept, and for a glob or a folder the folders below its root.",
             show_default=False,
             rich_help_panel=OUTPUT,

@@ -13,7 +13,7 @@ import typer
 
 from onnxfix import packs
 from onnxfix.cli.guard import refuse_unknown
-from onnxfix.cli.options import SETTINGS, VERIFICATION, FailOn
+from onnxfix.cli.options import SETTINGS, VERIFICATION, FailOn, refuse_dash
 from onnxfix.cli.values import Texts, listed
 from onnxfix.errors import UsageError
 
@@ -62,6 +62,7 @@ WriteBaseline = Annotated[
         "--write-baseline",
         rich_help_panel=SETTINGS,
         metavar="FILE",
+        callback=refuse_dash,
         help="Write the findings of this run as known ones.",
         show_default=False,
     ),

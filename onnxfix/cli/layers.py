@@ -33,6 +33,7 @@ from onnxfix.cli.options import (
     TimingCache,
     TrtPackage,
     Verbose,
+    refuse_dash,
 )
 from onnxfix.cli.reports import OWN, destinations, publish, refuse_unknown_kinds
 from onnxfix.cli.values import merged, profile_of, trt_options
@@ -55,6 +56,7 @@ def layers(
         typer.Option(
             "--save-engine",
             metavar="FILE",
+            callback=refuse_dash,
             help="Write the engine, or the best one, to this file.",
             show_default=False,
         ),
@@ -64,6 +66,7 @@ def layers(
         typer.Option(
             "--save-tactics",
             metavar="FILE",
+            callback=refuse_dash,
             help="Write the tactics that TensorRT chose to this file.",
             show_default=False,
         ),

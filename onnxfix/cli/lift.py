@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from onnxfix.cli.guard import collect_garbage, guarded, refuse_missing
-from onnxfix.cli.options import Package, PlainFormat, PlainFormatOption, StructureLimit, TrtPackage
+from onnxfix.cli.options import (
+    Package,
+    PlainFormat,
+    PlainFormatOption,
+    StructureLimit,
+    TrtPackage,
+    refuse_dash,
+)
 from onnxfix.cli.values import trt_options
 from onnxfix.report.render.stream import output as standard_output
 
@@ -21,6 +28,7 @@ def lift(
             "--output",
             "-o",
             metavar="FILE",
+            callback=refuse_dash,
             help="File to write (default: MODEL.lifted.onnx).",
             show_default=False,
         ),

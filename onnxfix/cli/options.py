@@ -72,6 +72,20 @@ MODELS = "Several models"
 SETTINGS = "Settings"
 REPORT = "Report"
 
+
+def refuse_dash(value: Any) -> Any:
+    """Return the value of an option that names files to write, unless one is ``-``: other programs mean standard
+    output by it, and nobody wants a file of that name.
+
+    Raises:
+        BadParameter: a value is ``-``, also after a kind (``json:-``).
+    """
+    for text in value if isinstance(value, list) else [value]:
+        if str(text).rpartition(":")[2] == "-":
+            raise typer.BadParameter(f"{text}: files are not written to standard output; name a file")
+    return value
+
+
 Models = Annotated[
     list[str],
     typer.Argument(
@@ -148,6 +162,7 @@ ReportFiles = Annotated[
     typer.Option(
         "--report",
         metavar="FILE",
+        callback=refuse_dash,
         help="Also write a report to this file; repeatable. Its kind is that of the name's end: .json, .jsonl, .sarif, "
         ".xml (JUnit), .md, .html or .gitlab.json. Or write KIND:FILE.",
         show_default=False,
@@ -159,6 +174,7 @@ OwnReportFiles = Annotated[
     typer.Option(
         "--report",
         metavar="FILE",
+        callback=refuse_dash,
         help="Also write the result to this file, .json or .md; repeatable.",
         show_default=False,
         rich_help_panel=REPORT,
@@ -169,6 +185,7 @@ DrawnReportFiles = Annotated[
     typer.Option(
         "--report",
         metavar="FILE",
+        callback=refuse_dash,
         help="Also write the result to this file, .html, .json or .md; repeatable.",
         show_default=False,
         rich_help_panel=REPORT,
@@ -209,6 +226,7 @@ JournalFile = Annotated[
     typer.Option(
         "--journal",
         metavar="FILE",
+        callback=refuse_dash,
         help="Journal file (default with --resume: .onnxfix-journal.jsonl in --output-dir).",
         show_default=False,
         rich_help_panel=MODELS,
@@ -386,6 +404,7 @@ SaveEngine = Annotated[
     typer.Option(
         "--save-engine",
         metavar="FILE",
+        callback=refuse_dash,
         help="Write the engine of the fixed model to this file.",
         show_default=False,
         rich_help_panel=TENSORRT,
@@ -396,6 +415,7 @@ TimingCache = Annotated[
     typer.Option(
         "--timing-cache",
         metavar="FILE",
+        callback=refuse_dash,
         help="TensorRT timing cache to read and write.",
         show_default=False,
         rich_help_panel=TENSORRT,
@@ -411,4 +431,4 @@ Plugins = Annotated[
         rich_help_panel=TENSORRT,
     ),
 ]
-TimingAlias = Annotated[Path | None, typer.Option("--timingCacheFile", hidden=True)]
+TimingAlias = Annotated[Path | None, typer.Option("--timingCacheFile", callback=refuse_dash, hidden=True)]

@@ -24,6 +24,7 @@ from onnxfix.cli.options import (
     TargetName,
     TrtPackage,
     Verbose,
+    refuse_dash,
 )
 from onnxfix.cli.reports import OWN, destinations, publish, refuse_unknown_kinds
 from onnxfix.cli.values import listed, trt_options
@@ -65,6 +66,7 @@ def precision(
             "--output",
             "-o",
             metavar="FILE",
+            callback=refuse_dash,
             help="File to write (default: none, report only).",
             show_default=False,
         ),

@@ -21,6 +21,7 @@ from onnxfix.cli.options import (
     ShapesAlias,
     StructureLimit,
     TrtPackage,
+    refuse_dash,
 )
 from onnxfix.cli.reports import publish
 from onnxfix.cli.values import merged, trt_options
@@ -48,6 +49,7 @@ def reduce(
             "--output",
             "-o",
             metavar="FOLDER",
+            callback=refuse_dash,
             help="Folder to write (default: MODEL.reduced).",
             show_default=False,
         ),

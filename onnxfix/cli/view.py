@@ -9,7 +9,7 @@ import typer
 
 from onnxfix.cli import completion
 from onnxfix.cli.guard import collect_garbage, guarded
-from onnxfix.cli.options import RULES, PlainFormat, PlainFormatOption, StructureLimit, TargetName
+from onnxfix.cli.options import RULES, PlainFormat, PlainFormatOption, StructureLimit, TargetName, refuse_dash
 from onnxfix.report.render.stream import output as standard_output
 
 
@@ -28,7 +28,14 @@ def view(
     ],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FILE", help="File to write.", show_default=False),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            callback=refuse_dash,
+            help="File to write.",
+            show_default=False,
+        ),
     ],
     place: Annotated[
         str,

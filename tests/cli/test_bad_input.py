@@ -478,6 +478,32 @@ def test_a_closed_terminal_ends_a_run_unless_it_is_ignored(tmp_path: Path, ignor
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "apply m.onnx -o -",
+        "apply m.onnx --output-dir -",
+        "apply m.onnx -o y.onnx --save-engine -",
+        "check m.onnx --report json:-",
+        "check m.onnx --write-baseline -",
+        "view m.onnx --rule CST002 -o -",
+        "reduce m.onnx --check trt-build -o -",
+        "precision m.onnx --to fp16 --max-error 0.1 -o -",
+        "lift m.onnx -o -",
+        "layers m.onnx --save-tactics -",
+    ],
+)
+def test_dash_for_standard_output(tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No command writes a file whose name is a dash."""
+    write(tmp_path / "m.onnx", FIXABLE)
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*line.split())
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "files are not written to standard output; name a file" in err
+    assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"]
+
+
+@pytest.mark.parametrize(
     "number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
 )
 def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:

@@ -136,6 +136,11 @@ def quoted(text: str) -> str:
     return shlex.quote(text)
 
 
+def quoted_path(path: str) -> str:
+    """A file's name as an argument: quoted, and never read as an option."""
+    return quoted(f"./{path}" if path.startswith("-") else path)
+
+
 def relative(path: str | os.PathLike[str], start: str | os.PathLike[str]) -> str:
     """``os.path.relpath``; the absolute path where none leads from one to the other: Windows has several drives."""
     try:

@@ -301,5 +301,5 @@ def _remedies(report: Report) -> Iterator[Remedy]:
         if report.safety in SAFETIES[1:]:  # the run's own option stays
             options = [OPTIONS[report.safety], *options]
         options = list(dict.fromkeys(options))
-        command = " ".join(["onnxfix apply", system.quoted(report.path), *options])
+        command = " ".join(["onnxfix apply", system.quoted_path(report.path), *options])
         yield Remedy(safety, tuple(options), command, counts["error"], counts["warning"], counts["info"])

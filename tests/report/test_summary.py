@@ -116,6 +116,8 @@ def test_the_command_that_fixes_what_is_left() -> None:
     assert (unsafe.errors, unsafe.warnings, unsafe.notes) == (1, 1, 1)
     # What a run was allowed to apply and did not, another run would not apply either.
     assert [one.safety for one in replace(APPLIED, findings=left).summary.remedies] == ["numeric", "unsafe"]
+    (plain, *_) = replace(CHECKED, path="-m.onnx", findings=left).summary.remedies
+    assert plain.command == "onnxfix apply ./-m.onnx"  # pasted, it is a file and no option
     (unsafe,) = replace(APPLIED, findings=left, safety="numeric").summary.remedies
     assert unsafe.command == "onnxfix apply m.onnx --numeric-fixes --unsafe-fixes"
     assert (unsafe.errors, unsafe.warnings) == (1, 0)

@@ -47,5 +47,5 @@ def _input(one: InputKind) -> str:
 
 
 def _command(command: str, path: str, option: str, value: str) -> str:
-    model = system.quoted(path)
+    model = system.quoted_path(path)
     return f"onnxfix {command} {model} {option} {system.quoted(value)}"

@@ -11,6 +11,7 @@ import importlib
 from typing import Any, Protocol, cast
 
 from onnxfix.causes import Cause
+from onnxfix.errors import UsageError
 
 #: Rung of the verification ladder -> module of the backend that executes it.
 BACKENDS = {
@@ -54,6 +55,17 @@ class Session(Protocol):
 def missing(name: str) -> str | None:
     """Why the backend cannot be used on this machine; None when it can. Imports nothing heavy."""
     return cast("str | None", importlib.import_module(BACKENDS[name]).missing())
+
+
+def require(name: str, what: str) -> None:
+    """Refuse ``what``, a command or an option, where the backend it needs cannot be used.
+
+    Raises:
+        UsageError: it cannot; the message says how to install it.
+    """
+    absent = missing(name)
+    if absent is not None:
+        raise UsageError(f"{what} needs ONNX Runtime: {absent}")
 
 
 def cause_missing(name: str) -> Cause:

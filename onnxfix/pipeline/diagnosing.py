@@ -66,6 +66,7 @@ def diagnose(
     """
     say = progress or (lambda text: None)
     against = _kind(second, against)
+    backends.require("ort-cpu", "diagnose")
     say("reading")
     one = loading.load(first)
     two = loading.load(second) if second is not None else None

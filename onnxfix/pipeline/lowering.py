@@ -15,7 +15,7 @@ from typing import Any
 import onnx
 from onnx import ModelProto, TensorProto
 
-from onnxfix import walk
+from onnxfix import backends, walk
 from onnxfix._version import __version__
 from onnxfix.allowance import memory_limit
 from onnxfix.errors import UsageError
@@ -66,6 +66,7 @@ def lower(
     began = time.perf_counter()
     if not wish.budget > 0:
         raise UsageError(f"--max-error {wish.budget:g}: a budget is a positive number")
+    backends.require("ort-cpu", "precision")
     say("reading")
     loaded = loading.load(source)
     _rungs(options)  # a mistake there is found before any work

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from onnx import ModelProto
 
+from onnxfix import backends
 from onnxfix.allowance import memory_limit
 from onnxfix.diagnosis.graph import open_graph
 from onnxfix.diagnosis.matching import match
@@ -154,9 +155,11 @@ def _check(
     """The check that the options name.
 
     Raises:
-        UsageError: there is none of that name, TensorRT is not available, or two options contradict each other.
+        UsageError: there is none of that name, what it needs is not installed, or two options contradict each other.
     """
     name = options.check
+    if name == "ort-cpu":
+        backends.require(name, "--check ort-cpu")
     if other is not None:
         if name != "ort-cpu":
             raise UsageError("--against compares two models with --check ort-cpu")

@@ -504,6 +504,32 @@ def test_dash_for_standard_output(tmp_path: Path, line: str, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "diagnose m.onnx m.onnx",
+        "diagnose m.onnx --against fp16",
+        "precision m.onnx --to fp16 --max-error 0.1",
+        "reduce m.onnx --check ort-cpu",
+    ],
+)
+def test_without_onnx_runtime(tmp_path: Path, line: str) -> None:
+    """A command that cannot do without ONNX Runtime says how to install it, before any work."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as util\n"
+        "find = util.find_spec\n"
+        "util.find_spec = lambda name, *rest: None if name == 'onnxruntime' else find(name, *rest)\n"
+    )
+    write(tmp_path / "m.onnx", FIXABLE)
+    done = process(*line.split(), cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.endswith(
+        'needs ONNX Runtime: onnxruntime is not installed: pip install "onnxfix[cpu]"\n'
+    )
+    assert sorted(one.name for one in tmp_path.glob("*.*")) == ["m.onnx", "sitecustomize.py"]
+
+
+@pytest.mark.parametrize(
     "number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
 )
 def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:

@@ -331,7 +331,7 @@ def _rung(one: verdict.RungResult) -> Any:
 
 
 def _metric(one: compare.Metrics) -> Any:
-    return one.name, one.agreement, one.kind, one.mismatches, one.special, one.beyond, one.first
+    return one.name, one.agreement, one.kind, one.mismatches, one.special, one.beyond, one.at
 
 
 def _reading(one: reading.Reading) -> Any:
@@ -506,7 +506,7 @@ def test_without_sentences_an_end_of_tensorrt_means_the_same(
     monkeypatch.setattr(Worker, "call", lambda *_, **__: outcome)
 
     def meant() -> Any:
-        chosen = builder._choice.__wrapped__("auto", None, False, 0, None)
+        chosen = builder._choice.__wrapped__("auto", None, TrtOptions(), 0, None)
         found: list[Any] = [chosen.cause]
         if not outcome.ok:
             asked = builder.Builder(package.Choice("tensorrt", "10.14", "8.9"), TrtOptions(), Worker())

@@ -279,10 +279,10 @@ def _words(metric: Metrics) -> str:
     if metric.sides is not None:
         there, here = metric.sides
         return f"{name} has {_SUBJECTS.get(metric.kind, metric.kind)} {there} in PyTorch, {here} in ONNX"
-    if metric.first is None or metric.values is None:
+    if metric.at is None or metric.values is None:
         return f"{name}: {metric.reason}"
     there, here = metric.values
-    return f"{name}: {metric.reason}, first at {list(metric.first)}: {there} in PyTorch, {here} in ONNX"
+    return f"{name}: {metric.reason}, {metric.place}: {there} in PyTorch, {here} in ONNX"
 
 
 def _stopped(side: Sides) -> Any:

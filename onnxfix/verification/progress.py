@@ -131,7 +131,7 @@ def difference(metric: Metrics) -> str:
     """How an output differs, as text."""
     if not metric.elements or not metric.mismatches:
         return f"output {metric.name} {metric.reason}"
-    return f"output {metric.name}: {metric.reason}{_values(metric.first, metric.values)}"
+    return f"output {metric.name}: {metric.reason}{_values(metric)}"
 
 
 def _is_empty(result: FeedResult) -> bool:
@@ -139,7 +139,8 @@ def _is_empty(result: FeedResult) -> bool:
     return result.feed is not None and 0 in result.feed.assignment.values()
 
 
-def _values(index: tuple[int, ...] | None, values: tuple[str, str] | None) -> str:
-    if index is None or values is None:
+def _values(metric: Metrics) -> str:
+    if metric.at is None or metric.values is None:
         return ""
-    return f", first at {list(index)}: {values[0]} against {values[1]}"
+    first, second = metric.values
+    return f", {metric.place}: {first} against {second}{metric.excess}"

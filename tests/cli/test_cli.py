@@ -335,6 +335,27 @@ def test_very_long_names_are_cut(tmp_path: Path) -> None:
     assert len(run("check", "-v", tmp_path / "m.onnx")[1]) < 20_000
 
 
+def test_verify_shows_the_worst_element_of_each_output(tmp_path: Path) -> None:
+    """Its error, what is allowed there, and the command that finds the node; the first element that differs is not
+    the worst."""
+    text = (
+        "g (float[3] x) => (float[3] y, float[3] z) "
+        "{{ c = Constant<value = float[3] {{{}}}>() y = Add(x, c) z = Mul(x, c) }}"
+    )
+    a = write(tmp_path / "a.onnx", text.format("1.0, 1.0, 1.0"))
+    b = write(tmp_path / "b.onnx", text.format("1.01, 1.0, 6.0"))
+    code, out, _ = run("verify", a, b, "--rungs", "ort-cpu")
+    assert code == 3
+    told = " ".join(out.split())
+    for output in ("y", "z"):
+        assert re.search(
+            rf"output {output}: 2 of 3 elements are out of tolerance, worst at \[2\]: \S+ against \S+, off by \S+ "
+            r"where [\d.e-]+ is allowed",
+            told,
+        )
+    assert f"where onnxfix diagnose {a} {b}" in told
+
+
 def test_quiet_verify_says_the_outcome(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.onnx", CLEAN), write(tmp_path / "b.onnx", CLEAN.replace("Neg", "Abs"))
     assert re.fullmatch(rf"{re.escape(str(a))}  VERIFIED  \([\d.]+ s\)\n", run("verify", a, "-q")[1])

@@ -558,7 +558,7 @@ def test_recall_of_what_real_reports_seldom_hold() -> None:
     shape = ((1, 2), (3, 4), (5, 6))
     build = TrtBuild("accepted", profiles=(Profile({"x": shape}, {"n": ((1,), (2,), (3,))}, True),))
     metrics = Metrics(
-        "y", "different", max_abs=float("inf"), max_rel=float("nan"), first=(0, 1), values=("1", "2")
+        "y", "different", max_abs=float("inf"), max_rel=float("nan"), at=(0, 1), values=("1", "2")
     )
     rung = RungResult("trt-build", "passed", builds=(build,))
     report = Report("m.onnx", "apply", "trt11", verdict=Verdict((rung,), ("trt-build",)), build=build)

@@ -91,11 +91,11 @@ def test_every_nan_equals_every_nan(dtype: Any) -> None:
 def test_minus_zero_is_not_zero(dtype: Any) -> None:
     zero, minus = np.zeros(3).astype(dtype), np.array([0.0, -0.0, 0.0]).astype(dtype)
     found = one(zero, minus)
-    assert (found.agreement, found.mismatches, found.first) == ("different", 1, (1,))
+    assert (found.agreement, found.mismatches, found.at) == ("different", 1, (1,))
     assert found.values is not None
     assert found.values[1].startswith("-0")
     assert one(zero, minus, exact=False).agreement == "within"
-    assert one(zero[1:2].reshape(()), minus[1:2].reshape(())).first == ()
+    assert one(zero[1:2].reshape(()), minus[1:2].reshape(())).at == ()
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_nan_and_inf_must_be_at_the_same_places(original: float, fixed: float) -
         found = one(f32(1.0, original), f32(1.0, fixed), exact=False, noise=noise)
         assert found.agreement == "different"
         assert "NaN or Inf at different positions (1 of 2" in found.reason
-        assert found.first == (1,)
+        assert found.at == (1,)
     assert one(f32(original), f32(original), exact=False).agreement == "identical"
 
 
@@ -117,7 +117,7 @@ def test_one_bit_is_a_difference_and_within_tolerance() -> None:
     fixed[1] = np.nextafter(np.float32(100.0), np.float32(200.0))
     found = one(original, fixed)
     assert found.agreement == "different"
-    assert (found.mismatches, found.elements, found.first, found.dtype, found.shape) == (
+    assert (found.mismatches, found.elements, found.at, found.dtype, found.shape) == (
         1,
         3,
         (1,),
@@ -149,7 +149,7 @@ def test_measured_noise_widens_the_tolerance() -> None:
 def test_large_integers_are_told_apart(exact: bool) -> None:
     original, fixed = np.array([2**62, 7]), np.array([2**62 + 1, 7])
     found = one(original, fixed, exact=exact)
-    assert (found.agreement, found.mismatches, found.first) == ("different", 1, (0,))
+    assert (found.agreement, found.mismatches, found.at) == ("different", 1, (0,))
     assert found.values == (str(2**62), str(2**62 + 1))
 
 
@@ -158,7 +158,7 @@ def test_large_integers_are_told_apart(exact: bool) -> None:
 def test_integers_are_exact(dtype: Any, exact: bool) -> None:
     original, fixed = np.array([1, 1, 0]).astype(dtype), np.array([1, 0, 0]).astype(dtype)
     assert one(original, original, exact=exact).agreement == "identical"
-    assert one(original, fixed, exact=exact).first == (1,)
+    assert one(original, fixed, exact=exact).at == (1,)
 
 
 def test_complex_numbers_part_by_part() -> None:
@@ -166,11 +166,11 @@ def test_complex_numbers_part_by_part() -> None:
     assert one(original, original.copy()).agreement == "identical"
     fixed = np.array([1 + 2j, complex(3, 0.0)], np.complex64)
     original = np.array([1 + 2j, complex(3, -0.0)], np.complex64)
-    assert (one(original, fixed).agreement, one(original, fixed).first) == ("different", (1,))
+    assert (one(original, fixed).agreement, one(original, fixed).at) == ("different", (1,))
     assert one(original, fixed, exact=False).agreement == "within"
     assert one(original, fixed + 1, exact=False).agreement == "different"
     scalar = np.array(1 + 2j, np.complex64)
-    assert one(scalar, scalar + 1).first == ()
+    assert one(scalar, scalar + 1).at == ()
 
 
 def test_strings() -> None:
@@ -178,7 +178,7 @@ def test_strings() -> None:
     assert one(original, np.array([["a", "b"]])).agreement == "identical"
     assert one(original, np.array([[b"a", b"b"]], object)).agreement == "identical"
     found = one(original, np.array([["a", "c"]], object), exact=False)
-    assert (found.agreement, found.first, found.values) == ("different", (0, 1), ("b", "c"))
+    assert (found.agreement, found.at, found.values) == ("different", (0, 1), ("b", "c"))
 
 
 def test_sequences_maps_and_optionals() -> None:

@@ -92,9 +92,9 @@ def test_a_difference_is_found_and_can_be_repeated(run: Verify, tmp_path: Path) 
         )
         paths = [str(tmp_path / which / "m.onnx") for which in ("original", "fixed")]
         outputs = [reference.load(path).run(made)[0] for path in paths]
-        assert metrics.first is not None
-        assert metrics.values == (str(outputs[0][metrics.first]), str(outputs[1][metrics.first]))
-        assert f"first at {list(metrics.first)}" in found.reason
+        assert metrics.at is not None
+        assert metrics.values == (str(outputs[0][metrics.at]), str(outputs[1][metrics.at]))
+        assert f"at {list(metrics.at)}" in found.reason
 
 
 DIFFERENT_LATER = [

@@ -545,7 +545,7 @@ def test_a_fixed_model_whose_engine_differs_fails(rung: Rung) -> None:
     assert (result.status, result.inherited) == ("failed", False)
     assert result.reason.startswith("the engines of the original and of the fixed model differ: output y: ")
     assert "; the fixed model's engine differs from ONNX Runtime on the CPU: output y: " in result.reason
-    assert "first at [0, " in result.reason
+    assert "worst at [0, " in result.reason
     assert result.reason.endswith("normal values; seed 0]")
     assert labels(result, "different") == BOTH
     assert len(result.feeds) == 2, "the first that differs is enough"

@@ -13,6 +13,7 @@ from onnxfix.report.render.networks import network_lines
 from onnxfix.report.render.numbers import counted
 from onnxfix.report.report import Report
 from onnxfix.report.summary import RungFact, Summary, TrtFact
+from onnxfix.system import quoted_path
 
 if TYPE_CHECKING:
     from onnxfix.verification.verdict import RungResult
@@ -88,7 +89,10 @@ def proof_lines(report: Report) -> Iterator[Line]:
         return
     summary, apart = report.summary, [rung for rung in report.verdict.rungs if _apart(rung, report)]
     worst = [rung for rung in apart if rung.status in ("failed", "broke")]
-    yield from map(_rung, worst)
+    for rung in worst:
+        yield _rung(rung)
+        yield from _other_outputs(rung)
+    yield from _diagnosis(report)
     yield from _verdict(report, [rung.name for rung in apart])
     yield from _left_out(summary)
     if summary.tensorrt is not None:
@@ -97,6 +101,24 @@ def proof_lines(report: Report) -> Iterator[Line]:
     for rung in report.verdict.rungs:
         if rung.latency is not None:
             yield from latency_lines(rung.latency)
+
+
+def _other_outputs(rung: RungResult) -> Iterator[Line]:
+    """A line for each output that differs on the feed that failed, but the first, which the check's reason is about."""
+    from onnxfix.verification.progress import difference, different  # lazy: start-up
+
+    feed = next((one for one in rung.feeds if one.status == "different"), None)
+    for metric in different(feed.metrics)[1:] if feed is not None else ():
+        yield labeled("", difference(metric), style="")
+
+
+def _diagnosis(report: Report) -> Iterator[Line]:
+    """The command that finds the node from which on two models differ, where ``verify`` found that they do."""
+    rungs = report.verdict.rungs if report.verdict is not None else ()
+    failed = {rung.name for rung in rungs if any(feed.status == "different" for feed in rung.feeds)}
+    if report.command == "verify" and report.output and failed & {"reference", "ort-cpu"}:
+        command = f"onnxfix diagnose {quoted_path(report.path)} {quoted_path(report.output)}"
+        yield labeled("where", (command, "bold"))
 
 
 def _verdict(report: Report, apart: list[str]) -> Iterator[Line]:

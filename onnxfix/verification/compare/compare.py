@@ -3,11 +3,13 @@
 ``np.allclose`` broadcasts, so that () passes for (1,), and it takes -0.0 for 0.0: neither happens here.
 """
 
+# Long because: every kind of value is judged beside the others.
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,6 +21,7 @@ from onnxfix.verification.compare.tolerance import (
     EXACT,
     Allowed,
     Tolerance,
+    distances,
     errors,
     outside,
     parts,
@@ -85,11 +88,12 @@ class Metrics:
     the fixed model's type, shape or structure as text where they differ in these.
     ``mismatches`` counts elements that are not bit-identical (every NaN equals every NaN, -0.0 is not 0.0),
     ``special`` those out of tolerance for NaN or Inf at another place, ``beyond`` the others that are out of it;
-    ``max_abs`` and ``max_rel`` are over pairs of finite values; ``first`` is the index of the first element that
-    is out of tolerance, or else not identical, with its two values as text. ``scale`` is the original's largest finite
-    magnitude, 0 where nothing differs. ``by_twin`` counts the elements in which the fixed model agrees with the
-    original in higher precision and not with the original, ``by_noise`` those that differ no more than the
-    original does from itself in float64; ``worse`` those out of tolerance of which it cannot be said
+    ``max_abs`` and ``max_rel`` are over pairs of finite values; ``at`` is the index of the element that is furthest out
+    of tolerance, or else differs most, with its two values as text and the error that is allowed there (``limit``, 0
+    where elements must be equal). Where distances say nothing (NaN, strings), it is the first one. ``scale`` is the
+    original's largest finite magnitude, 0 where nothing differs. ``by_twin`` counts the elements in which the fixed
+    model agrees with the original in higher precision and not with the original, ``by_noise`` those that differ no
+    more than the original does from itself in float64; ``worse`` those out of tolerance of which it cannot be said
     that the original leaves half precision's range there, or in which the fixed model alone is not finite.
     """
 
@@ -106,7 +110,7 @@ class Metrics:
     beyond: int = 0
     max_abs: float = 0.0
     max_rel: float = 0.0
-    first: tuple[int, ...] | None = None
+    at: tuple[int, ...] | None = None
     values: tuple[str, str] | None = None
     scale: float = 0.0
     by_twin: int = 0
@@ -114,11 +118,26 @@ class Metrics:
     worse: int = 0
     output: str = ""
     errors: ErrorHistogram | None = None
+    off: float = 0.0
+    limit: float = 0.0
 
     @property
     def relative(self) -> float:
         """``max_abs`` as a share of ``scale``: unlike ``max_rel`` it is meaningful where values near 0 differ."""
         return self.max_abs / self.scale if self.scale else math.inf if self.max_abs else 0.0
+
+    @property
+    def place(self) -> str:
+        """``at`` in words."""
+        ordered = self.kind != "special" and self.dtype not in ("string", "bool")
+        return f"{'worst' if ordered else 'first'} at {list(self.at or ())}"
+
+    @property
+    def excess(self) -> str:
+        """The error at ``at`` and what is allowed there, in words; "" where no error is."""
+        if self.kind != "values" or not self.limit:
+            return ""
+        return f", off by {self.off:.3g} where {self.limit:.3g} is allowed"
 
 
 def largest(metrics: Iterable[Metrics], *, relative: bool = False) -> Metrics | None:
@@ -264,7 +283,20 @@ def _first(
     original: npt.NDArray[Any], fixed: npt.NDArray[Any], where: npt.NDArray[np.bool_]
 ) -> dict[str, Any]:
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(where)), where.shape))
-    return {"first": index, "values": (str(original[index]), str(fixed[index]))}
+    return {"at": index, "values": (str(original[index]), str(fixed[index]))}
+
+
+def _worst(
+    original: npt.NDArray[Any],
+    fixed: npt.NDArray[Any],
+    where: npt.NDArray[np.bool_],
+    excess: npt.NDArray[Any],
+) -> dict[str, Any]:
+    """The same for the element with the largest ``excess``."""
+    if original.dtype.kind == "c":
+        excess = excess.max(axis=-1)
+    flat = np.where(where, excess, -np.inf)
+    return _first(original, fixed, flat == flat.max())
 
 
 def _judge_exactly(
@@ -276,27 +308,30 @@ def _judge_exactly(
     known: dict[str, Any],
 ) -> Metrics:
     """Judge elements that must be equal: integers, or all where identical bits are required."""
+    show = partial(_first, original, fixed)
     if original.dtype.kind not in "OUSb":
         pair = parts(wide(original)), parts(wide(fixed))
         known.update(errors(*pair), errors=error_histogram(*pair))
+        distance = distances(*pair, EXACT)[0]
+        show = partial(_worst, original, fixed, excess=distance)
     twin = None if how.twin is None else np.asarray(how.twin.value)
     if how.twin is not None and how.twin.overflow and twin is not None and twin.shape == original.shape:
         agrees = unequal & (fixed == twin) if twin.dtype == original.dtype else np.zeros_like(unequal)
         known["by_twin"] = int(np.count_nonzero(agrees))
         if known["by_twin"] == known["mismatches"]:
-            return Metrics(name, "within", "", **known, **_first(original, fixed, unequal))
+            return Metrics(name, "within", "", **known, **show(unequal))
         unequal = unequal & ~agrees
     if how.precise is not None and original.dtype.kind not in "OUS":
         noisy = unequal & chosen(original, fixed, how.precise)
         known["by_noise"] = int(np.count_nonzero(noisy))
         if (noisy == unequal).all():
-            return Metrics(name, "within", "", **known, **_first(original, fixed, noisy))
+            return Metrics(name, "within", "", **known, **show(noisy))
         unequal = unequal & ~noisy
     count = int(np.count_nonzero(unequal))
     differ = "are not bit-identical" if how.exact else "differ"
     reason = f"{count:,} of {original.size:,} elements {differ}"
     known.update(worse=count, beyond=count)
-    return _differ(name, "values", reason, **known, **_first(original, fixed, unequal))
+    return _differ(name, "values", reason, **known, **show(unequal))
 
 
 def _judge(
@@ -331,15 +366,20 @@ def _judge(
     worse = out & np.isfinite(a) & (~overflowed | ~np.isfinite(b))
     if original.dtype.kind == "c":
         special, out, worse = (np.asarray(one.any(axis=-1)) for one in (special, out, worse))
+    distance, limit, _ = distances(a, b, how.tolerance(known["dtype"]), how.slack)
     if not out.any():
-        return Metrics(name, "within", "", **known, **_first(original, fixed, unequal))
+        return Metrics(name, "within", "", **known, **_worst(original, fixed, unequal, distance))
     special &= out
     total, moved = original.size, int(np.count_nonzero(special))
     others = int(np.count_nonzero(out)) - moved
     known.update(worse=int(np.count_nonzero(worse)), special=moved, beyond=others)
     if not moved:
         reason = f"{others:,} of {total:,} elements are out of tolerance"
-        return _differ(name, "values", reason, **known, **_first(original, fixed, out))
+        known.update(_worst(original, fixed, out, distance - limit))
+        known.update(
+            (name, float(np.max(each[known["at"]]))) for name, each in (("off", distance), ("limit", limit))
+        )
+        return _differ(name, "values", reason, **known)
     more = f", {others:,} others are out of tolerance" if others else ""
     reason = f"NaN or Inf at different positions ({moved:,} of {total:,} elements){more}"
     return _differ(name, "special", reason, **known, **_first(original, fixed, special))

@@ -77,4 +77,4 @@ def is_lost(metric: Metrics) -> bool:
 
 def is_slight(metric: Metrics) -> bool:
     """Whether it may be an approximation."""
-    return metric.first is not None and metric.kind != "special" and 0.0 < metric.relative <= _SLIGHT
+    return metric.at is not None and metric.kind != "special" and 0.0 < metric.relative <= _SLIGHT

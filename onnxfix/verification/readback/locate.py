@@ -153,14 +153,14 @@ def misread(pair: Pair, node: NodeProto | None, name: str, metric: Metrics, feed
     layers = layers_of(pair.network.graph, node) if node is not None else ()
     unnamed = _unnamed(pair, node) if node is not None else 0
     first = metric.values
-    if first is not None and metric.first is not None:
+    if first is not None and metric.at is not None:
         return Misread(
             "value",
             place,
             subject,
             first[0],
             first[1],
-            metric.first,
+            metric.at,
             metric.reason,
             layers,
             feed,

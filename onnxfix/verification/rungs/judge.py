@@ -235,10 +235,10 @@ def _first(metrics: Sequence[Metrics]) -> Metrics | None:
 def _text(metric: Metrics | None) -> str:
     if metric is None:
         return ""
-    if not metric.elements or not metric.mismatches or metric.first is None or metric.values is None:
+    if not metric.elements or not metric.mismatches or metric.at is None or metric.values is None:
         return f"output {metric.name} {metric.reason}"
     first, second = metric.values
-    return f"output {metric.name}: {metric.reason}, first at {list(metric.first)}: {first} against {second}"
+    return f"output {metric.name}: {metric.reason}, {metric.place}: {first} against {second}{metric.excess}"
 
 
 def _result(label: str, feed: Feed | None, metrics: tuple[Metrics, ...], excused: str = "") -> FeedResult:

@@ -49,7 +49,7 @@ def page() -> str:
     """A run that has everything."""
     errors = ErrorHistogram((1e-6, 1e-5, 1e-4), (3, 7), 90)
     near = Metrics("y", "within", dtype="float32", shape=(2, 50), elements=100, mismatches=10, max_abs=5e-5,
-                   max_rel=0.25, scale=2.0, first=(0, 3), values=("1.0", "1.1"), output="y", errors=errors)  # fmt: skip
+                   max_rel=0.25, scale=2.0, at=(0, 3), values=("1.0", "1.1"), output="y", errors=errors)  # fmt: skip
     same = Metrics("y", "identical", dtype="float32", shape=(2, 50), elements=100, output="y")
     feeds = (
         FeedResult("batch=2", None, "within", metrics=(near,)),

@@ -118,7 +118,7 @@ def _feed_rows(feed: FeedResult) -> Iterator[Html]:
             tag("span", differing, class_="right"),
             tag("span", number(one.max_abs), class_="right"),
             tag("span", number(one.relative), class_="right"),
-            _first(one.first, one.values),
+            _first(one.at, one.values),
         )
 
 

@@ -356,6 +356,15 @@ def test_verify_shows_the_worst_element_of_each_output(tmp_path: Path) -> None:
     assert f"where onnxfix diagnose {a} {b}" in told
 
 
+def test_models_that_fail_by_warnings_are_named_at_the_end(tmp_path: Path) -> None:
+    models = [write(tmp_path / f"{name}.onnx", CLEAN if name == "b" else FIXABLE) for name in "abc"]
+    code, out, _ = run("check", "--fail-on", "info", *models)
+    ending = out[out.index("3 models") :]
+    assert code == 1
+    assert [name for name in "abc" if f"{name}.onnx" in ending] == ["a", "c"]
+    assert "a.onnx" not in run("check", "--fail-on", "never", *models)[1].partition("3 models")[2]
+
+
 def test_quiet_verify_says_the_outcome(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.onnx", CLEAN), write(tmp_path / "b.onnx", CLEAN.replace("Neg", "Abs"))
     assert re.fullmatch(rf"{re.escape(str(a))}  VERIFIED  \([\d.]+ s\)\n", run("verify", a, "-q")[1])

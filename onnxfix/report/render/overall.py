@@ -66,14 +66,14 @@ def _counts(reports: Sequence[Report], errors: Sequence[tuple[str, str]], crashe
 
 
 def _named(reports: Sequence[Report], errors: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
-    """The models without a result, those that failed, and those with errors: path, what failed, and counts."""
+    """The models without a result, those that fail, and those with errors: path, what failed, and counts."""
     for path, message in errors:
         yield path, "no result", printable(message.removeprefix(f"{path}: "))
     failed = [report for report in reports if _failure(report)]
     for report in failed:
         yield report.path, printable(_failure(report)), severity_words(report.summary.severities)
     for report in reports:
-        if report not in failed and report.summary.severities["error"]:
+        if report not in failed and (report.exit_code or report.summary.severities["error"]):
             yield report.path, "", severity_words(report.summary.severities)
 
 

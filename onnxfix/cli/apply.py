@@ -319,7 +319,8 @@ def apply(
         refuse_conflicts(queue.tasks, options, reports, queue.journal, [*written(holding)])
         refuse_unknown_kinds(reports)
         refuse_format(statistics, format)
-        printing = Printing(format, reports, quiet, verbose, expired(queue, holding), statistics)
+        known = expired(queue, holding)
+        printing = Printing(format, reports, quiet, verbose, known, statistics, holding.unmatched)
         work = judged(queue.driven(jobs, ray), holding)
         if not no_verify and len(queue.tasks) == 1:
             # What this loads, the children have as well.

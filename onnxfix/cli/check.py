@@ -143,7 +143,8 @@ def check(
         refuse_format(statistics, format)
         if options.trt is not None:
             refuse_missing(options.trt)
-        printing = Printing(format, reports, quiet, verbose, expired(queue, holding), statistics)
+        known = expired(queue, holding)
+        printing = Printing(format, reports, quiet, verbose, known, statistics, holding.unmatched)
         run(judged(queue.driven(jobs, ray), holding), len(queue.tasks), printing)
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class Printing(NamedTuple):
-    """How outcomes are shown, and warnings that go with them. ``statistics``: counts by rule instead of findings."""
+    """How outcomes are shown, and warnings that go with them, ``late`` gives those that are known at the end.
+    ``statistics``: counts by rule instead of findings."""
 
     format: Format
     reports: tuple[Destination, ...]
@@ -34,6 +35,7 @@ class Printing(NamedTuple):
     verbose: bool
     warnings: tuple[str, ...] = ()
     statistics: bool = False
+    late: Callable[[], Iterable[str]] = tuple
 
 
 class Queue(NamedTuple):
@@ -96,7 +98,7 @@ def run(work: Work, count: int, printing: Printing) -> NoReturn:
     done = [outcome.report for outcome in outcomes if outcome.report is not None]
     failed = [outcome for outcome in outcomes if outcome.report is None]
     errors = [(outcome.task.source, outcome.error) for outcome in failed]
-    warnings = (*printing.warnings, *registry().warnings)
+    warnings = (*printing.warnings, *printing.late(), *registry().warnings)
     warn(warnings)
     if printing.statistics:
         _print_statistics(done, errors, warnings, printing.format)

@@ -8,7 +8,7 @@ from datetime import date
 
 from onnxfix.config.baseline import Baseline
 from onnxfix.config.judging import compared, expiries, suppressed
-from onnxfix.config.records import Config, Settings, Values, resolved
+from onnxfix.config.records import Config, Settings, Suppression, Values, resolved
 from onnxfix.effort import effort_of
 from onnxfix.options import Rules, RunOptions
 from onnxfix.registry import registry
@@ -20,7 +20,7 @@ class Holding:
     """A configuration with what the command line gives, which wins.
 
     ``baseline`` holds known findings; ``renewed``: it is written anew, with what this run finds. ``judges`` False: the
-    command has no findings (``verify``).
+    command has no findings (``verify``). ``matched`` says of each suppression that was tried whether anything matched.
     """
 
     config: Config = field(default_factory=Config)
@@ -30,6 +30,7 @@ class Holding:
     judges: bool = True
     today: date = field(default_factory=date.today)
     found: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
+    matched: dict[Suppression, bool] = field(default_factory=dict)
 
     def settings(self, source: str) -> Settings:
         """What holds for a model, given by path or URL."""
@@ -57,14 +58,28 @@ class Holding:
         report = replace(report, fail_on=self.settings(source).fail_on)
         if not self.judges:
             return report
-        report = suppressed(report, self.config.suppressions_of(source), self.today)
+        suppressions = self.config.suppressions_of(source)
+        if not suppressions and self.baseline is None:
+            return report
+        ran = frozenset(rule.code for rule in registry().choose(options.rules.select, options.rules.ignore))
+        self._match(report, suppressions, ran)
+        report = suppressed(report, suppressions, self.today)
         if self.renewed:
             self.found[source] = report.findings
         if self.baseline is None:
             return report
         known = self.baseline.with_findings(self.found) if self.renewed else self.baseline
-        ran = frozenset(rule.code for rule in registry().choose(options.rules.select, options.rules.ignore))
         return compared(report, source, known, ran)
+
+    def _match(self, report: Report, suppressions: Iterable[Suppression], ran: frozenset[str]) -> None:
+        """Note which suppressions match a finding, also one that was fixed. One about rules that did not run, or about
+        what TensorRT says where it was not asked, is not tried."""
+        asked = {code for code in ran if report.builds or not code.startswith("TRT")}
+        places = [(one.code, one.place) for one in report.findings]
+        places += [(one.code, one.place) for one in report.applied]
+        for one in suppressions:
+            if one.codes & asked:
+                self.matched[one] = self.matched.get(one, False) or any(one.covers(*each) for each in places)
 
     def expired(self, sources: Iterable[str]) -> list[str]:
         """A line for each suppression that is about one of the models and holds no more."""
@@ -72,6 +87,11 @@ class Holding:
             return []
         about = {one for source in sources for one in self.config.suppressions_of(source)}
         return expiries([one for one in self.config.suppressions if one in about], self.today)
+
+    def unmatched(self) -> list[str]:
+        """A line for each suppression of this run's models that no finding matched, unless it expired."""
+        idle = [one for one, matched in self.matched.items() if not matched and not one.expired(self.today)]
+        return [f"{one.origin}: the suppression of {one.words} matches no finding" for one in idle]
 
     def renewal(self) -> Baseline | None:
         """The baseline with what this run found; None where none is to be written."""

@@ -62,6 +62,24 @@ def test_an_expired_one_counts_as_not_there_and_is_said() -> None:
     assert holding(suppression(until=TODAY)).expired(["m.onnx"]) == []
 
 
+def test_one_that_matches_nothing_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A typo in a node's name, and not what one of several models has, what was fixed, or what TensorRT was not asked
+    about."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "onnxfix.toml").write_text(
+        "".join(
+            f'[[suppressions]]\nrule = "{rule}"\nnode = "{node}"\nreason = "fine"\n'
+            for rule, node in (("CST002", "typo*"), ("CST", "*"), ("TRT004", "*"))
+        )
+    )
+    models = [write(tmp_path / "a.onnx", CLEAN), write(tmp_path / "m.onnx", FIXABLE)]
+    for command in (["check"], ["apply", "--no-verify", "--output-dir", "out"]):
+        err = run(*command, *models)[2]
+        assert [line.partition(": warning: ")[2] for line in err.splitlines()] == [
+            "onnxfix.toml: the suppression of CST002 at typo* matches no finding"
+        ], err
+
+
 def test_nothing_hides_a_failure() -> None:
     all_of_it = holding(suppression(node="*"))
     only = replace(REPORT, findings=(A, B))

@@ -109,12 +109,21 @@ class Output:
 
     ``leave_data``: external data that was copied beside the output stays there even if the output is not written.
     ``diff``: nowhere, and the report has the ``difference``.
+    ``share_data``: a result beside the source reads its external data from the source's files, instead of a copy.
+
+    Raises:
+        UsageError: ``share_data`` with ``in_place``: the source's data files are the result's own then.
     """
 
     path: str | os.PathLike[str] | None = None
     in_place: bool = False
     leave_data: bool = False
     diff: bool = False
+    share_data: bool = False
+
+    def __post_init__(self) -> None:
+        if self.share_data and self.in_place:
+            raise UsageError("--share-data has no effect with --in-place: the model keeps its data files")
 
 
 @record

@@ -93,6 +93,7 @@ def apply(
     output: PathLike | None = None,
     *,
     in_place: bool = False,
+    share_data: bool = False,
     select: Names | None = None,
     ignore: Names | None = None,
     target: str | None = None,
@@ -133,6 +134,9 @@ def apply(
             returned: that is also compared with PyTorch's own outputs (check ``pytorch``), as ``export`` does.
         output: file to write; not the source, see ``in_place``.
         in_place: replace the source file, in one step; a ``.bak`` is kept until the new file is in place.
+        share_data: leave external data in the source's files, for an ``output`` in the source's folder; the result
+            records their hashes, which ``verify`` and ``apply`` compare. By default the result has a copy of its own
+            (``report.data``).
         numeric_fixes: also apply fixes that preserve outputs within tolerance only.
         unsafe_fixes: also apply fixes that may change behavior or the interface (implies ``numeric_fixes``).
         simplify: run onnxsim first. Its result is dropped unless the interface is unchanged and the outputs agree
@@ -208,6 +212,7 @@ def apply(
             keywords.path("output", output),
             keywords.flag("in_place", in_place),
             keywords.flag("leave_data", leave_data),
+            share_data=keywords.flag("share_data", share_data),
         ),
         memory_mb=keywords.memory(memory_mb),
         timeout=keywords.limit("timeout", timeout),

@@ -107,6 +107,15 @@ def apply(
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Overwrite the models.", rich_help_panel=OUTPUT)
     ] = False,
+    share_data: Annotated[
+        bool,
+        typer.Option(
+            "--share-data",
+            help="Leave weights that are outside the model in its data files, instead of copying them: for results in "
+            "the model's folder. onnxfix verify tells if they change.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     diff: Annotated[
         bool,
         typer.Option(
@@ -305,7 +314,7 @@ def apply(
                 plugins=plugins,
                 benchmark=benchmark,
             ),
-            output=Output(in_place=in_place, diff=diff),
+            output=Output(in_place=in_place, diff=diff, share_data=share_data),
             memory_mb=memory_limit,
             pictures=draws(reports),
         )

@@ -78,7 +78,7 @@ def _refuse_conflicts(
 def _keep_data(tasks: Sequence[Task]) -> None:
     """Refuse results that would replace another model's external data, where it is read or where it is copied to."""
     local = [task for task in tasks if task.command == "apply" and not remote(task.source)]
-    targets = [Path(task.target) for task in tasks if task.target and not remote(task.target)]
+    targets = {task.source: Path(task.target) for task in tasks if task.target and not remote(task.target)}
     replaced = [Path(task.source) for task in local if task.options.output.in_place]
     if not targets and not replaced:
         return
@@ -91,7 +91,9 @@ def _keep_data(tasks: Sequence[Task]) -> None:
         )
     ]
     if data:
-        separate([File("the output", target) for target in targets], data)
+        near = [one for one in targets.items() if one[1].parent.resolve() == Path(one[0]).parent.resolve()]
+        own = [File("the output's data", Path(f"{target}.data")) for _, target in near]
+        separate([*(File("the output", target) for target in targets.values()), *own], data)
         for path in replaced:
             replaceable(path, data)
 

@@ -62,8 +62,8 @@ def apply(program: Any, options: RunOptions, progress: Progress | None = None) -
     Raises:
         ModelError, UsageError, OnnxfixError: as there.
     """
-    if options.output.in_place:
-        raise UsageError("in-place needs a model that was read from a file")
+    if options.output.in_place or options.output.share_data:
+        raise UsageError("in-place and share_data need a model that was read from a file")
     with contextlib.ExitStack() as stack:
         path = stack.enter_context(_file(options))
         pytorch.save(program, path)

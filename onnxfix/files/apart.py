@@ -67,6 +67,11 @@ def data_of(loaded: loading.Loaded, folder: Path | None = None) -> Iterator[File
             yield File(f"external data of {loaded.path}", start / location)
 
 
+def keeps_data_near(loaded: loading.Loaded, destination: Path) -> bool:
+    """Whether a result is in the folder of the model that its external data starts from."""
+    return loaded.base_dir is not None and destination.parent.resolve() == loaded.base_dir.resolve()
+
+
 def files_named(path: Path, folder: Path | None = None) -> Iterator[File]:
     """``files_of`` for a model that has not been read yet and may be unreadable."""
     try:

@@ -28,12 +28,17 @@ from pathlib import Path
 from onnxfix import system
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import lazy, regular
-from onnxfix.files.folders import GONE, WHO, Folder, writing
+from onnxfix.files.folders import GONE, WHO, Folder, temporary_name, writing
 from onnxfix.files.temporary import PLAIN, Placed, Rights, Stamp, Temporary, chmod, temporary_beside
 
 
 def install(
-    files: Sequence[Temporary], *, needs: Sequence[Placed] = (), backup: bool = False, replaced: Stamp = ()
+    files: Sequence[Temporary],
+    *,
+    needs: Sequence[Placed] = (),
+    backup: bool = False,
+    replaced: Stamp = (),
+    together: bool = False,
 ) -> None:
     """Rename complete files to their final names, in order. The last one refers to the others and to ``needs``, which
     were installed before. If the last one cannot be installed, none is.
@@ -41,7 +46,8 @@ def install(
     With ``backup``, NAME.bak has the old bytes of the last file until the new one is installed. If the last file
     replaces one, all get that file's owner and mode, and are flushed to the disk first, so that a power failure cannot
     destroy both; a new file is left to the system's cache. ``replaced`` is the ``lazy.stamp_of`` the file that is to be
-    replaced, if that must not have changed.
+    replaced, if that must not have changed. With ``together``, the others may replace files as well, to which only the
+    file refers that the last one replaces: at no moment does it refer to the new ones.
 
     Raises:
         OnnxfixError: the destination cannot be replaced or is not a regular file, or another process interferes.
@@ -56,7 +62,7 @@ def install(
             lazy.let_go_of(old)
         rights = {file: _rights(old, file, last) for file in files}
         for file in files[:-1]:
-            if file.home.lookup(file.final) is not None:
+            if not together and file.home.lookup(file.final) is not None:
                 raise OnnxfixError(f"{file.home.path / file.final}: is in the way; move it")
         for file in files:
             file.check()
@@ -70,7 +76,8 @@ def install(
             if old is not None:
                 one.flush()
                 one.settle(_kept(old))
-        with _backup(home, last.final, where) if backup and old is not None else contextlib.nullcontext():
+        keeping = contextlib.nullcontext() if not together else _aside(files)
+        with _backup(home, last.final, where) if backup and old is not None else keeping:
             try:
                 for file in files:
                     file.place()
@@ -154,6 +161,27 @@ def _rights(old: os.stat_result | None, file: Temporary, last: Temporary) -> Rig
     mask = os.umask(0)
     os.umask(mask)
     return Rights(PLAIN & ~mask & file.most)
+
+
+@contextlib.contextmanager
+def _aside(files: Sequence[Temporary]) -> Iterator[None]:
+    """The old files have other names in this context, and come back unless the last file was replaced. The last one
+    goes first and comes back last: a process that is killed leaves no model rather than one with other weights."""
+    moved: list[tuple[Temporary, str]] = []
+    try:
+        for file in reversed(files):
+            if file.home.lookup(file.final) is not None:
+                moved.append((file, temporary_name(file.final)))
+                file.home.move(file.final, file.home, moved[-1][1])
+        yield
+    finally:
+        for file, name in reversed(moved):
+            if file.home.lookup(name) is None:
+                continue
+            if files[-1].placed:
+                file.home.unlink(name)
+            else:
+                file.home.move(name, file.home, file.final)
 
 
 @contextlib.contextmanager

@@ -11,10 +11,34 @@ from pathlib import Path
 from typing import BinaryIO
 
 from onnxfix import system
-from onnxfix.errors import OnnxfixError
-from onnxfix.files.lazy import Range, Source
+from onnxfix.errors import ModelError, OnnxfixError
+from onnxfix.files.lazy import Range, Source, changed
 from onnxfix.files.scan import Piece
 from onnxfix.files.temporary import Temporary
+from onnxfix.record import record
+
+
+@record
+class Whole:
+    """A file that becomes part of another one, and its size when it was planned."""
+
+    path: Path
+    size: int
+
+    def open(self) -> Source:
+        """The file, open for reading.
+
+        Raises:
+            ModelError: it cannot be read, or has another size by now.
+        """
+        try:
+            source = Source(self.path)
+        except OSError as error:
+            raise ModelError(f"{self.path}: cannot be read: {error.strerror or error}") from None
+        if source.size != self.size:
+            raise changed(self.path)
+        return source
+
 
 Target = Path | Temporary
 """Where bytes are written: a file that will be installed, or one in a temporary folder of ours."""
@@ -60,8 +84,8 @@ def copy_file(source: Path, destination: Target, wanted: Callable[[], bool] = la
     write_pieces(pieces(origin.size), destination, origin)
 
 
-def write_pieces(pieces: Iterable[Piece], path: Target, data: bytes | Source) -> None:
-    """Write pieces of ``data`` and payloads to a file.
+def write_pieces(pieces: Iterable[Piece | Whole], path: Target, data: bytes | Source) -> None:
+    """Write pieces of ``data``, payloads and whole files to a file.
 
     Raises:
         ModelError: a file that holds a payload has changed.
@@ -74,17 +98,26 @@ def write_pieces(pieces: Iterable[Piece], path: Target, data: bytes | Source) ->
                 file.write(piece)
             elif isinstance(piece, tuple) and isinstance(data, bytes):
                 file.write(memoryview(data)[piece[0] : piece[1]])
+            elif isinstance(piece, Whole):
+                origin = piece.open()  # and closed at once: a model may have thousands of data files
+                _append(file, origin, 0, piece.size)
+                origin.check()
             else:
                 origin, start, length = _range(piece, data)
                 used[origin.number] = origin
-                if length < _WORTH_IT:
-                    file.write(origin.read(start, length))
-                else:
-                    file.flush()
-                    _copy_range(origin.fd, start, length, file.fileno())
-                    file.seek(0, os.SEEK_END)
+                _append(file, origin, start, length)
     for origin in used.values():
         origin.check()
+
+
+def _append(file: BinaryIO, origin: Source, start: int, length: int) -> None:
+    """Append a range of an open file."""
+    if length < _WORTH_IT:
+        file.write(origin.read(start, length))
+    else:
+        file.flush()
+        _copy_range(origin.fd, start, length, file.fileno())
+        file.seek(0, os.SEEK_END)
 
 
 @contextlib.contextmanager

@@ -3,18 +3,19 @@ where the model does not fit into one protobuf."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 
 from google.protobuf.message import EncodeError
 from onnx import ModelProto, TensorProto
 
 from onnxfix.errors import ModelError
-from onnxfix.files import copying, lazy, scan, wire
-from onnxfix.files.copying import Target
+from onnxfix.files import copying, lazy, scan, tensors, wire
+from onnxfix.files.copying import Target, Whole
 from onnxfix.files.lazy import Range
 from onnxfix.files.temporary import Temporary
 from onnxfix.record import record
+from onnxfix.walk import model_tensors
 
 ALIGNMENT = 4096
 """Offsets of weights that are moved to another file are multiples of this, so that readers can map them (ONNX,
@@ -58,41 +59,43 @@ def _in_memory(data: bytes, pieces: Sequence[scan.Piece]) -> Iterator[bytes]:
 
 @record
 class Layout:
-    """The content of a model's file, and in ``moved`` that of a second one for what does not fit into one protobuf."""
+    """The content of a model's file, and in ``moved`` that of a second one for weights that are not in the first."""
 
     pieces: Sequence[scan.Piece]
-    moved: Sequence[Range | bytes]
+    moved: Sequence[Range | Whole | bytes]
     _data: bytes = field(repr=False)
 
     def write(self, path: Target, weights: Target | None = None) -> None:
-        """Write the files, weights first.
+        """Write the files, weights first; without ``weights`` only the model's.
 
         Raises:
             ModelError: the file that holds the weights has changed.
             OnnxfixError: the disk is full or a file cannot be written.
         """
-        if self.moved:
-            assert weights is not None
+        if weights is not None:
             copying.write_pieces(self.moved, weights, self._data)
         copying.write_pieces(self.pieces, path, self._data)
 
 
-def laid_out(proto: ModelProto, location: str | None) -> Layout:
+def laid_out(proto: ModelProto, location: str | None, own: Mapping[str, Whole] | None = None) -> Layout:
     """How a model is written, its weights by copying byte ranges; the same bytes for the same model.
 
     If the model takes more than ``wire.PROTOBUF_LIMIT`` bytes, the weights that stayed in their file go to a second
-    one, as external data with this ``location``.
+    one, as external data with this ``location``. ``own`` are all external data files of the model, by location, if
+    they are to go there too: whole, so that one file keeps its offsets.
 
     Raises:
         ModelError: it does not fit into one protobuf, and not enough can be moved or there is no ``location``.
     """
     data = _serialized(proto)
     pieces, length = scan.splice(data)
-    if length <= wire.PROTOBUF_LIMIT:
-        return Layout(pieces, (), data)
-    moved: list[Range | bytes] = []
-    if location is not None:
-        pieces, length = scan.splice(data, _Mover(location, moved))
+    large = length > wire.PROTOBUF_LIMIT
+    moved: list[Range | Whole | bytes] = []
+    if location is not None and (large or own):
+        mover = _Mover(location, moved)
+        if own:
+            data = _serialized(mover.adopt(proto, own, large))
+        pieces, length = scan.splice(data, mover if large else None)
     if length > wire.PROTOBUF_LIMIT:
         raise _too_large()
     return Layout(pieces, moved, data)
@@ -108,25 +111,43 @@ def save(proto: ModelProto, path: Target, weights: Target | None = None) -> bool
     """
     name = weights.path.name if isinstance(weights, Temporary) else weights.name if weights else None
     layout = laid_out(proto, name)
-    layout.write(path, weights)
+    layout.write(path, weights if layout.moved else None)
     return bool(layout.moved)
 
 
 class _Mover:
     """Assigns payloads their offsets in an external data file; ``moved`` collects the content of that file."""
 
-    def __init__(self, location: str, moved: list[Range | bytes]) -> None:
+    def __init__(self, location: str, moved: list[Range | Whole | bytes]) -> None:
         self.location, self.moved, self.end = location, moved, 0
+
+    def adopt(self, proto: ModelProto, files: Mapping[str, Whole], more: bool) -> ModelProto:
+        """A copy of the model whose external ``files`` are in this one. ``more``: other weights follow."""
+        copy = ModelProto()
+        copy.CopyFrom(proto)
+        external = [tensor for tensor in model_tensors(copy) if tensors.is_external(tensor)]
+        used = dict.fromkeys(files[location] for location in tensors.locations(external))
+        starts = {file: self._append(file, file.size) for file in used}
+        alone = len(used) == 1 and not more
+        for tensor in external:
+            file = files[tensors.locations([tensor])[0]]
+            tensors.relocate(tensor, self.location, None if alone else starts[file])
+        return copy
+
+    def _append(self, piece: Range | Whole, length: int) -> int:
+        """Where the piece begins."""
+        gap = -self.end % ALIGNMENT
+        if gap:
+            self.moved.append(bytes(gap))
+        self.moved.append(piece)
+        start = self.end + gap
+        self.end = start + length
+        return start
 
     def __call__(self, where: Range, elem: int) -> bytes | None:
         if where.field != lazy.RAW and elem not in _PLAIN.get(where.field, ()):
             return None  # numbers that the wire format does not store as external data would
-        gap = -self.end % ALIGNMENT
-        if gap:
-            self.moved.append(bytes(gap))
-        self.moved.append(where)
-        start = self.end + gap
-        self.end = start + where.length
+        start = self._append(where, where.length)
         reference = TensorProto(data_location=TensorProto.EXTERNAL)
         entries = (("location", self.location), ("offset", str(start)), ("length", str(where.length)))
         for key, value in entries:

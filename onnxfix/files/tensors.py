@@ -129,6 +129,24 @@ def embedded(tensor: TensorProto, base_dir: Path) -> TensorProto:
     return copy
 
 
+def relocate(tensor: TensorProto, location: str, start: int | None) -> None:
+    """Have an external tensor name the file ``location``. Where that is more than a copy of its own file, which begins
+    at byte ``start`` there, the length is written out, and a checksum of the whole file removed."""
+    info = _entries(tensor)
+    wanted = {"location": location}
+    if start is not None:
+        offset, length = (_whole(info, key, tensor.name) for key in ("offset", "length"))
+        wanted.update(offset=str(start + offset), length=str(length or nbytes(tensor)))
+    for index in reversed(range(len(tensor.external_data))):
+        entry = tensor.external_data[index]
+        if entry.key in wanted:
+            entry.value = wanted.pop(entry.key)
+        elif entry.key == "checksum" and start is not None:
+            del tensor.external_data[index]
+    for key, value in wanted.items():
+        tensor.external_data.add(key=key, value=value)
+
+
 def external_range(
     tensor: TensorProto, base_dir: Path, known: dict[str, Path] | None = None
 ) -> tuple[Path, int, int]:
@@ -202,7 +220,8 @@ def checked_location(location: str, base_dir: Path, name: str) -> Path:
             raise ModelError(f"tensor {name!r} keeps its data in {location!r}, outside the model's folder")
         if path.is_symlink():
             raise ModelError(
-                f"tensor {name!r} keeps its data behind a symbolic link, {location!r}; put the file there"
+                f"tensor {name!r} keeps its data behind a symbolic link, {location!r}, which onnx refuses "
+                f"too; give the model a folder with copies (cp -rL {base_dir} copy)"
             )
         found = regular.status(path)
         if found is None or not stat.S_ISREG(found.st_mode):

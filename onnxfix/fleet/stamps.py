@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxfix.errors import OnnxfixError
+from onnxfix.files.sharing import digest as digest
 from onnxfix.fleet import paths
 from onnxfix.record import record
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 RACY_NS = 2 * 10**9
 """Nanoseconds in which a file may be written twice and have the same time: the coarsest clock of a file system."""
-
-_CHUNK = 1 << 20
 
 
 @record
@@ -36,27 +34,6 @@ class Stamp:
     path: str
     quick: str
     sha256: str = ""
-
-
-def digest(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a local regular file, as hexadecimal digits. A pipe or a device is not waited for.
-
-    Raises:
-        OSError: it cannot be read, or is not a regular file.
-    """
-    import hashlib  # lazy: start-up (loads OpenSSL, which small runs do not need)
-
-    found = hashlib.sha256()
-    with open(path, "rb", buffering=0, opener=_at_once) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path))
-        while data := file.read(_CHUNK):
-            found.update(data)
-    return found.hexdigest()
-
-
-def _at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def quick(path: str, *, ours: bool = False) -> str:

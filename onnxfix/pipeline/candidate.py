@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING
 from onnx import ModelProto
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import atomic, copying, lazy, loading, saving, tensors
+from onnxfix.files import apart, atomic, copying, lazy, loading, saving, sharing, tensors
 from onnxfix.files.beside import Beside
+from onnxfix.files.copying import Whole
 from onnxfix.files.folders import GONE, Folder, thoroughly, writing
 from onnxfix.files.sweeping import prefix
 from onnxfix.files.temporary import Stamp, Temporary, temporary_in
+from onnxfix.options import Output
 from onnxfix.record import record
 
 if TYPE_CHECKING:
@@ -25,8 +28,8 @@ if TYPE_CHECKING:
 
 @record
 class _Split:
-    """A model and the weights that do not fit into one protobuf with it, in a folder of their own under their final
-    names: the model refers to its weights by name, and is installed as it was proven."""
+    """A model and its data file, in a folder of their own under their final names: the model refers to its weights by
+    name, and is installed as it was proven."""
 
     folder: Folder
     model: Temporary
@@ -36,7 +39,11 @@ class _Split:
 class Candidate:
     """The fixed model in the folder where it will be installed, or with ``destination`` None in one where its external
     data are found. ``original`` is the file that the original is read from, ``copies`` are files that were made for
-    that. Everything that is not installed is deleted at the end of ``stack``.
+    that. Everything that is not installed is deleted at the end of ``stack``. ``locations`` name its data files, and
+    ``shared`` has the SHA-256 of each that is the original's.
+
+    In the original's folder, the fixed model gets a data file of its own, which holds the original's data files whole;
+    unless it replaces the original, or ``output`` wants the data shared. In another folder it gets copies of them.
 
     Raises:
         OnnxfixError: no files can be written to the folder.
@@ -50,9 +57,10 @@ class Candidate:
         stack: ExitStack,
         *,
         copies: Sequence[Temporary] = (),
-        leave_data: bool,
+        output: Output,
     ) -> None:
-        self._loaded, self._stack, self._leave_data, self._copies = loaded, stack, leave_data, copies
+        self._loaded, self._stack, self._copies = loaded, stack, copies
+        self._output, self._leave_data = output, output.leave_data
         self._arriving: Arriving | None = None
         path = destination.parent if destination is not None else self._anywhere(original)
         with writing(destination or path):
@@ -62,12 +70,28 @@ class Candidate:
         self._beside = Beside(self._home)
         self._model = self._plain = self.spare()
         stack.callback(self._close)
-        if destination is not None and loaded.external and loaded.base_dir is not None:
-            from onnxfix.files.arriving import Arriving  # lazy: start-up, it loads threads
+        self._own: dict[str, Whole] = {}
+        self.shared: dict[str, str] = {}
+        if (
+            destination is not None
+            and loaded.external
+            and loaded.base_dir is not None
+            and not output.in_place
+        ):
+            if not apart.keeps_data_near(loaded, destination):
+                from onnxfix.files.arriving import Arriving  # lazy: start-up, it loads threads
 
-            self._arriving = Arriving(loaded, loaded.base_dir, self._beside)
+                self._arriving = Arriving(loaded, loaded.base_dir, self._beside)
+            elif output.share_data:
+                self.shared = sharing.hashes(loaded.base_dir, loaded.external)
+            else:
+                files = {location: loaded.base_dir / location for location in loaded.external}
+                self._own = {location: Whole(path, path.stat().st_size) for location, path in files.items()}
         self._split: _Split | None = None
+        self._moved: Sequence[object] = ()
         self._existing: Stamp | None = None
+        self._replaced: Stamp = ()
+        self.locations = loaded.external
         # Without a destination, the folder may have files of the user's: the weights get an unused name. onnx accepts
         # no location that starts with two dots.
         name = self._name if destination is not None else self._plain.name.replace("..", ".")
@@ -85,8 +109,14 @@ class Candidate:
 
     @property
     def split(self) -> bool:
-        """Whether its weights are in a file beside it because they do not fit into one protobuf with it."""
+        """Whether it has a data file of its own, ``location``."""
         return self._model is not self._plain
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether it differs from the original even where nothing is fixed: by the names of its data files, or by what
+        it records of shared ones."""
+        return bool(self._own or self.shared)
 
     def spare(self) -> Temporary:
         """Another temporary file in the same folder."""
@@ -113,19 +143,30 @@ class Candidate:
         Raises:
             OnnxfixError: the disk is full, or another file has the name that the weights need.
         """
-        layout = saving.laid_out(proto, self.location)
+        used = tensors.external_files(proto)
+        if self.shared or (self._own and sharing.has_record(proto)):
+            recorded = ModelProto()
+            recorded.CopyFrom(proto)
+            sharing.set_record(recorded, {name: self.shared[name] for name in used if self.shared})
+            proto = recorded
+        layout = saving.laid_out(proto, self.location, self._own)
+        self.locations = [] if self._own else used
         if not layout.moved:
             self._model = self._plain
             layout.write(self._plain)
             return
         self.arrived()
-        own = PurePath(self.location)
-        locations = {PurePath(location) for location in tensors.external_files(proto)}
-        if own in locations:
+        locations = {PurePath(location) for location in self.locations}
+        if PurePath(self.location) in locations:
             raise self._in_the_way()
+        self.locations.append(self.location)
         split = self._staged()
         self._show(locations, split)
-        layout.write(split.model, split.weights)
+        # Weights are most of a model, and few fixes touch them: they are copied once for all attempts.
+        fresh = layout.moved != self._moved
+        self._moved = ()
+        layout.write(split.model, split.weights if fresh else None)
+        self._moved = layout.moved
         self._existing = self._found(split)
         self._model = split.model
 
@@ -161,7 +202,8 @@ class Candidate:
             staged.close()
 
     def _found(self, split: _Split) -> Stamp | None:
-        """The file that has the weights' name already, if it is identical: an earlier run may have written it.
+        """The file that has the data file's name already, if it is identical: an earlier run may have written it. One
+        of another content is replaced together with the model that it belongs to.
 
         Raises:
             OnnxfixError: it is another file.
@@ -169,16 +211,29 @@ class Candidate:
         path = self._home.path / self.location
         with writing(path):
             there = self._home.lookup(self.location)
+        self._replaced = ()
         if there is None:
             return None
-        if path.is_symlink() or not path.is_file() or not atomic.same_bytes(split.weights.path, path):
+        if stat.S_ISREG(there.st_mode) and atomic.same_bytes(split.weights.path, path):
+            return lazy.stamp_of(there)
+        if not stat.S_ISREG(there.st_mode) or not self._belongs_to_the_result():
             raise self._in_the_way()
-        return lazy.stamp_of(there)
+        self._replaced = lazy.stamp_of(there)
+        return None
+
+    def _belongs_to_the_result(self) -> bool:
+        """Whether the file to be replaced is a model that has its weights in the file to be replaced, as an earlier run
+        wrote it."""
+        try:
+            there = loading.load(self._home.path / self._name)
+        except OnnxfixError:
+            return False
+        return not self._home.exposed and there.external == [self.location]
 
     def _in_the_way(self) -> OnnxfixError:
         return OnnxfixError(
-            f"{self._home.path / self.location}: is in the way of the weights, which do not fit into one protobuf "
-            "(2 GB) with the model; move it"
+            f"{self._home.path / self.location}: is in the way of the weights of the result; move it, or name another "
+            "output"
         )
 
     @contextlib.contextmanager
@@ -207,6 +262,7 @@ class Candidate:
         """
         self._model = self._plain
         self._loaded.copy_to(self._plain)
+        self.locations = self._loaded.external
 
     def check(self) -> None:
         """Check that the files still are what was written: others have read them since.
@@ -218,7 +274,8 @@ class Candidate:
             file.check()
         if self.split and self._split is not None:
             self._split.weights.check()
-            if self._existing is not None and lazy.stamp(self._home.path / self.location) != self._existing:
+            known = self._existing or self._replaced
+            if known and lazy.stamp(self._home.path / self.location) != known:
                 raise OnnxfixError(f"{self._home.path / self.location}: was changed or replaced; run again")
         self._beside.check()
 
@@ -239,6 +296,7 @@ class Candidate:
             needs=list(self._beside.brought.values()),
             backup=in_place,
             replaced=self._loaded.stamp if in_place else (),
+            together=bool(self._replaced),
         )
 
     def _close(self) -> None:

@@ -15,12 +15,14 @@ from onnx import (
     ModelProto,
     NodeProto,
     SparseTensorProto,
+    StringStringEntryProto,
     TensorProto,
     ValueInfoProto,
 )
 
 from onnxfix import walk
-from onnxfix.files import lazy, tensors
+from onnxfix.errors import decoded
+from onnxfix.files import lazy, sharing, tensors
 from onnxfix.shapes import dimnames
 
 if TYPE_CHECKING:
@@ -59,9 +61,10 @@ def interface_changes(
     if special is not None and special.keep:
         read = set(_reads(fixed.graph))
         found += [f"input {name!r} is still read" for name in special.values if name in read]
-    found += [
-        f"model field {name!r} changed" for name in _different_fields(original, fixed, ("graph", "functions"))
-    ]
+    apart = ("graph", "functions", "metadata_props")
+    found += [f"model field {name!r} changed" for name in _different_fields(original, fixed, apart)]
+    if not _alike(_metadata(original), _metadata(fixed)):
+        found.append("model field 'metadata_props' changed")
     found += [
         f"graph field {n!r} changed" for n in _different_fields(original.graph, fixed.graph, _GRAPH_PARTS)
     ]
@@ -71,6 +74,11 @@ def interface_changes(
     if len(_functions(original)) != len(_functions(fixed)):
         found.append("the number of local functions changed")
     return found
+
+
+def _metadata(model: ModelProto) -> list[StringStringEntryProto]:
+    """The model's metadata, without what onnxfix records of the files that hold its weights."""
+    return [entry for entry in model.metadata_props if not decoded(entry.key).startswith(sharing.KEY)]
 
 
 def _functions(model: ModelProto) -> list[FunctionProto]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 from onnx import ModelProto
@@ -29,20 +28,12 @@ def node_counts(proto: ModelProto) -> NodeCounts:
 
 def bytes_read(loaded: loading.Loaded) -> int:
     """Bytes of the files of a model that was read, with external data."""
-    return loaded.size + _sizes(loaded.base_dir, loaded.external)
+    return loaded.size + sum(bytes_of((loaded.base_dir or Path()) / name) for name in loaded.external)
 
 
-def bytes_written(path: Path, external: Iterable[str]) -> int:
-    """Bytes of a model's file and of its ``external`` data beside it."""
-    return _sizes(path.parent, [path.name, *external])
-
-
-def _sizes(folder: Path | None, names: Iterable[str]) -> int:
-    """The sum of the sizes of those files that are there."""
-    total = 0
-    for name in names:
-        try:
-            total += os.stat((folder or Path()) / name).st_size
-        except OSError:  # gone again, or not readable: a size is not worth an error
-            continue
-    return total
+def bytes_of(path: Path) -> int:
+    """Bytes of a file; 0 where it is gone again, or not readable: a size is not worth an error."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from onnx import ModelProto
 
 from onnxfix.allowance import structure_limit
-from onnxfix.errors import UsageError
-from onnxfix.files import apart, loading, regular
+from onnxfix.errors import ModelError, UsageError
+from onnxfix.files import apart, loading, regular, sharing
 from onnxfix.options import Output, RunOptions
 from onnxfix.pipeline.plan import Plan
 from onnxfix.record import record
@@ -50,6 +50,8 @@ def opened(source: Source, plan: Plan) -> Opened:
     whole = bool(steps) and isinstance(source, (str, os.PathLike))
     with structure_limit(options.structure_mb):
         loaded = loading.load_whole(source) if whole else loading.load(source)  # type: ignore[arg-type]
+    if changed := sharing.first_changed(loaded):
+        raise ModelError(changed, loaded.path or "")
     destination = destination_of(loaded, options.output)
     refuse_conflicts([loaded], options, None if options.output.in_place else destination)
     return Opened(plan, loaded, steps, destination)
@@ -70,7 +72,7 @@ def destination_of(loaded: loading.Loaded, output: Output) -> Path | None:
         raise UsageError("choose one of in_place and output (--in-place, --output)")
     if output.in_place:
         return _source_of(loaded)
-    return _file(loaded, Path(output.path)) if output.path is not None else None
+    return _file(loaded, Path(output.path), output) if output.path is not None else None
 
 
 def _source_of(loaded: loading.Loaded) -> Path:
@@ -86,7 +88,7 @@ def _source_of(loaded: loading.Loaded) -> Path:
     return loaded.path.resolve()  # a link stays a link; the file that it names is replaced
 
 
-def _file(loaded: loading.Loaded, destination: Path) -> Path:
+def _file(loaded: loading.Loaded, destination: Path, output: Output) -> Path:
     """An output file, links followed."""
     try:
         there = regular.status(destination) is not None
@@ -99,6 +101,11 @@ def _file(loaded: loading.Loaded, destination: Path) -> Path:
     real = regular.destination(destination)
     if not real.parent.is_dir():
         raise UsageError(f"{real.parent}: no such directory for the output")
+    if output.share_data and loaded.external and not apart.keeps_data_near(loaded, real):
+        raise UsageError(
+            f"{destination}: --share-data needs an output in the model's folder, {loaded.base_dir}, where its data "
+            "files are; without it, they are copied"
+        )
     if real is not destination and _has_data_beside(loaded):
         raise UsageError(
             f"{destination}: is a symbolic link, and the model has external data, or is of more than 2 GB and gets "
@@ -126,6 +133,9 @@ def refuse_conflicts(
     known += _named("a value of --fix-input", options.specialization.files)
     known += _named("a library of --plugins", options.trt.plugins if options.trt is not None else ())
     written = _named("the output", [destination] if destination is not None else ())
+    if destination is not None and not options.output.share_data:
+        near = [one for one in models if one.external and apart.keeps_data_near(one, destination)]
+        written += _named("the output's data", [f"{destination}.data"] if near else ())
     written += files.files(options.trt) if options.trt is not None else []
     inputs = options.verification.inputs
     given = inputs if isinstance(inputs, (str, os.PathLike)) else None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from onnxfix.files import loading
-from onnxfix.files.tensors import external_files
-from onnxfix.pipeline.counting import bytes_written
+from onnxfix.pipeline.counting import bytes_of
 from onnxfix.pipeline.job import Job
 from onnxfix.pipeline.prove import Proven
-from onnxfix.report.report import Report
+from onnxfix.report.report import DataFile, Report
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.verdict import Verdict
 
@@ -34,9 +33,21 @@ def written(job: Job, proven: Proven, report: Report) -> Report:
     if job.destination is not None:
         job.plan.say("writing")
         output = _installed(job, proven, job.destination)
-        size = bytes_written(job.destination, external_files(proven.proto))
-        report = replace(report, output=output, bytes_after=size)
+        data = tuple(_data_of(proven, job.destination, job.plan.options.output.in_place))
+        size = bytes_of(job.destination) + sum(one.bytes for one in data)
+        report = replace(report, output=output, bytes_after=size, data=data)
     return report
+
+
+def _data_of(proven: Proven, destination: Path, in_place: bool) -> Iterator[DataFile]:
+    """The files beside the result that have weights of it."""
+    candidate = proven.candidate
+    for name in candidate.locations:
+        kind = "shared" if name in candidate.shared else "kept" if in_place else "copied"
+        if candidate.split and name == candidate.location:
+            kind = "own"
+        path = destination.parent / name
+        yield DataFile(str(path), bytes_of(path), kind, candidate.shared.get(name, ""))
 
 
 def engine_of(
@@ -78,6 +89,7 @@ def _installed(job: Job, proven: Proven, destination: Path) -> str:
     if not proven.changed:
         if in_place:
             return str(destination)
-        proven.candidate.copy()
+        if not proven.candidate.rewritten:
+            proven.candidate.copy()
     proven.candidate.install(proven.proto, in_place=in_place)
     return str(destination)

@@ -102,6 +102,18 @@ class StepDone:
 
 
 @record
+class DataFile:
+    """A file beside the result that has weights of it, and its size. ``kind`` is "own" (the result's alone), "copied"
+    (from the original's folder, with its name), "kept" (``--in-place``), or "shared" (the original's, with
+    ``--share-data``; ``sha256`` is its hash)."""
+
+    path: str
+    bytes: int
+    kind: str
+    sha256: str = ""
+
+
+@record
 class Withdrawn:
     """A fix that was withdrawn because the model did not verify with it."""
 
@@ -141,7 +153,8 @@ class Report(Shown):
     ``suppressed`` are findings that a configuration or a baseline accepts, ``vanished`` those of the baseline that are
     gone. ``verdict`` is None if nothing was verified. ``headline`` is TensorRT's result on the model, where it is news.
     ``build`` is the build of a ``check``, ``network`` how TensorRT imports the model. ``stopped`` is where an original
-    stops that accepts none of the generated inputs. ``difference`` is what ``--diff`` would change; nothing is written.
+    stops that accepts none of the generated inputs. ``data`` are the files beside ``output`` that it needs.
+    ``difference`` is what ``--diff`` would change; nothing is written.
     ``pending`` is the result with its weights still in the file (use
     ``model``), and ``pictures`` are the nodes around findings and fixes, where these were wanted; neither is part of
     the JSON. ``fail_on`` is the least severity of a finding that fails the run ("never": none does). ``reused``: the
@@ -166,6 +179,7 @@ class Report(Shown):
     stopped: Stopped | None = None
     difference: ModelDifference | None = None
     output: str = ""
+    data: tuple[DataFile, ...] = ()
     engine: str = ""
     changed: bool = False
     nodes_before: int = 0
@@ -224,6 +238,11 @@ class Report(Shown):
         if len(self.builds) < 2 or not self.builds[0].judged:
             return False
         return not self.builds[0].accepted and self.builds[-1].accepted
+
+    @property
+    def renamed(self) -> bool:
+        """Whether the output says something else of its data files than the input, were it otherwise unchanged."""
+        return any(one.kind in ("own", "shared") for one in self.data)
 
     @cached_property
     def summary(self) -> Summary:

@@ -455,7 +455,8 @@ def test_external_data_stays_when_the_folder_stays(tmp_path: Path) -> None:
     assert run("apply", path)[0] == 0
     assert run("apply", "--in-place", path)[0] == 0
     assert (tmp_path / "a/weights/w.bin").stat().st_mtime_ns == stamp
-    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["m.fixed.onnx", "m.onnx", "weights"]
+    names = ["m.fixed.onnx", "m.fixed.onnx.data", "m.onnx", "weights"]
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == names
 
 
 def test_python_api_never_changes_its_input() -> None:

@@ -22,13 +22,14 @@ APPLY = {
     "unsafe-fixes": None, "fix-dim": "N=2", "fix-input": "x=1", "static": None, "keep-inputs": None,
     "require": "ort-cpu", "rungs": "ort-cpu,reference", "input-shapes": "x:2", "seed": "7", "benchmark": None,
     "tf32": None, "trt-package": "tensorrt", "compute-capability": "8.6", "minShapes": "x:1",
-    "trt-opt-shapes": "x:2", "trt-max-shapes": "x:4",
+    "trt-opt-shapes": "x:2", "trt-max-shapes": "x:4", "share-data": None,
 }  # fmt: skip
 KEYWORDS: dict[str, Any] = {
     "select": ("CST",), "ignore": ("CST002",), "target": "trt10", "memory_mb": 512, "numeric_fixes": True,
     "unsafe_fixes": True, "fix_dims": {"N": 2}, "fix_inputs": {"x": "1"}, "static": True, "keep_inputs": True,
     "require": ("ort-cpu",), "rungs": ("ort-cpu", "reference"), "input_shapes": ("x:2",), "seed": 7,
     "benchmark": True, "trt": TrtOptions("tensorrt", "8.6", ("x:1",), ("x:2",), ("x:4",), tf32=True),
+    "share_data": True,
 }  # fmt: skip
 
 

@@ -109,7 +109,7 @@ def test_weights_of_two_files_are_compared_by_their_bytes(
     assert contract.interface_changes(first, other) == said
     same.training_info.add()
     same.metadata_props[0].value = "w"
-    said = ["model field 'metadata_props' changed", "model field 'training_info' changed"]
+    said = ["model field 'training_info' changed", "model field 'metadata_props' changed"]
     assert contract.interface_changes(first, same) == said
 
 

@@ -142,6 +142,7 @@ def _facts(report: Report) -> Iterator[str]:
     yield f"target {safe(report.target)}" if report.target else ""
     if report.output and report.command == "apply":
         yield f"written {code(report.output)}"
+        yield ", ".join(f"{one.kind} data {code(one.path)}" for one in report.data[:SHOWN])
     for change in (summary.compute, summary.layers):
         if change is not None and change.changed:
             yield f"{change.before} → {change.after} {safe(change.name)}"

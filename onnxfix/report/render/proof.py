@@ -123,7 +123,7 @@ def _diagnosis(report: Report) -> Iterator[Line]:
 
 def _verdict(report: Report, apart: list[str]) -> Iterator[Line]:
     """The line about values, without the rungs that have lines of their own."""
-    parts = _values(report.summary, apart)
+    parts = _values(report, apart)
     label, style = _LABELS.get(report.summary.proof, ("checked", "bold"))
     if report.command == "verify":  # the headline has the verdict
         label, style = "checked", "bold"
@@ -147,11 +147,19 @@ def _left_out(summary: Summary) -> Iterator[Line]:
         yield labeled("left out", words.replace(_ALL, _ALL.replace(" ", GLUE)))
 
 
+def unchanged_words(report: Report) -> str:
+    """How the output is the input where no fix applies."""
+    if report.renamed:
+        return "the output is the input, but for what it says of its data files"
+    return "the output is the input, byte for byte"
+
+
 _LABELS = {"verified": ("VERIFIED:", "bold green"), "unchanged": ("unchanged", "green")}
 
 
-def _values(summary: Summary, apart: list[str]) -> list[str]:
+def _values(report: Report, apart: list[str]) -> list[str]:
     """What compared values, what else passed, and what was not run: ``reference, ort-cpu bit-identical (4 feeds)``."""
+    summary = report.summary
     shown = [rung for rung in summary.rungs if rung.name not in apart]
     compared: dict[str, list[str]] = {}
     for rung in shown:
@@ -160,7 +168,7 @@ def _values(summary: Summary, apart: list[str]) -> list[str]:
     found = [", ".join(f"{', '.join(names)} {how}" for how, names in compared.items())] if compared else []
     contract = next((rung for rung in shown if rung.name == "contract"), None)
     if summary.proof == "unchanged":
-        found.append("the output is the input, byte for byte")
+        found.append(unchanged_words(report))
     elif not compared and contract is not None and contract.status == "passed":
         found.append(contract.reason)
     reasons: dict[str, list[str]] = {}

@@ -220,11 +220,24 @@ def _ending(report: Report) -> Iterator[Line]:
         was = f" (was {size(report.bytes_before)})" if report.bytes_before != report.bytes_after else ""
         weight = f"  {size(report.bytes_after)}{was}" if report.bytes_after else ""
         yield labeled("written", (report.output, "bold"), weight)
+        yield from _data(report)
     elif report.verdict is not None and not report.verdict.passed:
         yield labeled("written", ("nothing", "bold red"))
         if not report.verdict.failed:
             yield from _stopped(report)
             yield from _unjudged_help(report)
+
+
+def _data(report: Report) -> Iterator[Line]:
+    """The files that the result needs beside it."""
+    shared = [one for one in report.data if one.kind == "shared"]
+    for label, files in (("data", [one for one in report.data if one not in shared]), ("shared", shared)):
+        if not files:
+            continue
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        total = size(sum(one.bytes for one in files))
+        with_whom = f" with {report.path}: a change there changes the result" if label == "shared" else ""
+        yield labeled(label, (files[0].path, "bold"), f"{more}  {total}{with_whom}")
 
 
 def _unjudged_help(report: Report) -> Iterator[Line]:

@@ -20,6 +20,7 @@ def environment_section(report: Report, ident: str) -> Content:
             "Second model" if report.command == "verify" else "Written",
             _file(report.output, report.bytes_after),
         ),
+        *((f"Data ({one.kind})", _file(one.path, one.bytes)) for one in report.data),
         ("Engine", _file(report.engine, 0)),
         ("Target", report.target),
         ("Fixes up to", report.safety),

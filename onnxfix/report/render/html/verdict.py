@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from onnxfix.record import record
 from onnxfix.report.render.html.markup import Content, Html, tag
 from onnxfix.report.render.html.parts import NAMES, SEVERITIES, chip, many
+from onnxfix.report.render.proof import unchanged_words
 from onnxfix.report.report import Report
 from onnxfix.report.summary import RungFact, Summary
 from onnxfix.verification.verdict import ALONE
@@ -44,7 +45,7 @@ def outcome(report: Report, summary: Summary) -> Words:
 
 def _proof(report: Report, summary: Summary) -> str:
     if summary.proof == "unchanged":
-        return "No fix applies: the output is the input, byte for byte."
+        return f"No fix applies: {unchanged_words(report)}."
     compares = {rung.name for rung in summary.passed if rung.agreement and rung.name not in ALONE}
     compared = [_agreement(rung) for rung in summary.passed if rung.name in compares]
     alone = [rung.name for rung in summary.passed if rung.name not in compares]

@@ -62,8 +62,9 @@ def apply(program: Any, options: RunOptions, progress: Progress | None = None) -
     Raises:
         ModelError, UsageError, OnnxfixError: as there.
     """
-    if options.output.in_place or options.output.share_data:
-        raise UsageError("in-place and share_data need a model that was read from a file")
+    for name, value in (("in-place", options.output.in_place), ("share-data", options.output.share_data)):
+        if value:
+            raise UsageError(f"{name} needs a model that was read from a file")
     with contextlib.ExitStack() as stack:
         path = stack.enter_context(_file(options))
         pytorch.save(program, path)

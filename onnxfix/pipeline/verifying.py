@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from contextlib import ExitStack
+from pathlib import Path
+
+from onnx import ModelProto
 
 from onnxfix import deadline
 from onnxfix.allowance import memory_limit, structure_limit
 from onnxfix.errors import about
-from onnxfix.files import loading
+from onnxfix.files import lazy, loading, tensors
 from onnxfix.files.sharing import first_changed
 from onnxfix.model import Model
 from onnxfix.options import RunOptions
@@ -55,7 +58,9 @@ def verify(
             if changed:  # whatever the model computes, it is not what was proven
                 verdict = Verdict((RungResult("contract", "failed", changed),))
             else:
-                verdict = climb(a, b, first.proto, second.proto, comparison, exact=exact, inherit=False)
+                sources: dict[Path, lazy.Source] = {}
+                before, after = (_with_defaults(one, sources) for one in (first, second))
+                verdict = climb(a, b, before, after, comparison, exact=exact, inherit=False)
         where: Stopped | None = None
         if not verdict.passed and not changed:
             with contextlib.suppress(deadline.Expired):
@@ -82,6 +87,29 @@ def verify(
         seconds=time.perf_counter() - began,
         notes=unmeasured(comparison.trt, verdict),
     )
+
+
+def _with_defaults(loaded: loading.Loaded, sources: dict[Path, lazy.Source]) -> ModelProto:
+    """The model with stand-ins for the defaults of inputs that are external data: the contract compares their bytes, in
+    whatever files. ``sources`` keeps these open.
+
+    Raises:
+        ModelError: external data is not where it should be.
+    """
+    inputs = {info.name for info in loaded.proto.graph.input}
+    if loaded.base_dir is None or inputs.isdisjoint(tensor.name for tensor in loaded.outside):
+        return loaded.proto
+    proto = ModelProto()
+    proto.CopyFrom(loaded.proto)
+    for tensor in proto.graph.initializer:
+        if tensor.name in inputs and tensors.is_external(tensor):
+            path, offset, _ = tensors.external_range(tensor, loaded.base_dir)
+            if path not in sources:
+                sources[path] = lazy.Source(path)
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            tensor.raw_data = lazy.Range(sources[path], lazy.RAW, offset, tensors.nbytes(tensor)).token
+    return proto
 
 
 def _nodes(loaded: loading.Loaded) -> int:

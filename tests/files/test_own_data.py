@@ -203,3 +203,18 @@ def test_in_place_the_data_file_is_the_models_own(tmp_path: Path) -> None:
     assert [one.kind for one in report.data] == ["kept"]
     assert names(tmp_path) == ["m.onnx", "m.onnx.data"]
     assert computed(path) == wanted
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_defaults_are_compared_whatever_file_they_are_in(tmp_path: Path, same: bool) -> None:
+    path, out = exported(tmp_path), tmp_path / "fixed.onnx"
+    proto = onnx.load(path, load_external_data=False)
+    proto.graph.input.append(onnx.helper.make_tensor_value_info("w", 1, [64]))
+    path.write_bytes(proto.SerializeToString())
+    onnxfix.apply(path, out, verify=False)
+    if not same:
+        exported(tmp_path / "other", scale=2.0)
+        shutil.copy(tmp_path / "other" / "m.onnx.data", tmp_path / "fixed.onnx.data")
+    code, told, _ = run("verify", path, out, "--rungs", "contract")
+    assert code == (0 if same else 3)
+    assert ("the default of input 'w' was changed" in told) == (not same)

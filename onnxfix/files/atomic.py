@@ -175,13 +175,13 @@ def _aside(files: Sequence[Temporary]) -> Iterator[None]:
                 file.home.move(file.final, file.home, moved[-1][1])
         yield
     finally:
+        done = files[-1].placed
         for file, name in reversed(moved):
-            if file.home.lookup(name) is None:
-                continue
-            if files[-1].placed:
-                file.home.unlink(name)
-            else:
-                file.home.move(name, file.home, file.final)
+            with contextlib.suppress(FileNotFoundError):  # it was not moved
+                if done:
+                    file.home.unlink(name)
+                else:
+                    file.home.move(name, file.home, file.final)
 
 
 @contextlib.contextmanager

@@ -75,10 +75,12 @@ class Temporary:
             with contextlib.suppress(OSError):
                 self.folder.unlink(self.name)
         elif self._fd is not None:
-            with contextlib.suppress(OSError):
-                there = self.folder.lookup(self.name)
-                if there is not None and os.path.samestat(there, os.fstat(self._fd)):
-                    self.folder.unlink(self.name)
+            for _ in range(2):  # a file server may fail once
+                with contextlib.suppress(OSError):
+                    there = self.folder.lookup(self.name)
+                    if there is not None and os.path.samestat(there, os.fstat(self._fd)):
+                        self.folder.unlink(self.name)
+                    break
             self.leave()
 
     def leave(self) -> None:

@@ -38,28 +38,36 @@ def state(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [*FIRST, *[pytest.param(one, marks=pytest.mark.long) for one in OTHERS]])
-@pytest.mark.parametrize("how", ["beside", "in place", "with data"])
+@pytest.mark.parametrize("how", ["beside", "in place", "with data", "with data of its own", "over such data"])
 def test_every_call_fails_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, how: str
 ) -> None:
     passed = Verdict((RungResult("contract", "passed", "said without a look"),))
     monkeypatch.setattr("onnxfix.pipeline.prove.climb", lambda *_, **__: passed)
-    data, in_place = how == "with data", how == "in place"
+    data, in_place = "data" in how, how == "in place"
+    near = how in ("with data of its own", "over such data")
+
+    def prepared(folder: Path) -> None:
+        made(folder, data=data)
+        if how == "over such data":
+            assert perform(folder).report is not None
+            (folder / "w.bin").write_bytes(bytes(7) + b"@")
 
     def perform(folder: Path) -> work.Outcome:
         options = RunOptions(verification=Verification(enabled=False), output=Output(in_place=in_place))
-        target = "" if in_place else str(folder / "out" / "fixed.onnx")
+        target = "" if in_place else str(folder / ("" if near else "out") / "fixed.onnx")
         return work.perform(Task(0, str(folder / "m.onnx"), target, "apply", options))
 
     for name in ("warm", "expected"):
-        made(tmp_path / name, data=data)
+        prepared(tmp_path / name)
         assert perform(tmp_path / name).report is not None
     whole = state(tmp_path / "expected")
     system = Failing(monkeypatch, lambda given: not given or "/proc" not in str(given[0]))
     failed = 0
     for at in range(1, 500):
         folder = tmp_path / str(at)
-        before = made(folder, data=data) and state(folder)
+        prepared(folder)
+        before = state(folder)
         with system.failing(at, number):
             outcome = perform(folder)
         if not system.name:
@@ -73,9 +81,7 @@ def test_every_call_fails_once(
         else:
             assert outcome.report.exit_code == 0, where
             assert after == whole, where
-        assert sorted(os.listdir(folder)) == sorted({one.partition("/")[0] for one in before} | {"out"}), (
-            where
-        )
+        assert sorted(os.listdir(folder)) == sorted({one.partition("/")[0] for one in after} | {"out"}), where
     else:
         pytest.fail("the run never ended")
     assert at > 15

@@ -35,9 +35,10 @@ class Reasons:
         return tuple(sorted(found))
 
     def of_added(self, node: Node, pairs: Pairs) -> tuple[str, ...]:
-        """Why a node is new: by its own mark, or by those of the nodes that read it."""
-        own = marks(node) | self._at(node)
-        return tuple(sorted(own or self._near(node.outputs, pairs.back, old=False)))
+        """Why a node is new: by its own mark, or by those of the nodes that read it. A fix for the node itself comes
+        last: it changed what another fix had made."""
+        found = marks(node) or self._near(node.outputs, pairs.back, old=False) or self._at(node)
+        return tuple(sorted(found))
 
     def of_removed(self, node: Node, pairs: Pairs) -> tuple[str, ...]:
         """Why a node is gone: a fix was for it, or changed what read it, or else what it read."""
@@ -59,6 +60,7 @@ class Reasons:
     def _near(self, values: Iterable[Value | None], twins: dict[Node, Node], *, old: bool) -> set[str]:
         """The rules that touched the nearest nodes downstream, of those that both models have or that a fix names."""
         found: set[str] = set()
+        later: set[str] = set()
         edge = [use.node for value in values if value is not None for use in value.uses]
         seen: set[Node] = set()
         while edge and len(seen) < _STEPS:
@@ -70,8 +72,9 @@ class Reasons:
             if twin is not None:
                 found |= set(self.of_pair(node, twin) if old else self.of_pair(twin, node))
                 continue
-            own = self._at(node) | (set() if old else marks(node))
+            own = self._at(node) if old else marks(node)
             found |= own
+            later |= self._at(node)
             if not own:
                 edge += [use.node for value in node.outputs if value is not None for use in value.uses]
-        return found
+        return found or later

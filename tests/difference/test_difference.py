@@ -79,6 +79,15 @@ def test_fixes_of_a_report_name_the_rule_where_the_file_can_hold_no_mark() -> No
     assert [one.rules for one in found(model(BEFORE, w=ONE), after).changes] == [(), ()]
 
 
+def test_nodes_of_a_fix_stay_its_own_where_another_fix_changed_one_of_them() -> None:
+    before = model("m (float[N,4] x) => (float[N,4] y) { a = Abs(x)\n y = Softplus(a) }")
+    after = model(
+        "m (float[N,4] x) => (float[N,4] y) { a = Abs(x)\n e = Exp(a)\n b = Add(e, w)\n y = Log(b) }", w=ONE
+    )
+    applied = [("OPS056", Place(output="y")), ("BRC001", Place(output="b"))]
+    assert [line.split()[-1] for line in texts(found(before, after, applied=applied))[:3]] == ["OPS056"] * 3
+
+
 def test_weights_are_compared_by_content_however_they_are_stored() -> None:
     before = model(BEFORE, w=ONE)
     typed = model(BEFORE, w=ONE)

@@ -219,8 +219,9 @@ def choices(param: Any) -> list[str]:
 
 
 def _described(param: Any) -> str:
-    """The help of a parameter, with its choices and its default."""
-    notes = [", ".join(known)] if (known := choices(param)) else []
+    """The help of a parameter, with whether an option is required, its choices and its default."""
+    notes = ["required"] if param.required and param.param_type_name == "option" else []
+    notes += [", ".join(known)] if (known := choices(param)) else []
     default = getattr(param.default, "value", param.default)
     if param.show_default is True and isinstance(default, (str, int, float)) and default is not False:
         notes.append(f"default: {default}")

@@ -61,6 +61,21 @@ def test_defaults_are_shown() -> None:
     assert "--in-place Overwrite the models. " in out
 
 
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("precision", {"--to", "--max-error"}),
+        ("reduce", {"--check"}),
+        ("view", {"--rule", "--output"}),
+        ("apply", set()),
+    ],
+)
+def test_required_options_say_so(command: str, options: set[str]) -> None:
+    """Each in its own help, and no other option."""
+    shown = re.split(r"\n +(?:-\w, )?(?=--)", run(command, "--help")[1])
+    assert {one.split()[0] for one in shown if "[required" in one} == options
+
+
 def test_the_program_lists_commands_in_groups() -> None:
     code, out, _ = run("--help")
     assert code == 0

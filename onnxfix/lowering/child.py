@@ -195,6 +195,7 @@ class _Sum:
     worst: float = 0.0
     scale: float = 0.0
     power: float = 0.0
+    values: int = 0
     error_power: float = 0.0
     count: int = 0
     differing: int = 0
@@ -230,6 +231,7 @@ class _Sum:
         truth, value = truth[finite], value[finite]
         if truth.size:
             gap = np.abs(value - truth)
+            self.values += truth.size
             self.worst = max(self.worst, float(gap.max()))
             self.scale = max(self.scale, float(np.abs(truth).max()))
             self.power += float((truth**2).sum())
@@ -237,10 +239,11 @@ class _Sum:
 
     def error(self, name: str) -> OutputError:
         if self.broken:
-            return OutputError(name, math.inf, math.inf, math.inf, self.scale)
+            return OutputError(name, math.inf, math.inf, math.inf, self.scale, math.inf)
         if not self.floats:
             share = self.differing / self.count if self.count else 0.0
-            return OutputError(name, share, math.sqrt(share), share, 1.0)
+            return OutputError(name, share, math.sqrt(share), share, 1.0, share)
         scale = self.scale or 1.0
         rms = math.sqrt(self.error_power / self.power) if self.power else float(self.worst > 0)
-        return OutputError(name, self.worst / scale, rms, self.worst, self.scale)
+        mean = math.sqrt(self.error_power / self.values) / scale if self.values else 0.0
+        return OutputError(name, self.worst / scale, rms, self.worst, self.scale, mean)

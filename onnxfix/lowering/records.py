@@ -57,16 +57,18 @@ class Range:
 
 @record
 class OutputError:
-    """How far an output of the mixed-precision model is from float32: the largest distance (``absolute``), the same as
-    a share of ``scale`` (the largest finite magnitude in float32; ``error``), and the root mean square of the distance
-    as a share of that of the values (``rms``). Of an output that is not floating-point, ``error`` is the share of
-    elements that differ. Infinite where one side is not finite and the other is."""
+    """How far an output of the mixed-precision model is from float32: the largest distance (``absolute``), the same
+    as a share of ``scale`` (the largest finite magnitude in float32; ``error``), and the root mean square of the
+    distance as a share of that of the values (``rms``) and of ``scale`` (``mean``, never above ``error``). Of an
+    output that is not floating-point, ``error`` is the share of elements that differ. Infinite where one side is not
+    finite and the other is."""
 
     name: str
     error: float
     rms: float
     absolute: float
     scale: float
+    mean: float = 0.0
 
 
 @record(repr=False)

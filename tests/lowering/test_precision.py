@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -162,6 +163,18 @@ def test_a_sum_that_leaves_the_range_stays(tmp_path: Path) -> None:
 
 
 # ----------------------------------------------------------------------------------- budget, Casts, the keep file
+
+
+def test_both_errors_of_an_output_are_on_one_scale(tmp_path: Path) -> None:
+    """The root mean square is not above the largest error, where most values are far below the largest."""
+    model = _model("g (float[1,64] x) => (float[1,64] y) { y = MatMul(x, w) }", w=np.eye(64) * 32)
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=np.array([[8.0] + [0.3] * 63], np.float32))
+    path, inputs = tmp_path / "m.onnx", tmp_path / "x.npz"
+    _, out, _ = cli("precision", path, "--to", "fp16", "--max-error", "0.1", "--inputs", inputs)
+    found = re.search(r"output y  error (\S+) \(rms (\S+)\) of the largest magnitude 256", out)
+    assert found is not None, out
+    assert 0.0 < float(found[2]) <= float(found[1])
 
 
 @pytest.fixture(scope="module")

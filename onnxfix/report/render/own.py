@@ -90,7 +90,7 @@ def render_precision(kind: Kind, found: Lowering) -> str:
             "",
         ]
     rows = (
-        (code(one.name), f"{one.error:.3g}", f"{one.rms:.3g}", f"{one.scale:.3g}")
+        (code(one.name), f"{one.error:.3g}", f"{one.mean:.3g}", f"{one.scale:.3g}")
         for one in found.outputs[:SHOWN]
     )
     lines += table(("output", ">error", ">rms", ">scale"), rows)

@@ -101,7 +101,7 @@ def precision_lines(found: Lowering, *, quiet: bool = False, verbose: bool = Fal
             hang=4,
         )
     for one in found.outputs:
-        numbers = f"error {one.error:.3g} (rms {one.rms:.3g}), scale {one.scale:.3g}"
+        numbers = f"error {one.error:.3g} (rms {one.mean:.3g}) of the largest magnitude {one.scale:.3g}"
         yield line(printable(f"  output {one.name}  {numbers}"), hang=4)
     for name, status, reason in found.checks:
         yield line(printable(f"  {name:<9} {status}: {reason}"), hang=12)

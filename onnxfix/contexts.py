@@ -27,6 +27,8 @@ Operator: TypeAlias = tuple[str, str]
 _Change: TypeAlias = Callable[[str], str]
 MARK = "context"
 """Part of every name that the surroundings add."""
+OPAQUE = "TRT_Shuffle"
+"""The operator in ``DOMAIN`` of which rules know nothing: TensorRT's own, so that none reports it as unsupported."""
 
 
 def renamed(proto: ModelProto) -> ModelProto:
@@ -73,7 +75,7 @@ def in_branch(proto: ModelProto, *, captured: bool = False) -> ModelProto:
     _rename(branch, lambda name: changed.get(name, name), lambda name: name)
     for info in other.output:
         info.name = f"{info.name}_other_{MARK}"
-    other.node.add(op_type="Unknown", domain=DOMAIN, output=[info.name for info in other.output])
+    other.node.add(op_type=OPAQUE, domain=DOMAIN, output=[info.name for info in other.output])
     graph.input.append(helper.make_tensor_value_info(f"condition_{MARK}", TensorProto.BOOL, []))
     node = graph.node.add(op_type="If", input=[f"condition_{MARK}"], output=_outside(outputs, inputs))
     node.attribute.append(helper.make_attribute("then_branch", branch))
@@ -125,7 +127,7 @@ def in_function(proto: ModelProto) -> ModelProto:
     function.input.extend(f"{name}_{MARK}" if name in conditions else name for name in inputs)
     function.output.extend(outputs)
     for name in sorted(_read(body).intersection(conditions)):
-        function.node.add(op_type="Unknown", domain=DOMAIN, input=[f"{name}_{MARK}"], output=[name])
+        function.node.add(op_type=OPAQUE, domain=DOMAIN, input=[f"{name}_{MARK}"], output=[name])
     function.node.extend(_constants(body, set(inputs)))
     function.node.extend(body.node)
     graph.node.add(op_type="Body", domain=DOMAIN, input=inputs, output=outer)
@@ -150,7 +152,7 @@ def of_unknown_inputs(proto: ModelProto) -> ModelProto:
         for tensor in defaults:
             if tensor.name == info.name:
                 tensor.name = outside
-        graph.node.add(op_type="Unknown", domain=DOMAIN, input=[outside], output=[info.name])
+        graph.node.add(op_type=OPAQUE, domain=DOMAIN, input=[outside], output=[info.name])
         info.name = outside
     graph.initializer.extend(defaults)
     graph.node.extend(nodes)
@@ -190,7 +192,7 @@ def with_foreign(
         function.input.extend(f"i{k}" for k in range(max(len(node.input) for node in called)))
         function.output.extend(f"o{k}" for k in range(max(len(node.output) for node in called)))
         function.attribute.extend(sorted({a.name for node in called for a in node.attribute}))
-        function.node.add(op_type="Unknown", domain=DOMAIN, input=function.input, output=function.output)
+        function.node.add(op_type=OPAQUE, domain=DOMAIN, input=function.input, output=function.output)
     for imports in (copy.opset_import, *(one.opset_import for one in copy.functions)):
         _import(imports)
         if other[0]:

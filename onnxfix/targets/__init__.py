@@ -51,9 +51,10 @@ class Target:
     default was added in 8.4.2). ``dynamic_squeeze``: it accepts a Squeeze without axes on dynamic dimensions (10.x and
     11.2 do not: "Cannot infer squeeze dimensions from a dynamic shape."). ``types_measured``: the types of operators
     were measured, with this product line or one of the same generation. ``ignores_axes``: reductions of opset 18 whose
-    axes it does not read, so that it reduces all. ``plugins`` are those that it ships, and those that the user loads;
-    ``missing`` are standard operators that it does not import, each with
-    the reason, "" if there is no importer.
+    axes it does not read, so that it reduces all. ``missing`` are standard operators that it does not import, each with
+    the reason, "" if there is no importer. ``plugins`` are those that it ships, and those that the user loads.
+    ``refused`` are the names of operators that it refuses whatever their domain, and even if a local function or a
+    plugin has the name. ``calls_functions``: it imports local functions (TensorRT 9.0's changelog).
     """
 
     name: str
@@ -67,6 +68,8 @@ class Target:
     operators: Mapping[str, Support] = field(compare=False, repr=False)
     missing: Mapping[str, str] = field(compare=False, repr=False)
     plugins: frozenset[str] = field(compare=False, repr=False)
+    refused: frozenset[str] = _NONE
+    calls_functions: bool = True
     ignores_axes: frozenset[str] = _NONE
     package: str = "tensorrt"
     requires_allowzero: bool = False
@@ -85,9 +88,9 @@ class Target:
         return self.operators.get(op_type)
 
     def imports(self, op_type: str) -> bool | None:
-        """Whether the parser imports a standard operator; None if unknown."""
+        """Whether the parser imports a standard operator; None if unknown, as for one that a plugin stands for."""
         if op_type in self.missing:
-            return False
+            return None if op_type in self.plugins and op_type not in self.refused else False
         return True if op_type in self.operators else None
 
     def accepts(self, op_type: str, elem_type: int) -> bool | None:
@@ -95,7 +98,7 @@ class Target:
         support = self.operator(op_type)
         kind = _name(elem_type)
         if support is None or not kind:
-            return False if op_type in self.missing else None
+            return False if self.imports(op_type) is False else None
         if not self.has_type(elem_type):
             return False
         for name in (kind, self.reads_as.get(kind)):
@@ -214,7 +217,7 @@ TARGETS = {
             _TYPES_8_4, _TYPES_8_4, _BEFORE_9,
             _listed(documented.TRT_8_4, documented.NOTES_8_4),
             _missing(documented.NOT_IN_8_4 | _LATER),
-            plugins.TRT_10_6,
+            plugins.TRT_8_6, calls_functions=False,
             requires_allowzero=True, ignores_axes=_REDUCTIONS - {"ReduceSum", "ReduceLogSum"},
         ),
         Target(
@@ -222,7 +225,7 @@ TARGETS = {
             _TYPES_8_4 | {"UINT8"}, _TYPES_8_4, _BEFORE_9,
             _listed(documented.TRT_8_6, documented.NOTES_8_6),
             _missing(documented.NOT_IN_8_6 | _LATER),
-            plugins.TRT_10_6,
+            plugins.TRT_8_6, calls_functions=False,
             ignores_axes=_REDUCTIONS - {"ReduceSum", "ReduceLogSum"},
         ),
         Target(
@@ -230,7 +233,7 @@ TARGETS = {
             _TYPES - {"FLOAT4E2M1"}, _INNER, _DOUBLE,
             _listed(documented.TRT_10_6, documented.NOTES_10_6, refused=_REFUSED_10_6),
             _missing(documented.NOT_IN_10_6 | _LATER),
-            plugins.TRT_10_6,
+            plugins.TRT_10_6, documented.NOT_IN_11,
             types_measured=True, ignores_axes=frozenset({"ReduceLogSumExp"}),
         ),
         Target(
@@ -238,7 +241,7 @@ TARGETS = {
             _TYPES, _INNER, _DOUBLE,
             _listed(documented.TRT_10, documented.NOTES_10, refused=_REFUSED_BY_SOURCE),
             _missing(documented.NOT_IN_10 | _LATER),
-            plugins.TRT_10_15,
+            plugins.TRT_10_15, documented.NOT_IN_11,
         ),
         Target(
             "trt11", *NAMES["trt11"][:3],
@@ -246,7 +249,7 @@ TARGETS = {
             _TYPES, _INNER, _DOUBLE,
             _listed(documented.TRT_11, documented.NOTES_11, same_parser=True),
             _missing(documented.NOT_IN_11 | _LATER),
-            plugins.TRT_11_2,
+            plugins.TRT_11_2, documented.NOT_IN_11,
             strongly_typed_only=True, types_measured=True,
         ),
         Target(
@@ -254,7 +257,7 @@ TARGETS = {
             _TYPES, _INNER, _DOUBLE,
             _rtx(),
             _missing(measured.UNKNOWN, dict.fromkeys(measured.NO_PLUGIN, "its plugin is not in the package")),
-            plugins.RTX,
+            plugins.RTX, measured.REFUSED_BY_NAME,
             package=NAMES["rtx"].package,
             dynamic_squeeze=True, strongly_typed_only=True, types_measured=True,
         ),

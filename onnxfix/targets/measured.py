@@ -95,6 +95,18 @@ UNKNOWN = names(
     "SequenceErase SequenceInsert SequenceLength SequenceMap SoftmaxCrossEntropyLoss SplitToSequence StringConcat "
     "StringNormalizer StringSplit SwiGLU TfIdfVectorizer Unique"
 )
+#: Of these, the names that it refuses even if they are those of local functions.
+REFUSED_BY_NAME = UNKNOWN - names("BitCast CumProd DFT DeformConv SwiGLU")
+#: ``supports_operator`` returns True for these, which ONNX never had.
+OWN = names(
+    "DistCollective GroupQueryAttention MatMulNBits MultiHeadAttention QMoE SimplifiedLayerNormalization "
+    "SkipSimplifiedLayerNormalization TRT_Attention TRT_AveragePool TRT_BlockDequantize TRT_BlockQuantize TRT_Conv "
+    "TRT_Deconv TRT_DynamicQuantize TRT_FP4DynamicQuantize TRT_FP8DequantizeLinear TRT_FP8QuantizeLinear "
+    "TRT_FloorDiv TRT_Gather TRT_INT4DequantizeLinear TRT_INT4QuantizeLinear TRT_KVCacheUpdate "
+    "TRT_MXFP8DequantizeLinear TRT_MXFP8DynamicQuantize TRT_MXFP8QuantizeLinear TRT_MatMul "
+    "TRT_MaxAverageBlendPool TRT_MaxPool TRT_MoE TRT_QuantizedAttention TRT_RaggedSoftmax TRT_Resize TRT_Scale "
+    "TRT_Shuffle TRT_Slice TRT_TopK_Min"
+)
 #: ``supports_operator`` returns True for these, which ONNX has removed.
 OLD = names("ImageScaler ParametricSoftplus ScaledTanh")
 #: ``supports_operator`` returns True, but the parser refuses every node: the plugin is not in the package.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onnxfix.rule import Node, Target
+from onnxfix.targets.measured import OWN
 
 MS = "com.microsoft"
 _LAYOUTS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
@@ -50,13 +51,6 @@ _BY_TOOL = {
 TOOLS = {name: tool for tool, names in _BY_TOOL.items() for name in names.split()}
 """Operator of ``com.microsoft`` -> the tool that writes it."""
 
-_IMPORTED = frozenset(
-    {
-        "GroupQueryAttention", "MatMulNBits", "MultiHeadAttention", "QMoE", "SimplifiedLayerNormalization",
-        "SkipSimplifiedLayerNormalization",
-    }
-)  # fmt: skip
-"""Operators for which TensorRT-RTX 1.7.1 has its own importer."""
 _BEFORE = {"trt8.4": False, "trt8.6": False}
 """Targets that predate these importers."""
 
@@ -69,8 +63,10 @@ def is_foreign(operator: tuple[str, str]) -> bool:
 
 def is_imported(name: str, target: Target) -> bool | None:
     """Whether the target imports ONNX Runtime's operator, or a standard one of that name; None if unknown."""
+    if name in target.plugins - target.refused:
+        return True
     known = target.imports(name)
-    if known is None and name in _IMPORTED:
+    if known is None and name in OWN:
         return True if target.package == "tensorrt-rtx" else _BEFORE.get(target.name)
     return bool(known)
 

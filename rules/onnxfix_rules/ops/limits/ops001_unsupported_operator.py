@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from onnxfix.rule import Flagged, Match, Model, Severity, Silent, imported, rule, target_of
 
-_DOMAINS = ("ai.onnx.ml", "ai.onnx.preview.training")
+_DOMAINS = ("ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 """ONNX's other domains: TensorRT-RTX's parser has no importer for any of their operators."""
 
 
@@ -28,10 +28,11 @@ def unsupported_operator(model: Model) -> Iterator[Match]:
 
     Which operators a target imports is data with a source, which the message names: NVIDIA's operator list for
     TensorRT, the parser's own answer for TensorRT-RTX. The rule reports nothing for operators that the source does not
-    mention. It covers ONNX's domains: no operator of `ai.onnx.ml` and `ai.onnx.preview.training` is imported (measured:
-    `Plugin not found` for Scaler, Binarizer, TreeEnsemble, Adam, ...). Operators of other domains may be your own
-    plugins. So may a standard operator that the parser has no importer for and does not refuse outright. The parser
-    ignores functions that are never called, and the untaken branch of an If with a constant condition.
+    mention. It covers ONNX's domains: no operator of `ai.onnx.ml`, `ai.onnx.preview` and `ai.onnx.preview.training` is
+    imported (measured: `Plugin not found` for Scaler, Binarizer, TreeEnsemble, Adam, ...). Other domains: OPS101. A
+    plugin that `--plugins` loads serves a standard operator, too, if the parser has no importer for it and does not
+    refuse it outright. The parser ignores functions that are never called, and the untaken branch of an If with a
+    constant condition.
 
     ## Fix
     None. GRA001 removes dead nodes. If ONNX defines the operator by other operators, decompose it. If the result is
@@ -43,8 +44,13 @@ def unsupported_operator(model: Model) -> Iterator[Match]:
     - NVIDIA/TensorRT-RTX issue 32: NonZero
     """
     target = target_of(model)
-    functions = {scope.proto.name for scope in model.functions}
+    # A refused name stays refused; before 9.0 TensorRT called no function (OPS102).
+    functions = {scope.proto.name for scope in model.functions} - target.refused
+    if not target.calls_functions:
+        functions.clear()
     for node in imported(model).of(lambda operator: operator[0] in _DOMAINS or operator[1] in target.missing):
+        if node.op_type in target.plugins - target.refused:
+            continue
         if node.domain in _DOMAINS and node.op_type not in functions and target.imports(node.op_type) is None:
             yield Match(
                 f"{target.title} has no importer for {node.domain}.{node.op_type} (source: {target.source})",

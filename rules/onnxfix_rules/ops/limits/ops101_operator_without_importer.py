@@ -14,30 +14,17 @@ from onnxfix.rule import (
     Operator,
     Severity,
     Silent,
+    Target,
     imported,
     rule,
     target_of,
 )
-from onnxfix.targets.plugins import EVER
+from onnxfix.targets.measured import OWN
+from onnxfix.targets.plugins import INSTEAD, SHIPPED
 from onnxfix_rules.ops._runtimes import is_foreign
 
-_OTHER_RULES = ("ai.onnx.ml", "ai.onnx.preview.training")
+_OTHER_RULES = ("ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 """Domains of ONNX, which OPS001 is about."""
-_INSTEAD = {
-    "BatchedNMS_TRT": "EfficientNMS_TRT or NonMaxSuppression",
-    "BatchedNMSDynamic_TRT": "EfficientNMS_TRT or NonMaxSuppression",
-    "NMS_TRT": "EfficientNMS_TRT or NonMaxSuppression",
-    "NMSDynamic_TRT": "EfficientNMS_TRT or NonMaxSuppression",
-    "EfficientNMS_ONNX_TRT": "NonMaxSuppression",
-    "BatchTilePlugin_TRT": "Tile",
-    "Clip_TRT": "Clip",
-    "CropAndResize": "RoiAlign",
-    "CropAndResizeDynamic": "RoiAlign",
-    "CustomGeluPluginDynamic": "Gelu",
-    "LReLU_TRT": "LeakyRelu",
-    "SpecialSlice_TRT": "Slice",
-}
-"""What ONNX or TensorRT has instead of a plugin that is gone."""
 
 
 @rule(
@@ -46,11 +33,7 @@ _INSTEAD = {
     severity=Severity.ERROR,
     hazards=[43],
     general=True,
-    differs={
-        "branch": "made with an operator that nobody knows",
-        "function": "made with operators that nobody knows",
-        "foreign": "about local functions that are named like operators",
-    },
+    differs={"foreign": "about local functions that are named like operators"},
 )
 def operator_without_importer(model: Model) -> Iterator[Match]:
     """An operator that is neither ONNX's nor a local function, for which the target ships no plugin.
@@ -63,12 +46,14 @@ def operator_without_importer(model: Model) -> Iterator[Match]:
       finding is gone; or export the operator as a local function of ONNX's operators.
     - In ONNX's domain it is an error: ONNX has no such operator. Often the name is misspelled, or the domain is
       missing.
-    - A plugin that NVIDIA ships with other releases only is an error. TensorRT 11.2 no longer has twenty plugins of
-      10.6, BatchedNMS_TRT and NMS_TRT among them, and TensorRT-RTX has none but ROIAlign_TRT. The names were read from
-      the registries of TensorRT 8.6.1, 10.6.0, 10.15.1 and 11.2.1, and of TensorRT-RTX 1.7.1.
+    - A plugin that NVIDIA ships with other releases only is an error. TensorRT 11.0 removed sixteen, BatchedNMS_TRT and
+      NMS_TRT among them, and TensorRT-RTX has none but ROIAlign_TRT. The names were read from the registries of
+      TensorRT 8.6.1, 10.6.0, 10.15.1 and 11.2.1, and of TensorRT-RTX 1.7.1.
+    - A name that the parser refuses whatever the domain, such as Det, is an error from TensorRT 10 on: a plugin does
+      not help (`UNSUPPORTED_NODE`, measured).
 
-    Silent for the names of the parser's own importers (`TRT_FP8QuantizeLinear` and others that begin with `TRT_`), and
-    for functions that are never called.
+    Silent for the names of the parser's own importers (`TRT_FP8QuantizeLinear`), and for functions that are never
+    called.
 
     ## Fix
     None: onnxfix does not know what the operator computes.
@@ -76,24 +61,26 @@ def operator_without_importer(model: Model) -> Iterator[Match]:
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     - https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/extending-custom-layers.html
+    - https://github.com/NVIDIA/TensorRT/blob/release/11.1/CHANGELOG.md: the plugins that 11.0 removed
     """
     target = target_of(model)
     functions = {name for _, name in model.function_names}
 
     def is_unknown(operator: Operator) -> bool:
         domain, name = operator
-        if name in functions or name in target.plugins or name.startswith("TRT_"):
+        if name in functions or name in target.plugins - target.refused or name in OWN:
             return False
         if domain in _OTHER_RULES or is_foreign(operator) or target.imports(name) is True:
             return False
         return name not in _standard() or (domain not in ("", "ai.onnx") and target.imports(name) is False)
 
     for node in imported(model).of(is_unknown):
-        if node.op_type in EVER:
-            instead = _INSTEAD.get(node.op_type)
+        if node.op_type in SHIPPED:
+            why = _history(node.op_type, target)
+            yield Match(f"{target.title} does not ship the plugin {node.op_type}: {why}", node=node)
+        elif node.op_type in target.refused:
             yield Match(
-                f"{target.title} does not ship the plugin {node.op_type}, which other releases have"
-                + (f"; use {instead}" if instead else ""),
+                f"{target.title} refuses {node.domain}.{node.op_type}, as every operator of that name",
                 node=node,
             )
         elif node.is_onnx:
@@ -102,10 +89,21 @@ def operator_without_importer(model: Model) -> Iterator[Match]:
             )
         else:
             yield Match(
-                f"{node.domain}.{node.op_type} needs a plugin: give its library to --plugins, or export a function",
+                f"{node.domain}.{node.op_type} needs a plugin: give its library to --plugins"
+                + (", or export a function" if target.calls_functions else ""),
                 node=node,
                 severity=Severity.WARNING,
             )
+
+
+def _history(name: str, target: Target) -> str:
+    """Which releases ship a plugin of NVIDIA's that the target does not, and what replaces it."""
+    since, gone = ("TensorRT " + ".".join(map(str, release)) for release in SHIPPED[name])
+    if target.package != "tensorrt":
+        return "only the full TensorRT does"
+    if target.oldest < SHIPPED[name].since:
+        return f"it came with {since}"
+    return f"it is gone since {gone}" + (f"; use {INSTEAD[name]}" if name in INSTEAD else "")
 
 
 @cache
@@ -146,10 +144,11 @@ operator_without_importer.examples = [
     Flagged("a plugin that TensorRT 11 no longer has", _nms(_NMS), target="trt11", runs=False),
     Flagged("a plugin that TensorRT-RTX never had", _nms("my.EfficientNMS_TRT"), target="rtx", runs=False),
     Flagged(
-        "a standard name of another domain that TensorRT does not import",
+        "a standard name of another domain, which TensorRT refuses in any",
         f"{_HEAD} g (float[2,2] x) => (float y) {{ y = my.Det(x) }}",
         runs=False,
     ),
+    Flagged("a plugin that came with TensorRT 11", _nms("my.TopkLastDim"), target="trt10", runs=False),
     Silent("a plugin that TensorRT 10 has", _nms(_NMS), target="trt10.6", runs=False),
     Silent("a plugin that every TensorRT has", _nms("my.EfficientNMS_TRT"), target="trt11", runs=False),
     Silent(

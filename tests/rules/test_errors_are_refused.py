@@ -48,6 +48,7 @@ MISREAD = {
     "OPS084": "NaN for the dividend",
     "OPS085": "an input of another name",
     "OPS086": "a mask of one key for all of them, or one that does not fit",
+    "OPS102": "another function of that name",
     "QDQ004": "uint8 as int8",
     "QDQ017": "blocks of one size",
     "QDQ018": "the bytes of words",

@@ -1,4 +1,5 @@
-"""Local functions with a standard operator's name: what TensorRT reads before and after their bodies are written out.
+"""Local functions with a standard operator's name (OPS060), or with that of another one (OPS102): what TensorRT reads
+before and after their bodies are written out.
 
 No engine is executed: ``trt_reading`` runs the imported network in numpy.
 """
@@ -16,6 +17,7 @@ import pytest
 from onnx import ModelProto
 
 from onnxfix.registry import registry
+from onnxfix.rule import Rule
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed
 from onnxfix_rules.ops.misimports import _calls
@@ -25,7 +27,7 @@ from support.models import of_opset
 from support.real_tensorrt import REAL
 from support.trt_reading import reading
 
-RULE = next(rule for rule in registry().rules if rule.code == "OPS060")
+RULE, SHARED = (rule for rule in registry().rules if rule.code in ("OPS060", "OPS102"))
 FUNCTION = '<domain: "my", opset_import: ["" : 18, "my" : 1]>'
 X = np.array([0.5, -2.0], np.float32)
 
@@ -33,13 +35,13 @@ X = np.array([0.5, -2.0], np.float32)
 model = of_opset(18, domains={"my": 1})
 
 
-def repaired(proto: ModelProto) -> ModelProto:
+def repaired(proto: ModelProto, rule: Rule = RULE, target: str | None = None) -> ModelProto:
     """The model with every call written out, in which the rule finds nothing more, nor on a second run."""
-    result, run = fixed([RULE], proto)
+    result, run = fixed([rule], proto, target=target)
     assert run.applied
     assert not run.problems
     assert not run.remaining
-    assert not findings(RULE, result)
+    assert not findings(rule, result, target)
     assert_interface_kept(proto, result)
     onnx.checker.check_model(result)
     assert [f.SerializeToString() for f in proto.functions if not f.node] == []
@@ -80,6 +82,47 @@ def test_tensorrt_reads_the_function_after_the_fix(name: str, worker: Worker, tm
     result = repaired(proto)
     assert np.array_equal(ort.run(proto, feed)[0], ort.run(result, feed)[0])
     np.testing.assert_allclose(reading(worker, result, tmp_path).run(**feed)["y"], wanted, rtol=1e-6)
+
+
+OVERLOAD = '<domain: "my", overload: "v2", opset_import: ["" : 18]>'
+SHARING = {
+    "an overload": f"""{OVERLOAD.replace("v2", "v1")} F (a) => (b) {{ b = Neg(a) }}
+        {OVERLOAD} F (a) => (b) {{ b = Abs(a) }}""",
+    "an overload after the function without one": f"""{OVERLOAD.replace("v2", "")} F (a) => (b) {{ b = Neg(a) }}
+        {OVERLOAD} F (a) => (b) {{ b = Abs(a) }}""",
+    "three, with attributes": "\n".join(
+        f"""{OVERLOAD.replace("v2", name)} F <alpha: float = {factor}> (a) => (b) {{
+            k = Constant<value_float: float = @alpha>()  b = Mul(a, k) }}"""
+        for name, factor in (("v1", 0.5), ("v2", 0.25), ("v3", 0.125))
+    ),
+}
+
+
+@REAL
+@pytest.mark.parametrize("name", SHARING)
+def test_tensorrt_calls_the_first_function_of_a_name(name: str, worker: Worker, tmp_path: Path) -> None:
+    first = "my.F" if "without" in name else "my.F:v1"
+    proto = model(f"""<ir_version: 10, opset_import: ["" : 18, "my" : 1]>
+        g (float[2] x) => (float[2] y, float[2] z) {{ y = {first}(x)  z = my.F:v2(x) }} {SHARING[name]}""")
+    wanted = ort.run(proto, {"x": X})
+    read = reading(worker, proto, tmp_path).run(x=X)
+    assert np.array_equal(read["y"], read["z"])
+    assert not np.allclose(read["z"], wanted[1])
+    result = repaired(proto, SHARED)
+    assert result.graph.node[0].op_type == "F"  # the call that goes right stays
+    for one, other, output in zip(wanted, ort.run(result, {"x": X}), "yz", strict=True):
+        assert np.array_equal(one, other)
+        np.testing.assert_allclose(reading(worker, result, tmp_path).run(x=X)[output], one, rtol=1e-6)
+
+
+def test_every_call_is_written_out_for_a_target_without_functions() -> None:
+    proto = model(f"""g (float[2] x) => (float[2] y) {{ y = my.G(x) }}
+        {FUNCTION} G (a) => (b) {{ c = my.F(a)  b = my.F(c) }}
+        {FUNCTION} F (a) => (b) {{ b = Exp(a) }}""")
+    assert not findings(SHARED, proto)
+    result = repaired(proto, SHARED, "trt8.6")
+    assert [node.op_type for node in result.graph.node] == ["Exp", "Exp"]
+    assert np.array_equal(ort.run(proto, {"x": X})[0], ort.run(result, {"x": X})[0])
 
 
 def test_an_attribute_that_is_handed_through() -> None:

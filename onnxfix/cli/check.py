@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -31,6 +32,8 @@ from onnxfix.cli.options import (
     Format,
     FormatOption,
     Ignore,
+    Inputs,
+    InputShapes,
     Jobs,
     JournalFile,
     MaxAlias,
@@ -48,6 +51,7 @@ from onnxfix.cli.options import (
     ReportFiles,
     Resume,
     Select,
+    ShapesAlias,
     Statistics,
     StructureLimit,
     TargetName,
@@ -59,7 +63,7 @@ from onnxfix.cli.options import (
 )
 from onnxfix.cli.outcomes import Printing, queued, refuse_format, run
 from onnxfix.cli.reports import destinations, draws, refuse_unknown_kinds
-from onnxfix.cli.values import Profile, profile_of, trt_options
+from onnxfix.cli.values import Profile, merged, profile_of, trt_options
 from onnxfix.errors import UsageError
 
 
@@ -85,6 +89,9 @@ def check(
             rich_help_panel=REPORT,
         ),
     ] = False,
+    inputs: Inputs = None,
+    input_shapes: InputShapes = None,
+    shapes_alias: ShapesAlias = None,
     trt_package: TrtPackage = Package.auto,
     compute_capability: Capability = None,
     min_shapes: MinShapes = None,
@@ -117,7 +124,7 @@ def check(
 ) -> None:
     """List what TensorRT would reject, misread or run badly. Models are only read."""
     with guarded(format):
-        from onnxfix.options import RunOptions  # lazy: start-up
+        from onnxfix.options import RunOptions, Verification  # lazy: start-up
 
         given = on_command_line(
             target, select, ignore, fail_on, structure_limit=structure_limit, timeout=timeout
@@ -126,7 +133,13 @@ def check(
         if show_settings:
             show(holding, models, format is Format.json)
         reports = destinations(report)
-        options = RunOptions(memory_mb=memory_limit, pictures=draws(reports), inputs_help=inputs_help)
+        shapes = merged(input_shapes, shapes_alias)
+        options = RunOptions(
+            verification=Verification(inputs=inputs, input_shapes=shapes),
+            memory_mb=memory_limit,
+            pictures=draws(reports),
+            inputs_help=inputs_help,
+        )
         profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
         cache = timing_cache or timing_alias
         if trt:
@@ -134,7 +147,7 @@ def check(
             options = replace(options, trt=asked)
         else:
             needless = None if inputs_help else memory_limit
-            _refuse_unused(trt_package, compute_capability, profile, cache, plugins, needless)
+            _refuse_unused(trt_package, compute_capability, profile, cache, plugins, needless, inputs, shapes)
         queue = settled(queued(models, "check", options, resume=resume, journal=journal), holding)
         from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
 
@@ -155,6 +168,8 @@ def _refuse_unused(
     timing_cache: Path | None,
     plugins: list[Path] | None,
     memory_limit: int | None,
+    inputs: Path | None,
+    shapes: Sequence[str],
 ) -> None:
     """Refuse options about TensorRT without --trt.
 
@@ -171,6 +186,8 @@ def _refuse_unused(
         "--timing-cache": timing_cache is not None,
         "--plugins": plugins,
         "--memory-limit": memory_limit is not None,
+        "--inputs": inputs is not None,
+        "--input-shapes": shapes,
     }
     names = [name for name, value in given.items() if value]
     if names:

@@ -424,6 +424,8 @@ def test_files_in_the_folder_of_inputs_are_inputs(tmp_path: Path, name: str) -> 
         ("--timing-cache", "cache", "--timing-cache"),
         ("--timingCacheFile", "cache", "--timing-cache"),
         ("--plugins", "plugin.so", "--plugins"),
+        ("--inputs", "x.npz", "--inputs"),
+        ("--shapes", "x:4", "--input-shapes"),
     ],
 )
 def test_check_takes_options_about_tensorrt_with_trt_only(

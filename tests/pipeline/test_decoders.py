@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 import onnxfix
+from support.cli import run
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL
 
@@ -44,3 +45,22 @@ def test_a_decoder_with_a_cache_is_proven_by_default(own: bool, tmp_path: Path) 
     assert len({tuple(one.items()) for one in sizes}) > 2
     # Where the mask has a batch of its own, a larger one makes up for a shorter mask.
     assert own or all(one["total"] >= one["past"] + one["seq"] for one in sizes)
+
+
+@REAL
+def test_the_profile_is_one_that_the_decoder_takes() -> None:
+    build = onnxfix.check(DECODER, trt=True).build
+    assert build is not None
+    shapes = build.profiles[0].shapes
+    for column in range(3):
+        new, total, past = (shapes[name][column] for name in ("input_ids", "attention_mask", "past.0.k"))
+        assert total[1] >= past[2] + new[1]
+
+
+@REAL
+@pytest.mark.parametrize(("total", "compared"), [(9, True), (2, False)])
+def test_check_compares_the_imported_network_at_given_sizes(total: int, compared: bool) -> None:
+    sizes = f"input_ids:2x3,attention_mask:2x{total},past.0.k:2x2x5x16"
+    code, shown, _ = run("check", DECODER, "--trt", "--input-shapes", sizes)
+    assert code == 0
+    assert ("its imported network computes the same" in " ".join(shown.split())) == compared, shown

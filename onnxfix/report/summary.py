@@ -278,7 +278,7 @@ def _tensorrt(report: Report) -> TrtFact | None:
         version,
         target.title if target is not None and other else "",
         next((build.compute_capability for build in report.builds if build.compute_capability), ""),
-        tuple(build.status for build in report.builds),
+        tuple("target-only" if build.target_only else build.status for build in report.builds),
         tuple(one.status for one in report.networks),
         report.networks[-1].feeds if report.networks else 0,
         report.executed.gpu if report.executed is not None else "",

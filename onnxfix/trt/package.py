@@ -37,7 +37,8 @@ OLDEST_TENSORRT = 10
 class Choice:
     """The package to build with. ``capability`` is what engines are built for; ``gpu`` is None where they are built
     ahead of time for a GPU that is not here, or that TensorRT loads no engine on (``note`` says so). ``served`` are the
-    operators of the user's plugins."""
+    operators of the user's plugins. ``newest`` is the newest capability that it builds for, "" where none may be
+    chosen."""
 
     package: Literal["tensorrt", "tensorrt-rtx"]
     version: str
@@ -45,6 +46,7 @@ class Choice:
     gpu: Gpu | None = None
     note: str = ""
     served: tuple[str, ...] = ()
+    newest: str = ""
 
 
 def module_name(package: str) -> str:
@@ -190,7 +192,8 @@ def _rtx(cards: list[Gpu], wanted: str | None) -> Choice | Missing:
     if _member(module, capability) is None:
         have = ", ".join(capabilities(module))
         raise UsageError(f"tensorrt-rtx {version} cannot build for {capability}; it builds for {have}")
-    return Choice("tensorrt-rtx", version, capability, None, note)
+    newest = "" if wanted else max(capabilities(module), key=_number)
+    return Choice("tensorrt-rtx", version, capability, None, note, newest=newest)
 
 
 def _refused(module: Any) -> str:

@@ -127,6 +127,11 @@ class Ending(Issue):
 
 
 @record
+class TargetOnly(Issue):
+    """What the target has and the TensorRT that refused does not, in onnxfix's text: it says nothing of the model."""
+
+
+@record
 class Profile:
     """An optimization profile: input name -> (min, opt, max).
 
@@ -212,8 +217,15 @@ class TrtBuild:
 
     @property
     def judged(self) -> bool:
-        """Whether TensorRT processed the model and had the memory to; if not, nothing here is about the model."""
-        return self.status != "memory" and (self.status != "error" or self.stage != "")
+        """Whether TensorRT processed the model, had the memory to, and refuses nothing only because it lacks what the
+        target has; if not, nothing here is about the model."""
+        began = self.status != "memory" and (self.status != "error" or self.stage != "")
+        return began and not self.target_only
+
+    @property
+    def target_only(self) -> bool:
+        """Whether it refuses only what the target has and it lacks itself."""
+        return bool(self.errors) and all(isinstance(one, TargetOnly) for one in self.errors)
 
     @property
     def layer_count(self) -> int:

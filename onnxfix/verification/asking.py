@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from onnx import ModelProto
@@ -48,9 +47,10 @@ def build_model(builder: Builder, path: Path, model: ModelProto) -> TrtBuild:
     """
     interface = signature(model)
     trt_builder.check(builder.options, interface)
-    build = builder.build(path, given_profiles(builder.options, interface))
-    # A child that died reports no version.
-    return replace(build, version=build.version or builder.choice.version)
+    profiles = given_profiles(builder.options, interface)
+    build = builder.build(path, profiles)
+    newer = builder.for_newest(build)
+    return build if newer is None else newer.build(path, profiles)
 
 
 def read_network(builder: Builder, path: Path, model: ModelProto, verification: Verification) -> Reading:

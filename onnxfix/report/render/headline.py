@@ -74,6 +74,6 @@ def import_problems(reading: Reading | None) -> Iterator[Problem]:
 
 def build_problems(build: TrtBuild | None) -> Iterator[Problem]:
     """Why there is no result of TensorRT: out of memory or a broken installation, not a fault of the model."""
-    if build is not None and not build.judged:
+    if build is not None and not build.judged and not build.target_only:
         cause: Cause = "memory" if build.status == "memory" else "not-loadable"
         yield Problem(f"TensorRT could not run: {build.reason or _NO_REASON}", cause, "tensorrt")

@@ -212,6 +212,7 @@ _BUILT = {
     "crash": "crashes on it",
     "timeout": "takes too long to build it",
     "memory": "runs out of memory",
+    "target-only": "lacks an operator that the target has, and judges nothing",
 }
 
 

@@ -198,6 +198,14 @@ def _build(
 ) -> TrtBuild:
     """Build a model, and leave its network for the rung that reads it, where there is one. A build that was begun
     already, which is one with the same profiles, is waited for."""
+    build = _build_once(found, path, profiles, networks)
+    newer = found.for_newest(build)
+    return build if newer is None else newer.build(path, profiles)
+
+
+def _build_once(
+    found: Builder, path: Path, profiles: tuple[Profile, ...] | None, networks: Networks | None
+) -> TrtBuild:
     if networks is None:
         return found.build(path, profiles)
     posted = networks.begun.pop(path, None)
@@ -246,7 +254,10 @@ def judge(
         return RungResult(
             NAME, "passed", _acceptance(builds, found), notes=found.notes(), builds=tuple(builds)
         )
-    if not after.judged and not harmed:  # this proves nothing about the model
+    if after.target_only and not before.accepted:
+        result = unjudged(NAME, _why(after), "target-only")
+        return replace(result, notes=found.notes(), builds=tuple(builds))
+    if not after.judged and not after.target_only and not harmed:  # this proves nothing about the model
         result = unjudged(NAME, f"{found.product} gave no result: {why}", _UNASKED.get(after.status, ""))
         return replace(result, notes=found.notes(), builds=tuple(builds))
     if before.accepted:

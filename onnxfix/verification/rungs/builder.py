@@ -17,14 +17,14 @@ from onnxfix.nvidia import Missing
 from onnxfix.record import record
 from onnxfix.sandbox import Posted, Worker, one_line, shared
 from onnxfix.trt import build as tensorrt
-from onnxfix.trt import files, plugins, together
+from onnxfix.trt import files, messages, plugins, together
 from onnxfix.trt import layers as trt_layers
 from onnxfix.trt import package as trt_package
 from onnxfix.trt.layer_records import LayerTable
 from onnxfix.trt.log import SERVED, logger_of
 from onnxfix.trt.package import Choice
 from onnxfix.trt.parse import ended_in_memory
-from onnxfix.trt.records import Ending, Issue, Profile, TrtBuild, TrtOptions
+from onnxfix.trt.records import Ending, Issue, Profile, TargetOnly, TrtBuild, TrtOptions
 from onnxfix.trt.tactics import Tactics
 from onnxfix.verification.feeds.profiles import given_profiles
 from onnxfix.verification.feeds.signature import Signature
@@ -129,7 +129,27 @@ class Builder:
 
     def _completed(self, build: TrtBuild, path: Path) -> TrtBuild:
         # A child that died reported no version.
-        return self._starved(replace(build, version=build.version or self.choice.version), path)
+        build = replace(build, version=build.version or self.choice.version)
+        if build.status == "refused" and self._mismatch():
+            build = replace(build, errors=tuple(map(self._mark_target_only, build.errors)))
+        return self._starved(build, path)
+
+    def _mark_target_only(self, issue: Issue) -> Issue:
+        """The error, as ``TargetOnly`` where the target has the operator that this TensorRT does not import."""
+        target, name = targets.target_named(self.options.target), issue.place.op_type
+        has = target.imports(name) or (name in target.plugins and name not in target.refused)
+        if issue.stage != "parse" or not has or not messages.means("no-importer", [issue.text]):
+            return issue
+        text = f"{self.product} does not import it; the target {target.title} does, and was not asked"
+        return TargetOnly(
+            issue.stage, issue.severity, text, issue.place, issue.code, issue.source, issue.stack
+        )
+
+    def for_newest(self, build: TrtBuild) -> Builder | None:
+        """The same for the newest capability, where a build shows that the model's types need it."""
+        if not self.choice.newest or not messages.means("capability", [one.text for one in build.errors]):
+            return None
+        return replace(self, choice=replace(self.choice, capability=self.choice.newest, newest=""))
 
     def _starved(self, build: TrtBuild, path: Path) -> TrtBuild:
         """A build that failed for lack of memory, with the limit in its reason. One that needs more than the limit and

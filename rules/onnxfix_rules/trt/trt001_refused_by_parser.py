@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.rule import Match, Severity, rule
-from onnxfix.trt.records import TrtBuild
+from onnxfix.trt.records import TargetOnly, TrtBuild
 from onnxfix_rules.trt import _common as trt
 
 
@@ -19,7 +19,8 @@ def refused_by_parser(build: TrtBuild) -> Iterator[Match]:
     counts as well: TensorRT runs in a child process, and the message says how that process ended.
 
     `check --trt` and the check `trt-build` of `apply` and `verify` use the installed TensorRT. TensorRT-RTX needs no
-    GPU for this. Other versions and products may accept other models.
+    GPU for this. Other versions and products may accept other models. An operator that the installed TensorRT does not
+    import and the target does is a note: nobody asked the target.
 
     ## Fix
     The finding names the rule that repairs the node, if there is one; the page of that rule explains the fix. A finding
@@ -30,6 +31,8 @@ def refused_by_parser(build: TrtBuild) -> Iterator[Match]:
     - Operators and types of the parser: https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     - Small models that TensorRT-RTX 1.7.1 refuses, with its messages: `fixtures/trt/README.md` in onnxfix's sources
     """
-    for issue in build.errors if build.judged else ():
-        if issue.stage in ("", "parse"):
+    for issue in build.errors if build.judged or build.target_only else ():
+        if isinstance(issue, TargetOnly):
+            yield trt.match_of(issue, (), Severity.INFO)
+        elif issue.stage in ("", "parse"):
             yield trt.refusal(build, issue)

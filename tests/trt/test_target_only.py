@@ -1,0 +1,84 @@
+"""What the target has and the TensorRT at hand lacks is a note: an operator, a plugin, a type of the GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import onnxfix
+from onnxfix.sandbox import Worker
+from onnxfix.trt.package import Choice
+from onnxfix.trt.records import Issue, TargetOnly, TrtBuild, TrtOptions
+from onnxfix.verification.rungs.build import judge
+from onnxfix.verification.rungs.builder import Builder
+from support.cli import run
+from support.models import write
+from support.paths import FIXTURES
+from support.real_tensorrt import REAL
+
+CASES = FIXTURES / "cases"
+TARGET_ONLY = {"masked_assignment": "NonZero", "efficient_nms_plugin": "EfficientNMS_TRT"}
+
+
+@REAL
+@pytest.mark.parametrize("name", TARGET_ONLY)
+def test_what_only_the_judge_lacks_is_a_note(name: str) -> None:
+    """For the target that has it; for TensorRT-RTX itself it is an error."""
+    report = onnxfix.check(CASES / f"{name}.onnx", target="trt11", trt=True)
+    [said] = [one for one in report.findings if one.code == "TRT001"]
+    assert (said.severity, said.place.op_type) == ("info", TARGET_ONLY[name])
+    assert "does not import it; the target TensorRT 11.x does" in said.message
+    assert report.exit_code == 0
+    assert not report.headline
+    assert onnxfix.check(CASES / f"{name}.onnx", target="rtx", trt=True).exit_code == 1
+
+
+@REAL
+@pytest.mark.parametrize("name", TARGET_ONLY)
+def test_apply_proves_the_rest_and_does_not_count_it_as_built(name: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    report = onnxfix.apply(CASES / f"{name}.onnx", out)
+    assert report.exit_code == 0
+    assert out.exists()
+    rung = report.verdict.rung("trt-build")
+    assert (rung.status, rung.cause) == ("skipped", "target-only")
+    code, text, _ = run("apply", CASES / f"{name}.onnx", "-o", tmp_path / "no.onnx", "--require", "trt-build")
+    assert code == 3
+    assert "lacks an operator that the target has" in text
+
+
+@REAL
+def test_what_the_target_lacks_too_is_an_error(tmp_path: Path) -> None:
+    det = write(tmp_path / "det.onnx", "m (float[3,3] x) => (float y) { y = Det(x) }")
+    assert onnxfix.check(det, target="trt11", trt=True).exit_code == 1
+
+
+@REAL
+def test_types_choose_the_capability_unless_the_user_does(tmp_path: Path) -> None:
+    model = CASES / "nvfp4_weights.onnx"
+    report = onnxfix.check(model, trt=True)
+    assert report.exit_code == 0
+    assert report.build is not None
+    assert report.build.accepted
+    assert report.build.compute_capability.startswith("12.")
+    mine = TrtOptions(compute_capability="8.9")
+    assert onnxfix.check(model, trt=mine).exit_code == 1
+    applied = onnxfix.apply(model, tmp_path / "out.onnx")
+    assert [(one.accepted, one.compute_capability[:3]) for one in applied.builds] == [(True, "12.")]
+
+
+@pytest.mark.parametrize(("before", "status"), [("accepted", "failed"), ("refused", "skipped")])
+def test_a_fix_that_brings_such_an_operator_fails(before: str, status: str) -> None:
+    """Where TensorRT built the original, the result is to be built as well."""
+    unsupported = TrtBuild("refused", "parse", (TargetOnly("parse", "error", "not here"),))
+    first = TrtBuild("accepted") if before == "accepted" else unsupported
+    builder = Builder(Choice("tensorrt-rtx", "1.7.1", "8.9"), TrtOptions(target="trt11"), Worker())
+    result = judge((first, unsupported), builder, inherit=True)
+    assert (result.status, result.inherited) == (status, False)
+
+
+def test_one_error_about_the_model_makes_it_refused() -> None:
+    unsupported, other = TargetOnly("parse", "error", "not here"), Issue("parse", "error", "wrong")
+    assert not TrtBuild("refused", "parse", (unsupported,)).judged
+    assert TrtBuild("refused", "parse", (unsupported, other)).judged

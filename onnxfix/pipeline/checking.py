@@ -122,7 +122,7 @@ def _built(
     plan.say("asking TensorRT")
     with ExitStack() as resources, closing(asking.require_tensorrt(trt)) as builder:
         path = on_disk(loaded, resources)
-        build, reading = asking.build_model(builder, path, loaded.proto), None
+        build, reading = asking.build_model(builder, path, loaded.proto, plan.options.verification), None
         wanted = any(rule.per == "network" for rule in plan.rules)
         if wanted and (build.accepted or build.stage in ("profile", "build")):
             plan.say("reading TensorRT's network")

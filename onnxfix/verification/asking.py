@@ -15,7 +15,7 @@ from onnxfix.trt.layer_records import LayerTable
 from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtBuild, TrtOptions
 from onnxfix.trt.tactics import Tactics
-from onnxfix.verification.feeds.profiles import chosen_profiles, given_profiles
+from onnxfix.verification.feeds.profiles import chosen_profiles
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.ladder import Limits, bound_sizes, given_feeds, half_type
 from onnxfix.verification.readback import network
@@ -38,16 +38,17 @@ def require_tensorrt(options: TrtOptions) -> Builder:
     return found
 
 
-def build_model(builder: Builder, path: Path, model: ModelProto) -> TrtBuild:
-    """Build the model file with TensorRT; ``model`` is its content.
+def build_model(builder: Builder, path: Path, model: ModelProto, verification: Verification) -> TrtBuild:
+    """Build the model file, whose content is ``model``, with TensorRT. Without profiles of the user's, they are for the
+    inputs or input shapes of ``verification``.
 
     Raises:
-        UsageError: the options do not fit the model.
+        UsageError: the options, the inputs or their shapes do not fit the model.
         OnnxfixError: a file cannot be written.
     """
-    interface = signature(model)
-    trt_builder.check(builder.options, interface)
-    profiles = given_profiles(builder.options, interface)
+    request = _request(builder, path, model, verification)
+    trt_builder.check(builder.options, request.known)
+    profiles, _ = chosen_profiles(builder.options, request.known, request.shapes, request.given)
     build = builder.build(path, profiles)
     newer = builder.for_newest(build)
     return build if newer is None else newer.build(path, profiles)

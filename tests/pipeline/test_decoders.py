@@ -64,3 +64,14 @@ def test_check_compares_the_imported_network_at_given_sizes(total: int, compared
     code, shown, _ = run("check", DECODER, "--trt", "--input-shapes", sizes)
     assert code == 0
     assert ("its imported network computes the same" in " ".join(shown.split())) == compared, shown
+
+
+@REAL
+def test_check_builds_for_given_sizes() -> None:
+    shapes = {"input_ids": (2, 3), "attention_mask": (2, 9), "past.0.k": (2, 2, 5, 16)}
+    build = onnxfix.check(DECODER, trt=True, input_shapes=shapes).build
+    assert build is not None
+    assert build.accepted
+    assert {name: build.profiles[0].shapes[name] for name in shapes} == {
+        n: (s,) * 3 for n, s in shapes.items()
+    }

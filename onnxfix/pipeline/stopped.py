@@ -56,7 +56,8 @@ class Stopped:
     ``said`` is ONNX Runtime's message, ``feed`` the label of the feed, ``fed`` its sizes. ``needed`` are the node's
     requirements, and ``sizes`` the known limits of the sizes in them. ``shapes`` is a value for ``--input-shapes`` with
     ``?`` for the size that only the user knows, "" where no size helps; ``inputs`` must be in a file for ``--inputs``,
-    where values are missing. ``loaded`` False: the model is not even loaded, and no inputs help.
+    where values are missing. ``loaded`` False: the model is not even loaded, and no inputs help; ``gap``: because of
+    what ONNX Runtime lacks, not of a fault in the model.
     """
 
     place: Place
@@ -68,6 +69,7 @@ class Stopped:
     shapes: str = ""
     inputs: tuple[InputKind, ...] = ()
     loaded: bool = True
+    gap: bool = False
     fed: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -80,7 +82,9 @@ def stopped(
     if verdict.passed or verdict.failed or rung is None or rung.status != "skipped":
         return None
     if rung.stopped == "original":
-        return Stopped(Place(), "", ort_messages.reason(rung.said) or rung.reason, loaded=False)
+        said = ort_messages.without_status(ort_messages.reason(rung.said)) or rung.reason
+        gap = ort_messages.is_gap(rung.said) or ort_messages.is_unregistered(rung.said)
+        return Stopped(Place(), "", said, loaded=False, gap=gap)
     refused = [one for one in rung.feeds if one.stopped == "original"]
     full = [one for one in refused if one.feed is not None and 0 not in one.feed.assignment.values()]
     if not refused:

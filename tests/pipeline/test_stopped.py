@@ -57,6 +57,7 @@ def test_a_number_of_elements_that_is_data(tmp_path: Path) -> None:
     assert one.words == "number of elements i.1 must be equal to 100"
     assert one.inputs == ("x",)
     told = words(report)
+    assert "NOT VERIFIED: the original stops at d (Reshape); nothing was written" in told
     assert "it stops at d (Reshape) with N=1: " in told
     assert "which depends on the values of x" in told
     assert "The input tensor cannot be reshaped to the requested shape" in told
@@ -105,8 +106,24 @@ def test_nodes_without_names_are_told_apart(tmp_path: Path) -> None:
 def test_a_model_that_onnx_runtime_does_not_load(tmp_path: Path) -> None:
     report, found = halted(tmp_path, "g (float[N] x) => (float[N] y) { a = Identity(x)  y = my.Unknown(a) }")
     assert not found.loaded
+    assert "NOT VERIFIED: ONNX Runtime does not load the original" in words(report)
     assert "with any inputs: " in words(report)
     assert "my:Unknown" in words(report)
+    assert "export it again" not in words(report), "the operator may be the user's own"
+
+
+def test_a_model_that_is_wrong_is_to_be_exported_again(tmp_path: Path) -> None:
+    report, found = halted(
+        tmp_path,
+        """g (float[N] x) => (float[A] y) <int64[2] s = {2, 3}, int64[2] t = {3, 2}, float h = {0.5}> {
+        a = Reshape(x, s)  b = Reshape(x, t)  c = Mul(a, h)  y = Add(c, b) }""",
+    )
+    assert not found.loaded
+    assert "Incompatible dimensions" in found.said
+    assert "m.onnx" not in found.said
+    told = words(report)
+    assert "the fault is in the original: export it again" in told
+    assert "--inputs-help" not in told, "no inputs help"
 
 
 def test_verify_says_it_too_and_json_holds_it(tmp_path: Path) -> None:

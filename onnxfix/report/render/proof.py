@@ -11,6 +11,7 @@ from onnxfix.report.render.latency import latency_lines
 from onnxfix.report.render.lines import GLUE, Line, line
 from onnxfix.report.render.networks import network_lines
 from onnxfix.report.render.numbers import counted
+from onnxfix.report.render.stopped import stop_of
 from onnxfix.report.report import Report
 from onnxfix.report.summary import RungFact, Summary, TrtFact
 from onnxfix.system import quoted_path
@@ -77,7 +78,11 @@ def why_unverified(report: Report) -> str:
     broken = report.verdict.broken if report.verdict is not None else ()
     if broken:
         return f"no check could run the model, and {', '.join(rung.name for rung in broken)} broke"
-    return "no check could run the model"
+    if report.stopped is None:
+        return "no check could run the model"
+    if not report.stopped.loaded:
+        return "ONNX Runtime does not load the original"
+    return f"the original stops at {stop_of(report.stopped)}"
 
 
 # ------------------------------------------------------------------------------------------------------- in one line

@@ -19,11 +19,12 @@ def stopped_lines(found: Stopped, path: str, command: str) -> Iterator[str]:
     """Lines for a run of ``command`` on the model at ``path``."""
     if not found.loaded:
         yield f"ONNX Runtime does not load the original, with any inputs: {found.said}"
+        if not found.gap:
+            yield "the fault is in the original: export it again, with PyTorch's other exporter or another opset"
         return
-    where = f"at {found.place} ({found.op_type})" if found.place.known else "at an unknown node"
     sizes = ", ".join(f"{name}={size}" for name, size in found.fed.items())
     fed = f" with {sizes}" if sizes else ""
-    yield f"it stops {where}{fed}: {found.said}"
+    yield f"it stops at {stop_of(found)}{fed}: {found.said}"
     yield from (f"this {found.op_type} requires: {_needed(one)}" for one in found.needed)
     for one in found.sizes:
         if one.least is None or one.most is not None or one.least > 1 or one.step > 1:
@@ -34,6 +35,11 @@ def stopped_lines(found: Stopped, path: str, command: str) -> Iterator[str]:
         begin = "or pass" if found.shapes else "pass"
         inputs = ", ".join(map(_input, found.inputs))
         yield f"{begin} the values in {_FILE} ({inputs}): {_command(command, path, '--inputs', _FILE)}"
+
+
+def stop_of(found: Stopped) -> str:
+    """The node at which the original stops."""
+    return f"{found.place} ({found.op_type})" if found.place.known else "an unknown node"
 
 
 def _needed(one: Needed) -> str:

@@ -249,17 +249,13 @@ def _unjudged_help(report: Report) -> Iterator[Line]:
             style="",
         )
         return
-    begin = (
-        ""
-        if report.stopped is not None
-        else "pass inputs that the model accepts by --inputs or --input-shapes; "
-    )
-    yield labeled(
-        "help",
-        f"{begin}onnxfix check --inputs-help shows what is known about them. "
-        "--no-verify writes the result unverified: only its interface is checked",
-        style="",
-    )
+    begin = "onnxfix check --inputs-help shows what is known about them. "
+    if report.stopped is None:
+        begin = f"pass inputs that the model accepts by --inputs or --input-shapes; {begin}"
+    elif not report.stopped.loaded:
+        begin = ""
+    more = "--no-verify writes the result unverified: only its interface is checked"
+    yield labeled("help", f"{begin}{more}", style="")
 
 
 def _stopped(report: Report) -> Iterator[Line]:

@@ -244,6 +244,44 @@ def test_a_kernel_of_onnx_runtime_that_approximates_is_no_difference(tmp_path: P
         assert [one.status for one in report.networks] == ["agrees"], report.networks
 
 
+OPEN = {
+    "an order": """g (float[4,6] x) => (float[4,2] y, int64[4,2] i) <int64[1] k = {2}> {
+        y, i = TopK<axis = 1, sorted = 0>(x, k) }""",
+    "an order, and what follows it": """g (float[6,4] x) => (float[2,4] y) <int64[1] k = {2}, float[2,4] w =
+        {1,1,1,1,-1,-1,-1,-1}> { t, i = TopK<axis = 0, sorted = 0>(x, k)  y = Mul(t, w) }""",
+    "an order in a branch": """g (float[6,4] x, bool c) => (float[2,4] y) <int64[1] k = {2}> { y = If(c)<
+        then_branch = p () => (float[2,4] t) { t, i = TopK<axis = 0, sorted = 0>(x, k) },
+        else_branch = q () => (float[2,4] u) { u, j = TopK<axis = 0>(x, k) }> }""",
+}  # fmt: skip
+
+
+@REAL
+@pytest.mark.parametrize("text", OPEN.values(), ids=OPEN)
+def test_an_order_that_onnx_leaves_open_is_no_difference(text: str, tmp_path: Path) -> None:
+    path = networks.write(tmp_path / "m.onnx", networks.model(text, 18))
+    report = onnxfix.verify(path, rungs=["ort-cpu", *RUNGS])
+    (reading,) = report.networks
+    assert (reading.status, reading.misreads) == ("agrees", ())
+
+
+@REAL
+def test_a_misreading_behind_an_open_order_is_found(tmp_path: Path) -> None:
+    text = """g (float[4,60] x) => (float[4,5] z) <int64[1] k = {5}> {
+        y, i = TopK<sorted = 0>(x, k)  z = Trilu(y) }"""
+    path = networks.write(tmp_path / "m.onnx", networks.model(text, 18))
+    (reading,) = onnxfix.verify(path, rungs=RUNGS).networks
+    assert [one.place.text for one in reading.misreads] == ["z"]
+
+
+@REAL
+def test_a_misreading_before_an_open_order_is_found(tmp_path: Path) -> None:
+    text = """g (float[6,6] x) => (float[2,6] y) <int64[1] k = {2}> {
+        u = Trilu(x)  y, i = TopK<axis = 0, sorted = 0>(u, k) }"""
+    path = networks.write(tmp_path / "m.onnx", networks.model(text, 18))
+    (reading,) = onnxfix.verify(path, rungs=RUNGS).networks
+    assert [one.place.text for one in reading.misreads] == ["u"]
+
+
 @REAL
 def test_check_reads_the_network_unless_nobody_wants_it(tmp_path: Path) -> None:
     path = saved(CASES["46 Trilu without upper"], tmp_path)

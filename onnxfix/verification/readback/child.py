@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, helper
+from onnx import AttributeProto, ModelProto, NodeProto, helper
 
 from onnxfix import backends, walk
 from onnxfix.allowance import cores
@@ -140,10 +140,25 @@ def _slim(path: str, scratch: str) -> tuple[ModelProto, ort_weights.Stored]:
     return _STATE.slim[path]
 
 
+def has_open_order(model: ModelProto) -> bool:
+    """Whether ONNX leaves the order of some elements open: TopK with sorted=0."""
+    return any(map(_open_order, walk.model_nodes(model)))
+
+
+def _open_order(node: NodeProto) -> list[AttributeProto]:
+    """The attribute that leaves the order open, if it does."""
+    if node.op_type != "TopK" or node.domain not in ("", "ai.onnx"):
+        return []
+    return [one for one in node.attribute if one.name == "sorted" and not one.i]
+
+
 def _with_outputs(model: ModelProto, names: Sequence[str]) -> ModelProto:
-    """A copy of the model with only these tensors as outputs."""
+    """A copy of the model with only these tensors as outputs, and an order where it leaves that open."""
     found = ModelProto()
     found.CopyFrom(model)
+    for node in walk.model_nodes(found):
+        for attribute in _open_order(node):
+            attribute.i = 1
     graph = found.graph
     made = {name for node in graph.node for name in node.output}
     declared = {info.name: info for info in model.graph.output}

@@ -7,6 +7,7 @@ rules walk instead. All walks are iterative: nesting is limited by protobuf (100
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
@@ -70,6 +71,47 @@ def reads(node: NodeProto) -> Iterator[str]:
         yield from one.input
         for graph in subgraphs(one):
             yield from (info.name for info in graph.output)
+
+
+def defined(graph: GraphProto) -> set[str]:
+    """The names of values that a graph itself defines."""
+    found = {name for node in graph.node for name in node.output}
+    found.update(info.name for info in graph.input)
+    found.update(tensor.name for tensor in graph.initializer)
+    found.update(tensor.values.name for tensor in graph.sparse_initializer)
+    return found
+
+
+def captures(node: NodeProto) -> list[str]:
+    """What a node reads of the graphs around it."""
+    if not subgraphs(node):
+        return list(node.input)
+    inner = {name for one in nodes([node]) for graph in subgraphs(one) for name in defined(graph)}
+    return [*node.input, *(name for name in reads(node) if name not in inner)]
+
+
+def order(stored: Sequence[NodeProto]) -> list[int]:
+    """The topological order of one graph's nodes, as positions: stored order where that is one. Nodes in a cycle, and
+    behind it, come last."""
+    maker = {name: number for number, node in enumerate(stored) for name in node.output if name}
+    readers: dict[int, list[int]] = {}
+    waits = []
+    for number, node in enumerate(stored):
+        needed = {maker[name] for name in captures(node) if name in maker}
+        waits.append(len(needed))
+        for one in needed:
+            readers.setdefault(one, []).append(number)
+    ready = [number for number, count in enumerate(waits) if not count]
+    found = []
+    while ready:
+        number = heapq.heappop(ready)
+        found.append(number)
+        for one in readers.get(number, ()):
+            waits[one] -= 1
+            if not waits[one]:
+                heapq.heappush(ready, one)
+    done = set(found)
+    return found + [number for number in range(len(waits)) if number not in done]
 
 
 def ancestors(producers: Mapping[str, NodeProto], names: Iterable[str]) -> set[str]:

@@ -94,7 +94,7 @@ def _own() -> list[Any]:
 @functools.cache
 def _watched() -> Any:
     """The class of evaluators, which onnx makes of subgraphs and functions too: with the corrected operators in all of
-    them, as onnx's own has not in functions, and with an eye on what is not finite.
+    them, as onnx's own has not in functions, nodes in topological order, and an eye on what is not finite.
 
     An output that the node leaves out is dropped: onnx 1.23 and older keep it under its empty name, and each later node
     that leaves out an input reads it there.
@@ -107,6 +107,9 @@ def _watched() -> Any:
         def __init__(self, proto: Any, **how: Any) -> None:
             own = how.get("new_ops") or _own()
             super().__init__(proto, **{**how, "new_ops": own})
+            self.rt_nodes_ = [
+                self.rt_nodes_[number] for number in walk.order([o.onnx_node for o in self.rt_nodes_])
+            ]
             for node in self.rt_nodes_:
                 node.run = functools.partial(self._watch, node.run, tuple(node.output))
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from onnxfix import walk
 from onnxfix.backends import ort_weights
@@ -46,7 +45,7 @@ class Graph:
         odd = (name for name, info in self.inputs.items() if info.type.WhichOneof("value") != "tensor_type")
         self.untensored = frozenset((*untensored, *odd))
         self.outputs = list(dict.fromkeys(info.name for info in proto.graph.output))
-        self.nodes = _sorted(proto.graph)
+        self.nodes = [proto.graph.node[number] for number in walk.order(proto.graph.node)]
         self.producer = {
             name: number for number, node in enumerate(self.nodes) for name in node.output if name
         }
@@ -56,7 +55,7 @@ class Graph:
         """The values of the main graph that each node reads, those read in its subgraphs included."""
         known = {*self.producer, *self.inputs, *self.weights, *self.sparse}
         return [
-            tuple(dict.fromkeys(name for name in _outer(node) if name and name in known))
+            tuple(dict.fromkeys(name for name in walk.captures(node) if name and name in known))
             for node in self.nodes
         ]
 
@@ -208,20 +207,11 @@ def renamed(node: NodeProto, names: Mapping[str, str], *, prefix: str = "") -> N
         one, new = waiting.pop()
         one.input[:] = [new.get(name, name) for name in one.input]
         for graph in walk.subgraphs(one):
-            hidden = _defined(graph)
+            hidden = walk.defined(graph)
             seen = {name: to for name, to in new.items() if name not in hidden}
             for info in graph.output:
                 info.name = seen.get(info.name, info.name)
             waiting.extend((inner, seen) for inner in graph.node)
-    return found
-
-
-def _defined(graph: GraphProto) -> set[str]:
-    """The names of values that a graph itself defines."""
-    found = {name for node in graph.node for name in node.output}
-    found.update(info.name for info in graph.input)
-    found.update(tensor.name for tensor in graph.initializer)
-    found.update(tensor.values.name for tensor in graph.sparse_initializer)
     return found
 
 
@@ -257,36 +247,3 @@ def declared_types(graph: Graph) -> dict[str, str]:
 def has_functions(graph: Graph) -> bool:
     """Whether a node of it calls a local function."""
     return bool(graph.proto.functions)
-
-
-def _sorted(graph: GraphProto) -> list[NodeProto]:
-    """The nodes in topological order, stored order where that is one. Nodes in a cycle, and behind it, come last."""
-    maker = {name: number for number, node in enumerate(graph.node) for name in node.output if name}
-    readers: dict[int, list[int]] = {}
-    lacking = []
-    for number, node in enumerate(graph.node):
-        needed = {maker[name] for name in _outer(node) if name in maker}
-        lacking.append(len(needed))
-        for one in needed:
-            readers.setdefault(one, []).append(number)
-    ready = [number for number, count in enumerate(lacking) if not count]
-    order = []
-    while ready:
-        number = heapq.heappop(ready)
-        order.append(number)
-        for one in readers.get(number, ()):
-            lacking[one] -= 1
-            if not lacking[one]:
-                heapq.heappush(ready, one)
-    done = set(order)
-    order += [number for number in range(len(lacking)) if number not in done]
-    nodes = list(graph.node)
-    return [nodes[number] for number in order]
-
-
-def _outer(node: NodeProto) -> list[str]:
-    """What a node reads of the graphs around it."""
-    if not walk.subgraphs(node):
-        return list(node.input)
-    inner = {name for one in walk.nodes([node]) for graph in walk.subgraphs(one) for name in _defined(graph)}
-    return [*node.input, *(name for name in walk.reads(node) if name not in inner)]

@@ -37,6 +37,11 @@ class Checked:
         return self.refused or self.inference
 
     @property
+    def unsorted(self) -> bool:
+        """Whether the complaint is about the order of nodes; there may be others behind it."""
+        return "must be topologically sorted" in self.refused
+
+    @property
     def complete(self) -> bool:
         """Whether all checks ran, and passed."""
         return not (self.complaint or self.skipped or self.starved)

@@ -1,5 +1,6 @@
 """Run a model and the network that was read back on the same inputs, and tell differences from rounding."""
 
+# Long because: what excuses a difference is decided where differences are found.
 from __future__ import annotations
 
 import time

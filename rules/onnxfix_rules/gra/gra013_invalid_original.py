@@ -27,7 +27,8 @@ def invalid_original(original: Checked, fixed: Checked) -> Iterator[Match]:
     - **warning**: `onnx.checker` itself refuses the model: unsorted nodes, an attribute or a number of inputs that the
       operator does not have, an opset that lacks the operator.
     - **info**: only `full_check` does: operands of different types, incompatible shapes. Most such models are invalid,
-      but not all: onnx 1.23 refuses ONNX's own `MeanVarianceNormalization` without `axes`.
+      but not all: onnx 1.23 refuses ONNX's own `MeanVarianceNormalization` without `axes`. Or the nodes were only
+      unsorted, and the fixed model is valid: what such a model computes is clear.
 
     ## Fix
     None: correct the exporter. The message says whether the fixed model is valid, and the applied fixes show what was
@@ -40,5 +41,6 @@ def invalid_original(original: Checked, fixed: Checked) -> Iterator[Match]:
     from onnxfix.verification.validity import invalid  # lazy: start-up
 
     if original.complaint:
-        severity = Severity.WARNING if original.refused else Severity.INFO
+        sorted_only = original.unsorted and not fixed.complaint
+        severity = Severity.WARNING if original.refused and not sorted_only else Severity.INFO
         yield Match(invalid(original, fixed), severity=severity)

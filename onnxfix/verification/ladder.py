@@ -204,8 +204,15 @@ class _Ladder:
         """The results of the ``wanted`` rungs, in order.
 
         Where the reference evaluator is spare, ONNX Runtime has the first turn, and the evaluator runs only if that has
-        not passed. Then ONNX Runtime has another turn, as if the evaluator had been first.
+        not passed. Then ONNX Runtime has another turn, as if the evaluator had been first. Where engines must run and
+        cannot, nothing else does.
         """
+        if "trt-gpu" in require:
+            from onnxfix.verification.rungs import probe  # lazy: start-up
+
+            absent = probe.unavailable(self.request.trt)
+            if absent is not None:
+                return (unjudged("trt-gpu", absent.reason, absent.cause),)
         results: dict[str, RungResult] = {}
         spare = "ort-cpu" in wanted and "reference" not in require and self.spare
         order = [name for name in RUNGS if name in wanted and not (spare and name == "reference")]

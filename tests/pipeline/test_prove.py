@@ -15,6 +15,7 @@ import onnxfix
 from onnxfix.edits import Draft, SetValueInfo
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
+from onnxfix.nvidia import Missing
 from onnxfix.pipeline import proof
 from onnxfix.pipeline.contract import interface_changes, untouched_changes
 from onnxfix.report.report import Report
@@ -23,6 +24,7 @@ from onnxfix.sandbox import Outcome, Worker
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification import ladder
 from onnxfix.verification.request import Request
+from onnxfix.verification.rungs import probe
 from onnxfix.verification.verdict import ALONE, RungResult, Verdict
 from support import models
 from support.toy_rules import swap, unsafe_invalid, use
@@ -223,10 +225,15 @@ def test_required_rung_that_cannot_run_fails_without_blaming_a_fix(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, [identity])
+    monkeypatch.setattr(probe, "unavailable", lambda _: Missing("no NVIDIA GPU found", "no-gpu"))
     report, out = apply(model, require=["trt-gpu"])
     assert not report.withdrawn
     assert report.exit_code == 3
     assert not out.exists()
+    assert report.verdict is not None
+    assert [(one.name, one.cause) for one in report.verdict.rungs] == [("trt-gpu", "no-gpu")], (
+        "all else is wasted"
+    )
 
 
 def test_shape_scalar_against_one_is_a_failure(tmp_path: Path) -> None:

@@ -280,7 +280,9 @@ def test_a_process_serves_one_package(fresh: Worker, tmp_path: Path) -> None:
 @NO_DRIVER
 def test_without_a_gpu_the_rung_is_skipped(tmp_path: Path, worker: Worker) -> None:
     options = TrtOptions(package="tensorrt-rtx")
-    assert probe.unavailable(options) == "no NVIDIA GPU found"
+    absent = probe.unavailable(options)
+    assert absent is not None
+    assert absent.reason == "no NVIDIA GPU found"
     result = gpu.climb(request(tmp_path, worker, RELU, RELU, trt=options))
     assert (result.name, result.status, result.reason) == ("trt-gpu", "skipped", "no NVIDIA GPU found")
 
@@ -341,7 +343,9 @@ def test_what_is_not_installed_is_said(
     lack = nvidia.Missing("nothing is installed", "not-installed", "pip install it")
     monkeypatch.setattr(trt_package, "not_installed", lambda package="auto": lack)
     asked = request(tmp_path, worker, RELU, RELU)
-    assert gpu.climb(asked).reason == probe.unavailable(asked.trt) == "nothing is installed: pip install it"
+    absent = probe.unavailable(asked.trt)
+    assert absent is not None
+    assert gpu.climb(asked).reason == absent.reason == "nothing is installed: pip install it"
     found = Rung(tmp_path, worker)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert probe.probe(found).reason == (  # type: ignore[arg-type]

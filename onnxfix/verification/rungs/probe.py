@@ -60,8 +60,8 @@ class Probe:
         return f"{self.card.name} (compute capability {self.card.capability}{unlisted})"
 
 
-def unavailable(options: TrtOptions) -> str | None:
-    """Why no engine can be executed on this machine, in one line; None where one can.
+def unavailable(options: TrtOptions) -> Missing | None:
+    """Why no engine can be executed on this machine; None where one can.
 
     Where the driver reports a GPU, a small engine is built, loaded and run.
 
@@ -70,9 +70,10 @@ def unavailable(options: TrtOptions) -> str | None:
     """
     found = builder(options)
     if isinstance(found, Missing):
-        return found.reason
+        return found
     with closing(found):
-        return probe(found).reason or None
+        here = probe(found)
+    return Missing(here.reason, here.cause) if here.reason else None
 
 
 def probe(found: Builder) -> Probe:

@@ -107,7 +107,6 @@ class Verification:
 class Output:
     """Where the result goes: to ``path``, over the source (``in_place``), or nowhere.
 
-    ``leave_data``: external data that was copied beside the output stays there even if the output is not written.
     ``diff``: nowhere, and the report has the ``difference``.
     ``share_data``: a result beside the source reads its external data from the source's files, instead of a copy.
 
@@ -117,7 +116,6 @@ class Output:
 
     path: str | os.PathLike[str] | None = None
     in_place: bool = False
-    leave_data: bool = False
     diff: bool = False
     share_data: bool = False
 

@@ -90,7 +90,7 @@ def test_apply_proves_and_writes(tmp_path: Path) -> None:
     for report in apply(tmp_path, "a.onnx", "b.onnx", "--output-dir", "out"):
         assert proven(report)
     assert {name: (tmp_path / name).read_bytes() for name in before} == before
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.onnx", "b.data", "b.onnx"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.onnx", "b.onnx", "b.onnx.data"]
     for name in ("a.onnx", "b.onnx"):
         assert operators(tmp_path / "out" / name) == ["MatMul", "Relu"]
     again = apply(tmp_path, "a.onnx", "--in-place")

@@ -117,7 +117,6 @@ def apply(
     effort: str | float = "default",
     trt: TrtOptions | None = None,
     benchmark: bool = False,
-    leave_data: bool = False,
     memory_mb: int | None = None,
     timeout: float | None = None,
     rung_timeout: float | None = None,
@@ -163,8 +162,6 @@ def apply(
             checks), or seconds for each check. What was left out is in ``report.verdict.rungs[...].left_out``.
         trt: options of TensorRT.
         benchmark: also measure latency of the original and the fixed engine (check trt-gpu).
-        leave_data: keep external data that was copied beside the output even if the output is not written: another run
-            that found it there may refer to it.
         timeout: time limit of the call in seconds (None: none). What was checked until then is in the report, and the
             result is written only if that proves it.
         rung_timeout: time limit of each check in seconds (None: by the model).
@@ -211,7 +208,6 @@ def apply(
         output=Output(
             keywords.path("output", output),
             keywords.flag("in_place", in_place),
-            keywords.flag("leave_data", leave_data),
             share_data=keywords.flag("share_data", share_data),
         ),
         memory_mb=keywords.memory(memory_mb),

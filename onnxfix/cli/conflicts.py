@@ -62,11 +62,11 @@ def _refuse_conflicts(
     # With one model, the pipeline looks at the files of TensorRT.
     unseen = [*results, *of_trt] if len(tasks) > 1 else results
     if any(one.path.is_file() for one in unseen):
-        folders = {source: target.parent for source, target in targets.items()}
-        known = [one for model in models for one in files_named(Path(model), folders.get(model))]
+        known = [one for model in models for one in files_named(Path(model))]
     # An existing file that is not a journal is refused when it is opened.
     journals = [File("--journal", journal)] if journal is not None else []
     outputs = [File("the output", target) for target in targets.values()]
+    outputs += [File("the output's data", Path(f"{target}.data")) for target in targets.values()]
     known += [File("a value of --fix-input", Path(value)) for value in options.specialization.files]
     inputs = options.verification.inputs
     given = inputs if isinstance(inputs, (str, os.PathLike)) else None
@@ -76,23 +76,15 @@ def _refuse_conflicts(
 
 
 def _keep_data(tasks: Sequence[Task]) -> None:
-    """Refuse results that would replace another model's external data, where it is read or where it is copied to."""
+    """Refuse results that would replace another model's external data."""
     local = [task for task in tasks if task.command == "apply" and not remote(task.source)]
     targets = {task.source: Path(task.target) for task in tasks if task.target and not remote(task.target)}
     replaced = [Path(task.source) for task in local if task.options.output.in_place]
     if not targets and not replaced:
         return
-    data = [
-        one
-        for task in local
-        for one in data_named(
-            Path(task.source),
-            Path(task.target).parent if task.target and not remote(task.target) else None,
-        )
-    ]
+    data = [one for task in local for one in data_named(Path(task.source))]
     if data:
-        near = [one for one in targets.items() if one[1].parent.resolve() == Path(one[0]).parent.resolve()]
-        own = [File("the output's data", Path(f"{target}.data")) for _, target in near]
+        own = [File("the output's data", Path(f"{target}.data")) for target in targets.values()]
         separate([*(File("the output", target) for target in targets.values()), *own], data)
         for path in replaced:
             replaceable(path, data)

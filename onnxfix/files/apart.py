@@ -51,20 +51,18 @@ def _identified(files: Iterable[File]) -> Iterator[tuple[tuple[int, int] | str, 
             yield _identity(one.path), one
 
 
-def files_of(loaded: loading.Loaded, folder: Path | None = None) -> Iterator[File]:
-    """The files of a model: its own, its external data, and the copies of that in the output ``folder``."""
+def files_of(loaded: loading.Loaded) -> Iterator[File]:
+    """The files of a model: its own and its external data."""
     if loaded.path is not None:
         yield File("a model of this run", loaded.path)
-        yield from data_of(loaded, folder)
+        yield from data_of(loaded)
 
 
-def data_of(loaded: loading.Loaded, folder: Path | None = None) -> Iterator[File]:
-    """A model's external data files, and their copies in the output ``folder``."""
-    if loaded.path is None:
-        return
-    for location in loaded.external:
-        for start in {loaded.path.parent, folder or loaded.path.parent}:
-            yield File(f"external data of {loaded.path}", start / location)
+def data_of(loaded: loading.Loaded) -> Iterator[File]:
+    """A model's external data files."""
+    if loaded.path is not None:
+        for location in loaded.external:
+            yield File(f"external data of {loaded.path}", loaded.path.parent / location)
 
 
 def keeps_data_near(loaded: loading.Loaded, destination: Path) -> bool:
@@ -72,21 +70,21 @@ def keeps_data_near(loaded: loading.Loaded, destination: Path) -> bool:
     return loaded.base_dir is not None and destination.parent.resolve() == loaded.base_dir.resolve()
 
 
-def files_named(path: Path, folder: Path | None = None) -> Iterator[File]:
+def files_named(path: Path) -> Iterator[File]:
     """``files_of`` for a model that has not been read yet and may be unreadable."""
     try:
-        yield from files_of(loading.open_model(path, budget=Budget()), folder)
+        yield from files_of(loading.open_model(path, budget=Budget()))
     except ModelError:  # reported when the model is processed
         yield File("a model of this run", path)
 
 
-def data_named(path: Path, folder: Path | None = None) -> Iterator[File]:
+def data_named(path: Path) -> Iterator[File]:
     """``data_of`` for a model that has not been read yet and may be unreadable."""
     try:
         small = path.stat().st_size <= loading.SMALL
         if small and _LOCATION not in path.read_bytes():
             return  # most models of a long list: parsing all of them would take long
-        yield from data_of(loading.open_model(path, budget=Budget()), folder)
+        yield from data_of(loading.open_model(path, budget=Budget()))
     except (ModelError, OSError, ValueError):  # reported when the model is processed
         return
 

@@ -29,19 +29,18 @@ from onnxfix import system
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import lazy, regular
 from onnxfix.files.folders import GONE, WHO, Folder, temporary_name, writing
-from onnxfix.files.temporary import PLAIN, Placed, Rights, Stamp, Temporary, chmod, temporary_beside
+from onnxfix.files.temporary import PLAIN, Rights, Stamp, Temporary, chmod, temporary_beside
 
 
 def install(
     files: Sequence[Temporary],
     *,
-    needs: Sequence[Placed] = (),
     backup: bool = False,
     replaced: Stamp = (),
     together: bool = False,
 ) -> None:
-    """Rename complete files to their final names, in order. The last one refers to the others and to ``needs``, which
-    were installed before. If the last one cannot be installed, none is.
+    """Rename complete files to their final names, in order. The last one refers to the others. If it cannot be
+    installed, none is.
 
     With ``backup``, NAME.bak has the old bytes of the last file until the new one is installed. If the last file
     replaces one, all get that file's owner and mode, and are flushed to the disk first, so that a power failure cannot
@@ -71,11 +70,6 @@ def install(
                 os.fsync(file.fd)
         if not home.reached():
             raise OnnxfixError(f"{where}: {GONE}")
-        for one in needs:
-            one.check()
-            if old is not None:
-                one.flush()
-                one.settle(_kept(old))
         keeping = contextlib.nullcontext() if not together else _aside(files)
         with _backup(home, last.final, where) if backup and old is not None else keeping:
             try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -43,8 +43,6 @@ class Whole:
 Target = Path | Temporary
 """Where bytes are written: a file that will be installed, or one in a temporary folder of ours."""
 
-_STEP = 1 << 28
-"""Bytes that are copied between two checks whether the copy was canceled: about a second on a slow disk."""
 _WORTH_IT = 1 << 16
 """Bytes from which on a system call for a copy is cheaper than reading and writing."""
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
@@ -61,27 +59,18 @@ def write(data: bytes, path: Target) -> None:
         file.write(data)
 
 
-def copy_file(source: Path, destination: Target, wanted: Callable[[], bool] = lambda: True) -> None:
+def copy_file(source: Path, destination: Target) -> None:
     """Copy a file, by reflink or ``copy_file_range`` where the system has them.
-
-    ``wanted`` is called now and then, from this thread; the copy is canceled when it returns False.
 
     Raises:
         ModelError: the file is changed meanwhile.
-        OnnxfixError: the disk is full, a file cannot be read or written, or the copy was canceled.
+        OnnxfixError: the disk is full, or a file cannot be read or written.
     """
-
-    def pieces(size: int) -> Iterator[tuple[int, int]]:
-        for start in range(0, max(size, 1), _STEP):
-            if not wanted():
-                raise OnnxfixError(f"{source}: copy canceled")
-            yield start, min(start + _STEP, size)
-
     try:
         origin = Source(source)
     except OSError as error:
         raise OnnxfixError(f"{source}: cannot be read: {error.strerror or error}") from None
-    write_pieces(pieces(origin.size), destination, origin)
+    write_pieces([(0, origin.size)], destination, origin)
 
 
 def write_pieces(pieces: Iterable[Piece | Whole], path: Target, data: bytes | Source) -> None:

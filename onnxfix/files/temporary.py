@@ -164,57 +164,6 @@ class Temporary:
         _settle(self.fd, rights)
 
 
-class Placed:
-    """An installed file that files yet to be installed may refer to. ``most`` as in Temporary."""
-
-    def __init__(self, file: Temporary) -> None:
-        self.folder, self.name, self.most = file.home, file.final, file.most
-        self.path = self.folder.path / self.name
-        self._stamp = file.stamp()
-        if self.folder.exposed:
-            _outlast(self._stamp[-1])
-
-    def check(self) -> None:
-        """Make sure that the file is still the one that was installed.
-
-        Raises:
-            OnnxfixError: it was changed or replaced.
-        """
-        with writing(self.path):
-            there = self.folder.lookup(self.name)
-        if there is None or stamp_of(there, self.folder.exposed) != self._stamp:
-            raise OnnxfixError(f"{self.path}: was changed or replaced; {WHO}")
-
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[int]:
-        with writing(self.path):
-            handle = self.folder.open(self.name)
-            try:
-                if stamp_of(os.fstat(handle))[:3] != self._stamp[:3]:
-                    raise OnnxfixError(f"{self.path}: was changed or replaced; {WHO}")
-                yield handle
-            finally:
-                os.close(handle)
-
-    def flush(self) -> None:
-        """Flush it to the disk."""
-        with self._opened() as handle:
-            os.fsync(handle)
-
-    def settle(self, rights: Rights) -> None:
-        """Set its rights, limited to ``most``."""
-        with self._opened() as handle:
-            _settle(handle, rights.at_most(self.most))
-            self._stamp = stamp_of(os.fstat(handle), self.folder.exposed)
-
-    def remove(self) -> None:
-        """Delete it, unless it was replaced."""
-        with contextlib.suppress(OSError):
-            there = self.folder.lookup(self.name)
-            if there is not None and stamp_of(there)[:2] == self._stamp[:2]:
-                self.folder.unlink(self.name)
-
-
 @contextlib.contextmanager
 def temporary_beside(destination: Path, *, most: int = PLAIN, append: bool = False) -> Iterator[Temporary]:
     """A temporary file in ``destination``'s folder, to be installed there; deleted at the end if it was not.

@@ -33,9 +33,8 @@ _GPU_RUNGS = ("ort-cuda", "trt-build", "trt-network", "trt-gpu")
 class Size:
     """The size of a task: ``data_mb`` are the MiB of its model's file and external data.
 
-    ``claims`` are the external data files that its result brings to another folder, or the file that it replaces. Two
-    models with a claim in common must not run at once: if one fails it would delete the other's data, and of two links
-    to one file, the second must find the fixed model.
+    ``claims`` is the file that it replaces. Two models with a claim in common must not run at once: of two links to one
+    file, the second must find the fixed model.
     """
 
     data_mb: float = 0.0
@@ -58,9 +57,6 @@ def size_of(task: Task) -> Size:
         with contextlib.suppress(OSError):  # the model's own run reports missing data
             size += (source.parent / location).stat().st_size
     claims = frozenset((str(source.resolve()),)) if task.options.output.in_place else frozenset[str]()
-    if task.target and locations:
-        folder = Path(task.target).parent.resolve()
-        claims = frozenset(str(folder / location) for location in locations)
     return Size(size / (1 << 20), claims)
 
 

@@ -7,8 +7,6 @@ import re
 import stat
 from pathlib import Path
 
-from onnxfix.allowance import structure_limit
-from onnxfix.files import apart
 from onnxfix.files.folders import Folder
 from onnxfix.files.marks import MARK, dead
 from onnxfix.fleet import paths
@@ -28,15 +26,7 @@ def tidy(task: Task, since: float) -> None:
     target = task.target or task.source
     if task.command != "apply" or paths.remote(target):
         return
-    places = {Path(target)}
-    if not paths.remote(task.source):  # external data is copied in the same way
-        with structure_limit(task.options.structure_mb):
-            places.update(file.path for file in apart.files_named(Path(task.source), Path(target).parent))
-    for place in places:
-        _tidy_beside(place, since - CLOCK_SKEW)
-
-
-def _tidy_beside(place: Path, since: float) -> None:
+    place, since = Path(target), since - CLOCK_SKEW
     ours = re.compile(rf"\.{re.escape(place.name[:40])}\.(?:{MARK}\.)?[a-z0-9_]{{8}}\.tmp")
     with contextlib.suppress(OSError), Folder(place.parent) as home:
         for name in home.names():

@@ -103,9 +103,7 @@ def perform(task: Task, progress: Step | None = None) -> Outcome:
             if task.stamped:
                 watched.begin(files)
             local = replace(task, source=files.source, target=files.target)
-            # Which external data a remote model has is unknown when models are chosen to run at once.
-            report = _do(local, progress, leave_data=files.source != task.source)
-            report = replace(report, pending=None)
+            report = replace(_do(local, progress), pending=None)
             if report.output:
                 files.publish()
             if task.stamped:
@@ -150,14 +148,14 @@ def attempt(task: Task, do: Callable[[], Report]) -> Outcome:
     )
 
 
-def _do(task: Task, progress: Step | None, leave_data: bool) -> Report:
+def _do(task: Task, progress: Step | None) -> Report:
     if task.command == "check":
         from onnxfix.pipeline import checking  # lazy: start-up
 
         return checking.check(Path(task.source), task.options, progress)
     from onnxfix.pipeline import applying  # lazy: start-up
 
-    output = replace(task.options.output, path=task.target or None, leave_data=leave_data)
+    output = replace(task.options.output, path=task.target or None)
     return applying.apply(Path(task.source), replace(task.options, output=output), progress)
 
 

@@ -8,22 +8,18 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
 
 from onnx import ModelProto
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import apart, atomic, copying, lazy, loading, saving, sharing, tensors
-from onnxfix.files.beside import Beside
+from onnxfix.files import atomic, copying, lazy, loading, saving, sharing, tensors
 from onnxfix.files.copying import Whole
-from onnxfix.files.folders import GONE, Folder, thoroughly, writing
+from onnxfix.files.folders import GONE, Folder, writing
+from onnxfix.files.subfolders import Subfolders
 from onnxfix.files.sweeping import prefix
 from onnxfix.files.temporary import Stamp, Temporary, temporary_in
 from onnxfix.options import Output
 from onnxfix.record import record
-
-if TYPE_CHECKING:
-    from onnxfix.files.arriving import Arriving
 
 
 @record
@@ -42,8 +38,8 @@ class Candidate:
     that. Everything that is not installed is deleted at the end of ``stack``. ``locations`` name its data files, and
     ``shared`` has the SHA-256 of each that is the original's.
 
-    In the original's folder, the fixed model gets a data file of its own, which holds the original's data files whole;
-    unless it replaces the original, or ``output`` wants the data shared. In another folder it gets copies of them.
+    The fixed model gets a data file of its own, which holds the original's data files whole; unless it replaces the
+    original, or ``output`` wants the data shared.
 
     Raises:
         OnnxfixError: no files can be written to the folder.
@@ -60,16 +56,12 @@ class Candidate:
         output: Output,
     ) -> None:
         self._loaded, self._stack, self._copies = loaded, stack, copies
-        self._output, self._leave_data = output, output.leave_data
-        self._arriving: Arriving | None = None
         path = destination.parent if destination is not None else self._anywhere(original)
         with writing(destination or path):
             self._home = stack.enter_context(Folder(path))
         self._name = destination.name if destination is not None else original.name
         self._most = loaded.mode
-        self._beside = Beside(self._home)
         self._model = self._plain = self.spare()
-        stack.callback(self._close)
         self._own: dict[str, Whole] = {}
         self.shared: dict[str, str] = {}
         if (
@@ -78,11 +70,7 @@ class Candidate:
             and loaded.base_dir is not None
             and not output.in_place
         ):
-            if not apart.keeps_data_near(loaded, destination):
-                from onnxfix.files.arriving import Arriving  # lazy: start-up, it loads threads
-
-                self._arriving = Arriving(loaded, loaded.base_dir, self._beside)
-            elif output.share_data:
+            if output.share_data:
                 self.shared = sharing.hashes(loaded.base_dir, loaded.external)
             else:
                 files = {location: loaded.base_dir / location for location in loaded.external}
@@ -127,16 +115,6 @@ class Candidate:
         """The temporary file of a model that is not split."""
         return self._plain
 
-    def arrived(self) -> None:
-        """Wait until the external data is where the candidate looks for it.
-
-        Raises:
-            OnnxfixError: another file has the name, or the disk is full.
-        """
-        if self._arriving is not None:
-            self._arriving.wait()
-            self._arriving = None
-
     def save(self, proto: ModelProto) -> None:
         """Write the candidate.
 
@@ -155,7 +133,6 @@ class Candidate:
             self._model = self._plain
             layout.write(self._plain)
             return
-        self.arrived()
         locations = {PurePath(location) for location in self.locations}
         if PurePath(self.location) in locations:
             raise self._in_the_way()
@@ -186,7 +163,7 @@ class Candidate:
     def _show(self, locations: Iterable[PurePath], split: _Split) -> None:
         """Copy the other external data of a split model beside it: onnx follows no links. Such models are rare: with
         weights in external files, a model seldom has 2 GB of its own."""
-        staged = Beside(split.folder)
+        staged = Subfolders(split.folder)
         try:
             for location in locations:
                 folder = staged.folder(location.parent)
@@ -277,31 +254,20 @@ class Candidate:
             known = self._existing or self._replaced
             if known and lazy.stamp(self._home.path / self.location) != known:
                 raise OnnxfixError(f"{self._home.path / self.location}: was changed or replaced; run again")
-        self._beside.check()
 
-    def install(self, proto: ModelProto, *, in_place: bool) -> None:
-        """Rename the files to their final names, first those that ``proto`` refers to, and the model last.
+    def install(self, *, in_place: bool) -> None:
+        """Rename the files to their final names, the model last.
 
         Raises:
             OnnxfixError: one was changed, or they cannot be written.
         """
         self.check()
-        if not self._leave_data:
-            self._beside.drop(keep=tensors.external_files(proto))
         files = [self._model]
         if self.split and self._split is not None and self._existing is None:
             files.insert(0, self._split.weights)
         atomic.install(
             files,
-            needs=list(self._beside.brought.values()),
             backup=in_place,
             replaced=self._loaded.stamp if in_place else (),
             together=bool(self._replaced),
         )
-
-    def _close(self) -> None:
-        if self._arriving is not None:  # the run failed before the copy was complete
-            self._arriving.over()
-        if not self._model.placed and not self._leave_data:
-            thoroughly(self._beside.drop)
-        self._beside.close()

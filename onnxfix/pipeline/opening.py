@@ -127,15 +127,15 @@ def refuse_conflicts(
     Raises:
         UsageError: one would.
     """
-    folder = destination.parent if destination is not None else None
-    known = [file for loaded in models for file in apart.files_of(loaded, folder)]
+    known = [file for loaded in models for file in apart.files_of(loaded)]
     known += _named("a script of this run", options.fixes.graphsurgeon)
     known += _named("a value of --fix-input", options.specialization.files)
     known += _named("a library of --plugins", options.trt.plugins if options.trt is not None else ())
     written = _named("the output", [destination] if destination is not None else ())
     if destination is not None and not options.output.share_data:
-        near = [one for one in models if one.external and apart.keeps_data_near(one, destination)]
-        written += _named("the output's data", [f"{destination}.data"] if near else ())
+        written += _named(
+            "the output's data", [f"{destination}.data"] if any(one.external for one in models) else ()
+        )
     written += files.files(options.trt) if options.trt is not None else []
     inputs = options.verification.inputs
     given = inputs if isinstance(inputs, (str, os.PathLike)) else None

@@ -33,19 +33,18 @@ def written(job: Job, proven: Proven, report: Report) -> Report:
     if job.destination is not None:
         job.plan.say("writing")
         output = _installed(job, proven, job.destination)
-        data = tuple(_data_of(proven, job.destination, job.plan.options.output.in_place))
+        data = tuple(_data_of(proven, job.destination))
         size = bytes_of(job.destination) + sum(one.bytes for one in data)
         report = replace(report, output=output, bytes_after=size, data=data)
     return report
 
 
-def _data_of(proven: Proven, destination: Path, in_place: bool) -> Iterator[DataFile]:
+def _data_of(proven: Proven, destination: Path) -> Iterator[DataFile]:
     """The files beside the result that have weights of it."""
     candidate = proven.candidate
     for name in candidate.locations:
-        kind = "shared" if name in candidate.shared else "kept" if in_place else "copied"
-        if candidate.split and name == candidate.location:
-            kind = "own"
+        own = candidate.split and name == candidate.location
+        kind = "own" if own else "shared" if name in candidate.shared else "kept"
         path = destination.parent / name
         yield DataFile(str(path), bytes_of(path), kind, candidate.shared.get(name, ""))
 
@@ -91,5 +90,5 @@ def _installed(job: Job, proven: Proven, destination: Path) -> str:
             return str(destination)
         if not proven.candidate.rewritten:
             proven.candidate.copy()
-    proven.candidate.install(proven.proto, in_place=in_place)
+    proven.candidate.install(in_place=in_place)
     return str(destination)

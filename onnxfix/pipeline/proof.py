@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -77,7 +77,6 @@ def climb(
     interface: bool = True,
     rungs: Sequence[str] | None = None,
     inherit: bool = True,
-    ready: Callable[[], None] = lambda: None,
     scope: str = "",
     only: Sequence[Fed] = (),
 ) -> Verdict:
@@ -112,7 +111,6 @@ def climb(
         trt=trt,
         inherit=inherit,
         models=(before, after),
-        ready=ready,
         special=special,
         allowed=allowed_by(verification),
         effort=verification.effort,

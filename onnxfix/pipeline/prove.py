@@ -93,7 +93,6 @@ def prove(job: Job, resources: ExitStack) -> Proven:
         settled, withdrawn, unproven = prover.with_unsafe(settled, withdrawn)
         notes += unproven
     verdict = settled.verdict if steps.proven else after_unsafe(settled.verdict, steps)
-    candidate.arrived()
     if loaded.oversize and candidate.split:
         notes.append(
             f"a protobuf of {loaded.size / 1e9:.1f} GB is more than ONNX Runtime, TensorRT and onnx read (2 GB): the "
@@ -137,8 +136,6 @@ class _Prover:
         self.fixed = False
         self.scope = f"{os.getpid()} {next(_RUNS)}"
         resources.callback(_release)
-        if job.steps:
-            self.candidate.arrived()
         unsafe = job.plan.safety == Safety.UNSAFE
         self.steps = StepRun(
             job.steps, job.loaded, self.original, self.candidate, job.comparison, unsafe, self.say
@@ -175,7 +172,6 @@ class _Prover:
                 touched=run.touched if run is not None else None,
                 interface=all(item.safety != Safety.UNSAFE for item in applied),
                 rungs=repeated(like) if like is not None else None,
-                ready=self.candidate.arrived,
                 scope=self.scope,
                 only=failing(like) if like is not None else (),
             )

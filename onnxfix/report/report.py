@@ -103,9 +103,8 @@ class StepDone:
 
 @record
 class DataFile:
-    """A file beside the result that has weights of it, and its size. ``kind`` is "own" (the result's alone), "copied"
-    (from the original's folder, with its name), "kept" (``--in-place``), or "shared" (the original's, with
-    ``--share-data``; ``sha256`` is its hash)."""
+    """A file beside the result that has weights of it, and its size. ``kind`` is "own" (the result's alone), "kept"
+    (``--in-place``), or "shared" (the original's, with ``--share-data``; ``sha256`` is its hash)."""
 
     path: str
     bytes: int

@@ -80,7 +80,6 @@ def verify(
     trt: TrtOptions | None = None,
     inherit: bool = False,
     models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None,
-    ready: Callable[[], None] = lambda: None,
     special: ResolvedSpecialization | None = None,
     allowed: Allowed | None = None,
     effort: Effort = THOROUGH,
@@ -97,7 +96,6 @@ def verify(
         require: rungs that must pass. ``rungs`` are those to run (default: DEFAULT_RUNGS), and the required ones.
         worker: the sandbox to use, which stays open (default: ``sandbox.shared``, or one with the memory limit).
         models: the contents of the two files, where the caller has them.
-        ready: called before each look at the fixed model's external data; returns once that is in place.
 
     Raises:
         UsageError: rungs, shapes or inputs that do not exist or do not fit the model.
@@ -132,7 +130,7 @@ def verify(
             only=tuple(only),
         )
         spare = rungs is None and worth.is_spare(request, half_type(known.model))
-        ladder = _Ladder(request, limits, contract, models[1] if models is not None else None, ready, spare)
+        ladder = _Ladder(request, limits, contract, models[1] if models is not None else None, spare)
         return Verdict(ladder.climb(wanted, require), tuple(require), allowed=request.allowed)
 
 
@@ -192,11 +190,10 @@ class _Ladder:
         limits: Limits,
         contract: Contract | None,
         fixed: onnx.ModelProto | None,
-        ready: Callable[[], None],
         spare: bool,
     ) -> None:
         self.request, self.limits, self.contract = request, limits, contract
-        self.fixed, self.ready, self.spare = fixed, ready, spare
+        self.fixed, self.spare = fixed, spare
         self.worker: Worker | None = None  # the child, where it runs models
         self.warm: Callable[[], None] = _nothing
 
@@ -255,7 +252,6 @@ class _Ladder:
             from onnxfix.verification.rungs import build  # lazy: start-up
 
             with suppress(deadline.Expired):  # the rungs themselves say so
-                self.ready()
                 build.begin(replace(self.request, step=self.limits.step, total=self.limits.total))
 
     def _result(self, name: str, request: Request) -> RungResult:
@@ -264,7 +260,6 @@ class _Ladder:
         try:
             if name == "contract":
                 return self._contract(request)
-            self.ready()
             # The contract always runs to its end: no other rung may pass without it.
             with deadline.within(self.limits.rung), deadline.watched():
                 return _guarded(name, request, self.limits)
@@ -282,7 +277,6 @@ class _Ladder:
                 return RungResult(
                     name, "failed", one_line(violations[0]) + more, notes=tuple(map(one_line, violations))
                 )
-        self.ready()
         same = request.fixed == request.original
         files = (request.original,) if same else (request.original, request.fixed)
         checks = validity.ask(

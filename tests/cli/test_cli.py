@@ -436,17 +436,24 @@ def test_external_data_moves_with_the_model(tmp_path: Path) -> None:
     path = external_model(tmp_path / "a")
     weights = (tmp_path / "a/weights/w.bin").read_bytes()
     assert run("apply", path, "--output-dir", tmp_path / "b")[0] == 0
-    assert (tmp_path / "b/weights/w.bin").read_bytes() == weights
+    assert (tmp_path / "b/m.onnx.data").read_bytes() == weights
     fixed = onnx.load(tmp_path / "b/m.onnx")
     assert np.array_equal(numpy_helper.to_array(fixed.graph.initializer[0]), np.arange(256, dtype=np.float32))
     assert not [n for n in fixed.graph.node if n.op_type == "Cast"]
-    # Again: what lies there has the same bytes, and stays.
+    assert sorted(one.name for one in (tmp_path / "b").iterdir()) == ["m.onnx", "m.onnx.data"]
+    # Again: what lies there has the same bytes, and stays; of other bytes, it goes with the model that it belongs to.
+    stamp = (tmp_path / "b/m.onnx.data").stat().st_mtime_ns
     assert run("apply", path, "--output-dir", tmp_path / "b")[0] == 0
-    (tmp_path / "b/weights/w.bin").write_bytes(bytes(1024))
+    assert (tmp_path / "b/m.onnx.data").stat().st_mtime_ns == stamp
+    (tmp_path / "b/m.onnx.data").write_bytes(bytes(1024))
+    assert run("apply", path, "--output-dir", tmp_path / "b")[0] == 0
+    assert (tmp_path / "b/m.onnx.data").read_bytes() == weights
+    (tmp_path / "b/m.onnx").unlink()
+    (tmp_path / "b/m.onnx.data").write_bytes(b"another's")
     code, _, err = run("apply", path, "--output-dir", tmp_path / "b")
     assert code == 2
-    assert "w.bin" in err
-    assert (tmp_path / "b/weights/w.bin").read_bytes() == bytes(1024)
+    assert "m.onnx.data: is in the way" in err
+    assert (tmp_path / "b/m.onnx.data").read_bytes() == b"another's"
 
 
 def test_external_data_stays_when_the_folder_stays(tmp_path: Path) -> None:

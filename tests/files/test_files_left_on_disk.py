@@ -110,9 +110,8 @@ def test_a_model_that_holds_its_own_external_data_is_not_replaced(tmp_path: Path
         onnxfix.apply(path, in_place=True)
     assert snapshot(tmp_path) == before
     (tmp_path / "out").mkdir()
-    assert "is also external data" in refused("apply", path, "--output-dir", tmp_path / "out")
-    assert run("apply", path, "-o", tmp_path / "out/fixed.onnx")[0] == 0
-    assert np.array_equal(outputs(tmp_path / "out/fixed.onnx"), wanted)
+    assert run("apply", path, "--output-dir", tmp_path / "out")[0] == 0
+    assert np.array_equal(outputs(tmp_path / "out/m.onnx"), wanted)
     assert snapshot(tmp_path)["m.onnx"] == before["m.onnx"]
 
 
@@ -139,13 +138,13 @@ def test_a_model_that_holds_another_ones_external_data_is_not_replaced(
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_no_result_goes_where_another_ones_external_data_is_copied_to(tmp_path: Path, jobs: int) -> None:
+def test_no_result_goes_where_the_data_of_another_one_goes(tmp_path: Path, jobs: int) -> None:
     """The one that comes second would replace the other, or fail half-way through the list."""
     (tmp_path / "y").mkdir()
-    (tmp_path / "y/a.onnx").write_bytes(bytes(4096) + X.tobytes())
-    models = write_in(tmp_path / "x/a.onnx"), model_with_data(tmp_path / "y/b.onnx", "a.onnx")
+    (tmp_path / "y/w.bin").write_bytes(bytes(4096) + X.tobytes())
+    models = write_in(tmp_path / "x/b.onnx.data"), model_with_data(tmp_path / "y/b.onnx", "w.bin")
     told = refused("apply", *models, "--output-dir", tmp_path / "out", "--jobs", jobs)
-    assert f"the output {tmp_path / 'out/a.onnx'}: is also external data of {models[1]}" in told
+    assert f"the output's data {tmp_path / 'out/b.onnx.data'}: is also the output" in told
     assert snapshot(tmp_path / "out") == {}
 
 
@@ -195,7 +194,7 @@ def umask() -> Iterator[None]:
         (0o600, 0o600, 0o600, 0o600),
         (0o644, 0o644, 0o644, 0o644),
         (0o666, 0o777, 0o644, 0o644),
-        (0o640, 0o644, 0o640, 0o644),
+        (0o640, 0o644, 0o640, 0o640),
         (0o644, 0o600, 0o600, 0o600),  # folded into the model, weights are as secret as before
     ],
 )
@@ -207,7 +206,7 @@ def test_nobody_may_read_more_than_before(
     path.chmod(model)
     (tmp_path / "a/weights/w.bin").chmod(data)
     assert onnxfix.apply(path, out / "m.onnx", verify=False).output
-    assert (mode(out / "m.onnx"), mode(out / "weights/w.bin")) == (model_out, data_out)
+    assert (mode(out / "m.onnx"), mode(out / "m.onnx.data")) == (model_out, data_out)
 
 
 @POSIX
@@ -235,7 +234,7 @@ def test_a_file_that_is_there_keeps_its_mode_and_new_ones_beside_it_are_as_secre
     (out / "m.onnx").write_bytes(b"old")
     (out / "m.onnx").chmod(0o664)
     assert onnxfix.apply(path, out / "m.onnx", verify=False).output
-    assert (mode(out / "m.onnx"), mode(out / "weights/w.bin")) == (0o664, 0o600)
+    assert (mode(out / "m.onnx"), mode(out / "m.onnx.data")) == (0o664, 0o600)
 
 
 @POSIX
@@ -290,41 +289,31 @@ def folded(folder: Path) -> Path:
     return folder / "m.onnx"
 
 
-@pytest.mark.parametrize("leave_data", [False, True])
-def test_only_data_that_the_fixed_model_refers_to_is_left_in_its_folder(
-    tmp_path: Path, leave_data: bool
-) -> None:
+def test_only_data_that_the_fixed_model_refers_to_is_copied(tmp_path: Path) -> None:
     path, out = folded(tmp_path / "a"), tmp_path / "b"
     out.mkdir()
-    report = onnxfix.apply(path, out / "m.onnx", leave_data=leave_data)
-    assert report.output
-    assert tensors.external_files(onnx.load(out / "m.onnx", load_external_data=False)) == ["v.bin"]
-    assert sorted(snapshot(out)) == ["m.onnx", *(["sub/w.bin"] if leave_data else []), "v.bin"]
+    assert onnxfix.apply(path, out / "m.onnx").output
+    assert tensors.external_files(onnx.load(out / "m.onnx", load_external_data=False)) == ["m.onnx.data"]
+    assert snapshot(out)["m.onnx.data"] == snapshot(tmp_path / "a")["v.bin"]
+    assert sorted(snapshot(out)) == ["m.onnx", "m.onnx.data"]
     assert sorted(snapshot(tmp_path / "a")) == ["m.onnx", "sub/w.bin", "v.bin"]
     onnx.checker.check_model(out / "m.onnx")
-
-
-def test_data_that_was_there_stays(tmp_path: Path) -> None:
-    path, out = folded(tmp_path / "a"), tmp_path / "b"
-    (out / "sub").mkdir(parents=True)
-    (out / "sub/w.bin").write_bytes((tmp_path / "a/sub/w.bin").read_bytes())
-    assert onnxfix.apply(path, out / "m.onnx", verify=False).output
-    assert sorted(snapshot(out)) == ["m.onnx", "sub/w.bin", "v.bin"]
 
 
 def test_data_is_compared_until_the_end(tmp_path: Path) -> None:
     """Data that was found is what was proven, or nothing is written."""
     path, out = folded(tmp_path / "a"), tmp_path / "b"
     out.mkdir()
-    (out / "v.bin").write_bytes((tmp_path / "a/v.bin").read_bytes())
+    assert onnxfix.apply(path, out / "m.onnx", verify=False).output
+    before = snapshot(out)["m.onnx"]
 
     def say(words: str) -> None:
         if words == "writing":
-            (out / "v.bin").write_bytes(bytes(16))
+            (out / "m.onnx.data").write_bytes(bytes(16))
 
-    with pytest.raises(OnnxfixError, match=r"v\.bin: was changed or replaced"):
+    with pytest.raises(OnnxfixError, match=r"m\.onnx\.data: was changed or replaced"):
         onnxfix.apply(path, out / "m.onnx", verify=False, progress=say)
-    assert sorted(snapshot(out)) == ["v.bin"]
+    assert snapshot(out)["m.onnx"] == before
 
 
 # ------------------------------------------------------------------------------------------ ended before its time

@@ -359,22 +359,19 @@ def test_a_candidate_that_is_swapped_while_a_rung_reads_it(
 
 
 @pytest.mark.usefixtures("limits")
-@pytest.mark.parametrize("what", ["split", "external data"])
-def test_what_lies_around_a_candidate_is_swapped_while_a_rung_reads_it(
-    field_of: Callable[[], Field], monkeypatch: pytest.MonkeyPatch, what: str
+def test_what_lies_around_a_split_candidate_is_swapped_while_a_rung_reads_it(
+    field_of: Callable[[], Field], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The private folder of a split model, or data that was copied for it: back when the rung ends, too."""
+    """The private folder of a split model: back when the rung ends, too."""
     field = field_of()
-    act = _split(field) if what == "split" else _external(field)
+    act = _split(field)
     field.give()
     passed = Verdict((RungResult("contract", "passed", "said without a look"),))
 
-    def climb(original: Path, fixed: Path, *_: Any, ready: Callable[[], None], **__: Any) -> Verdict:
-        ready()
-        place = fixed.parent if what == "split" else field.there / "weights/w.bin"
-        stolen = field._aside(place)
-        assert not fixed.exists() or what != "split"
-        stolen.rename(place)
+    def climb(original: Path, fixed: Path, *_: Any, **__: Any) -> Verdict:
+        stolen = field._aside(fixed.parent)
+        assert not fixed.exists()
+        stolen.rename(fixed.parent)
         return passed
 
     monkeypatch.setattr("onnxfix.pipeline.prove.climb", climb)

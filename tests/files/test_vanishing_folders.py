@@ -16,6 +16,7 @@ from onnxfix.fleet import work
 from onnxfix.fleet.work import Task
 from onnxfix.options import RunOptions, Verification
 from onnxfix.pipeline import prove
+from onnxfix.verification import validity
 from onnxfix.verification.verdict import RungResult, Verdict
 from support import models
 from support.hard_models import external
@@ -96,22 +97,24 @@ def test_the_folder_of_the_result_during_a_real_proof(
     out.mkdir()
     path = models.write(tmp_path / "m.onnx", models.model(MODEL, 18))
 
-    def climb(*models: Any, ready: Callable[[], None], **options: Any) -> Verdict:
-        def gone() -> None:
-            ready()
-            if not lost:  # it may be called again
-                lost.append(out)
-                way(out)
-
+    def climb(*models: Any, **options: Any) -> Verdict:
         proofs.append(when)
         if when == "first":
             way(out)
-        verdict = real(*models, ready=gone if when == "meanwhile" else ready, **options)
+        verdict = real(*models, **options)
         if when == "last":
             way(out)
         return verdict
 
+    def judged(*arguments: Any) -> Any:
+        if when == "meanwhile" and not lost:  # it may be called again
+            lost.append(out)
+            way(out)
+        return judge(*arguments)
+
+    judge = validity.judge
     monkeypatch.setattr(prove, "climb", climb)
+    monkeypatch.setattr(validity, "judge", judged)
     options = RunOptions(verification=Verification(rungs=("contract", "reference")))
     outcome = work.perform(Task(0, str(path), str(out / "o.onnx"), "apply", options))
     where = f"{path}: {out / 'o.onnx'}"

@@ -200,11 +200,11 @@ def test_external_data_is_part_of_the_model_and_of_the_output(tmp_path: Path) ->
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     assert go(tmp_path)[0] == ["m.onnx"]
-    assert (tmp_path / "out" / "w.bin").is_file()
+    assert (tmp_path / "out" / "m.onnx.data").is_file()
     assert go(tmp_path)[0] == []
-    (tmp_path / "out" / "w.bin").unlink()
+    (tmp_path / "out" / "m.onnx.data").unlink()
     assert go(tmp_path)[0] == ["m.onnx"]
-    for path in (tmp_path / "w.bin", tmp_path / "out" / "w.bin"):
+    for path in (tmp_path / "w.bin", tmp_path / "out" / "m.onnx.data"):
         with path.open("r+b") as file:
             file.write(b"\1\2\3\4")
     assert go(tmp_path)[0] == ["m.onnx"]

@@ -32,7 +32,7 @@ _GROUPS: dict[str, tuple[type, dict[str, str]]] = {
             "rungs": "rungs",
         },
     ),
-    "output": (Output, {"in_place": "in_place", "leave_data": "leave_data"}),
+    "output": (Output, {"in_place": "in_place"}),
 }
 
 

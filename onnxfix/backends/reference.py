@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -50,6 +51,9 @@ class ReferenceSession:
             if "No implementation for operator" in str(error):  # the operator exists: a gap of the evaluator
                 raise Unsupported(f"onnx.reference has {one_line(error)}") from error
             raise
+        called = Counter((one.domain, one.name) for one in self._evaluator.proto_.functions)
+        if max(called.values(), default=1) > 1:
+            raise Unsupported("onnx.reference takes the overloads of a function for one")
         self.outputs = list(self._evaluator.output_names)
 
     def run(self, feed: dict[str, Any]) -> list[Any]:

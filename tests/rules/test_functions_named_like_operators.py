@@ -16,6 +16,7 @@ import onnx
 import pytest
 from onnx import ModelProto
 
+import onnxfix
 from onnxfix.registry import registry
 from onnxfix.rule import Rule
 from onnxfix.sandbox import Worker
@@ -272,3 +273,18 @@ def test_random_functions_keep_every_bit(seed: int, monkeypatch: pytest.MonkeyPa
         feed = {"x": X, "c": np.array(flag)}
         for one, other in zip(ort.run(proto, feed), ort.run(result, feed), strict=True):
             assert one.tobytes() == other.tobytes()
+
+
+def test_the_reference_evaluator_judges_no_overloads(tmp_path: Path) -> None:
+    """It knows the last function of a name only: two models that call the two in another order are alike to it."""
+    paths = []
+    for number, (first, second) in enumerate((("Act:two", "Act"), ("Act", "Act:two"))):
+        text = f"""<ir_version: 10, opset_import: ["" : 18, "a" : 1]> g (float[2,3] x) => (float[2,3] y) {{
+            h = a.{first}(x)  y = a.{second}(h) }}
+            <domain: "a", opset_import: ["" : 18]> Act (p) => (q) {{ q = Neg(p) }}
+            <domain: "a", overload: "two", opset_import: ["" : 18]> Act (p) => (q) {{ q = Exp(p) }}"""
+        paths.append(tmp_path / f"{number}.onnx")
+        onnx.save(onnx.parser.parse_model(text), paths[-1])
+    report = onnxfix.verify(*paths, rungs=["reference", "ort-cpu"])
+    assert report.verdict is not None
+    assert [one.status for one in report.verdict.rungs[1:]] == ["skipped", "failed"]

@@ -16,8 +16,8 @@ _DEPTH = 50  # nodes on the way to what is known
 def largest(value: Value | None, shapes: Shapes, depth: int = _DEPTH) -> Dim | None:
     """The greatest element, as arithmetic on symbols; None where it is not known, or an element may be negative.
 
-    Tensors have elements, and those of a Range grow, so that the last ones of two operands meet in their sum and in
-    their product.
+    Tensors have elements, and those of a Range grow, as numbers must that are known: so the last ones of two operands
+    meet in their sum and in their product.
     """
     if value is None or depth == 0:
         return None
@@ -26,7 +26,8 @@ def largest(value: Value | None, shapes: Shapes, depth: int = _DEPTH) -> Dim | N
         if len(known.data) == 1:
             return known.data[0]
         numbers = [one.value for one in known.data if one.value is not None]
-        return as_dim(max(numbers)) if len(numbers) == len(known.data) > 0 else None
+        grow = len(numbers) == len(known.data) > 0 and numbers == sorted(numbers)
+        return as_dim(numbers[-1]) if grow else None
     node = value.producer
     if node is None or not node.is_onnx:
         return None

@@ -9,6 +9,7 @@ import pytest
 
 import onnxfix
 from support.cli import run
+from support.models import write
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL
 
@@ -64,6 +65,15 @@ def test_check_compares_the_imported_network_at_given_sizes(total: int, compared
     code, shown, _ = run("check", DECODER, "--trt", "--input-shapes", sizes)
     assert code == 0
     assert ("its imported network computes the same" in " ".join(shown.split())) == compared, shown
+
+
+def test_indices_that_are_summed_in_another_order_exclude_no_size(tmp_path: Path) -> None:
+    """0, 1, 2, 3 and 3, 2, 1, 0 are 3 everywhere, not up to 6."""
+    text = """g (float[M,2] t, float[N] q) => (float[4,2] y) <int64 z = {0}, int64 o = {1}, int64[4] c = {3,2,1,0},
+        int64[1] ax = {0}> { s = Shape(q)  n = Squeeze(s, ax)  r = Range(z, n, o)  i = Add(r, c)  y = Gather(t, i) }"""
+    path = write(tmp_path / "m.onnx", text)
+    report = onnxfix.verify(path, input_shapes={"t": (4, 2)}, rungs=["ort-cpu"])
+    assert report.exit_code == 0
 
 
 @REAL

@@ -65,7 +65,6 @@ def test_what_is_noted_is_known() -> None:
     for notes, lists in (
         (documented.NOTES_8_4, documented.TRT_8_4),
         (documented.NOTES_8_6, documented.TRT_8_6),
-        (documented.NOTES_10_6, documented.TRT_10_6),
         (documented.NOTES_10, documented.TRT_10),
         (documented.NOTES_11, documented.TRT_11),
         (measured.NOTES, documented.TRT_11),

@@ -231,7 +231,7 @@ TARGETS = {
         Target(
             "trt10.6", *NAMES["trt10.6"][:3], f"{_LIST} of 10.15, and TensorRT 10.6.0, measured",
             _TYPES - {"FLOAT4E2M1"}, _INNER, _DOUBLE,
-            _listed(documented.TRT_10_6, documented.NOTES_10_6, refused=_REFUSED_10_6),
+            _listed(documented.TRT_10_6, documented.NOTES_10, refused=_REFUSED_10_6),
             _missing(documented.NOT_IN_10_6 | _LATER),
             plugins.TRT_10_6, documented.NOT_IN_11,
             types_measured=True, ignores_axes=frozenset({"ReduceLogSumExp"}),
@@ -299,6 +299,20 @@ def choose_target(name: str | None) -> tuple[Target, str]:
                 known = target_of(version)
                 return (TARGETS[known], version) if known is not None else (DEFAULT, "")
     return target_named(name), ""
+
+
+def target_judging(package: str, version: str) -> Target | None:
+    """The product line of an installed package; None for an unknown one."""
+    lines = (one for one in TARGETS.values() if not mismatch(one, package, version))
+    return next(lines, None)
+
+
+def serves(target: Target, name: str) -> bool | None:
+    """Whether the target imports an operator or ships a plugin of its name; None if unknown."""
+    if name in target.plugins and name not in target.refused:
+        return True
+    imported = target.imports(name)
+    return False if imported is None and name in plugins.SHIPPED else imported
 
 
 def mismatch(target: Target, package: str, version: str) -> str:

@@ -211,10 +211,6 @@ NOTES_10 = notes(
         "TopK": "sorted must be 1; K at most 3840",
     }
 )
-NOTES_10_6 = {
-    **NOTES_10,
-    **notes({"Resize": f"{NOTES_10['Resize']}; axes, with scales, name all dimensions in order"}),
-}
 NOTES_11 = {
     **NOTES_10,
     **notes(

@@ -48,16 +48,6 @@ def _size(node: Node, model: Model, index: int, axis: int) -> int | None:
     return None if shape is None or not -len(shape) <= axis < len(shape) else shape[axis]
 
 
-def _has_other_axes(node: Node, model: Model) -> bool:
-    axes, rank = node.attr("axes"), _rank(node, model)
-    return (
-        axes is not None
-        and node.input(2) is not None
-        and rank is not None
-        and list(axes) != list(range(rank))
-    )
-
-
 def _has_computed_kernel(node: Node, model: Model) -> bool:
     wide = _size(node, model, 1, -1) != 1
     return _rank(node, model) == 3 and wide and _varies(1)(node, model)
@@ -80,7 +70,6 @@ _FORMS: tuple[tuple[tuple[int, ...], tuple[str, ...], Callable[[Node, Model], bo
     ((9,), ("Slice",), _varies(3), "requires constant axes of Slice"),
     ((9,), ("Resize",), lambda node, model: node.attr("axes") is not None and _varies(3)(node, model),
      "requires constant sizes of a Resize with axes"),
-    ((10, 14), ("Resize",), _has_other_axes, "requires all dimensions in order as axes of a Resize by scales"),
     ((10, 14), ("Pow",), lambda node, model: any(_elem(node, model, i) in _WHOLE for i in (0, 1)),
      "has no Pow of integers"),
     ((10, 14), ("Conv",), _has_computed_kernel,
@@ -119,9 +108,8 @@ def form_of_a_later_release(node: Node, model: Model) -> Iterator[Match]:
     - 8.6.1: `start` and `end` of Shape are ignored (`reshape changes volume`, or the process dies); Slice with axes
       that are not constant: `This version of TensorRT does not support dynamic axes.`
     - 10.6.0: all DeformConv models give other values; Pow of integers, CumSum along an axis that is not constant,
-      GridSample of 5 dimensions (`Parameter check failed, condition: input.getDimensions().nbDims == 4`), a Resize by
-      scales along some axes, a one-dimensional Conv with a computed kernel, and float8 with a computed scale are
-      refused or not built
+      GridSample of 5 dimensions (`Parameter check failed, condition: input.getDimensions().nbDims == 4`), a
+      one-dimensional Conv with a computed kernel, and float8 with a computed scale are refused or not built
     - 11.2.1: `FrameStep must be an initializer!` for STFT, `FFTPlugin supports DFT only on axis -2`
     - all: the seed of random numbers is ignored
 

@@ -68,6 +68,9 @@ def _refuse_conflicts(
     outputs = [File("the output", target) for target in targets.values()]
     outputs += [File("the output's data", Path(f"{target}.data")) for target in targets.values()]
     known += [File("a value of --fix-input", Path(value)) for value in options.specialization.files]
+    known += [File("a script of this run", Path(script)) for script in options.fixes.graphsurgeon]
+    plugins = options.trt.plugins if options.trt is not None else ()
+    known += [File("a library of --plugins", Path(library)) for library in plugins]
     inputs = options.verification.inputs
     given = inputs if isinstance(inputs, (str, os.PathLike)) else None
     separate([*journals, *results, *of_trt], [*known, *outputs, *inputs_of(given)])

@@ -194,6 +194,7 @@ class Journal:
             *map(str, options.fixes.graphsurgeon),
             *([str(inputs)] if inputs else []),
             *options.specialization.files,
+            *(options.trt.plugins if options.trt is not None else ()),
         ]
         data = {
             "task": [task.command, task.source, task.target, plain(options)],

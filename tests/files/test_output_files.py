@@ -340,6 +340,15 @@ def test_external_data_that_moves_with_the_model_is_not_replaced(
         assert moved.read_bytes() == (tmp_path / "a/weights/w.bin").read_bytes()
 
 
+@pytest.mark.parametrize("option", ["--plugins", "--graphsurgeon"])
+def test_code_that_a_run_loads_is_not_replaced(tmp_path: Path, option: str) -> None:
+    path, code = write(tmp_path / "m.onnx", FIXABLE), tmp_path / "code.py"
+    code.write_text("def fix(graph):\n    pass\n")
+    told = refused("apply", path, option, code, "--report", f"json:{code}")
+    assert f"--report {code}: is also a " in told
+    assert code.read_text().startswith("def fix")
+
+
 def test_a_report_is_replaced_by_the_next_one(tmp_path: Path) -> None:
     """What is forbidden above is not forbidden to the usual case."""
     path, report = external_model(tmp_path / "a"), tmp_path / "a/r.json"

@@ -142,10 +142,24 @@ def _default_changes(original: GraphProto, fixed: GraphProto, removed: Sequence[
         old.pop(name, None)
     for name, tensor in old.items():
         after = new.pop(name, None)
-        if type(after) is not type(tensor) or not _alike(tensor, after):
+        if type(after) is not type(tensor) or not _alike(_undeclared(tensor), _undeclared(after)):
             yield f"the default of input {name!r} was changed or removed"
     for name in new:
         yield f"input {name!r} has a default that it did not have"
+
+
+def _undeclared(tensor: Any) -> Any:
+    """A tensor that does not say that its data are in the model: onnx.load says so of what it has read."""
+    if (
+        not isinstance(tensor, TensorProto)
+        or not tensor.HasField("data_location")
+        or tensors.is_external(tensor)
+    ):
+        return tensor
+    found = TensorProto()
+    found.CopyFrom(tensor)
+    found.ClearField("data_location")
+    return found
 
 
 def _defaults(graph: GraphProto) -> dict[str, TensorProto | SparseTensorProto]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto, numpy_helper
 
@@ -81,6 +82,18 @@ def test_every_change_of_a_node_that_holds_graphs_is_seen(change: object) -> Non
     change(after.graph.node[0])
     assert contract.untouched_changes(before, after, frozenset())
     assert contract.untouched_changes(before, after, frozenset({"o0"})) == []
+
+
+def test_where_a_default_says_to_be_is_no_change() -> None:
+    """onnx.load says of data in the model that they are there, which is what says nothing, too."""
+    first = text("g (float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }")
+    first.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "w"))
+    second = onnx.ModelProto()
+    second.CopyFrom(first)
+    second.graph.initializer[0].data_location = onnx.TensorProto.DEFAULT
+    assert contract.interface_changes(first, second) == contract.interface_changes(second, first) == []
+    second.graph.initializer[0].raw_data = np.zeros(2, np.float32).tobytes()
+    assert contract.interface_changes(first, second) == ["the default of input 'w' was changed or removed"]
 
 
 @pytest.mark.parametrize("size", [0, 1 << 18], ids=["both stay in their files", "one is read"])

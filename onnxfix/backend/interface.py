@@ -21,7 +21,7 @@ from onnxfix.backend.records import BackendError, Options, Repair
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading, saving
 from onnxfix.files.sweeping import prefix
-from onnxfix.targets import DEFAULT, TARGETS, mismatch
+from onnxfix.targets import DEFAULT, target_judging
 from onnxfix.trt.package import Choice
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.readback.interface import inputs_of
@@ -255,7 +255,4 @@ def _lacking(device: str, process: int) -> str:
 
 def target_of(choice: Choice) -> str:
     """The product line of the TensorRT that is used; the default target for a release of none."""
-    return next(
-        (name for name, one in TARGETS.items() if not mismatch(one, choice.package, choice.version)),
-        DEFAULT.name,
-    )
+    return (target_judging(choice.package, choice.version) or DEFAULT).name

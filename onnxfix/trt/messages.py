@@ -18,9 +18,8 @@ from onnxfix.trt.layer_records import Candidate, EngineLayer, LayerTensor
 
 #: "memory": it ran out. "profile": sizes of an optimization profile do not fit the model, and other sizes may.
 #: "inconsistent-profile": an engine was built although the sizes of its profile do not fit the model.
-#: "no-importer": the parser has none for the operator, and no plugin of its name. "capability": the GPU that the engine
-#: is for lacks a type of the model.
-Meaning = Literal["memory", "profile", "inconsistent-profile", "no-importer", "capability"]
+#: "no-importer": the parser has none for the operator, and no plugin of its name.
+Meaning = Literal["memory", "profile", "inconsistent-profile", "no-importer"]
 _MEANINGS: dict[Meaning, re.Pattern[str]] = {
     # "Resource temporarily unavailable" is how starting a thread ends where its stack does not fit any more. The last
     # two are how loading libraries ends.
@@ -34,7 +33,6 @@ _MEANINGS: dict[Meaning, re.Pattern[str]] = {
     "no-importer": re.compile(
         r"\A\s*(?:false)?\s*\Z|[Pp]lugin (?:was )?not found|failed to load \w+ plugin|not found in plugin registry"
     ),
-    "capability": re.compile(r"the model contains HW-specific datatypes"),
 }
 #: The parser prefixes what it logs with its own source line.
 _ORIGIN = re.compile(r"\A(\w+\.[ch]pp:\d+): ")

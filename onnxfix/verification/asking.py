@@ -49,9 +49,7 @@ def build_model(builder: Builder, path: Path, model: ModelProto, verification: V
     request = _request(builder, path, model, verification)
     trt_builder.check(builder.options, request.known)
     profiles, _ = chosen_profiles(builder.options, request.known, request.shapes, request.given)
-    build = builder.build(path, profiles)
-    newer = builder.for_newest(build)
-    return build if newer is None else newer.build(path, profiles)
+    return builder.build(path, profiles)
 
 
 def read_network(builder: Builder, path: Path, model: ModelProto, verification: Verification) -> Reading:

@@ -37,7 +37,7 @@ RELU = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
 
 def build(status: Any = "accepted", stage: Any = "", text: str = "", layers: int = 7) -> TrtBuild:
     errors = (Issue("build", "error", text, Place(op_type="Relu", output="y")),) if text else ()
-    return TrtBuild(status, stage, errors, layers=(("ACTIVATION", layers),))
+    return TrtBuild(status, stage, errors, layers=(("ACTIVATION", layers),), compute_capability="8.9")
 
 
 RTX = Choice("tensorrt-rtx", "1.7.1.116", "8.9")

@@ -198,14 +198,6 @@ def _build(
 ) -> TrtBuild:
     """Build a model, and leave its network for the rung that reads it, where there is one. A build that was begun
     already, which is one with the same profiles, is waited for."""
-    build = _build_once(found, path, profiles, networks)
-    newer = found.for_newest(build)
-    return build if newer is None else newer.build(path, profiles)
-
-
-def _build_once(
-    found: Builder, path: Path, profiles: tuple[Profile, ...] | None, networks: Networks | None
-) -> TrtBuild:
     if networks is None:
         return found.build(path, profiles)
     posted = networks.begun.pop(path, None)
@@ -274,7 +266,7 @@ def judge(
 def _acceptance(builds: Sequence[TrtBuild], found: Builder) -> str:
     before, after = builds[0], builds[-1]
     ahead = "" if found.choice.gpu is not None else "ahead of time "
-    reason = f"{found.who} accepts it, built {ahead}for compute capability {found.choice.capability}"
+    reason = f"{found.who} accepts it, built {ahead}for compute capability {after.compute_capability}"
     if not before.judged:
         return f"{reason}; it gave no result for the original: {_why(before)}"
     if not before.accepted:

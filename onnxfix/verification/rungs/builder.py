@@ -9,16 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onnxfix import confinement, targets
+from onnx import TensorProto
+
+from onnxfix import confinement, targets, walk
 from onnxfix.allowance import memory_limit_mb
 from onnxfix.causes import ENDED
-from onnxfix.errors import UsageError
+from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.files import loading
 from onnxfix.nvidia import Missing
 from onnxfix.record import record
 from onnxfix.sandbox import Posted, Worker, one_line, shared
 from onnxfix.trt import build as tensorrt
-from onnxfix.trt import files, messages, plugins, together
+from onnxfix.trt import files as trt_files
 from onnxfix.trt import layers as trt_layers
+from onnxfix.trt import messages, plugins, together
 from onnxfix.trt import package as trt_package
 from onnxfix.trt.layer_records import LayerTable
 from onnxfix.trt.log import SERVED, logger_of
@@ -119,13 +123,18 @@ class Builder:
             "worker": self.worker,
             "path": path,
             "package": self.choice.package,
-            "compute_capability": self.choice.capability,
+            "compute_capability": self._capability(path),
             "profiles": profiles,
             "timeout": self.options.timeout * patience,
             "tf32": self.options.tf32,
             "save_engine": save_engine,
             "timing_cache": os.path.abspath(self.options.timing_cache) if self.options.timing_cache else "",
         }
+
+    def _capability(self, path: Path) -> str:
+        """What to build a model for: the newest capability where that may be chosen and the model has FP4."""
+        newest = self.choice.newest
+        return newest if newest and _has_fp4(str(path), path.stat().st_mtime_ns) else self.choice.capability
 
     def _completed(self, build: TrtBuild, path: Path) -> TrtBuild:
         # A child that died reported no version.
@@ -135,21 +144,21 @@ class Builder:
         return self._starved(build, path)
 
     def _mark_target_only(self, issue: Issue) -> Issue:
-        """The error, as ``TargetOnly`` where the target has the operator that this TensorRT does not import."""
+        """The error, as ``TargetOnly`` where the target has the operator that this TensorRT is known to lack."""
         target, name = targets.target_named(self.options.target), issue.place.op_type
-        has = target.imports(name) or (name in target.plugins and name not in target.refused)
-        if issue.stage != "parse" or not has or not messages.means("no-importer", [issue.text]):
+        known = issue.stage == "parse" and messages.means("no-importer", [issue.text])
+        here = targets.target_judging(self.choice.package, self.choice.version)
+        if (
+            not known
+            or here is None
+            or targets.serves(here, name) is not False
+            or not targets.serves(target, name)
+        ):
             return issue
         text = f"{self.product} does not import it; the target {target.title} does, and was not asked"
         return TargetOnly(
             issue.stage, issue.severity, text, issue.place, issue.code, issue.source, issue.stack
         )
-
-    def for_newest(self, build: TrtBuild) -> Builder | None:
-        """The same for the newest capability, where a build shows that the model's types need it."""
-        if not self.choice.newest or not messages.means("capability", [one.text for one in build.errors]):
-            return None
-        return replace(self, choice=replace(self.choice, capability=self.choice.newest, newest=""))
 
     def _starved(self, build: TrtBuild, path: Path) -> TrtBuild:
         """A build that failed for lack of memory, with the limit in its reason. One that needs more than the limit and
@@ -220,6 +229,24 @@ class Builder:
         return tuple(note for note in (self._mismatch(), self.choice.note, cache) if note)
 
 
+@functools.lru_cache(maxsize=4)
+def _has_fp4(path: str, _: int) -> bool:
+    """Whether a model file has FP4, which compute capabilities before 10.0 lack."""
+    try:
+        proto = loading.open_model(Path(path)).proto
+    except OnnxfixError:
+        return False
+    kind = TensorProto.FLOAT4E2M1
+    made = (
+        one.i
+        for node in walk.model_nodes(proto)
+        for one in node.attribute
+        if one.name in ("to", "output_dtype")
+    )
+    given = (info.type.tensor_type.elem_type for info in proto.graph.input)
+    return kind in {*made, *given, *(tensor.data_type for tensor in walk.model_tensors(proto))}
+
+
 def builder(options: TrtOptions) -> Builder | Missing:
     """The builder for these options on this machine, or why there is none.
 
@@ -233,6 +260,8 @@ def builder(options: TrtOptions) -> Builder | Missing:
     for path in options.plugins:
         if not os.path.isfile(path):
             raise UsageError(f"--plugins {path}: there is no such file")
+        if os.pathsep in path:
+            raise UsageError(f"--plugins {path}: {os.pathsep!r} separates paths; name a link to the library")
         confinement.name(path)
     if options.compute_capability:
         trt_package.normal_capability(options.compute_capability)
@@ -256,7 +285,7 @@ def check(options: TrtOptions, known: Signature) -> None:
     Raises:
         UsageError: a file cannot be written, or the shapes do not fit the model.
     """
-    files.check_files(options)
+    trt_files.check_files(options)
     given_profiles(options, known)
 
 

@@ -73,17 +73,9 @@ def apply(program: Any, options: RunOptions, progress: Progress | None = None) -
 
 @contextlib.contextmanager
 def _file(options: RunOptions) -> Iterator[Path]:
-    """Where to export to, in a folder of its own: a file of the output's name, by which its weights are called if they
-    are put beside it. Where the output's folder has weights of that name, an earlier export's, the new ones get
-    another: only the model file is replaced, and the two never mix."""
-    output = Path(options.output.path or "model.onnx")
-    name = output.name or "model.onnx"
-    number = 1
-    while options.output.path is not None and output.with_name(f"{name}.data").exists():
-        number += 1
-        name = f"{output.stem}-{number}{output.suffix}"
+    """Where to export to, in a folder of its own: a file of the output's name."""
     with tempfile.TemporaryDirectory(prefix=prefix()) as folder:
-        yield Path(folder) / name
+        yield Path(folder) / (Path(options.output.path or "").name or "model.onnx")
 
 
 def _applied(

@@ -28,7 +28,7 @@ from pathlib import Path
 from onnxfix import system
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import lazy, regular
-from onnxfix.files.folders import GONE, WHO, Folder, temporary_name, writing
+from onnxfix.files.folders import GONE, WHO, Folder, writing
 from onnxfix.files.temporary import PLAIN, Rights, Stamp, Temporary, chmod, temporary_beside
 
 
@@ -159,23 +159,32 @@ def _rights(old: os.stat_result | None, file: Temporary, last: Temporary) -> Rig
 
 @contextlib.contextmanager
 def _aside(files: Sequence[Temporary]) -> Iterator[None]:
-    """The old files have other names in this context, and come back unless the last file was replaced. The last one
-    goes first and comes back last: a process that is killed leaves no model rather than one with other weights."""
-    moved: list[tuple[Temporary, str]] = []
+    """The old files are called NAME.bak in this context, and come back unless the last file was replaced. The last one
+    goes first and comes back last: a process that is killed leaves no model rather than one with other weights.
+
+    Raises:
+        OnnxfixError: there is a file of such a name.
+    """
+    for file in files:
+        if file.home.lookup(f"{file.final}.bak") is not None:
+            raise OnnxfixError(
+                f"{file.home.path / file.final}.bak: is in the way of a backup; move it and run again"
+            )
+    moved: list[Temporary] = []
     try:
         for file in reversed(files):
             if file.home.lookup(file.final) is not None:
-                moved.append((file, temporary_name(file.final)))
-                file.home.move(file.final, file.home, moved[-1][1])
+                moved.append(file)
+                file.home.move(file.final, file.home, f"{file.final}.bak")
         yield
     finally:
         done = files[-1].placed
-        for file, name in reversed(moved):
+        for file in reversed(moved):
             with contextlib.suppress(FileNotFoundError):  # it was not moved
                 if done:
-                    file.home.unlink(name)
+                    file.home.unlink(f"{file.final}.bak")
                 else:
-                    file.home.move(name, file.home, file.final)
+                    file.home.move(f"{file.final}.bak", file.home, file.final)
 
 
 @contextlib.contextmanager

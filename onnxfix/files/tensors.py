@@ -202,6 +202,11 @@ _DIGITS = 20
 """Digits of the largest number of bytes."""
 
 
+def is_location(name: str) -> bool:
+    """Whether ONNX takes the name of a file beside the model as the location of external data, on all systems."""
+    return not name.startswith("..") and name[1:2] != ":" and "\\" not in name and "/" not in name
+
+
 def checked_location(location: str, base_dir: Path, name: str) -> Path:
     """The file that an external tensor names, checked to be inside the model's folder.
 

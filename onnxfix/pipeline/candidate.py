@@ -7,12 +7,13 @@ import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path, PurePath
 
 from onnx import ModelProto
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import atomic, copying, lazy, loading, saving, sharing, tensors
+from onnxfix.files import apart, atomic, copying, lazy, loading, saving, sharing, tensors
 from onnxfix.files.copying import Whole
 from onnxfix.files.folders import GONE, Folder, writing
 from onnxfix.files.subfolders import Subfolders
@@ -61,7 +62,9 @@ class Candidate:
             self._home = stack.enter_context(Folder(path))
         self._name = destination.name if destination is not None else original.name
         self._most = loaded.mode
-        self._model = self._plain = self.spare()
+        self._model = self._plain = stack.enter_context(temporary_in(self._home, self._name, most=self._most))
+        self._data: Folder | None = self._home  # where the original's data files are found, if anywhere yet
+        self._spares = 0
         self._own: dict[str, Whole] = {}
         self.shared: dict[str, str] = {}
         if (
@@ -75,6 +78,8 @@ class Candidate:
             else:
                 files = {location: loaded.base_dir / location for location in loaded.external}
                 self._own = {location: Whole(path, path.stat().st_size) for location, path in files.items()}
+                if not apart.keeps_data_near(loaded, destination):
+                    self._data = None
         self._split: _Split | None = None
         self._moved: Sequence[object] = ()
         self._existing: Stamp | None = None
@@ -106,14 +111,31 @@ class Candidate:
         it records of shared ones."""
         return bool(self._own or self.shared)
 
-    def spare(self) -> Temporary:
-        """Another temporary file in the same folder."""
-        return self._stack.enter_context(temporary_in(self._home, self._name, most=self._most))
-
-    @property
+    @cached_property
     def scratch(self) -> Temporary:
-        """The temporary file of a model that is not split."""
-        return self._plain
+        """A temporary file for models that refer to the original's external data, which is found beside it."""
+        return self._plain if self._data is self._home else self.spare()
+
+    def spare(self) -> Temporary:
+        """Another such file.
+
+        Raises:
+            OnnxfixError: the disk is full, or the original's external data has changed.
+        """
+        if self._data is None:
+            self._data = self._stack.enter_context(self._home.private(self._name))
+            assert self._loaded.base_dir is not None
+            self._show(map(PurePath, self._own), self._data, self._loaded.base_dir)
+        self._spares += 1
+        name = f"{self._spares}.onnx"
+        while name in self._own:
+            name = f"_{name}"
+        with writing(self._data.path / name):
+            if self._data is self._home:
+                return self._stack.enter_context(temporary_in(self._home, self._name, most=self._most))
+            file = Temporary(self._data, name, self._data, name, most=self._most)
+        self._stack.callback(file.close)
+        return file
 
     def save(self, proto: ModelProto) -> None:
         """Write the candidate.
@@ -138,7 +160,7 @@ class Candidate:
             raise self._in_the_way()
         self.locations.append(self.location)
         split = self._staged()
-        self._show(locations, split)
+        self._show(locations, split.folder, self._home.path)
         # Weights are most of a model, and few fixes touch them: they are copied once for all attempts.
         fresh = layout.moved != self._moved
         self._moved = ()
@@ -160,10 +182,9 @@ class Candidate:
             self._split = _Split(folder, *files)
         return self._split
 
-    def _show(self, locations: Iterable[PurePath], split: _Split) -> None:
-        """Copy the other external data of a split model beside it: onnx follows no links. Such models are rare: with
-        weights in external files, a model seldom has 2 GB of its own."""
-        staged = Subfolders(split.folder)
+    def _show(self, locations: Iterable[PurePath], where: Folder, source: Path) -> None:
+        """Copy external data from the folder ``source`` into a private one: onnx follows no links."""
+        staged = Subfolders(where)
         try:
             for location in locations:
                 folder = staged.folder(location.parent)
@@ -172,7 +193,7 @@ class Candidate:
                         continue  # copied for an earlier candidate
                     file = Temporary(folder, location.name, folder, location.name)
                 try:
-                    copying.copy_file(self._home.path / location, file)
+                    copying.copy_file(source / location, file)
                 finally:
                     file.leave()
         finally:
@@ -191,7 +212,8 @@ class Candidate:
         self._replaced = ()
         if there is None:
             return None
-        if stat.S_ISREG(there.st_mode) and atomic.same_bytes(split.weights.path, path):
+        alone = stat.S_ISREG(there.st_mode) and there.st_nlink == 1  # onnx reads no file of several names
+        if alone and atomic.same_bytes(split.weights.path, path):
             return lazy.stamp_of(there)
         if not stat.S_ISREG(there.st_mode) or not self._belongs_to_the_result():
             raise self._in_the_way()

@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 from onnxfix.allowance import structure_limit
 from onnxfix.errors import ModelError, UsageError
-from onnxfix.files import apart, loading, regular, sharing
+from onnxfix.files import apart, loading, regular, sharing, tensors
 from onnxfix.options import Output, RunOptions
 from onnxfix.pipeline.plan import Plan
 from onnxfix.record import record
@@ -106,6 +106,8 @@ def _file(loaded: loading.Loaded, destination: Path, output: Output) -> Path:
             f"{destination}: --share-data needs an output in the model's folder, {loaded.base_dir}, where its data "
             "files are; without it, they are copied"
         )
+    if _has_data_beside(loaded) and not tensors.is_location(f"{real.name}.data"):
+        raise UsageError(f"{destination}: onnx reads no data file {real.name}.data; name another output")
     if real is not destination and _has_data_beside(loaded):
         raise UsageError(
             f"{destination}: is a symbolic link, and the model has external data, or is of more than 2 GB and gets "

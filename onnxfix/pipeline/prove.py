@@ -282,7 +282,8 @@ class _Prover:
         self.say("verifying")
         path, proto = self.steps.against_path, self.steps.against.proto
         comparison = self.steps.compared(self.job.comparison)
-        verdict = climb(path, path, proto, proto, comparison, exact=True, rungs=rungs)
+        written = self.candidate.path if self.candidate.rewritten and not self.steps.changed else path
+        verdict = climb(path, written, proto, proto, comparison, exact=True, rungs=rungs)
         if verdict.rung("contract") is None:
             verdict = replace(verdict, rungs=(same, *verdict.rungs))
         return replace(verdict, settled=True)
@@ -292,6 +293,7 @@ class _Prover:
         and onnx.checker reads it."""
         proto = self.loaded.proto
         self.candidate.save(proto)
+        self.loaded.check()
         comparison = self.job.comparison
         bare = replace(comparison, verification=replace(comparison.verification, require=()))
         verdict = climb(

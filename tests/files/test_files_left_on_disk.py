@@ -26,9 +26,10 @@ import onnxfix
 from onnxfix import TrtOptions, UsageError
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import loading, tensors, wire
+from onnxfix.files.temporary import Temporary
 from onnxfix.fleet import leftovers
 from onnxfix.fleet.work import Task
-from onnxfix.pipeline import lifting
+from onnxfix.pipeline import lifting, prove
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.rungs import saved_engine
 from onnxfix.verification.verdict import RungResult, Verdict
@@ -298,6 +299,67 @@ def test_only_data_that_the_fixed_model_refers_to_is_copied(tmp_path: Path) -> N
     assert sorted(snapshot(out)) == ["m.onnx", "m.onnx.data"]
     assert sorted(snapshot(tmp_path / "a")) == ["m.onnx", "sub/w.bin", "v.bin"]
     onnx.checker.check_model(out / "m.onnx")
+
+
+def test_a_result_that_is_rewritten_only_is_the_one_that_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no rule applies, the result still names other data than the original."""
+    path, out, judged = model_with_data(tmp_path / "a.onnx", "w.bin"), tmp_path / "b", list[tuple[Any, Any]]()
+    (tmp_path / "w.bin").write_bytes(bytes(4096) + X.tobytes())
+    clean = onnxfix.apply(path, tmp_path / "clean.onnx", in_place=False)
+    out.mkdir()
+    real = prove.climb
+
+    def climb(original: Path, fixed: Path, *models: Any, **more: Any) -> Any:
+        judged.append((original, fixed))
+        return real(original, fixed, *models, **more)
+
+    monkeypatch.setattr(prove, "climb", climb)
+    report = onnxfix.apply(clean.output, out / "m.onnx", require=["ort-cpu"], rungs=[])
+    assert (report.output, report.changed) == (str(out / "m.onnx"), False)
+    assert judged
+    assert all(original != fixed for original, fixed in judged)
+
+
+def test_data_of_several_names_is_not_kept(tmp_path: Path) -> None:
+    """onnx reads no such file, and a hard link is a common backup."""
+    path, out = folded(tmp_path / "a"), tmp_path / "b"
+    out.mkdir()
+    assert onnxfix.apply(path, out / "m.onnx", verify=False).output
+    os.link(out / "m.onnx.data", tmp_path / "backup")
+    with pytest.raises(OnnxfixError, match=r"m\.onnx\.data: is in the way"):
+        onnxfix.apply(path, out / "m.onnx", verify=False)
+
+
+@pytest.mark.parametrize("name", ["..m.onnx", "a:m.onnx", "a\\m.onnx"])
+def test_names_whose_data_onnx_does_not_read_are_refused(tmp_path: Path, name: str) -> None:
+    path = folded(tmp_path / "a")
+    with pytest.raises(UsageError, match="onnx reads no data file"):
+        onnxfix.apply(path, tmp_path / name)
+    assert onnxfix.apply(
+        write(tmp_path / "small.onnx", FIXABLE), tmp_path / name
+    ).output  # without a data file
+
+
+@POSIX
+def test_a_process_that_is_killed_leaves_the_old_pair_under_names_that_nobody_deletes(tmp_path: Path) -> None:
+    path, out = folded(tmp_path / "a"), tmp_path / "b"
+    out.mkdir()
+    assert onnxfix.apply(path, out / "m.onnx", verify=False).output
+    before = snapshot(out)
+    (tmp_path / "a/v.bin").write_bytes(np.full(4, 7, np.float32).tobytes())
+    child = os.fork()
+    if child == 0:
+        try:
+            Temporary.place = lambda _: os._exit(9)  # type: ignore[method-assign]
+            onnxfix.apply(path, out / "m.onnx", verify=False)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert onnxfix.apply(path, out / "m.onnx", verify=False).output
+    after = snapshot(out)
+    assert {name: after[f"{name}.bak"] for name in before} == before
 
 
 def test_data_is_compared_until_the_end(tmp_path: Path) -> None:

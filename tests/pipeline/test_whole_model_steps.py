@@ -220,6 +220,29 @@ def test_external_data_stay_where_they_are(tmp_path: Path, option: str) -> None:
     assert close(want, got)
 
 
+def test_steps_read_the_models_own_data_whatever_lies_in_the_outputs_folder(tmp_path: Path) -> None:
+    """A file of the data's name there, from another model, was taken for it: wrong weights, found proven."""
+    for name in ("in", "out"):
+        (tmp_path / name).mkdir()
+    w, v = (np.arange(1, 4, dtype=np.float32) * factor for factor in (1, 2))
+    text = "g (float[3] x) => (float[3] y) { k = Add(w, v)  y = Mul(x, k) }"
+    path = tmp_path / "in/m.onnx"
+    onnx.save(
+        models.model(text, 18, w=w, v=v), path, save_as_external_data=True, location="d", size_threshold=0
+    )
+    (tmp_path / "out/d").write_bytes(bytes((path.parent / "d").stat().st_size))
+    unsafe = write(
+        tmp_path / "a.py",
+        "def fix(graph):\n    graph.outputs[0].name = graph.nodes[-1].outputs[0].name = 'z'\n",
+    )
+    folding = write(tmp_path / "b.py", "def fix(graph):\n    graph.fold_constants().cleanup()\n")
+    report = apply(path, tmp_path / "out/f.onnx", graphsurgeon=[unsafe, folding], unsafe_fixes=True)
+    assert [step.status for step in report.steps] == ["taken", "taken"], report.steps
+    [got] = by_runtime(onnx.load(tmp_path / "out/f.onnx"))({"x": np.ones(3, np.float32)})
+    assert got.tolist() == [3, 6, 9]
+    assert not (tmp_path / "out/d").read_bytes().strip(b"\0"), "it is somebody else's"
+
+
 def test_more_than_2_gb_is_refused_by_onnxsim_and_not_by_a_script(tmp_path: Path) -> None:
     """Of 2.2 GB of weights two rows are ever read: nothing loads them."""
     hard_models.write_big(tmp_path)

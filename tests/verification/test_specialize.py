@@ -902,7 +902,7 @@ def test_external_data_goes_along(tmp_path: Path) -> None:
     before = (source / "m.onnx").read_bytes()
     model = proven(source / "m.onnx", target / "m.onnx", fix_dims={"N": 2}, fix_inputs={"n": 1})
     assert shapes(model) == {"x": [2, 64], "y": [2, 64]}
-    assert sorted(one.name for one in target.iterdir()) == ["m.onnx", "w.bin"]
+    assert sorted(one.name for one in target.iterdir()) == ["m.onnx", "m.onnx.data"]
     assert dims(onnx.load(target / "m.onnx").graph.input[0]) == [2, 64]
     assert (source / "m.onnx").read_bytes() == before
 

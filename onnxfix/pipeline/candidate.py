@@ -16,7 +16,6 @@ from onnxfix.errors import OnnxfixError
 from onnxfix.files import apart, atomic, copying, lazy, loading, saving, sharing, tensors
 from onnxfix.files.copying import Whole
 from onnxfix.files.folders import GONE, Folder, writing
-from onnxfix.files.subfolders import Subfolders
 from onnxfix.files.sweeping import prefix
 from onnxfix.files.temporary import Stamp, Temporary, temporary_in
 from onnxfix.options import Output
@@ -63,8 +62,6 @@ class Candidate:
         self._name = destination.name if destination is not None else original.name
         self._most = loaded.mode
         self._model = self._plain = stack.enter_context(temporary_in(self._home, self._name, most=self._most))
-        self._data: Folder | None = self._home  # where the original's data files are found, if anywhere yet
-        self._spares = 0
         self._own: dict[str, Whole] = {}
         self.shared: dict[str, str] = {}
         if (
@@ -78,8 +75,6 @@ class Candidate:
             else:
                 files = {location: loaded.base_dir / location for location in loaded.external}
                 self._own = {location: Whole(path, path.stat().st_size) for location, path in files.items()}
-                if not apart.keeps_data_near(loaded, destination):
-                    self._data = None
         self._split: _Split | None = None
         self._moved: Sequence[object] = ()
         self._existing: Stamp | None = None
@@ -112,30 +107,27 @@ class Candidate:
         return bool(self._own or self.shared)
 
     @cached_property
+    def _data(self) -> Folder:
+        """A folder with the original's external data: the output's own, or a private one with copies.
+
+        Raises:
+            OnnxfixError: the disk is full, or the original's external data has changed.
+        """
+        if not self._own or apart.keeps_data_near(self._loaded, self._home.path / self._name):
+            return self._home
+        assert self._loaded.base_dir is not None
+        folder = self._stack.enter_context(self._home.private(self._name))
+        self._show(map(PurePath, self._own), folder, self._loaded.base_dir)
+        return folder
+
+    @cached_property
     def scratch(self) -> Temporary:
         """A temporary file for models that refer to the original's external data, which is found beside it."""
         return self._plain if self._data is self._home else self.spare()
 
     def spare(self) -> Temporary:
-        """Another such file.
-
-        Raises:
-            OnnxfixError: the disk is full, or the original's external data has changed.
-        """
-        if self._data is None:
-            self._data = self._stack.enter_context(self._home.private(self._name))
-            assert self._loaded.base_dir is not None
-            self._show(map(PurePath, self._own), self._data, self._loaded.base_dir)
-        self._spares += 1
-        name = f"{self._spares}.onnx"
-        while name in self._own:
-            name = f"_{name}"
-        with writing(self._data.path / name):
-            if self._data is self._home:
-                return self._stack.enter_context(temporary_in(self._home, self._name, most=self._most))
-            file = Temporary(self._data, name, self._data, name, most=self._most)
-        self._stack.callback(file.close)
-        return file
+        """Another such file."""
+        return self._stack.enter_context(temporary_in(self._data, self._name, most=self._most))
 
     def save(self, proto: ModelProto) -> None:
         """Write the candidate.
@@ -184,10 +176,13 @@ class Candidate:
 
     def _show(self, locations: Iterable[PurePath], where: Folder, source: Path) -> None:
         """Copy external data from the folder ``source`` into a private one: onnx follows no links."""
-        staged = Subfolders(where)
-        try:
-            for location in locations:
-                folder = staged.folder(location.parent)
+        for location in locations:
+            with ExitStack() as stack:
+                folder = where
+                for part in location.parent.parts:
+                    with writing(folder.path / part):
+                        folder.make(part)
+                        folder = stack.enter_context(folder.enter(part))
                 with writing(folder.path / location.name):
                     if folder.lookup(location.name) is not None:
                         continue  # copied for an earlier candidate
@@ -196,8 +191,6 @@ class Candidate:
                     copying.copy_file(source / location, file)
                 finally:
                     file.leave()
-        finally:
-            staged.close()
 
     def _found(self, split: _Split) -> Stamp | None:
         """The file that has the data file's name already, if it is identical: an earlier run may have written it. One

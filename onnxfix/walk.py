@@ -75,7 +75,7 @@ def reads(node: NodeProto) -> Iterator[str]:
 
 def defined(graph: GraphProto) -> set[str]:
     """The names of values that a graph itself defines."""
-    found = {name for node in graph.node for name in node.output}
+    found = {name for node in graph.node for name in node.output if name}
     found.update(info.name for info in graph.input)
     found.update(tensor.name for tensor in graph.initializer)
     found.update(tensor.values.name for tensor in graph.sparse_initializer)
@@ -90,9 +90,9 @@ def captures(node: NodeProto) -> list[str]:
     return [*node.input, *(name for name in reads(node) if name not in inner)]
 
 
-def order(stored: Sequence[NodeProto]) -> list[int]:
-    """The topological order of one graph's nodes, as positions: stored order where that is one. Nodes in a cycle, and
-    behind it, come last."""
+def order(stored: Sequence[NodeProto], rank: Sequence[int] = ()) -> list[int]:
+    """The topological order of one graph's nodes, as positions: stored order where that is one, or that of ``rank``,
+    which has a number for each. Nodes in a cycle, and behind it, come last."""
     maker = {name: number for number, node in enumerate(stored) for name in node.output if name}
     readers: dict[int, list[int]] = {}
     waits = []
@@ -101,15 +101,17 @@ def order(stored: Sequence[NodeProto]) -> list[int]:
         waits.append(len(needed))
         for one in needed:
             readers.setdefault(one, []).append(number)
-    ready = [number for number, count in enumerate(waits) if not count]
+    rank = rank or range(len(stored))
+    ready = [(rank[number], number) for number, count in enumerate(waits) if not count]
+    heapq.heapify(ready)
     found = []
     while ready:
-        number = heapq.heappop(ready)
+        number = heapq.heappop(ready)[1]
         found.append(number)
         for one in readers.get(number, ()):
             waits[one] -= 1
             if not waits[one]:
-                heapq.heappush(ready, one)
+                heapq.heappush(ready, (rank[one], one))
     done = set(found)
     return found + [number for number in range(len(waits)) if number not in done]
 

@@ -7,7 +7,6 @@ None: then the original's bytes replace whatever is equal to them in meaning.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,25 +55,7 @@ def _in_old_order(nodes: list[NodeProto], original: Iterable[NodeProto]) -> list
     for node in nodes:
         last = places.get(_key(node), last)
         rank.append(last)
-    maker = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    needs = [
-        {maker[name] for name in walk.reads(node) if name in maker} - {i} for i, node in enumerate(nodes)
-    ]
-    readers: list[list[int]] = [[] for _ in nodes]
-    for index, sources in enumerate(needs):
-        for source in sources:
-            readers[source].append(index)
-    ready = [(rank[index], index) for index, sources in enumerate(needs) if not sources]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        _, index = heapq.heappop(ready)
-        order.append(nodes[index])
-        for reader in readers[index]:
-            needs[reader].discard(index)
-            if not needs[reader]:
-                heapq.heappush(ready, (rank[reader], reader))
-    return order if len(order) == len(nodes) else nodes
+    return [nodes[number] for number in walk.order(nodes, rank)]
 
 
 def _key(node: NodeProto) -> tuple[str, ...]:
@@ -162,7 +143,11 @@ def body(
     fill(merged, "node", graph_nodes(original, result, faithful, base_dir))
     fill(merged, "initializer", initializers(original, result, faithful, base_dir))
     fill(merged, "sparse_initializer", sparse(original, result, faithful))
-    fill(merged, "value_info", value_infos(original, result, faithful, names_in(original) - names_in(merged)))
+    fill(
+        merged,
+        "value_info",
+        value_infos(original, result, faithful, walk.defined(original) - walk.defined(merged)),
+    )
 
 
 def fill(graph: GraphProto, name: str, items: Sequence[Any]) -> None:
@@ -277,11 +262,6 @@ def _defined(graph: GraphProto) -> set[str]:
     names.update(tensor.name for tensor in graph.initializer)
     names.update(tensor.values.name for tensor in graph.sparse_initializer)
     return names - {""}
-
-
-def names_in(graph: GraphProto) -> set[str]:
-    """Names of all values of a graph, without those of its subgraphs."""
-    return _defined(graph) | {info.name for info in graph.input}
 
 
 def value_infos(

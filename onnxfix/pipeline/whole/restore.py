@@ -36,7 +36,7 @@ def restore(
         lost += [*_foreign_imports(original, result), *_lost_calls(original.graph, result.graph)]
     if merged.ir_version < 4:
         _as_nodes(merged.graph, {tensor.name for tensor in original.graph.initializer})
-    removed = merge.names_in(original.graph) - merge.names_in(merged.graph)
+    removed = walk.defined(original.graph) - walk.defined(merged.graph)
     return merged, [
         *lost,
         *(f"{named[name]} names {name!r}, which was removed" for name in named if name in removed),
@@ -83,7 +83,7 @@ def _restore_graph(
     weights += [tensor for tensor in original.initializer if tensor.name in missing]
     merge.fill(merged, "initializer", weights)
     merge.fill(merged, "input", inputs)
-    removed = merge.names_in(original) - merge.names_in(merged)
+    removed = walk.defined(original) - walk.defined(merged)
     merge.fill(merged, "value_info", merge.value_infos(original, result, faithful, removed))
     return lost
 

@@ -54,7 +54,6 @@ def _refuse_conflicts(
         files.check_files(options.trt)
         of_trt = files.files(options.trt)
     results = [*(File("--report", one.path) for one in reports), *more]
-    targets = {task.source: Path(task.target) for task in tasks if task.target and not remote(task.target)}
     models = [task.source for task in tasks if not remote(task.source)]
     known = [File("a model of this run", Path(model)) for model in models]
     for one in results:
@@ -65,30 +64,34 @@ def _refuse_conflicts(
         known = [one for model in models for one in files_named(Path(model))]
     # An existing file that is not a journal is refused when it is opened.
     journals = [File("--journal", journal)] if journal is not None else []
-    outputs = [File("the output", target) for target in targets.values()]
-    outputs += [File("the output's data", Path(f"{target}.data")) for target in targets.values()]
     known += [File("a value of --fix-input", Path(value)) for value in options.specialization.files]
     known += [File("a script of this run", Path(script)) for script in options.fixes.graphsurgeon]
     plugins = options.trt.plugins if options.trt is not None else ()
     known += [File("a library of --plugins", Path(library)) for library in plugins]
     inputs = options.verification.inputs
     given = inputs if isinstance(inputs, (str, os.PathLike)) else None
-    separate([*journals, *results, *of_trt], [*known, *outputs, *inputs_of(given)])
+    separate([*journals, *results, *of_trt], [*known, *_outputs(tasks), *inputs_of(given)])
     if len(tasks) > 1:
         _keep_data(tasks)
+
+
+def _outputs(tasks: Sequence[Task]) -> list[File]:
+    """The local files that the tasks write, with the data files that their results may have."""
+    targets = [task.target for task in tasks if task.target and not remote(task.target)]
+    outputs = [File("the output", Path(target)) for target in targets]
+    return outputs + [File("the output's data", Path(f"{target}.data")) for target in targets]
 
 
 def _keep_data(tasks: Sequence[Task]) -> None:
     """Refuse results that would replace another model's external data."""
     local = [task for task in tasks if task.command == "apply" and not remote(task.source)]
-    targets = {task.source: Path(task.target) for task in tasks if task.target and not remote(task.target)}
+    outputs = _outputs(tasks)
     replaced = [Path(task.source) for task in local if task.options.output.in_place]
-    if not targets and not replaced:
+    if not outputs and not replaced:
         return
     data = [one for task in local for one in data_named(Path(task.source))]
     if data:
-        own = [File("the output's data", Path(f"{target}.data")) for target in targets.values()]
-        separate([*(File("the output", target) for target in targets.values()), *own], data)
+        separate(outputs, data)
         for path in replaced:
             replaceable(path, data)
 

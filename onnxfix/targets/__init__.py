@@ -87,10 +87,14 @@ class Target:
         """The support of a standard operator; None if it is not imported or unknown."""
         return self.operators.get(op_type)
 
+    def has_plugin(self, op_type: str) -> bool:
+        """Whether a plugin of that name serves it, in whatever domain."""
+        return op_type in self.plugins and op_type not in self.refused
+
     def imports(self, op_type: str) -> bool | None:
         """Whether the parser imports a standard operator; None if unknown, as for one that a plugin stands for."""
         if op_type in self.missing:
-            return None if op_type in self.plugins and op_type not in self.refused else False
+            return None if self.has_plugin(op_type) else False
         return True if op_type in self.operators else None
 
     def accepts(self, op_type: str, elem_type: int) -> bool | None:
@@ -309,7 +313,7 @@ def target_judging(package: str, version: str) -> Target | None:
 
 def serves(target: Target, name: str) -> bool | None:
     """Whether the target imports an operator or ships a plugin of its name; None if unknown."""
-    if name in target.plugins and name not in target.refused:
+    if target.has_plugin(name):
         return True
     imported = target.imports(name)
     return False if imported is None and name in plugins.SHIPPED else imported

@@ -6,6 +6,8 @@ from onnxfix.rule import Node, Target
 from onnxfix.targets.measured import OWN
 
 MS = "com.microsoft"
+OTHER_DOMAINS = ("ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
+"""ONNX's other domains: TensorRT-RTX's parser has no importer for any of their operators."""
 _LAYOUTS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
 """Layout domains; ONNX Runtime chooses the layout for the processor it runs on."""
 
@@ -63,7 +65,7 @@ def is_foreign(operator: tuple[str, str]) -> bool:
 
 def is_imported(name: str, target: Target) -> bool | None:
     """Whether the target imports ONNX Runtime's operator, or a standard one of that name; None if unknown."""
-    if name in target.plugins - target.refused:
+    if target.has_plugin(name):
         return True
     known = target.imports(name)
     if known is None and name in OWN:

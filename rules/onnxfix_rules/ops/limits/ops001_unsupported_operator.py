@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.rule import Flagged, Match, Model, Severity, Silent, imported, rule, target_of
-
-_DOMAINS = ("ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
-"""ONNX's other domains: TensorRT-RTX's parser has no importer for any of their operators."""
+from onnxfix_rules.ops._runtimes import OTHER_DOMAINS
 
 
 @rule(
@@ -48,10 +46,16 @@ def unsupported_operator(model: Model) -> Iterator[Match]:
     functions = {scope.proto.name for scope in model.functions} - target.refused
     if not target.calls_functions:
         functions.clear()
-    for node in imported(model).of(lambda operator: operator[0] in _DOMAINS or operator[1] in target.missing):
-        if node.op_type in target.plugins - target.refused:
+    for node in imported(model).of(
+        lambda operator: operator[0] in OTHER_DOMAINS or operator[1] in target.missing
+    ):
+        if target.has_plugin(node.op_type):
             continue
-        if node.domain in _DOMAINS and node.op_type not in functions and target.imports(node.op_type) is None:
+        if (
+            node.domain in OTHER_DOMAINS
+            and node.op_type not in functions
+            and target.imports(node.op_type) is None
+        ):
             yield Match(
                 f"{target.title} has no importer for {node.domain}.{node.op_type} (source: {target.source})",
                 node=node,

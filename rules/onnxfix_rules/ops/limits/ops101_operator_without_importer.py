@@ -21,10 +21,7 @@ from onnxfix.rule import (
 )
 from onnxfix.targets.measured import OWN
 from onnxfix.targets.plugins import INSTEAD, SHIPPED
-from onnxfix_rules.ops._runtimes import is_foreign
-
-_OTHER_RULES = ("ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
-"""Domains of ONNX, which OPS001 is about."""
+from onnxfix_rules.ops._runtimes import OTHER_DOMAINS, is_foreign
 
 
 @rule(
@@ -68,9 +65,9 @@ def operator_without_importer(model: Model) -> Iterator[Match]:
 
     def is_unknown(operator: Operator) -> bool:
         domain, name = operator
-        if name in functions or name in target.plugins - target.refused or name in OWN:
+        if name in functions or target.has_plugin(name) or name in OWN:
             return False
-        if domain in _OTHER_RULES or is_foreign(operator) or target.imports(name) is True:
+        if domain in OTHER_DOMAINS or is_foreign(operator) or target.imports(name) is True:
             return False
         return name not in _standard() or (domain not in ("", "ai.onnx") and target.imports(name) is False)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from onnx import AttributeProto, FunctionProto, NodeProto, defs
 
-from onnxfix.rule import AddNode, Draft, Edit, Node, Scope, Value
+from onnxfix.rule import AddNode, Draft, Edit, Fix, Match, Node, Scope, Value
 from onnxfix_rules.ctl import _inline
 from onnxfix_rules.ops import _nested
 
@@ -15,6 +15,17 @@ NODE_LIMIT = 1000
 DEPTH_LIMIT = 100
 """Maximum nesting of function calls."""
 _SINGLE = defs.OpSchema.FormalParameterOption.Single
+
+
+def match(call: Node, message: str) -> Match:
+    """A finding at a node, which inlining its function mends, if it has one."""
+    edits, body = inlined(call), call.function
+    return Match(
+        message,
+        node=call,
+        fix=None if edits is None else Fix("inline the function", edits),
+        reads=() if body is None else tuple(inner for scope in body.walk() for inner in scope.nodes),
+    )
 
 
 def inlined(call: Node) -> list[Edit] | None:

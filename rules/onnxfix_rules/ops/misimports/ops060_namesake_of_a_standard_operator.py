@@ -8,8 +8,6 @@ from functools import lru_cache
 from onnx import defs
 
 from onnxfix.rule import (
-    Edit,
-    Fix,
     Fixed,
     Flagged,
     Match,
@@ -76,20 +74,11 @@ def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:
             node.op_type
         ) is not True:
             continue
-        edits = _inlined(node) if local else None
-        body = node.function
-        yield Match(
-            f"{_title(node, local)} is imported as ONNX's {node.op_type}{_origin(node, local)}",
-            node=node,
-            fix=None if edits is None else Fix("inline the function", edits),
-            reads=() if body is None else tuple(inner for scope in body.walk() for inner in scope.nodes),
+        from onnxfix_rules.ops.misimports import _calls  # lazy: start-up
+
+        yield _calls.match(
+            node, f"{_title(node, local)} is imported as ONNX's {node.op_type}{_origin(node, local)}"
         )
-
-
-def _inlined(call: Node) -> list[Edit] | None:
-    from onnxfix_rules.ops.misimports import _calls  # lazy: start-up
-
-    return _calls.inlined(call)
 
 
 def _title(node: Node, local: bool) -> str:

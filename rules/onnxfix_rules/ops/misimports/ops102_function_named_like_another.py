@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from onnx import defs
 
 from onnxfix.rule import (
-    Fix,
     Fixed,
     Flagged,
     Match,
@@ -68,14 +67,7 @@ def function_named_like_another(model: Model) -> Iterator[Match]:
             continue
         from onnxfix_rules.ops.misimports import _calls  # lazy: start-up
 
-        body = node.function
-        edits = None if body is None else _calls.inlined(node)
-        yield Match(
-            message,
-            node=node,
-            fix=None if edits is None else Fix("inline the function", edits),
-            reads=() if body is None else tuple(inner for scope in body.walk() for inner in scope.nodes),
-        )
+        yield _calls.match(node, message)
 
 
 def _misdirection(node: Node, first: tuple[str, str, str], target: Target) -> str:

@@ -114,7 +114,9 @@ def form_of_a_later_release(node: Node, model: Model) -> Iterator[Match]:
     - all: the seed of random numbers is ignored
 
     ## Fix
-    Shape without `start` and `end`, and a Slice of the result. Exact. No fix for the others.
+    Exact: Shape without `start` and `end`, and a Slice of the result; a Conv of two dimensions, the first of size 1;
+    the axis 0 of a CumSum over a vector. Numeric: Pow of floats, which rounds integers from 2^24 on. No fix for the
+    others.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
@@ -125,20 +127,67 @@ def form_of_a_later_release(node: Node, model: Model) -> Iterator[Match]:
     for before, names, applies, text in _FORMS:
         if target.oldest < before and node.op_type in names and applies(node, model):
             yield Match(
-                f"{target.title} {text}", node=node, severity=_SEVERITIES.get(node.op_type), fix=_fix(node)
+                f"{target.title} {text}",
+                node=node,
+                severity=_SEVERITIES.get(node.op_type),
+                fix=_fix(node, model),
             )
             return
 
 
-def _fix(node: Node) -> Fix | None:
-    if node.op_type != "Shape":
-        return None
+def _fix(node: Node, model: Model) -> Fix | None:
+    make = {"Shape": _slice_shape, "Conv": _widen, "CumSum": _sum_vector, "Pow": _raise_floats}.get(
+        node.op_type
+    )
+    return make(node, model) if make is not None else None
+
+
+def _slice_shape(node: Node, _: Model) -> Fix:
     draft = Draft(node)
     whole = draft.add("Shape", [node.require(0)])
     start = draft.constant(np.array([node.attr("start", 0)], np.int64), "start")
     end = draft.constant(np.array([node.attr("end", 2**31 - 1)], np.int64), "end")
     draft.replace_output(node, draft.add("Slice", [whole, start, end]))
     return Fix("slice the whole shape", draft.edits)
+
+
+def _widen(node: Node, _: Model) -> Fix:
+    """The Conv of two dimensions, of which the first has size 1."""
+    draft = Draft(node)
+    attributes = {"auto_pad": node.attr("auto_pad", "NOTSET"), "group": node.attr("group", 1)}
+    for name in ("kernel_shape", "strides", "dilations"):
+        if (sizes := node.attr(name)) is not None:
+            attributes[name] = [1, *sizes]
+    if (pads := node.attr("pads")) is not None:
+        attributes["pads"] = [0, pads[0], 0, pads[1]]
+    data, kernel = (draft.unsqueeze(node.require(index), [2]) for index in (0, 1))
+    wide = draft.add("Conv", [data, kernel, *node.inputs[2:]], **attributes)
+    draft.replace_output(node, draft.squeeze(wide, [2]))
+    return Fix("convolve in two dimensions, the first of size 1", draft.edits)
+
+
+def _sum_vector(node: Node, model: Model) -> Fix | None:
+    if _rank(node, model) != 1:
+        return None
+    draft = Draft(node)
+    draft.set_input(node, 1, draft.constant(np.array(0, np.int64), "axis"))
+    return Fix("write the axis 0, the only one of a vector, as a constant", draft.edits)
+
+
+def _raise_floats(node: Node, model: Model) -> Fix | None:
+    """In float32, which rounds integers from 2**24 on."""
+    base = _elem(node, model, 0)
+    if base is None or any(_elem(node, model, i) == TensorProto.BOOL for i in (0, 1)):
+        return None
+    draft = Draft(node)
+    floats = base if base not in _WHOLE else TensorProto.FLOAT
+    operands = [
+        draft.cast(node.require(i), floats) if _elem(node, model, i) != floats else node.require(i)
+        for i in (0, 1)
+    ]
+    power = draft.add("Pow", operands)
+    draft.replace_output(node, power if base == floats else draft.cast(power, base))
+    return Fix("raise in floating point", draft.edits, Safety.NUMERIC)
 
 
 form_of_a_later_release.examples = [
@@ -149,8 +198,37 @@ form_of_a_later_release.examples = [
             w = Shape(x)  s = Slice(w, b, e)  y = Neg(s) }""",
         target="trt8.6",
     ),
-    Flagged(
-        "Pow of integers", "g (float[3] x, int32[3] p) => (float[3] y) { y = Pow(x, p) }", target="trt10.6"
+    Fixed(
+        "the power is an integer",
+        before="g (float[3] x, int32[3] p) => (float[3] y) { y = Pow(x, p) }",
+        after="g (float[3] x, int32[3] p) => (float[3] y) { f = Cast<to = 1>(p)  y = Pow(x, f) }",
+        target="trt10.6",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "integers alone",
+        before="g (int64[3] x, int32[3] p) => (int64[3] y) { y = Pow(x, p) }",
+        after="""g (int64[3] x, int32[3] p) => (int64[3] y) {
+            a = Cast<to = 1>(x)  f = Cast<to = 1>(p)  w = Pow(a, f)  y = Cast<to = 7>(w) }""",
+        target="trt10.6",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a kernel that is computed",
+        before="""g (float[2,4,9] x, float[6,2,3] w, float[6] b) => (float[2,6,5] y) {
+            y = Conv<group = 2, strides = [2], pads = [1,1], kernel_shape = [3], dilations = [1]>(x, w, b) }""",
+        after="""g (float[2,4,9] x, float[6,2,3] w, float[6] b) => (float[2,6,5] y) <
+            int64[1] a = {2}, int64[1] d = {2}, int64[1] e = {2}> { u = Unsqueeze(x, a)  v = Unsqueeze(w, d)
+            c = Conv<auto_pad = "NOTSET", group = 2, strides = [1,2], pads = [0,1,0,1], kernel_shape = [1,3],
+                dilations = [1,1]>(u, v, b)
+            y = Squeeze(c, e) }""",
+        target="trt10.6",
+    ),
+    Fixed(
+        "the axis of a vector",
+        before="g (float[3] x, int64 a) => (float[3] y) { y = CumSum<reverse = 1>(x, a) }",
+        after="g (float[3] x, int64 a) => (float[3] y) <int64 z = {0}> { y = CumSum<reverse = 1>(x, z) }",
+        target="trt10.6",
     ),
     Flagged(
         "the axis of CumSum is an input",

@@ -22,7 +22,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,10 @@ class Built:
     model: nn.Module
     inputs: dict[str, tuple[Tensor, Axes]]
     outputs: dict[str, Axes]
+
+
+#: A builder, an exporter ("legacy" or "dynamo") and an opset.
+Row = tuple[Callable[[], Built], str, int]
 
 
 class Call(nn.Module):
@@ -302,7 +307,7 @@ def detr() -> Built:
 
 
 #: name -> (builder, exporter, opset)
-ROWS: dict[str, tuple[Callable[[], Built], str, int]] = {
+ROWS: dict[str, Row] = {
     "bert.legacy.op11": (bert, "legacy", 11),
     "bert.legacy.op17": (bert, "legacy", 17),
     "bert.dynamo.op20": (bert, "dynamo", 20),
@@ -328,16 +333,16 @@ ROWS: dict[str, tuple[Callable[[], Built], str, int]] = {
     "detr.dynamo.op18": (detr, "dynamo", 18),
 }
 #: Rows that are made only when they are named; the same form.
-MORE: dict[str, tuple[Callable[[], Built], str, int]] = {"whisper.dynamo.op18": (whisper, "dynamo", 18)}
+MORE: dict[str, Row] = {"whisper.dynamo.op18": (whisper, "dynamo", 18)}
 
 
-def export(name: str, path: Path) -> None:
+def export(row: Row, path: Path) -> None:
     """Build and export one row. The file appears when it is whole.
 
     Raises:
         Exception: whatever torch and transformers raise; the model does not export.
     """
-    build, exporter, opset = {**ROWS, **MORE}[name]
+    build, exporter, opset = row
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "4")))
@@ -378,41 +383,47 @@ def _dims(what: Built) -> list[dict[int, Any]]:
     ]
 
 
-def main() -> int:
-    """Run as the module's docstring says."""
+def make(description: str, script: str, rows: Mapping[str, Row], more: Mapping[str, Row] = {}) -> int:
+    """The command line of a script that makes rows; ``more`` are made only when they are named."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--jobs", type=int, default=1, help="exports at once")
     parser.add_argument("--here", action="store_true", help="export in this process")
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.names if name not in ROWS | MORE]
+    known = {**rows, **more}
+    unknown = [name for name in arguments.names if name not in known]
     if unknown:
-        parser.error(f"no row {unknown[0]}; the rows are {', '.join(ROWS | MORE)}")
+        parser.error(f"no row {unknown[0]}; the rows are {', '.join(known)}")
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    failed: list[str] = []
-    for name in arguments.names or ROWS:
+
+    def one(name: str) -> str:
+        """The name if its export failed, "" otherwise."""
         path = arguments.folder / f"{name}.onnx"
         if path.exists() and not arguments.names:
-            continue
+            return ""
         if arguments.here:
-            export(name, path)
-            continue
+            export(known[name], path)
+            return ""
         start = time.monotonic()
         child = subprocess.run(
-            [sys.executable, __file__, "--here", str(arguments.folder), name], capture_output=True, text=True
+            [sys.executable, script, "--here", str(arguments.folder), name], capture_output=True, text=True
         )
         seconds = time.monotonic() - start
         if child.returncode == 0:
             print(f"{name}: {path.stat().st_size / 1e6:.0f} MB, {seconds:.0f} s", flush=True)
-        else:
-            failed.append(name)
-            last = next((line for line in reversed(child.stderr.splitlines()) if line.strip()), "killed")
-            print(f"FAILED {name}: {last}", file=sys.stderr, flush=True)
+            return ""
+        last = next((line for line in reversed(child.stderr.splitlines()) if line.strip()), "killed")
+        print(f"FAILED {name}: {last}", file=sys.stderr, flush=True)
+        return name
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        failed = [name for name in pool.map(one, arguments.names or rows) if name]
     print(f"{len(failed)} failed: {' '.join(failed) or '–'}")
     return int(bool(failed))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(make(__doc__ or "", __file__, ROWS, MORE))

@@ -1,12 +1,12 @@
 """What the rung trt-gpu costs, beside a bare script that does the same with nothing around it.
 
-    python benchmarks/gpu/cost.py MODEL... [--json FILE] [-- OPTION...]
+    python benchmarks/gpu/cost.py MODEL... [--package tensorrt] [--json FILE] [-- OPTION...]
 
 Each model is handed to ``onnxfix apply --require trt-gpu``, with OPTION... besides. The bare script is a process of its
 own that loads the original in ONNX Runtime and runs the rung's feeds, builds both engines with the rung's profile, one
-after the other, loads them and runs the same feeds: no check, no sandbox, nothing compared. It goes first, so that what
-the driver keeps of compiled kernels helps the other one. The table has the seconds of both and their ratio; the second
-ratio is that of the whole command, with all its other rungs.
+after the other and with one timing cache, loads them and runs the same feeds: no check, no sandbox, nothing compared.
+It goes first, so that what the driver keeps of compiled kernels helps the other one. The table has the seconds of both
+and their ratio; the second ratio is that of the whole command, with all its other rungs.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import signature
 
 
-def measure(model: Path, options: list[str]) -> dict[str, Any]:
+def measure(model: Path, package: str, options: list[str]) -> dict[str, Any]:
     """One model. ``reason`` says why there is no ratio."""
     with tempfile.TemporaryDirectory(prefix="onnxfix-") as name:
         folder = Path(name)
         fixed = folder / "fixed.onnx"
-        given = ("apply", model, "-o", fixed, "--require", "trt-gpu", *options)
+        given = ("apply", model, "-o", fixed, "--require", "trt-gpu", "--trt-package", package, *options)
         _, first, _ = reported(*given)  # says which feeds and which profile
         rung = rungs_of(first).get("trt-gpu", {})
         if not rung.get("feeds") or not fixed.exists():
@@ -45,7 +45,8 @@ def measure(model: Path, options: list[str]) -> dict[str, Any]:
         _write(model, rung, folder)
         words = [sys.executable, str(Path(__file__).resolve()), "--bare", str(model), str(fixed), str(folder)]
         began = time.perf_counter()
-        done = subprocess.run(words, env={**os.environ, **TF32_OFF}, capture_output=True, text=True)
+        variables = {"POLYGRAPHY_USE_TENSORRT_RTX": str(int(package == "tensorrt-rtx")), **TF32_OFF}
+        done = subprocess.run(words, env={**os.environ, **variables}, capture_output=True, text=True)
         bare = time.perf_counter() - began
         if done.returncode:
             return {"name": model.stem, "reason": f"the bare script: {done.stderr[-300:]}"}
@@ -77,7 +78,6 @@ def bare(original: str, fixed: str, folder: Path) -> dict[str, float]:
     """The bare script: seconds of its parts."""
     began = time.perf_counter()
     sys.modules["torch"] = None  # type: ignore[assignment]  # which Polygraphy would import for nothing
-    os.environ["POLYGRAPHY_USE_TENSORRT_RTX"] = "1"
     import onnxruntime as ort
     from polygraphy.backend import trt
 
@@ -99,10 +99,13 @@ def bare(original: str, fixed: str, folder: Path) -> dict[str, float]:
     profile = trt.Profile()
     for name, (least, usual, most) in shapes.items():
         profile.add(name, min=least, opt=usual, max=most)
-    config = trt.CreateConfig(profiles=[profile] if shapes else None)
+    rtx = os.environ["POLYGRAPHY_USE_TENSORRT_RTX"] == "1"  # which has no timing cache
+    cache = None if rtx else str(folder / "timings")
+    config = trt.CreateConfig(profiles=[profile] if shapes else None, load_timing_cache=cache)
     engines = []
     for path in (original, fixed):
-        engines.append(trt.engine_from_network(trt.network_from_onnx_path(path), config))
+        network = trt.network_from_onnx_path(path)
+        engines.append(trt.engine_from_network(network, config, save_timing_cache=cache))
         lap("builds")
     for engine in engines:
         runner = trt.TrtRunner(engine)
@@ -136,13 +139,14 @@ def main() -> int:
     )
     parser.add_argument("models", type=Path, nargs="+")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--package", default="tensorrt-rtx", choices=("tensorrt", "tensorrt-rtx"))
     own, options = divided(words)  # options of onnxfix apply
     arguments = parser.parse_args(own)
     print("| model | feeds | bare s | trt-gpu s | apply s | trt-gpu to bare | apply to bare |")
     print("|---|---|---|---|---|---|---|")
     found = []
     for model in arguments.models:
-        found.append(measure(model.resolve(), options))
+        found.append(measure(model.resolve(), arguments.package, options))
         print(row(found[-1]), flush=True)
         if arguments.json is not None:
             arguments.json.write_text(json.dumps(found, indent=1))

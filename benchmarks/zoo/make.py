@@ -1,0 +1,182 @@
+"""Export the zoo: 40 architectures of torchvision, timm and transformers with both exporters, random weights.
+
+    python benchmarks/zoo/make.py FOLDER [--jobs 16]        all that FOLDER does not have yet
+    python benchmarks/zoo/make.py FOLDER NAME...            these, again
+
+It needs torch, torchvision, timm, transformers and onnxscript, no GPU and no download. Names and exports are as those
+of exports/make.py. Some architectures do not export with one of the two; the script names them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+import transformers as hf
+from exports import make as exports
+from exports.make import BATCH, TEXT, Built, Row, built, ids, image, mask, random
+from torch import nn
+
+#: name -> size of its images
+TORCHVISION = {
+    "convnext_tiny": 224,
+    "densenet121": 224,
+    "efficientnet_b0": 224,
+    "googlenet": 224,
+    "mnasnet1_0": 224,
+    "mobilenet_v3_small": 224,
+    "regnet_y_400mf": 224,
+    "resnet18": 224,
+    "shufflenet_v2_x1_0": 224,
+    "squeezenet1_1": 224,
+    "swin_v2_t": 256,
+    "vit_b_32": 224,
+}
+TIMM = {
+    "cait_xxs24_224": 224,
+    "coat_tiny": 224,
+    "convit_tiny": 224,
+    "crossvit_tiny_240": 240,
+    "deit_tiny_patch16_224": 224,
+    "edgenext_xx_small": 256,
+    "fastvit_t8": 256,
+    "ghostnet_100": 224,
+    "levit_128s": 224,
+    "mixer_s32_224": 224,
+    "mobilevit_xxs": 256,
+    "nf_resnet50": 256,
+    "poolformer_s12": 224,
+    "pvt_v2_b0": 224,
+    "repvgg_a0": 224,
+    "resmlp_12_224": 224,
+    "tnt_s_patch16_224": 224,
+    "xcit_nano_12_p16_224": 224,
+}
+
+
+class First(nn.Module):
+    """A model of images whose result is a tensor, or a record of which the first field is taken."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        result = self.model(*inputs)
+        return result if isinstance(result, torch.Tensor) else next(iter(result.values()))
+
+
+def from_torchvision(name: str, size: int) -> Built:
+    """A classifier of torchvision."""
+    import torchvision
+
+    options = {"init_weights": False, "aux_logits": False} if name == "googlenet" else {}
+    model = random(torchvision.models.get_model(name, weights=None, **options))
+    return Built(First(model), {"pixels": image(size)}, {"logits": BATCH})
+
+
+def segmentation(name: str, size: int = 256) -> Built:
+    """A model of torchvision that says a class for each pixel."""
+    import torchvision
+
+    model = random(torchvision.models.get_model(name, weights=None, weights_backbone=None))
+    return Built(First(model), {"pixels": image(size)}, {"classes": BATCH})
+
+
+def from_timm(name: str, size: int) -> Built:
+    """A classifier of timm."""
+    import timm
+
+    return Built(First(random(timm.create_model(name))), {"pixels": image(size)}, {"logits": BATCH})
+
+
+def words(
+    model: Callable[[Any], nn.Module], config: Any, output: str = "last_hidden_state", **fixed: Any
+) -> Built:
+    """A model of transformers over tokens and their mask."""
+    config._attn_implementation = "eager"
+    inputs = {"input_ids": ids(1000), "attention_mask": mask()}
+    return built(random(model(config)), inputs, {output: TEXT}, **fixed)
+
+
+def wav2vec2() -> Built:
+    """wav2vec2-base, on a second of sound."""
+    config = hf.Wav2Vec2Config(num_hidden_layers=6, attn_implementation="eager")
+    inputs = {"input_values": (torch.randn(2, 16000), BATCH)}
+    return built(random(hf.Wav2Vec2Model(config)), inputs, {"last_hidden_state": BATCH})
+
+
+def dpt() -> Built:
+    """Depth from images, at half the usual depth."""
+    config = hf.DPTConfig(num_hidden_layers=6, backbone_out_indices=[0, 2, 4, 5], attn_implementation="eager")
+    return built(
+        random(hf.DPTForDepthEstimation(config)), {"pixel_values": image(384)}, {"predicted_depth": BATCH}
+    )
+
+
+def _cached(config: Any, step: int = 8) -> Built:
+    """A decoder that is given one token and the keys and values of those before."""
+    config._attn_implementation = "eager"
+    model = random(hf.AutoModelForCausalLM.from_config(config))
+    heads, width = config.num_key_value_heads, config.head_dim
+    inputs = {"input_ids": (torch.randint(3, 1000, (2, 1)), BATCH)}
+    inputs["attention_mask"] = (torch.ones(2, step + 1, dtype=torch.int64), {0: "batch", 1: "total"})
+    names = [f"past_{kind}_{i}" for i in range(config.num_hidden_layers) for kind in ("key", "value")]
+    for name in names:
+        inputs[name] = (torch.randn(2, heads, step, width), {0: "batch", 2: "past"})
+
+    class Step(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            tokens, seen, *past = given
+            pairs = list(zip(past[::2], past[1::2], strict=True))
+            cache = hf.DynamicCache(pairs)
+            result = self.model(input_ids=tokens, attention_mask=seen, past_key_values=cache, use_cache=True)
+            layers = result.past_key_values.layers
+            return (result.logits, *(tensor for layer in layers for tensor in (layer.keys, layer.values)))
+
+    present = {name.replace("past", "present"): {0: "batch", 2: "total"} for name in names}
+    return Built(Step(), inputs, {"logits": BATCH, **present})
+
+
+def _decoder(config: Callable[..., Any], **more: Any) -> Built:
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
+    return _cached(
+        config(**sizes, num_key_value_heads=2, head_dim=32, vocab_size=1000, pad_token_id=0, **more)
+    )
+
+
+BUILDERS: dict[str, Callable[[], Built]] = {
+    **{name: partial(from_torchvision, name, size) for name, size in TORCHVISION.items()},
+    "lraspp_mobilenet_v3_large": partial(segmentation, "lraspp_mobilenet_v3_large"),
+    "fcn_resnet50": partial(segmentation, "fcn_resnet50"),
+    **{name: partial(from_timm, name, size) for name, size in TIMM.items()},
+    "distilbert": lambda: words(hf.DistilBertModel, hf.DistilBertConfig(vocab_size=1000)),
+    "electra": lambda: words(hf.ElectraModel, hf.ElectraConfig(vocab_size=1000)),
+    "mpnet": lambda: words(hf.MPNetModel, hf.MPNetConfig(vocab_size=1000, num_hidden_layers=6)),
+    "opt": lambda: words(
+        hf.OPTModel, hf.OPTConfig(vocab_size=1000, num_hidden_layers=4), "last_hidden_state", use_cache=False
+    ),
+    "wav2vec2": wav2vec2,
+    "dpt": dpt,
+    "qwen3": lambda: _decoder(hf.Qwen3Config),
+    "gemma2": lambda: _decoder(hf.Gemma2Config),
+}
+_OPSETS = {"legacy": 17, "dynamo": 18}
+ROWS: dict[str, Row] = {
+    f"{name}.{exporter}": (build, exporter, opset)
+    for name, build in BUILDERS.items()
+    for exporter, opset in _OPSETS.items()
+}
+
+if __name__ == "__main__":
+    sys.exit(exports.make(__doc__ or "", __file__, ROWS))

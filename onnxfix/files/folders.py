@@ -72,13 +72,13 @@ class Folder:
     def _named(self, name: str) -> str:
         return name if self.fd is not None else str(self.path / name)
 
-    def create(self, name: str, *, append: bool = False) -> int:
+    def create(self, name: str) -> int:
         """Descriptor of a new empty file for reading and writing, with access for us alone.
 
         Raises:
             OSError: the name exists already, or the folder is not writable.
         """
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK | (os.O_APPEND if append else 0)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK
         return os.open(self._named(name), flags, 0o600, dir_fd=self.fd)
 
     def adopt(self, name: str) -> int:

@@ -52,12 +52,11 @@ class Temporary:
         final: str,
         *,
         most: int = PLAIN,
-        append: bool = False,
         there: bool = False,
     ) -> None:
         self.folder, self.name, self.home, self.final, self.most = folder, name, home, final, most
         self.path = folder.path / name
-        self._fd: int | None = folder.adopt(name) if there else folder.create(name, append=append)
+        self._fd: int | None = folder.adopt(name) if there else folder.create(name)
         self._stamp = self._now()
         self._moved = False
         confinement.name(self.path)  # children verify it
@@ -165,7 +164,7 @@ class Temporary:
 
 
 @contextlib.contextmanager
-def temporary_beside(destination: Path, *, most: int = PLAIN, append: bool = False) -> Iterator[Temporary]:
+def temporary_beside(destination: Path, *, most: int = PLAIN) -> Iterator[Temporary]:
     """A temporary file in ``destination``'s folder, to be installed there; deleted at the end if it was not.
 
     Raises:
@@ -174,12 +173,12 @@ def temporary_beside(destination: Path, *, most: int = PLAIN, append: bool = Fal
     regular.refuse_special(destination)
     with writing(destination):
         home = Folder(destination.parent)
-    with home, temporary_in(home, destination.name, most=most, append=append) as file:
+    with home, temporary_in(home, destination.name, most=most) as file:
         yield file
 
 
 @contextlib.contextmanager
-def temporary_in(home: Folder, final: str, *, most: int = PLAIN, append: bool = False) -> Iterator[Temporary]:
+def temporary_in(home: Folder, final: str, *, most: int = PLAIN) -> Iterator[Temporary]:
     """A temporary file in a folder, to be installed there as ``final``.
 
     Raises:
@@ -189,7 +188,7 @@ def temporary_in(home: Folder, final: str, *, most: int = PLAIN, append: bool = 
     name = temporary_name(final)
     with writing(home.path / final):
         try:
-            file = Temporary(home, name, home, final, most=most, append=append)
+            file = Temporary(home, name, home, final, most=most)
         except BaseException:  # an interrupt may come after any statement
             home.unlink(name)
             raise

@@ -5,8 +5,7 @@ everything else that the result depends on (command, paths, options, the files t
 A model is done if its last line has the current key and its files are unchanged. Errors, models that ran out of memory
 and reports with problems are tried again.
 
-A journal lies in a folder that others may write to, so that a line is believed only as far as it can be checked: it
-names the files of its task and no others, these are regular files, and those that were written are read again.
+Which files these are, the task says and not the journal; all of them are read again.
 
 Each line is appended in one write. A killed run leaves at most one partial line at the end, which is ignored. When more
 than half of the lines are outdated, the file is rewritten as it is opened. One run at a time uses a journal.
@@ -19,7 +18,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -27,11 +26,9 @@ from typing import Any
 
 from onnxfix import system
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.files import atomic, regular
-from onnxfix.files.temporary import temporary_beside
+from onnxfix.files import regular
 from onnxfix.fleet import paths, stamps
 from onnxfix.fleet.recall import recall
-from onnxfix.fleet.stamps import Stamp
 from onnxfix.fleet.versions import versions
 from onnxfix.fleet.work import Outcome, Task
 from onnxfix.record import record
@@ -42,10 +39,6 @@ NAME = ".onnxfix-journal.jsonl"
 
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _BEGINNING = b'{"onnxfix-journal": 1}\n'
-MOST_BYTES = 1 << 30
-"""The size up to which a journal is read."""
-LONGEST_LINE = 1 << 26
-"""Bytes of a line up to which it is read: several times the report of a model with 100,000 findings."""
 
 
 @record
@@ -56,8 +49,7 @@ class Entry:
     command: str
     source: str
     target: str
-    read: tuple[Stamp, ...]
-    written: tuple[Stamp, ...]
+    files: Mapping[str, str]
     report: dict[str, Any]
 
     @property
@@ -80,8 +72,6 @@ class Journal:
             regular.refuse_special(path)
             self._fd = _locked(path)
             try:
-                if os.fstat(self._fd).st_size > MOST_BYTES:
-                    raise UsageError(f"{path}: is larger than {MOST_BYTES >> 20} MiB; name another journal")
                 data = _read(self._fd)
                 if len(data) < len(_BEGINNING) and _BEGINNING.startswith(data):
                     os.ftruncate(self._fd, 0)  # new, or killed before the first line was complete
@@ -111,26 +101,9 @@ class Journal:
         if entry is None or entry.key != self._key(task):
             return None
         report = _report(entry.report)
-        files = [[stamp.path for stamp in each] for each in (entry.read, entry.written)]
-        if report is None or not stamps.own(task, report, *files):
+        if report is None or stamps.contents(task, report, entry.files) != entry.files:
             return None
-        now = (
-            *(stamps.same(stamp) for stamp in entry.read),
-            *(stamps.same(stamp, hashed=True) for stamp in entry.written),
-        )
-        if None in now:
-            return None
-        found = tuple(stamp for stamp in now if stamp is not None)
-        outcome = Outcome(
-            task,
-            replace(report, reused=True),
-            read=found[: len(entry.read)],
-            written=found[len(entry.read) :],
-            reused=True,
-        )
-        if found != (*entry.read, *entry.written):  # same bytes, other times: keep the next check cheap
-            self._append(replace(entry, read=outcome.read, written=outcome.written))
-        return outcome
+        return Outcome(task, replace(report, reused=True), files=entry.files, reused=True)
 
     def note(self, outcome: Outcome) -> None:
         """Add the outcome of a task, unless the task must be repeated anyway.
@@ -139,21 +112,10 @@ class Journal:
             OnnxfixError: the file cannot be written.
         """
         task, report = outcome.task, outcome.report
-        if report is None or report.problems or outcome.memory or outcome.reused or not outcome.read:
+        if report is None or report.problems or outcome.memory or outcome.reused or not outcome.files:
             return
-        self._append(
-            Entry(
-                self._key(task),
-                task.command,
-                task.source,
-                task.target,
-                outcome.read,
-                outcome.written,
-                report.to_json(),
-            )
-        )
-
-    def _append(self, entry: Entry) -> None:
+        key = self._key(task)
+        entry = Entry(key, task.command, task.source, task.target, outcome.files, report.to_json())
         self._entries[entry.place] = entry
         try:
             _write(self._fd, _line(entry))
@@ -161,30 +123,9 @@ class Journal:
             raise OnnxfixError(f"{self.path}: cannot be written: {error.strerror or error}") from None
 
     def _rewrite(self) -> None:
-        """Replace the journal by a file of the current entries."""
-        path = regular.destination(self.path)
-        if not system.OPEN_FILES_CAN_BE_REPLACED:
-            os.close(self._fd)
-            try:
-                atomic.put(path, self._text())
-            finally:
-                self._fd = _locked(self.path)
-            return
-        with temporary_beside(path, append=True) as file:
-            _lock(file.fd, path)
-            _write(file.fd, self._text())
-            file.seal()
-            fd = os.dup(file.fd)
-            try:
-                atomic.install([file])
-            except BaseException:
-                os.close(fd)
-                raise
-        os.close(self._fd)
-        self._fd = fd
-
-    def _text(self) -> bytes:
-        return b"".join((_BEGINNING, *map(_line, self._entries.values())))
+        """Leave only the current entries. Those that a run loses which is killed meanwhile are done again."""
+        os.ftruncate(self._fd, 0)
+        _write(self._fd, b"".join((_BEGINNING, *map(_line, self._entries.values()))))
 
     def _key(self, task: Task) -> str:
         """The hash of what the result depends on besides the model."""
@@ -207,7 +148,7 @@ class Journal:
         """Hashes of the files of a script or of inputs, read once per run."""
         if path not in self._contents:
             files = [Path(path)] if Path(path).is_file() else sorted(Path(path).rglob("*"))
-            found = [f"{one.relative_to(path)} {stamps.digest(one)}" for one in files if one.is_file()]
+            found = [f"{one.relative_to(path)} {stamps.content(str(one))}" for one in files if one.is_file()]
             self._contents[path] = "\n".join(found)
         return self._contents[path]
 
@@ -234,27 +175,12 @@ def _locked(path: Path) -> int:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or (found.st_nlink > 1 and found.st_size < len(_BEGINNING)):
             raise UsageError(f"{path}: has hard links, or is not a regular file; name another file")
-        _lock(fd, path)
-        if os.path.exists(real) and not os.path.samestat(os.fstat(fd), os.stat(real)):
-            # Another run has rewritten it since it was opened, and uses the new file.
-            raise UsageError(_IN_USE.format(path))
+        if not system.lock(fd):
+            raise UsageError(f"{path}: another run uses this journal; wait for it, or name another one")
     except BaseException:
         os.close(fd)
         raise
     return fd
-
-
-_IN_USE = "{}: another run uses this journal; wait for it, or name another one"
-
-
-def _lock(fd: int, path: Path) -> None:
-    """Lock the file against other runs, where the system has locks.
-
-    Raises:
-        UsageError: another run has locked it.
-    """
-    if not system.lock(fd):
-        raise UsageError(_IN_USE.format(path))
 
 
 def _read(fd: int) -> bytes:
@@ -288,9 +214,8 @@ def _parsed(data: bytes, path: Path) -> tuple[dict[tuple[str, str, str], Entry],
     for line in filter(None, lines):
         # Partial, from a killed run; or nested too deeply, from somebody else.
         with contextlib.suppress(ValueError, RecursionError):
-            if len(line) <= LONGEST_LINE:
-                entry = recall(Entry, json.loads(line))
-                found[entry.place] = entry
+            entry = recall(Entry, json.loads(line))
+            found[entry.place] = entry
     return found, len(lines)
 
 

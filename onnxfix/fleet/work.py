@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from onnxfix.allowance import structure_limit
 from onnxfix.errors import MissingFile, TimeLimit, explained
 from onnxfix.fleet import paths
-from onnxfix.fleet.stamps import Stamp, Watched
+from onnxfix.fleet.stamps import Watched
 from onnxfix.fleet.task_files import TaskFiles
 from onnxfix.options import RunOptions
 from onnxfix.record import record
@@ -58,9 +58,8 @@ class Outcome:
     ``seconds`` is the wall-clock time of the last attempt, ``attempts`` their number. ``worker`` is the process id (on
     Ray with the address of its machine, ``node``). ``memory``: the task, a rule or a rung ran out of memory, so that
     more memory may help. ``crashed``: its worker died. ``missing``: the model's file does not exist. ``late``: the time
-    limit ended it before there was anything to report. ``read`` and
-    ``written`` are the files of a stamped task, empty if one changed meanwhile. ``reused``: the outcome is from the
-    journal.
+    limit ended it before there was anything to report. ``files`` are the files of a stamped task with their contents,
+    empty if one changed meanwhile. ``reused``: the outcome is from the journal.
     """
 
     task: Task
@@ -74,8 +73,7 @@ class Outcome:
     crashed: bool = False
     missing: bool = False
     late: bool = False
-    read: tuple[Stamp, ...] = ()
-    written: tuple[Stamp, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
     reused: bool = False
 
 
@@ -111,11 +109,7 @@ def perform(task: Task, progress: Step | None = None) -> Outcome:
             return files.as_named(report)
 
     outcome = attempt(task, do)
-    return (
-        replace(outcome, read=watched.read, written=watched.written)
-        if outcome.report is not None
-        else outcome
-    )
+    return replace(outcome, files=watched.files) if outcome.report is not None else outcome
 
 
 def _local_files(task: Task, progress: Step | None) -> contextlib.AbstractContextManager[TaskFiles]:

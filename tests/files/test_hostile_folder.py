@@ -226,17 +226,6 @@ def _engine(field: Field) -> Act:
     return save
 
 
-def _journal(field: Field) -> Act:
-    beginning = b'{"onnxfix-journal": 1}\n'
-    (field.there / "out").write_bytes(beginning + b"no entry\n" * 5)
-
-    def rewrite(at: Field) -> None:
-        with Journal(at.there / "out"):
-            pass
-
-    return rewrite
-
-
 ACTS: dict[str, Callable[[Field], Act]] = {
     "plain": _plain,
     "over another": _over_another,
@@ -247,14 +236,12 @@ ACTS: dict[str, Callable[[Field], Act]] = {
     "split in place": _split_in_place,
     "report": _report,
     "engine": _engine,
-    "journal": _journal,
 }
 DESTINATION = {
     "in place": "m.onnx",
     "split in place": "m.onnx",
     "report": "out",
     "engine": "out",
-    "journal": "out",
 }
 
 

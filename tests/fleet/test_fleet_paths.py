@@ -18,7 +18,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
-from onnxfix.fleet import named
+from onnxfix.fleet import named, stamps
 from onnxfix.fleet.named import Results, expand, targets
 from onnxfix.fleet.paths import Named
 from onnxfix.fleet.remote import staging, store
@@ -522,12 +522,12 @@ def test_a_fingerprint_changes_with_the_file(model: Path) -> None:
         store.fingerprint("memory://b/gone.onnx")
 
 
-def test_a_model_that_is_replaced_after_it_was_fetched_is_not_noted(
+def test_a_model_that_is_replaced_after_it_was_fetched_is_done_again(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = put("memory://b/m.onnx", model)
     task = Task(0, url, str(tmp_path / "out.onnx"), "apply", QUICK, stamped=True)
-    assert [stamp.path for stamp in perform(task).read] == [url]
+    assert perform(task).files == {url: store.fingerprint(url), task.target: stamps.content(task.target)}
     real = staging._get
 
     def meddled(url: str, path: Path) -> None:
@@ -537,7 +537,7 @@ def test_a_model_that_is_replaced_after_it_was_fetched_is_not_noted(
     monkeypatch.setattr(staging, "_get", meddled)
     outcome = perform(task)
     assert outcome.report is not None
-    assert outcome.read == outcome.written == ()
+    assert stamps.contents(task, outcome.report, outcome.files) != outcome.files
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,6 @@ from onnxfix.fleet.drive import drive, tasks_of
 from onnxfix.fleet.here import Here
 from onnxfix.fleet.journal import NAME, Journal, place_of
 from onnxfix.fleet.recall import recall
-from onnxfix.fleet.stamps import Stamp
 from onnxfix.fleet.work import Outcome, Task
 from onnxfix.options import RunOptions
 from onnxfix.pipeline import applying
@@ -74,16 +72,10 @@ def go(
     return executor.given, outcomes
 
 
-def age(*paths: Path) -> None:
-    """Make files an hour old: young ones are read again to be sure."""
-    for path in paths:
-        then = time.time() - 3600
-        os.utime(path, (then, then))
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    age(*(write(tmp_path / f"m{i}.onnx") for i in range(3)))
+    for i in range(3):
+        write(tmp_path / f"m{i}.onnx")
     return tmp_path
 
 
@@ -126,30 +118,11 @@ def test_same_bytes_under_another_time_or_inode_are_the_same_model(folder: Path)
     for path in folder.glob("*.onnx"):
         shutil.copyfile(path, copy)
         os.replace(copy, path)
-    age(*folder.glob("*.onnx"))
     assert go(folder)[0] == []
-
-
-def test_times_that_were_found_to_mean_nothing_are_noted(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go(folder)
-    age(*folder.glob("*.onnx"))
-    assert go(folder)[0] == []  # reads the files
-
-    digest, read = stamps.digest, []
-
-    def noted(path: str) -> str:
-        read.append(Path(path).parent.name)
-        return digest(path)
-
-    monkeypatch.setattr(stamps, "digest", noted)
-    assert go(folder)[0] == []
-    assert read == ["out"] * 3  # results are always read, models are not
 
 
 def test_a_model_written_twice_in_a_moment_is_not_taken_for_the_first(folder: Path) -> None:
-    """Same size, inode and time: a file system's clock is coarse, and a young file may still change."""
+    """Same size, inode and time: a file system's clock is coarse."""
     path = write(folder / "m1.onnx", "aaaa")
     now = os.stat(path).st_mtime_ns
     go(folder)
@@ -338,7 +311,7 @@ def test_a_model_that_changes_meanwhile_is_not_noted(folder: Path, monkeypatch: 
 
     monkeypatch.setattr(applying, "apply", meddled)
     _, outcomes = go(folder)
-    assert [bool(outcome.read) for outcome in outcomes] == [True, False, True]
+    assert [bool(outcome.files) for outcome in outcomes] == [True, False, True]
     monkeypatch.setattr(applying, "apply", real)
     assert go(folder)[0] == ["m1.onnx"]
 
@@ -358,7 +331,7 @@ def test_a_model_that_changes_while_it_is_stamped_is_not_noted(
     monkeypatch.setattr(stamps, "digest", meddled)
     options, out = run_options(verify=False, in_place=in_place), None if in_place else "out"
     _, outcomes = go(folder, options, out=out)
-    assert [bool(outcome.read) for outcome in outcomes] == [True, False, True]
+    assert [bool(outcome.files) for outcome in outcomes] == [True, False, True]
     monkeypatch.setattr(stamps, "digest", real)
     assert go(folder, options, out=out)[0] == ["m1.onnx"]
 
@@ -374,7 +347,7 @@ def test_in_place_too_a_model_that_changes_meanwhile_is_not_noted(
 
     monkeypatch.setattr(applying, "apply", refuted)
     _, outcomes = go(folder, run_options(verify=False, in_place=True), out=None)
-    assert [bool(outcome.read) for outcome in outcomes] == [True, False, True]
+    assert [bool(outcome.files) for outcome in outcomes] == [True, False, True]
 
 
 def test_a_report_with_problems_is_tried_again(folder: Path) -> None:
@@ -399,24 +372,6 @@ def test_a_gpu_that_came_or_went_is_known(tmp_path: Path, monkeypatch: pytest.Mo
     assert seen[2] == seen[3]  # its interrupt is no matter
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert versions._gpus() not in seen
-
-
-def test_a_journal_that_is_written_anew_meanwhile_is_in_use(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import fcntl
-
-    path = folder / "journal"
-    go(folder)
-
-    def late(*_: object) -> None:
-        """The run that had it has put another file in its place, and ends."""
-        shutil.copyfile(path, folder / "anew")
-        os.replace(folder / "anew", path)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    with pytest.raises(UsageError, match="another run uses this journal"):
-        Journal(path)
 
 
 @pytest.mark.parametrize("cut", [1, 40, 400])
@@ -532,7 +487,7 @@ def test_without_a_journal_nothing_is_read_twice(tmp_path: Path, monkeypatch: py
     [task] = tasks_of([str(write(tmp_path / "m.onnx"))], "check", run_options())
     [outcome] = drive([task], Here())
     assert outcome.report is not None
-    assert outcome.read == ()
+    assert outcome.files == {}
 
 
 def test_recall_gives_real_reports_back(tmp_path: Path) -> None:
@@ -566,21 +521,6 @@ def test_recall_of_what_real_reports_seldom_hold() -> None:
     again = recall(Metrics, json.loads(json.dumps(plain(metrics))))
     assert again.max_abs == float("inf")
     assert again.max_rel != again.max_rel
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        [],
-        {"path": "p", "quick": 1},
-        {"path": "p"},
-        {"path": None, "quick": "", "sha256": ""},
-        {"path": "p", "quick": "", "sha256": "", "more": 1},
-    ],
-)
-def test_recall_refuses_what_is_another_record(data: object) -> None:
-    with pytest.raises(ValueError, match="record"):
-        recall(Stamp, data)
 
 
 def test_recall_refuses_wrong_types() -> None:

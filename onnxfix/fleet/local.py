@@ -1,9 +1,13 @@
 """Several models at once on this machine, in worker processes that may die without harm to the others.
 
 A worker is a ``sandbox.Worker`` that one thread of a pool keeps for its models, so that imports are paid for once. If
-it dies, that is reported for its model, and the next model gets a fresh worker. A model that ran out of its share of
-memory is retried once with all of it, alone, so that its result does not depend on the number of jobs. Each worker uses
-cores / jobs (``allowance.cores``).
+it dies, that is reported for its model, and the next model gets a fresh worker.
+
+The workers stay below three quarters of the memory that is available when the run begins (a container's limit counts,
+see ``_child.default_memory_mb``), of which each has an even share. It limits the worker and each sandbox child that it
+starts by RLIMIT_DATA. A model that needs more, by an estimate or because it ran out of its share, is done at the end,
+alone and with all of the memory, so that its result does not depend on the number of jobs. Each worker uses an even
+share of the cores.
 """
 
 from __future__ import annotations
@@ -13,7 +17,6 @@ import os
 import queue
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -21,12 +24,13 @@ from dataclasses import replace
 
 from onnxfix import _child, allowance
 from onnxfix.files.sweeping import prefix
-from onnxfix.fleet.budget import Budget, Closed, Size, more_helps, need_mb, size_of
+from onnxfix.fleet.budget import MINIMUM_MB, more_helps, need_mb, replaced_file, size_mb
 from onnxfix.fleet.here import Progress
 from onnxfix.fleet.leftovers import tidy
 from onnxfix.fleet.work import Outcome, Task
 from onnxfix.fleet.worker import Setting
 from onnxfix.interrupts import insisted
+from onnxfix.record import record
 from onnxfix.sandbox import Worker
 
 STEP_SECONDS = 24 * 3600.0
@@ -47,30 +51,88 @@ class Local:
         self.memory_mb = memory_mb if memory_mb is not None else _child.default_memory_mb()
 
     def run(self, tasks: Sequence[Task], progress: Progress | None = None) -> Iterator[Outcome]:
-        count = max(1, min(self.jobs, len(tasks)))
-        budget = Budget(self.memory_mb, count)
-        results: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        waiting = _TaskQueue(tasks, budget)
+        together, alone = _apart(tasks)
+        count, share_mb = self._shares(len(together))
+        attempted: set[int] = set()
         lost: list[Task] = []
         began = time.time()
-        jobs = [_Job(waiting, budget, results, lost, progress) for _ in range(count)]
         try:
-            with ThreadPoolExecutor(count, thread_name_prefix="onnxfix-job") as pool:
-                threads = [pool.submit(job.work) for job in jobs]
-                try:
-                    for _ in tasks:
-                        yield _next(results, threads)
-                finally:
-                    waiting.close()
-                    budget.close()
-                    _end(jobs, threads)
+            for result in _work(_Group(together, count, share_mb, count > 1), lost, progress):
+                if isinstance(result, Task):
+                    alone.append(result)
+                elif count > 1 and share_mb is not None and result.memory and more_helps(result, share_mb):
+                    attempted.add(result.task.index)
+                    alone.append(result.task)
+                else:
+                    yield self._explained(result)
+            alone.sort(key=lambda task: task.index)
+            for result in _work(_Group(alone, 1, self.memory_mb), lost, progress):
+                assert isinstance(result, Outcome)  # none is too large for all of the memory
+                again = result.task.index in attempted
+                yield self._explained(replace(result, attempts=2) if again else result)
         finally:
             for task in lost:
                 tidy(task, began)
 
+    def _shares(self, tasks: int) -> tuple[int, int | None]:
+        """How many models are worked on at once, and MiB for each of them."""
+        count = max(1, min(self.jobs, tasks))
+        if self.memory_mb is None:
+            return count, None
+        count = max(1, min(count, self.memory_mb // MINIMUM_MB))
+        return count, self.memory_mb // count
 
-def _next(results: queue.SimpleQueue[Outcome], threads: Sequence[Future[None]]) -> Outcome:
-    """The next outcome. Raises what ended a job's thread, which is a defect of onnxfix."""
+    def _explained(self, outcome: Outcome) -> Outcome:
+        """The outcome; if the model ran out of all the memory there is, its error names the limit."""
+        if not outcome.memory or not outcome.error or self.memory_mb is None:
+            return outcome
+        size = size_mb(outcome.task)
+        limit = f"the model has {size:.0f} MiB, and this run may use {self.memory_mb} MiB"
+        return replace(outcome, error=f"{outcome.error} ({limit})")
+
+
+def _apart(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
+    """The tasks that may run at once, and those that must wait for another one to replace the file that they read."""
+    together: list[Task] = []
+    alone: list[Task] = []
+    replaced: set[str] = set()
+    for task in tasks:
+        file = replaced_file(task)
+        (alone if file in replaced else together).append(task)
+        replaced |= {file} - {""}
+    return together, alone
+
+
+@record
+class _Group:
+    """Tasks of which ``jobs`` run at once, with ``memory_mb`` each (None: no limit). ``sized``: not those that need
+    more."""
+
+    tasks: Sequence[Task]
+    jobs: int
+    memory_mb: int | None
+    sized: bool = False
+
+
+def _work(group: _Group, lost: list[Task], progress: Progress | None) -> Iterator[Outcome | Task]:
+    """The outcomes of a group's tasks as they arrive, and as they are the tasks that need more memory. Adds to ``lost``
+    those whose worker died."""
+    waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    results: queue.SimpleQueue[Outcome | Task] = queue.SimpleQueue()
+    for task in group.tasks:
+        waiting.put(task)
+    jobs = [_Job(group, waiting, results, lost, progress) for _ in range(group.jobs)]
+    with ThreadPoolExecutor(group.jobs, thread_name_prefix="onnxfix-job") as pool:
+        threads = [pool.submit(job.work) for job in jobs]
+        try:
+            for _ in group.tasks:
+                yield _next(results, threads)
+        finally:
+            _end(jobs, threads)
+
+
+def _next(results: queue.SimpleQueue[Outcome | Task], threads: Sequence[Future[None]]) -> Outcome | Task:
+    """The next result. Raises what ended a job's thread, which is a defect of onnxfix."""
     while True:
         ended = all(thread.done() for thread in threads)
         with contextlib.suppress(queue.Empty):
@@ -94,50 +156,23 @@ def _end(jobs: Sequence[_Job], threads: Sequence[Future[None]]) -> None:
             job.kill()
 
 
-class _TaskQueue:
-    """The tasks, each handed out once, with its size and its ticket for memory.
-
-    Tickets are in the order of the command line: of two models that bring different data under one name the first one
-    wins, as it does without ``--jobs``.
-    """
-
-    def __init__(self, tasks: Sequence[Task], budget: Budget) -> None:
-        self._tasks = iter(tasks)
-        self._budget = budget
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def __iter__(self) -> Iterator[tuple[Task, Size, object]]:
-        while True:
-            with self._lock:
-                task = None if self._closed else next(self._tasks, None)
-                if task is None:
-                    return
-                found = task, size_of(task), self._budget.queue()
-            yield found
-
-    def close(self) -> None:
-        self._closed = True  # without the lock: its holder may be reading a large model
-
-
 class _Job:
     """One thread's loop and its worker."""
 
     def __init__(
         self,
-        waiting: _TaskQueue,
-        budget: Budget,
-        results: queue.SimpleQueue[Outcome],
+        group: _Group,
+        waiting: queue.SimpleQueue[Task],
+        results: queue.SimpleQueue[Outcome | Task],
         lost: list[Task],
         progress: Progress | None,
     ) -> None:
+        self._group = group
         self._waiting = waiting
-        self._budget = budget
         self._results = results
         self._lost = lost
         self._progress = progress
         self._worker: Worker | None = None
-        self._granted: int | None = None
         self._folder = ""
         self._interrupted = False
         self._interrupted_pid: int | None = None
@@ -145,9 +180,10 @@ class _Job:
     def work(self) -> None:
         """Run tasks until there are none left."""
         try:
-            with contextlib.suppress(Closed):
-                for task, size, ticket in self._waiting:
-                    self._results.put(self._done(task, size, ticket))
+            with contextlib.suppress(queue.Empty):
+                while not self._interrupted:
+                    task = self._waiting.get_nowait()
+                    self._results.put(task if self._too_large(task) else self._outcome(task))
             if self._worker is not None and self._worker.pid is not None and not self._interrupted:
                 self._worker.call(f"{_WORKER}:farewell", timeout=GRACE)
         finally:
@@ -167,24 +203,17 @@ class _Job:
         self._interrupted = True
         self._drop()
 
-    def _done(self, task: Task, size: Size, ticket: object) -> Outcome:
-        with self._budget.grant(need_mb(task, size), size.claims, ticket) as granted:
-            outcome = self._attempt(task, granted)
-        total_mb = self._budget.total_mb
-        if not outcome.memory or granted is None or total_mb is None:
-            return outcome
-        if granted < total_mb and more_helps(outcome, granted):
-            with self._budget.grant(total_mb, size.claims):
-                outcome = replace(self._attempt(task, total_mb), attempts=2)
-        return _with_limit(outcome, size, total_mb)
+    def _too_large(self, task: Task) -> bool:
+        limit = self._group.memory_mb
+        return self._group.sized and limit is not None and need_mb(task, size_mb(task)) > limit
 
-    def _attempt(self, task: Task, granted: int | None) -> Outcome:
-        """Run the task in a worker with this limit in MiB."""
+    def _outcome(self, task: Task) -> Outcome:
+        """Run the task in a worker."""
         if self._progress is not None:
             self._progress(task, "working")
         began = time.perf_counter()
         try:
-            reply = self._call(task, granted)
+            reply = self._call(task)
         except OSError as error:  # no more processes, or no space for temporary files
             reply = _child.Outcome("error", message=f"cannot be started: {error.strerror or error}")
         if reply.ok and isinstance(reply.value, Outcome):
@@ -193,8 +222,6 @@ class _Job:
             return reply.value
         self._drop()
         self._lost.append(task)
-        if self._interrupted:
-            raise Closed
         return Outcome(
             task,
             error=_death_of_worker(task, reply),
@@ -204,16 +231,16 @@ class _Job:
             crashed=reply.status != "error",
         )
 
-    def _call(self, task: Task, granted: int | None) -> _child.Outcome:
+    def _call(self, task: Task) -> _child.Outcome:
+        memory_mb = self._group.memory_mb
         worker = self._worker
-        if worker is None or granted != self._granted:
-            self._drop()
+        if worker is None:
             self._folder = tempfile.mkdtemp(prefix=prefix())
-            self._worker = worker = Worker(memory_mb=granted, confined=False)
-            self._granted = granted
-        setting = Setting(os.getpid(), granted, max(1, allowance.cores() // self._budget.jobs), self._folder)
+            self._worker = worker = Worker(memory_mb=memory_mb, confined=False)
+        cores = max(1, allowance.cores() // self._group.jobs)
+        setting = Setting(os.getpid(), memory_mb, cores, self._folder)
         if self._interrupted:
-            raise Closed
+            return _child.Outcome("error", message="interrupted")
         return worker.call(f"{_WORKER}:perform", timeout=STEP_SECONDS, task=task, setting=setting)
 
     def _drop(self) -> None:
@@ -222,14 +249,6 @@ class _Job:
             worker.close()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _with_limit(outcome: Outcome, size: Size, total_mb: int) -> Outcome:
-    """The outcome; if the model ran out of all the memory there is, its error names the limit."""
-    if not outcome.memory or not outcome.error:
-        return outcome
-    limit = f"the model has {size.data_mb:.0f} MiB, and this run may use {total_mb} MiB"
-    return replace(outcome, error=f"{outcome.error} ({limit})")
 
 
 def _death_of_worker(task: Task, reply: _child.Outcome) -> str:

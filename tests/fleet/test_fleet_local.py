@@ -18,7 +18,6 @@ import pytest
 
 from onnxfix.causes import Problem
 from onnxfix.fleet import drive, local, work
-from onnxfix.fleet.budget import Size
 from onnxfix.fleet.here import Here
 from onnxfix.fleet.local import Local
 from onnxfix.fleet.work import Outcome, Task
@@ -163,6 +162,39 @@ def test_more_than_a_share_is_had_alone_and_more_than_all_is_refused(tmp_path: P
     assert outcomes[1].report is not None
     assert "MemoryError" in outcomes[1].report.problems[0].text  # the rule's, which the engine survives
     assert outcomes[1].memory
+
+
+def test_large_models_have_all_of_the_memory(
+    tmp_path: Path, pack: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"large": 10_000.0, "giant": 1e6}
+    monkeypatch.setattr(local, "size_mb", lambda task: sizes.get(Path(task.source).stem, 0.0))
+    models = [write(tmp_path / f"{name}.onnx", "environment") for name in ("large", "giant", "a", "b")]
+    outcomes = list(Local(2, 4096).run(tasks(*models)))
+    assert [outcome.task.index for outcome in outcomes[2:]] == [0, 1]
+    assert all(outcome.report is not None and outcome.attempts == 1 for outcome in outcomes)
+    told = ast.literal_eval((pack / "environment").read_text())
+    assert told["ONNXFIX_MEMORY_MB"] == "4096"
+
+
+def test_the_memory_says_how_many_models_run_at_once() -> None:
+    assert [Local(4, memory)._shares(9) for memory in (8192, 2048, 300)] == [(4, 2048), (2, 1024), (1, 300)]
+    assert Local(4, 8192)._shares(2) == (2, 4096)
+
+
+def test_two_links_to_a_file_are_repaired_one_after_the_other(tmp_path: Path) -> None:
+    model = write(tmp_path / "m.onnx")
+    links = [tmp_path / f"link{i}.onnx" for i in range(2)]
+    for link in links:
+        link.symlink_to(model)
+    options = run_options(verify=False, in_place=True)
+    work = [Task(i, str(path), "", "apply", options) for i, path in enumerate((model, *links))]
+    outcomes = {outcome.task.index: outcome.report for outcome in Local(3, 8192).run(work)}
+    assert [report is not None and report.changed for _, report in sorted(outcomes.items())] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_worker_that_ran_out_of_memory_is_not_used_again(tmp_path: Path, pack: Path) -> None:
@@ -434,30 +466,9 @@ def test_a_fault_in_the_threads_is_no_hang(tmp_path: Path, monkeypatch: pytest.M
     def broken(task: Task) -> None:
         raise KeyError(task.source)
 
-    monkeypatch.setattr(local, "size_of", broken)
+    monkeypatch.setattr(local, "size_mb", broken)
     with pytest.raises(KeyError):
         list(Local(2, 4096).run(tasks(*[write(tmp_path / f"m{i}.onnx") for i in range(3)])))
-
-
-def test_models_get_memory_in_the_order_of_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whichever is looked at faster: of two that bring different data under one name, the first one has to win."""
-    models = [write(tmp_path / f"m{i}.onnx") for i in range(4)]
-    asked: list[str] = []
-
-    def slowly(task: Task) -> Size:
-        time.sleep(0.2 if task.index == 0 else 0)
-        return Size(claims=frozenset({"/out/w.bin"}))
-
-    def noted(lane: object, task: Task, granted: int | None) -> Outcome:
-        asked.append(Path(task.source).name)
-        return Outcome(task)
-
-    monkeypatch.setattr(local, "size_of", slowly)
-    monkeypatch.setattr(local._Job, "_attempt", noted)
-    assert len(list(Local(4, 8192).run(tasks(*models)))) == 4
-    assert asked == [path.name for path in models]
 
 
 def test_results_come_as_they_are_ready_and_are_reported_in_order(

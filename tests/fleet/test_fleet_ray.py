@@ -35,7 +35,6 @@ from ray_nodes import Cluster
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files.marks import mark
 from onnxfix.fleet import leftovers
-from onnxfix.fleet.budget import Size
 from onnxfix.fleet.ray import cluster, executor
 from onnxfix.fleet.work import Outcome, Task
 from onnxfix.options import RunOptions
@@ -132,7 +131,7 @@ def test_a_large_model_asks_for_more_and_never_for_more_than_a_node_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes = {"0.onnx": 0.0, "1.onnx": 500.0, "2.onnx": 1e6}
-    monkeypatch.setattr(executor, "size_of", lambda task: Size(sizes[task.source]))
+    monkeypatch.setattr(executor, "size_mb", lambda task: sizes[task.source])
     ray = Ray(*[done()] * 3, nodes=((4, 0, 4096), (2, 0, 3000)))
     options = run_options(rungs=("ort-cpu",))
     made = [Task(task.index, task.source, command="apply", options=options) for task in tasks(3)]
@@ -155,11 +154,14 @@ def test_ray_holds_a_bounded_number_of_tasks(monkeypatch: pytest.MonkeyPatch) ->
         assert ray.most == most
 
 
-def test_two_results_that_bring_the_same_data_are_not_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    claims = {"0.onnx": frozenset({"a"}), "1.onnx": frozenset({"a", "b"}), "2.onnx": frozenset({"b"})}
-    monkeypatch.setattr(executor, "size_of", lambda task: Size(1.0, claims[task.source]))
+def test_two_links_to_a_file_are_not_replaced_at_once(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").touch()
+    links = [tmp_path / f"link{i}.onnx" for i in range(3)]
+    for link in links:
+        link.symlink_to(tmp_path / "m.onnx")
+    made = [Task(i, str(link), "", "apply", run_options(in_place=True)) for i, link in enumerate(links)]
     ray = Ray(*[done()] * 3)
-    assert len(list(executor._Run(ray, tasks(3)).outcomes())) == 3
+    assert len(list(executor._Run(ray, made).outcomes())) == 3
     assert ray.most == 1
 
 
@@ -248,7 +250,7 @@ def test_a_file_that_only_we_have_is_explained(tmp_path: Path, monkeypatch: pyte
 
 def test_what_no_node_has_room_for_any_more_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "_NODE_CHECK_SECONDS", 0.0)
-    monkeypatch.setattr(executor, "size_of", lambda task: Size(1e6))
+    monkeypatch.setattr(executor, "size_mb", lambda task: 1e6)
     ray = Ray(nodes=((1, 0, 2048), (1, 0, 8192)))
     results = executor._Run(ray, tasks(1)).outcomes()
     wait = ray.wait

@@ -17,13 +17,13 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any
 
 from onnxfix import _child, allowance, packs
 from onnxfix.errors import OnnxfixError, UsageError, explained
 from onnxfix.fleet import paths
-from onnxfix.fleet.budget import Size, more_helps, need_mb, size_of
+from onnxfix.fleet.budget import more_helps, need_mb, replaced_file, size_mb
 from onnxfix.fleet.here import Progress
 from onnxfix.fleet.leftovers import tidy
 from onnxfix.fleet.ray import cluster
@@ -80,7 +80,6 @@ class _Attempt:
     number: int = 1
     need: int = 0
     granted: int = 0
-    claims: frozenset[str] = field(default=frozenset())
 
 
 class _Run:
@@ -145,18 +144,18 @@ class _Run:
     def _submit_waiting(self) -> None:
         """Submit attempts in order, up to the limit. None overtakes another, so that none waits forever."""
         limit = max(IN_FLIGHT, 4 * sum(node.cpus for node in self.nodes))
-        in_use = {claim for attempt in self.submitted.values() for claim in attempt.claims}
+        replaced = {replaced_file(attempt.task) for attempt in self.submitted.values()} - {""}
         while self.waiting and self.nodes and len(self.submitted) < limit:
             attempt = self.waiting[0]
             if not attempt.need:
-                size = _size(attempt.task)
-                need = need_mb(attempt.task, size)
-                attempt = self.waiting[0] = replace(attempt, need=need, claims=size.claims)
-            if in_use & attempt.claims and self.submitted:
+                need = need_mb(attempt.task, _size_mb(attempt.task))
+                attempt = self.waiting[0] = replace(attempt, need=need)
+            file = replaced_file(attempt.task)
+            if file in replaced:
                 return
             self.waiting.popleft()
             attempt = replace(attempt, granted=_grant(attempt, self.nodes))
-            in_use |= attempt.claims
+            replaced |= {file} - {""}
             self.submitted[self._submit(attempt)] = attempt
 
     def _submit(self, attempt: _Attempt) -> Any:
@@ -230,16 +229,16 @@ def _explained(outcome: Outcome) -> Outcome:
     return replace(outcome, error=f"{outcome.error} ({where})")
 
 
-def _size(task: Task) -> Size:
-    """The size of a task's model; of a remote one without its external data, which only the file itself lists."""
+def _size_mb(task: Task) -> float:
+    """MiB of a task's model; of a remote one without its external data, which only the file itself lists."""
     if not paths.remote(task.source):
-        return size_of(task)
+        return size_mb(task)
     from onnxfix.fleet.remote import store  # lazy: URLs only
 
     try:
-        return Size(store.size(task.source) / (1 << 20))
+        return store.size(task.source) / (1 << 20)
     except OnnxfixError:  # the model's own run reports it
-        return Size()
+        return 0.0
 
 
 def _wants_gpu(task: Task) -> bool:

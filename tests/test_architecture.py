@@ -27,7 +27,7 @@ from support.patience import PATIENCE
 # of each other.
 LAYERS = [
     ["record"],
-    ["_version", "deadline", "errors", "dtypes", "garbage", "interrupts", "names", "place", "system", "walk"],
+    ["_version", "deadline", "errors", "dtypes", "interrupts", "names", "place", "system", "walk"],
     ["allowance", "causes", "confinement", "packs", "replies"],
     ["shown"],
     ["_child"],  # the sandbox's other side

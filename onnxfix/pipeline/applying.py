@@ -14,7 +14,6 @@ from dataclasses import replace
 from onnxfix import deadline
 from onnxfix.allowance import memory_limit
 from onnxfix.files.lazy import Pending
-from onnxfix.garbage import paused_collection
 from onnxfix.options import RunOptions
 from onnxfix.pipeline.counting import bytes_read, node_counts
 from onnxfix.pipeline.job import Job, resolved
@@ -44,7 +43,6 @@ def apply(
         resources.enter_context(limited(options.timeout))
         with deadline.watched():
             job = resolved(opened(source, planned(options, progress)))
-            resources.enter_context(paused_collection())
             resources.enter_context(memory_limit(options.memory_mb))
             proven = prove(job, resources)
         if beyond is not None:

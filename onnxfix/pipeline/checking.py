@@ -13,7 +13,6 @@ from onnxfix.causes import Problem
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
 from onnxfix.files.lazy import Pending
-from onnxfix.garbage import paused_collection
 from onnxfix.model import Model
 from onnxfix.options import RunOptions
 from onnxfix.pipeline.counting import bytes_read, node_counts
@@ -49,11 +48,10 @@ def _checked(source: Source, plan: Plan) -> Report:
         loaded = loading.load(source)
     refuse_conflicts([loaded], options)
     problems: list[Problem] = []
-    with paused_collection():
-        model = Model(loaded.proto, loaded.base_dir)
-        model.target = plan.target
-        plan.say("checking")
-        own = [finding_of(item) for item in engine.check(model, plan.rules, problems)]
+    model = Model(loaded.proto, loaded.base_dir)
+    model.target = plan.target
+    plan.say("checking")
+    own = [finding_of(item) for item in engine.check(model, plan.rules, problems)]
     with memory_limit(options.memory_mb):
         build, reading, notes = _built(trt, loaded, plan)
         accepted = _intake(loaded, plan) if options.inputs_help else None

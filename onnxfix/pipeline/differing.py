@@ -10,7 +10,6 @@ from onnx import ModelProto
 from onnxfix.difference.compare import difference
 from onnxfix.difference.records import ModelDifference
 from onnxfix.files import loading
-from onnxfix.garbage import paused_collection
 from onnxfix.model import Model
 from onnxfix.report.report import Report
 
@@ -22,9 +21,8 @@ def diff(first: Path, second: Path) -> ModelDifference:
         ModelError: a model cannot be read, or defines names twice.
     """
     loaded = loading.load(first), loading.load(second)
-    with paused_collection():
-        models = [Model(one.proto, one.base_dir) for one in loaded]
-        found = difference(models[0], models[1], (str(first), str(second)))
+    models = [Model(one.proto, one.base_dir) for one in loaded]
+    found = difference(models[0], models[1], (str(first), str(second)))
     for one in loaded:
         one.check()
     return found

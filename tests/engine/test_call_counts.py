@@ -6,7 +6,6 @@ Each count is compared with what it should be or between two sizes; what is comp
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +19,6 @@ from onnxfix import transaction as commit
 from onnxfix.changes import messages
 from onnxfix.edits import AddNode, Draft, Edit, RemoveNode, SetInput, SetValueInfo
 from onnxfix.engine import FixKey, check, fix
-from onnxfix.garbage import paused_collection
 from onnxfix.graph.fingerprint import fingerprint
 from onnxfix.graph.imported import imported, imported_nodes
 from onnxfix.graph.overlay import Node
@@ -219,14 +217,6 @@ def test_types_rule_out_nothing_that_a_built_in_rule_would_find() -> None:
 
 def _said(model: Model, rules: list[Rule]) -> list[tuple[str, str, str]]:
     return [(item.rule.code, item.match.place.text, item.match.message) for item in check(model, rules, [])]
-
-
-def test_garbage_collection_is_as_before_after_a_failure() -> None:
-    assert gc.isenabled()
-    with pytest.raises(ZeroDivisionError), paused_collection():  # noqa: PT012
-        assert not gc.isenabled()
-        raise ZeroDivisionError
-    assert gc.isenabled()
 
 
 # -- rounds -----------------------------------------------------------------------------------------------------------

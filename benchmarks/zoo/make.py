@@ -96,13 +96,11 @@ def from_timm(name: str, size: int) -> Built:
     return Built(First(random(timm.create_model(name))), {"pixels": image(size)}, {"logits": BATCH})
 
 
-def words(
-    model: Callable[[Any], nn.Module], config: Any, output: str = "last_hidden_state", **fixed: Any
-) -> Built:
+def words(model: Callable[[Any], nn.Module], config: Any, **fixed: Any) -> Built:
     """A model of transformers over tokens and their mask."""
     config._attn_implementation = "eager"
     inputs = {"input_ids": ids(1000), "attention_mask": mask()}
-    return built(random(model(config)), inputs, {output: TEXT}, **fixed)
+    return built(random(model(config)), inputs, {"last_hidden_state": TEXT}, **fixed)
 
 
 def wav2vec2() -> Built:
@@ -163,9 +161,7 @@ BUILDERS: dict[str, Callable[[], Built]] = {
     "distilbert": lambda: words(hf.DistilBertModel, hf.DistilBertConfig(vocab_size=1000)),
     "electra": lambda: words(hf.ElectraModel, hf.ElectraConfig(vocab_size=1000)),
     "mpnet": lambda: words(hf.MPNetModel, hf.MPNetConfig(vocab_size=1000, num_hidden_layers=6)),
-    "opt": lambda: words(
-        hf.OPTModel, hf.OPTConfig(vocab_size=1000, num_hidden_layers=4), "last_hidden_state", use_cache=False
-    ),
+    "opt": lambda: words(hf.OPTModel, hf.OPTConfig(vocab_size=1000, num_hidden_layers=4), use_cache=False),
     "wav2vec2": wav2vec2,
     "dpt": dpt,
     "qwen3": lambda: _decoder(hf.Qwen3Config),

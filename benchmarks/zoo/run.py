@@ -15,9 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from command import rungs_of
 
 LIMIT = 420.0
 """Seconds for one model, the import of onnxfix included."""
@@ -33,7 +37,7 @@ def apply(path: Path, package: str, target: str) -> dict[str, Any]:
         fixed = Path(folder) / "fixed.onnx"
         result = onnxfix.apply(path, fixed, require=["trt-gpu"], target=target, timeout=LIMIT, trt=options)
     report = result.to_dict()
-    rungs = {one["name"]: one for one in (report.get("verdict") or {}).get("rungs", ())}
+    rungs = rungs_of(report)
     found = [(one["severity"], one["code"], one["message"]) for one in report["findings"]]
     return {
         "exit": int(result.exit_code),
@@ -110,9 +114,11 @@ def main() -> int:
         table(arguments.paths)
         return 0
     folder, results = arguments.paths
-    models = [path for path in sorted(folder.glob("*.onnx")) if path.stem not in load(results)]
+    done = load(results)
+    models = [path for path in sorted(folder.glob("*.onnx")) if path.stem not in done]
     with ThreadPoolExecutor(arguments.jobs) as pool, results.open("a") as file:
-        for one in pool.map(lambda path: measure(path, arguments), models):
+        for job in as_completed([pool.submit(measure, path, arguments) for path in models]):
+            one = job.result()
             file.write(json.dumps(one) + "\n")
             file.flush()
             print(one["name"], *cells(one), flush=True)

@@ -1,7 +1,10 @@
 """8-bit integer arithmetic in int32, and provable ranges of integers.
 
 TensorRT supports uint8 only for network inputs and outputs, and int8 as a quantized type. So their arithmetic is done
-in int32 between Casts, and wrapped around by Mod if the result may leave the type. Mod is imported as ``x - y * floor(x
+in int32 between Casts, and wrapped around by Mod if the result may leave the type. Where the target does not compute
+int8 at all, int8 is dequantized and quantized with the scale 1, which is exact: TensorRT 10.6.0 does not build what
+reads a Cast of an int8 input ("cannot be quantized by x. You might want to add a DQ node"), nor an int32 node between
+a DQ and a Q ("output has type Int32 but must have type Float"). Mod is imported as ``x - y * floor(x
 / y)``, as ONNX defines it, also for negative values (read from the network that TensorRT-RTX 1.7.1 makes).
 """
 
@@ -14,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.rule import INTEGERS, Draft, Model, Node, Value
+from onnxfix.rule import INTEGERS, Draft, Model, Node, Value, target_of
 
 DEPTH = 6
 """Maximum number of nodes that are followed upstream along one path."""
@@ -41,6 +44,11 @@ _SAME = frozenset(
 def wide_of(elem: int) -> int:
     """The type in which integers of type ``elem`` are computed."""
     return TensorProto.INT32 if elem in SMALL else elem
+
+
+def is_only_quantized(node: Node, model: Model) -> bool:
+    """Whether the target takes int8 for a quantized type only, and ``node`` may stand between Q and DQ."""
+    return target_of(model).accepts("Add", TensorProto.INT8) is False and node.scope.opset() >= 10
 
 
 def bits_of(elem: int) -> int:
@@ -131,6 +139,7 @@ class Computer:
         self.draft, self.model, self.elem = draft, model, elem
         self.wide = wide_of(elem) if wide is None else wide
         self.bits, self.signed = bits_of(elem), is_signed(elem)
+        self._only_quantized = elem == TensorProto.INT8 and is_only_quantized(draft.anchor, model)
         self._numbers: dict[int, str] = {}
         self._widened: dict[Value, str] = {}
 
@@ -168,20 +177,38 @@ class Computer:
         before = unnarrowed(value, self.draft.anchor, self.model)
         if before is not None and self.model.shapes.elem_type(before) == self.wide:
             return before.name
+        if before is None and self._only_quantized:
+            real = self.draft.add("DequantizeLinear", [value, self._one], hint="wide")
+            return real if self.wide == TensorProto.FLOAT else self._to(real, self.wide)
         return self.draft.add("Cast", [value if before is None else before], hint="wide", to=self.wide)
+
+    @cached_property
+    def _one(self) -> str:
+        """The scale 1."""
+        return self.draft.constant(np.array(1, np.float32), "scale")
+
+    def _to(self, name: str, elem: int) -> str:
+        return self.draft.add("Cast", [name], to=elem)
 
     def wrapped(self, name: str) -> str:
         """The result wrapped around to the range of ``elem``."""
         if not self.signed:
             return self.add("Mod", name, self.number(1 << self.bits))
         half = 1 << (self.bits - 1)
+        if self.wide == TensorProto.FLOAT:  # for which Mod is another one
+            turns = self.add("Div", self.add("Add", name, self.number(half)), self.number(2 * half))
+            return self.add("Sub", name, self.add("Mul", self.add("Floor", turns), self.number(2 * half)))
         shifted = self.add("Mod", self.add("Add", name, self.number(half)), self.number(2 * half))
         return self.add("Sub", shifted, self.number(half))
 
     def finish(self, name: str, output: Value) -> None:
         """Replace the node's ``output`` by the result, which must fit ``elem``."""
-        if self.wide != self.elem:
-            name = self.draft.add("Cast", [name], to=self.elem)
+        if self.wide != self.elem and self._only_quantized:
+            real = name if self.wide == TensorProto.FLOAT else self._to(name, TensorProto.FLOAT)
+            zero = self.draft.constant(np.array(0, np.int8), "zero_point")
+            name = self.draft.add("QuantizeLinear", [real, self._one, zero])
+        elif self.wide != self.elem:
+            name = self._to(name, self.elem)
         self.draft.replace_output(self.draft.anchor, name)
 
 

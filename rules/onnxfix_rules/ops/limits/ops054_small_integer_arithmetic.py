@@ -28,10 +28,11 @@ from onnxfix.rule import (
 )
 from onnxfix_rules.ops import _bounds
 from onnxfix_rules.ops import _rewrite as rw
-from onnxfix_rules.ops._integers import SMALL, Computer, range_of, unnarrowed
+from onnxfix_rules.ops._integers import SMALL, Computer, is_only_quantized, range_of, unnarrowed
 from onnxfix_rules.ops.limits._quantized import is_quantized
 
 _ARITHMETIC = ("Add", "Mul", "Sub")
+_IN_FLOAT = (*_ARITHMETIC, "Clip", "Max", "Min")
 _ONE_OPERAND = ("Abs", "ArgMax", "ArgMin", "MaxPool", "Sign")
 _OTHER_RESULT = ("ArgMax", "ArgMin", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 _OPS = (*_ARITHMETIC, *_ONE_OPERAND, *_OTHER_RESULT[2:], "Clip", "Div", "Max", "Min", "Mod")
@@ -52,9 +53,11 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     cover what is wrong with it). A Cast back to uint8 would then be the only thing that is refused.
 
     ## Fix
-    The same in int32 between Casts; a MaxPool in float. A sum, difference or product that may leave the type is wrapped
-    around by Mod, as ONNX's integer types are. If one such operator reads another's result, it reads the int32. Exact.
-    No fix for quantized values that another node reads as uint8 afterwards.
+    The same in int32 between Casts; a MaxPool in float. TensorRT 10.0 to 10.13 takes int8 for a quantized type only:
+    there it is dequantized with the scale 1, computed in float or int32, and quantized with the scale 1. A sum,
+    difference or product that may leave the type is wrapped around, as ONNX's integer types are. If one such operator
+    reads another's result, it reads the int32. Exact. No fix for quantized values that another node reads as uint8
+    afterwards.
 
     TensorRT layers: 3 to 5 for a comparison, 3 to 7 for others, 8 for what wraps around.
 
@@ -74,7 +77,10 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     pooled = node.op_type == "MaxPool"
     if pooled and not _is_equal_in_float(node):
         return
-    computer = Computer(Draft(node), model, elem, TensorProto.FLOAT if pooled else TensorProto.INT32)
+    in_float = pooled or (
+        elem == TensorProto.INT8 and node.op_type in _IN_FLOAT and is_only_quantized(node, model)
+    )
+    computer = Computer(Draft(node), model, elem, TensorProto.FLOAT if in_float else TensorProto.INT32)
     proto = rw.copy_of(node)
     del proto.output[1:]
     for index, value in enumerate(node.inputs[: 1 if node.op_type in _ONE_OPERAND else None]):
@@ -88,7 +94,7 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     else:
         wraps = node.op_type in _ARITHMETIC and not _fits(node, model, elem)
         computer.finish(computer.wrapped(proto.output[0]) if wraps else proto.output[0], output)
-    title = f"compute it in {'float' if pooled else 'int32'}"
+    title = f"compute it in {'float' if in_float else 'int32'}"
     yield Match(
         f"TensorRT computes this {node.op_type} of quantized uint8 in int8"
         if computed_in_int8
@@ -138,13 +144,10 @@ def _clip_refused(node: Node) -> bool:
 
 def _fits(node: Node, model: Model, elem: int) -> bool:
     """Whether the result certainly fits the type."""
-    (low, high), (other_low, other_high) = (range_of(node.input(index), model) for index in range(2))
-    ends = {
-        "Add": (low + other_low, high + other_high),
-        "Sub": (low - other_high, high - other_low),
-        "Mul": (low * other_low, high * other_high),  # uint8 only: int8 does not get here
-    }[node.op_type]
-    return INTEGERS[elem].low <= ends[0] and ends[1] <= INTEGERS[elem].high
+    first, second = (range_of(node.input(index), model) for index in range(2))
+    operation = {"Add": int.__add__, "Sub": int.__sub__, "Mul": int.__mul__}[node.op_type]
+    ends = [operation(a, b) for a in first for b in second]
+    return INTEGERS[elem].low <= min(ends) and max(ends) <= INTEGERS[elem].high
 
 
 small_integer_arithmetic.examples = [
@@ -272,6 +275,32 @@ small_integer_arithmetic.examples = [
             e, y = Loop(n, k, q, f)<body = b (int64 i, bool c, uint8[2] v, bool[2] u)
                 => (bool o, uint8[2] w, bool[2] r) { o = Identity(c)  w = Max(v, v)
                 j = Cast<to = INT32>(v)  l = Cast<to = INT32>(w)  r = Greater(j, l) }> }""",
+    ),
+    Fixed(
+        "TensorRT 10.6 takes int8 for a quantized type: in float, and wrapped around",
+        before="g (int8[N] x, int8[N] z) => (int8[N] y) { y = Add(x, z) }",
+        after="""g (int8[N] x, int8[N] z) => (int8[N] y)
+            <float s = {1}, float h = {128}, float m = {256}, int8 o = {0}> {
+            v = DequantizeLinear(x, s)  w = DequantizeLinear(z, s)  a = Add(v, w)
+            b = Add(a, h)  t = Div(b, m)  f = Floor(t)  k = Mul(f, m)  r = Sub(a, k)  y = QuantizeLinear(r, s, o) }""",
+        target="trt10.6",
+    ),
+    Fixed(
+        "a product that leaves the type only for -128, for TensorRT 10.6",
+        before="g (int8[N] x) => (int8[N] y) <int8 k = {-1}> { y = Mul(x, k) }",
+        after="""g (int8[N] x) => (int8[N] y)
+            <float s = {1}, float k = {-1}, float h = {128}, float m = {256}, int8 o = {0}> {
+            v = DequantizeLinear(x, s)  a = Mul(v, k)
+            b = Add(a, h)  t = Div(b, m)  f = Floor(t)  n = Mul(f, m)  r = Sub(a, n)  y = QuantizeLinear(r, s, o) }""",
+        target="trt10.6",
+    ),
+    Fixed(
+        "a comparison of int8 for TensorRT 10.6",
+        before="g (int8[N] x, int8[N] z) => (bool[N] y) { y = Less(x, z) }",
+        after="""g (int8[N] x, int8[N] z) => (bool[N] y) <float s = {1}> {
+            a = DequantizeLinear(x, s)  v = Cast<to = INT32>(a)  b = DequantizeLinear(z, s)  w = Cast<to = INT32>(b)
+            y = Less(v, w) }""",
+        target="trt10.6",
     ),
     Silent("int32", "g (int32[N] x, int32[N] z) => (bool[N] y) { y = Greater(x, z) }"),
     Silent(

@@ -392,7 +392,7 @@ def make(description: str, script: str, rows: Mapping[str, Row], more: Mapping[s
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--jobs", type=int, default=1, help="exports at once")
     parser.add_argument("--here", action="store_true", help="export in this process")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     known = {**rows, **more}
     unknown = [name for name in arguments.names if name not in known]
     if unknown:

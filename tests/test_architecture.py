@@ -80,7 +80,7 @@ VERIFICATION = [
     ["request", "verdict"],
     ["budget", "kept", "ran"],
     ["remote"],  # the sandbox's side of the rungs that execute ONNX models
-    ["cuda", "extents"],
+    ["cuda", "draws", "extents"],
     ["products", "progress", "worth"],
     ["pair"],
     ["execution"],

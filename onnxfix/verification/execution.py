@@ -15,7 +15,7 @@ from onnxfix.causes import Cause
 from onnxfix.effort import THOROUGH
 from onnxfix.errors import UsageError
 from onnxfix.files.sweeping import prefix
-from onnxfix.verification import cuda, extents, products, worth
+from onnxfix.verification import cuda, draws, extents, products, worth
 from onnxfix.verification.budget import Budget
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import Kind
@@ -57,7 +57,10 @@ def climb(request: Request, name: str) -> RungResult:
     if reason is not None:
         return RungResult(name, "skipped", reason)
     with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as folder:
-        result = _Climber(request, name, folder).climb()
+        same, random = draws.share_noise(request, folder)
+        result = replace(_Climber(same, name, folder).climb(), random=random)
+        if random and not result.judged:  # what cannot be said of the copies may be said of some outputs
+            result = _Climber(request, name, folder).climb()
     return cuda.informed(request, result) if name == "ort-cuda" else result
 
 

@@ -130,6 +130,7 @@ class RungResult:
     reads them; ``checks`` the results of onnx.checker. ``executed`` is what their engines did, ``latency`` their
     latency, and ``sweep`` how builds for batch 1 alone and for more differ (None where these were not requested).
     ``exported`` is what PyTorch's own outputs showed (rung pytorch).
+    ``random`` are the outputs of random nodes that gave both models the same numbers, and were not compared themselves.
     ``left_out`` are planned inputs that the budget did not allow for.
     ``inherited``: it failed, and the original fails in the same way, so that no fix is to blame.
     """
@@ -156,6 +157,7 @@ class RungResult:
     sweep: SweepResult | None = None
     exported: Exported | None = None
     left_out: tuple[LeftOut, ...] = ()
+    random: tuple[str, ...] = ()
 
     @property
     def judged(self) -> bool:

@@ -375,7 +375,9 @@ def test_dimensions_without_names_that_must_be_equal(run: Verify) -> None:
 # ---- models that draw lots
 
 
-RANDOM = "g (float[2] x) => (float[2] y, float[2] r) { y = Add(x, x) z = RandomNormalLike(x) r = Add(z, x) }"
+#: A Dropout in training, which is not given the same numbers in both models, as RandomNormalLike is.
+RANDOM = """g (float[64] x) => (float[64] y, float[64] r) <bool t = {1}, float h = {0.5}>
+{ y = Add(x, x) z = Dropout(y, h, t) e = Exp(x) d = Dropout(e, h, t) r = Add(z, d) }"""
 
 
 def test_outputs_that_differ_from_themselves_are_excluded_and_named(run: Verify) -> None:
@@ -398,11 +400,84 @@ def test_a_bug_of_ours_is_no_skipped_rung(run: Verify, monkeypatch: pytest.Monke
 
 
 def test_when_all_outputs_are_random_nothing_is_proven(run: Verify) -> None:
-    only = "g (float[9] x) => (float[9] r) { r = RandomNormalLike(x) }"
+    only = (
+        "g (float[64] x) => (float[64] r) <bool t = {1}, float h = {0.5}> { e = Exp(x) r = Dropout(e, h, t) }"
+    )
     verdict = run(only)
     assert {statuses(verdict)[name] for name in VALUES} == {"skipped"}
     assert (verdict.passed, verdict.failed) == (False, False)
     assert "no output is the same in two runs" in rung(verdict, "ort-cpu").reason
+
+
+NOISY = """g (float[N,4] x, bool c) => (float[N,4] y, float[N,4] z, float16[3] q) <float[4] b = {1,2,3,4}> {
+    s = Sigmoid(x)  k = Bernoulli(s)  v = RandomNormal<shape = [4], mean = 2.0>()  m = Mul(x, k)  y = Add(m, v)
+    u = RandomUniform<shape = [3], low = -2.0, high = 3.0, dtype = 10>()  q = Add(u, u)
+    z = If(c)<then_branch = t () => (float[N,4] a) { r = RandomNormalLike(x)  a = Add(r, b) },
+              else_branch = e () => (float[N,4] d) { d = Add(x, b) }> }"""
+
+
+@pytest.mark.parametrize("opset", [15, 21])
+def test_random_nodes_give_both_models_the_same_numbers(run: Verify, opset: int) -> None:
+    verdict = run(
+        as_proto(NOISY, opset=opset), as_proto(NOISY.replace("m = Mul(x, k)", "m = Mul(k, x)"), opset=opset)
+    )
+    for name in VALUES:
+        assert (rung(verdict, name).status, rung(verdict, name).random) == ("passed", ("k", "r", "u", "v"))
+        assert rung(verdict, name).excluded == ()
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("m = Mul(x, k)", "m = Add(x, k)"), ("Add(r, b)", "Sub(r, b)"), ("Add(u, u)", "Add(u, u2)")],
+)
+def test_what_is_wrong_behind_random_nodes_is_seen(run: Verify, right: str, wrong: str) -> None:
+    more = NOISY.replace("q = Add", "u2 = RandomUniform<shape = [3], dtype = 10>()  q = Add")
+    assert run(as_proto(more, opset=21), as_proto(more.replace(right, wrong), opset=21)).failed
+
+
+@pytest.mark.parametrize("other", ["v = RandomNormal<shape = [4], mean = 3.0>()", "v = Identity(b)"])
+def test_other_random_nodes_are_not_given_the_same_numbers(run: Verify, other: str) -> None:
+    verdict = run(
+        as_proto(NOISY, opset=21),
+        as_proto(NOISY.replace("v = RandomNormal<shape = [4], mean = 2.0>()", other), opset=21),
+        rungs=["ort-cpu"],
+    )
+    assert (verdict.passed, rung(verdict, "ort-cpu").random) == (False, ())
+
+
+TWICE = """<ir_version: 8, opset_import: ["": 17, "my": 1]>
+    g (float[3] x) => (float[3] y) { a = my.lot(x)  b = my.lot(x)  y = Sub(a, b) }
+    <domain: "my", opset_import: ["": 17]> lot (v) => (w) { r = RandomNormalLike(v)  w = Add(v, r) }"""
+LOOPED = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[3] x) => (float[3] y) <int64 n = {2}, bool k = {1}> {
+    y = Loop(n, k, x)<body = b (int64 i, bool c, float[3] s) => (bool d, float[3] t) {
+        d = Identity(c)  r = RandomNormalLike(x)  t = Sub(r, s) }> }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "right", "wrong"),
+    [
+        (TWICE, "Sub(a, b)", "Sub(a, a)"),  # two draws of one node
+        (LOOPED, "y = Loop", "r = RandomNormalLike(x)  y = Loop"),  # and two of one that leaves the loop
+    ],
+)
+def test_what_draws_more_than_once_is_not_given_the_same_numbers(
+    run: Verify, text: str, right: str, wrong: str
+) -> None:
+    other = text.replace(right, wrong)
+    if text is LOOPED:
+        other = other.replace("d = Identity(c)  r = RandomNormalLike(x) ", "d = Identity(c) ")
+    for two in (text, other):
+        verdict = run(parser.parse_model(text), parser.parse_model(two), rungs=["ort-cpu"])
+        assert (verdict.passed, rung(verdict, "ort-cpu").random) == (False, ())
+
+
+def test_where_copies_do_not_run_the_other_outputs_are_compared(run: Verify) -> None:
+    text = "g (float[N,3] x) => (float[N,3] y, float[N,3] z) { r = RandomNormalLike(x)  z = Add(r, x)  y = Neg(x)"
+    proto = as_proto(text + " q = Abs(x) }")
+    proto.graph.node[3].output[0] = "r:number:0"
+    verdict = run(proto, rungs=["ort-cpu"])
+    assert (verdict.passed, rung(verdict, "ort-cpu").excluded) == (True, ("z",))
 
 
 def test_a_rare_draw_is_no_failure(run: Verify) -> None:

@@ -176,6 +176,10 @@ def _values(report: Report, apart: list[str]) -> list[str]:
         found.append(unchanged_words(report))
     elif not compared and contract is not None and contract.status == "passed":
         found.append(contract.reason)
+    rungs = report.verdict.rungs if report.verdict is not None else ()
+    if random := next((rung.random for rung in rungs if rung.random), ()):
+        more = f" and {len(random) - 2} more" if len(random) > 2 else ""
+        found.append(f"the same random numbers in both for {', '.join(random[:2])}{more}")
     reasons: dict[str, list[str]] = {}
     for rung in shown:
         if (rung.status == "skipped" and rung.name not in _BY_TENSORRT[1:]) or rung.cause in _WHY_NOT:
@@ -300,5 +304,7 @@ def _details(rung: RungResult) -> Iterator[str]:
         yield f"{one.label}: left out, about {one.seconds:,.1f} s"
     yield from build_lines(rung.builds)
     yield from network_lines(rung.networks)
+    if rung.random:
+        yield f"random nodes gave both models the same numbers, and were not compared: {', '.join(rung.random)}"
     if rung.excluded:
         yield f"not compared, the original is not deterministic: {', '.join(rung.excluded)}"

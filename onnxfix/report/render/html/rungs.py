@@ -94,12 +94,16 @@ def _details(rung: RungResult) -> Content:
     summary = tag(
         "summary", f"{rung.name}: {many(len(rung.feeds), 'feed')}", tag("small", f"seed {rung.seed}")
     )
+    random = (
+        f"random nodes gave both models the same numbers, and were not compared: {', '.join(rung.random)}"
+    )
     excluded = f"not compared, since the original is not deterministic: {', '.join(rung.excluded)}"
     return tag(
         "details",
         summary,
         table(head, rows, caption),
         more,
+        tag("p", random, class_="remark") if rung.random else None,
         tag("p", excluded, class_="remark") if rung.excluded else None,
         class_="feeds",
     )

@@ -53,11 +53,10 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     cover what is wrong with it). A Cast back to uint8 would then be the only thing that is refused.
 
     ## Fix
-    The same in int32 between Casts; a MaxPool in float. TensorRT 10.0 to 10.13 takes int8 for a quantized type only:
-    there it is dequantized with the scale 1, computed in float or int32, and quantized with the scale 1. A sum,
-    difference or product that may leave the type is wrapped around, as ONNX's integer types are. If one such operator
-    reads another's result, it reads the int32. Exact. No fix for quantized values that another node reads as uint8
-    afterwards.
+    The same in int32 between Casts; a MaxPool in float. Where int8 is a quantized type only (TensorRT 10.0 to 10.13),
+    in float or int32 between a DQ and a Q of scale 1. What may leave the type is wrapped around, as ONNX's integers
+    are. If one such operator reads another's result, it reads the int32. Exact. No fix for quantized values that
+    another node reads as uint8 afterwards.
 
     TensorRT layers: 3 to 5 for a comparison, 3 to 7 for others, 8 for what wraps around.
 
@@ -74,13 +73,9 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     unfixable = quantized and node.op_type not in _OTHER_RESULT and not _is_graph_output(output, model)
     if computed_in_int8 and unfixable:
         return
-    pooled = node.op_type == "MaxPool"
-    if pooled and not _is_equal_in_float(node):
+    if node.op_type == "MaxPool" and not _is_equal_in_float(node):
         return
-    in_float = pooled or (
-        elem == TensorProto.INT8 and node.op_type in _IN_FLOAT and is_only_quantized(node, model)
-    )
-    computer = Computer(Draft(node), model, elem, TensorProto.FLOAT if in_float else TensorProto.INT32)
+    computer = Computer(Draft(node), model, elem, _wide_type(node, model, elem))
     proto = rw.copy_of(node)
     del proto.output[1:]
     for index, value in enumerate(node.inputs[: 1 if node.op_type in _ONE_OPERAND else None]):
@@ -94,7 +89,7 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     else:
         wraps = node.op_type in _ARITHMETIC and not _fits(node, model, elem)
         computer.finish(computer.wrapped(proto.output[0]) if wraps else proto.output[0], output)
-    title = f"compute it in {'float' if in_float else 'int32'}"
+    title = f"compute it in {'float' if computer.wide == TensorProto.FLOAT else 'int32'}"
     yield Match(
         f"TensorRT computes this {node.op_type} of quantized uint8 in int8"
         if computed_in_int8
@@ -104,6 +99,13 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
         severity=Severity.WARNING if computed_in_int8 else None,
         reads=tuple(value for value in node.inputs if value is not None),
     )
+
+
+def _wide_type(node: Node, model: Model, elem: int) -> int:
+    """The type to compute in."""
+    quantized = elem == TensorProto.INT8 and is_only_quantized(node, model)
+    in_float = node.op_type == "MaxPool" or (quantized and node.op_type in _IN_FLOAT)
+    return int(TensorProto.FLOAT if in_float else TensorProto.INT32)
 
 
 def _is_graph_output(output: Value, model: Model) -> bool:

@@ -126,6 +126,17 @@ def test_a_model_that_is_wrong_is_to_be_exported_again(tmp_path: Path) -> None:
     assert "--inputs-help" not in told, "no inputs help"
 
 
+def test_what_no_input_changes_is_to_be_exported_again(tmp_path: Path) -> None:
+    report, _ = halted(
+        tmp_path,
+        """g (float[2,12] x) => (float[A,B] y) <int64[2] s = {7, 5}, float[1] c = {2.5}> {
+        a = Add(x, c)  b = Reshape(a, s)  y = Relu(b) }""",
+    )
+    again = "no inputs change that: the fault is in the original: export it again"
+    assert again in words(report)
+    assert again not in words(halted(tmp_path, COUNTED)[0]), "other inputs may run"
+
+
 def test_verify_says_it_too_and_json_holds_it(tmp_path: Path) -> None:
     path = saved(tmp_path, COUNTED)
     code, told, _ = run("verify", path, path, "--rungs", "ort-cpu")

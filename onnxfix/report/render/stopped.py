@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 _FILE = "inputs.npz"
 
 
+_EXPORT_AGAIN = "the fault is in the original: export it again, with PyTorch's other exporter or another opset"
+
+
 def stopped_lines(found: Stopped, path: str, command: str) -> Iterator[str]:
     """Lines for a run of ``command`` on the model at ``path``."""
     if not found.loaded:
         yield f"ONNX Runtime does not load the original, with any inputs: {found.said}"
         if not found.gap:
-            yield "the fault is in the original: export it again, with PyTorch's other exporter or another opset"
+            yield _EXPORT_AGAIN
         return
     sizes = ", ".join(f"{name}={size}" for name, size in found.fed.items())
     fed = f" with {sizes}" if sizes else ""
@@ -35,6 +38,8 @@ def stopped_lines(found: Stopped, path: str, command: str) -> Iterator[str]:
         begin = "or pass" if found.shapes else "pass"
         inputs = ", ".join(map(_input, found.inputs))
         yield f"{begin} the values in {_FILE} ({inputs}): {_command(command, path, '--inputs', _FILE)}"
+    if found.needed and not (found.sizes or found.shapes or found.inputs):
+        yield f"no inputs change that: {_EXPORT_AGAIN}"
 
 
 def stop_of(found: Stopped) -> str:

@@ -16,6 +16,7 @@ from onnxfix.allowance import memory_limit
 from onnxfix.files.lazy import Pending
 from onnxfix.options import RunOptions
 from onnxfix.pipeline.counting import bytes_read, node_counts
+from onnxfix.pipeline.elsewhere import with_other_target
 from onnxfix.pipeline.job import Job, resolved
 from onnxfix.pipeline.opening import Source, name_of, opened
 from onnxfix.pipeline.output import unmeasured, written
@@ -85,6 +86,7 @@ def reported(job: Job, proven: Proven) -> Report:
         pending=pending,
     )
     report = confirm.with_judgments(report, job.plan.rules, job.plan.known)
+    report = with_other_target(report, job.loaded.proto, job.loaded.base_dir, job.plan)
     if job.plan.options.pictures:
         from onnxfix.pipeline.picturing import with_pictures  # lazy: start-up, seldom used
 

@@ -16,6 +16,7 @@ from onnxfix.files.lazy import Pending
 from onnxfix.model import Model
 from onnxfix.options import RunOptions
 from onnxfix.pipeline.counting import bytes_read, node_counts
+from onnxfix.pipeline.elsewhere import with_other_target
 from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
 from onnxfix.pipeline.plan import Plan, Progress, planned
 from onnxfix.pipeline.timing import limited
@@ -83,6 +84,7 @@ def _checked(source: Source, plan: Plan) -> Report:
         notes=notes,
         pending=Pending(loaded.proto, loaded),
     )
+    report = with_other_target(report, loaded.proto, loaded.base_dir, plan)
     if not options.pictures:
         return report
     from onnxfix.pipeline.picturing import with_pictures  # lazy: start-up, seldom used

@@ -3,7 +3,7 @@
 A room is a package of onnxfix, or a module beside the packages. What counts is a call from ``pipeline`` or ``api`` to
 a function, a method or a class of another room. Not counted are imports of modules, reads of properties, comparing and
 hashing of records, and ``options``, ``errors`` and ``walk``, which every room uses. Outside of the stages ``apply``
-enters two contexts, which last to the end: no garbage collection (``garbage``) and the memory limit (``sandbox``).
+enters a context, which lasts to the end: the memory limit (``sandbox``).
 """
 
 from __future__ import annotations

@@ -264,6 +264,24 @@ def test_an_error_that_names_an_operation_only_is_at_its_one_node() -> None:
 
 
 @REAL
+def test_a_fix_for_the_judge_alone_is_named_with_its_command(tmp_path: Path) -> None:
+    tensors = "float[b,2,s,64] q, float[b,2,s,64] k, float[b,2,s,64] v"
+    text = f"g ({tensors}) => (float[b,2,s,64] o) {{ o = Attention(q, k, v) }}"
+    path = tmp_path / "m.onnx"
+    onnx.save(model(text, 23, 11), path)
+    told = f"there is a fix (OPS050): onnxfix apply {path} --target rtx --numeric-fixes"
+    for report in (
+        onnxfix.check(path, trt=True),
+        onnxfix.apply(path, tmp_path / "o.onnx", numeric_fixes=True),
+    ):
+        assert {item.code for item in of_trt(report)} == {"TRT002"}
+        assert [told in note for note in report.notes].count(True) == 1
+    other = onnxfix.apply(path, tmp_path / "o.onnx", numeric_fixes=True, target="rtx")
+    assert (other.exit_code, other.applied[0].code) == (0, "OPS050")
+    assert not any("there is a fix" in note for note in other.notes)
+
+
+@REAL
 def test_an_error_without_a_node_is_at_the_node_that_was_imported() -> None:
     text = (
         "g (float[3,3] x, int64[1,3] i, float[1,3] u) => (float[3,3] y) "

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 _FILE = "inputs.npz"
 
 
-_EXPORT_AGAIN = "the fault is in the original: export it again, with PyTorch's other exporter or another opset"
+_EXPORT_AGAIN = (
+    "the fault is in the original: export it again, with PyTorch's other exporter or another opset"
+)
 
 
 def stopped_lines(found: Stopped, path: str, command: str) -> Iterator[str]:

@@ -17,7 +17,9 @@ def refused_by_builder(build: TrtBuild) -> Iterator[Match]:
     There is no engine. The builder refuses what only the whole network shows: branches of unequal rank, limits of a
     layer, sizes that no profile allows. An invalid optimization profile is reported here too, and so is a build that
     crashes, times out or runs out of memory: TensorRT runs in a child process, and the message says how that process
-    ended.
+    ended. Where no kernel computes a layer the builder says `Could not find any implementation for node`, and where a
+    program of one's own sets no profile `Network has dynamic or shape inputs, but no optimization profile has been
+    defined.`
 
     Without explicit profiles, onnxfix derives them from the model's symbols; the report and the output of `--verbose`
     list the profiles of the build. If they do not fit the model, set `--trt-min-shapes`, `--trt-opt-shapes` and

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from onnx import TensorProto
 
@@ -18,11 +19,18 @@ from onnxfix.rule import (
     Node,
     Safety,
     Silent,
+    UnknownAttribute,
     Value,
     rule,
+    shared,
     symbols,
 )
+from onnxfix_rules.gra._evaluate import NotFoldable, evaluate
+from onnxfix_rules.int_._known import Known
 from onnxfix_rules.rsh import _common as c
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 MAX_STEPS = 64
 """Most nodes searched for the origin of an integer."""
@@ -42,7 +50,8 @@ def computed_shape_may_hold_zero(node: Node, model: Model) -> Iterator[Match]:
     profile's minimum sizes exclude the 0 (N / 2 with N of at least 2).
 
     Reported are floor division, subtraction, float arithmetic and integers that the caller provides. A dimension that
-    is 0 only if the data is empty is not reported: TensorRT profiles start at 1.
+    is 0 only if the data is empty is not reported (TensorRT profiles start at 1), nor one that constants
+    and static sizes alone make larger than 1.
 
     ## Fix
     ``allowzero=1`` removes the warning and made the engine smaller (164,762 to 158,628 bytes, measured). It is not
@@ -138,12 +147,34 @@ def _source(value: Value, model: Model) -> str | None:
         if node is None or not node.is_onnx or node.op_type in ("Shape", "Size", "Constant"):
             continue
         if node.op_type == "Cast" and _is_float(node.input(0), model):
+            if _is_above_one(node.output(0), model):
+                continue
             return "from float arithmetic"
         for read in node.inputs:
             if read is not None and id(read) not in seen and len(todo) < MAX_STEPS:
                 seen.add(id(read))
                 todo.append(read)
     return None
+
+
+def _is_above_one(value: Value | None, model: Model) -> bool:
+    """Whether constants and static sizes alone determine the integers, and no backend's rounding can make one 0."""
+    array = None if value is None else _known(value, model)
+    return array is not None and bool((array > 1).all())
+
+
+def _known(value: Value, model: Model, depth: int = 16) -> NDArray[Any] | None:
+    """A value that constants and static sizes alone determine, up to rounding."""
+    array, node = shared(model, Known).array(value), value.producer
+    if array is not None or node is None or not node.is_onnx or depth == 0:
+        return array
+    inputs = [None if read is None else _known(read, model, depth - 1) for read in node.inputs]
+    if any(found is None and read is not None for found, read in zip(inputs, node.inputs, strict=True)):
+        return None
+    try:
+        return evaluate(node, inputs)[node.outputs.index(value)]
+    except (NotFoldable, UnknownAttribute):
+        return None
 
 
 def _is_float(value: Value | None, model: Model) -> bool:
@@ -195,6 +226,25 @@ computed_shape_may_hold_zero.examples = [
         """g (float[N,4] x) => (float[A,B] y) <int64[1] i = {0}, float[1] half = {0.5}, int64[1] m = {-1}> {
             d = Shape(x) n = Gather(d, i) f = Cast<to=FLOAT>(n) g = Mul(f, half) h = Floor(g) q = Cast<to=INT64>(h)
             s = Concat<axis=0>(q, m) y = Reshape(x, s) }""",
+    ),
+    Silent(
+        "the root of a constant, which an exporter computes as a float (DPT's 24 by 24 patches)",
+        """g (float[N,4,576] x) => (float[A,B,C,D] y)
+            <float n = {576}, float half = {0.5}, int64[1] z = {0}, int64[2] m = {-1, 4}> {
+            p = Pow(n, half) q = Cast<to=INT64>(p) u = Unsqueeze(q, z)
+            s = Concat<axis=0>(u, u, m) t = Reshape(x, s) y = Identity(t) }""",
+    ),
+    Silent(
+        "the root of a static size",
+        """g (float[N,4,576] x) => (float[A,B,C,D] y)
+            <int64 i = {2}, float half = {0.5}, int64[1] z = {0}, int64[2] m = {-1, 4}> {
+            d = Shape(x) n = Gather(d, i) f = Cast<to=FLOAT>(n) p = Pow(f, half) q = Cast<to=INT64>(p)
+            u = Unsqueeze(q, z) s = Concat<axis=0>(u, u, m) t = Reshape(x, s) y = Identity(t) }""",
+    ),
+    Flagged(
+        "the root of a constant that may be rounded to 0",
+        """g (float[N,4] x) => (float[A,B] y) <float n = {1}, float half = {0.5}, int64[1] z = {0}, int64[1] m = {-1}> {
+            p = Pow(n, half) q = Cast<to=INT64>(p) u = Unsqueeze(q, z) s = Concat<axis=0>(u, m) y = Reshape(x, s) }""",
     ),
     Flagged(
         "the count of nonzero elements may be 0",

@@ -21,8 +21,9 @@ def unsupported_operator(model: Model) -> Iterator[Match]:
     ## Why it matters
     The parser stops at the first such node, used or not: `UNSUPPORTED_NODE`, or `Plugin not found, are the plugin name,
     version, and namespace correct?` for operators newer than the parser, measured with TensorRT-RTX 1.7.1. TensorRT 8
-    says `No importer registered for op: Det. Attempting to import as plugin.` Some operators are imported as plugins that not every package contains: TensorRT-RTX has none for NonZero, RoiAlign,
-    LinearAttention and CausalConvWithState (`NonZero plugin creator version 1 was not found in plugin registry`).
+    says `No importer registered for op: Det. Attempting to import as plugin.` Some operators are imported as plugins
+    that not every package contains: TensorRT-RTX has none for NonZero, RoiAlign, LinearAttention and
+    CausalConvWithState (`NonZero plugin creator version 1 was not found in plugin registry`).
 
     Which operators a target imports is data with a source, which the message names: NVIDIA's operator list for
     TensorRT, the parser's own answer for TensorRT-RTX. The rule reports nothing for operators that the source does not

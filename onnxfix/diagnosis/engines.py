@@ -10,7 +10,6 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 
-from onnxfix import walk
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.graph import OWN, Graph, declared_types
@@ -75,7 +74,7 @@ class Engines:
     def _built(self, model: ModelProto, feed: Mapping[str, Held], folder: Path) -> Reply:
         path, engine = folder / "part.onnx", folder / "part.engine"
         declare(model, self.types)
-        link_weights(model, self.graph.folder, folder)
+        tensors.link_data(model, Path(self.graph.folder), folder)
         onnx.save(model, path)
         values = {name: held.load() for name, held in feed.items()}
         profiles = (Profile.of_feeds([values]),) if is_dynamic(model) else None
@@ -104,17 +103,6 @@ def prepared(engines: Engines, like: Prepared, precision: str, where: str) -> Pr
 def is_dynamic(model: ModelProto) -> bool:
     """Whether an input has a size that is not declared, so that an engine needs a profile."""
     return any(not dim.HasField("dim_value") for info in model.graph.input for dim in _dims(info))
-
-
-def link_weights(model: ModelProto, source: str, folder: Path) -> None:
-    """Make the external data of a model in ``source`` reachable from ``folder``, without copying where links work."""
-    for name in tensors.locations(one for one in walk.model_tensors(model) if tensors.is_external(one)):
-        there, here = Path(source) / name, folder / name
-        here.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            here.symlink_to(there.absolute())  # a hard link would change the times of the user's file
-        except OSError:
-            shutil.copyfile(there, here)
 
 
 def declare(model: ModelProto, types: Mapping[str, str]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +15,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, SparseTensorProto, Tenso
 
 from onnxfix.errors import ModelError
 from onnxfix.files import lazy, regular
+from onnxfix.files.folders import writing
 from onnxfix.walk import model_tensors
 
 BITS = {
@@ -93,6 +96,25 @@ def check_dims(tensor: TensorProto | SparseTensorProto) -> None:
 def external_files(proto: ModelProto) -> list[str]:
     """Relative locations of the model's external data files, sorted."""
     return locations(tensor for tensor in model_tensors(proto) if is_external(tensor))
+
+
+def link_data(proto: ModelProto, source: Path, folder: Path) -> None:
+    """Make the external data of a model in ``source`` reachable from ``folder``, without a copy where links work.
+
+    Raises:
+        OnnxfixError: a copy cannot be written.
+    """
+    for location in external_files(proto):
+        there, here = (source / location).resolve(), folder / location
+        if not here.resolve().is_relative_to(folder.resolve()):
+            continue  # ONNX forbids the location, and the reader of the copy reports it as missing
+        here.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            # A hard link changes the times of the user's file, and another run would refuse it meanwhile.
+            here.symlink_to(there)
+        except (OSError, NotImplementedError):
+            with writing(here), contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(there, here)
 
 
 def to_array(tensor: TensorProto, base_dir: Path | None, max_bytes: int) -> np.ndarray[Any, Any] | None:

@@ -14,7 +14,7 @@ from onnx import ModelProto
 
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench
-from onnxfix.diagnosis.engines import Engines, link_weights, prepared
+from onnxfix.diagnosis.engines import Engines, prepared
 from onnxfix.diagnosis.graph import Graph, open_graph
 from onnxfix.diagnosis.lockstep import Lockstep
 from onnxfix.diagnosis.sides import KERNELS, itself
@@ -181,14 +181,3 @@ def test_tf32_widens_what_a_rounding_is(builder: Builder, bench: Bench) -> None:
     assert prepared(made, like, "tf32", "a GPU").side.unit == 2.0**-11
     assert prepared(made, like, "float32", "a GPU").side.unit == like.side.unit
     assert "a GPU" in prepared(made, like, "float32", "a GPU").name
-
-
-def test_links_lead_to_the_weights_in_folders_too(tmp_path: Path) -> None:
-    source, folder = tmp_path / "source", tmp_path / "folder"
-    (source / "deep").mkdir(parents=True)
-    folder.mkdir()
-    proto = model("g (float[4] x) => (float[4] y) { y = Add(x, w) }", w=np.ones(4, np.float32))
-    onnx.external_data_helper.set_external_data(proto.graph.initializer[0], "deep/w.bin")
-    (source / "deep" / "w.bin").write_bytes(b"weights")
-    link_weights(proto, str(source), folder)
-    assert (folder / "deep" / "w.bin").read_bytes() == b"weights"

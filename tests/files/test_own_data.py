@@ -14,6 +14,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 import onnxfix
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
+from onnxfix.files import tensors
 from support import models
 from support.cli import run
 
@@ -218,3 +219,25 @@ def test_defaults_are_compared_whatever_file_they_are_in(tmp_path: Path, same: b
     code, told, _ = run("verify", path, out, "--rungs", "contract")
     assert code == (0 if same else 3)
     assert ("the default of input 'w' was changed" in told) == (not same)
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_external_data_is_reached_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
+) -> None:
+    """By links, or by copies where there are none."""
+    if not linked:
+        monkeypatch.setattr(Path, "symlink_to", refuse_link)
+    source, folder = tmp_path / "source", tmp_path / "folder"
+    (source / "deep").mkdir(parents=True)
+    folder.mkdir()
+    proto = models.model("g (float[4] x) => (float[4] y) { y = Add(x, w) }", w=np.ones(4, np.float32))
+    onnx.external_data_helper.set_external_data(proto.graph.initializer[0], "deep/w.bin")
+    (source / "deep" / "w.bin").write_bytes(b"weights")
+    tensors.link_data(proto, source, folder)
+    assert (folder / "deep" / "w.bin").read_bytes() == b"weights"
+    assert (folder / "deep" / "w.bin").is_symlink() == linked
+
+
+def refuse_link(self: Path, target: Path) -> None:
+    raise OSError("no privilege")

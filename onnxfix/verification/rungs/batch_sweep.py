@@ -7,10 +7,8 @@ the outputs of both engines for a batch of 1.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -178,8 +176,7 @@ def at_batch_one(path: Path, symbols: Sequence[str], folder: Path) -> Path:
     """
     proto = loading.parse(loading.read(path), str(path))
     _fix(proto, dict.fromkeys(symbols, 1))
-    for location in tensors.external_files(proto):
-        _reach((path.parent / location).resolve(), folder, location)
+    tensors.link_data(proto, path.parent, folder)
     copy = folder / "batch1.onnx"
     copying.write(saving.serialize(proto), copy)
     return copy
@@ -195,16 +192,3 @@ def _fix(proto: ModelProto, sizes: Mapping[str, int]) -> None:
                 dim.dim_value = size
             elif dimnames.own(dim.dim_param):
                 dim.dim_param = size
-
-
-def _reach(source: Path, folder: Path, location: str) -> None:
-    """Make a file's bytes appear in ``folder``, without a copy where the system allows it."""
-    place = folder / location
-    if not place.resolve().is_relative_to(folder.resolve()):
-        return  # ONNX forbids the location, and TensorRT reports it as missing
-    place.parent.mkdir(parents=True, exist_ok=True)
-    # A hard link changes the times of the user's file, and another run would refuse it meanwhile.
-    with suppress(OSError, NotImplementedError):
-        return place.symlink_to(source.absolute())
-    with suppress(OSError):
-        shutil.copyfile(source, place)

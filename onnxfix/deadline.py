@@ -7,16 +7,13 @@ Children are given what is left at most, and loops of this process ask ``check``
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
 
 GRACE = 3.0
 """Seconds after a limit at which ``watched`` interrupts code that did not notice it."""
-_AGAIN = 0.05  # seconds until an interrupt that a destructor dropped is repeated
 
 _ENDS: ContextVar[float | None] = ContextVar("deadline", default=None)
 
@@ -70,16 +67,16 @@ def watched() -> Iterator[None]:
     """Interrupt what happens in the context if it goes on ``GRACE`` seconds after the limit.
 
     ``Expired`` is raised between two instructions of Python in the thread that entered the context, as an interrupt is:
-    one long call of C code is not cut short.
+    one long call of C code is not cut short, and Python drops what is raised in a destructor.
     """
     rest = left()
     if rest is None:
         yield
         return
-    watch = _Watch()
+    watch = _Watch(rest + GRACE)
     try:
         try:
-            watch.start(rest + GRACE)
+            watch.start()
             yield
         finally:
             watch.stop()
@@ -90,28 +87,22 @@ def watched() -> Iterator[None]:
 class _Watch:
     """Raises ``Expired`` in the thread that made it, so many seconds after its start, unless it is stopped before."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
         self._stopped = False
-        self._hook: Any = None
-        self._timer: threading.Timer | None = None
-
-    def start(self, seconds: float) -> None:
-        """Raise in so many seconds."""
         self._timer = threading.Timer(seconds, self._fire)
         self._timer.daemon = True
+
+    def start(self) -> None:
+        """Raise after the seconds."""
         self._timer.start()
 
     def stop(self) -> None:
         """Nothing is raised after this. An ``Expired`` on its way may be raised here, and then stop again."""
         with self._lock:
             self._stopped = True
-            if self._timer is not None:
-                self._timer.cancel()
-            if self._hook is None:
-                return
-            sys.unraisablehook = self._hook
+            self._timer.cancel()
         # What is on its way arrives here and not later. To take it back is no option: CPython 3.11 then runs into an
         # endless loop where calls are traced.
         for _ in range(100):
@@ -119,18 +110,8 @@ class _Watch:
 
     def _fire(self) -> None:
         with self._lock:
-            if self._stopped:
-                return
-            if self._hook is None:
-                self._hook, sys.unraisablehook = sys.unraisablehook, self._dropped
-            _raise_in(self._thread)
-
-    def _dropped(self, found: Any) -> None:
-        """Python drops an exception that is raised in a destructor: it is raised again."""
-        if isinstance(found.exc_value, Expired):
-            self.start(_AGAIN)
-        else:
-            self._hook(found)
+            if not self._stopped:
+                _raise_in(self._thread)
 
 
 def _raise_in(thread: int) -> None:

@@ -1,4 +1,4 @@
-"""SIGTERM and a closed terminal end a run as Ctrl-C does; no interrupt is lost, and none disturbs the cleaning up."""
+"""SIGTERM and a closed terminal end a run as Ctrl-C does, and no further interrupt disturbs the cleaning up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 INTERRUPTED = 128 + 2
 """The exit code of a run that Ctrl-C ended, as shells report it; the number of SIGINT is 2 everywhere."""
@@ -37,38 +37,18 @@ def listen() -> None:
 
     SIGHUP comes when a terminal is closed. Whoever ignores it, as nohup does, goes on. The first of these signals
     raises KeyboardInterrupt; those after it would interrupt the cleaning up, and are only counted.
-
-    Python drops an exception raised in a destructor or a weak reference's callback, of which there are many when a
-    large model is freed: such an interrupt is raised again.
     """
     _State.code, _State.since, _State.count = INTERRUPTED, None, 0
     _catch(_interrupted)
-    before = sys.unraisablehook
-    if getattr(before, "__name__", "") == "again":
-        return  # a second command in one process
-
-    def again(dropped: Any) -> None:
-        lost = isinstance(dropped.exc_value, KeyboardInterrupt)
-        if lost and sys.platform != "win32":
-            signal.signal(signal.SIGALRM, _interrupt)
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
-        else:
-            before(dropped)
-
-    sys.unraisablehook = again
 
 
 def finish() -> None:
-    """The interrupt is being handled: do not raise one again that a destructor drops from here on, since that would end
-    the process by the signal, with another exit code. Signals that come now are ignored."""
-    sys.unraisablehook = _drop
+    """The interrupt is being handled: signals that come now are ignored."""
     if threading.current_thread() is threading.main_thread():
         _catch(_ignored)
     # CPython ends by SIGINT, whatever the exit code, if the last code that it compiled from a string was interrupted,
     # caught or not. Dataclasses compile such code, so that an interrupt during an import is enough.
     eval("None")
-    if sys.platform != "win32":
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def leave() -> None:
@@ -103,12 +83,3 @@ def _interrupted(number: int, _: object) -> None:
 
 def _ignored(*_: object) -> None:
     """A signal that comes while the run ends already."""
-
-
-def _drop(dropped: Any) -> None:
-    if not isinstance(dropped.exc_value, KeyboardInterrupt):
-        sys.__unraisablehook__(dropped)
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt

@@ -150,7 +150,6 @@ def become_child(parent: int, ends: Sequence[int], mask: set[int | signal.Signal
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        sys.unraisablehook = sys.__unraisablehook__
         os.environ.clear()  # the start frame has that of the call
         if not sys.flags.safe_path and sys.path:  # files of the user's folder must not shadow modules
             sys.path.append(sys.path.pop(0))

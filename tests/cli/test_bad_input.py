@@ -394,27 +394,6 @@ def test_disk_full(tmp_path: Path) -> None:
     assert (tmp_path / "m.onnx").read_bytes() == before
 
 
-def test_interrupt_in_a_destructor_is_not_lost() -> None:
-    """Python drops exceptions raised in a destructor; the signal comes again."""
-    code = (
-        "import os, signal, time\n"
-        "from onnxfix.interrupts import listen\n"
-        "class Dies:\n"
-        "    def __del__(self):\n"
-        "        os.kill(os.getpid(), signal.SIGTERM)\n"
-        "        time.sleep(0.01)\n"
-        "listen()\n"
-        "victim = Dies()\n"
-        "try:\n"
-        "    del victim\n"
-        "    time.sleep(600)\n"
-        "except KeyboardInterrupt:\n"
-        "    print('interrupted')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
-    assert (done.stdout, done.stderr) == ("interrupted\n", "")
-
-
 def test_interrupted_while_it_loads() -> None:
     """Ctrl-C before there is a command: one line and 130, no traceback."""
     program = """

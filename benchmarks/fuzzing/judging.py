@@ -126,7 +126,7 @@ def _files(command: Command, ended: Ended, before: Files, after: Files) -> Itera
             continue
         what = "file left" if one is None else "file gone" if other is None else "file changed"
         if ended.hung and name.startswith("scratch/"):
-            continue  # it was killed: later runs sweep
+            continue  # it was killed, and cleaned up nothing
         yield Fault(
             what,
             re.sub(r"[0-9a-f]{6,}|\d+|[a-z0-9_]{8}(?=$|/)", "#", name),

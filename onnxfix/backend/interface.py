@@ -20,7 +20,6 @@ from onnxfix.backend.nodes import OutputsInfo, model_of
 from onnxfix.backend.records import BackendError, Options, Repair
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading, saving
-from onnxfix.files.sweeping import prefix
 from onnxfix.targets import DEFAULT, target_judging
 from onnxfix.trt.package import Choice
 from onnxfix.trt.records import TrtOptions
@@ -144,7 +143,7 @@ class TensorrtBackend(Backend):
         """
         options = options_of(cls.default, kwargs)
         found = opened(device, options.trt)
-        folder = TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True)
+        folder = TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True)
         path, report = cls.repaired(
             model, Path(folder.name), options, options.target or target_of(found.choice)
         )

@@ -14,7 +14,6 @@ from onnxfix.errors import UsageError, fault_of
 from onnxfix.exporting import pytorch
 from onnxfix.exporting.judge import judge
 from onnxfix.exporting.subject import Subject
-from onnxfix.files.sweeping import prefix
 from onnxfix.names import PYTORCH
 from onnxfix.options import RunOptions, Verification
 from onnxfix.pipeline import applying
@@ -74,7 +73,7 @@ def apply(program: Any, options: RunOptions, progress: Progress | None = None) -
 @contextlib.contextmanager
 def _file(options: RunOptions) -> Iterator[Path]:
     """Where to export to, in a folder of its own: a file of the output's name."""
-    with tempfile.TemporaryDirectory(prefix=prefix()) as folder:
+    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
         yield Path(folder) / (Path(options.output.path or "").name or "model.onnx")
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from onnxfix import confinement
 from onnxfix.errors import OnnxfixError
-from onnxfix.files.marks import mark
 
 PINS = {os.open, os.stat, os.unlink, os.rename, os.mkdir, os.rmdir, os.link} <= os.supports_dir_fd
 """Whether folders are held open here."""
@@ -282,11 +281,9 @@ def _exposed(found: os.stat_result) -> bool:
 
 
 def temporary_name(name: str) -> str:
-    """An unpredictable name that begins like ``name`` and says whose it is; all of ``name`` might be too long with the
-    suffix."""
+    """An unpredictable name that begins like ``name``; all of ``name`` might be too long with the suffix."""
     letters = "".join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(8))
-    owner = f"{mark()}." if mark() else ""
-    return f".{name[:40]}.{owner}{letters}.tmp"
+    return f".{name[:40]}.{letters}.tmp"
 
 
 @contextlib.contextmanager

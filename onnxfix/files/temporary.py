@@ -13,7 +13,6 @@ from onnxfix import confinement
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import regular
 from onnxfix.files.folders import WHO, Folder, temporary_name, thoroughly, writing
-from onnxfix.files.sweeping import sweep
 from onnxfix.record import record
 
 Stamp = tuple[int, ...]
@@ -184,7 +183,6 @@ def temporary_in(home: Folder, final: str, *, most: int = PLAIN) -> Iterator[Tem
     Raises:
         OnnxfixError: the folder is not writable.
     """
-    sweep(home)
     name = temporary_name(final)
     with writing(home.path / final):
         try:

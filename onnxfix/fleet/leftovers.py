@@ -8,7 +8,6 @@ import stat
 from pathlib import Path
 
 from onnxfix.files.folders import Folder
-from onnxfix.files.marks import MARK, dead
 from onnxfix.fleet import paths
 from onnxfix.fleet.work import Task
 
@@ -17,8 +16,7 @@ CLOCK_SKEW = 60.0
 
 
 def tidy(task: Task, since: float) -> None:
-    """Delete the task's temporary files that were made after ``since`` (seconds since the epoch), and whatever their
-    time, because a clock may jump, those of this machine's dead processes.
+    """Delete the task's temporary files that were made after ``since`` (seconds since the epoch).
 
     Call it when no task writes to the folder any more: the temporary file of a long name starts with a part of it only
     (``folders.temporary_name``), and other models of the run may share that part.
@@ -27,13 +25,11 @@ def tidy(task: Task, since: float) -> None:
     if task.command != "apply" or paths.remote(target):
         return
     place, since = Path(target), since - CLOCK_SKEW
-    ours = re.compile(rf"\.{re.escape(place.name[:40])}\.(?:{MARK}\.)?[a-z0-9_]{{8}}\.tmp")
+    ours = re.compile(rf"\.{re.escape(place.name[:40])}\.[a-z0-9_]{{8}}\.tmp")
     with contextlib.suppress(OSError), Folder(place.parent) as home:
         for name in home.names():
-            marked, found = ours.fullmatch(name), home.lookup(name)
-            if marked is None or found is None:
-                continue
-            if found.st_mtime < since and not dead(marked):
+            found = home.lookup(name)
+            if ours.fullmatch(name) is None or found is None or found.st_mtime < since:
                 continue
             if stat.S_ISREG(found.st_mode):
                 home.unlink(name)

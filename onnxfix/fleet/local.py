@@ -23,7 +23,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
 from onnxfix import _child, allowance
-from onnxfix.files.sweeping import prefix
 from onnxfix.fleet.budget import MINIMUM_MB, more_helps, need_mb, replaced_file, size_mb
 from onnxfix.fleet.here import Progress
 from onnxfix.fleet.leftovers import tidy
@@ -235,7 +234,7 @@ class _Job:
         memory_mb = self._group.memory_mb
         worker = self._worker
         if worker is None:
-            self._folder = tempfile.mkdtemp(prefix=prefix())
+            self._folder = tempfile.mkdtemp(prefix="onnxfix-")
             self._worker = worker = Worker(memory_mb=memory_mb, confined=False)
         cores = max(1, allowance.cores() // self._group.jobs)
         setting = Setting(os.getpid(), memory_mb, cores, self._folder)

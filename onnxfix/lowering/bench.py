@@ -10,7 +10,6 @@ from typing import Any
 from onnxfix.causes import ENDED, Cause
 from onnxfix.diagnosis.lowered import Low
 from onnxfix.errors import OnnxfixError
-from onnxfix.files.sweeping import prefix
 from onnxfix.lowering.child import Reply
 from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.selfmeasure import Own, Tensor
@@ -37,7 +36,7 @@ class Bench:
         self.step = step
         self.samples = 0
         self._worker = Worker()
-        self._folder = tempfile.TemporaryDirectory(prefix=prefix())
+        self._folder = tempfile.TemporaryDirectory(prefix="onnxfix-")
 
     def __enter__(self) -> Bench:
         return self

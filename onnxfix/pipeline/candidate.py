@@ -16,7 +16,6 @@ from onnxfix.errors import OnnxfixError
 from onnxfix.files import apart, atomic, copying, lazy, loading, saving, sharing, tensors
 from onnxfix.files.copying import Whole
 from onnxfix.files.folders import GONE, Folder, writing
-from onnxfix.files.sweeping import prefix
 from onnxfix.files.temporary import Stamp, Temporary, temporary_in
 from onnxfix.options import Output
 from onnxfix.record import record
@@ -88,7 +87,7 @@ class Candidate:
     def _anywhere(self, original: Path) -> Path:
         if self._loaded.external:
             return original.parent
-        return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix())))
+        return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
 
     @property
     def path(self) -> Path:

@@ -23,7 +23,6 @@ from onnxfix.diagnosis.records import Against, Diagnosis
 from onnxfix.diagnosis.sides import Impossible, Prepared, itself, lowered, opened, optimized
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
-from onnxfix.files.sweeping import prefix
 from onnxfix.nvidia import Missing
 from onnxfix.options import RunOptions
 from onnxfix.pipeline.opening import Source, name_of
@@ -91,7 +90,7 @@ def _diagnosed(
         stack.enter_context(memory_limit(options.memory_mb))
         path = on_disk(one, stack)
         other = on_disk(two, stack) if two is not None else None
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix())))
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
         clock = Clock(timeout)
         # ONNX Runtime with its optimizations keeps more digits than half precision has.
         bench = Bench(shared(), scratch, clock=clock, rounding=against != "ort-cpu")

@@ -11,7 +11,6 @@ from pathlib import Path
 from onnxfix.allowance import memory_limit
 from onnxfix.errors import UsageError
 from onnxfix.files import atomic, copying, loading, regular
-from onnxfix.files.sweeping import prefix
 from onnxfix.files.temporary import temporary_beside
 from onnxfix.options import RunOptions
 from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
@@ -49,7 +48,7 @@ def layers(source: Source, options: RunOptions, progress: Progress | None = None
         if trt.save_engine or trt.builds > 1:  # engines for the user's own process
             builder = stack.enter_context(closing(builder.plain()))
         path = on_disk(loaded, stack)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix())))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
         if trt.builds > 1:
             found = compare_builds(builder, path, loaded.proto, options.verification, folder, say)
             report, engine = _several(name_of(loaded), builder, found, folder)

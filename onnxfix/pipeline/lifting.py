@@ -14,7 +14,6 @@ from onnx import ModelProto
 
 from onnxfix.errors import UsageError
 from onnxfix.files import apart, atomic, copying, loading, regular, saving
-from onnxfix.files.sweeping import prefix
 from onnxfix.files.temporary import temporary_beside
 from onnxfix.pipeline.opening import Source, name_of
 from onnxfix.pipeline.proof import on_disk
@@ -52,7 +51,7 @@ def lift(
         model = on_disk(loaded, stack)
         most = loaded.mode
         del loaded  # TensorRT reads the file itself: no need to have large weights in memory twice
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix())))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
         say("reading TensorRT's network")
         found = reader.attempt(
             builder.worker,

@@ -20,7 +20,6 @@ from onnxfix._version import __version__
 from onnxfix.allowance import memory_limit
 from onnxfix.errors import UsageError
 from onnxfix.files import atomic, loading, saving, tensors
-from onnxfix.files.sweeping import prefix
 from onnxfix.files.temporary import Temporary, temporary_beside
 from onnxfix.lowering.bench import Bench, Failed
 from onnxfix.lowering.convert import converted
@@ -148,7 +147,7 @@ def _proven(
     if destination is not None:
         file = stack.enter_context(temporary_beside(destination, most=loaded.mode))
     else:
-        file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix()))) / "result.onnx"
+        file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-"))) / "result.onnx"
     _embed(made.proto, loaded.base_dir)
     saving.save(made.proto, file)
     written = file.path if isinstance(file, Temporary) else file

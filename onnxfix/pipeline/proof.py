@@ -13,7 +13,6 @@ from onnx import ModelProto
 
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading, saving
-from onnxfix.files.sweeping import prefix
 from onnxfix.files.temporary import Temporary, temporary_beside
 from onnxfix.options import Verification
 from onnxfix.pipeline import contract
@@ -209,7 +208,7 @@ def on_disk(loaded: loading.Loaded, stack: ExitStack, made: list[Temporary] | No
         if made is not None:
             made += beside
         return beside[0].path
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix())))
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
     path = folder / "model.onnx"
     if loaded.oversize:
         saving.save(loaded.proto, path, folder / "model.onnx.data")

@@ -17,7 +17,6 @@ from onnx import ModelProto
 from onnxfix.backends import ort_messages
 from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.files import saving
-from onnxfix.files.sweeping import prefix
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
 from onnxfix.pipeline.intake import InputKind, kinds_of, way_of
@@ -173,7 +172,7 @@ class _Finder:
     def _run(self, proto: ModelProto) -> Ran | None:
         assert self.refused.feed is not None
         values = {**self.refused.feed.values(self.known), **self.pinned}
-        with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
             file = Path(folder) / "marked.onnx"
             saving.save(proto, file)
             how: dict[str, Any] = {"backend": "ort-cpu", "path": str(file), "feed": values, "options": {}}

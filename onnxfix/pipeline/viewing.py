@@ -9,7 +9,6 @@ from pathlib import Path
 from onnxfix import engine
 from onnxfix.errors import UsageError
 from onnxfix.files import apart, atomic, loading, regular, saving
-from onnxfix.files.sweeping import prefix
 from onnxfix.forks import forked
 from onnxfix.model import Model
 from onnxfix.options import Rules, RunOptions
@@ -96,7 +95,7 @@ def _refuse_output(loaded: loading.Loaded, output: Path) -> None:
 
 def _complaint(path: Path) -> str:
     """What onnx.checker says about the file; it is foreign native code."""
-    with tempfile.TemporaryDirectory(prefix=prefix()) as folder:
+    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
         outcome = forked(check, str(path), folder, timeout=_SECONDS)
     return (
         outcome.message if outcome.status != "ok" else str(outcome.value.checker or outcome.value.inference)

@@ -14,7 +14,6 @@ from onnxfix import backends, deadline
 from onnxfix.causes import Cause
 from onnxfix.effort import THOROUGH
 from onnxfix.errors import UsageError
-from onnxfix.files.sweeping import prefix
 from onnxfix.verification import cuda, draws, extents, products, worth
 from onnxfix.verification.budget import Budget
 from onnxfix.verification.feeds import plan
@@ -56,7 +55,7 @@ def climb(request: Request, name: str) -> RungResult:
             return RungResult(name, "skipped", absent.reason, cause=absent.cause)
     if reason is not None:
         return RungResult(name, "skipped", reason)
-    with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         same, random = draws.share_noise(request, folder)
         result = replace(_Climber(same, name, folder).climb(), random=random)
         if random and not result.judged:  # what cannot be said of the copies may be said of some outputs

@@ -13,7 +13,6 @@ from pathlib import Path
 from onnxfix import backends
 from onnxfix.backends import ort_weights, reference
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.files.sweeping import prefix
 from onnxfix.record import record
 from onnxfix.verification.feeds.inputs import shape_of
 from onnxfix.verification.feeds.plan import Feed
@@ -122,7 +121,7 @@ def _extents(request: Request, path: Path, feed: Feed) -> dict[str, Extent]:
     except (UsageError, MemoryError):
         return {}
     names = tuple(dict.fromkeys(one.name for one in known.quantizers.inside))
-    with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         arguments = {"backend": backend, "path": str(path), "names": names, "feed": values, "folder": folder}
         outcome = request.worker.call(f"{REMOTE}:extents", timeout=request.step, **arguments)
     if outcome.status == "error":

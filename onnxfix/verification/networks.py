@@ -9,7 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from onnxfix.files.sweeping import prefix
 from onnxfix.sandbox import Posted, Worker
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def engine_beside(network: Path) -> Path:
 @contextmanager
 def networks() -> Iterator[Networks]:
     """Networks for one climb, whose files and builds end with it."""
-    with TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as folder:
+    with TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         found = Networks(Path(folder))
         try:
             yield found

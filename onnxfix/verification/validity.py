@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from onnxfix.files.sweeping import prefix
 from onnxfix.forks import forked
 from onnxfix.record import record
 from onnxfix.sandbox import Outcome, Worker
@@ -71,7 +70,7 @@ def ask(
 
     Crashes and hangs of ONNX's shape inference are not complaints: they happen with valid models.
     """
-    with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         names = [str(path) for path in paths]
         both = None
         if worker is not None:
@@ -93,7 +92,7 @@ def ask(
 
 def violated(path: Path, *, timeout: float, memory_mb: int | None = None) -> str:
     """How the model violates ONNX's specification, in a line; empty where it does not, or that is not known."""
-    with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         found = forked(violation, str(path), folder, timeout=timeout, memory_mb=memory_mb)
     return str(found.value) if found.ok else ""
 

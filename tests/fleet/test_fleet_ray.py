@@ -8,7 +8,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +32,6 @@ pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 from ray_nodes import Cluster
 
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.files.marks import mark
 from onnxfix.fleet import leftovers
 from onnxfix.fleet.ray import cluster, executor
 from onnxfix.fleet.work import Outcome, Task
@@ -303,15 +301,6 @@ def test_leftovers_are_the_tasks_own_and_new(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == len(names)
     leftovers.tidy(task, time.time())
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])
-
-
-def test_leftovers_of_a_dead_process_are_found_whatever_the_clock_does(tmp_path: Path) -> None:
-    gone = subprocess.run([sys.executable, "-c", "from onnxfix.files.marks import mark; print(mark())"],
-                          capture_output=True, text=True, check=True).stdout.strip()  # fmt: skip
-    for owner in (gone, mark()):
-        (tmp_path / f".m.onnx.{owner}.abcd1234.tmp").touch()
-    leftovers.tidy(Task(0, "in.onnx", str(tmp_path / "m.onnx"), "apply"), time.time() + 1e6)
-    assert [path.name for path in tmp_path.iterdir()] == [f".m.onnx.{mark()}.abcd1234.tmp"]
 
 
 # ------------------------------------------------------------------------------------------------ connecting

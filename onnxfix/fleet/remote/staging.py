@@ -19,7 +19,6 @@ from typing import Any
 
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import apart
-from onnxfix.files.sweeping import prefix
 from onnxfix.fleet import paths
 from onnxfix.fleet.remote import store
 from onnxfix.fleet.task_files import Record, TaskFiles
@@ -78,7 +77,7 @@ def staged(source: str, target: str, progress: Callable[[str], None] | None = No
         ModelError: the model does not exist.
         OnnxfixError: the store cannot be read, or the temporary folder is full.
     """
-    with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         files = _stand_ins(source, target, os.path.realpath(folder))
         try:
             if paths.remote(source):

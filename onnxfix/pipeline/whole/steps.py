@@ -13,7 +13,6 @@ from onnx import ModelProto
 from onnxfix import confinement, walk
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
 from onnxfix.files import loading, tensors, wire
-from onnxfix.files.sweeping import prefix
 from onnxfix.pipeline import contract
 from onnxfix.pipeline.whole.remote import FUNCTION, ToolResult
 from onnxfix.pipeline.whole.restore import restore
@@ -105,7 +104,7 @@ def make(
     size = wire_size(before, source)
     if step.script is None and size > wire.PROTOBUF_LIMIT:
         return Made(refused=f"onnxsim handles models of up to 2 GB, and this one has {size / 1e9:.1f} GB")
-    with tempfile.TemporaryDirectory(prefix=prefix()) as folder, Worker() as worker:
+    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder, Worker() as worker:
         output, plain = Path(folder) / "result.onnx", Path(folder) / "plain.onnx"
         outcome = _call(worker, step, source, output, plain, embed=size <= wire.PROTOBUF_LIMIT)
         refused = _refusal(step, outcome)

@@ -19,7 +19,6 @@ from typing import Any
 
 from onnxfix import deadline
 from onnxfix.errors import fault_of
-from onnxfix.files.sweeping import prefix
 from onnxfix.nvidia import Missing
 from onnxfix.sandbox import one_line
 from onnxfix.trt.reading import Misread, Reading
@@ -99,7 +98,7 @@ def _digest(given: Sequence[Mapping[str, Any]] | None) -> bytes:
 
 def _read(found: Builder, request: Request, path: Path, before: Read | None) -> Read:
     """The result of ``read``, or that onnxfix itself failed there: the other model may still be read."""
-    with tempfile.TemporaryDirectory(prefix=prefix(), ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         try:
             return read(request, found, path, Path(folder), before)
         except Exception as error:

@@ -17,7 +17,6 @@ from onnx import ModelProto
 
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import copying, loading, saving, tensors
-from onnxfix.files.sweeping import prefix
 from onnxfix.shapes import dimnames
 from onnxfix.trt.engine import Ran
 from onnxfix.trt.records import Profile, Sizes, TrtBuild
@@ -75,7 +74,7 @@ def sweep(
     models = {"the model": request.fixed}
     if not single:
         models = {"the original": request.original, "the fixed model": request.fixed}
-    with tempfile.TemporaryDirectory(prefix=prefix()) as folder:
+    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
         work = _Work(request, Path(folder), symbols, profile, build, run)
         pairs = tuple(work.pair(name, path) for name, path in models.items())
     return replace(_conclude(symbols, greatest, pairs), span=span)

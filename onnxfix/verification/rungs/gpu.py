@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 
 from onnxfix.errors import UsageError
-from onnxfix.files.sweeping import prefix
 from onnxfix.nvidia import Missing
 from onnxfix.trt.engine import Ran
 from onnxfix.verification.request import Request
@@ -57,7 +56,7 @@ def _climb(request: Request) -> RungResult:
         here = probe.probe(found)
         if here.reason:
             return unjudged(NAME, here.reason, here.cause)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix())))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
         engines = stack.enter_context(probe.engines(found.choice, request.trt, request.step))
         return _compare(State(request, found, here, folder, engines))
 

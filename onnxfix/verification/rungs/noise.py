@@ -25,7 +25,6 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 from onnxfix import backends, walk
 from onnxfix.backends import Session
-from onnxfix.files.sweeping import prefix
 from onnxfix.graph.unfolding import unfolded
 from onnxfix.record import record
 from onnxfix.sandbox import note
@@ -137,7 +136,7 @@ def measure(
     others: list[dict[str, list[Any]]] = [{} for _ in feeds]
     for number, way in enumerate(_ways(path, feeds, backend, half)):
         note(f"way {number}")  # each may take its time
-        with tempfile.TemporaryDirectory(prefix=prefix()) as folder:
+        with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
             try:
                 session = way.load(Path(folder))
                 _run(session, way, feeds, others)

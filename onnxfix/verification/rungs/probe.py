@@ -16,7 +16,6 @@ from pathlib import Path
 
 from onnxfix import nvidia
 from onnxfix.causes import Cause
-from onnxfix.files.sweeping import prefix
 from onnxfix.nvidia import Gpu, Missing
 from onnxfix.record import record
 from onnxfix.sandbox import Worker, shared
@@ -100,7 +99,7 @@ def _cards(found: Builder) -> list[Gpu]:
 @functools.cache
 def _ask(choice: Choice, process: TrtOptions, number: int) -> tuple[str, str, Cause]:
     """Why TensorRT runs no engine here ("" where it does), the precision of float32 products, and the cause."""
-    with tempfile.TemporaryDirectory(prefix=prefix()) as folder:
+    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
         model, engine = Path(folder, "trial.onnx"), Path(folder, "trial.engine")
         model.write_bytes(trial.model())
         done = build.attempt(

@@ -15,11 +15,10 @@ INSISTING = 20.0
 
 
 class _State:
-    """The interrupts of this run: the exit code of the first, when it came (None: never), and how many there were."""
+    """The first interrupt of this run: its exit code, and when it came (None: never)."""
 
     code = INTERRUPTED
     since: float | None = None
-    count = 0
 
 
 def exit_code() -> int:
@@ -27,18 +26,13 @@ def exit_code() -> int:
     return _State.code
 
 
-def insisted() -> bool:
-    """Whether the user interrupted more than once: what takes long should not be waited for."""
-    return _State.count > 1
-
-
 def listen() -> None:
     """Let SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does. Call it in the main thread.
 
     SIGHUP comes when a terminal is closed. Whoever ignores it, as nohup does, goes on. The first of these signals
-    raises KeyboardInterrupt; those after it would interrupt the cleaning up, and are only counted.
+    raises KeyboardInterrupt; those after it would interrupt the cleaning up, and are ignored for ``INSISTING`` seconds.
     """
-    _State.code, _State.since, _State.count = INTERRUPTED, None, 0
+    _State.code, _State.since = INTERRUPTED, None
     _catch(_interrupted)
 
 
@@ -72,7 +66,6 @@ def _catch(handler: Any) -> None:
 
 def _interrupted(number: int, _: object) -> None:
     now = time.monotonic()
-    _State.count += 1
     if _State.since is None:
         _State.code = 128 + number
     elif now - _State.since < INSISTING:

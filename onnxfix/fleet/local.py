@@ -28,7 +28,6 @@ from onnxfix.fleet.here import Progress
 from onnxfix.fleet.leftovers import tidy
 from onnxfix.fleet.work import Outcome, Task
 from onnxfix.fleet.worker import Setting
-from onnxfix.interrupts import insisted
 from onnxfix.record import record
 from onnxfix.sandbox import Worker
 
@@ -143,10 +142,10 @@ def _next(results: queue.SimpleQueue[Outcome | Task], threads: Sequence[Future[N
 
 
 def _end(jobs: Sequence[_Job], threads: Sequence[Future[None]]) -> None:
-    """Stop the workers that are still running: first as Ctrl-C would, later, or at a second Ctrl-C, by force."""
+    """Stop the workers that are still running: first as Ctrl-C would, later by force."""
     try:
         until = time.monotonic() + GRACE
-        while time.monotonic() < until and not (insisted() or all(thread.done() for thread in threads)):
+        while time.monotonic() < until and not all(thread.done() for thread in threads):
             for job in jobs:
                 job.interrupt()
             wait(threads, timeout=_POLL_SECONDS)

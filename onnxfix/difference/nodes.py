@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnx.defs import SchemaError, get_schema
-
 from onnxfix.difference.contents import attribute_text, constant_text, same_attribute, same_constant
 from onnxfix.difference.matching import Pairs
 from onnxfix.difference.records import Detail
 from onnxfix.dtypes import name_of
 from onnxfix.graph.overlay import Node, Value
+from onnxfix.graph.signatures import input_names
 
 
 def details(old: Node, new: Node, pairs: Pairs) -> Iterator[Detail]:
@@ -43,7 +42,7 @@ def _attributes(old: Node, new: Node) -> Iterator[Detail]:
 
 
 def _inputs(old: Node, new: Node, pairs: Pairs) -> Iterator[Detail]:
-    names = _input_names(new)
+    names = input_names(new.op_type, new.opset, new.domain)
     for index in range(max(len(old.inputs), len(new.inputs))):
         before, after = old.input(index), new.input(index)
         if _same_value(before, after, pairs):
@@ -89,10 +88,3 @@ def _kind(value: Value) -> str:
 
 def _name(value: Value | None) -> str:
     return value.name if value is not None else ""
-
-
-def _input_names(node: Node) -> list[str]:
-    try:
-        return [one.name for one in get_schema(node.op_type, node.opset, node.domain).inputs]
-    except SchemaError:
-        return []

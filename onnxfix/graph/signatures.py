@@ -81,6 +81,14 @@ def demands(op_type: str, opset: int) -> Demands | None:
     return Demands(inputs, outputs, first, needed, frozenset(schema.attributes))
 
 
+def input_names(op_type: str, opset: int, domain: str) -> list[str]:
+    """The names of an operator's formal inputs; none if onnx has no schema for it."""
+    try:
+        return [one.name for one in get_schema(op_type, opset, domain).inputs]
+    except SchemaError:
+        return []
+
+
 def takes(op_type: str, opset: int, elem: int, index: int = 0) -> bool:
     """Whether ONNX's operator accepts this element type (TensorProto number) as input ``index`` in an opset."""
     known = signature(op_type, opset)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from onnx import AttributeProto, helper
-from onnx.defs import SchemaError, get_schema
 
 from onnxfix.dtypes import name_of
 from onnxfix.graph.overlay import Node, Value
+from onnxfix.graph.signatures import input_names
 from onnxfix.model import Model
 from onnxfix.report.neighborhood import Box, Kind, Mark, Neighborhood, Wire
 
@@ -108,7 +108,7 @@ def _dims(shape: Sequence[Any] | None) -> str:
 def _lines(node: Node, model: Model) -> list[str]:
     """Attributes, and inputs that are constant; what does not fit is counted."""
     lines = [f"{one.name} = {_attribute_text(one)}" for one in node.proto.attribute]
-    names = _input_names(node)
+    names = input_names(node.op_type, node.opset, node.domain)
     for index, value in enumerate(node.inputs):
         if value is not None and value.is_constant:
             name = names[min(index, len(names) - 1)] if names else f"input {index}"
@@ -123,13 +123,6 @@ def _lines(node: Node, model: Model) -> list[str]:
 
 def _cut(line: str) -> str:
     return line if len(line) <= WIDE else f"{line[: WIDE - 1]}…"
-
-
-def _input_names(node: Node) -> list[str]:
-    try:
-        return [one.name for one in get_schema(node.op_type, node.opset, node.domain).inputs]
-    except SchemaError:
-        return []
 
 
 _LISTS = (AttributeProto.FLOATS, AttributeProto.INTS, AttributeProto.STRINGS)

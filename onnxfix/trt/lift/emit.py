@@ -13,8 +13,8 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfix.backends.ort import pack
-from onnxfix.trt.lift.network import Layer, Tensor
-from onnxfix.trt.lift.types import NEWER, ONNX_TYPES, OPSET, numpy_type
+from onnxfix.trt.lift.network import Layer, Tensor, Unliftable
+from onnxfix.trt.lift.types import FLOATS, NEWER, ONNX_TYPES, OPSET, numpy_type
 
 #: Weights of at least this many bytes go to the file beside the model.
 _LARGE = 1024
@@ -155,6 +155,16 @@ class Emit:
     def note(self, text: str) -> None:
         """Say something that a reader of the lifted model should know, once."""
         self.notes[text] = None
+
+    def as_float(self, tensor: Tensor) -> str:
+        """A tensor as FLOAT.
+
+        Raises:
+            Unliftable: it is of a type that is not a float.
+        """
+        if tensor.dtype not in FLOATS:
+            raise Unliftable(f"{tensor.name} is of type {tensor.dtype}, where TensorRT accepts floats")
+        return self.of(tensor) if tensor.dtype == "FLOAT" else self.cast(self.of(tensor), "FLOAT")
 
     def cast(self, value: str, dtype: str) -> str:
         """The value as TensorRT's type ``dtype``."""

@@ -20,7 +20,7 @@ from onnxfix.record import record
 from onnxfix.trt.lift.emit import Emit
 from onnxfix.trt.lift.kinds import lifts
 from onnxfix.trt.lift.network import Layer, Tensor, Unliftable, read_word
-from onnxfix.trt.lift.types import FLOATS, ONNX_TYPES
+from onnxfix.trt.lift.types import ONNX_TYPES
 
 #: The inputs of an ATTENTION_INPUT layer. Those from the mask on may be left out.
 _QUERY, _KEY, _VALUE, _MASK, _SCALE, _QUERY_LENGTHS, _KEY_LENGTHS = range(7)
@@ -115,7 +115,7 @@ def _heads_first(e: Emit, layer: Layer, place: int) -> str:
     """A tensor of queries, keys or values as FLOAT, [batch, heads, tokens, size] or, where the queries are packed,
     [heads, tokens, size]: then all tokens of all sequences lie in one row."""
     tensor = layer.need(place)
-    value = _wide(e, tensor)
+    value = e.as_float(tensor)
     if _form(layer, "query_form") != "PACKED_NHD":
         return value
     if tensor.rank == 3:
@@ -222,7 +222,7 @@ def _masked(e: Emit, layer: Layer, scores: str, allowed: list[str]) -> str:
     if mask is not None and mask.dtype == "BOOL":
         allowed = [*allowed, e.of(mask)]  # True: may attend
     elif mask is not None:
-        scores = e.op("Add", scores, _wide(e, mask))
+        scores = e.op("Add", scores, e.as_float(mask))
     for one in allowed:
         scores = e.op("Where", one, scores, e.scalar(-np.inf, "FLOAT"))
     if mask is not None or layer.input(_KEY_LENGTHS) is not None:
@@ -240,7 +240,7 @@ def _quantized(e: Emit, layer: Layer, weights: str) -> str:
         raise Unliftable(f"attention whose weights are quantized to {dtype}")
     if scale.shape not in ((), (1,)):
         raise Unliftable(f"attention whose weights are quantized by scales of shape {scale.shape}")
-    value = e.op("Reshape", _wide(e, scale), e.ints([]))
+    value = e.op("Reshape", e.as_float(scale), e.ints([]))
     zero = e.scalar(0, dtype)
     return e.op("DequantizeLinear", e.op("QuantizeLinear", weights, value, zero), value, zero)
 
@@ -255,12 +255,12 @@ def _rotary(e: Emit, layer: Layer) -> str:
     _fits(layer)
     turns = []
     for cache in (layer.need(1), layer.need(2)):
-        value = _wide(e, cache)
+        value = e.as_float(cache)
         if places is not None:
             value = e.op("Gather", value, e.of(places), axis=0)
         turns.append(e.op("Unsqueeze", value, e.ints([1])))
     cosine, sine = turns
-    whole = _wide(e, data)
+    whole = e.as_float(data)
     part = e.op("Slice", whole, e.ints([0]), e.ints([size]), e.ints([-1])) if size else whole
     first, second = _pairs(e, part, bool(layer.native.interleaved))
     turned = [
@@ -321,13 +321,6 @@ def _fits(layer: Layer) -> None:
 def _dim(tensor: Tensor, axis: int) -> int:
     """One dimension as the network knows it: -1 where it is dynamic."""
     return tensor.shape[axis] if tensor.shape is not None else -1
-
-
-def _wide(e: Emit, tensor: Tensor) -> str:
-    """A tensor as FLOAT."""
-    if tensor.dtype not in FLOATS:
-        raise Unliftable(f"{tensor.name} is of type {tensor.dtype}, where TensorRT accepts floats")
-    return e.of(tensor) if tensor.dtype == "FLOAT" else e.cast(e.of(tensor), "FLOAT")
 
 
 def _narrow(e: Emit, value: str, dtype: str) -> str:

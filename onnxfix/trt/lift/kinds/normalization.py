@@ -17,7 +17,6 @@ import numpy as np
 from onnxfix.trt.lift.emit import Emit
 from onnxfix.trt.lift.kinds import lifts
 from onnxfix.trt.lift.network import Layer, Tensor, Unliftable
-from onnxfix.trt.lift.types import FLOATS
 
 
 @lifts("NORMALIZATION")
@@ -35,7 +34,7 @@ def _normalization(e: Emit, layer: Layer) -> str:
             raise Unliftable(f"normalization of {layer.native.num_groups} groups over axes {axes}")
         result = _groups(e, layer)
     elif spatial and _of_channels(scale, data) and _of_channels(bias, data):
-        result = _flat(e, "InstanceNormalization", layer, _wide(e, data))
+        result = _flat(e, "InstanceNormalization", layer, e.as_float(data))
     elif axes[-1] == len(data.shape) - 1 == axes[0] + len(axes) - 1 and _trailing(scale, data, axes[0]):
         result = _layer_normalization(e, layer, axes[0])
     else:
@@ -48,7 +47,7 @@ def _groups(e: Emit, layer: Layer) -> str:
     """Groups of channels. A layer of version 2 has a scale and a bias for each channel, one of version 1 for each
     group."""
     data, scale, bias = (layer.need(place) for place in range(3))
-    groups, wide = int(layer.native.num_groups), _wide(e, data)
+    groups, wide = int(layer.native.num_groups), e.as_float(data)
     if layer.native.is_v2 and _of_channels(scale, data) and _of_channels(bias, data):
         return _flat(e, "GroupNormalization", layer, wide, num_groups=groups)
     rows, shape = e.op("Reshape", wide, e.ints([0, groups, -1])), e.op("Shape", wide)
@@ -56,7 +55,7 @@ def _groups(e: Emit, layer: Layer) -> str:
         epsilon = float(layer.native.epsilon)
         same = (e.const(np.full(groups, value, np.float32)) for value in (1, 0))
         result = e.op("Reshape", e.op("InstanceNormalization", rows, *same, epsilon=epsilon), shape)
-        return e.op("Add", e.op("Mul", result, _wide(e, scale)), _wide(e, bias))
+        return e.op("Add", e.op("Mul", result, e.as_float(scale)), e.as_float(bias))
     if {scale.shape, bias.shape} != {(1, groups, *(1,) * (data.rank - 2))}:
         raise Unliftable(
             f"normalization of {groups} groups with a scale of {scale.shape} and a bias of {bias.shape}"
@@ -66,7 +65,7 @@ def _groups(e: Emit, layer: Layer) -> str:
 
 def _flat(e: Emit, op_type: str, layer: Layer, data: str, num_groups: int | None = None) -> str:
     """One of ONNX's nodes that take scale and bias as vectors."""
-    operands = (e.op("Reshape", _wide(e, layer.need(place)), e.ints([-1])) for place in (1, 2))
+    operands = (e.op("Reshape", e.as_float(layer.need(place)), e.ints([-1])) for place in (1, 2))
     return e.op(op_type, data, *operands, epsilon=float(layer.native.epsilon), num_groups=num_groups)
 
 
@@ -74,17 +73,17 @@ def _layer_normalization(e: Emit, layer: Layer, axis: int) -> str:
     """ONNX's LayerNormalization over the axes from ``axis`` on. Its bias is of the scale's shape; another is added."""
     data, scale, bias = (layer.need(place) for place in range(3))
     cut = e.ints(range(axis))
-    operands = [_wide(e, one) for one in ([scale, bias] if _trailing(bias, data, axis) else [scale])]
+    operands = [e.as_float(one) for one in ([scale, bias] if _trailing(bias, data, axis) else [scale])]
     operands = [e.op("Squeeze", one, cut) if axis else one for one in operands]
     result = e.op(
-        "LayerNormalization", _wide(e, data), *operands, axis=axis, epsilon=float(layer.native.epsilon)
+        "LayerNormalization", e.as_float(data), *operands, axis=axis, epsilon=float(layer.native.epsilon)
     )
-    return result if len(operands) == 2 else e.op("Add", result, _wide(e, bias))
+    return result if len(operands) == 2 else e.op("Add", result, e.as_float(bias))
 
 
 def _plain(e: Emit, layer: Layer, axes: list[int]) -> str:
     """The formula as it stands."""
-    data, scale, bias = (_wide(e, layer.need(place)) for place in range(3))
+    data, scale, bias = (e.as_float(layer.need(place)) for place in range(3))
     over = e.ints(axes)
     off = e.op("Sub", data, e.op("ReduceMean", data, over))
     variance = e.op("ReduceMean", e.op("Mul", off, off), over)
@@ -109,10 +108,3 @@ def _trailing(tensor: Tensor, data: Tensor, axis: int) -> bool:
     if data.shape is None or tensor.shape is None:
         return False
     return min(data.shape[axis:]) >= 0 and tensor.shape == (1,) * axis + data.shape[axis:]
-
-
-def _wide(e: Emit, tensor: Tensor) -> str:
-    """A tensor as FLOAT."""
-    if tensor.dtype not in FLOATS:
-        raise Unliftable(f"{tensor.name} is of type {tensor.dtype}, where TensorRT accepts floats")
-    return e.of(tensor) if tensor.dtype == "FLOAT" else e.cast(e.of(tensor), "FLOAT")

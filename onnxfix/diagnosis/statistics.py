@@ -12,6 +12,7 @@ import numpy as np
 from onnxfix.diagnosis.figures import Percentile, Values, as_text, least_rtol, unit
 from onnxfix.diagnosis.records import NonFinite, OutputComparison
 from onnxfix.record import record
+from onnxfix.verification.compare import tolerance
 from onnxfix.verification.compare.decades import Decades
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ class _Tally:
     def _scan(self, leaf: _Leaf) -> None:
         """Ranges of finite values, and what is not finite."""
         for start, *sides in leaf.blocks():
-            for side, block in enumerate(map(_wide, sides)):
+            for side, block in enumerate(map(tolerance.wide, sides)):
                 finite = np.isfinite(block)
                 if not finite.all():
                     self._count_nonfinite(side, leaf, start, block, finite)
@@ -334,20 +335,14 @@ def _elements(value: Any) -> int:
     return sum(map(_elements, value.values())) if isinstance(value, dict) else int(np.asarray(value).size)
 
 
-def _wide(block: Array) -> Array:
-    """As float64 or complex128; integers of 64 bits lose low bits."""
-    with np.errstate(all="ignore"):
-        return block.astype(np.complex128 if block.dtype.kind == "c" else np.float64)
-
-
 def _wide_pair(truth: Array, other: Array) -> tuple[Array, Array]:
-    one, two = _wide(truth), _wide(other)
+    one, two = tolerance.wide(truth), tolerance.wide(other)
     return (one, two) if one.dtype == two.dtype else (one.astype(np.complex128), two.astype(np.complex128))
 
 
 def _ordered(block: Array) -> Array:
     """As a type whose argmax is right: numpy's own, or float64 for those of ml_dtypes."""
-    return np.asarray(block) if block.dtype.isbuiltin == 1 else _wide(block)
+    return np.asarray(block) if block.dtype.isbuiltin == 1 else tolerance.wide(block)
 
 
 def _parts(wide: Array) -> Array:

@@ -56,7 +56,7 @@ def write_copies(original: str, fixed: str, folder: str) -> list[str]:
     """Write the copies to ``folder``. Their paths, and the outputs of their random nodes; nothing where the random
     nodes differ, or one of them cannot be replaced. Runs in the sandbox's child."""
     models = [onnx.load(path) for path in (original, fixed)]
-    drawn = [Counter(_drawn(model.graph.node)) for model in models]
+    drawn = [_read_draws(model) for model in models]
     names = sorted({name for name, *_ in drawn[0]})
     phases = {name: number for number, name in enumerate(names)}
     if drawn[0] != drawn[1] or not all(_replace(model, phases) for model in models):
@@ -81,6 +81,13 @@ def _drawn(nodes: Iterable[NodeProto], inside: str = "") -> Iterator[tuple[str, 
         elif node.op_type == "If":
             for one in node.attribute:
                 yield from _drawn(one.g.node, f"{inside}/{node.output[0]}.{one.name}")
+
+
+def _read_draws(model: ModelProto) -> Counter[tuple[str, str, str, bytes]]:
+    """The random nodes whose output something reads; others may be removed."""
+    read = {name for node in walk.model_nodes(model) for name in node.input}
+    read.update(info.name for graph in walk.graphs(model.graph) for info in graph.output)
+    return Counter(one for one in _drawn(model.graph.node) if one[0] in read)
 
 
 def _replace(model: ModelProto, phases: Mapping[str, int]) -> bool:
@@ -125,14 +132,15 @@ def _numbers(node: NodeProto, opset: int, phases: Mapping[str, int]) -> list[Nod
     place = add(
         "Cast", add("Range", constant(0, np.int64), count, constant(1, np.int64)), to=TensorProto.FLOAT
     )
-    wave = add("Sin", add("Add", add("Mul", place, constant(_STEP)), constant(phases[output])))
+    wave = add("Sin", add("Add", add("Mul", place, constant(_STEP)), constant(phases.get(output, 0))))
     wave = add("Reshape", wave, shape, **({"allowzero": 1} if opset >= 14 else {}))  # from -1 to 1
     share = add("Mul", add("Add", wave, constant(1)), constant(0.5))
     if node.op_type == "Bernoulli":
         share = add("Less", share, add("Cast", node.input[0], to=TensorProto.FLOAT))
     elif node.op_type.startswith("RandomNormal"):
         mean, scale = attributes.get("mean", 0.0), attributes.get("scale", 1.0)
-        share = add("Add", add("Mul", wave, constant(1.5 * scale)), constant(mean))
+        tails = add("Mul", wave, add("Mul", wave, wave))
+        share = add("Add", add("Mul", tails, constant(4 * scale)), constant(mean))
     else:
         low, high = attributes.get("low", 0.0), attributes.get("high", 1.0)
         share = add("Add", add("Mul", share, constant(high - low)), constant(low))

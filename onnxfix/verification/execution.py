@@ -56,10 +56,11 @@ def climb(request: Request, name: str) -> RungResult:
     if reason is not None:
         return RungResult(name, "skipped", reason)
     with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
-        same, random = draws.share_noise(request, folder)
-        result = replace(_Climber(same, name, folder).climb(), random=random)
-        if random and not result.judged:  # what cannot be said of the copies may be said of some outputs
-            result = _Climber(request, name, folder).climb()
+        result = _Climber(request, name, folder).climb()
+        if result.status != "failed" and not result.stopped:
+            same, random = draws.share_noise(request, folder)
+            again = _Climber(same, name, folder).climb() if random else result
+            result = replace(again, random=random) if again.judged else result
     return cuda.informed(request, result) if name == "ort-cuda" else result
 
 

@@ -409,30 +409,49 @@ def test_when_all_outputs_are_random_nothing_is_proven(run: Verify) -> None:
     assert "no output is the same in two runs" in rung(verdict, "ort-cpu").reason
 
 
-NOISY = """g (float[N,4] x, bool c) => (float[N,4] y, float[N,4] z, float16[3] q) <float[4] b = {1,2,3,4}> {
+NOISY = """g (float[N,4] x, bool c) => (float[N,4] y, float[N,4] z, float[3] q) <float[4] b = {1,2,3,4}> {
     s = Sigmoid(x)  k = Bernoulli(s)  v = RandomNormal<shape = [4], mean = 2.0>()  m = Mul(x, k)  y = Add(m, v)
-    u = RandomUniform<shape = [3], low = -2.0, high = 3.0, dtype = 10>()  q = Add(u, u)
+    u = RandomUniform<shape = [3], low = -2.0, high = 3.0>()  q = Add(u, u)
     z = If(c)<then_branch = t () => (float[N,4] a) { r = RandomNormalLike(x)  a = Add(r, b) },
               else_branch = e () => (float[N,4] d) { d = Add(x, b) }> }"""
 
 
 @pytest.mark.parametrize("opset", [15, 21])
 def test_random_nodes_give_both_models_the_same_numbers(run: Verify, opset: int) -> None:
-    verdict = run(
-        as_proto(NOISY, opset=opset), as_proto(NOISY.replace("m = Mul(x, k)", "m = Mul(k, x)"), opset=opset)
-    )
-    for name in VALUES:
-        assert (rung(verdict, name).status, rung(verdict, name).random) == ("passed", ("k", "r", "u", "v"))
-        assert rung(verdict, name).excluded == ()
+    other = NOISY.replace("m = Mul(x, k)", "m = Mul(k, x)")
+    found = rung(run(as_proto(NOISY, opset=opset), as_proto(other, opset=opset)), "ort-cpu")
+    assert (found.status, found.random, found.excluded) == ("passed", ("k", "r", "u", "v"), ())
+    alone = "g (float[N,4] x) => (float[N,4] y) { r = RandomNormalLike(x)  y = Add(r, x) }"
+    verdict = run(as_proto(alone, opset=opset))
+    assert {(rung(verdict, name).status, rung(verdict, name).random) for name in VALUES} == {
+        ("passed", ("r",))
+    }
 
 
 @pytest.mark.parametrize(
     ("right", "wrong"),
-    [("m = Mul(x, k)", "m = Add(x, k)"), ("Add(r, b)", "Sub(r, b)"), ("Add(u, u)", "Add(u, u2)")],
+    [("m = Mul(x, k)", "m = Add(x, k)"), ("Add(r, b)", "Sub(r, b)"), ("Sub(u, u2)", "Sub(u2, u)")],
 )
 def test_what_is_wrong_behind_random_nodes_is_seen(run: Verify, right: str, wrong: str) -> None:
-    more = NOISY.replace("q = Add", "u2 = RandomUniform<shape = [3], dtype = 10>()  q = Add")
+    more = NOISY.replace("q = Add(u, u)", "u2 = RandomUniform<shape = [3]>()  q = Sub(u, u2)")
     assert run(as_proto(more, opset=21), as_proto(more.replace(right, wrong), opset=21)).failed
+
+
+def test_a_random_node_that_nothing_reads_may_go(run: Verify) -> None:
+    more = NOISY.replace("s = Sigmoid(x)", "s = Sigmoid(x)  dead = RandomNormalLike(x)")
+    assert run(as_proto(more, opset=21), as_proto(NOISY, opset=21)).passed
+
+
+def test_a_clip_of_the_tails_of_a_normal_draw_is_seen(run: Verify) -> None:
+    text = "g (float[64] x) => (float[64] y) { r = RandomNormalLike(x)  y = Clip(r, a, b) }"
+    text = text.replace("(float[64] y) {", "(float[64] y) <float a = {-2}, float b = {2}> {")
+    assert run(as_proto(text), as_proto(text.replace("Clip(r, a, b)", "Identity(r)"))).failed
+
+
+def test_random_nodes_that_onnx_runtime_does_not_take_are_not_proven_by_it(run: Verify) -> None:
+    text = "g (int32[4] x) => (int32[4] y) { r = RandomNormalLike(x)  y = Add(r, x) }"
+    found = rung(run(as_proto(text), rungs=["ort-cpu"]), "ort-cpu")
+    assert (found.status, found.stopped, found.random) == ("skipped", "original", ())
 
 
 @pytest.mark.parametrize("other", ["v = RandomNormal<shape = [4], mean = 3.0>()", "v = Identity(b)"])

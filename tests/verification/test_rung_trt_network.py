@@ -223,6 +223,19 @@ def test_a_kernel_that_overflows_is_not_blamed_on_tensorrt(stage: networks.Stage
     assert kinds(stage.climb((model, wrong))) != []
 
 
+def test_an_infinity_of_the_network_alone_is_tensorrts(stage: networks.Stage) -> None:
+    """onnx.reference overflows in ReduceL2 of float16 on both sides, and so sees no difference."""
+    model = """<ir_version: 9, opset_import: ["": 18]>
+        g (float16[2,64] x) => (float16[2,1] y) <int64[1] a = {1}> { y = ReduceL2(x, a) }"""
+    wrong = model.replace("{1}>", "{1}, float16 most = {25600}, float16 inf = {31744}>")
+    wrong = wrong.replace(
+        "y = ReduceL2(x, a)", "n = ReduceL2(x, a) b = Greater(n, most) y = Where(b, inf, n)"
+    )
+    x = np.ones((2, 64), np.float16)
+    x[0] = 300
+    assert kinds(stage.climb((model, wrong), inputs=[{"x": x}])) != []
+
+
 def test_empty_inputs_will_do(stage: networks.Stage) -> None:
     text = "g (float[4] x, float[0] e) => (float[4] y) { c = CastLike(x, e) y = Abs(c) }"
     assert stage.climb((text, text)).status == "passed"

@@ -75,6 +75,11 @@ def is_lost(metric: Metrics) -> bool:
     return metric.kind == "special" and not metric.beyond
 
 
+def is_overflow(metric: Metrics) -> bool:
+    """Whether only the model is not finite where they differ, and every number agrees."""
+    return is_lost(metric) and not metric.worse
+
+
 def is_slight(metric: Metrics) -> bool:
     """Whether it may be an approximation."""
     return metric.at is not None and metric.kind != "special" and 0.0 < metric.relative <= _SLIGHT

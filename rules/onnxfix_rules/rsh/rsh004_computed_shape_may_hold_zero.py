@@ -100,7 +100,7 @@ def _cause(node: Node, model: Model, index: int, dim: Dim, data: Sequence[Dim] |
             return None  # it divides the number of elements: 0 only where there are none
     if not dim.is_count:
         shape = node.input(1)
-        return None if shape is None else _source(shape, model)
+        return None if shape is None or _is_above_one(shape, index, model) else _source(shape, model)
     floors = {name: 1 if name in model.shapes.symbols else 0 for name in sorted(dim.symbols)}
     shifted = symbols.substitute(
         dim, {name: symbols.symbol(name) + low for name, low in floors.items() if low}
@@ -147,8 +147,6 @@ def _source(value: Value, model: Model) -> str | None:
         if node is None or not node.is_onnx or node.op_type in ("Shape", "Size", "Constant"):
             continue
         if node.op_type == "Cast" and _is_float(node.input(0), model):
-            if _is_above_one(node.output(0), model):
-                continue
             return "from float arithmetic"
         for read in node.inputs:
             if read is not None and id(read) not in seen and len(todo) < MAX_STEPS:
@@ -157,20 +155,51 @@ def _source(value: Value, model: Model) -> str | None:
     return None
 
 
-def _is_above_one(value: Value | None, model: Model) -> bool:
-    """Whether constants and static sizes alone determine the integers, and no backend's rounding can make one 0."""
-    array = None if value is None else _known(value, model)
-    return array is not None and bool((array > 1).all())
+def _is_above_one(shape: Value, index: int, model: Model) -> bool:
+    """Whether an element of a shape is a float that constants and static sizes alone determine, cast to an integer that
+    no backend's rounding can make 0. Arithmetic after the Cast could make any number 0."""
+    value: Value | None = shape
+    while value is not None and (node := value.producer) is not None and node.is_onnx:
+        if node.op_type == "Cast" and _is_float(node.input(0), model):
+            array = _known(value, model, {})
+            return array is not None and bool((array > 1).all())
+        if node.op_type == "Concat":
+            value, index = _part(node, index, model)
+        elif node.op_type in ("Identity", "Unsqueeze"):
+            value = node.input(0)
+        else:
+            return False
+    return False
 
 
-def _known(value: Value, model: Model, depth: int = 16) -> NDArray[Any] | None:
-    """A value that constants and static sizes alone determine, up to rounding."""
+def _part(node: Node, index: int, model: Model) -> tuple[Value | None, int]:
+    """The input of a Concat that has the element, and the element's index there; None if that is unknown."""
+    for value in node.inputs:
+        dims = None if value is None else model.shapes.shape(value)
+        length = dims[0].value if dims is not None and len(dims) == 1 else None
+        if length is None or index < length:
+            return (None if length is None else value), index
+        index -= length
+    return None, index
+
+
+def _known(value: Value, model: Model, found: dict[Value, NDArray[Any] | None]) -> NDArray[Any] | None:
+    """A value that constants and static sizes alone determine, up to rounding; ``found`` holds those looked at."""
+    if value not in found and len(found) < MAX_STEPS:
+        found[value] = None
+        found[value] = _computed(value, model, found)
+    return found.get(value)
+
+
+def _computed(value: Value, model: Model, found: dict[Value, NDArray[Any] | None]) -> NDArray[Any] | None:
     array, node = shared(model, Known).array(value), value.producer
-    if array is not None or node is None or not node.is_onnx or depth == 0:
+    if array is not None or node is None or not node.is_onnx:
         return array
-    inputs = [None if read is None else _known(read, model, depth - 1) for read in node.inputs]
-    if any(found is None and read is not None for found, read in zip(inputs, node.inputs, strict=True)):
-        return None
+    inputs: list[NDArray[Any] | None] = []
+    for read in node.inputs:
+        inputs.append(None if read is None else _known(read, model, found))
+        if read is not None and inputs[-1] is None:
+            return None
     try:
         return evaluate(node, inputs)[node.outputs.index(value)]
     except (NotFoldable, UnknownAttribute):
@@ -240,6 +269,13 @@ computed_shape_may_hold_zero.examples = [
             <int64 i = {2}, float half = {0.5}, int64[1] z = {0}, int64[2] m = {-1, 4}> {
             d = Shape(x) n = Gather(d, i) f = Cast<to=FLOAT>(n) p = Pow(f, half) q = Cast<to=INT64>(p)
             u = Unsqueeze(q, z) s = Concat<axis=0>(u, u, m) t = Reshape(x, s) y = Identity(t) }""",
+    ),
+    Flagged(
+        "what is subtracted from a root may be the same",
+        """g (float[N,4] x) => (float[A,B] y) <float n = {576}, float half = {0.5}, int64[1] k = {24}, int64[1] z = {0},
+            int64[1] m = {-1}> { p = Pow(n, half) q = Cast<to=INT64>(p) u = Unsqueeze(q, z) d = Sub(u, k)
+            s = Concat<axis=0>(d, m) y = Reshape(x, s) }""",
+        runs=False,
     ),
     Flagged(
         "the root of a constant that may be rounded to 0",

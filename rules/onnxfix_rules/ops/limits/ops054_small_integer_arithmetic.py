@@ -58,7 +58,7 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     are. If one such operator reads another's result, it reads the int32. Exact. No fix for quantized values that
     another node reads as uint8 afterwards.
 
-    TensorRT layers: 3 to 5 for a comparison, 3 to 7 for others, 8 for what wraps around.
+    TensorRT layers: 3 to 5 for a comparison, 3 to 7 for others, 8 or 9 for what wraps around.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Add.html

@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
 from onnxfix_rules.ops import _bounds
-from onnxfix_rules.ops._integers import Computer
+from onnxfix_rules.ops._integers import Computer, is_only_quantized
 
 
 @rule(
@@ -61,10 +61,12 @@ def clip_of_int8(node: Node, model: Model) -> Iterator[Match]:
 def _fix(node: Node, model: Model, output: Value) -> Fix | None:
     if not all(value.is_constant for value in node.inputs[1:] if value is not None):
         return None
-    computer = Computer(Draft(node), model, TensorProto.INT8)
+    # Between a DQ and a Q, TensorRT builds no int32.
+    wide = TensorProto.FLOAT if is_only_quantized(node, model) else TensorProto.INT32
+    computer = Computer(Draft(node), model, TensorProto.INT8, wide)
     operands = [computer.widened(value) for value in node.inputs if value is not None]
     computer.finish(computer.add("Clip", *operands), output)
-    return Fix("clip in int32", computer.draft.edits)
+    return Fix(f"clip in {'float' if wide == TensorProto.FLOAT else 'int32'}", computer.draft.edits)
 
 
 def _is_harmless(node: Node, model: Model, data: Value) -> bool:
@@ -93,6 +95,13 @@ clip_of_int8.examples = [
         before=f"g (int8[N,3] x) => (int8[N,3] y) {_BOTH} {{ y = Clip(x, a, b) }}",
         after=f"""g (int8[N,3] x) => (int8[N,3] y) {_WIDE} {{
             v = Cast<to = INT32>(x)  c = Clip(v, a, b)  y = Cast<to = INT8>(c) }}""",
+    ),
+    Fixed(
+        "both bounds, for TensorRT 10.6, which takes int8 for a quantized type",
+        before=f"g (int8[N,3] x) => (int8[N,3] y) {_BOTH} {{ y = Clip(x, a, b) }}",
+        after="""g (int8[N,3] x) => (int8[N,3] y) <float s = {1}, float a = {-10}, float b = {20}, int8 z = {0}> {
+            v = DequantizeLinear(x, s)  c = Clip(v, a, b)  y = QuantizeLinear(c, s, z) }""",
+        target="trt10.6",
     ),
     Fixed(
         "a lower bound alone, in the first opset with Clip of integers",

@@ -243,13 +243,15 @@ def checked_location(location: str, base_dir: Path, name: str) -> Path:
         )
     path = base_dir / location
     try:
-        if ".." in Path(location).parts or base_dir.resolve() not in path.resolve().parents:
+        if ".." in Path(location).parts:
             raise ModelError(f"tensor {name!r} keeps its data in {location!r}, outside the model's folder")
-        if path.is_symlink():
+        if path.is_symlink():  # as in the caches of Hugging Face
             raise ModelError(
                 f"tensor {name!r} keeps its data behind a symbolic link, {location!r}, which onnx refuses "
                 f"too; give the model a folder with copies (cp -rL {base_dir} copy)"
             )
+        if base_dir.resolve() not in path.resolve().parents:
+            raise ModelError(f"tensor {name!r} keeps its data in {location!r}, outside the model's folder")
         found = regular.status(path)
         if found is None or not stat.S_ISREG(found.st_mode):
             raise ModelError(f"external data {path}: no such file (tensor {name!r} keeps its data there)")

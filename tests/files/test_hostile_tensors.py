@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,20 @@ def test_a_location_that_leads_nowhere_is_no_fault_of_ours(home: Path, location:
     line = refused(home / "m.onnx", external(("location", location)))
     assert why in line or "behind a symbolic link" in line
     assert len(line) < 500
+
+
+def test_links_into_a_cache_name_the_copy_that_works(home: Path) -> None:
+    """As Hugging Face keeps them: model and data are links to blobs in another folder."""
+    (snapshot := home / "snapshot").mkdir()
+    (home / "blob").write_bytes(external(("location", "w.bin")))
+    (snapshot / "m.onnx").symlink_to("../blob")
+    (snapshot / "w.bin").symlink_to("../w.bin")
+    with pytest.raises(ModelError, match="behind a symbolic link") as caught:
+        loading.load(snapshot / "m.onnx")
+    command = f"cp -rL {snapshot} copy"
+    assert command in str(caught.value)
+    subprocess.run(command, shell=True, cwd=home, check=True)
+    assert loading.load(home / "copy" / "m.onnx").external == ["w.bin"]
 
 
 def test_a_hard_link_may_be_a_file_of_another_folder(home: Path) -> None:

@@ -294,6 +294,11 @@ def _detail(text: str) -> Line:
     return line(f"    {text}", hang=None if command else indent + 2)
 
 
+def random_words(rung: RungResult) -> str:
+    """What was done with the random nodes."""
+    return f"random nodes gave both models the same numbers, and were not compared: {', '.join(rung.random)}"
+
+
 def _details(rung: RungResult) -> Iterator[str]:
     seen: set[str] = set()
     for feed in rung.feeds:
@@ -305,6 +310,6 @@ def _details(rung: RungResult) -> Iterator[str]:
     yield from build_lines(rung.builds)
     yield from network_lines(rung.networks)
     if rung.random:
-        yield f"random nodes gave both models the same numbers, and were not compared: {', '.join(rung.random)}"
+        yield random_words(rung)
     if rung.excluded:
         yield f"not compared, the original is not deterministic: {', '.join(rung.excluded)}"

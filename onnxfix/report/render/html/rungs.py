@@ -8,7 +8,7 @@ from onnxfix.names import RUNGS
 from onnxfix.report.render.html.markup import Content, Html, join, tag
 from onnxfix.report.render.html.parts import DASH, STATUSES, chip, many, row, seconds, section, table
 from onnxfix.report.render.numbers import number
-from onnxfix.report.render.proof import left_out_words
+from onnxfix.report.render.proof import left_out_words, random_words
 from onnxfix.report.report import Report
 from onnxfix.report.summary import RungFact, Summary
 from onnxfix.verification.compare.compare import largest
@@ -94,16 +94,13 @@ def _details(rung: RungResult) -> Content:
     summary = tag(
         "summary", f"{rung.name}: {many(len(rung.feeds), 'feed')}", tag("small", f"seed {rung.seed}")
     )
-    random = (
-        f"random nodes gave both models the same numbers, and were not compared: {', '.join(rung.random)}"
-    )
     excluded = f"not compared, since the original is not deterministic: {', '.join(rung.excluded)}"
     return tag(
         "details",
         summary,
         table(head, rows, caption),
         more,
-        tag("p", random, class_="remark") if rung.random else None,
+        tag("p", random_words(rung), class_="remark") if rung.random else None,
         tag("p", excluded, class_="remark") if rung.excluded else None,
         class_="feeds",
     )

@@ -1,4 +1,4 @@
-"""Export the zoo: 40 architectures of torchvision, timm and transformers with both exporters, random weights.
+"""Export the zoo: 53 architectures of torchvision, timm and transformers with both exporters, random weights.
 
     python benchmarks/zoo/make.py FOLDER [--jobs 16]        all that FOLDER does not have yet
     python benchmarks/zoo/make.py FOLDER NAME...            these, again
@@ -44,18 +44,31 @@ TIMM = {
     "convit_tiny": 224,
     "crossvit_tiny_240": 240,
     "deit_tiny_patch16_224": 224,
+    "dla34": 224,
     "edgenext_xx_small": 256,
+    "efficientformer_l1": 224,
+    "eva02_tiny_patch14_224": 224,
     "fastvit_t8": 256,
     "ghostnet_100": 224,
+    "gmlp_s16_224": 224,
+    "hrnet_w18_small": 224,
+    "inception_next_atto": 224,
     "levit_128s": 224,
     "mixer_s32_224": 224,
+    "mobileone_s0": 224,
     "mobilevit_xxs": 256,
+    "mvitv2_tiny": 224,
+    "nest_tiny": 224,
     "nf_resnet50": 256,
     "poolformer_s12": 224,
     "pvt_v2_b0": 224,
     "repvgg_a0": 224,
     "resmlp_12_224": 224,
+    "sequencer2d_s": 224,
     "tnt_s_patch16_224": 224,
+    "twins_pcpvt_small": 224,
+    "visformer_tiny": 224,
+    "volo_d1_224": 224,
     "xcit_nano_12_p16_224": 224,
 }
 

@@ -319,6 +319,23 @@ def _resized(site: Site) -> Found:
             yield "size", at_least(dim, 1)
 
 
+def _attention(site: Site) -> Found:
+    """A mask is as long as the cache and the new keys; from opset 24 on, a shorter one is padded.
+
+    Of a mask that is always of length 1 nothing is demanded: ONNX broadcasts it, ONNX Runtime refuses it, and
+    onnx.reference pads it.
+    """
+    keys, mask, cache = site.shape(1), site.shape(3), site.shape(4)
+    if not mask or not keys or len(keys) < 3 or mask[-1].value == 1:
+        return
+    if site.node.input(4) is not None and (cache is None or len(cache) != 4):
+        return
+    whole = keys[-2] + cache[2] if cache is not None else keys[-2]
+    yield "length of the mask", at_least(whole, mask[-1]) if site.node.opset > 23 else same(mask[-1], whole)
+    if len(mask) > 1 and (queries := site.shape(0)) is not None and len(queries) > 2:
+        yield "rows of the mask", extends(mask[-2], queries[-2])
+
+
 Demander = Callable[[Site], Found]
 _ELEMENTWISE = (
     "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual",
@@ -327,6 +344,7 @@ _ELEMENTWISE = (
 TABLE: dict[str, Demander] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
     **dict.fromkeys(("ArgMax", "ArgMin"), _extreme),
+    "Attention": _attention,
     **dict.fromkeys(("AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool"), _window),
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), _channels),
     "Concat": _concat,

@@ -90,7 +90,7 @@ def link(state: State, scope: Scope) -> None:
         else:
             state.set(value, "pins", value.pins + 1)
         scope.outputs.append(value)
-    for value in build.annotated(scope):
+    for value in build.named_without_use(scope):
         state.set(value, "pins", value.pins + 1)
 
 

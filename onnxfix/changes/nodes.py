@@ -103,8 +103,8 @@ def _bury(state: State, scope: Scope, inside: set[Scope]) -> None:
         state.forget_knowledge(child)
         for index in range(len(child.inputs)):
             disconnect(state, child, index)
-    for outer in (*scope.outputs, *build.annotated(scope)):
-        if outer.scope not in inside:  # a branch that returned, or annotated, an outer value
+    for outer in (*scope.outputs, *build.named_without_use(scope)):
+        if outer.scope not in inside:  # a branch that returned, or named, an outer value
             state.set(outer, "pins", outer.pins - 1)
             state.unread.append(outer)
 

@@ -348,7 +348,7 @@ def _pin(model: Model, main: Scope, functions: list[Scope]) -> None:
             names.update(name for node in graph.node for name in walk.reads(node))
             names.update(output.name for output in graph.output)
     for scope in model_scopes(main, functions):
-        for value in annotated(scope):
+        for value in named_without_use(scope):
             value.pins += 1
         if not scope.outputs:
             _pin_ends(scope)
@@ -367,16 +367,22 @@ def _pin_ends(scope: Scope) -> None:
                 value.pins += 1
 
 
-def annotated(scope: Scope) -> list[Value]:
-    """The values that the quantization annotations of a graph name, one entry an annotation."""
-    if not isinstance(scope.proto, GraphProto):
+def named_without_use(scope: Scope) -> list[Value]:
+    """The values that a graph names where no node reads them: in quantization annotations, one entry an annotation,
+    and as inputs of a branch of an If. ONNX has no such inputs, but TensorRT and onnx.reference take them for the
+    outer values of these names."""
+    proto, owner, parent = scope.proto, scope.owner, scope.parent
+    if not isinstance(proto, GraphProto):
         return []
     names = [
         name
-        for entry in scope.proto.quantization_annotation
+        for entry in proto.quantization_annotation
         for name in dict.fromkeys((entry.tensor_name, *(e.value for e in entry.quant_parameter_tensor_names)))
     ]
-    return [value for value in map(scope.lookup, names) if value is not None]
+    values = [*map(scope.lookup, names)]
+    if parent is not None and owner is not None and owner.is_onnx and owner.op_type == "If":
+        values += [parent.lookup(info.name) for info in proto.input]
+    return [value for value in values if value is not None]
 
 
 def _within(scope: Scope) -> str:

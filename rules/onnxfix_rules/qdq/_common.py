@@ -124,10 +124,12 @@ def read(node: Node, model: Model) -> Linear | None:
     later = (
         node.opset if node.domain == "" else 19
     )  # Microsoft's have an axis and half precision, nothing newer
+    if later < 10:  # ONNX had neither operator, nor what a fix puts in its place
+        return None
     elem = _quantized_type(node, model, quantizes, data, zero, later)
     if elem not in INTEGERS or elem == TensorProto.BOOL:
         return None
-    axis = int(node.attr("axis", 1)) if later >= 13 else 1
+    axis = int(node.attr("axis", 1))  # from opset 13 on; TensorRT goes by it in older ones as well
     block = int(node.attr("block_size", 0)) if later >= 21 else 0
     precision, result = _types(node, model, quantizes, scale, later)
     zeros = np.zeros((), dtype=np.int64) if zero is None else zero.constant()

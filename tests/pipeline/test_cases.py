@@ -1,0 +1,160 @@
+"""Models after public reports that once ended badly: each command ends as a person who deploys expects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from support.cli import run
+from support.models import write
+from support.ort import runner
+from support.paths import FIXTURES
+from support.real_tensorrt import FACT, REAL
+
+CASES = FIXTURES / "cases"
+
+
+def shown(*arguments: object) -> tuple[int, str]:
+    """Exit code and output, whose lines are joined."""
+    code, out, err = run(*arguments)
+    return code, " ".join((out + err).split())
+
+
+def case(name: str) -> Path:
+    return CASES / f"{name}.onnx"
+
+
+@REAL
+@FACT
+@pytest.mark.slow
+def test_a_decoder_with_three_caches_is_proven_without_any_sizes(tmp_path: Path) -> None:
+    model = onnx.load(case("decoder_kv"))
+    random = np.random.default_rng(0)
+    for tensor in model.graph.initializer:
+        if not tensor.raw_data:
+            tensor.raw_data = random.normal(0, 0.08, tensor.dims).astype(np.float32).tobytes()
+    code, text = shown("apply", write(tmp_path / "decoder.onnx", model), "-o", tmp_path / "fixed.onnx")
+    assert code == 0, text
+    assert "VERIFIED: reference, ort-cpu bit-identical (4 feeds, 4 shapes)" in text
+    assert "builds it; its imported network computes the same" in text
+    assert (tmp_path / "fixed.onnx").exists()
+
+
+@REAL
+@FACT
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["attention_float32", "attention_shared_operands", "attention_in_loop_float32"]
+)
+def test_a_refused_attention_names_the_command_that_repairs_it(name: str, tmp_path: Path) -> None:
+    """TensorRT 11 is said to build it; TensorRT-RTX does not."""
+    path, out = case(name), tmp_path / "fixed.onnx"
+    code, text = shown("apply", path, "-o", out, "--numeric-fixes")
+    assert code == 1
+    assert f"there is a fix (OPS050): onnxfix apply {path} --target rtx --numeric-fixes" in text
+    code, text = shown("apply", path, "-o", out, "--numeric-fixes", "--target", "rtx")
+    assert code == 0, text
+    assert "and accepts the result" in text
+    assert "VERIFIED: reference bit-identical" in text
+
+
+@REAL
+@pytest.mark.parametrize("target", ["trt11", "rtx"])
+def test_an_attention_is_proven_with_masks_as_long_as_cache_and_keys(target: str, tmp_path: Path) -> None:
+    code, text = shown(
+        "apply",
+        case("attention_gqa_mask"),
+        "-o",
+        tmp_path / "fixed.onnx",
+        "--numeric-fixes",
+        "--target",
+        target,
+    )
+    assert code == 0, text
+    assert "OPS050 operator-with-function-body (numeric)" in text
+    assert "VERIFIED: reference bit-identical (4 feeds, 4 shapes)" in text
+    assert "withdrawn" not in text
+
+
+@REAL
+@pytest.mark.parametrize("name", ["topk_unsorted", "half_softplus_overflow"])
+def test_what_onnx_leaves_open_and_what_the_runtime_overflows_raise_no_alarm(name: str) -> None:
+    code, text = shown("check", "--trt", case(name))
+    assert code == 0
+    assert "accepts it" in text
+    assert "its imported network computes the same" in text
+    assert not {"error", "warning", "TRT004"} & set(text.split())
+
+
+@REAL
+def test_unsorted_nodes_are_judged_in_order(tmp_path: Path) -> None:
+    code, text = shown("apply", case("nvfp4_unsorted"), "-o", tmp_path / "fixed.onnx")
+    assert code == 0, text
+    assert "VERIFIED: reference bit-identical" in text
+    assert "GRA004 unsorted-nodes: sort the nodes" in text
+    onnx.checker.check_model(onnx.load(tmp_path / "fixed.onnx"))
+
+
+@REAL
+def test_a_call_of_an_overload_is_found_and_repaired(tmp_path: Path) -> None:
+    code, text = shown("check", case("overloaded_function"))
+    assert code == 1
+    assert "n2: TensorRT calls loc.Act in the place of loc.Act:v2" in text
+    code, text = shown("apply", case("overloaded_function"), "-o", tmp_path / "fixed.onnx")
+    assert code == 0, text
+    assert "OPS102 function-named-like-another: inline the function, at n2" in text
+
+
+@pytest.mark.parametrize("target", ["10.6", "11.2"])
+def test_a_plugin_that_is_gone_and_an_operator_that_nobody_has_are_errors(
+    target: str, tmp_path: Path
+) -> None:
+    code, text = shown("check", case("batched_nms_plugin"), "--target", target)
+    if target == "10.6":
+        assert (code, "no findings" in text) == (0, True)
+    else:
+        assert code == 1
+        assert "gone since TensorRT 11.0; use EfficientNMS_TRT or ONNX's NonMaxSuppression" in text
+    unknown = write(tmp_path / "unknown.onnx", "g (float[N] x) => (float[N] y) { y = FooBar(x) }")
+    assert shown("check", unknown, "--target", target)[0] == 1
+
+
+def test_a_form_that_came_later_is_an_error_for_an_older_target() -> None:
+    code, text = shown("check", case("gridsample_5d"), "--target", "10.6")
+    assert code == 1
+    assert "y: TensorRT 10.0 to 10.13 has GridSample of two dimensions only" in text
+
+
+def test_the_nodes_of_a_determinant_are_credited_to_its_rule() -> None:
+    _, text = shown("apply", case("det"), "--diff", "--numeric-fixes", "--no-verify")
+    assert "+ Gather /Det_output_0_gather OPS056" in text
+    assert "~ Det /Det Det → ReduceSum" in text
+    added = [line for line in text.split(" + ")[1:] if line.startswith(("Gather", "Mul", "Sub"))]
+    assert len(added) == 12
+    assert all("OPS056" in one for one in added)
+
+
+def test_an_outer_value_that_a_branch_names_as_its_input_is_no_dead_node(tmp_path: Path) -> None:
+    """ONNX has no such inputs, but TensorRT and onnx.reference take them for the outer values."""
+    path, out = case("if_branch_declares_input"), tmp_path / "fixed.onnx"
+    code, text = shown("apply", path, "-o", out, "--no-verify")
+    assert (code, "dead-node" in text) == (0, False)
+    assert out.read_bytes() == path.read_bytes()
+
+
+def test_an_axis_is_honored_where_the_opset_has_none(tmp_path: Path) -> None:
+    """TensorRT reads the axis of a DequantizeLinear of opset 12."""
+    out = tmp_path / "fixed.onnx"
+    _, text = shown("apply", case("dequantize_axis_opset12"), "-o", out, "--no-verify")
+    assert "QDQ005 dequantized-int32" in text
+    [y] = runner(onnx.load(out))({"x": np.zeros((3, 3), np.float32)})
+    assert y.tolist() == [[0.5, 1, 1.5], [4, 5, 6], [14, 16, 18]]
+
+
+def test_an_operator_that_the_opset_lacks_is_left_alone(tmp_path: Path) -> None:
+    path, out = case("dequantize_opset4"), tmp_path / "fixed.onnx"
+    assert shown("apply", path, "-o", out, "--no-verify")[0] == 0
+    assert out.read_bytes() == path.read_bytes()

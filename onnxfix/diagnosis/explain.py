@@ -37,7 +37,6 @@ _Test = Callable[[Evidence, Focus], Explanation | None]
 _SHOWN = 4
 """Nodes that a sentence names."""
 _TENSORRT = ("trt-network", "trt-gpu")
-_GPU = ("ort-cuda", "trt-gpu")
 
 
 def explain(evidence: Evidence) -> Explanation:

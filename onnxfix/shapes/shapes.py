@@ -18,10 +18,8 @@ from onnxfix.shapes.symbols import NO as NEVER
 from onnxfix.shapes.symbols import (
     YES,
     Answer,
-    BroadcastRelation,
     Dim,
     as_dim,
-    broadcast_relation,
     equal,
     unknown,
 )
@@ -115,19 +113,3 @@ class Shapes:
     def broadcasts(self, a: Value, b: Value) -> Answer:
         """Whether an element-wise operator on both repeats or extends one of them: their shapes differ."""
         return ~self.same_shape(a, b)
-
-    def broadcast_pairs(self, a: Value, b: Value) -> list[tuple[int, Dim, Dim, BroadcastRelation]] | None:
-        """How two operands broadcast: ``(axis of the result, dim of a, dim of b, relation)`` for each aligned pair.
-
-        The shorter shape is extended by leading 1s. None if a rank is unknown.
-        """
-        left, right = self.shape(a), self.shape(b)
-        if left is None or right is None:
-            return None
-        rank = max(len(left), len(right))
-        one = as_dim(1)
-        first = (one,) * (rank - len(left)) + left
-        second = (one,) * (rank - len(right)) + right
-        return [
-            (i, x, y, broadcast_relation(x, y)) for i, (x, y) in enumerate(zip(first, second, strict=True))
-        ]

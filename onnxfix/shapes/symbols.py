@@ -42,10 +42,8 @@ from onnxfix.shapes.algebra.truth import (
     NO,
     YES,
     Answer,
-    BroadcastRelation,
     Truth,
     at_least,
-    broadcast_relation,
     equal,
     is_one,
     is_zero,
@@ -56,8 +54,8 @@ from onnxfix.shapes.algebra.truth import (
 )
 
 __all__ = [
-    "DIM_MAX", "INT64_MAX", "INT64_MIN", "NO", "YES", "Answer", "BroadcastRelation", "Dim", "Truth", "as_dim",
-    "at_least", "broadcast", "broadcast_relation", "ceildiv", "constant", "data_symbol", "dim_max", "dim_min", "divide",
+    "DIM_MAX", "INT64_MAX", "INT64_MIN", "NO", "YES", "Answer", "Dim", "Truth", "as_dim",
+    "at_least", "broadcast", "ceildiv", "constant", "data_symbol", "dim_max", "dim_min", "divide",
     "equal", "evaluate", "floordiv", "is_one", "is_zero", "less", "mod", "nonnegative", "nonzero_or", "positive",
     "product", "relu", "substitute", "symbol", "total", "unknown",
 ]  # fmt: skip

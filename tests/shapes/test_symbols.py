@@ -174,10 +174,6 @@ def test_answers_hold_in_every_valid_assignment(a: Pair, b: Pair, bound: int) ->
     assert holds(s.less(a.dim, b.dim), [x < y for x, y in both])
     assert holds(s.at_least(a.dim, bound), [x >= bound for x in first])
     assert holds(s.is_one(a.dim), [x == 1 for x in first])
-    relation = s.broadcast_relation(a.dim, b.dim)
-    assert holds(relation.equal, [x == y for x, y in both])
-    assert holds(relation.a_stretched, [x == 1 and y != 1 for x, y in both])
-    assert holds(relation.b_stretched, [y == 1 and x != 1 for x, y in both])
 
 
 @settings(max_examples=200)
@@ -284,15 +280,6 @@ def test_answers_are_three_valued() -> None:
     assert (s.is_zero(N) | s.is_zero(constant(0))).yes
     with pytest.raises(TypeError, match="three values"):
         bool(s.is_zero(N))
-
-
-def test_batch_one_trap() -> None:
-    relation = s.broadcast_relation(N, 1)
-    assert relation.a_stretched.no
-    assert relation.b_stretched == Answer(Truth.UNKNOWN, frozenset({"N"}))
-    assert s.broadcast_relation(N, N) == s.BroadcastRelation(s.YES, s.NO, s.NO)
-    assert s.broadcast_relation(constant(1), constant(4)).a_stretched.yes
-    assert s.broadcast_relation(N + 2, M).a_stretched.no
 
 
 def test_large_expressions_stay_bounded() -> None:

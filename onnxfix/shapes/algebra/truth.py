@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 from enum import Enum
 from functools import lru_cache
-from typing import NamedTuple
 
 from onnxfix.record import record
 from onnxfix.shapes.algebra.dim import Dim, as_dim
@@ -126,24 +125,3 @@ def is_one(a: Dim | int) -> Answer:
 def is_zero(a: Dim | int) -> Answer:
     """Whether ``a == 0``."""
     return equal(a, 0)
-
-
-class BroadcastRelation(NamedTuple):
-    """How two aligned dimensions broadcast; each answer is three-valued, with its symbols.
-
-    ``equal``: they are the same number. ``a_stretched``: ``a`` is 1 and ``b`` is not, so ``a`` is repeated.
-    ``b_stretched``: the reverse. UNKNOWN ``b_stretched`` for ``(N, 1)`` is the batch-1 trap: equal at N = 1 only.
-    """
-
-    equal: Answer
-    a_stretched: Answer
-    b_stretched: Answer
-
-
-def broadcast_relation(a: Dim | int, b: Dim | int) -> BroadcastRelation:
-    """How ``a`` and ``b``, two aligned dimensions, broadcast against each other."""
-    same = equal(a, b)
-    if same.yes:
-        return BroadcastRelation(YES, NO, NO)
-    one_a, one_b = is_one(a), is_one(b)
-    return BroadcastRelation(same, one_a & ~one_b, one_b & ~one_a)

@@ -48,7 +48,6 @@ def root(
             "--packs",
             metavar="NAMES",
             help="Rule packs to load besides the built-in rules: names, or none (default: all installed ones).",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -7,71 +7,9 @@ from typing import Annotated
 
 import typer
 
-from onnxfix.cli.configured import (
-    Atol,
-    BaselineFile,
-    ConfigFile,
-    Isolated,
-    Rtol,
-    ShowSettings,
-    WriteBaseline,
-    expired,
-    held,
-    judged,
-    on_command_line,
-    settled,
-    show,
-    written,
-)
+from onnxfix.cli import options as opt
+from onnxfix.cli.configured import expired, held, judged, on_command_line, settled, show, written
 from onnxfix.cli.guard import guarded
-from onnxfix.cli.options import (
-    CONSTANTS,
-    FIXES,
-    OUTPUT,
-    VERIFICATION,
-    Benchmark,
-    Capability,
-    EffortOption,
-    Fail,
-    Format,
-    FormatOption,
-    Ignore,
-    Inputs,
-    InputShapes,
-    Jobs,
-    JournalFile,
-    MaxAlias,
-    MaxShapes,
-    MemoryLimit,
-    MinAlias,
-    MinShapes,
-    Models,
-    OptAlias,
-    OptShapes,
-    Package,
-    Plugins,
-    Quiet,
-    RayAddress,
-    ReportFiles,
-    Require,
-    Resume,
-    Rungs,
-    RungTimeout,
-    SaveEngine,
-    Seed,
-    Select,
-    ShapesAlias,
-    Statistics,
-    StructureLimit,
-    TargetName,
-    Tf32,
-    Timeout,
-    TimingAlias,
-    TimingCache,
-    TrtPackage,
-    Verbose,
-    refuse_dash,
-)
 from onnxfix.cli.outcomes import Printing, queued, refuse_format, run
 from onnxfix.cli.reports import destinations, draws, refuse_unknown_kinds
 from onnxfix.cli.values import listed, merged, pairs_of, profile_of, sizes_of, trt_options
@@ -80,17 +18,16 @@ from onnxfix.errors import UsageError
 
 # Long because: typer reads the options of a command from the parameters of its function.
 def apply(
-    models: Models,
+    models: opt.Models,
     output: Annotated[
         str | None,
         typer.Option(
             "--output",
             "-o",
             metavar="FILE",
-            callback=refuse_dash,
+            callback=opt.refuse_dash,
             help="File to write (one model).",
-            show_default=False,
-            rich_help_panel=OUTPUT,
+            rich_help_panel=opt.OUTPUT,
         ),
     ] = None,
     output_dir: Annotated[
@@ -98,14 +35,13 @@ def apply(
         typer.Option(
             "--output-dir",
             metavar="FOLDER",
-            callback=refuse_dash,
+            callback=opt.refuse_dash,
             help="Output folder; file names are kept, and for a glob or a folder the folders below its root.",
-            show_default=False,
-            rich_help_panel=OUTPUT,
+            rich_help_panel=opt.OUTPUT,
         ),
     ] = None,
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="Overwrite the models.", rich_help_panel=OUTPUT)
+        bool, typer.Option("--in-place", help="Overwrite the models.", rich_help_panel=opt.OUTPUT)
     ] = False,
     share_data: Annotated[
         bool,
@@ -113,7 +49,7 @@ def apply(
             "--share-data",
             help="Leave weights that are outside the model in its data files, instead of copying them: for results in "
             "the model's folder. onnxfix verify tells if they change.",
-            rich_help_panel=OUTPUT,
+            rich_help_panel=opt.OUTPUT,
         ),
     ] = False,
     diff: Annotated[
@@ -121,18 +57,18 @@ def apply(
         typer.Option(
             "--diff",
             help="Write nothing; show what would change, and exit with 1 if anything would.",
-            rich_help_panel=OUTPUT,
+            rich_help_panel=opt.OUTPUT,
         ),
     ] = False,
-    select: Select = None,
-    ignore: Ignore = None,
-    target: TargetName = None,
+    select: opt.Select = None,
+    ignore: opt.Ignore = None,
+    target: opt.TargetName = None,
     numeric_fixes: Annotated[
         bool,
         typer.Option(
             "--numeric-fixes",
             help="Also apply fixes that preserve outputs within tolerance only.",
-            rich_help_panel=FIXES,
+            rich_help_panel=opt.FIXES,
         ),
     ] = False,
     unsafe_fixes: Annotated[
@@ -140,7 +76,7 @@ def apply(
         typer.Option(
             "--unsafe-fixes",
             help="Also apply fixes that may change behavior or the interface.",
-            rich_help_panel=FIXES,
+            rich_help_panel=opt.FIXES,
         ),
     ] = False,
     simplify: Annotated[
@@ -149,7 +85,7 @@ def apply(
             "--simplify",
             help="Run onnxsim first; its result is dropped unless the interface is unchanged and the outputs agree "
             "within tolerance (it fuses, so bits may change).",
-            rich_help_panel=FIXES,
+            rich_help_panel=opt.FIXES,
         ),
     ] = False,
     graphsurgeon: Annotated[
@@ -159,8 +95,7 @@ def apply(
             metavar="FILE",
             help="Then run a GraphSurgeon script that defines fix(graph), under the same condition; with "
             "--unsafe-fixes changes are reported instead. Repeatable.",
-            show_default=False,
-            rich_help_panel=FIXES,
+            rich_help_panel=opt.FIXES,
         ),
     ] = None,
     fix_dim: Annotated[
@@ -170,8 +105,7 @@ def apply(
             metavar="NAME=SIZE",
             help="Fix a symbolic input dimension: batch=1, or INPUT.AXIS=1 for an unnamed one. The result is verified "
             "for that size only.",
-            show_default=False,
-            rich_help_panel=CONSTANTS,
+            rich_help_panel=opt.CONSTANTS,
         ),
     ] = None,
     fix_input: Annotated[
@@ -181,8 +115,7 @@ def apply(
             metavar="NAME=VALUE",
             help="Replace an input by a constant: a number (fills a tensor), true, false, [1,2,3], or @file.npy. The "
             "result is verified for that value only.",
-            show_default=False,
-            rich_help_panel=CONSTANTS,
+            rich_help_panel=opt.CONSTANTS,
         ),
     ] = None,
     static: Annotated[
@@ -190,7 +123,7 @@ def apply(
         typer.Option(
             "--static",
             help="Fix all dimensions to the sizes of the first of --inputs, or of --input-shapes.",
-            rich_help_panel=CONSTANTS,
+            rich_help_panel=opt.CONSTANTS,
         ),
     ] = False,
     keep_inputs: Annotated[
@@ -198,7 +131,7 @@ def apply(
         typer.Option(
             "--keep-inputs",
             help="Keep the inputs that --fix-input replaced, unused.",
-            rich_help_panel=CONSTANTS,
+            rich_help_panel=opt.CONSTANTS,
         ),
     ] = False,
     no_verify: Annotated[
@@ -206,52 +139,52 @@ def apply(
         typer.Option(
             "--no-verify",
             help="Check the interface contract only; no values are compared.",
-            rich_help_panel=VERIFICATION,
+            rich_help_panel=opt.VERIFICATION,
         ),
     ] = False,
     model_check: Annotated[bool, typer.Option("--model-check", hidden=True)] = False,
-    require: Require = None,
-    rtol: Rtol = None,
-    atol: Atol = None,
-    effort: EffortOption = None,
-    inputs: Inputs = None,
-    input_shapes: InputShapes = None,
-    shapes_alias: ShapesAlias = None,
-    seed: Seed = 0,
-    rungs: Rungs = None,
-    trt_package: TrtPackage = Package.auto,
-    compute_capability: Capability = None,
-    min_shapes: MinShapes = None,
-    opt_shapes: OptShapes = None,
-    max_shapes: MaxShapes = None,
-    min_alias: MinAlias = None,
-    opt_alias: OptAlias = None,
-    max_alias: MaxAlias = None,
-    tf32: Tf32 = False,
-    benchmark: Benchmark = False,
-    save_engine: SaveEngine = None,
-    plugins: Plugins = None,
-    timing_cache: TimingCache = None,
-    timing_alias: TimingAlias = None,
-    memory_limit: MemoryLimit = None,
-    timeout: Timeout = None,
-    rung_timeout: RungTimeout = None,
-    structure_limit: StructureLimit = None,
-    jobs: Jobs = "1",
-    ray: RayAddress = None,
-    resume: Resume = False,
-    journal: JournalFile = None,
-    fail_on: Fail = None,
-    baseline: BaselineFile = None,
-    write_baseline: WriteBaseline = None,
-    config: ConfigFile = None,
-    isolated: Isolated = False,
-    show_settings: ShowSettings = False,
-    statistics: Statistics = False,
-    format: FormatOption = Format.text,
-    report: ReportFiles = None,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    require: opt.Require = None,
+    rtol: opt.Rtol = None,
+    atol: opt.Atol = None,
+    effort: opt.EffortOption = None,
+    inputs: opt.Inputs = None,
+    input_shapes: opt.InputShapes = None,
+    shapes_alias: opt.ShapesAlias = None,
+    seed: opt.Seed = 0,
+    rungs: opt.Rungs = None,
+    trt_package: opt.TrtPackage = opt.Package.auto,
+    compute_capability: opt.Capability = None,
+    min_shapes: opt.MinShapes = None,
+    opt_shapes: opt.OptShapes = None,
+    max_shapes: opt.MaxShapes = None,
+    min_alias: opt.MinAlias = None,
+    opt_alias: opt.OptAlias = None,
+    max_alias: opt.MaxAlias = None,
+    tf32: opt.Tf32 = False,
+    benchmark: opt.Benchmark = False,
+    save_engine: opt.SaveEngine = None,
+    plugins: opt.Plugins = None,
+    timing_cache: opt.TimingCache = None,
+    timing_alias: opt.TimingAlias = None,
+    memory_limit: opt.MemoryLimit = None,
+    timeout: opt.Timeout = None,
+    rung_timeout: opt.RungTimeout = None,
+    structure_limit: opt.StructureLimit = None,
+    jobs: opt.Jobs = "1",
+    ray: opt.RayAddress = None,
+    resume: opt.Resume = False,
+    journal: opt.JournalFile = None,
+    fail_on: opt.Fail = None,
+    baseline: opt.BaselineFile = None,
+    write_baseline: opt.WriteBaseline = None,
+    config: opt.ConfigFile = None,
+    isolated: opt.Isolated = False,
+    show_settings: opt.ShowSettings = False,
+    statistics: opt.Statistics = False,
+    format: opt.FormatOption = opt.Format.text,
+    report: opt.ReportFiles = None,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
 ) -> None:
     """Repair models, prove that they still compute the same, and write them (default: to MODEL.fixed.onnx)."""
     with guarded(format):
@@ -280,7 +213,7 @@ def apply(
         )
         holding = held(config, isolated, given, baseline, write_baseline)
         if show_settings:
-            show(holding, models, format is Format.json)
+            show(holding, models, format is opt.Format.json)
         tolerance = rtol is not None or atol is not None
         if no_verify and (model_check or require or rungs or save_engine or benchmark or tolerance):
             raise UsageError(

@@ -9,58 +9,9 @@ from typing import Annotated
 
 import typer
 
-from onnxfix.cli.configured import (
-    BaselineFile,
-    ConfigFile,
-    Isolated,
-    ShowSettings,
-    WriteBaseline,
-    expired,
-    held,
-    judged,
-    on_command_line,
-    settled,
-    show,
-    written,
-)
+from onnxfix.cli import options as opt
+from onnxfix.cli.configured import expired, held, judged, on_command_line, settled, show, written
 from onnxfix.cli.guard import guarded, refuse_missing
-from onnxfix.cli.options import (
-    REPORT,
-    TENSORRT,
-    Capability,
-    Fail,
-    Format,
-    FormatOption,
-    Ignore,
-    Inputs,
-    InputShapes,
-    Jobs,
-    JournalFile,
-    MaxAlias,
-    MaxShapes,
-    MemoryLimit,
-    MinAlias,
-    MinShapes,
-    Models,
-    OptAlias,
-    OptShapes,
-    Package,
-    Plugins,
-    Quiet,
-    RayAddress,
-    ReportFiles,
-    Resume,
-    Select,
-    ShapesAlias,
-    Statistics,
-    StructureLimit,
-    TargetName,
-    Timeout,
-    TimingAlias,
-    TimingCache,
-    TrtPackage,
-    Verbose,
-)
 from onnxfix.cli.outcomes import Printing, queued, refuse_format, run
 from onnxfix.cli.reports import destinations, draws, refuse_unknown_kinds
 from onnxfix.cli.values import Profile, merged, profile_of, trt_options
@@ -69,16 +20,16 @@ from onnxfix.errors import UsageError
 
 # Long because: typer reads the options of a command from the parameters of its function.
 def check(
-    models: Models,
-    select: Select = None,
-    ignore: Ignore = None,
-    target: TargetName = None,
+    models: opt.Models,
+    select: opt.Select = None,
+    ignore: opt.Ignore = None,
+    target: opt.TargetName = None,
     trt: Annotated[
         bool,
         typer.Option(
             "--trt",
             help="Also run TensorRT's parser and builder, and compare the imported network with the model.",
-            rich_help_panel=TENSORRT,
+            rich_help_panel=opt.TENSORRT,
         ),
     ] = False,
     inputs_help: Annotated[
@@ -86,41 +37,41 @@ def check(
         typer.Option(
             "--inputs-help",
             help="Also show which input sizes and values each model accepts, with examples that were run.",
-            rich_help_panel=REPORT,
+            rich_help_panel=opt.REPORT,
         ),
     ] = False,
-    inputs: Inputs = None,
-    input_shapes: InputShapes = None,
-    shapes_alias: ShapesAlias = None,
-    trt_package: TrtPackage = Package.auto,
-    compute_capability: Capability = None,
-    min_shapes: MinShapes = None,
-    opt_shapes: OptShapes = None,
-    max_shapes: MaxShapes = None,
-    min_alias: MinAlias = None,
-    opt_alias: OptAlias = None,
-    max_alias: MaxAlias = None,
-    plugins: Plugins = None,
-    timing_cache: TimingCache = None,
-    timing_alias: TimingAlias = None,
-    memory_limit: MemoryLimit = None,
-    timeout: Timeout = None,
-    structure_limit: StructureLimit = None,
-    jobs: Jobs = "1",
-    ray: RayAddress = None,
-    resume: Resume = False,
-    journal: JournalFile = None,
-    fail_on: Fail = None,
-    baseline: BaselineFile = None,
-    write_baseline: WriteBaseline = None,
-    config: ConfigFile = None,
-    isolated: Isolated = False,
-    show_settings: ShowSettings = False,
-    statistics: Statistics = False,
-    format: FormatOption = Format.text,
-    report: ReportFiles = None,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    inputs: opt.Inputs = None,
+    input_shapes: opt.InputShapes = None,
+    shapes_alias: opt.ShapesAlias = None,
+    trt_package: opt.TrtPackage = opt.Package.auto,
+    compute_capability: opt.Capability = None,
+    min_shapes: opt.MinShapes = None,
+    opt_shapes: opt.OptShapes = None,
+    max_shapes: opt.MaxShapes = None,
+    min_alias: opt.MinAlias = None,
+    opt_alias: opt.OptAlias = None,
+    max_alias: opt.MaxAlias = None,
+    plugins: opt.Plugins = None,
+    timing_cache: opt.TimingCache = None,
+    timing_alias: opt.TimingAlias = None,
+    memory_limit: opt.MemoryLimit = None,
+    timeout: opt.Timeout = None,
+    structure_limit: opt.StructureLimit = None,
+    jobs: opt.Jobs = "1",
+    ray: opt.RayAddress = None,
+    resume: opt.Resume = False,
+    journal: opt.JournalFile = None,
+    fail_on: opt.Fail = None,
+    baseline: opt.BaselineFile = None,
+    write_baseline: opt.WriteBaseline = None,
+    config: opt.ConfigFile = None,
+    isolated: opt.Isolated = False,
+    show_settings: opt.ShowSettings = False,
+    statistics: opt.Statistics = False,
+    format: opt.FormatOption = opt.Format.text,
+    report: opt.ReportFiles = None,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
 ) -> None:
     """List what TensorRT would reject, misread or run badly. Models are only read."""
     with guarded(format):
@@ -131,7 +82,7 @@ def check(
         )
         holding = held(config, isolated, given, baseline, write_baseline)
         if show_settings:
-            show(holding, models, format is Format.json)
+            show(holding, models, format is opt.Format.json)
         reports = destinations(report)
         shapes = merged(input_shapes, shapes_alias)
         options = RunOptions(
@@ -162,7 +113,7 @@ def check(
 
 
 def _refuse_unused(
-    package: Package,
+    package: opt.Package,
     capability: str | None,
     profile: Profile,
     timing_cache: Path | None,
@@ -178,7 +129,7 @@ def _refuse_unused(
     """
     minimum, optimum, maximum = profile
     given = {
-        "--trt-package": package is not Package.auto,
+        "--trt-package": package is not opt.Package.auto,
         "--compute-capability": capability is not None,
         "--trt-min-shapes": minimum,
         "--trt-opt-shapes": optimum,

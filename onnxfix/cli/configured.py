@@ -1,4 +1,4 @@
-"""The options about settings that come from files, and a run under them."""
+"""A run under settings that come from files."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 from onnxfix import packs
 from onnxfix.cli.guard import refuse_unknown
-from onnxfix.cli.options import SETTINGS, VERIFICATION, FailOn, refuse_dash
+from onnxfix.cli.options import FailOn
 from onnxfix.cli.values import Texts, listed
 from onnxfix.errors import UsageError
 
@@ -24,69 +24,6 @@ if TYPE_CHECKING:
     from onnxfix.config.records import Config, Values
     from onnxfix.files.apart import File
     from onnxfix.fleet.work import Outcome
-
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        rich_help_panel=SETTINGS,
-        metavar="FILE",
-        help="Configuration file (default: the nearest onnxfix.toml, or pyproject.toml with [tool.onnxfix]).",
-        show_default=False,
-    ),
-]
-Isolated = Annotated[
-    bool, typer.Option("--isolated", rich_help_panel=SETTINGS, help="Read no configuration file.")
-]
-ShowSettings = Annotated[
-    bool,
-    typer.Option(
-        "--show-settings",
-        rich_help_panel=SETTINGS,
-        help="Print the settings of each model and where they come from, then stop.",
-    ),
-]
-BaselineFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--baseline",
-        rich_help_panel=SETTINGS,
-        metavar="FILE",
-        help="Known findings: they do not fail the run, new ones do.",
-        show_default=False,
-    ),
-]
-WriteBaseline = Annotated[
-    Path | None,
-    typer.Option(
-        "--write-baseline",
-        rich_help_panel=SETTINGS,
-        metavar="FILE",
-        callback=refuse_dash,
-        help="Write the findings of this run as known ones.",
-        show_default=False,
-    ),
-]
-Rtol = Annotated[
-    float | None,
-    typer.Option(
-        "--rtol",
-        rich_help_panel=VERIFICATION,
-        metavar="NUMBER",
-        help="Relative tolerance of outputs that need not be bit-identical (default: by element type).",
-        show_default=False,
-    ),
-]
-Atol = Annotated[
-    float | None,
-    typer.Option(
-        "--atol",
-        rich_help_panel=VERIFICATION,
-        metavar="NUMBER",
-        help="Absolute tolerance of such outputs, in their unit (default: by element type and magnitude).",
-        show_default=False,
-    ),
-]
 
 
 def held(

@@ -8,22 +8,8 @@ from typing import Annotated
 
 import typer
 
+from onnxfix.cli import options as opt
 from onnxfix.cli.guard import collect_garbage, guarded, refuse_missing
-from onnxfix.cli.options import (
-    DrawnReportFiles,
-    Inputs,
-    InputShapes,
-    MemoryLimit,
-    OwnFormat,
-    OwnFormatOption,
-    Package,
-    Plugins,
-    Quiet,
-    Seed,
-    StructureLimit,
-    TrtPackage,
-    Verbose,
-)
 from onnxfix.cli.reports import OWN, destinations, publish, refuse_unknown_kinds
 from onnxfix.cli.values import trt_options
 from onnxfix.interrupts import exit_code, finish
@@ -43,14 +29,9 @@ class Other(enum.StrEnum):
 
 # Long because: typer reads the options of a command from the parameters of its function.
 def diagnose(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="The model that is right.", show_default=False)
-    ],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The model that is right.")],
     other: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="OTHER", help="A second model that should compute the same.", show_default=False
-        ),
+        Path | None, typer.Argument(metavar="OTHER", help="A second model that should compute the same.")
     ] = None,
     against: Annotated[
         Other | None,
@@ -59,20 +40,15 @@ def diagnose(
             metavar="KIND",
             help="Compare MODEL with TensorRT's engine or network of it, with ONNX Runtime's CUDA provider or "
             "optimizations, or with half precision.",
-            show_default=False,
         ),
     ] = None,
-    inputs: Inputs = None,
-    input_shapes: InputShapes = None,
-    seed: Seed = 0,
+    inputs: opt.Inputs = None,
+    input_shapes: opt.InputShapes = None,
+    seed: opt.Seed = 0,
     timeout: Annotated[
         float | None,
         typer.Option(
-            "--timeout",
-            metavar="SECONDS",
-            help="Seconds after which to report what was found.",
-            min=1,
-            show_default=False,
+            "--timeout", metavar="SECONDS", help="Seconds after which to report what was found.", min=1
         ),
     ] = None,
     keep_fp32: Annotated[
@@ -81,17 +57,16 @@ def diagnose(
             "--keep-fp32",
             metavar="FILE",
             help="File to write: the nodes that must stay in float32, as AutoCast and precision --keep take them.",
-            show_default=False,
         ),
     ] = None,
-    trt_package: TrtPackage = Package.auto,
-    plugins: Plugins = None,
-    memory_limit: MemoryLimit = None,
-    structure_limit: StructureLimit = None,
-    format: OwnFormatOption = OwnFormat.text,
-    report: DrawnReportFiles = None,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    trt_package: opt.TrtPackage = opt.Package.auto,
+    plugins: opt.Plugins = None,
+    memory_limit: opt.MemoryLimit = None,
+    structure_limit: opt.StructureLimit = None,
+    format: opt.OwnFormatOption = opt.OwnFormat.text,
+    report: opt.DrawnReportFiles = None,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
 ) -> None:
     """Find the node where two ways to compute a model begin to differ, why, and what to do."""
     with guarded(format, structure_limit):

@@ -13,8 +13,8 @@ from onnxfix.report.render.stream import output as standard_output
 
 
 def diff(
-    first: Annotated[Path, typer.Argument(metavar="A", help="An ONNX file.", show_default=False)],
-    second: Annotated[Path, typer.Argument(metavar="B", help="The one to compare.", show_default=False)],
+    first: Annotated[Path, typer.Argument(metavar="A", help="An ONNX file.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="The one to compare.")],
     structure_limit: StructureLimit = None,
     format: PlainFormatOption = PlainFormat.text,
     quiet: Quiet = False,

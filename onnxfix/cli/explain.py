@@ -21,7 +21,6 @@ def explain(
             metavar="RULE",
             help="Codes or names of rules, or families such as PRC.",
             autocompletion=completion.rules,
-            show_default=False,
         ),
     ] = None,
     search: Annotated[
@@ -31,7 +30,6 @@ def explain(
             "-s",
             metavar="TEXT",
             help="List the rules about this: words, or a message that TensorRT printed.",
-            show_default=False,
         ),
     ] = None,
     verbose: Annotated[

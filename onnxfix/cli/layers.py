@@ -7,41 +7,15 @@ from typing import Annotated
 
 import typer
 
+from onnxfix.cli import options as opt
 from onnxfix.cli.guard import collect_garbage, guarded, refuse_missing
-from onnxfix.cli.options import (
-    Capability,
-    Inputs,
-    InputShapes,
-    MaxAlias,
-    MaxShapes,
-    MemoryLimit,
-    MinAlias,
-    MinShapes,
-    OptAlias,
-    OptShapes,
-    OwnFormat,
-    OwnFormatOption,
-    OwnReportFiles,
-    Package,
-    Plugins,
-    Quiet,
-    Seed,
-    ShapesAlias,
-    StructureLimit,
-    Tf32,
-    TimingAlias,
-    TimingCache,
-    TrtPackage,
-    Verbose,
-    refuse_dash,
-)
 from onnxfix.cli.reports import OWN, destinations, publish, refuse_unknown_kinds
 from onnxfix.cli.values import merged, profile_of, trt_options
 
 
 # Long because: typer reads the options of a command from the parameters of its function.
 def layers(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")],
     builds: Annotated[
         int,
         typer.Option(
@@ -56,9 +30,8 @@ def layers(
         typer.Option(
             "--save-engine",
             metavar="FILE",
-            callback=refuse_dash,
+            callback=opt.refuse_dash,
             help="Write the engine, or the best one, to this file.",
-            show_default=False,
         ),
     ] = None,
     save_tactics: Annotated[
@@ -66,42 +39,38 @@ def layers(
         typer.Option(
             "--save-tactics",
             metavar="FILE",
-            callback=refuse_dash,
+            callback=opt.refuse_dash,
             help="Write the tactics that TensorRT chose to this file.",
-            show_default=False,
         ),
     ] = None,
     load_tactics: Annotated[
         Path | None,
         typer.Option(
-            "--load-tactics",
-            metavar="FILE",
-            help="Build with the tactics of this file, which may be edited.",
-            show_default=False,
+            "--load-tactics", metavar="FILE", help="Build with the tactics of this file, which may be edited."
         ),
     ] = None,
-    inputs: Inputs = None,
-    input_shapes: InputShapes = None,
-    shapes_alias: ShapesAlias = None,
-    seed: Seed = 0,
-    trt_package: TrtPackage = Package.auto,
-    compute_capability: Capability = None,
-    min_shapes: MinShapes = None,
-    opt_shapes: OptShapes = None,
-    max_shapes: MaxShapes = None,
-    min_alias: MinAlias = None,
-    opt_alias: OptAlias = None,
-    max_alias: MaxAlias = None,
-    tf32: Tf32 = False,
-    plugins: Plugins = None,
-    timing_cache: TimingCache = None,
-    timing_alias: TimingAlias = None,
-    memory_limit: MemoryLimit = None,
-    structure_limit: StructureLimit = None,
-    format: OwnFormatOption = OwnFormat.text,
-    report: OwnReportFiles = None,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    inputs: opt.Inputs = None,
+    input_shapes: opt.InputShapes = None,
+    shapes_alias: opt.ShapesAlias = None,
+    seed: opt.Seed = 0,
+    trt_package: opt.TrtPackage = opt.Package.auto,
+    compute_capability: opt.Capability = None,
+    min_shapes: opt.MinShapes = None,
+    opt_shapes: opt.OptShapes = None,
+    max_shapes: opt.MaxShapes = None,
+    min_alias: opt.MinAlias = None,
+    opt_alias: opt.OptAlias = None,
+    max_alias: opt.MaxAlias = None,
+    tf32: opt.Tf32 = False,
+    plugins: opt.Plugins = None,
+    timing_cache: opt.TimingCache = None,
+    timing_alias: opt.TimingAlias = None,
+    memory_limit: opt.MemoryLimit = None,
+    structure_limit: opt.StructureLimit = None,
+    format: opt.OwnFormatOption = opt.OwnFormat.text,
+    report: opt.OwnReportFiles = None,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
 ) -> None:
     """Show what TensorRT made of each node: its layers, what it is fused with, precision, reformats and tactics."""
     with guarded(format, structure_limit):

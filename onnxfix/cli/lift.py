@@ -7,35 +7,27 @@ from typing import Annotated
 
 import typer
 
+from onnxfix.cli import options as opt
 from onnxfix.cli.guard import collect_garbage, guarded, refuse_missing
-from onnxfix.cli.options import (
-    Package,
-    PlainFormat,
-    PlainFormatOption,
-    StructureLimit,
-    TrtPackage,
-    refuse_dash,
-)
 from onnxfix.cli.values import trt_options
 from onnxfix.report.render.stream import output as standard_output
 
 
 def lift(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")],
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
             metavar="FILE",
-            callback=refuse_dash,
+            callback=opt.refuse_dash,
             help="File to write (default: MODEL.lifted.onnx).",
-            show_default=False,
         ),
     ] = None,
-    trt_package: TrtPackage = Package.auto,
-    structure_limit: StructureLimit = None,
-    format: PlainFormatOption = PlainFormat.text,
+    trt_package: opt.TrtPackage = opt.Package.auto,
+    structure_limit: opt.StructureLimit = None,
+    format: opt.PlainFormatOption = opt.PlainFormat.text,
 ) -> None:
     """Write TensorRT's imported network as an ONNX model that can be opened and run."""
     with guarded(format, structure_limit):
@@ -49,7 +41,7 @@ def lift(
         with Steps(1) as steps:
             target = output if output is not None else model.with_name(f"{model.stem}.lifted.onnx")
             found = lift(model, target, trt=trt, progress=steps.of(str(model)))
-        if format is PlainFormat.json:
+        if format is opt.PlainFormat.json:
             standard_output().write(lifted_json(found) + "\n")
         else:
             show_lifted(found)

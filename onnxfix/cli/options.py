@@ -91,7 +91,6 @@ Models = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="ONNX files, folders (every .onnx file in them), URLs, or quoted globs such as 'models/**/*.onnx'.",
-        show_default=False,
     ),
 ]
 Select = Annotated[
@@ -121,7 +120,6 @@ TargetName = Annotated[
         metavar="TARGET",
         help=f"TensorRT to deploy to: {', '.join(TARGETS)}, or a version such as 10.3 (default: that of the installed "
         f"TensorRT, else {DEFAULT_TARGET}).",
-        show_default=False,
         autocompletion=completion.targets,
         rich_help_panel=RULES,
     ),
@@ -132,7 +130,6 @@ Fail = Annotated[
         "--fail-on",
         metavar="SEVERITY",
         help="Lowest severity of a remaining finding that makes the exit code 1 (default: warning).",
-        show_default=False,
         rich_help_panel=REPORT,
     ),
 ]
@@ -165,7 +162,6 @@ ReportFiles = Annotated[
         callback=refuse_dash,
         help="Also write a report to this file; repeatable. Its kind is that of the name's end: .json, .jsonl, .sarif, "
         ".xml (JUnit), .md, .html or .gitlab.json. Or write KIND:FILE.",
-        show_default=False,
         rich_help_panel=REPORT,
     ),
 ]
@@ -176,7 +172,6 @@ OwnReportFiles = Annotated[
         metavar="FILE",
         callback=refuse_dash,
         help="Also write the result to this file, .json or .md; repeatable.",
-        show_default=False,
         rich_help_panel=REPORT,
     ),
 ]
@@ -187,7 +182,6 @@ DrawnReportFiles = Annotated[
         metavar="FILE",
         callback=refuse_dash,
         help="Also write the result to this file, .html, .json or .md; repeatable.",
-        show_default=False,
         rich_help_panel=REPORT,
     ),
 ]
@@ -208,7 +202,6 @@ RayAddress = Annotated[
         metavar="ADDRESS",
         help="Run on a Ray cluster: auto (the running one, or RAY_ADDRESS), HOST:PORT, or local to start one on this "
         "machine.",
-        show_default=False,
         rich_help_panel=MODELS,
     ),
 ]
@@ -228,7 +221,6 @@ JournalFile = Annotated[
         metavar="FILE",
         callback=refuse_dash,
         help="Journal file (default with --resume: .onnxfix-journal.jsonl in --output-dir).",
-        show_default=False,
         rich_help_panel=MODELS,
     ),
 ]
@@ -244,8 +236,7 @@ Statistics = Annotated[
     ),
 ]
 Verbose = Annotated[
-    bool,
-    typer.Option("--verbose", "-v", help="Print every finding and measurement.", rich_help_panel=REPORT),
+    bool, typer.Option("--verbose", "-v", help="Print every finding and measurement.", rich_help_panel=REPORT)
 ]
 Require = Annotated[
     list[str] | None,
@@ -274,7 +265,6 @@ EffortOption = Annotated[
         metavar="EFFORT",
         help="What checks that run models may cost: quick, default, thorough (all inputs, all checks), or seconds for "
         "each check.",
-        show_default=False,
         rich_help_panel=VERIFICATION,
     ),
 ]
@@ -284,7 +274,6 @@ Inputs = Annotated[
         "--inputs",
         metavar="FILE",
         help="Input data for verification: .npz, a folder of .npy files, or Polygraphy JSON (default: random).",
-        show_default=False,
         rich_help_panel=VERIFICATION,
     ),
 ]
@@ -312,7 +301,6 @@ MemoryLimit = Annotated[
         min=64,
         help="Memory limit in MiB for ONNX Runtime and for TensorRT, each in its own process (default: three quarters "
         "of what is available).",
-        show_default=False,
         rich_help_panel=VERIFICATION,
     ),
 ]
@@ -324,7 +312,6 @@ Timeout = Annotated[
         min=0.1,
         help="Time limit for each model in seconds: what was checked until then is reported, and the result is written "
         "only if that proves it (default: none).",
-        show_default=False,
         rich_help_panel=MODELS,
     ),
 ]
@@ -335,7 +322,6 @@ RungTimeout = Annotated[
         metavar="SECONDS",
         min=0.1,
         help="Time limit of each check in seconds (default: by the model).",
-        show_default=False,
         rich_help_panel=VERIFICATION,
     ),
 ]
@@ -347,7 +333,6 @@ StructureLimit = Annotated[
         min=1,
         help="Memory limit in MiB for a model's nodes, names and attributes, judged before it is parsed (default: 512 "
         "and 96 times the size without weights, 8192 at most).",
-        show_default=False,
         rich_help_panel=SETTINGS,
     ),
 ]
@@ -366,7 +351,6 @@ Capability = Annotated[
         "--compute-capability",
         metavar="X.Y",
         help="Compute capability to build for, such as 8.9 (default: this machine's GPU, else 8.9).",
-        show_default=False,
         rich_help_panel=TENSORRT,
     ),
 ]
@@ -406,7 +390,6 @@ SaveEngine = Annotated[
         metavar="FILE",
         callback=refuse_dash,
         help="Write the engine of the fixed model to this file.",
-        show_default=False,
         rich_help_panel=TENSORRT,
     ),
 ]
@@ -417,7 +400,6 @@ TimingCache = Annotated[
         metavar="FILE",
         callback=refuse_dash,
         help="TensorRT timing cache to read and write.",
-        show_default=False,
         rich_help_panel=TENSORRT,
     ),
 ]
@@ -427,8 +409,64 @@ Plugins = Annotated[
         "--plugins",
         metavar="LIBRARY",
         help="Library of TensorRT plugins to load (repeatable). It is code: name only what you trust.",
-        show_default=False,
         rich_help_panel=TENSORRT,
     ),
 ]
 TimingAlias = Annotated[Path | None, typer.Option("--timingCacheFile", callback=refuse_dash, hidden=True)]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        rich_help_panel=SETTINGS,
+        metavar="FILE",
+        help="Configuration file (default: the nearest onnxfix.toml, or pyproject.toml with [tool.onnxfix]).",
+    ),
+]
+Isolated = Annotated[
+    bool, typer.Option("--isolated", rich_help_panel=SETTINGS, help="Read no configuration file.")
+]
+ShowSettings = Annotated[
+    bool,
+    typer.Option(
+        "--show-settings",
+        rich_help_panel=SETTINGS,
+        help="Print the settings of each model and where they come from, then stop.",
+    ),
+]
+BaselineFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--baseline",
+        rich_help_panel=SETTINGS,
+        metavar="FILE",
+        help="Known findings: they do not fail the run, new ones do.",
+    ),
+]
+WriteBaseline = Annotated[
+    Path | None,
+    typer.Option(
+        "--write-baseline",
+        rich_help_panel=SETTINGS,
+        metavar="FILE",
+        callback=refuse_dash,
+        help="Write the findings of this run as known ones.",
+    ),
+]
+Rtol = Annotated[
+    float | None,
+    typer.Option(
+        "--rtol",
+        rich_help_panel=VERIFICATION,
+        metavar="NUMBER",
+        help="Relative tolerance of outputs that need not be bit-identical (default: by element type).",
+    ),
+]
+Atol = Annotated[
+    float | None,
+    typer.Option(
+        "--atol",
+        rich_help_panel=VERIFICATION,
+        metavar="NUMBER",
+        help="Absolute tolerance of such outputs, in their unit (default: by element type and magnitude).",
+    ),
+]

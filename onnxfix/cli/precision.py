@@ -8,24 +8,8 @@ from typing import Annotated
 
 import typer
 
+from onnxfix.cli import options as opt
 from onnxfix.cli.guard import collect_garbage, guarded
-from onnxfix.cli.options import (
-    Inputs,
-    InputShapes,
-    MemoryLimit,
-    OwnFormat,
-    OwnFormatOption,
-    OwnReportFiles,
-    Package,
-    Quiet,
-    Rungs,
-    Seed,
-    StructureLimit,
-    TargetName,
-    TrtPackage,
-    Verbose,
-    refuse_dash,
-)
 from onnxfix.cli.reports import OWN, destinations, publish, refuse_unknown_kinds
 from onnxfix.cli.values import listed, trt_options
 from onnxfix.errors import UsageError
@@ -47,7 +31,7 @@ class Interface(enum.StrEnum):
 
 # Long because: typer reads the options of a command from the parameters of its function.
 def precision(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A float32 ONNX file.", show_default=False)],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A float32 ONNX file.")],
     to: Annotated[
         To, typer.Option("--to", metavar="TYPE", help="Type to compute in where the budget allows it.")
     ],
@@ -57,7 +41,6 @@ def precision(
             "--max-error",
             metavar="SHARE",
             help="Error budget: largest error of an output, as a share of its largest magnitude, such as 0.01.",
-            show_default=False,
         ),
     ],
     output: Annotated[
@@ -66,9 +49,8 @@ def precision(
             "--output",
             "-o",
             metavar="FILE",
-            callback=refuse_dash,
+            callback=opt.refuse_dash,
             help="File to write (default: none, report only).",
-            show_default=False,
         ),
     ] = None,
     keep: Annotated[
@@ -77,7 +59,6 @@ def precision(
             "--keep",
             metavar="FILE",
             help="File of nodes that stay in float32: a name or a regular expression a line.",
-            show_default=False,
         ),
     ] = None,
     io_types: Annotated[
@@ -86,24 +67,24 @@ def precision(
             "--io-types", metavar="TYPES", help="Types of inputs and outputs: as they are, or the low type."
         ),
     ] = Interface.keep,
-    inputs: Inputs = None,
-    input_shapes: InputShapes = None,
-    seed: Seed = 0,
-    rungs: Rungs = None,
-    target: TargetName = None,
+    inputs: opt.Inputs = None,
+    input_shapes: opt.InputShapes = None,
+    seed: opt.Seed = 0,
+    rungs: opt.Rungs = None,
+    target: opt.TargetName = None,
     timeout: Annotated[
         float,
         typer.Option(
             "--timeout", metavar="SECONDS", help="Seconds to search where the error comes from.", min=1
         ),
     ] = 600,
-    trt_package: TrtPackage = Package.auto,
-    memory_limit: MemoryLimit = None,
-    structure_limit: StructureLimit = None,
-    format: OwnFormatOption = OwnFormat.text,
-    report: OwnReportFiles = None,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    trt_package: opt.TrtPackage = opt.Package.auto,
+    memory_limit: opt.MemoryLimit = None,
+    structure_limit: opt.StructureLimit = None,
+    format: opt.OwnFormatOption = opt.OwnFormat.text,
+    report: opt.OwnReportFiles = None,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
 ) -> None:
     """Convert a float32 model to mixed precision within an error budget: the Casts are the plan for TensorRT."""
     with guarded(format, structure_limit):

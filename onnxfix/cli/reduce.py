@@ -8,30 +8,15 @@ from typing import Annotated
 import typer
 
 from onnxfix.cli import completion
+from onnxfix.cli import options as opt
 from onnxfix.cli.guard import collect_garbage, guarded
-from onnxfix.cli.options import (
-    Capability,
-    Inputs,
-    InputShapes,
-    MemoryLimit,
-    OwnFormat,
-    OwnFormatOption,
-    Package,
-    Seed,
-    ShapesAlias,
-    StructureLimit,
-    TrtPackage,
-    refuse_dash,
-)
 from onnxfix.cli.reports import publish
 from onnxfix.cli.values import merged, trt_options
 
 
 # Long because: typer reads the options of a command from the parameters of its function.
 def reduce(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="An ONNX file that fails.", show_default=False)
-    ],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file that fails.")],
     check: Annotated[
         str,
         typer.Option(
@@ -40,7 +25,6 @@ def reduce(
             autocompletion=completion.failures,
             help="What fails: trt-build, trt-network, trt-gpu, ort-cuda, ort-cpu, or a command with {} for the model's "
             "path and {inputs} for that of its inputs, whose exit code is not 0.",
-            show_default=False,
         ),
     ],
     output: Annotated[
@@ -49,18 +33,14 @@ def reduce(
             "--output",
             "-o",
             metavar="FOLDER",
-            callback=refuse_dash,
+            callback=opt.refuse_dash,
             help="Folder to write (default: MODEL.reduced).",
-            show_default=False,
         ),
     ] = None,
     against: Annotated[
         Path | None,
         typer.Option(
-            "--against",
-            metavar="OTHER",
-            help="A second model that computes something else (check ort-cpu).",
-            show_default=False,
+            "--against", metavar="OTHER", help="A second model that computes something else (check ort-cpu)."
         ),
     ] = None,
     match: Annotated[
@@ -69,31 +49,25 @@ def reduce(
             "--match", metavar="REGEX", help="Regular expression that the command's output must contain."
         ),
     ] = "",
-    inputs: Inputs = None,
-    input_shapes: InputShapes = None,
-    shapes_alias: ShapesAlias = None,
-    seed: Seed = 0,
+    inputs: opt.Inputs = None,
+    input_shapes: opt.InputShapes = None,
+    shapes_alias: opt.ShapesAlias = None,
+    seed: opt.Seed = 0,
     timeout: Annotated[
         int, typer.Option("--timeout", metavar="SECONDS", help="Time limit of one check in seconds.", min=1)
     ] = 300,
     time_limit: Annotated[
         int | None,
-        typer.Option(
-            "--time-limit",
-            metavar="SECONDS",
-            help="Time limit of the search in seconds.",
-            min=1,
-            show_default=False,
-        ),
+        typer.Option("--time-limit", metavar="SECONDS", help="Time limit of the search in seconds.", min=1),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with what an interrupted run left in the folder.")
     ] = False,
-    trt_package: TrtPackage = Package.auto,
-    compute_capability: Capability = None,
-    memory_limit: MemoryLimit = None,
-    structure_limit: StructureLimit = None,
-    format: OwnFormatOption = OwnFormat.text,
+    trt_package: opt.TrtPackage = opt.Package.auto,
+    compute_capability: opt.Capability = None,
+    memory_limit: opt.MemoryLimit = None,
+    structure_limit: opt.StructureLimit = None,
+    format: opt.OwnFormatOption = opt.OwnFormat.text,
 ) -> None:
     """Find the smallest part of a model that still fails for the same reason, as a folder for a bug report."""
     with guarded(format, structure_limit):

@@ -9,55 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from onnxfix.cli.configured import (
-    Atol,
-    ConfigFile,
-    Isolated,
-    Rtol,
-    ShowSettings,
-    allowed,
-    held,
-    judged,
-    on_command_line,
-    show,
-)
+from onnxfix.cli import options as opt
+from onnxfix.cli.configured import allowed, held, judged, on_command_line, show
 from onnxfix.cli.guard import collect_garbage, guarded
-from onnxfix.cli.options import (
-    TENSORRT,
-    VERIFICATION,
-    Benchmark,
-    Capability,
-    EffortOption,
-    FailOn,
-    Format,
-    FormatOption,
-    Inputs,
-    InputShapes,
-    MaxAlias,
-    MaxShapes,
-    MemoryLimit,
-    MinAlias,
-    MinShapes,
-    OptAlias,
-    OptShapes,
-    Package,
-    Plugins,
-    Quiet,
-    ReportFiles,
-    Require,
-    Rungs,
-    RungTimeout,
-    SaveEngine,
-    Seed,
-    ShapesAlias,
-    StructureLimit,
-    Tf32,
-    Timeout,
-    TimingAlias,
-    TimingCache,
-    TrtPackage,
-    Verbose,
-)
 from onnxfix.cli.outcomes import Printing, run
 from onnxfix.cli.reports import destinations, refuse_unknown_kinds
 from onnxfix.cli.values import listed, merged, profile_of, trt_options
@@ -70,51 +24,46 @@ if TYPE_CHECKING:
 
 # Long because: typer reads the options of a command from the parameters of its function.
 def verify(
-    original: Annotated[
-        Path, typer.Argument(metavar="ORIGINAL", help="The model to compare with.", show_default=False)
-    ],
+    original: Annotated[Path, typer.Argument(metavar="ORIGINAL", help="The model to compare with.")],
     fixed: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="FIXED", help="The model to verify (default: ORIGINAL itself).", show_default=False
-        ),
+        Path | None, typer.Argument(metavar="FIXED", help="The model to verify (default: ORIGINAL itself).")
     ] = None,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Require bit-identical outputs.", rich_help_panel=VERIFICATION)
+        bool, typer.Option("--exact", help="Require bit-identical outputs.", rich_help_panel=opt.VERIFICATION)
     ] = False,
-    require: Require = None,
-    rtol: Rtol = None,
-    atol: Atol = None,
-    effort: EffortOption = None,
-    inputs: Inputs = None,
-    input_shapes: InputShapes = None,
-    shapes_alias: ShapesAlias = None,
-    seed: Seed = 0,
-    rungs: Rungs = None,
-    trt_package: TrtPackage = Package.auto,
-    compute_capability: Capability = None,
-    min_shapes: MinShapes = None,
-    opt_shapes: OptShapes = None,
-    max_shapes: MaxShapes = None,
-    min_alias: MinAlias = None,
-    opt_alias: OptAlias = None,
-    max_alias: MaxAlias = None,
-    tf32: Tf32 = False,
-    benchmark: Benchmark = False,
-    save_engine: SaveEngine = None,
-    plugins: Plugins = None,
-    timing_cache: TimingCache = None,
-    timing_alias: TimingAlias = None,
-    memory_limit: MemoryLimit = None,
-    timeout: Timeout = None,
-    rung_timeout: RungTimeout = None,
-    structure_limit: StructureLimit = None,
+    require: opt.Require = None,
+    rtol: opt.Rtol = None,
+    atol: opt.Atol = None,
+    effort: opt.EffortOption = None,
+    inputs: opt.Inputs = None,
+    input_shapes: opt.InputShapes = None,
+    shapes_alias: opt.ShapesAlias = None,
+    seed: opt.Seed = 0,
+    rungs: opt.Rungs = None,
+    trt_package: opt.TrtPackage = opt.Package.auto,
+    compute_capability: opt.Capability = None,
+    min_shapes: opt.MinShapes = None,
+    opt_shapes: opt.OptShapes = None,
+    max_shapes: opt.MaxShapes = None,
+    min_alias: opt.MinAlias = None,
+    opt_alias: opt.OptAlias = None,
+    max_alias: opt.MaxAlias = None,
+    tf32: opt.Tf32 = False,
+    benchmark: opt.Benchmark = False,
+    save_engine: opt.SaveEngine = None,
+    plugins: opt.Plugins = None,
+    timing_cache: opt.TimingCache = None,
+    timing_alias: opt.TimingAlias = None,
+    memory_limit: opt.MemoryLimit = None,
+    timeout: opt.Timeout = None,
+    rung_timeout: opt.RungTimeout = None,
+    structure_limit: opt.StructureLimit = None,
     batch_sweep: Annotated[
         bool,
         typer.Option(
             "--batch-sweep",
             help="Also compare TensorRT's builds for batch 1 alone and for a profile of batch sizes.",
-            rich_help_panel=TENSORRT,
+            rich_help_panel=opt.TENSORRT,
         ),
     ] = False,
     max_batch: Annotated[
@@ -123,19 +72,18 @@ def verify(
             "--max-batch",
             metavar="N",
             help="Largest batch of that profile (default: 2).",
-            rich_help_panel=TENSORRT,
+            rich_help_panel=opt.TENSORRT,
             min=2,
             max=2**31 - 1,
-            show_default=False,
         ),
     ] = None,
-    format: FormatOption = Format.text,
-    report: ReportFiles = None,
-    config: ConfigFile = None,
-    isolated: Isolated = False,
-    show_settings: ShowSettings = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    format: opt.FormatOption = opt.Format.text,
+    report: opt.ReportFiles = None,
+    config: opt.ConfigFile = None,
+    isolated: opt.Isolated = False,
+    show_settings: opt.ShowSettings = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
 ) -> None:
     """Show that two models have the same interface and compute the same outputs, or that one model runs."""
     with guarded(format):
@@ -147,7 +95,7 @@ def verify(
             raise UsageError("--max-batch has no effect without --batch-sweep")
         allowed(exact, rtol, atol)
         given = on_command_line(
-            fail_on=FailOn.never,
+            fail_on=opt.FailOn.never,
             require=require,
             rtol=rtol,
             atol=atol,
@@ -158,7 +106,7 @@ def verify(
         )
         holding = held(config, isolated, given, judges=False)
         if show_settings:
-            show(holding, [str(original)], format is Format.json)
+            show(holding, [str(original)], format is opt.Format.json)
         profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
         options = RunOptions(
             verification=Verification(

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from onnxfix.cli import completion
+from onnxfix.cli import options as opt
 from onnxfix.cli.guard import collect_garbage, guarded
-from onnxfix.cli.options import RULES, PlainFormat, PlainFormatOption, StructureLimit, TargetName, refuse_dash
 from onnxfix.report.render.stream import output as standard_output
 
 
 def view(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")],
     rule: Annotated[
         str,
         typer.Option(
@@ -22,20 +22,11 @@ def view(
             metavar="RULE",
             help="Show a finding of this rule.",
             autocompletion=completion.rules,
-            show_default=False,
-            rich_help_panel=RULES,
+            rich_help_panel=opt.RULES,
         ),
     ],
     output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            callback=refuse_dash,
-            help="File to write.",
-            show_default=False,
-        ),
+        Path, typer.Option("--output", "-o", metavar="FILE", callback=opt.refuse_dash, help="File to write.")
     ],
     place: Annotated[
         str,
@@ -50,9 +41,9 @@ def view(
         int,
         typer.Option("--around", metavar="N", min=0, max=1000, help="How many nodes away the others may be."),
     ] = 2,
-    target: TargetName = None,
-    structure_limit: StructureLimit = None,
-    format: PlainFormatOption = PlainFormat.text,
+    target: opt.TargetName = None,
+    structure_limit: opt.StructureLimit = None,
+    format: opt.PlainFormatOption = opt.PlainFormat.text,
 ) -> None:
     """Write the few nodes around a finding as a model that opens in Netron."""
     with guarded(format, structure_limit):
@@ -62,7 +53,7 @@ def view(
 
         collect_garbage()
         found = view(model, rule, output, place=place, distance=around, target=target)
-        if format is PlainFormat.json:
+        if format is opt.PlainFormat.json:
             standard_output().write(view_json(found) + "\n")
         else:
             print_lines(view_lines(found))

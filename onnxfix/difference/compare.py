@@ -7,13 +7,20 @@ from itertools import chain
 
 from onnx import FunctionProto, GraphProto
 
-from onnxfix.difference.contents import constant_text, same_constant, type_text
+from onnxfix.changes.messages import marks
+from onnxfix.difference.contents import (
+    attribute_text,
+    constant_text,
+    same_attribute,
+    same_constant,
+    type_text,
+)
 from onnxfix.difference.matching import Pairs
-from onnxfix.difference.nodes import details
-from onnxfix.difference.reasons import Reasons
 from onnxfix.difference.records import Detail, ModelChange, ModelDifference, Sign, Subject
+from onnxfix.dtypes import name_of
 from onnxfix.errors import decoded
 from onnxfix.graph.overlay import Node, Scope, Value
+from onnxfix.graph.signatures import input_names
 from onnxfix.model import Model
 from onnxfix.place import NOWHERE, Place
 
@@ -206,3 +213,152 @@ def _one(node: Node, sign: Sign, rules: tuple[str, ...]) -> ModelChange:
 
 def _is_constant(node: Node) -> bool:
     return node.is_onnx and node.op_type == "Constant"
+
+
+def details(old: Node, new: Node, pairs: Pairs) -> Iterator[Detail]:
+    """Operator, name, inputs, outputs and attributes that differ."""
+    if (old.domain, old.op_type) != (new.domain, new.op_type):
+        yield Detail("operator", operator_name(old), operator_name(new))
+    yield from _inputs(old, new, pairs)
+    outputs = list(old.proto.output), list(new.proto.output)
+    for index in range(max(map(len, outputs))):
+        before, after = (names[index] if index < len(names) else "" for names in outputs)
+        if before != after:
+            yield Detail(f"output {index}" if index else "output", before, after)
+    yield from _attributes(old, new)
+    if old.name != new.name:
+        yield Detail("name", old.name, new.name)
+
+
+def operator_name(node: Node) -> str:
+    """The operator, with its domain where that is not ONNX's."""
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def _attributes(old: Node, new: Node) -> Iterator[Detail]:
+    before = {one.name: one for one in old.proto.attribute}
+    after = {one.name: one for one in new.proto.attribute}
+    for name in dict.fromkeys((*before, *after)):
+        one, other = before.get(name), after.get(name)
+        if one is None or other is None or not same_attribute(one, other, (old, new)):
+            yield Detail(name, attribute_text(one, old), attribute_text(other, new))
+
+
+def _inputs(old: Node, new: Node, pairs: Pairs) -> Iterator[Detail]:
+    names = input_names(new.op_type, new.opset, new.domain)
+    for index in range(max(len(old.inputs), len(new.inputs))):
+        before, after = old.input(index), new.input(index)
+        if _same_value(before, after, pairs):
+            continue
+        label = names[min(index, len(names) - 1)] if names else f"input {index}"
+        texts = _text(before, after), _text(after, before)
+        if texts[0] == texts[1]:  # what differs is not shown: the names do
+            computed = before is not None and not before.is_constant
+            folded = computed and after is not None and after.is_constant
+            texts = _name(before), texts[1] if folded else _name(after)
+        yield Detail(label, *texts)
+
+
+def _same_value(before: Value | None, after: Value | None, pairs: Pairs) -> bool:
+    """Whether both are the same value; that its own contents differ is said where it is defined."""
+    if before is None or after is None:
+        return before is after
+    if before.name == after.name or pairs.renamed.get(before.name) == after.name:
+        return True
+    return before.is_constant and after.is_constant and same_constant(before, after)
+
+
+def _text(value: Value | None, other: Value | None) -> str:
+    """A value for people: what is in it, where that and the other one's contents are known, or its name."""
+    if value is None:
+        return ""
+    if value.is_constant:
+        kind, _, values = (text := constant_text(value)).partition(" ")
+        return values if values and other is not None and _kind(other) == kind else text
+    if other is not None and other.is_constant:
+        known = value.scope.model.shapes.value(value)
+        if known is not None and len(known.shape) < 2:
+            items = ",".join(map(str, known.data))
+            return f"[{items}]" if known.shape else items
+    return value.name
+
+
+def _kind(value: Value) -> str:
+    """The element type, "" where it is unknown."""
+    elem = value.scope.model.shapes.elem_type(value)
+    return name_of(elem) if elem is not None else ""
+
+
+def _name(value: Value | None) -> str:
+    return value.name if value is not None else ""
+
+
+_STEPS = 64
+"""Nodes between one that is gone and the next that is left."""
+
+
+class Reasons:
+    """The rules behind each difference.
+
+    Args:
+        applied: code and place of each fix that is known to be in the second model; the marks in its nodes count too.
+    """
+
+    def __init__(self, applied: Iterable[tuple[str, Place]] = ()) -> None:
+        self._applied: dict[tuple[tuple[str, ...], str], set[str]] = {}
+        for code, place in applied:
+            self._applied.setdefault((place.graph, place.output), set()).add(code)
+
+    def of_pair(self, old: Node, new: Node) -> tuple[str, ...]:
+        """Why a node changed: by its marks, or by the fixes for it, or for what it no longer reads."""
+        found = (marks(new) - marks(old)) | self._at(old) | self._at(new)
+        if not found:
+            reads = set(new.proto.input)
+            gone = [one.producer for one in old.inputs if one is not None and one.name not in reads]
+            found = {code for node in gone if node is not None for code in self._at(node)}
+        return tuple(sorted(found))
+
+    def of_added(self, node: Node, pairs: Pairs) -> tuple[str, ...]:
+        """Why a node is new: by its own mark, or by those of the nodes that read it. A fix for the node itself comes
+        last: it changed what another fix had made."""
+        found = marks(node) or self._near(node.outputs, pairs.back, old=False) or self._at(node)
+        return tuple(sorted(found))
+
+    def of_removed(self, node: Node, pairs: Pairs) -> tuple[str, ...]:
+        """Why a node is gone: a fix was for it, or changed what read it, or else what it read."""
+        found = self._at(node) or self._near(node.outputs, pairs.to, old=True)
+        if not found:
+            for value in node.inputs:
+                producer = value.producer if value is not None else None
+                if producer is not None and producer in pairs.to:
+                    found |= set(self.of_pair(producer, pairs.to[producer]))
+        return tuple(sorted(found))
+
+    def of_value(self, value: Value | None, pairs: Pairs, *, old: bool) -> tuple[str, ...]:
+        """Why a constant is new, or gone (``old``): a fix changed what reads it."""
+        return tuple(sorted(self._near([value], pairs.to if old else pairs.back, old=old)))
+
+    def _at(self, node: Node) -> set[str]:
+        return self._applied.get((node.scope.trail, node.first_output), set())
+
+    def _near(self, values: Iterable[Value | None], twins: dict[Node, Node], *, old: bool) -> set[str]:
+        """The rules that touched the nearest nodes downstream, of those that both models have or that a fix names."""
+        found: set[str] = set()
+        later: set[str] = set()
+        edge = [use.node for value in values if value is not None for use in value.uses]
+        seen: set[Node] = set()
+        while edge and len(seen) < _STEPS:
+            node = edge.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            twin = twins.get(node)
+            if twin is not None:
+                found |= set(self.of_pair(node, twin) if old else self.of_pair(twin, node))
+                continue
+            own = self._at(node) if old else marks(node)
+            found |= own
+            later |= self._at(node)
+            if not own:
+                edge += [use.node for value in node.outputs if value is not None for use in value.uses]
+        return found or later

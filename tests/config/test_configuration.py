@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from onnxfix.config.globs import model_matches, name_matches
 from onnxfix.config.holding import Holding
 from onnxfix.config.reading import configuration
-from onnxfix.config.records import COMMAND_LINE, Config, Values, resolved
+from onnxfix.config.records import COMMAND_LINE, Config, Values, model_matches, name_matches, resolved
 from onnxfix.errors import UsageError
 from onnxfix.options import RunOptions
 from onnxfix.place import Place

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import onnxfix
+from onnxfix.diagnosis.explaining import missing
 from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.missing import missing
 from support.evidence import evidence, normal
 from support.models import model
 

@@ -67,6 +67,13 @@ _COMMANDS = {
 """The commands, each a function in a module of its name, which is loaded when the command is run or listed."""
 
 
+_ALIASES = {
+    "input-shape": "input-shapes", "shapes": "input-shapes", "minShapes": "trt-min-shapes",
+    "optShapes": "trt-opt-shapes", "maxShapes": "trt-max-shapes", "timingCacheFile": "timing-cache",
+}  # fmt: skip
+"""Options as trtexec and Polygraphy spell them, and as we do. Neither help nor completions show them."""
+
+
 def _loaded(name: str) -> Callable[..., None]:
     function: Callable[..., None] = getattr(import_module(f"onnxfix.cli.{name}"), name)
     return function
@@ -86,7 +93,10 @@ def program(only: str = "", *, listed: bool = False) -> typer.Typer:
         no_args_is_help=True,
         rich_markup_mode=None,  # cli.help writes the help: rich alone would double the start-up
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "token_normalize_func": lambda name: _ALIASES.get(name, name),
+        },
     )
     found.callback()(root)
     for panel, names in _COMMANDS.items():

@@ -12,7 +12,7 @@ from onnxfix.cli.configured import expired, held, judged, on_command_line, settl
 from onnxfix.cli.guard import guarded
 from onnxfix.cli.outcomes import Printing, queued, refuse_format, run
 from onnxfix.cli.reports import destinations, draws, refuse_unknown_kinds
-from onnxfix.cli.values import listed, merged, pairs_of, profile_of, sizes_of, trt_options
+from onnxfix.cli.values import listed, pairs_of, profile_of, sizes_of, trt_options
 from onnxfix.errors import UsageError
 
 
@@ -149,7 +149,6 @@ def apply(
     effort: opt.EffortOption = None,
     inputs: opt.Inputs = None,
     input_shapes: opt.InputShapes = None,
-    shapes_alias: opt.ShapesAlias = None,
     seed: opt.Seed = 0,
     rungs: opt.Rungs = None,
     trt_package: opt.TrtPackage = opt.Package.auto,
@@ -157,15 +156,11 @@ def apply(
     min_shapes: opt.MinShapes = None,
     opt_shapes: opt.OptShapes = None,
     max_shapes: opt.MaxShapes = None,
-    min_alias: opt.MinAlias = None,
-    opt_alias: opt.OptAlias = None,
-    max_alias: opt.MaxAlias = None,
     tf32: opt.Tf32 = False,
     benchmark: opt.Benchmark = False,
     save_engine: opt.SaveEngine = None,
     plugins: opt.Plugins = None,
     timing_cache: opt.TimingCache = None,
-    timing_alias: opt.TimingAlias = None,
     memory_limit: opt.MemoryLimit = None,
     timeout: opt.Timeout = None,
     rung_timeout: opt.RungTimeout = None,
@@ -220,11 +215,11 @@ def apply(
                 "--no-verify contradicts --require, --rungs, --rtol, --atol, --save-engine, --benchmark and "
                 "--model-check"
             )
-        if no_verify and not static and (inputs or input_shapes or shapes_alias):
+        if no_verify and not static and (inputs or input_shapes):
             raise UsageError("--inputs and --input-shapes have no effect with --no-verify")
         if diff:
             _refuse_written(output, output_dir, in_place, save_engine, resume or journal is not None)
-        profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
+        profile = profile_of(min_shapes, opt_shapes, max_shapes)
         fixed_inputs = pairs_of("--fix-input", fix_input or ())
         reports = destinations(report)
         options = RunOptions(
@@ -233,7 +228,7 @@ def apply(
             verification=Verification(
                 enabled=not no_verify,
                 inputs=str(inputs) if inputs is not None else None,
-                input_shapes=merged(input_shapes, shapes_alias),
+                input_shapes=tuple(input_shapes or ()),
                 seed=seed,
                 rungs=listed(rungs),
             ),
@@ -243,7 +238,7 @@ def apply(
                 profile,
                 tf32=tf32,
                 save_engine=save_engine,
-                timing_cache=timing_cache or timing_alias,
+                timing_cache=timing_cache,
                 plugins=plugins,
                 benchmark=benchmark,
             ),

@@ -14,7 +14,7 @@ from onnxfix.cli.configured import expired, held, judged, on_command_line, settl
 from onnxfix.cli.guard import guarded, refuse_missing
 from onnxfix.cli.outcomes import Printing, queued, refuse_format, run
 from onnxfix.cli.reports import destinations, draws, refuse_unknown_kinds
-from onnxfix.cli.values import Profile, merged, profile_of, trt_options
+from onnxfix.cli.values import Profile, profile_of, trt_options
 from onnxfix.errors import UsageError
 
 
@@ -42,18 +42,13 @@ def check(
     ] = False,
     inputs: opt.Inputs = None,
     input_shapes: opt.InputShapes = None,
-    shapes_alias: opt.ShapesAlias = None,
     trt_package: opt.TrtPackage = opt.Package.auto,
     compute_capability: opt.Capability = None,
     min_shapes: opt.MinShapes = None,
     opt_shapes: opt.OptShapes = None,
     max_shapes: opt.MaxShapes = None,
-    min_alias: opt.MinAlias = None,
-    opt_alias: opt.OptAlias = None,
-    max_alias: opt.MaxAlias = None,
     plugins: opt.Plugins = None,
     timing_cache: opt.TimingCache = None,
-    timing_alias: opt.TimingAlias = None,
     memory_limit: opt.MemoryLimit = None,
     timeout: opt.Timeout = None,
     structure_limit: opt.StructureLimit = None,
@@ -84,21 +79,24 @@ def check(
         if show_settings:
             show(holding, models, format is opt.Format.json)
         reports = destinations(report)
-        shapes = merged(input_shapes, shapes_alias)
+        shapes = tuple(input_shapes or ())
         options = RunOptions(
             verification=Verification(inputs=inputs, input_shapes=shapes),
             memory_mb=memory_limit,
             pictures=draws(reports),
             inputs_help=inputs_help,
         )
-        profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
-        cache = timing_cache or timing_alias
+        profile = profile_of(min_shapes, opt_shapes, max_shapes)
         if trt:
-            asked = trt_options(trt_package, compute_capability, profile, timing_cache=cache, plugins=plugins)
+            asked = trt_options(
+                trt_package, compute_capability, profile, timing_cache=timing_cache, plugins=plugins
+            )
             options = replace(options, trt=asked)
         else:
             needless = None if inputs_help else memory_limit
-            _refuse_unused(trt_package, compute_capability, profile, cache, plugins, needless, inputs, shapes)
+            _refuse_unused(
+                trt_package, compute_capability, profile, timing_cache, plugins, needless, inputs, shapes
+            )
         queue = settled(queued(models, "check", options, resume=resume, journal=journal), holding)
         from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
 

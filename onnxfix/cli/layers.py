@@ -10,7 +10,7 @@ import typer
 from onnxfix.cli import options as opt
 from onnxfix.cli.guard import collect_garbage, guarded, refuse_missing
 from onnxfix.cli.reports import OWN, destinations, publish, refuse_unknown_kinds
-from onnxfix.cli.values import merged, profile_of, trt_options
+from onnxfix.cli.values import profile_of, trt_options
 
 
 # Long because: typer reads the options of a command from the parameters of its function.
@@ -51,20 +51,15 @@ def layers(
     ] = None,
     inputs: opt.Inputs = None,
     input_shapes: opt.InputShapes = None,
-    shapes_alias: opt.ShapesAlias = None,
     seed: opt.Seed = 0,
     trt_package: opt.TrtPackage = opt.Package.auto,
     compute_capability: opt.Capability = None,
     min_shapes: opt.MinShapes = None,
     opt_shapes: opt.OptShapes = None,
     max_shapes: opt.MaxShapes = None,
-    min_alias: opt.MinAlias = None,
-    opt_alias: opt.OptAlias = None,
-    max_alias: opt.MaxAlias = None,
     tf32: opt.Tf32 = False,
     plugins: opt.Plugins = None,
     timing_cache: opt.TimingCache = None,
-    timing_alias: opt.TimingAlias = None,
     memory_limit: opt.MemoryLimit = None,
     structure_limit: opt.StructureLimit = None,
     format: opt.OwnFormatOption = opt.OwnFormat.text,
@@ -82,20 +77,20 @@ def layers(
         from onnxfix.report.render.own import render_layers  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
 
-        profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
+        profile = profile_of(min_shapes, opt_shapes, max_shapes)
         trt = trt_options(
             trt_package,
             compute_capability,
             profile,
             tf32=tf32,
             save_engine=save_engine,
-            timing_cache=timing_cache or timing_alias,
+            timing_cache=timing_cache,
             plugins=plugins,
             builds=builds,
             save_tactics=save_tactics,
             load_tactics=load_tactics,
         )
-        shapes = merged(input_shapes, shapes_alias)
+        shapes = tuple(input_shapes or ())
         options = RunOptions(
             verification=Verification(inputs=inputs, input_shapes=shapes, seed=seed),
             trt=trt,

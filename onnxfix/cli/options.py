@@ -1,7 +1,6 @@
 """The options that commands share, as typer declares them; ``values`` makes records of what was given.
 
-An option that trtexec or Polygraphy spells another way has a hidden alias. ``rich_help_panel`` is the group of an
-option in the help (``cli.help``); without one, it is the command's own.
+``rich_help_panel`` is the group of an option in the help (``cli.help``); without one, it is the command's own.
 """
 
 # Long because: each option of several commands is declared here, and nowhere else.
@@ -286,7 +285,6 @@ InputShapes = Annotated[
         rich_help_panel=VERIFICATION,
     ),
 ]
-ShapesAlias = Annotated[list[str] | None, typer.Option("--input-shape", "--shapes", hidden=True)]
 Seed = Annotated[
     int,
     typer.Option(
@@ -369,9 +367,6 @@ def _profile(option: str, bound: str) -> Any:
 MinShapes = Annotated[list[str] | None, _profile("--trt-min-shapes", "Minimum")]
 OptShapes = Annotated[list[str] | None, _profile("--trt-opt-shapes", "Optimum")]
 MaxShapes = Annotated[list[str] | None, _profile("--trt-max-shapes", "Maximum")]
-MinAlias = Annotated[list[str] | None, typer.Option("--minShapes", hidden=True)]
-OptAlias = Annotated[list[str] | None, typer.Option("--optShapes", hidden=True)]
-MaxAlias = Annotated[list[str] | None, typer.Option("--maxShapes", hidden=True)]
 Tf32 = Annotated[
     bool, typer.Option("--tf32", help="Allow TensorRT to use TF32 for float32.", rich_help_panel=TENSORRT)
 ]
@@ -412,7 +407,6 @@ Plugins = Annotated[
         rich_help_panel=TENSORRT,
     ),
 ]
-TimingAlias = Annotated[Path | None, typer.Option("--timingCacheFile", callback=refuse_dash, hidden=True)]
 ConfigFile = Annotated[
     Path | None,
     typer.Option(

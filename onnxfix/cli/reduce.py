@@ -11,7 +11,7 @@ from onnxfix.cli import completion
 from onnxfix.cli import options as opt
 from onnxfix.cli.guard import collect_garbage, guarded
 from onnxfix.cli.reports import publish
-from onnxfix.cli.values import merged, trt_options
+from onnxfix.cli.values import trt_options
 
 
 # Long because: typer reads the options of a command from the parameters of its function.
@@ -51,7 +51,6 @@ def reduce(
     ] = "",
     inputs: opt.Inputs = None,
     input_shapes: opt.InputShapes = None,
-    shapes_alias: opt.ShapesAlias = None,
     seed: opt.Seed = 0,
     timeout: Annotated[
         int, typer.Option("--timeout", metavar="SECONDS", help="Time limit of one check in seconds.", min=1)
@@ -82,7 +81,7 @@ def reduce(
             against=against,
             match=match,
             inputs=inputs,
-            input_shapes=merged(input_shapes, shapes_alias),
+            input_shapes=tuple(input_shapes or ()),
             seed=seed,
             timeout=timeout,
             time_limit=time_limit,

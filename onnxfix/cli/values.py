@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 Texts = Sequence[str] | None
 """The values of an option that may be repeated; None where it was not given."""
-Pair = tuple[Texts, Texts]
-"""The values of an option, and those of its alias."""
 
 Profile = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 """The minimum, optimum and maximum shapes of the optimization profile, as texts."""
@@ -30,14 +28,9 @@ def listed(values: Texts) -> tuple[str, ...] | None:
     return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
 
 
-def merged(values: Texts, aliased: Texts) -> tuple[str, ...]:
-    """The values of an option and of its alias."""
-    return (*(values or ()), *(aliased or ()))
-
-
-def profile_of(minimum: Pair, optimum: Pair, maximum: Pair) -> Profile:
-    """The shapes of an optimization profile, each as given by the option and by its alias."""
-    return merged(*minimum), merged(*optimum), merged(*maximum)
+def profile_of(minimum: Texts, optimum: Texts, maximum: Texts) -> Profile:
+    """The shapes of an optimization profile."""
+    return tuple(minimum or ()), tuple(optimum or ()), tuple(maximum or ())
 
 
 def pairs_of(option: str, texts: Iterable[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from onnxfix.cli.configured import allowed, held, judged, on_command_line, show
 from onnxfix.cli.guard import collect_garbage, guarded
 from onnxfix.cli.outcomes import Printing, run
 from onnxfix.cli.reports import destinations, refuse_unknown_kinds
-from onnxfix.cli.values import listed, merged, profile_of, trt_options
+from onnxfix.cli.values import listed, profile_of, trt_options
 from onnxfix.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ def verify(
     effort: opt.EffortOption = None,
     inputs: opt.Inputs = None,
     input_shapes: opt.InputShapes = None,
-    shapes_alias: opt.ShapesAlias = None,
     seed: opt.Seed = 0,
     rungs: opt.Rungs = None,
     trt_package: opt.TrtPackage = opt.Package.auto,
@@ -45,15 +44,11 @@ def verify(
     min_shapes: opt.MinShapes = None,
     opt_shapes: opt.OptShapes = None,
     max_shapes: opt.MaxShapes = None,
-    min_alias: opt.MinAlias = None,
-    opt_alias: opt.OptAlias = None,
-    max_alias: opt.MaxAlias = None,
     tf32: opt.Tf32 = False,
     benchmark: opt.Benchmark = False,
     save_engine: opt.SaveEngine = None,
     plugins: opt.Plugins = None,
     timing_cache: opt.TimingCache = None,
-    timing_alias: opt.TimingAlias = None,
     memory_limit: opt.MemoryLimit = None,
     timeout: opt.Timeout = None,
     rung_timeout: opt.RungTimeout = None,
@@ -107,12 +102,12 @@ def verify(
         holding = held(config, isolated, given, judges=False)
         if show_settings:
             show(holding, [str(original)], format is opt.Format.json)
-        profile = profile_of((min_shapes, min_alias), (opt_shapes, opt_alias), (max_shapes, max_alias))
+        profile = profile_of(min_shapes, opt_shapes, max_shapes)
         options = RunOptions(
             verification=Verification(
                 exact=exact,
                 inputs=inputs,
-                input_shapes=merged(input_shapes, shapes_alias),
+                input_shapes=tuple(input_shapes or ()),
                 seed=seed,
                 rungs=listed(rungs),
             ),
@@ -122,7 +117,7 @@ def verify(
                 profile,
                 tf32=tf32,
                 save_engine=save_engine,
-                timing_cache=timing_cache or timing_alias,
+                timing_cache=timing_cache,
                 plugins=plugins,
                 benchmark=benchmark,
                 batch_sweep=(max_batch or 2) if batch_sweep else 0,

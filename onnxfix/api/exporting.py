@@ -92,9 +92,9 @@ def export(
         ),
         trt=trt_of(trt, benchmark=False),
         output=Output(path),
-        memory_mb=keywords.memory(memory_mb),
+        memory_mb=keywords.megabytes("memory_mb", memory_mb),
         timeout=keywords.limit("timeout", timeout),
-        structure_mb=keywords.structure(structure_mb),
+        structure_mb=keywords.megabytes("structure_mb", structure_mb),
     )
     compared = keywords.flag("against_pytorch", against_pytorch)
     say = keywords.progress(progress)

@@ -83,10 +83,10 @@ def reduce(
         keywords.seconds("time_limit", time_limit) if time_limit is not None else None,
         keywords.flag("resume", resume),
         keywords.trt(trt) if trt is not None else None,
-        keywords.memory(memory_mb),
+        keywords.megabytes("memory_mb", memory_mb),
     )
     folder = keywords.path("output", output)
-    with structure_limit(keywords.structure(structure_mb)):
+    with structure_limit(keywords.megabytes("structure_mb", structure_mb)):
         return reducing.reduce(
             keywords.source("source", source), folder, options, keywords.progress(progress)
         )
@@ -136,9 +136,9 @@ def diagnose(
     options = RunOptions(
         verification=_verification(inputs, input_shapes, seed),
         trt=keywords.trt(trt),
-        memory_mb=keywords.memory(memory_mb),
+        memory_mb=keywords.megabytes("memory_mb", memory_mb),
     )
-    with structure_limit(keywords.structure(structure_mb)):
+    with structure_limit(keywords.megabytes("structure_mb", structure_mb)):
         return diagnosing.diagnose(
             keywords.source("model", model),
             keywords.source("other", other) if other is not None else None,
@@ -206,7 +206,7 @@ def precision(
             _verification(inputs, input_shapes, seed), rungs=keywords.checks("rungs", rungs)
         ),
         trt=keywords.trt(trt),
-        memory_mb=keywords.memory(memory_mb),
+        memory_mb=keywords.megabytes("memory_mb", memory_mb),
     )
     wish = Wish(
         to,
@@ -216,7 +216,7 @@ def precision(
         seconds=keywords.seconds("timeout", timeout),
     )
     destination = keywords.path("output", output)
-    with structure_limit(keywords.structure(structure_mb)):
+    with structure_limit(keywords.megabytes("structure_mb", structure_mb)):
         return lowering.lower(
             keywords.source("source", source), destination, wish, options, keywords.progress(progress)
         )
@@ -277,9 +277,9 @@ def layers(
     options = RunOptions(
         verification=_verification(inputs, input_shapes, seed),
         trt=keywords.trt(trt, builds=keywords.whole("builds", builds, 1)),
-        memory_mb=keywords.memory(memory_mb),
+        memory_mb=keywords.megabytes("memory_mb", memory_mb),
     )
-    with structure_limit(keywords.structure(structure_mb)):
+    with structure_limit(keywords.megabytes("structure_mb", structure_mb)):
         return layering.layers(keywords.source("source", source), options, keywords.progress(progress))
 
 
@@ -314,7 +314,7 @@ def lift(
     if destination is None:
         raise keywords.refused("output", "a path", output)
     model, say = keywords.source("source", source), keywords.progress(progress)
-    with structure_limit(keywords.structure(structure_mb)):
+    with structure_limit(keywords.megabytes("structure_mb", structure_mb)):
         return lifting.lift(model, destination, trt=keywords.trt(trt), progress=say)
 
 

@@ -154,22 +154,13 @@ def whole(keyword: str, given: Any, least: int | None = None) -> int:
     return number
 
 
-def memory(given: Any) -> int | None:
-    """A memory limit in MiB.
+def megabytes(keyword: str, given: Any) -> int | None:
+    """A limit in MiB, or none.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is something else.
     """
-    return None if given is None else whole("memory_mb", given, 1)
-
-
-def structure(given: Any) -> int | None:
-    """A limit of a model's structure in MiB.
-
-    Raises:
-        UsageError: it is none.
-    """
-    return None if given is None else whole("structure_mb", given, 1)
+    return None if given is None else whole(keyword, given, 1)
 
 
 def seconds(keyword: str, given: Any) -> float:

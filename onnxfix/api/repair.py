@@ -77,9 +77,9 @@ def check(
         rules=rules_of(select, ignore, target),
         verification=Verification(inputs=given, input_shapes=shapes, seed=keywords.whole("seed", seed)),
         trt=None if trt is False or trt is None else keywords.trt(trt),
-        memory_mb=keywords.memory(memory_mb),
+        memory_mb=keywords.megabytes("memory_mb", memory_mb),
         timeout=keywords.limit("timeout", timeout),
-        structure_mb=keywords.structure(structure_mb),
+        structure_mb=keywords.megabytes("structure_mb", structure_mb),
         inputs_help=keywords.flag("inputs_help", inputs_help),
     )
     with rule_packs.chosen(keywords.names("packs", packs)):
@@ -210,9 +210,9 @@ def apply(
             keywords.flag("in_place", in_place),
             share_data=keywords.flag("share_data", share_data),
         ),
-        memory_mb=keywords.memory(memory_mb),
+        memory_mb=keywords.megabytes("memory_mb", memory_mb),
         timeout=keywords.limit("timeout", timeout),
-        structure_mb=keywords.structure(structure_mb),
+        structure_mb=keywords.megabytes("structure_mb", structure_mb),
     )
     say = keywords.progress(progress)
     with rule_packs.chosen(keywords.names("packs", packs)):
@@ -272,9 +272,9 @@ def verify(
             rung_timeout=keywords.limit("rung_timeout", rung_timeout),
         ),
         trt=replace(trt_of(trt, benchmark), batch_sweep=batch_sweep),
-        memory_mb=keywords.memory(memory_mb),
+        memory_mb=keywords.megabytes("memory_mb", memory_mb),
         timeout=keywords.limit("timeout", timeout),
-        structure_mb=keywords.structure(structure_mb),
+        structure_mb=keywords.megabytes("structure_mb", structure_mb),
     )
     first = keywords.source("original", original)
     second = keywords.source("fixed", fixed) if fixed is not None else None

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from onnxfix.config.holding import Holding
 from onnxfix.config.records import DEFAULT, Settings
+from onnxfix.report.render.settings import Setting
 
 BY_TYPE = "by element type"
 
 
-class Row(NamedTuple):
-    """A setting, its value for people, and where it comes from. ``over``: it holds no more."""
-
-    name: str
-    value: str
-    origin: str
-    over: bool = False
-
-
-def rows(holding: Holding, source: str) -> list[Row]:
+def rows(holding: Holding, source: str) -> list[Setting]:
     """The settings of one model."""
     found = holding.settings(source)
     values = _values(found, holding.judges)
     listed = [
-        Row("config", holding.config.name or "none", "" if holding.config.path is not None else DEFAULT),
+        Setting("config", holding.config.name or "none", "" if holding.config.path is not None else DEFAULT),
         *(
-            Row(name.replace("_", "-"), _text(value, name), found.origin(name))
+            Setting(name.replace("_", "-"), _text(value, name), found.origin(name))
             for name, value in values.items()
         ),
     ]
     if holding.judges:
         path = holding.baseline.path if holding.baseline is not None else None
-        listed.append(Row("baseline", str(path) if path is not None else "none", _origin(holding)))
+        listed.append(Setting("baseline", str(path) if path is not None else "none", _origin(holding)))
         for one in holding.config.suppressions_of(source):
             over = one.expired(holding.today)
             until = f" ({'expired on' if over else 'until'} {one.until})" if one.until is not None else ""
-            listed.append(Row("suppression", f"{one.words}{until}: {one.reason}", one.origin, over))
+            listed.append(Setting("suppression", f"{one.words}{until}: {one.reason}", one.origin, over))
     return listed
 
 

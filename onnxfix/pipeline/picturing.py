@@ -15,6 +15,7 @@ from onnxfix.pipeline.boxes import neighborhood
 from onnxfix.place import Place
 from onnxfix.report.neighborhood import Mark, Picture
 from onnxfix.report.report import AppliedFix, Finding, Report
+from onnxfix.viewing.extract import neighbors
 
 MOST_NODES = 9
 """Nodes of one picture."""
@@ -114,24 +115,12 @@ def _grown(seeds: Sequence[Node]) -> list[Node]:
     found = dict.fromkeys(seeds)
     edge = list(seeds)
     for _ in range(_FAR):
-        edge = [one for node in edge for one in _next_to(node) if one not in found]
+        edge = [one for node in edge for one in neighbors(node, _FAN) if one not in found]
         for node in edge:
             if len(found) < MOST_NODES:
                 found[node] = None
         edge = [node for node in dict.fromkeys(edge) if node in found]
     return list(found)
-
-
-def _next_to(node: Node) -> Iterator[Node]:
-    """The nodes that it reads, then those that read it; without constants."""
-    for value in node.inputs:
-        producer = value.producer if value is not None and not value.is_constant else None
-        if producer is not None and producer.scope is node.scope:
-            yield producer
-    for value in node.outputs:
-        for use in value.uses[:_FAN] if value is not None else ():
-            if use.node.scope is node.scope:
-                yield use.node
 
 
 def _followed(
@@ -147,7 +136,7 @@ def _followed(
 
 def _spread(near: list[Node], mark: Callable[[Node], Mark]) -> list[Node]:
     """What is new next to nodes; these are added to them."""
-    new = [one for node in near for one in _next_to(node) if mark(one) and one not in near]
+    new = [one for node in near for one in neighbors(node, _FAN) if mark(one) and one not in near]
     near.extend(dict.fromkeys(new))
     return new
 

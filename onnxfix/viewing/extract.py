@@ -23,18 +23,19 @@ def around(seeds: Collection[Node], distance: int) -> list[Node]:
     found = dict.fromkeys(seeds)
     edge = list(seeds)
     for _ in range(distance):
-        edge = [one for node in edge for one in dict.fromkeys(_next_to(node)) if one not in found]
+        edge = [one for node in edge for one in dict.fromkeys(neighbors(node, _FAN)) if one not in found]
         found.update(dict.fromkeys(edge))
     return list(found)
 
 
-def _next_to(node: Node) -> Iterator[Node]:
+def neighbors(node: Node, fan: int) -> Iterator[Node]:
+    """The nodes that it reads, without constants, then up to ``fan`` of those that read each output; in its graph."""
     for value in node.inputs:
         producer = value.producer if value is not None and not value.is_constant else None
         if producer is not None and producer.scope is node.scope:
             yield producer
     for made in node.outputs:
-        for use in made.uses[:_FAN] if made is not None else ():
+        for use in made.uses[:fan] if made is not None else ():
             if use.node.scope is node.scope:
                 yield use.node
 

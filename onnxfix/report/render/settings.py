@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from onnxfix.report.render.lines import GLUE, Line, line
 from onnxfix.report.render.stream import printable
@@ -13,20 +13,13 @@ _WIDE = 24
 """Columns of the values; longer ones do not widen them."""
 
 
-class Setting(Protocol):
+class Setting(NamedTuple):
     """A setting, its value for people, and where it comes from. ``over``: it holds no more."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def value(self) -> str: ...
-
-    @property
-    def origin(self) -> str: ...
-
-    @property
-    def over(self) -> bool: ...
+    name: str
+    value: str
+    origin: str
+    over: bool = False
 
 
 def settings_lines(model: str, settings: Sequence[Setting]) -> Iterator[Line]:

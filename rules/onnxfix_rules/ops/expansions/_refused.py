@@ -82,6 +82,8 @@ def _shapes_of_attention(node: Node, model: Model, target: Target) -> str:
     elem, rank = model.shapes.elem_type(query), model.shapes.rank(query)
     if target.package != "tensorrt-rtx" or elem is None or rank is None:
         return ""
+    if _in_a_body(node):
+        return "its builder does not support attention in If, Loop or Scan"
     plain = rank == 3 and node.input(3) is None and not node.attr("is_causal", 0) and heads[0] == heads[1]
     static = all(model.shapes.static_shape(one) is not None for one in (query, key, value))
     if plain and static:
@@ -91,6 +93,16 @@ def _shapes_of_attention(node: Node, model: Model, target: Target) -> str:
     if size is not None and size not in HEADS:
         return f"its builder does not support attention with heads of {size}"
     return ""
+
+
+def _in_a_body(node: Node) -> bool:
+    """Whether the node is in a subgraph that stays one: of an If over a constant only the branch taken is imported."""
+    while (owner := node.scope.owner) is not None:
+        condition = owner.input(0)
+        if owner.op_type != "If" or condition is None or not condition.is_constant:
+            return True
+        node = owner
+    return False
 
 
 def _head_size(value: Value, heads: int, model: Model) -> int | None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from onnxfix.files import tensors
 from onnxfix.graph import build, order
-from onnxfix.graph.overlay import Node, Scope
+from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix.shapes.knowledge import Knowledge
 from onnxfix.shapes.shapes import Shapes
 
@@ -77,6 +77,23 @@ class Model:
     def node_count(self) -> int:
         """How many nodes there are, in subgraphs and functions too."""
         return sum(len(scope.nodes) for scope in self.scopes)
+
+    def describe(self, value: Value) -> ValueInfoProto:
+        """A value with its type and dimensions, as far as they are known."""
+        if value.initializer is not None:
+            tensor = value.initializer
+            return helper.make_tensor_value_info(value.name, tensor.data_type, list(tensor.dims))
+        known = self.shapes.info(value)
+        if known.kind == "tensor" and known.elem is not None:
+            dims = (
+                None if known.shape is None else [str(d) if d.value is None else d.value for d in known.shape]
+            )
+            if dims is not None or value.declared is None:
+                return helper.make_tensor_value_info(value.name, known.elem, dims)
+        info = ValueInfoProto(name=value.name)
+        if value.declared is not None:
+            info.type.CopyFrom(value.declared)
+        return info
 
     def opset(self, domain: str = "") -> int:
         """Version of ``domain`` that the model imports; 0 when it does not."""

@@ -8,14 +8,11 @@ the fixed model are the same, which earlier rungs prove.
 
 from __future__ import annotations
 
-import hashlib
-import pickle
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from onnxfix import deadline
 from onnxfix.errors import fault_of
@@ -26,6 +23,7 @@ from onnxfix.verification.readback.read import Read, read
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs.build import NOT_EXECUTED
 from onnxfix.verification.rungs.builder import Builder, builder
+from onnxfix.verification.rungs.trials import key_of
 from onnxfix.verification.verdict import FeedResult, RungResult, Status, unjudged
 
 NAME = "trt-network"
@@ -73,27 +71,10 @@ _LAST: list[tuple[object, Read]] = []
 
 
 def _original(found: Builder, request: Request) -> Read:
-    about = request.original.stat()
-    key = (
-        (request.original, about.st_mtime_ns, about.st_size, about.st_ino),
-        (found.choice, found.options),
-        (
-            tuple(request.shapes.items()),
-            request.seed,
-            request.coarse,
-            _digest(request.given),
-            request.known.pins,
-            request.effort,
-        ),
-    )
+    key = key_of(request, found)
     if not _LAST or _LAST[0][0] != key:
         _LAST[:] = [(key, _read(found, request, request.original, None))]
     return _LAST[0][1]
-
-
-def _digest(given: Sequence[Mapping[str, Any]] | None) -> bytes:
-    """A hash of the user's inputs, which are loaded again for every climb."""
-    return b"" if given is None else hashlib.blake2b(pickle.dumps([dict(feed) for feed in given])).digest()
 
 
 def _read(found: Builder, request: Request, path: Path, before: Read | None) -> Read:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, defs
+from onnx import GraphProto, NodeProto, TensorProto, defs
 
 from onnxfix import walk
 from onnxfix.backends import ort_messages
 from onnxfix.place import Place
+from onnxfix.verification.readback.interface import inputs_of
 
 #: Operators that read of a tensor no more than its shape.
 _OF_SHAPE = ("Shape", "Size")
@@ -89,23 +90,18 @@ def settled(text: str, graph: GraphProto) -> bool:
     return node is not None and _static(graph) and _chosen(graph).isdisjoint(node.input)
 
 
-def _given(graph: GraphProto) -> list[ValueInfoProto]:
-    defaults = {tensor.name for tensor in graph.initializer}
-    return [info for info in graph.input if info.name not in defaults]
-
-
 def _static(graph: GraphProto) -> bool:
     shapes = [
-        info.type.tensor_type.shape for info in _given(graph) if info.type.tensor_type.HasField("shape")
+        info.type.tensor_type.shape for info in inputs_of(graph) if info.type.tensor_type.HasField("shape")
     ]
     known = all(dim.HasField("dim_value") for shape in shapes for dim in shape.dim)
-    return known and len(shapes) == len(_given(graph))
+    return known and len(shapes) == len(inputs_of(graph))
 
 
 def _chosen(graph: GraphProto) -> set[str]:
     """The values of the main graph, other than floats, that depend on the values of an input, and not on shapes."""
-    fed = {info.name for info in _given(graph)}
-    found = {info.name for info in _given(graph) if info.type.tensor_type.elem_type not in _FLOATS}
+    fed = {info.name for info in inputs_of(graph)}
+    found = {info.name for info in inputs_of(graph) if info.type.tensor_type.elem_type not in _FLOATS}
     for node in graph.node:
         reads = set(walk.reads(node))
         if node.op_type in _OF_SHAPE or reads.isdisjoint(fed):

@@ -14,26 +14,23 @@ from __future__ import annotations
 
 import tempfile
 import time
-import zlib
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from onnxfix.errors import UsageError
 from onnxfix.nvidia import Missing
 from onnxfix.trt.engine import Ran
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs import benchmark, gpu_engines, probe
-from onnxfix.verification.rungs.builder import Builder, builder
+from onnxfix.verification.rungs.builder import builder
 from onnxfix.verification.rungs.gpu_engines import DEATHS
 from onnxfix.verification.rungs.gpu_result import NAME, conclude, done
 from onnxfix.verification.rungs.gpu_state import Evidence, Original, State
 from onnxfix.verification.rungs.judge import differing, judge
 from onnxfix.verification.rungs.noise import Noise
 from onnxfix.verification.rungs.oracle import Oracle
-from onnxfix.verification.rungs.trials import Finder, Trial, outside
+from onnxfix.verification.rungs.trials import Finder, Trial, key_of, outside
 from onnxfix.verification.verdict import FeedResult, RungResult, unjudged
 
 
@@ -67,7 +64,7 @@ _LAST: list[tuple[object, Original]] = []
 
 def _compare(state: State) -> RungResult:
     """Find inputs, unless the last original is the same; then build, load and run both engines on them."""
-    key = _key(state.request, state.builder)
+    key = key_of(state.request, state.builder)
     if _LAST and _LAST[0][0] == key:
         state.original = _LAST[0][1]
     else:
@@ -177,25 +174,3 @@ def _judge(state: State, number: int, trial: Trial) -> None:
         evidence = Evidence(f"{judged.reason} [{trial.label}]", judged.output)
         state.seen.findings.setdefault(judged.finding, evidence)
     return None
-
-
-def _key(request: Request, found: Builder) -> object:
-    """All that the inputs of an original and its engine depend on."""
-    about = request.original.stat()
-    given = [
-        (name, np.shape(value), zlib.crc32(np.ascontiguousarray(value).tobytes()))
-        for feed in request.given or ()
-        for name, value in feed.items()
-    ]
-    return (
-        (request.original, about.st_mtime_ns, about.st_size, about.st_ino),
-        (
-            found.choice,
-            replace(found.options, benchmark=False),
-            request.seed,
-            tuple(sorted(request.shapes.items())),
-            tuple(given),
-        ),
-        request.known.pins,
-        request.total > 0,
-    )

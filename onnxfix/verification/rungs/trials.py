@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from onnxfix.verification.feeds.inputs import Kind
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.profiles import of_one_rank, symbols_of
 from onnxfix.verification.request import Request
+from onnxfix.verification.rungs.builder import Builder
 from onnxfix.verification.verdict import FeedResult
 
 _SEARCH = 60.0  # seconds to look for inputs that the original takes
@@ -171,6 +175,19 @@ class Finder:
             if self._is_empty(value):
                 return f"input {name} is empty"
         return ""
+
+
+def key_of(request: Request, found: Builder) -> object:
+    """All that depends on the original and TensorRT alone depends on, whatever the candidate. The user's inputs, which
+    are loaded again for every climb, are in it by a hash."""
+    about = request.original.stat()
+    given = pickle.dumps([dict(feed) for feed in request.given or ()])
+    return (
+        (request.original, about.st_mtime_ns, about.st_size, about.st_ino),
+        (found.choice, replace(found.options, benchmark=False), request.coarse),
+        (tuple(request.shapes.items()), request.seed, request.effort, request.total > 0),
+        (hashlib.blake2b(given).digest(), request.known.pins),
+    )
 
 
 def shapes(trials: Iterable[Trial]) -> set[tuple[tuple[str, int], ...]]:

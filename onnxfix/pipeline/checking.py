@@ -121,12 +121,14 @@ def _built(
 
     plan.say("asking TensorRT")
     with ExitStack() as resources, closing(asking.require_tensorrt(trt)) as builder:
-        path = on_disk(loaded, resources)
-        build, reading = asking.build_model(builder, path, loaded.proto, plan.options.verification), None
-        wanted = any(rule.per == "network" for rule in plan.rules)
-        if wanted and (build.accepted or build.stage in ("profile", "build")):
-            plan.say("reading TensorRT's network")
-            reading = asking.read_network(builder, path, loaded.proto, plan.options.verification)
+        build, reading = asking.judge_model(
+            builder,
+            on_disk(loaded, resources),
+            loaded.proto,
+            plan.options.verification,
+            plan.say,
+            reads=any(rule.per == "network" for rule in plan.rules),
+        )
         return build, reading, (*builder.notes(), *import_notes(reading))
 
 

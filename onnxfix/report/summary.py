@@ -50,7 +50,8 @@ class RungFact:
     """A rung in short. ``agreement`` of the values is "identical" (in every bit) or "within" tolerance, "" where the
     rung compared none; ``feeds`` and ``shapes`` count the inputs that were compared. ``reason`` is the rung's own, and
     ``tolerance`` the user's (``rtol 0.001``), "" where that of the types decided. ``left_out`` counts planned inputs
-    that its effort did not allow for, which would have taken about ``spared`` seconds."""
+    that its effort did not allow for, which would have taken about ``spared`` seconds. ``part`` says how much of the
+    models it judged ("": all of them)."""
 
     name: str
     status: Status
@@ -62,6 +63,7 @@ class RungFact:
     tolerance: str = ""
     left_out: int = 0
     spared: float = 0.0
+    part: str = ""
 
 
 @record
@@ -99,7 +101,7 @@ class TrtFact:
     ``target`` is the title of the product line that the model is for, where that is another one ("": it is this one).
     ``builds`` are the results of building the original and the fixed model, or the one model, and ``reads`` how it
     reads them, in that order; ``feeds`` counts the inputs on which that was compared. ``gpu`` is where engines were
-    executed ("": nowhere).
+    executed ("": nowhere). ``part`` says how much of the model was judged ("": all of it).
     """
 
     package: str
@@ -110,6 +112,7 @@ class TrtFact:
     reads: tuple[str, ...] = ()
     feeds: int = 0
     gpu: str = ""
+    part: str = ""
 
 
 @record
@@ -240,7 +243,8 @@ def _rung(rung: RungResult, verdict: Verdict) -> RungFact:
     words = given.words if given is not None else ""
     left_out, spared = len(rung.left_out), sum(one.seconds for one in rung.left_out)
     fact = RungFact(rung.name, rung.status, agreement, feeds, shapes, rung.cause, rung.reason, words)
-    return replace(fact, left_out=left_out, spared=spared)
+    part = rung.part.words if rung.part is not None else ""
+    return replace(fact, left_out=left_out, spared=spared, part=part)
 
 
 def _nodes(
@@ -260,7 +264,7 @@ def _nodes(
 
 def _layers(report: Report) -> Change | None:
     """Layers of TensorRT's network, where the parser took both models as a whole."""
-    if not report.builds or not all(build.accepted for build in report.builds):
+    if not report.builds or not all(one.accepted and one.part is None for one in report.builds):
         return None
     return Change("TensorRT layers", report.builds[0].layer_count, report.builds[-1].layer_count)
 
@@ -273,6 +277,8 @@ def _tensorrt(report: Report) -> TrtFact | None:
     package, version = judges[-1]
     target = TARGETS.get(report.target)
     other = target is not None and bool(mismatch(target, package, version))
+    rungs = report.verdict.rungs if report.verdict is not None else ()
+    parts = [*(rung.part for rung in rungs), *(build.part for build in report.builds)]
     return TrtFact(
         package,
         version,
@@ -282,6 +288,7 @@ def _tensorrt(report: Report) -> TrtFact | None:
         tuple(one.status for one in report.networks),
         report.networks[-1].feeds if report.networks else 0,
         report.executed.gpu if report.executed is not None else "",
+        next((part.words for part in parts if part is not None), ""),
     )
 
 

@@ -312,9 +312,11 @@ def target_judging(package: str, version: str) -> Target | None:
 
 
 def serves(target: Target, name: str) -> bool | None:
-    """Whether the target imports an operator or ships a plugin of its name; None if unknown."""
+    """Whether the target imports an operator and has kernels, or ships a plugin of its name; None if unknown."""
     if target.has_plugin(name):
         return True
+    if target.package == "tensorrt-rtx" and name in measured.NO_KERNEL:
+        return False
     imported = target.imports(name)
     return False if imported is None and name in plugins.SHIPPED else imported
 

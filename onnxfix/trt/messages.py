@@ -18,8 +18,8 @@ from onnxfix.trt.layer_records import Candidate, EngineLayer, LayerTensor
 
 #: "memory": it ran out. "profile": sizes of an optimization profile do not fit the model, and other sizes may.
 #: "inconsistent-profile": an engine was built although the sizes of its profile do not fit the model.
-#: "no-importer": the parser has none for the operator, and no plugin of its name.
-Meaning = Literal["memory", "profile", "inconsistent-profile", "no-importer"]
+#: "lacking": there is no importer for the operator and no plugin of its name, or no kernel.
+Meaning = Literal["memory", "profile", "inconsistent-profile", "lacking"]
 _MEANINGS: dict[Meaning, re.Pattern[str]] = {
     # "Resource temporarily unavailable" is how starting a thread ends where its stack does not fit any more. The last
     # two are how loading libraries ends.
@@ -30,8 +30,9 @@ _MEANINGS: dict[Meaning, re.Pattern[str]] = {
     ),
     "profile": re.compile(r"profile|kOPT|kMIN|shape constraints|incompatible dim|would change volume", re.I),
     "inconsistent-profile": re.compile(r"Profile k(?:MIN|OPT|MAX) values are not self-consistent"),
-    "no-importer": re.compile(
+    "lacking": re.compile(
         r"\A\s*(?:false)?\s*\Z|[Pp]lugin (?:was )?not found|failed to load \w+ plugin|not found in plugin registry"
+        r"|has no runners that implement it"
     ),
 }
 #: The parser prefixes what it logs with its own source line.

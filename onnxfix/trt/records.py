@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Literal
@@ -132,6 +133,23 @@ class TargetOnly(Issue):
 
 
 @record
+class Part:
+    """A part of a model: so many ``nodes`` of ``of``. ``lacking`` has an issue for each of the others, which only the
+    TensorRT at hand lacks."""
+
+    nodes: int
+    of: int
+    lacking: tuple[Issue, ...]
+
+    @property
+    def words(self) -> str:
+        """``1,061 of 1,068 nodes; NonZero ×3 not judged``."""
+        counts = Counter(one.place.op_type for one in self.lacking)
+        names = ", ".join(f"{name} ×{count}" for name, count in counts.items())
+        return f"{self.nodes:,} of {self.of:,} nodes; {names} not judged"
+
+
+@record
 class Profile:
     """An optimization profile: input name -> (min, opt, max).
 
@@ -193,7 +211,7 @@ class TrtBuild:
     ``stage`` is where it was refused or died ("" when accepted, or when it did not come to parsing). ``layers``
     counts the imported network's layers by kind, as far as the parser came. ``profiles`` are the optimization
     profiles that were used, the first that was tried where none was accepted; ``attempts`` counts the profiles tried.
-    ``engine_bytes`` is 0 without an engine.
+    ``engine_bytes`` is 0 without an engine. ``part`` is the part of the model that it is about (None: all of it).
     """
 
     status: Status
@@ -209,6 +227,7 @@ class TrtBuild:
     parse_seconds: float = 0.0
     build_seconds: float = 0.0
     engine_bytes: int = 0
+    part: Part | None = None
 
     @property
     def accepted(self) -> bool:
@@ -226,6 +245,11 @@ class TrtBuild:
     def target_only(self) -> bool:
         """Whether it refuses only what the target has and it lacks itself."""
         return bool(self.errors) and all(isinstance(one, TargetOnly) for one in self.errors)
+
+    @property
+    def result(self) -> str:
+        """The status, and whether it is that of a part."""
+        return f"{self.status}{' in part' if self.part is not None else ''}"
 
     @property
     def layer_count(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from onnx import ModelProto
 
@@ -21,7 +22,7 @@ from onnxfix.verification.ladder import Limits, bound_sizes, given_feeds, half_t
 from onnxfix.verification.readback import network
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs import builder as trt_builder
-from onnxfix.verification.rungs import builds
+from onnxfix.verification.rungs import builds, rest
 from onnxfix.verification.rungs.builder import Builder
 from onnxfix.verification.rungs.builds import Builds
 
@@ -38,28 +39,40 @@ def require_tensorrt(options: TrtOptions) -> Builder:
     return found
 
 
-def build_model(builder: Builder, path: Path, model: ModelProto, verification: Verification) -> TrtBuild:
-    """Build the model file, whose content is ``model``, with TensorRT. Without profiles of the user's, they are for the
-    inputs or input shapes of ``verification``.
+def judge_model(
+    builder: Builder,
+    path: Path,
+    model: ModelProto,
+    verification: Verification,
+    say: Callable[[str], None],
+    *,
+    reads: bool,
+) -> tuple[TrtBuild, Reading | None]:
+    """TensorRT's build of the model file, whose content is ``model``, or of what it can judge of it; and where it
+    ``reads`` a model, how it imports that, for which the model and what was imported are executed. Without profiles of
+    the user's, they are for the inputs or input shapes of ``verification``.
 
     Raises:
         UsageError: the options, the inputs or their shapes do not fit the model.
         OnnxfixError: a file cannot be written.
     """
     request = _request(builder, path, model, verification)
-    trt_builder.check(builder.options, request.known)
-    profiles, _ = chosen_profiles(builder.options, request.known, request.shapes, request.given)
-    return builder.build(path, profiles)
+    build = _build(builder, request)
+    imported = build.accepted or build.stage in ("profile", "build")
+    with TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+        left = rest.make(request, Path(folder)) if build.target_only else None
+        built = left.built(_build(builder, left.of(request))) if left is not None else None
+        if left is not None and built is not None:
+            build, request = built, request if imported else left.of(request)
+        if not reads or not (imported or build.accepted or build.stage == "build"):
+            return build, None
+        say("reading TensorRT's network")
+        return build, network.reading(request, builder)
 
 
-def read_network(builder: Builder, path: Path, model: ModelProto, verification: Verification) -> Reading:
-    """How TensorRT imports the model file, whose content is ``model``. Executes the model and what was imported, on the
-    inputs of ``verification``.
-
-    Raises:
-        UsageError: the inputs or their shapes do not fit the model.
-    """
-    return network.reading(_request(builder, path, model, verification), builder)
+def _build(builder: Builder, request: Request) -> TrtBuild:
+    profiles, _ = chosen_profiles(request.trt, request.known, request.shapes, request.given)
+    return builder.build(request.original, profiles)
 
 
 def read_layers(
@@ -80,7 +93,6 @@ def read_layers(
         OnnxfixError: a file cannot be written.
     """
     request = _request(builder, path, model, verification)
-    trt_builder.check(builder.options, request.known)
     chosen, _ = chosen_profiles(builder.options, request.known, request.shapes, request.given)
     edit = bool(builder.options.save_tactics)
     return builder.layers(path, chosen, save_engine=save_engine, edit=edit, given=given)
@@ -100,13 +112,13 @@ def compare_builds(
         UsageError: the options do not fit the model.
     """
     request = _request(builder, path, model, verification)
-    trt_builder.check(builder.options, request.known)
     return builds.compare_builds(request, builder, folder, builder.options.builds, say)
 
 
 def _request(builder: Builder, path: Path, model: ModelProto, verification: Verification) -> Request:
     """The request of a rung about one model."""
     limits, known = Limits(), signature(model)
+    trt_builder.check(builder.options, known)
     return Request(
         original=path.absolute(),
         fixed=path.absolute(),

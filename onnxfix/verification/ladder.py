@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
@@ -29,6 +30,9 @@ from onnxfix.verification.networks import networks
 from onnxfix.verification.request import REMOTE, Fed, Request
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 from onnxfix.verification.verdict import ALONE, CPU_RUNGS, FeedResult, RungResult, Verdict, unjudged
+
+if TYPE_CHECKING:
+    from onnxfix.verification.rungs.rest import Rest
 
 __all__ = ["DEFAULT_RUNGS", "RUNGS", "FeedResult", "Limits", "RungResult", "Verdict", "verify"]
 
@@ -107,7 +111,7 @@ def verify(
     if wanted.intersection(_TENSORRT):
         _prepare_tensorrt(trt, known)
     shared_networks = networks() if wanted.issuperset(("trt-build", "trt-network")) else nullcontext()
-    with _sandbox(worker, limits, scope) as sandbox, shared_networks as between:
+    with _sandbox(worker, limits, scope) as sandbox, shared_networks as between, ExitStack() as stack:
         request = Request(
             original=Path(original).absolute(),
             fixed=_existing(fixed).absolute(),
@@ -130,7 +134,7 @@ def verify(
             only=tuple(only),
         )
         spare = rungs is None and worth.is_spare(request, half_type(known.model))
-        ladder = _Ladder(request, limits, contract, models[1] if models is not None else None, spare)
+        ladder = _Ladder(request, limits, contract, models[1] if models is not None else None, spare, stack)
         return Verdict(ladder.climb(wanted, require), tuple(require), allowed=request.allowed)
 
 
@@ -182,7 +186,7 @@ def _sandbox(worker: Worker | None, limits: Limits, scope: str) -> Iterator[Work
 
 class _Ladder:
     """Climbs rung by rung: ``fixed`` is the fixed model where the caller has it; ``spare``: the reference evaluator
-    adds nothing to ONNX Runtime."""
+    adds nothing to ONNX Runtime; ``stack`` unwinds at its end."""
 
     def __init__(
         self,
@@ -191,7 +195,9 @@ class _Ladder:
         contract: Contract | None,
         fixed: onnx.ModelProto | None,
         spare: bool,
+        stack: ExitStack,
     ) -> None:
+        self.stack = stack
         self.request, self.limits, self.contract = request, limits, contract
         self.fixed, self.spare = fixed, spare
         self.worker: Worker | None = None  # the child, where it runs models
@@ -262,9 +268,25 @@ class _Ladder:
                 return self._contract(request)
             # The contract always runs to its end: no other rung may pass without it.
             with deadline.within(self.limits.rung), deadline.watched():
-                return _guarded(name, request, self.limits)
+                return _guarded(name, partial(self._judged, name, request))
         except deadline.Expired:
             return unjudged(name, "stopped at the time limit", "timeout")
+
+    def _judged(self, name: str, request: Request) -> RungResult:
+        """The result of a rung; on a part of the models where TensorRT lacks what the target has."""
+        result = _rung(name, request, self.limits)
+        unasked = result.status == "skipped" and result.cause in ("target-only", "refused")
+        rest = self._rest if unasked and name in _TENSORRT else None
+        marked = rest.marked(_rung(name, rest.of(request), self.limits)) if rest is not None else None
+        return marked or result
+
+    @cached_property
+    def _rest(self) -> Rest | None:
+        """The part of the models that TensorRT can judge; None where there is none."""
+        from onnxfix.verification.rungs import rest  # lazy: start-up, seldom used
+
+        folder = TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True)
+        return rest.make(self.request, Path(self.stack.enter_context(folder)))
 
     def _contract(self, request: Request) -> RungResult:
         """The caller's interface contract, and onnx's checker, which the fixed model must pass if the original does."""
@@ -389,13 +411,13 @@ def given_feeds(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
     return check_inputs(known, feeds)
 
 
-def _guarded(name: str, request: Request, limits: Limits) -> RungResult:
-    """``_rung``, whose own failure is a result too. It proves nothing about the models, and the other rungs still run.
+def _guarded(name: str, judge: Callable[[], RungResult]) -> RungResult:
+    """A rung's result, whose own failure is one too. It proves nothing about the models, and the other rungs still run.
 
     Errors that the machine causes (a full disk, no memory) or that the user can fix are raised.
     """
     try:
-        return _rung(name, request, limits)
+        return judge()
     except Exception as error:
         fault = fault_of(error)
         if not fault:

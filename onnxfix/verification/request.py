@@ -20,6 +20,8 @@ from onnxfix.verification.specialize.specialization import ResolvedSpecializatio
 
 Fed = tuple[int, Feed | None]
 """What identifies inputs: ``FeedResult.fed``."""
+Label = tuple[str, Feed | None, int]
+"""What a result says of inputs: ``label``, ``feed`` and ``given`` of a ``FeedResult``."""
 REMOTE = "onnxfix.verification.remote"
 """The module of the functions that rungs call in the sandbox's child."""
 
@@ -36,14 +38,14 @@ class Request:
     that only for this reason identical bits are not required.
 
     ``known`` is the original's signature, ``shapes`` are symbols that the user fixed (name -> size), ``given`` the
-    user's own feeds. ``step`` and ``total`` are in seconds. ``trt`` are the options for TensorRT. ``inherit``: the
-    fixes are not to blame where the original fails as well. ``shown`` names the rung that has compared the two models
-    already and passed; "" where there is none, or where this rung must pass itself. ``special`` is how the fixed model
-    is specialized: ``known`` has its values pinned and ``shapes`` has its sizes. ``allowed`` is the user's tolerance,
-    which no ``exact`` request has. ``networks`` are what TensorRT's rungs leave for each other (None: nothing).
-    ``effort`` bounds what is spent on running models. ``scope`` names the run
-    whose requests have the same original: what that computes is kept for the next one ("": it is not). ``only`` are
-    the inputs to run, where a failure on them is looked into; () for all."""
+    user's own feeds, or with ``labels`` those that they describe. ``step`` and ``total`` are in seconds. ``trt`` are
+    the options for TensorRT. ``inherit``: the fixes are not to blame where the original fails as well. ``shown``
+    names the rung that has compared the two models already and passed; "" where there is none, or where this rung
+    must pass itself. ``special`` is how the fixed model is specialized: ``known`` has its values pinned and
+    ``shapes`` has its sizes. ``allowed`` is the user's tolerance, which no ``exact`` request has. ``networks`` are
+    what TensorRT's rungs leave for each other (None: nothing). ``effort`` bounds what is spent on running models.
+    ``scope`` names the run whose requests have the same original: what that computes is kept for the next one ("":
+    it is not). ``only`` are the inputs to run, where a failure on them is looked into; () for all."""
 
     original: Path
     fixed: Path
@@ -54,6 +56,7 @@ class Request:
     noise: dict[str, float]
     shapes: Assignment
     given: list[dict[str, Any]] | None
+    labels: tuple[Label, ...] = ()
     coarse: str = ""
     step: float = 60.0
     total: float = 300.0

@@ -9,7 +9,7 @@ from onnxfix.names import PYTORCH as PYTORCH
 from onnxfix.names import RUNGS
 from onnxfix.record import record
 from onnxfix.trt.reading import Reading
-from onnxfix.trt.records import TrtBuild
+from onnxfix.trt.records import Part, TrtBuild
 from onnxfix.trt.timing import Latency
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.compare.tolerance import Allowed
@@ -132,6 +132,7 @@ class RungResult:
     ``exported`` is what PyTorch's own outputs showed (rung pytorch).
     ``random`` are the outputs of random nodes that gave both models the same numbers, and were not compared themselves.
     ``left_out`` are planned inputs that the budget did not allow for.
+    ``part`` is the part of the models that it is about (None: all of them).
     ``inherited``: it failed, and the original fails in the same way, so that no fix is to blame.
     """
 
@@ -158,6 +159,7 @@ class RungResult:
     exported: Exported | None = None
     left_out: tuple[LeftOut, ...] = ()
     random: tuple[str, ...] = ()
+    part: Part | None = None
 
     @property
     def judged(self) -> bool:

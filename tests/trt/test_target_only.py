@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 import onnxfix
+from onnxfix.registry import registry
+from onnxfix.report import confirm
 from onnxfix.sandbox import Worker
 from onnxfix.trt.package import Choice
 from onnxfix.trt.records import Issue, TargetOnly, TrtBuild, TrtOptions
 from onnxfix.verification.rungs.build import judge
 from onnxfix.verification.rungs.builder import Builder
-from support.cli import run
 from support.models import write
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL
@@ -28,24 +29,9 @@ def test_what_only_the_judge_lacks_is_a_note(name: str) -> None:
     report = onnxfix.check(CASES / f"{name}.onnx", target="trt11", trt=True)
     [said] = [one for one in report.findings if one.code == "TRT001"]
     assert (said.severity, said.place.op_type) == ("info", TARGET_ONLY[name])
-    assert "does not import it; the target TensorRT 11.x does" in said.message
+    assert "lacks it; the target TensorRT 11.x has it" in said.message
     assert report.exit_code == 0
-    assert not report.headline
     assert onnxfix.check(CASES / f"{name}.onnx", target="rtx", trt=True).exit_code == 1
-
-
-@REAL
-@pytest.mark.parametrize("name", TARGET_ONLY)
-def test_apply_proves_the_rest_and_does_not_count_it_as_built(name: str, tmp_path: Path) -> None:
-    out = tmp_path / "out.onnx"
-    report = onnxfix.apply(CASES / f"{name}.onnx", out)
-    assert report.exit_code == 0
-    assert out.exists()
-    rung = report.verdict.rung("trt-build")
-    assert (rung.status, rung.cause) == ("skipped", "target-only")
-    code, text, _ = run("apply", CASES / f"{name}.onnx", "-o", tmp_path / "no.onnx", "--require", "trt-build")
-    assert code == 3
-    assert "lacks an operator that the target has" in text
 
 
 @REAL
@@ -76,6 +62,15 @@ def test_a_fix_that_brings_such_an_operator_fails(before: str, status: str) -> N
     builder = Builder(Choice("tensorrt-rtx", "1.7.1", "8.9"), TrtOptions(target="trt11"), Worker())
     result = judge((first, unsupported), builder, inherit=True)
     assert (result.status, result.inherited) == (status, False)
+
+
+def test_beside_an_error_about_the_model_it_is_still_a_note() -> None:
+    errors = TargetOnly("build", "error", "not here"), Issue("build", "error", "wrong")
+    found = confirm.findings(TrtBuild("refused", "build", errors), registry().rules)
+    assert [(one.code, one.severity, one.message) for one in found] == [
+        ("TRT001", "info", "not here"),
+        ("TRT002", "error", "wrong"),
+    ]
 
 
 def test_one_error_about_the_model_makes_it_refused() -> None:

@@ -39,7 +39,7 @@ def flags(profile: Profile, tool: Literal["trtexec", "polygraphy"]) -> list[str]
 
 
 def _figures(build: TrtBuild) -> Iterator[str]:
-    yield build.status if build.accepted else f"{build.status} ({build.stage})"
+    yield build.result if build.accepted else f"{build.result} ({build.stage})"
     kinds = ", ".join(f"{count} {kind}" for kind, count in build.layers)
     yield f"{_count(build.layer_count, 'layer')}{f' ({kinds})' if kinds else ''}"
     yield _count(len(build.warnings), "warning")

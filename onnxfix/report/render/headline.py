@@ -22,7 +22,9 @@ def headline(builds: Sequence[TrtBuild], networks: Sequence[Reading] = (), *, al
         networks: the same, of the imported networks.
         always: also say that TensorRT accepts a model that it accepted before; "" otherwise.
     """
-    misread = _misread(networks)
+    part = builds[-1].part if builds else None
+    extent = f" in part ({part.words})" if part is not None else ""
+    misread = _misread(networks, extent)
     if misread and all(build.accepted for build in builds):
         return misread
     if not builds or not all(build.judged for build in builds):
@@ -30,26 +32,28 @@ def headline(builds: Sequence[TrtBuild], networks: Sequence[Reading] = (), *, al
     before, after = builds[0], builds[-1]
     name = _product(after.package, after.version or before.version)  # a child that died reports no version
     if after.accepted and before.accepted:
-        return f"{name} accepts it" if always else ""
+        return f"{name} accepts it{extent}" if always else ""
     if after.accepted:
-        return f"{name} {'refused' if before.status == 'refused' else 'failed on'} it and accepts the result"
+        did = "refused" if before.status == "refused" else "failed on"
+        return f"{name} {did} it and accepts the result{extent}"
     if before.accepted:
         return ""  # a failed rung, which reports that itself
     verb = "refuses" if after.status == "refused" else "fails on"
     return f"{name} {'still ' if len(builds) > 1 else ''}{verb} it"
 
 
-def _misread(networks: Sequence[Reading]) -> str:
-    """That TensorRT reads the model as something else, or did so before the fixes; "" where neither holds."""
+def _misread(networks: Sequence[Reading], extent: str) -> str:
+    """That TensorRT reads the model as something else, or did so before the fixes; "" where neither holds.
+    ``extent`` says how much of the model it read."""
     if not networks or "differs" not in (networks[0].status, networks[-1].status):
         return ""
     before, after = networks[0], networks[-1]
     name = _product(after.package, after.version)
     if after.status == "agrees":
-        return f"{name} read it differently and imports the fixed model correctly"
+        return f"{name} read it differently and imports the fixed model correctly{extent}"
     if after.status != "differs" or (len(networks) > 1 and before.status == "agrees"):
         return ""
-    return f"{name} accepts it and {'still ' if len(networks) > 1 else ''}reads it differently"
+    return f"{name} accepts it{extent} and {'still ' if len(networks) > 1 else ''}reads it differently"
 
 
 def _product(package: str, version: str) -> str:

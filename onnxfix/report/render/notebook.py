@@ -88,7 +88,10 @@ def _checks(facts: Summary) -> Content:
     shown: list[Content] = []
     for rung in facts.rungs:
         mark = tag("strong", _MARKS.get(rung.status, "?"), style="white-space:nowrap")
-        shown += [tag("span", mark, f" {rung.name}", title=rung.reason), " \u2002"]
+        shown += [
+            tag("span", mark, f" {rung.name}{' (in part)' if rung.part else ''}", title=rung.reason),
+            " \u2002",
+        ]
     wrong = [rung for rung in facts.rungs if rung.status in ("failed", "broke")]
     return [tag("div", shown), [_line(tag("strong", rung.name), f": {rung.reason}") for rung in wrong]]
 

@@ -212,7 +212,8 @@ def tensorrt_line(found: TrtFact) -> Line:
     name = product(found.package, found.version).removeprefix("TensorRT").lstrip("- ")
     other = f", not the target {found.target}" if found.target else ""
     capability = f", for compute capability {found.compute_capability}" if found.compute_capability else ""
-    return labeled("TensorRT", f"{name}{other}{capability}: {'; '.join(did)}")
+    part = f", in part ({found.part})" if found.part else ""
+    return labeled("TensorRT", f"{name}{other}{capability}{part}: {'; '.join(did)}")
 
 
 _BUILT = {
@@ -221,7 +222,7 @@ _BUILT = {
     "crash": "crashes on it",
     "timeout": "takes too long to build it",
     "memory": "runs out of memory",
-    "target-only": "lacks an operator that the target has, and judges nothing",
+    "target-only": "lacks an operator that the target has, and builds nothing",
 }
 
 

@@ -70,7 +70,9 @@ def climb(request: Request, meanwhile: Callable[[], None] = lambda: None) -> Run
             and builds[0].accepted
             and _with_half(found, request, builds[0]),
         )
-        if origin and any(build.profiles for build in builds):  # a model of static shape has none
+        if (
+            origin and not request.labels and any(build.profiles for build in builds)
+        ):  # a model of static shape has none
             result = replace(result, notes=(*result.notes, origin))
         if not request.trt.batch_sweep or result.status in ("skipped", "broke"):
             return result

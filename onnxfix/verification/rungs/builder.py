@@ -139,26 +139,28 @@ class Builder:
     def _completed(self, build: TrtBuild, path: Path) -> TrtBuild:
         # A child that died reported no version.
         build = replace(build, version=build.version or self.choice.version)
-        if build.status == "refused" and self._mismatch():
+        if build.status == "refused":
             build = replace(build, errors=tuple(map(self._mark_target_only, build.errors)))
         return self._starved(build, path)
 
     def _mark_target_only(self, issue: Issue) -> Issue:
         """The error, as ``TargetOnly`` where the target has the operator that this TensorRT is known to lack."""
-        target, name = targets.target_named(self.options.target), issue.place.op_type
-        known = issue.stage == "parse" and messages.means("no-importer", [issue.text])
-        here = targets.target_judging(self.choice.package, self.choice.version)
-        if (
-            not known
-            or here is None
-            or targets.serves(here, name) is not False
-            or not targets.serves(target, name)
-        ):
+        text = self.lacks(issue.place.op_type) if messages.means("lacking", [issue.text]) else ""
+        if not text:
             return issue
-        text = f"{self.product} does not import it; the target {target.title} does, and was not asked"
         return TargetOnly(
             issue.stage, issue.severity, text, issue.place, issue.code, issue.source, issue.stack
         )
+
+    def lacks(self, name: str) -> str:
+        """That the target has an operator that this TensorRT is known to lack; "" where that is not so."""
+        if not self._mismatch() or name in self.choice.served:
+            return ""
+        target = targets.target_named(self.options.target)
+        here = targets.target_judging(self.choice.package, self.choice.version)
+        if here is None or targets.serves(here, name) is not False or not targets.serves(target, name):
+            return ""
+        return f"{self.product} lacks it; the target {target.title} has it, and was not asked"
 
     def _starved(self, build: TrtBuild, path: Path) -> TrtBuild:
         """A build that failed for lack of memory, with the limit in its reason. One that needs more than the limit and

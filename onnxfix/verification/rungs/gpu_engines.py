@@ -51,7 +51,7 @@ def build(state: State) -> RungResult | None:
     if after.accepted:
         return None
     reason = f"{state.builder.product} builds no engine of {state.name}: {after.reason}"
-    cause: Cause = "memory" if after.status == "memory" else ""
+    cause: Cause = "memory" if after.status == "memory" else "target-only" if after.target_only else ""
     if state.single or original.lacking:  # the rung trt-build reports that it refuses both
         return done(state, "skipped", reason, cause)
     return done(state, "failed", f"{reason}; it builds one of the original", cause)

@@ -76,8 +76,9 @@ class Finder:
         """
         given = self.request.given
         if given is not None:
-            for number, values in enumerate(given):
-                self._try(f"inputs {number + 1} of {len(given)}", None, values, number + 1)
+            numbered = ((f"inputs {n} of {len(given)}", None, n) for n in range(1, len(given) + 1))
+            for (label, feed, number), values in zip(self.request.labels or numbered, given, strict=True):
+                self._try(label, feed, values, number)
         else:
             self._make()
         return self.found

@@ -20,7 +20,8 @@ def refused_by_parser(build: TrtBuild) -> Iterator[Match]:
 
     `check --trt` and the check `trt-build` of `apply` and `verify` use the installed TensorRT. TensorRT-RTX needs no
     GPU for this. Other versions and products may accept other models. An operator that the installed TensorRT does not
-    import and the target does is a note: nobody asked the target.
+    have and the target has is a note: nobody asked the target. The rest of the model is judged without it: what the
+    operator computes becomes an input, with the values that ONNX Runtime computes.
 
     ## Fix
     The finding names the rule that repairs the node, if there is one; the page of that rule explains the fix. A finding
@@ -31,7 +32,8 @@ def refused_by_parser(build: TrtBuild) -> Iterator[Match]:
     - Operators and types of the parser: https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     - Small models that TensorRT-RTX 1.7.1 refuses, with its messages: `fixtures/trt/README.md` in onnxfix's sources
     """
-    for issue in build.errors if build.judged or build.target_only else ():
+    lacking = build.part.lacking if build.part is not None else ()
+    for issue in (*lacking, *build.errors) if build.judged or build.target_only else ():
         if isinstance(issue, TargetOnly):
             yield trt.match_of(issue, (), Severity.INFO)
         elif issue.stage in ("", "parse"):

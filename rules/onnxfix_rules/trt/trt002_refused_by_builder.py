@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.rule import Match, Severity, rule
-from onnxfix.trt.records import TrtBuild
+from onnxfix.trt.records import TargetOnly, TrtBuild
 from onnxfix_rules.trt import _common as trt
 
 
@@ -34,5 +34,5 @@ def refused_by_builder(build: TrtBuild) -> Iterator[Match]:
     - Small models that TensorRT-RTX 1.7.1 refuses, with its messages: `fixtures/trt/README.md` in onnxfix's sources
     """
     for issue in build.errors if build.judged else ():
-        if issue.stage in ("profile", "build"):
+        if issue.stage in ("profile", "build") and not isinstance(issue, TargetOnly):
             yield trt.refusal(build, issue)

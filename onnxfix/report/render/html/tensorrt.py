@@ -45,7 +45,7 @@ def _builds(builds: Sequence[TrtBuild]) -> Content:
     rows = [
         row(
             name,
-            chip("good" if one.accepted else "bad" if one.judged else "none", one.status),
+            chip("good" if one.accepted else "bad" if one.judged else "none", one.result),
             one.layer_count,
             tag("span", seconds(one.parse_seconds), class_="right"),
             tag("span", seconds(one.build_seconds) if one.build_seconds else "–", class_="right"),

@@ -1,0 +1,197 @@
+"""What is left to judge of models with nodes that only the TensorRT at hand lacks, and the target has.
+
+Both models are cut at these nodes. What they compute becomes inputs, with the values that ONNX Runtime computes in the
+original, and what nothing else reads of their inputs becomes outputs, so that all other nodes stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, ValueInfoProto, helper, numpy_helper
+
+from onnxfix import walk
+from onnxfix.errors import ModelError, UsageError
+from onnxfix.files import loading, saving, tensors
+from onnxfix.files.copying import Whole
+from onnxfix.model import Model
+from onnxfix.nvidia import Missing
+from onnxfix.record import record
+from onnxfix.trt.records import Part, TargetOnly, TrtBuild
+from onnxfix.verification.budget import Budget
+from onnxfix.verification.feeds.profiles import given_profiles
+from onnxfix.verification.feeds.signature import signature
+from onnxfix.verification.request import Label, Request
+from onnxfix.verification.rungs.builder import builder
+from onnxfix.verification.rungs.oracle import Oracle
+from onnxfix.verification.rungs.trials import Finder
+from onnxfix.verification.verdict import RungResult
+
+
+@record
+class Rest:
+    """The rests of both models, or of the one model: what a request for them has otherwise, how much of each they are,
+    and the values at the cuts."""
+
+    changes: Mapping[str, Any]
+    parts: tuple[Part, ...]
+    cut: frozenset[str]
+
+    def of(self, request: Request) -> Request:
+        """The request of a rung, for the rests."""
+        return replace(request, **self.changes)
+
+    def marked(self, result: RungResult) -> RungResult | None:
+        """A rung's result on the rests, which says so; None where it shows nothing about the models."""
+        found = map(self.built, result.builds, self.parts[-len(result.builds) :])
+        builds = tuple(one for one in found if one is not None)
+        if not result.judged or len(builds) < len(result.builds):
+            return None
+        part = self.parts[-1]
+        return replace(result, builds=builds, part=part, reason=f"in part, {part.words}: {result.reason}")
+
+    def built(self, build: TrtBuild, part: Part | None = None) -> TrtBuild | None:
+        """The build of a rest, which says so, without what is about its own inputs; None where it shows nothing about
+        the model."""
+        if not build.judged or build.stage == "profile":
+            return None
+        warnings = tuple(one for one in build.warnings if one.place.output not in self.cut)
+        return replace(build, part=part or self.parts[-1], warnings=warnings, profiles=())
+
+
+def make(request: Request, folder: Path) -> Rest | None:
+    """The rests of the models, written to ``folder``; None where the fixed model has no node to cut, cannot be cut, or
+    is to be built as a whole for the user.
+
+    Raises:
+        OnnxfixError: a file cannot be written.
+    """
+    found = builder(request.trt)
+    if isinstance(found, Missing) or request.trt.save_engine or request.trt.batch_sweep:
+        return None
+    with closing(found), suppress(ModelError):
+        if any(map(found.lacks, {node.op_type for node in walk.model_nodes(request.known.model)})):
+            paths = dict.fromkeys((request.original, request.fixed))
+            return _rest(request, folder, [_Cut(path, found.lacks) for path in paths])
+    return None
+
+
+def _rest(request: Request, folder: Path, models: Sequence[_Cut]) -> Rest | None:
+    before, after = models[0], models[-1]
+    inputs = [before.model.describe(value) for name, value in before.made.items() if name in before.read]
+    names = [info.name for info in inputs]
+    others = walk.defined(after.proto.graph) - after.made.keys()
+    if not after.made or not others.isdisjoint(names) or not after.made.keys() & after.read <= {*names}:
+        return None
+    given, labels, trt = request.given, request.labels, request.trt
+    if inputs:
+        there = {info.name for info in before.outputs}
+        more = [info for info in inputs if info.name not in there]
+        fed = _fed(request, before.write(folder / "whole", [*before.outputs, *more]), names)
+        if not fed:
+            return None
+        given, labels = [values for _, values in fed], tuple(label for label, _ in fed)
+        trt = replace(trt, min_shapes=(), opt_shapes=(), max_shapes=())
+    outputs = [one.cut(inputs) for one in models]
+    if not outputs[-1] or not all(one.type.tensor_type.HasField("shape") for one in sum(outputs, inputs)):
+        return None
+    folders = folder / "original", folder / "fixed"
+    paths = list(map(_Cut.write, models, folders, outputs))
+    shared = {info.name for info in outputs[-1]}  # only these can be compared
+    del before.proto.graph.output[:]
+    before.proto.graph.output.extend(info for info in outputs[0] if info.name in shared)
+    changes = {
+        "original": paths[0],
+        "fixed": paths[-1],
+        "known": replace(signature(before.proto), keep=before.loaded, pinned=request.known.pinned),
+        "shapes": request.shapes if given is None else {},
+        "given": given,
+        "labels": labels,
+        "trt": replace(trt, benchmark=False),
+        "scope": "",
+        "only": (),
+    }
+    cut = frozenset(name for one in models for name in (*one.made, *one.fed))
+    return Rest(changes, tuple(one.part for one in models), cut)
+
+
+class _Cut:
+    """A model file, to be cut at the nodes of which ``lacks`` says why TensorRT does not judge them. ``made`` are the
+    values that they compute (none where one of them is inside of another node), ``fed`` those that only they read, and
+    ``read`` what the others read."""
+
+    def __init__(self, path: Path, lacks: Callable[[str], str]) -> None:
+        self.loaded = loading.open_model(path)
+        self.proto, self.folder = self.loaded.proto, path.parent
+        self.model = model = Model(self.proto, path.parent)
+        self.outputs = [*self.proto.graph.output]
+        nodes = [one for one in model.nodes() if (one.domain, one.op_type) not in model.function_names]
+        why = {name: lacks(name) for name in {one.op_type for one in nodes}}
+        nodes = [one for one in nodes if why[one.op_type]]
+        issues = tuple(TargetOnly("parse", "error", why[one.op_type], one.at) for one in nodes)
+        self.part = Part(model.node_count - len(nodes), model.node_count, issues)
+        if any(one.scope is not model.main for one in nodes):
+            nodes = []
+        self.made = {value.name: value for one in nodes for value in one.outputs if value is not None}
+        self.kept = [
+            _void(one) if self.made.keys() & set(one.output) else one for one in self.proto.graph.node
+        ]
+        self.read = {name for one in self.kept for name in walk.reads(one)}
+        fed = {value.name: value for one in nodes for value in one.inputs if value is not None}
+        self.fed = {name: value for name, value in fed.items() if name not in self.read | self.made.keys()}
+
+    def cut(self, inputs: Sequence[ValueInfoProto]) -> list[ValueInfoProto]:
+        """Leave the rest, with these inputs too. Its outputs, which are to be written with it."""
+        graph = self.proto.graph
+        outputs = [info for info in self.outputs if info.name not in self.made]
+        ends = [value for value in self.fed.values() if value.producer is not None and not value.is_output]
+        outputs += map(self.model.describe, ends)
+        del graph.node[:], graph.value_info[:]
+        graph.node.extend(self.kept)
+        graph.input.extend(inputs)
+        return outputs
+
+    def write(self, folder: Path, outputs: Sequence[ValueInfoProto]) -> Path:
+        """Write the model with these outputs."""
+        folder.mkdir()
+        path, data, own = folder / "model.onnx", folder / "model.data", {}
+        for name in tensors.external_files(self.proto):  # ONNX Runtime follows no links to them
+            there = (self.folder / name).resolve()
+            if not there.is_file() or not there.is_relative_to(self.folder.resolve()):
+                raise ModelError(f"{there}: no data of this model")
+            own[name] = Whole(there, there.stat().st_size)
+        del self.proto.graph.output[:]
+        self.proto.graph.output.extend(outputs)
+        layout = saving.laid_out(self.proto, data.name, own)
+        layout.write(path, data if layout.moved else None)
+        return path
+
+
+def _void(node: NodeProto) -> NodeProto:
+    """What stands for a cut node, so that the others keep their positions."""
+    nothing = numpy_helper.from_array(np.zeros(1, np.float32))
+    return helper.make_node("Constant", [], [f"{node.output[0]} (not judged)"], value=nothing)
+
+
+def _is_typed(info: ValueInfoProto) -> bool:
+    tensor = info.type.tensor_type
+    return bool(tensor.elem_type) and tensor.HasField("shape")
+
+
+def _fed(request: Request, path: Path, names: Sequence[str]) -> list[tuple[Label, dict[str, Any]]]:
+    """Inputs of the original, with the values of these names, which the model file ``path`` has as outputs."""
+    given = given_profiles(request.trt, request.known)
+    found = []
+    with Oracle(replace(request, original=path)) as oracle, suppress(UsageError):
+        budget = Budget(request.known, request.effort)
+        for one in Finder(request, oracle.run, given[0] if given else None, budget=budget).find():
+            outputs = one.expected.outputs if one.expected is not None else {}
+            made = {name: outputs.get(name) for name in names}
+            if all(isinstance(value, np.ndarray) and value.size for value in made.values()):
+                found.append(((one.label, one.feed, one.given), {**one.values, **made}))
+    return found

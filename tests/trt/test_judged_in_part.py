@@ -1,0 +1,272 @@
+"""Of a model with operators that only the judge lacks, TensorRT judges the rest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxfix
+from onnxfix.trt.records import TrtOptions
+from onnxfix.verification.verdict import RungResult
+from support.cli import run
+from support.models import model, write
+from support.paths import FIXTURES
+from support.real_tensorrt import REAL
+
+CASES = FIXTURES / "cases"
+TRT11 = TrtOptions(target="trt11")
+#: Model -> the nodes that are judged, all of them, and what is not.
+IN_PART = {
+    "masked_assignment": (6, 7, "NonZero ×1"),
+    "efficient_nms_plugin": (2, 3, "EfficientNMS_TRT ×1"),
+}
+#: A head with boxes and scores: the boxes above a threshold, the ten best, and those that suppression leaves.
+DETECTOR = """
+    g (float[N, 60, 5] p) => (float[K, 4] kept, float[10] best, float[S, 4] chosen)
+    <float thr = {0.3}, int64[1] ten = {10}, int64[1] zero = {0}, int64[1] four = {4}, int64[1] five = {5},
+     int64[1] axis = {2}, int64[1] most = {20}, float[1] iou = {0.5}, float[1] low = {0.1}, int64[2] rows = {-1, 4},
+     int64[1] flat = {-1}, int64[1] last = {2}>
+    {
+        boxes = Slice(p, zero, four, axis)
+        logits = Slice(p, four, five, axis)
+        scores = Sigmoid(logits)
+        top = ReduceMax<keepdims = 0>(scores, axis)
+        mask = Greater(top, thr)
+        where = NonZero(mask)
+        at = Transpose<perm = [1, 0]>(where)
+        kept = GatherND(boxes, at)
+        line = Reshape(top, flat)
+        best, places = TopK(line, ten)
+        classes = Transpose<perm = [0, 2, 1]>(scores)
+        found = NonMaxSuppression(boxes, classes, most, iou, low)
+        index = Gather<axis = 1>(found, last)
+        list = Reshape(index, flat)
+        table = Reshape(boxes, rows)
+        chosen = Gather<axis = 0>(table, list)
+    }
+"""
+#: NonZero, then a matrix of which TensorRT has no determinant.
+FAULT = """
+    g (float[N, 4] x) => (float[M] y, float d) <float[3, 3] e = {1, 2, 3, 4, 5, 6, 7, 8, 10}>
+    {
+        nz = NonZero(x)  t = Transpose<perm = [1, 0]>(nz)  y = GatherND(x, t)
+        s = ReduceSum<keepdims = 0>(x)  m = Mul(e, s)  d = Det(m)
+    }
+"""
+TRIANGLE = """
+    g (float[N, 4, 4] x) => (float[M] y)
+    { u = Trilu<upper = 1>(x)  nz = NonZero(u)  t = Transpose<perm = [1, 0]>(nz)  y = GatherND(u, t) }
+"""
+
+
+def rung(report: onnxfix.Report, name: str) -> RungResult:
+    found = report.verdict.rung(name) if report.verdict is not None else None
+    assert found is not None
+    return found
+
+
+@REAL
+@pytest.mark.parametrize("name", IN_PART)
+def test_check_judges_the_rest_and_says_so(name: str) -> None:
+    nodes, count, lacking = IN_PART[name]
+    report = onnxfix.check(CASES / f"{name}.onnx", target="trt11", trt=True)
+    assert report.exit_code == 0
+    assert report.build is not None
+    assert report.build.part is not None
+    assert (report.build.accepted, report.build.part.nodes, report.build.part.of) == (True, nodes, count)
+    assert report.network is not None
+    assert report.network.status == "agrees"
+    words = f"in part ({nodes} of {count} nodes; {lacking} not judged)"
+    assert report.headline.endswith(words)
+    assert words in str(report)
+    # Nothing is said of inputs that only the rest has, or that nothing but the cut node reads.
+    assert [one.severity for one in report.findings if one.code.startswith("TRT")] == ["info"]
+    data = report.to_dict()
+    assert data["build"]["part"]["nodes"] == nodes
+    assert "in part" in report.to_html()
+
+
+@REAL
+@pytest.mark.parametrize("name", IN_PART)
+def test_required_checks_take_in_part_where_the_target_has_it(name: str, tmp_path: Path) -> None:
+    nodes, count, lacking = IN_PART[name]
+    out, report = tmp_path / "out.onnx", tmp_path / "report.json"
+    required = ("--require", "trt-build", "--require", "trt-network")
+    code, text, _ = run("apply", CASES / f"{name}.onnx", "-o", out, *required, "--report", report, "-v")
+    assert code == 0
+    assert out.exists()
+    assert text.count(f"passed  in part, {nodes} of {count} nodes; {lacking} not judged: ") == 2
+    rungs = {one["name"]: one for one in json.loads(report.read_text())["reports"][0]["verdict"]["rungs"]}
+    for check in ("trt-build", "trt-network"):
+        assert (rungs[check]["status"], rungs[check]["part"]["nodes"]) == ("passed", nodes)
+        assert [one["place"]["op_type"] for one in rungs[check]["part"]["lacking"]] == lacking.split()[:1]
+    assert rungs["contract"]["part"] is None
+
+
+@REAL
+@pytest.mark.parametrize("name", IN_PART)
+def test_they_do_not_where_the_target_lacks_it(name: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    report = onnxfix.apply(CASES / f"{name}.onnx", out, target="rtx", require=["trt-build"])
+    assert report.exit_code == 3
+    assert not out.exists()
+    assert (rung(report, "trt-build").status, rung(report, "trt-build").part) == ("failed", None)
+
+
+@REAL
+def test_a_detector_without_kernels_for_suppression(tmp_path: Path) -> None:
+    """TensorRT-RTX imports NonMaxSuppression and has no kernel for it; TensorRT has."""
+    path = write(tmp_path / "detector.onnx", DETECTOR)
+    report = onnxfix.apply(path, tmp_path / "out.onnx", require=["trt-build", "trt-network"])
+    assert report.exit_code == 0
+    for check in ("trt-build", "trt-network"):
+        part = rung(report, check).part
+        assert part is not None
+        assert part.words == "14 of 16 nodes; NonZero ×1, NonMaxSuppression ×1 not judged"
+    assert rung(report, "trt-network").networks[-1].shapes > 1
+    assert {one.place.output for one in report.findings if one.code == "TRT001"} == {"where", "found"}
+    assert onnxfix.check(path, target="rtx", trt=True).errors
+
+
+@REAL
+def test_a_network_with_suppression_is_still_read_as_a_whole(tmp_path: Path) -> None:
+    """Only its build lacks a kernel. For several classes it has another order, as with any TensorRT."""
+    text = """
+        g (float[1, 60, 4] b, float[1, 4, 60] s) => (float[R, 3] y)
+        <int64[1] most = {20}, float[1] iou = {0.5}, float[1] low = {0.1}>
+        { n = NonMaxSuppression(b, s, most, iou, low)  y = Cast<to = 1>(n) }
+    """
+    report = onnxfix.check(write(tmp_path / "nms.onnx", text), trt=True)
+    assert report.build is not None
+    assert report.build.part is not None
+    assert (report.build.accepted, report.build.part.nodes) == (True, 1)
+    assert [one.code for one in report.errors] == ["TRT004"]
+
+
+@REAL
+def test_a_fault_in_the_rest_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "fault.onnx", FAULT)
+    report = onnxfix.check(path, trt=True)
+    [error] = report.errors
+    assert (error.code, error.place.output, bool(error.confirmed)) == ("OPS056", "d", True)
+    assert report.build is not None
+    assert report.build.errors[0].place.index == 5  # as in the whole model
+    kept = onnxfix.apply(path, tmp_path / "kept.onnx")
+    assert (rung(kept, "trt-build").status, rung(kept, "trt-build").inherited) == ("failed", True)
+    assert "in part" in rung(kept, "trt-build").reason
+    fixed = onnxfix.apply(path, tmp_path / "fixed.onnx", numeric_fixes=True, require=["trt-build"])
+    assert fixed.exit_code == 0
+    assert [build.accepted for build in fixed.builds] == [False, True]
+    assert "refused it and accepts the result in part" in fixed.headline
+
+
+@REAL
+@pytest.mark.parametrize("text", [TRIANGLE, TRIANGLE.replace("GatherND(u", "GatherND(x")])
+def test_a_fixed_model_whose_rest_is_read_differently_is_refuted(text: str, tmp_path: Path) -> None:
+    """TensorRT-RTX takes a Trilu without ``upper`` for the lower triangle; ONNX means the upper one. Also where nothing
+    but NonZero reads it."""
+    original = write(tmp_path / "original.onnx", text)
+    wrong = write(tmp_path / "wrong.onnx", text.replace("<upper = 1>", ""))
+    assert onnxfix.verify(original, original, trt=TRT11, require=["trt-network"]).exit_code == 0
+    report = onnxfix.verify(original, wrong, trt=TRT11, require=["trt-build"])
+    assert report.exit_code == 3
+    assert rung(report, "ort-cpu").status == "passed"
+    network = rung(report, "trt-network")
+    assert (network.status, network.inherited) == ("failed", False)
+    assert [one.place.output for one in network.networks[-1].grave] == ["u"]
+    assert network.reason.startswith("in part, 3 of 4 nodes; NonZero ×1 not judged: ")
+
+
+@REAL
+@pytest.mark.parametrize(
+    "text",
+    [
+        # inside of another node
+        "g (float[N] x, bool c) => (int64[1, K] y) { y = If (c) <then_branch = t () => (int64[1, K] o) "
+        "{ o = NonZero(x) }, else_branch = e () => (int64[1, K] p) { n = Neg(x) p = NonZero(n) }> }",
+        # ONNX Runtime does not have it, so that nobody knows the values
+        "g (float[N, 60, 4] b, float[N, 60, 9] s) => (float[N, 50, 4] y) "
+        '{ k, d, t, l = TRT.EfficientNMS_TRT<max_output_boxes = 50, plugin_version = "1">(b, s) y = Abs(d) }',
+        # inside of a function that nobody calls, with the name of a value that TensorRT is to judge
+        "g (float[N] x) => (float[M] y) { u = Relu(x) n = NonZero(u) t = Transpose(n) y = GatherND(u, t) }"
+        '<domain: "f", opset_import: ["" : 20]> F (a) => (u) { u = NonZero(a) }',
+        # nothing is left
+        "g (float[N] x) => (int64[1, K] y) { y = NonZero(x) }",
+    ],
+)
+def test_where_no_rest_can_be_judged_the_note_stays(text: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", model(text, domains={"TRT": 1, "f": 1}))
+    report = onnxfix.check(path, trt=True)
+    assert report.exit_code == 0
+    assert report.build is not None
+    assert (report.build.accepted, report.build.part) == (False, None)
+    assert not report.headline
+    code, *_ = run("apply", path, "-o", tmp_path / "out.onnx", "--require", "trt-build")
+    assert code == 3
+
+
+@REAL
+def test_weights_in_other_files_and_inputs_of_the_user(tmp_path: Path) -> None:
+    proto = model(
+        "g (float[N, 64] x) => (float[M] y)"
+        "{ a = MatMul(x, w)  nz = NonZero(a)  t = Transpose<perm = [1, 0]>(nz)  y = GatherND(a, t) }",
+        w=np.eye(64, dtype=np.float32),
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="model.data", size_threshold=0)
+    feeds = [{"x": np.full((rows, 64), rows, np.float32)} for rows in (2, 5)]
+    report = onnxfix.verify(path, path, trt=TRT11, require=["trt-build", "trt-network"], inputs=feeds)
+    assert report.exit_code == 0
+    network = rung(report, "trt-network")
+    assert network.part is not None
+    assert network.part.nodes == 3
+    assert [feed.label for feed in network.feeds] == ["inputs 1 of 2", "inputs 2 of 2"]
+
+
+@REAL
+def test_no_engine_is_saved_of_a_part(tmp_path: Path) -> None:
+    out, engine = tmp_path / "out.onnx", tmp_path / "out.engine"
+    code, *_ = run("apply", CASES / "masked_assignment.onnx", "-o", out, "--save-engine", engine)
+    assert code == 3
+    assert not out.exists()
+    assert not engine.exists()
+
+
+@REAL
+def test_a_model_that_is_specialized(tmp_path: Path) -> None:
+    """The fixed model has no input k any more."""
+    text = """
+        g (float[N, 4] x, int64 k) => (float[M] y)
+        { f = Cast<to = 1>(k)  a = Mul(x, f)  nz = NonZero(a)  t = Transpose<perm = [1, 0]>(nz)  y = GatherND(a, t) }
+    """
+    path = write(tmp_path / "m.onnx", text)
+    fixes = ("--fix-input", "k=2", "--fix-dim", "N=3")
+    required = ("--require", "trt-build", "--require", "trt-network")
+    code, text, _ = run("apply", path, "-o", tmp_path / "out.onnx", *fixes, *required, "-v")
+    assert code == 0
+    assert text.count("passed  in part, 3 of 4 nodes; NonZero ×1 not judged: ") == 2
+
+
+@REAL
+def test_one_of_two_is_fixed_away(tmp_path: Path) -> None:
+    """The rest of the fixed model has the inputs that the original has, also those that it does not read."""
+    text = """
+        g (float[N, 4] x) => (float[M] y, float z)
+        {{
+            a = Relu(x)  n = NonZero(a)  t = Transpose<perm = [1, 0]>(n)  y = GatherND(a, t)
+            b = Exp(x)  {}  z = Cast<to = 1>(s)
+        }}
+    """
+    both = write(tmp_path / "both.onnx", text.format("k = NonZero(b)  s = Size(k)"))
+    one = write(
+        tmp_path / "one.onnx", text.format("c = Size(b)  i = Constant<value = int64 {2}>()  s = Mul(c, i)")
+    )
+    report = onnxfix.verify(both, one, trt=TRT11, require=["trt-build", "trt-network"])
+    assert report.exit_code == 0
+    network = rung(report, "trt-network")
+    assert network.part is not None
+    assert network.part.words == "8 of 9 nodes; NonZero ×1 not judged"

@@ -33,13 +33,14 @@ from onnxfix.trt import engine
 from onnxfix.trt import package as trt_package
 from onnxfix.trt.engine import Ran
 from onnxfix.trt.package import Choice
-from onnxfix.trt.records import Issue, Profile, TrtBuild, TrtOptions
+from onnxfix.trt.records import Issue, Profile, TargetOnly, TrtBuild, TrtOptions
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import signature
+from onnxfix.verification.ladder import verify
 from onnxfix.verification.networks import Networks
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs import build as trt_build
-from onnxfix.verification.rungs import gpu, probe
+from onnxfix.verification.rungs import gpu, probe, rest
 from onnxfix.verification.rungs import sessions as trt_sides
 from onnxfix.verification.rungs.judge import REPAIRED, Terms, judge
 from onnxfix.verification.rungs.probe import Probe
@@ -1043,3 +1044,49 @@ def test_the_cpu_says_what_is_right_where_cuda_does_not_load_the_model(
 ) -> None:
     fake_cuda.install(monkeypatch, tmp_path, "fails to load")
     assert "and with ONNX Runtime on the CPU: " in rung(RELU, RELU_CAST).reason
+
+
+# ------------------------------------------------------------------------------- on what TensorRT can judge of models
+
+
+SELECT = """
+    g (float[N,2] x) => (float[M] y) <float z = {0}>
+    { a = Max(x, z)  n = NonZero(a)  t = Transpose<perm = [1, 0]>(n)  y = GatherND(a, t) }
+"""
+
+
+class Lacking(Rung):
+    """Without NonZero, which the target has. Engines are the models that are built, with an Abs for each Neg."""
+
+    def lacks(self, name: str) -> str:
+        return "only the target has it" if name == "NonZero" else ""
+
+    def build(
+        self, path: Path, profiles: Sequence[Profile] | None = None, *, save_engine: str = ""
+    ) -> TrtBuild:
+        model = onnx.load(path)
+        if any(node.op_type == "NonZero" for node in model.graph.node):
+            return TrtBuild("refused", "parse", (TargetOnly("parse", "error", "only the target has it"),))
+        for node in model.graph.node:
+            node.op_type = "Abs" if node.op_type == "Neg" else node.op_type
+        onnx.save(model, save_engine)
+        return TrtBuild("accepted", profiles=tuple(profiles or ()))
+
+
+@pytest.mark.parametrize(
+    ("way", "status"),
+    [("b = Relu(x)  a = Relu(b)", "passed"), ("b = Neg(x)  c = Min(b, z)  a = Neg(c)", "failed")],
+)
+def test_engines_of_models_without_what_only_the_target_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, worker: Worker, way: str, status: str
+) -> None:
+    lacking = served(monkeypatch, Lacking(tmp_path, worker))
+    monkeypatch.setattr(rest, "builder", lambda options: lacking)
+    original = save(tmp_path / "original.onnx", SELECT)
+    fixed = save(tmp_path / "fixed.onnx", SELECT.replace("a = Max(x, z)", way))
+    [result] = verify(original, fixed, exact=False, rungs=["trt-gpu"], worker=worker).rungs
+    assert result.part is not None
+    assert (result.status, result.inherited, result.part.of) == (status, False, 4 + way.count("=") - 1)
+    assert result.reason.startswith(f"in part, {result.part.words}: ")
+    assert {one.feed.kind for one in result.feeds if one.feed is not None} >= {"normal"}
+    assert all(build.part is not None for build in result.builds)

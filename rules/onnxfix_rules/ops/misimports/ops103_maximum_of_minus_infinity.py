@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
@@ -41,10 +42,8 @@ def maximum_of_minus_infinity(node: Node, model: Model) -> Iterator[Match]:
         low = draft.constant(np.array(-np.inf, known.dtype), "low")
         equal = draft.cast(draft.add("Equal", [data, low]), TensorProto.FLOAT)
         axes = [one for one in (largest.input(1),) if one is not None]
-        kept = {"keepdims": largest.attr("keepdims", 1)}
-        for name in ("axes", "noop_with_empty_axes"):
-            if largest.attribute(name) is not None:
-                kept[name] = largest.attr(name, 0)
+        defaults: dict[str, Any] = {"keepdims": 1, "axes": [], "noop_with_empty_axes": 0}
+        kept = {name: largest.attr(name, what) for name, what in defaults.items() if largest.attribute(name)}
         every = draft.add("ReduceMin", [equal, *axes], **kept)
         half = draft.constant(np.array(0.5, np.float32), "half")
         draft.replace_output(node, draft.add("Greater", [every, half]))
@@ -65,7 +64,7 @@ maximum_of_minus_infinity.examples = [
         "whether a row is masked",
         before=f"{_ROWS} <float i = {{-inf}}, int64[1] a = {{1}}> {{ m = ReduceMax(x, a)  y = Equal(m, i) }}",
         after=f"""{_ROWS} <float low = {{-inf}}, int64[1] a = {{1}}, float half = {{0.5}}> {{
-            {_ALL}<keepdims = 1>(f, a)  y = Greater(r, half) }}""",
+            {_ALL}(f, a)  y = Greater(r, half) }}""",
         target="trt10.6",
     ),
     Fixed(

@@ -116,7 +116,7 @@ class _Finder:
         by_value = not demands or any(one.inputs for one in needed)
         behind = {name for one in needed[: len(demands)] for name in one.inputs}
         beside = {str(dim) for one in self.known.inputs if one.name in behind for dim in one.dims or ()}
-        return Stopped(
+        found = Stopped(
             node.at,
             node.op_type,
             said,
@@ -128,6 +128,8 @@ class _Finder:
             ),
             self._inputs() if by_value else (),
         )
+        hopeless = any(one.term.decided is False for one in demands)
+        return replace(found, sizes=(), shapes="", inputs=()) if hopeless else found
 
     def _pins(self) -> dict[str, int]:
         """The feed's values of the inputs that decide between paths of the model."""

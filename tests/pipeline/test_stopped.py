@@ -29,7 +29,7 @@ LONG = """g (float[B,S] x) => (float[B,T] y) { y = my.Ends(x) }
     <domain: "my", opset_import: ["" : 17]>
     Ends (v) => (w) { p = Constant<value_ints = [0, 90000, 0, 90000]>()
                       u = Pad<mode="reflect">(v, p)  w = Identity(u) }"""
-ALIKE = """g (float[N,2] x, float[M,7] z) => (float[A] y) <int64[1] e = {-1}, int64[2] s = {1, 700001}> {
+ALIKE = """g (float[N,2] x, float[M,7] z) => (float[A] y) <int64[1] e = {-1}, int64[2] s = {1, 700002}> {
     a = Reshape(x, e)  n = NonZero(z)  f = Cast<to=1>(n)  b = Reshape(f, s)  c = Identity(b)  d = Reshape(c, e)
     y = Concat<axis=0>(a, d) }"""
 
@@ -135,6 +135,19 @@ def test_what_no_input_changes_is_to_be_exported_again(tmp_path: Path) -> None:
     again = "no inputs change that: the fault is in the original: export it again"
     assert again in words(report)
     assert again not in words(halted(tmp_path, COUNTED)[0]), "other inputs may run"
+
+
+def test_a_reshape_that_no_size_fits_is_to_be_exported_again(tmp_path: Path) -> None:
+    report, found = halted(
+        tmp_path,
+        """g (float[N,8] x) => (float[A,B] y) <int64[2] s = {3, 7}, float[1] c = {2.5}> {
+        a = Add(x, c)  b = Reshape(a, s)  y = Relu(b) }""",
+    )
+    told = words(report)
+    assert "number of elements 8*N must be equal to 21" in told
+    assert "no inputs change that: the fault is in the original: export it again" in told
+    assert not found.shapes
+    assert "question mark" not in told, "no size of N gives 21 elements"
 
 
 def test_verify_says_it_too_and_json_holds_it(tmp_path: Path) -> None:

@@ -33,6 +33,9 @@ def tasks_of(
     targets: dict[str, str] = {}
     if writes:
         targets = named.targets(models, output, output_dir, options.output.in_place)
+        for path in (*targets, *targets.values()) if options.output.share_data else ():
+            if paths.remote(path):
+                raise UsageError(f"{path}: --share-data takes local files: models at URLs are copied")
     if output_dir is not None:
         named.make_folders(list(targets.values()))
     return [

@@ -24,6 +24,7 @@ from onnxfix.fleet.paths import Named
 from onnxfix.fleet.remote import staging, store
 from onnxfix.fleet.work import Outcome, Task, perform
 from onnxfix.options import RunOptions
+from support import cli
 from support.fleets import environment, run, write
 from support.options import run_options
 
@@ -321,6 +322,15 @@ def test_results_that_would_go_wrong_are_refused(
         return
     with pytest.raises(UsageError, match=words.replace("(", r"\(")):
         targets(models, *options)
+
+
+@pytest.mark.parametrize("source", ["memory://b/x.onnx", ""], ids=["from a URL", "to a URL"])
+def test_data_is_not_shared_with_urls(model: Path, source: str) -> None:
+    put("memory://b/x.onnx", model)
+    options = ["-o", "memory://b/y.onnx", "--share-data"]
+    code, told, err = cli.run("apply", source or model, *options)
+    assert (code, told, err.count("\n")) == (2, "", 1)
+    assert f"{source or 'memory://b/y.onnx'}: --share-data takes local files" in err
 
 
 # ------------------------------------------------------------------------------------------------ there and back

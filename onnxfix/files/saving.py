@@ -59,8 +59,10 @@ def _in_memory(data: bytes, pieces: Sequence[scan.Piece]) -> Iterator[bytes]:
 
 @record
 class Layout:
-    """The content of a model's file, and in ``moved`` that of a second one for weights that are not in the first."""
+    """The content of a model's file, and in ``moved`` that of a second one for weights that are not in the first.
+    ``proto`` is the model with the locations of external data that its file has."""
 
+    proto: ModelProto = field(repr=False)
     pieces: Sequence[scan.Piece]
     moved: Sequence[Range | Whole | bytes]
     _data: bytes = field(repr=False)
@@ -94,11 +96,12 @@ def laid_out(proto: ModelProto, location: str | None, own: Mapping[str, Whole] |
     if location is not None and (large or own):
         mover = _Mover(location, moved)
         if own:
-            data = _serialized(mover.adopt(proto, own, large))
+            proto = mover.adopt(proto, own, large)
+            data = _serialized(proto)
         pieces, length = scan.splice(data, mover if large else None)
     if length > wire.PROTOBUF_LIMIT:
         raise _too_large()
-    return Layout(pieces, moved, data)
+    return Layout(proto, pieces, moved, data)
 
 
 def save(proto: ModelProto, path: Target, weights: Target | None = None) -> bool:

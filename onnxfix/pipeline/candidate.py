@@ -141,6 +141,7 @@ class Candidate:
             sharing.set_record(recorded, {name: self.shared[name] for name in used if self.shared})
             proto = recorded
         layout = saving.laid_out(proto, self.location, self._own)
+        self.proto = layout.proto
         self.locations = [] if self._own else used
         if not layout.moved:
             self._model = self._plain

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from onnxfix.files import loading
+from onnxfix.files.lazy import Pending
 from onnxfix.pipeline.counting import bytes_of
 from onnxfix.pipeline.job import Job
 from onnxfix.pipeline.prove import Proven
@@ -36,6 +37,8 @@ def written(job: Job, proven: Proven, report: Report) -> Report:
         data = tuple(_data_of(proven, job.destination))
         size = bytes_of(job.destination) + sum(one.bytes for one in data)
         report = replace(report, output=output, bytes_after=size, data=data)
+        if proven.candidate.split:
+            report = replace(report, pending=Pending(proven.candidate.proto, job.loaded))
     return report
 
 

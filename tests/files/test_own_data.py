@@ -74,6 +74,7 @@ def test_the_result_runs_alone(tmp_path: Path, text: str, files: tuple[str, ...]
         (str(data), data.stat().st_size, "own")
     ]
     assert {name: (path.parent / name).read_bytes() for name in before} == before
+    assert report.model == onnx.load(path.with_name("fixed.onnx"), load_external_data=False)
     alone = tmp_path / "alone"
     alone.mkdir()
     for name in ("fixed.onnx", "fixed.onnx.data"):

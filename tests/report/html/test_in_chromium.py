@@ -194,6 +194,8 @@ def test_a_narrow_window_needs_no_scrolling_sideways(page: Page, written: Path) 
     page.open(written)
     page.run("for (const one of document.querySelectorAll('details')) one.open = true")
     assert page.run("document.documentElement.scrollWidth") <= 380
+    cut = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)"
+    assert page.run(f"{cut}(document.querySelector('.matrix').parentElement)") == 0, "no check is cut off"
     page.send("Emulation.clearDeviceMetricsOverride")
 
 

@@ -125,13 +125,25 @@ def test_the_worst_findings_come_first_with_what_helps(page: str) -> None:
 
 
 def test_the_head_says_what_was_proven_and_what_was_not(page: str) -> None:
-    (head,) = re.findall(r'<div class="card hero good">(.*?)</ul></div>', page, re.DOTALL)
+    (head,) = re.findall(r'<div class="card hero bad"><p class="outcome">(.*?)</ul></div>', page, re.DOTALL)
     text = " ".join(unescape(re.sub("<[^>]+>", " ", head)).split())
-    assert "Verified exit code 2" in text  # a problem
+    assert "✗ Verified exit code 2" in text, "nothing is green where the run fails: here by a problem"
+    assert "TensorRT 11.0, for compute capability 8.9: builds it" in text
     assert "reference within tolerance (2 feeds)" in text
     assert "Not run: ort-cuda: no NVIDIA driver found." in text
     assert "10 → 8 compute nodes" in text
     assert "11 → 6 TensorRT layers" in text
+
+
+def test_the_head_says_that_the_target_is_another_tensorrt() -> None:
+    refused = RungResult("trt-build", "passed", builds=(build(3),))
+    report = Report(
+        "a.onnx", "apply", "trt8.6", findings=(finding("A", "error"),), verdict=Verdict((refused,))
+    )
+    page = render_html([report])
+    assert "TensorRT 11.0, not the target TensorRT 8.6, for compute" in page
+    assert "hero good" not in page
+    assert "hero warn" in page
 
 
 def test_checks_and_operators(page: str) -> None:
@@ -148,6 +160,22 @@ def test_errors_of_outputs_are_counted_over_all_feeds(page: str) -> None:
     text = words(page, "m0-outputs")
     assert "Differing 10 of 200 elements" in text
     assert "190 equal, 3 from 10⁻⁶, 7 from 10⁻⁵" in text
+
+
+def test_identical_outputs_share_a_line() -> None:
+    def metrics(name: str, off: int = 0) -> Metrics:
+        return Metrics(name, "within" if off else "identical", elements=8, mismatches=off, output=name)
+
+    ones = tuple(metrics(f"o{number}") for number in range(41))
+    feed = FeedResult("ones", None, "identical", metrics=(*ones, metrics("odd", 3)))
+    verdict = Verdict(tuple(RungResult(name, "passed", feeds=(feed,)) for name in ("reference", "ort-cpu")))
+    page = render_html([Report("a.onnx", "apply", "trt11", verdict=verdict)])
+    text = words(page, "m0-outputs")
+    assert "41 outputs bit-identical in every check o0, o1, o2" in text
+    assert "o39 and 1 more" in text
+    assert text.count("3 of 8 elements") == 2, "one for each check"
+    assert text.count("within tolerance") == 2
+    assert len(re.findall('class="check"', page)) == 2, "no card for what is identical"
 
 
 def test_tensorrt(page: str) -> None:

@@ -19,12 +19,14 @@ from onnxfix.report.render.html.parts import (
     section,
     table,
 )
-from onnxfix.report.render.html.verdict import outcome
-from onnxfix.report.report import Report
+from onnxfix.report.render.html.verdict import Words, outcome
+from onnxfix.report.report import FailOn, Report
 from onnxfix.report.summary import Summary
 
 
-def index_section(reports: Sequence[tuple[Report, Summary]], errors: Sequence[tuple[str, str]]) -> Content:
+def index_section(
+    reports: Sequence[tuple[Report, Summary]], errors: Sequence[tuple[str, str]], severity: FailOn
+) -> Content:
     """The index; nothing for one model."""
     if len(reports) + len(errors) < 2:
         return None
@@ -41,22 +43,21 @@ def index_section(reports: Sequence[tuple[Report, Summary]], errors: Sequence[tu
         *map(_vertical, rungs),
         "#Time",
     )
-    rows = [_line(number, report, summary, rungs) for number, (report, summary) in enumerate(reports)]
+    words = [outcome(report, summary, severity) for report, summary in reports]
+    rows = [_line(number, *reports[number], one, rungs) for number, one in enumerate(words)]
     missing = [tag("span", DASH, class_="right")] * (len(head) - 2)
     rows += [row(path, chip("bad", "no report"), *missing) for path, _ in errors]
-    kinds = Counter(outcome(report, summary).kind for report, summary in reports)
-    words = [chip(kind, f"{kinds[kind]:,}") for kind in ("bad", "warn", "good") if kinds[kind]]
-    return section(
-        "index", many(len(reports) + len(errors), "model"), table(head, rows, "Models", "index"), aside=words
-    )
+    kinds = Counter(one.kind for one in words)
+    counts = [chip(kind, f"{kinds[kind]:,}") for kind in ("bad", "warn", "good") if kinds[kind]]
+    count = many(len(reports) + len(errors), "model")
+    return section("index", count, table(head, rows, "Models", "index"), aside=counts)
 
 
 def _vertical(name: str) -> Content:
     return tag("span", name, class_="vertical")
 
 
-def _line(number: int, report: Report, summary: Summary, rungs: Sequence[str]) -> Html:
-    words = outcome(report, summary)
+def _line(number: int, report: Report, summary: Summary, words: Words, rungs: Sequence[str]) -> Html:
     results = {rung.name: rung for rung in summary.rungs}
     marks = [_mark(name, results[name].status if name in results else "") for name in rungs]
     nodes: Content = "–"

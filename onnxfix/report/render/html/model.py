@@ -14,13 +14,14 @@ from onnxfix.report.render.html.parts import arrow, chip, many, section
 from onnxfix.report.render.html.rungs import rung_section
 from onnxfix.report.render.html.tensorrt import tensorrt_section
 from onnxfix.report.render.html.verdict import Words, not_run, outcome
+from onnxfix.report.render.proof import tensorrt_line
 from onnxfix.report.report import FailOn, Report, StepDone
 from onnxfix.report.summary import Summary
 
 
 def model_section(report: Report, summary: Summary, number: int, severity: FailOn, *, alone: bool) -> Html:
     """Everything about one model; of several, folded up."""
-    ident, words = f"m{number}", outcome(report, summary)
+    ident, words = f"m{number}", outcome(report, summary, severity)
     parts: list[Content] = [
         _hero(report, summary, words, severity),
         _problems(report),
@@ -50,7 +51,7 @@ def _title(report: Report) -> Content:
 
 def _hero(report: Report, summary: Summary, words: Words, severity: FailOn) -> Html:
     """The outcome, its proof, and the figures that people look for."""
-    waiting = not_run(summary)
+    waiting, judge = not_run(summary), summary.tensorrt
     code = report.exit_code_for(severity)
     tiles = tag("ul", list(_tiles(report, summary)), class_="tiles")
     return tag(
@@ -63,6 +64,7 @@ def _hero(report: Report, summary: Summary, words: Words, severity: FailOn) -> H
         ),
         tag("p", report.headline, class_="headline") if report.headline else None,
         tag("p", words.proof, class_="proof") if words.proof else None,
+        tag("p", " ".join(tensorrt_line(judge).plain.split()), class_="proof") if judge else None,
         tag("p", f"Not run: {waiting}.", class_="muted") if waiting else None,
         tiles,
         class_=f"card hero {words.kind}",

@@ -15,7 +15,7 @@ from onnxfix.verification.compare.decades import ErrorHistogram
 from onnxfix.verification.verdict import ALONE
 
 MOST = 40
-"""Outputs that are shown."""
+"""Outputs that are shown, and names of others."""
 
 
 def output_section(report: Report, ident: str) -> Content:
@@ -34,15 +34,21 @@ def output_section(report: Report, ident: str) -> Content:
             found.setdefault(name, []).append((rung.name, metrics))
     if not found:
         return None
-    entries = [_output(name, checks) for name, checks in list(found.items())[:MOST]]
-    more = (
-        tag("p", f"and {many(len(found) - MOST, 'more output')}", class_="remark")
-        if len(found) > MOST
-        else None
-    )
-    return section(
-        ident, "Outputs", entries, more, aside="absolute errors against the original, over all feeds"
-    )
+    same = [name for name, checks in found.items() if all(map(_same, (one for _, one in checks)))]
+    apart = [(name, checks) for name, checks in found.items() if name not in same]
+    entries: list[Content] = [_output(name, checks) for name, checks in apart[:MOST]]
+    if len(apart) > MOST:
+        entries.append(tag("p", f"and {many(len(apart) - MOST, 'more output')}", class_="remark"))
+    if same:
+        names = ", ".join(same[:MOST]) + (f" and {len(same) - MOST:,} more" if len(same) > MOST else "")
+        words = chip("good", f"{many(len(same), 'output')} bit-identical in every check")
+        entries.append(tag("div", tag("p", words), tag("p", names, class_="mono"), class_="output"))
+    return section(ident, "Outputs", entries, aside="absolute errors against the original, over all feeds")
+
+
+def _same(metrics: Sequence[Metrics]) -> bool:
+    """Whether an output is bit-identical under a check, on every feed."""
+    return not any(one.mismatches or one.agreement == "different" for one in metrics)
 
 
 def _output(name: str, checks: Sequence[tuple[str, Sequence[Metrics]]]) -> Html:
@@ -56,11 +62,11 @@ def _output(name: str, checks: Sequence[tuple[str, Sequence[Metrics]]]) -> Html:
 
 def _check(output: str, rung: str, metrics: Sequence[Metrics]) -> Html:
     elements, off = sum(one.elements for one in metrics), sum(one.mismatches for one in metrics)
-    wrong = any(one.agreement == "different" for one in metrics)
-    if not off and not wrong:
+    if _same(metrics):
         words = f"bit-identical in all {many(elements, 'element')}"
         return tag("figure", tag("figcaption", tag("b", rung)), tag("p", chip("good", words)), class_="check")
     worst = max(metrics, key=lambda one: one.max_abs)
+    wrong = any(one.agreement == "different" for one in metrics)
     head = chip("bad", "different") if wrong else chip("good", "within tolerance")
     reason = next((one.reason for one in metrics if one.reason), "")
     figures = facts(

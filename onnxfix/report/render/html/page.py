@@ -50,7 +50,7 @@ def render_html(
         model_section(report, summary, number, severity, alone=alone)
         for number, (report, summary) in enumerate(facts)
     ]
-    body = [_failures(errors), _warnings(warnings), index_section(facts, errors), sections]
+    body = [_failures(errors), _warnings(warnings), index_section(facts, errors, severity), sections]
     return page(f"{name} – onnxfix", body, name)
 
 

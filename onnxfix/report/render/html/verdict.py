@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from onnxfix.record import record
 from onnxfix.report.render.html.markup import Content, Html, tag
 from onnxfix.report.render.html.parts import NAMES, SEVERITIES, chip, many
 from onnxfix.report.render.proof import unchanged_words
-from onnxfix.report.report import Report
+from onnxfix.report.report import FailOn, Report
 from onnxfix.report.summary import RungFact, Summary
 from onnxfix.verification.verdict import ALONE
 
@@ -32,8 +33,13 @@ _PROOFS = {
 }
 
 
-def outcome(report: Report, summary: Summary) -> Words:
-    """The outcome of a run on one model."""
+def outcome(report: Report, summary: Summary, severity: FailOn) -> Words:
+    """The outcome of a run on one model, which is not good where the run fails."""
+    words, code = _outcome(report, summary), report.exit_code_for(severity)
+    return replace(words, kind="warn" if code == 1 else "bad") if code and words.kind == "good" else words
+
+
+def _outcome(report: Report, summary: Summary) -> Words:
     if summary.proof:
         kind, title = _PROOFS[summary.proof]
         return Words(kind, title, _proof(report, summary))

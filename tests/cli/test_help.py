@@ -27,6 +27,15 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
 
+def test_the_list_of_rules_fits_the_terminal() -> None:
+    code, out, _ = run("rules")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert re.search(
+        r"^BRC001  rank-mismatched-constant +info    exact   A constant\n {8}operand", out, re.MULTILINE
+    )
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_shown_once_without_its_type(command: str) -> None:
     code, out, _ = run(command, "--help")

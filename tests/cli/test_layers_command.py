@@ -76,6 +76,20 @@ def test_the_table() -> None:
     ]
 
 
+def test_a_table_wider_than_the_terminal_has_no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = text(REPORT)
+    monkeypatch.setenv("COLUMNS", str(max(map(len, wide))))
+    assert text(REPORT) == wide
+    monkeypatch.setenv("COLUMNS", "80")
+    assert text(REPORT)[3:] == [
+        "  conv  Conv  float32  #1 correlation",
+        "    fused with r; reformats #0; tactics k",
+        "  y.then_branch / r  Relu  float32 → float16  #1 correlation",
+        "    fused with conv; tactics k",
+        "  gone  Identity  bool  merged",
+    ]
+
+
 def test_long_names_and_lists_are_shortened() -> None:
     many = tuple(Place((), f"a_rather_long_name_{number}", "Add", f"v{number}") for number in range(9))
     long = Place((), "x" * 80, "Conv", "c")

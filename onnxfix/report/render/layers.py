@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onnxfix.report.render.lines import Line, line, print_lines
+from onnxfix.report.render.lines import Line, columns, line, print_lines
 from onnxfix.report.render.stream import printable
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def layers_lines(report: LayerReport, *, quiet: bool = False, verbose: bool = Fa
     for note in (*report.notes, *report.table.unknown):
         yield line(printable(f"  note: {note}"), hang=8)
     if report.builds is not None:
-        yield from (line(printable(f"  {text}")) for text in _compared(report.builds))
+        yield from (line(printable(f"  {text}"), hang=4) for text in _compared(report.builds))
     if not build.accepted:
         return
     counts = Counter(row.fate for row in report.table.nodes)
@@ -184,12 +184,19 @@ def _figures(one: BuiltEngine, found: Builds) -> Iterator[str]:
 
 
 def _table(report: LayerReport) -> Iterator[Line]:
-    """A row for each node, in stored order."""
-    found = list(rows(report))
-    widths = [max(len(printable(row[column])) for row in found) for column in range(len(found[0]) - 1)]
+    """A row for each node, in stored order; two lines without columns where the terminal is too narrow for the rows."""
+    found = [tuple(map(printable, row)) for row in rows(report)]
+    widths = [max(map(len, column)) for column in zip(*found, strict=True)]
+    head, terminal = found[0], columns()
+    if terminal is not None and sum(widths) + 2 * len(widths) > terminal:
+        for cells in found[1:]:
+            yield line("  ", (cells[0], "bold"), "".join(f"  {cell}" for cell in cells[1:4] if cell), hang=4)
+            more = "; ".join(f"{name} {cell}" for name, cell in zip(head[4:], cells[4:], strict=True) if cell)
+            if more:
+                yield line(f"    {more}", hang=6)
+        return
     for number, cells in enumerate(found):
-        padded = [printable(cell).ljust(width) for cell, width in zip(cells, widths, strict=False)]
-        text = "  ".join([*padded, printable(cells[-1])]).rstrip()
+        text = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
         yield line(f"  {text}", style="" if number else "bold")
 
 
@@ -237,9 +244,9 @@ def _layers(report: LayerReport) -> Iterator[Line]:
     """The engine's layers, with their tensors."""
     for number, layer in enumerate(report.table.layers):
         tactic = layer.tactic or layer.tactic_id or "no tactic yet"
-        yield line(printable(f"  #{number} {layer.kind} {layer.name}: {tactic}"), style="bold")
+        yield line(printable(f"  #{number} {layer.kind} {layer.name}: {tactic}"), style="bold", hang=5)
         for what, tensors in (("reads", layer.inputs), ("writes", layer.outputs)):
             for tensor in tensors:
                 dims = ", ".join("?" if size == -1 else str(size) for size in tensor.dims)
                 text = f"{tensor.name}  {tensor.dtype} [{dims}] {tensor.layout}"
-                yield line(printable(f"     {what:<6} {text}".rstrip()))
+                yield line(printable(f"     {what:<6} {text}".rstrip()), hang=12)

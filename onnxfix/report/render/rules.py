@@ -24,9 +24,8 @@ def rules_lines(rules: Sequence[Rule]) -> Iterator[Line]:
         safety = rule.safety.name.lower() if rule.safety is not None else "detect"
         off = "" if rule.default else " (off by default)"
         severity = rule.severity.name.lower()
-        yield line(
-            (rule.code, "bold"), f"  {rule.name:<{width}}  {severity:<8}{safety:<8}{rule.summary}{off}"
-        )
+        facts = f"  {rule.name:<{width}}  {severity:<8}{safety:<8}{rule.summary}{off}"
+        yield line((rule.code, "bold"), facts, hang=8)
 
 
 def rules_json(rules: Sequence[Rule]) -> str:

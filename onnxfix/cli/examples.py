@@ -74,6 +74,7 @@ EXAMPLES: dict[str, tuple[Shown, ...]] = {
         Shown(
             "onnxfix view model.onnx --rule PRC001 -o part.onnx", "The first finding of a rule, for Netron."
         ),
+        Shown("onnxfix view model.onnx --node /layers.3/Softmax -o part.onnx", "A node, by its name."),
     ),
     "reduce": (
         Shown(

@@ -46,7 +46,10 @@ def reduce(
     match: Annotated[
         str,
         typer.Option(
-            "--match", metavar="REGEX", help="Regular expression that the command's output must contain."
+            "--match",
+            metavar="REGEX",
+            help="Regular expression that the command's output must contain.",
+            show_default=False,
         ),
     ] = "",
     inputs: opt.Inputs = None,

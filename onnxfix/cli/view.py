@@ -13,8 +13,12 @@ from onnxfix.cli.guard import collect_garbage, guarded
 from onnxfix.report.render.stream import output as standard_output
 
 
+# Long because: typer reads the options of a command from the parameters of its function.
 def view(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", callback=opt.refuse_dash, help="File to write.")
+    ],
     rule: Annotated[
         str,
         typer.Option(
@@ -22,18 +26,24 @@ def view(
             metavar="RULE",
             help="Show a finding of this rule.",
             autocompletion=completion.rules,
-            rich_help_panel=opt.RULES,
+            show_default=False,
         ),
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", callback=opt.refuse_dash, help="File to write.")
-    ],
+    ] = "",
     place: Annotated[
         str,
         typer.Option(
             "--place",
             metavar="NAME",
             help="Which finding: the name of its node or value, also with * (default: the first).",
+            show_default=False,
+        ),
+    ] = "",
+    node: Annotated[
+        str,
+        typer.Option(
+            "--node",
+            metavar="NAME",
+            help="Show a node instead: its name, or that of a value it computes, also with *.",
             show_default=False,
         ),
     ] = "",
@@ -45,14 +55,14 @@ def view(
     structure_limit: opt.StructureLimit = None,
     format: opt.PlainFormatOption = opt.PlainFormat.text,
 ) -> None:
-    """Write the few nodes around a finding as a model that opens in Netron."""
+    """Write the few nodes around a finding, or around a node, as a model that opens in Netron."""
     with guarded(format, structure_limit):
         from onnxfix.pipeline.viewing import view  # lazy: start-up
         from onnxfix.report.render.lines import print_lines  # lazy: start-up
         from onnxfix.report.render.view import view_json, view_lines  # lazy: start-up
 
         collect_garbage()
-        found = view(model, rule, output, place=place, distance=around, target=target)
+        found = view(model, output, rule=rule, node=node, place=place, distance=around, target=target)
         if format is opt.PlainFormat.json:
             standard_output().write(view_json(found) + "\n")
         else:

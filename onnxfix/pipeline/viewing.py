@@ -1,4 +1,4 @@
-"""``view``: the nodes around a finding, written as a model that opens in Netron."""
+"""``view``: the nodes around a finding or a node, written as a model that opens in Netron."""
 
 from __future__ import annotations
 
@@ -27,55 +27,77 @@ _SECONDS = 60.0
 
 @record
 class View:
-    """What was written: ``finding`` with the ``nodes`` around it, in ``output``. ``others`` are the places of further
-    findings of the rule. ``complaint`` is onnx.checker's about the part, "" where it passes."""
+    """What was written: ``finding`` (None: a node that was named) with the ``nodes`` around it, in ``output``.
+    ``others`` are the places of further findings of the rule. ``complaint`` is onnx.checker's about the part, "" where
+    it passes."""
 
     path: str
     output: str
-    finding: Finding
+    finding: Finding | None
     nodes: int
     others: tuple[Place, ...] = ()
     complaint: str = ""
 
 
 def view(
-    source: Path, rule: str, output: Path, *, place: str = "", distance: int = 2, target: str | None = None
+    source: Path,
+    output: Path,
+    *,
+    rule: str = "",
+    node: str = "",
+    place: str = "",
+    distance: int = 2,
+    target: str | None = None,
 ) -> View:
-    """Write the nodes around a finding of a rule as a model.
+    """Write the nodes around a finding of a rule, or around a node, as a model.
 
     Args:
         source: the model.
-        rule: the code or the name of the rule.
         output: the file to write.
+        rule: the code or the name of the rule.
+        node: the name of a node, or of a value that it computes, also with ``*``: all such nodes of one graph.
         place: of which finding: the name of its node or value, also with ``*``; "": the first one.
         distance: how many values away the other nodes may be.
         target: the TensorRT to judge for, by name.
 
     Raises:
         ModelError: the model cannot be read.
-        UsageError: the rule finds nothing there, or at no node, or the file may not be written.
+        UsageError: the rule finds nothing there, or at no node, there is no such node, or the file may not be written.
     """
-    plan = planned(RunOptions(rules=Rules(select=[rule], target=target)), None)
+    if bool(rule) == bool(node) or (node and place):
+        raise UsageError(
+            "name what to show: --rule RULE, with --place for one of its findings, or --node NAME"
+        )
+    plan = planned(RunOptions(rules=Rules(select=[rule] if rule else None, target=target)), None)
     loaded = loading.load(source)
     _refuse_output(loaded, output)
     model = Model(loaded.proto, loaded.base_dir)
     model.target = plan.target
-    found = [finding_of(one) for one in engine.check(model, plan.rules)]
-    atlas = Atlas(model)
-    chosen = [one for one in found if _named(one.place, place) and atlas.at(one.place)]
-    if not chosen:
-        where = f" at {place!r}" if place else ""
-        raise UsageError(
-            f"{source}: {rule} finds nothing{where} that could be shown; onnxfix check lists the findings"
-        )
-    finding = chosen[0]
-    seeds = atlas.at(finding.place)
-    text = f"{finding.code} {finding.name}: {finding.message}"
+    finding: Finding | None = None
+    others: tuple[Place, ...] = ()
+    if node:
+        named = [one for one in model.nodes() if _named(one.at, node) or node in one.proto.output]
+        if not named:
+            raise UsageError(f"{source}: has no node {node!r}, and none that computes a value of that name")
+        seeds = [one for one in named if one.scope is named[0].scope]
+        text = f"--node {node}"
+    else:
+        found = [finding_of(one) for one in engine.check(model, plan.rules)]
+        atlas = Atlas(model)
+        finding = next((one for one in found if _named(one.place, place) and atlas.at(one.place)), None)
+        if finding is None:
+            where = f" at {place!r}" if place else ""
+            raise UsageError(
+                f"{source}: {rule} finds nothing{where} that could be shown; onnxfix check lists the findings"
+            )
+        seeds = list(atlas.at(finding.place))
+        text = f"{finding.code} {finding.name}: {finding.message}"
+        others = tuple(one.place for one in found if one is not finding)
     nodes = around(seeds, distance)
-    part = extract(model, nodes, dict.fromkeys(seeds, text), f"{finding.place.text}\n{text}")
+    title = finding.place.text if finding is not None else seeds[0].at.text
+    part = extract(model, nodes, dict.fromkeys(seeds, text), f"{title}\n{text}")
     loaded.check()
     atomic.put(output, saving.serialize(part))
-    others = tuple(one.place for one in found if one is not finding)
     return View(str(source), str(output), finding, len(nodes), others, _complaint(output))
 
 

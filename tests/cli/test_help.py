@@ -75,7 +75,7 @@ def test_defaults_are_shown() -> None:
     [
         ("precision", {"--to", "--max-error"}),
         ("reduce", {"--check"}),
-        ("view", {"--rule", "--output"}),
+        ("view", {"--output"}),
         ("apply", set()),
     ],
 )

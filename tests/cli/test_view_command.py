@@ -68,6 +68,37 @@ def test_a_place_is_chosen_by_name_and_json_has_the_finding(path: Path) -> None:
     assert run("view", path, "--rule", "CST002", "-o", path)[0] == 2  # the model itself
 
 
+@pytest.mark.parametrize("name", ["abs", "y"], ids=["of the node", "of its value"])
+def test_a_node_by_its_name(path: Path, name: str) -> None:
+    made = onnx.load(path)
+    made.graph.node[-1].name = "abs"
+    onnx.save(made, path)
+    part = path.with_name("part.onnx")
+    code, out, _ = run("view", path, "--node", name, "--around", "1", "-o", part)
+    assert (code, out) == (0, f"{path}  2 nodes → {part}\n")
+    shown = onnx.load(part)
+    onnx.checker.check_model(shown, full_check=True)
+    assert [(node.op_type, bool(node.doc_string)) for node in shown.graph.node] == [
+        ("Neg", False),
+        ("Abs", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--node", "nowhere"], "has no node 'nowhere'"),
+        ([], "name what to show: --rule RULE"),
+        (["--node", "abs", "--rule", "CST002"], "name what to show: --rule RULE"),
+        (["--node", "abs", "--place", "c"], "name what to show: --rule RULE"),
+    ],
+)
+def test_one_thing_is_shown(path: Path, options: list[str], words: str) -> None:
+    code, out, error = run("view", path, *options, "-o", path.with_name("part.onnx"))
+    assert (code, out, error.count("\n")) == (2, "", 1)
+    assert words in error
+
+
 def test_nodes_in_a_branch_get_what_they_capture_as_inputs(tmp_path: Path) -> None:
     text = """
     m (bool b, float[4] x) => (float[4] y) {

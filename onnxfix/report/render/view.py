@@ -25,19 +25,19 @@ def view_json(found: View) -> str:
 
 
 def view_lines(found: View) -> Iterator[Line]:
-    """What was written, the finding, and where the rule finds more."""
-    finding = found.finding
+    """What was written, the finding if it is about one, and where the rule finds more."""
     yield line(
         (printable(found.path), "bold"),
         f"  {counted(found.nodes, 'node')} → {printable(found.output)}",
         hang=2,
     )
-    yield labeled("finding", (printable(finding.code), "bold"), f" {printable(finding.name)}", style="")
-    yield line(
-        "    ", (f"{printable(finding.place.short)}:", "cyan"), f" {printable(finding.message)}", hang=6
-    )
-    for place in found.others[:MOST]:
-        yield labeled("--place", printable(place.short), style="")
+    finding = found.finding
+    if finding is not None:
+        yield labeled("finding", (printable(finding.code), "bold"), f" {printable(finding.name)}", style="")
+        place, message = printable(finding.place.short), printable(finding.message)
+        yield line("    ", (f"{place}:", "cyan"), f" {message}", hang=6)
+    for other in found.others[:MOST]:
+        yield labeled("--place", printable(other.short), style="")
     if len(found.others) > MOST:
         yield labeled("", f"and {len(found.others) - MOST:,} more (onnxfix check lists them)")
     if found.complaint:

@@ -384,7 +384,7 @@ SaveEngine = Annotated[
         "--save-engine",
         metavar="FILE",
         callback=refuse_dash,
-        help="Write the engine of the fixed model to this file.",
+        help="Write the engine of the new model to this file.",
         rich_help_panel=TENSORRT,
     ),
 ]

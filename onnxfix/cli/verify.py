@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def verify(
     original: Annotated[Path, typer.Argument(metavar="ORIGINAL", help="The model to compare with.")],
     fixed: Annotated[
-        Path | None, typer.Argument(metavar="FIXED", help="The model to verify (default: ORIGINAL itself).")
+        Path | None, typer.Argument(metavar="NEW", help="The model to verify (default: ORIGINAL itself).")
     ] = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="Require bit-identical outputs.", rich_help_panel=opt.VERIFICATION)

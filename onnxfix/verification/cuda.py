@@ -55,7 +55,7 @@ def placed(places: Places) -> str:
     if not any(map(on_cpu, known)):
         return "every node ran on CUDA"
     return (
-        f"of the original's nodes {counts[0]} ran on the CPU, of the fixed model's {counts[-1]}: they have no CUDA "
+        f"of the original's nodes {counts[0]} ran on the CPU, of the new model's {counts[-1]}: they have no CUDA "
         "kernel, or compute shapes"
     )
 

@@ -30,7 +30,7 @@ from onnxfix.verification.verdict import FeedResult, FeedStatus, LeftOut, RungRe
 _MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
 _DEATHS = 3
 _BEYOND = (
-    "on values chosen to overflow half precision the original overflows, and the fixed model does not agree with it in "
+    "on values chosen to overflow half precision the original overflows, and the new model does not agree with it in "
     "higher precision"
 )
 _HALF = "within half precision's tolerance"
@@ -107,9 +107,9 @@ class _Climber:
             reason = f"the original cannot be loaded: {ran.error}"
             self._decide("skipped", reason, ran.cause, stopped="original", said=ran.said)
         elif ran.stage == "fixed" and outcome.status == "timeout" and self.name == "reference":
-            self._decide("skipped", f"the fixed model takes too long to load: {ran.error}", "timeout")
+            self._decide("skipped", f"the new model takes too long to load: {ran.error}", "timeout")
         elif ran.stage and ran.unsupported:
-            self._decide("skipped", f"the fixed model cannot be loaded here: {ran.error}", ran.cause)
+            self._decide("skipped", f"the new model cannot be loaded here: {ran.error}", ran.cause)
         elif self._lacks_kernel(ran):
             self._decide("skipped", self._no_kernel(ran))
         elif ran.starved:
@@ -118,7 +118,7 @@ class _Climber:
         elif ran.stage and (why := self.pair.unfit()):
             self._decide("skipped", f"the original does not run on the fixed sizes and values either: {why}")
         elif ran.stage:
-            self._decide("failed", f"the original loads, the fixed model does not: {ran.error}", ran.cause)
+            self._decide("failed", f"the original loads, the new model does not: {ran.error}", ran.cause)
         elif self.gpu and cuda.on_cpu_alone(ran.places):
             self._decide("skipped", cuda.placed(ran.places))
         elif self.gpu:
@@ -130,7 +130,7 @@ class _Climber:
         return ran.stage == "fixed" and ran.no_kernel and bool(self.request.shown)
 
     def _no_kernel(self, ran: Ran) -> str:
-        return f"the fixed model, which {self.request.shown} has compared, has no kernel here: {ran.error}"
+        return f"the new model, which {self.request.shown} has compared, has no kernel here: {ran.error}"
 
     def _decide(
         self, status: Status, reason: str, cause: Cause = "", *, stopped: Side = "", said: str = ""
@@ -308,7 +308,7 @@ class _Climber:
         late = outcome.status == "timeout" and self.name == "reference"
         if ran.stage == "fixed" and (late or ran.unsupported):
             # The evaluator's time and the GPU's size prove nothing about the model, and refute nothing.
-            self._uncounted(label, feed, ran, f"the fixed model: {ran.error}")
+            self._uncounted(label, feed, ran, f"the new model: {ran.error}")
             return False
         if self._lacks_kernel(ran):
             self._uncounted(label, feed, ran, self._no_kernel(ran))
@@ -326,7 +326,7 @@ class _Climber:
         seen.excluded.update(ran.unstable)
         seen.wobble.extend(ran.wobble)
         if ran.stage:
-            self._fail(label, feed, ran, f"the original runs, the fixed model does not: {ran.error}")
+            self._fail(label, feed, ran, f"the original runs, the new model does not: {ran.error}")
             return True
         return self._judge(label, feed, values, ran)
 

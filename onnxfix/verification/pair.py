@@ -155,9 +155,9 @@ class Pair:
             and self._does(request.original, values, limit // 2)
             and not self._does(request.fixed, values, limit, request.without)
         ):
-            half = f"the original runs within {limit // 2} MiB, the fixed model needs more than twice as much"
+            half = f"the original runs within {limit // 2} MiB, the new model needs more than twice as much"
             return Starved("failed", f"{half}: {ran.error}")
-        return Starved("skipped", f"the fixed model: {ran.error}")
+        return Starved("skipped", f"the new model: {ran.error}")
 
     def unfit(self) -> str:
         """Why the original, alone, rejects inputs of the fixed sizes and values; "" where it accepts them."""

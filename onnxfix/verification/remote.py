@@ -453,7 +453,7 @@ def _compare(
             continue
         if name not in found:
             metrics.append(
-                Metrics(name, "different", "is not an output of the fixed model", "absent", output=name)
+                Metrics(name, "different", "is not an output of the new model", "absent", output=name)
             )
         else:
             judge, other = (twins or {}).get(name), (precise or {}).get(name)

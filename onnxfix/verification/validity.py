@@ -144,10 +144,10 @@ def judge(checks: Sequence[Checked]) -> Judged:
     if single and second.inference:
         return Judged("passed", f"onnx.checker passes, but not with full_check: {second.inference}")
     if second.refused and not first.refused:
-        return Judged("failed", f"the fixed model does not pass onnx.checker: {second.refused}")
+        return Judged("failed", f"the new model does not pass onnx.checker: {second.refused}")
     if second.inference and first.complete:
         why = f"with full_check, and the original does: {second.inference}"
-        return Judged("failed", f"the fixed model does not pass onnx.checker {why}")
+        return Judged("failed", f"the new model does not pass onnx.checker {why}")
     if first.complaint:
         return Judged("skipped" if second.refused else "passed", invalid(first, second), _unknown(second))
     if second.inference:
@@ -181,4 +181,4 @@ def invalid(original: Checked, fixed: Checked) -> str:
         after = "passes without it" if fixed.skipped else "does"
         if fixed.complaint:
             after = f"does not, either: {fixed.complaint}"
-    return f"the original {first}; the fixed model {after}"
+    return f"the original {first}; the new model {after}"

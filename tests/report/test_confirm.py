@@ -710,7 +710,7 @@ def test_verbose_text_has_the_builds() -> None:
     assert "original: refused (parse), 0 layers, 0 warnings, 0.00 s to parse" in told
     assert f"error y: Relu: {INT32}" in told
     assert (
-        "fixed: accepted, 3 layers (1 SHUFFLE, 2 UNARY), 1 warning, 0.50 s to parse, "
+        "new: accepted, 3 layers (1 SHUFFLE, 2 UNARY), 1 warning, 0.50 s to parse, "
         "1.25 s to build for compute capability 8.9, engine of 14,500 bytes"
     ) in told
     assert "profile 1 (derived): x\\x1b[2J 1x3..8x3, optimal 4x3, values of n 2" in told

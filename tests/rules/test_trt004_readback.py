@@ -305,7 +305,7 @@ def test_the_command_line_shows_what_was_found_and_repaired(tmp_path: Path) -> N
     code, out, _ = run("apply", path, "--rungs", "trt-network", "--require", "trt-network", "-v")
     assert code == 0
     first, second = out.splitlines()[:2]
-    assert " read it differently and imports the fixed model correctly; 1 fixed, 0 left" in first
+    assert " read it differently and imports the new model correctly; 1 fixed, 0 left" in first
     assert second.startswith("  before    u: Trilu: tensor u at [1, 0] is ")
     assert "trt-network passed  the network that TensorRT-RTX" in out
     assert "    original: read differently, 4 feeds, ONNX Runtime on the CPU, " in out
@@ -374,7 +374,7 @@ def test_a_fix_that_tensorrt_reads_differently_is_withdrawn(
     monkeypatch.setattr("onnxfix.pipeline.plan.registry", lambda: one)
     report = onnxfix.apply(path, tmp_path / "out.onnx", rungs=("contract", "ort-cpu", "trt-network"))
     assert [(item.code, item.place.text) for item in report.withdrawn] == [("BBB001", "u")]
-    assert "reads the fixed model differently: u: Trilu: " in report.withdrawn[0].reason
+    assert "reads the new model differently: u: Trilu: " in report.withdrawn[0].reason
     assert (report.applied, of_tensorrt(report)) == ((), [])
 
 
@@ -452,7 +452,7 @@ BUILT = TrtBuild("accepted", package="tensorrt-rtx", version="1.7.1.116")
     [
         ([AGREES], "TensorRT-RTX 1.7.1 accepts it"),
         ([DIFFERS], "TensorRT-RTX 1.7.1 accepts it and reads it differently"),
-        ([DIFFERS, AGREES], "TensorRT-RTX 1.7.1 read it differently and imports the fixed model correctly"),
+        ([DIFFERS, AGREES], "TensorRT-RTX 1.7.1 read it differently and imports the new model correctly"),
         ([DIFFERS, DIFFERS], "TensorRT-RTX 1.7.1 accepts it and still reads it differently"),
         ([AGREES, DIFFERS], "TensorRT-RTX 1.7.1 accepts it"),
         ([], "TensorRT-RTX 1.7.1 accepts it"),

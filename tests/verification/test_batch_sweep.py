@@ -89,15 +89,15 @@ def test_the_repaired_model_is_judged_and_the_original_told(tmp_path: Path) -> N
     original, fixed = write(tmp_path / "a.onnx", AT_TWO), write(tmp_path / "b.onnx", REPAIRED)
     rung = swept(original, fixed)
     assert rung.status == "passed", rung.reason
-    assert "batch sweep passed: the fixed model is built for batch 1 alone and a profile" in rung.reason
+    assert "batch sweep passed: the new model is built for batch 1 alone and a profile" in rung.reason
     assert rung.sweep is not None
-    assert [pair.name for pair in rung.sweep.pairs] == ["the original", "the fixed model"]
+    assert [pair.name for pair in rung.sweep.pairs] == ["the original", "the new model"]
     assert [pair.static.accepted for pair in rung.sweep.pairs] == [False, True]
     assert any(
         note.startswith("batch sweep of the original: batch 1 alone: refused (y: ") for note in rung.notes
     )
     assert any(
-        note.startswith("batch sweep of the fixed model: batch 1 alone: accepted, ") for note in rung.notes
+        note.startswith("batch sweep of the new model: batch 1 alone: accepted, ") for note in rung.notes
     )
 
 

@@ -81,7 +81,7 @@ def test_the_reference_evaluator_is_asked_where_onnx_runtime_has_no_kernel(rung:
     rung.engines = {"original": IGNORED, "fixed": TURNED}
     result = rung(BATCHED, TURNED)
     assert result.status == "passed", result.reason
-    assert "the fixed model's engine agrees with the reference evaluator" in result.reason
+    assert "the new model's engine agrees with the reference evaluator" in result.reason
     assert REPAIRED in result.reason
     assert result.executed is not None
     assert result.executed.outcome == "repaired"

@@ -549,7 +549,7 @@ def test_a_refuted_fix_is_not_timed(rung: Rung) -> None:
     rung.engines["fixed"] = ABS
     result = rung(RELU, RELU_CAST, trt=ASKED)
     assert result.status == "failed"
-    assert result.latency == Latency(reason="the fixed model's engine is wrong")
+    assert result.latency == Latency(reason="the new model's engine is wrong")
 
 
 def test_what_both_engines_have_wrong_is_timed(rung: Rung) -> None:
@@ -665,7 +665,7 @@ def lines(found: Latency) -> list[str]:
 
 def test_the_lines() -> None:
     assert lines(BOTH) == [
-        "  latency   original 1.377 ms, fixed 1.297 ms (0.94x, CUDA graphs, 500 runs each; noise 1 %)",
+        "  latency   original 1.377 ms, new 1.297 ms (0.94x, CUDA graphs, 500 runs each; noise 1 %)",
         "            loaded in 0.10 → 0.09 s; first run 0.41 → 0.38 s more; built in 3.10 → 3.00 s; "
         "engine 12.30 → 12.30 MiB",
     ]
@@ -675,7 +675,7 @@ def test_slower_is_said() -> None:
     slow = compared(SIDE, replace(SIDE, median_ms=1.5, noise=0.0234))
     slow = replace(slow, launch="stream", fallback="the engine cannot be captured")
     told = lines(slow)
-    assert told[0].endswith("fixed 1.500 ms (1.09x, slower, stream launches, 500 runs each; noise 2.3 %)")
+    assert told[0].endswith("new 1.500 ms (1.09x, slower, stream launches, 500 runs each; noise 2.3 %)")
     assert told[1] == "            no CUDA graphs: the engine cannot be captured"
     assert "slower" not in "".join(lines(BOTH))
 

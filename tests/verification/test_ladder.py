@@ -168,7 +168,7 @@ def test_a_scalar_is_no_vector_of_one(run: Verify) -> None:
     vector = "g (float[N] x) => (int64[1] y) <int64[1] s = {1}> { n = Size(x) y = Reshape(n, s) }"
     verdict = run(scalar, vector, exact=False)
     assert {statuses(verdict)[name] for name in VALUES} == {"failed"}
-    assert "has shape () in the original, (1,) in the fixed model" in rung(verdict, "ort-cpu").reason
+    assert "has shape () in the original, (1,) in the new model" in rung(verdict, "ort-cpu").reason
 
 
 def test_tolerance_is_for_numeric_fixes_alone(run: Verify) -> None:
@@ -210,14 +210,14 @@ INVALID = "g (float[2] x) => (float[2] y) { y = Relu(x, x) }"
 def test_the_checker_counts_only_if_the_original_passes_it(run: Verify) -> None:
     verdict = run(ADD, INVALID, rungs=["contract"])
     assert verdict.failed
-    assert "the fixed model does not pass onnx.checker" in rung(verdict, "contract").reason
+    assert "the new model does not pass onnx.checker" in rung(verdict, "contract").reason
     verdict = run(INVALID, INVALID, rungs=["contract"])
     assert (statuses(verdict)["contract"], verdict.passed, verdict.failed) == ("skipped", False, False)
     verdict = run(INVALID, INVALID, rungs=["contract"], contract=lambda a, b: [])
     assert verdict.passed
     words = "the interface is unchanged; the original is not valid ONNX: "
     assert rung(verdict, "contract").reason.startswith(words)
-    assert "; the fixed model is not, either: " in rung(verdict, "contract").reason
+    assert "; the new model is not, either: " in rung(verdict, "contract").reason
 
 
 # ---- who fails
@@ -240,13 +240,13 @@ def test_an_original_that_does_not_load_skips_the_rung(run: Verify) -> None:
 def test_a_fixed_model_that_does_not_load_fails(run: Verify) -> None:
     verdict = run("g (float[2] x) => (float[2] y) { y = Relu(x) }", UNKNOWN_OP)
     assert {statuses(verdict)[name] for name in VALUES} == {"failed"}
-    assert "the original loads, the fixed model does not" in rung(verdict, "ort-cpu").reason
+    assert "the original loads, the new model does not" in rung(verdict, "ort-cpu").reason
 
 
 def test_a_fixed_model_that_does_not_run_fails(run: Verify) -> None:
     verdict = run(SAME, BAD_RESHAPE)
     assert {statuses(verdict)[name] for name in VALUES} == {"failed"}
-    assert "the original runs, the fixed model does not" in rung(verdict, "reference").reason
+    assert "the original runs, the new model does not" in rung(verdict, "reference").reason
 
 
 AT_LEAST_0 = "g (int64[N, 2] x) => (int64[N, 2] y) <int64 z = {0}> { y = Max(x, z) }"
@@ -259,7 +259,7 @@ def test_a_missing_kernel_is_no_fault_of_a_fixed_model_that_was_shown_to_be_the_
     assert statuses(verdict) == {"contract": "passed", "reference": "passed", "ort-cpu": "skipped"}
     assert (verdict.passed, verdict.compared) == (True, True)
     assert (
-        "the fixed model, which reference has compared, has no kernel here" in rung(verdict, "ort-cpu").reason
+        "the new model, which reference has compared, has no kernel here" in rung(verdict, "ort-cpu").reason
     )
 
 
@@ -268,7 +268,7 @@ def test_a_missing_kernel_counts_where_nothing_was_shown(run: Verify) -> None:
     for more in ({"rungs": ["contract", "ort-cpu"]}, {"require": ["ort-cpu"]}):
         verdict = run(AT_LEAST_0, NO_KERNEL, **more)
         assert rung(verdict, "ort-cpu").refutes, more
-        assert "the original loads, the fixed model does not" in rung(verdict, "ort-cpu").reason
+        assert "the original loads, the new model does not" in rung(verdict, "ort-cpu").reason
     verdict = run(AT_LEAST_0, NO_KERNEL.replace("y = Relu(x)", "m = Relu(x)  y = Neg(m)"))
     assert {statuses(verdict)[name] for name in VALUES} == {"failed"}, "the reference evaluator refutes it"
 
@@ -304,7 +304,7 @@ def test_a_kernel_that_is_found_missing_when_it_runs(
         assert any("not for batches of 2" in note for note in found.notes)
         alone = rung(run(same, SAME, worker=worker, rungs=["ort-cpu"]), "ort-cpu")
     assert alone.refutes
-    assert "the original runs, the fixed model does not: NoKernel: not for batches of 2" in alone.reason
+    assert "the original runs, the new model does not: NoKernel: not for batches of 2" in alone.reason
 
 
 def test_an_original_that_never_runs_skips_the_rung(run: Verify) -> None:
@@ -639,7 +639,7 @@ def test_a_crash_is_laid_at_the_right_door(
         verdict = run(ADD, RELU, rungs=["ort-cpu"], worker=worker)
         assert verdict.failed
         reason = rung(verdict, "ort-cpu").reason
-        assert "the original runs, the fixed model does not: killed by SIGABRT" in reason
+        assert "the original runs, the new model does not: killed by SIGABRT" in reason
 
 
 def test_an_original_that_always_crashes_is_not_asked_for_ever(

@@ -464,11 +464,11 @@ def test_a_lack_of_memory_is_told_and_is_no_difference(run: Run, name: str) -> N
     # The original does with what there is, and not with half of it: by chance the limit is between the two.
     chance = rung(run(hungry(230), hungry(600), rungs=[name], limits=limits), name)
     assert (chance.status, chance.reason.count(TOLD)) == ("skipped", 1), chance.reason
-    assert chance.reason.startswith("the fixed model: ran out of memory")
+    assert chance.reason.startswith("the new model: ran out of memory")
     harm = rung(run(PLAIN, hungry(600), rungs=[name], limits=limits), name)
     assert (harm.status, harm.reason.count(TOLD)) == ("failed", 1), harm.reason
     assert harm.reason.startswith(
-        "the original runs within 200 MiB, the fixed model needs more than twice as much: ran"
+        "the original runs within 200 MiB, the new model needs more than twice as much: ran"
     )
     fits = rung(run(hungry(230), PLAIN, rungs=[name], limits=limits), name)
     assert fits.status == "passed", fits.reason
@@ -524,7 +524,7 @@ def test_weights_that_do_not_fit_are_no_difference(tmp_path: Path) -> None:
     feeds = [{"i": np.zeros(2, np.int64)}]
     found = rung(verify(*paths, exact=True, rungs=["ort-cpu"], limits=Limits(memory_mb=250), inputs=feeds))
     assert (found.status, found.reason.count("limited to 250 MiB")) == ("skipped", 1), found.reason
-    assert found.reason.startswith("the fixed model: ran out of memory")
+    assert found.reason.startswith("the new model: ran out of memory")
 
 
 def test_the_command_takes_the_limit(tmp_path: Path) -> None:
@@ -625,7 +625,7 @@ def test_a_crash_with_little_memory_is_taken_for_a_lack_of_it(odd: Any) -> None:
     crash = "if path.endswith('fixed.onnx'): os.abort()"
     found, _ = odd(load=crash, memory_mb=4000)
     assert (found.status, found.reason) == (
-        "failed", "the original loads, the fixed model does not: killed by SIGABRT"
+        "failed", "the original loads, the new model does not: killed by SIGABRT"
     )  # fmt: skip
     found, loads = odd(load=crash, memory_mb=400)
     assert loads[2:4] == ["True True", "True True"]
@@ -648,12 +648,12 @@ def test_what_fits_alone_and_not_beside_the_original_does_no_harm(odd: Any) -> N
     found, loads = odd(load=beside.format("== 3"))
     assert (found.status, found.reason) == (
         "skipped",
-        "the fixed model: ran out of memory (memory is limited to 4000 MiB: --memory-limit sets it): MemoryError",
+        "the new model: ran out of memory (memory is limited to 4000 MiB: --memory-limit sets it): MemoryError",
     )
     assert loads == ["None True", *["True True"] * 4]
     found, loads = odd(load=beside.format("> 2"))
     assert (found.status, loads) == ("failed", ["None True", *["True True"] * 4])
-    assert found.reason.startswith("the original runs within 2000 MiB, the fixed model needs more than twice")
+    assert found.reason.startswith("the original runs within 2000 MiB, the new model needs more than twice")
 
 
 def test_a_lack_of_memory_says_nothing_about_a_model_and_its_network(tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ def test_equal_models_pass_and_say_where_they_ran(
     assert result.status == "passed"
     assert result.reason.startswith("identical on ")
     assert any(
-        note.startswith("of the original's nodes 1 of 2 ran on the CPU, of the fixed model's 0 of 1:")
+        note.startswith("of the original's nodes 1 of 2 ran on the CPU, of the new model's 0 of 1:")
         for note in result.notes
     )
     assert {one.feed.kind for one in result.feeds if one.feed is not None} >= {"normal", "edge", "extreme"}
@@ -461,7 +461,7 @@ def test_a_gpu_too_small_for_both_refutes_nothing(
     fake_cuda.install(monkeypatch, tmp_path, when)
     result = rung(ADD, ADD)
     assert result.status == "skipped"
-    assert result.reason.startswith("the fixed model")
+    assert result.reason.startswith("the new model")
     assert "not enough memory on the GPU" in result.reason
 
 

@@ -83,15 +83,15 @@ def test_another_product_than_the_target_is_named_in_the_line() -> None:
         ([build("timeout", "build", "slow")], "fails on the model: y: Relu: slow"),
         (
             [build(), build("refused", "parse", "no")],
-            "accepts the original and refuses the fixed model: y: Relu: no",
+            "accepts the original and refuses the new model: y: Relu: no",
         ),
         (
             [build("crash", "build", "no"), build("crash", "build", "no")],
-            "crashes on the fixed model as it does the",
+            "crashes on the new model as it does the",
         ),
         (
             [build("refused", "parse", "a"), build("timeout", "build", "late")],
-            "fails on the fixed model: y: Relu: late (the original: y: Relu: a)",
+            "fails on the new model: y: Relu: late (the original: y: Relu: a)",
         ),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_lack_of_memory_says_nothing_about_a_model() -> None:
     # Unless the original is known to do with half of what is not enough for the fixed model.
     result = judge((good, starved), builder(), inherit=True, harmed=True)
     assert (result.status, result.refutes) == ("failed", True)
-    assert "accepts the original and fails on the fixed model: out of memory: y: Relu" in result.reason
+    assert "accepts the original and fails on the new model: out of memory: y: Relu" in result.reason
     assert judge((starved, good), builder(), inherit=False).status == "passed"
 
 

@@ -315,7 +315,7 @@ def test_engines_are_built_and_refused_when_they_load(
     options = TrtOptions(package="tensorrt-rtx")
     result = gpu.climb(request(tmp_path, worker, RELU, RELU_CAST, trt=options))
     assert result.status == "skipped"
-    assert result.reason.startswith("the engine of the fixed model does not load: IRuntime::deserialize")
+    assert result.reason.startswith("the engine of the new model does not load: IRuntime::deserialize")
     assert [one.accepted for one in result.builds] == [True, True]
     assert [one.profiles for one in result.builds] == [(Profile({"x": ((1, 2), (16, 2), (16, 2))}),)] * 2
 
@@ -451,7 +451,7 @@ def labels(result: RungResult, status: str) -> set[str]:
 
 WHO = "executed by TensorRT 10.9.0 on L4 (compute capability 8.9)"
 BOTH = {"engines", "engine against ort-cpu"}
-AGREE = "the engines of the original and of the fixed model agree with each other"
+AGREE = "the engines of the original and of the new model agree with each other"
 
 
 def test_engines_that_agree_pass(rung: Rung) -> None:
@@ -548,8 +548,8 @@ def test_a_fixed_model_whose_engine_differs_fails(rung: Rung) -> None:
     rung.engines["fixed"] = ABS
     result = rung(RELU, RELU_CAST, inherit=True)
     assert (result.status, result.inherited) == ("failed", False)
-    assert result.reason.startswith("the engines of the original and of the fixed model differ: output y: ")
-    assert "; the fixed model's engine differs from ONNX Runtime on the CPU: output y: " in result.reason
+    assert result.reason.startswith("the engines of the original and of the new model differ: output y: ")
+    assert "; the new model's engine differs from ONNX Runtime on the CPU: output y: " in result.reason
     assert "worst at [0, " in result.reason
     assert result.reason.endswith("normal values; seed 0]")
     assert labels(result, "different") == BOTH
@@ -562,7 +562,7 @@ def test_what_tensorrt_computes_alike_for_both_is_not_the_fixs_fault(rung: Rung,
     rung.engines = {"original": ABS, "fixed": ABS}
     result = rung(RELU, RELU_CAST, inherit=inherit)
     assert (result.status, result.refutes) == (("passed", False) if inherit else ("failed", True))
-    assert "the fixed model's engine differs from ONNX Runtime on the CPU: output y" in result.reason
+    assert "the new model's engine differs from ONNX Runtime on the CPU: output y" in result.reason
     assert "; so does the original's engine, which agrees with it [" in result.reason
     assert result.executed is not None
     assert (result.executed.outcome, result.executed.version) == ("alike", "10.9.0")
@@ -583,7 +583,7 @@ def test_a_fix_may_repair_what_tensorrt_computes(rung: Rung) -> None:
     result = rung(RELU, RELU_CAST)
     assert result.status == "passed"
     assert result.reason.startswith(
-        "the fixed model's engine agrees with ONNX Runtime on the CPU: identical on 6 "
+        "the new model's engine agrees with ONNX Runtime on the CPU: identical on 6 "
     )
     assert f"; {REPAIRED}: output y: " in result.reason
     assert result.executed is not None
@@ -593,7 +593,7 @@ def test_a_fix_may_repair_what_tensorrt_computes(rung: Rung) -> None:
     some = rung(RELU, RELU_CAST, given=[{"x": np.ones((1, 2), np.float32)}, feed(3)])
     assert labels(some, "identical") == BOTH
     assert some.reason.startswith(
-        "the fixed model's engine agrees with ONNX Runtime on the CPU: identical on 2 "
+        "the new model's engine agrees with ONNX Runtime on the CPU: identical on 2 "
     )
 
 
@@ -602,21 +602,21 @@ def test_an_original_without_an_engine_is_said(rung: Rung) -> None:
     result = rung(RELU, RELU_CAST)
     assert result.status == "passed"
     assert result.reason == (
-        "the fixed model's engine agrees with ONNX Runtime on the CPU: identical on 6 feeds over 4 shapes; "
+        "the new model's engine agrees with ONNX Runtime on the CPU: identical on 6 feeds over 4 shapes; "
         "TensorRT 10.9.0 builds no engine of the original: no such plugin"
     )
     assert labels(result, "identical") == {"engine against ort-cpu"}
     rung.engines["fixed"] = ABS
     result = rung(RELU, RELU_CAST, inherit=True)
     assert (result.status, result.inherited) == ("failed", False)
-    assert result.reason.startswith("the fixed model's engine differs from ONNX Runtime on the CPU: ")
+    assert result.reason.startswith("the new model's engine differs from ONNX Runtime on the CPU: ")
 
 
 def test_a_fixed_model_without_an_engine_fails_if_the_original_has_one(rung: Rung) -> None:
     rung.refusals["fixed"] = "no such plugin"
     result = rung(RELU, RELU_CAST)
     assert (result.status, result.feeds) == ("failed", ())
-    words = "TensorRT 10.9.0 builds no engine of the fixed model: no such plugin"
+    words = "TensorRT 10.9.0 builds no engine of the new model: no such plugin"
     assert result.reason == f"{words}; it builds one of the original"
     rung.refusals["original"] = "this one not either"
     result = rung(RELU, RELU_CAST)
@@ -631,7 +631,7 @@ def test_engines_that_do_not_load(rung: Rung) -> None:
     assert result.reason.endswith("; the original's engine does not load: no memory left")
     rung.tricks = {"fixed": {"refused": "no memory left"}}
     result = rung(RELU, RELU_CAST)
-    words = "the engine of the fixed model does not load: no memory left"
+    words = "the engine of the new model does not load: no memory left"
     assert (result.status, result.reason) == ("failed", f"{words}; the original's does")
     rung.tricks["original"] = rung.tricks["fixed"]
     assert (rung(RELU, RELU_CAST).status, rung(RELU, RELU_CAST).reason) == ("skipped", words)
@@ -808,7 +808,7 @@ def test_kernels_excuse_nothing_where_the_truth_is_unknown() -> None:
 def test_what_only_onnx_runtime_gives_is_a_difference() -> None:
     found = judge(Terms(["y"]), "label", None, Ran({"y": np.ones(1)}), None, Ran({}))
     assert found.reason == (
-        "the fixed model's engine differs from ONNX Runtime on the CPU: output y is not an output of both"
+        "the new model's engine differs from ONNX Runtime on the CPU: output y is not an output of both"
     )
 
 
@@ -820,9 +820,9 @@ def test_an_engine_that_fails_where_the_originals_runs(rung: Rung) -> None:
     rung.tricks["fixed"] = {"fails": "out of memory"}
     result = rung(RELU, RELU_CAST)
     assert result.status == "failed"
-    assert result.reason.startswith("the original's engine runs, the fixed model's does not: out of memory [")
+    assert result.reason.startswith("the original's engine runs, the new model's does not: out of memory [")
     rung.tricks["fixed"] = {"dies": True}
-    assert "the fixed model's does not: killed by SIGABRT" in rung(RELU, RELU_CAST).reason
+    assert "the new model's does not: killed by SIGABRT" in rung(RELU, RELU_CAST).reason
     rung.tricks["fixed"] = {"hangs": True}
     result = rung(RELU, RELU_CAST, step=2.0)
     assert "does not: TensorRT 10.9.0 took more than 2 s and was stopped [" in result.reason
@@ -836,7 +836,7 @@ def test_the_originals_failure_is_not_the_fixs(rung: Rung, trick: str) -> None:
     assert result.status == "passed"
     assert (
         result.reason
-        == "the fixed model's engine agrees with ONNX Runtime on the CPU: identical on 6 feeds over 4 shapes"
+        == "the new model's engine agrees with ONNX Runtime on the CPU: identical on 6 feeds over 4 shapes"
     )
     failed = [note for note in result.notes if note.startswith("the original's engine fails: ")]
     assert len(failed) == 6
@@ -847,7 +847,7 @@ def test_the_originals_failure_is_not_the_fixs(rung: Rung, trick: str) -> None:
 def test_nothing_is_proven_where_both_fail(rung: Rung) -> None:
     rung.tricks = {name: {"fails": "out of memory"} for name in ("original", "fixed")}
     result = rung(RELU, RELU_CAST)
-    assert (result.status, result.reason) == ("skipped", "the engine of the fixed model fails: out of memory")
+    assert (result.status, result.reason) == ("skipped", "the engine of the new model fails: out of memory")
     rung.refusals["original"] = "no such plugin"
     assert rung(RELU, RELU_CAST).status == "skipped"
 
@@ -919,7 +919,7 @@ def test_a_profile_that_does_not_fit_is_made_smaller(rung: Rung) -> None:
     rung.unfit, rung.asked = 9, []
     result = rung(RELU, RELU_CAST)
     assert result.status == "skipped"
-    assert "builds no engine of the fixed model: kOPT values" in result.reason
+    assert "builds no engine of the new model: kOPT values" in result.reason
 
 
 def test_sizes_that_the_user_fixed_are_not_derived(rung: Rung) -> None:
@@ -999,7 +999,7 @@ def test_without_onnx_runtime_the_engines_are_held_against_each_other(rung: Rung
     rung.engines["fixed"] = ABS
     result = rung(foreign, foreign + " ")
     assert result.status == "failed"
-    assert result.reason.startswith("the engines of the original and of the fixed model differ: output y: ")
+    assert result.reason.startswith("the engines of the original and of the new model differ: output y: ")
     rung.refusals["original"] = "no such plugin"
     result = rung(foreign, foreign + " ")
     assert result.status == "skipped"

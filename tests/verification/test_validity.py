@@ -87,7 +87,7 @@ def test_what_the_original_does_not_pass_is_not_asked_of_the_fixed_model(
     found = contract(made(TYPES), made(TYPES.replace("Add", "Mul")))
     assert found.status == "passed"
     assert "does not pass onnx.checker with full_check" in found.reason
-    assert "the fixed model does not, either" in found.reason
+    assert "the new model does not, either" in found.reason
     found = contract(made(TYPES), made("g (float[2] x, int64[2] k) => (float[2] y) { y = Add(x, x, k) }"))
     assert (found.status, "does not pass onnx.checker: " in found.reason) == ("failed", True)
 
@@ -314,7 +314,7 @@ def test_an_invalid_original_is_named(contract: Callable[..., RungResult], text:
     found = contract(made(text), made(NEG))
     assert found.status == "passed"
     assert "the original " in found.reason
-    assert found.reason.endswith(("; the fixed model is", "; the fixed model does"))
+    assert found.reason.endswith(("; the new model is", "; the new model does"))
     rules = registry().choose(["GRA013"], None)
     (match,) = rules[0].generate(found.checks[0], found.checks[1])
     assert match.message in found.reason
@@ -337,7 +337,7 @@ def test_apply_says_so(verify: bool) -> None:
     (finding,) = (one for one in report.findings if one.code == "GRA013")
     assert (finding.severity, finding.place.text, finding.name) == ("info", "the graph", "invalid-original")
     assert finding.message.startswith("the original is not valid ONNX: ")
-    assert finding.message.endswith("; the fixed model is")
+    assert finding.message.endswith("; the new model is")
     assert rung_of(report).reason == f"the interface is unchanged; {finding.message}"
     assert report.exit_code == 0
     quiet = onnxfix.apply(made(UNSORTED), rungs=["ort-cpu"], verify=verify, ignore=["GRA013"])
@@ -375,7 +375,7 @@ def test_an_original_of_which_not_all_is_repaired() -> None:
     report = onnxfix.apply(made(text), verify=False)
     assert "GRA004" in {one.code for one in report.applied}
     (finding,) = (one for one in report.findings if one.code == "GRA013")
-    assert "; the fixed model is not, either: " in finding.message
+    assert "; the new model is not, either: " in finding.message
     assert rung_of(report).status == "passed"
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def build_lines(builds: Sequence[TrtBuild]) -> Iterator[str]:
     """Lines about the builds of an original and of the fixed model, or of one model."""
-    for name, build in zip(("original", "fixed") if len(builds) > 1 else ("build",), builds, strict=False):
+    for name, build in zip(("original", "new") if len(builds) > 1 else ("build",), builds, strict=False):
         yield f"{name}: {', '.join(_figures(build))}"
         for number, profile in enumerate(build.profiles, 1):
             yield f"  profile {number}{' (derived)' if profile.derived else ''}: {_sizes(profile)}"

@@ -50,7 +50,7 @@ def _misread(networks: Sequence[Reading], extent: str) -> str:
     before, after = networks[0], networks[-1]
     name = _product(after.package, after.version)
     if after.status == "agrees":
-        return f"{name} read it differently and imports the fixed model correctly{extent}"
+        return f"{name} read it differently and imports the new model correctly{extent}"
     if after.status != "differs" or (len(networks) > 1 and before.status == "agrees"):
         return ""
     return f"{name} accepts it{extent} and {'still ' if len(networks) > 1 else ''}reads it differently"

@@ -19,7 +19,7 @@ def latency_lines(found: Latency) -> Iterator[Line]:
     if found.fixed is None:
         yield line(f"  {'latency':<10}", ("not measured", "dim"), f": {found.reason}")
         return
-    sides = [("original ", found.original), ("fixed ", found.fixed)]
+    sides = [("original ", found.original), ("new ", found.fixed)]
     there = [(name if found.original is not None else "", one) for name, one in sides if one is not None]
     medians = ", ".join(f"{name}{_ms(one.median_ms)}" for name, one in there)
     style = "yellow" if found.comparison == "slower" else ""

@@ -11,9 +11,7 @@ if TYPE_CHECKING:
 
 def network_lines(networks: Sequence[Reading]) -> Iterator[str]:
     """Lines about the imported networks of an original and of the fixed model, or of one model."""
-    for name, one in zip(
-        ("original", "fixed") if len(networks) > 1 else ("network",), networks, strict=False
-    ):
+    for name, one in zip(("original", "new") if len(networks) > 1 else ("network",), networks, strict=False):
         yield f"{name}: {', '.join(_figures(one))}"
         yield from (f"  {line}" for misread in one.misreads for line in _misread_lines(misread))
 

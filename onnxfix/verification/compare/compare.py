@@ -191,7 +191,7 @@ def _differ(name: str, kind: Difference, reason: str, **more: Any) -> Metrics:
 
 def _differ_in_structure(name: str, original: Any, fixed: Any, kind: Difference, keys: str = "") -> Metrics:
     sides = _kind(original), _kind(fixed)
-    end = keys or "in the fixed model"
+    end = keys or "in the new model"
     return _differ(name, kind, f"is {sides[0]} in the original, {sides[1]} {end}", sides=sides)
 
 
@@ -219,9 +219,7 @@ def _compare_maps(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metr
     both = isinstance(original, dict) and isinstance(fixed, dict)
     if not both or original.keys() != fixed.keys():
         return (
-            _differ_in_structure(
-                name, original, fixed, "structure", "with different keys in the fixed model"
-            ),
+            _differ_in_structure(name, original, fixed, "structure", "with different keys in the new model"),
         )
     if not original:
         return (Metrics(name, "identical", dtype="map", shape=(0,)),)
@@ -240,10 +238,10 @@ def _compare_arrays(name: str, original: npt.NDArray[Any], fixed: npt.NDArray[An
     dtype, shape = _dtype_name(original), original.shape
     known: dict[str, Any] = {"dtype": dtype, "shape": shape, "elements": original.size}
     if dtype != (other := _dtype_name(fixed)):
-        reason = f"has type {dtype} in the original, {other} in the fixed model"
+        reason = f"has type {dtype} in the original, {other} in the new model"
         return _differ(name, "dtype", reason, sides=(dtype, other), **known)
     if shape != fixed.shape:
-        reason = f"has shape {shape} in the original, {fixed.shape} in the fixed model"
+        reason = f"has shape {shape} in the original, {fixed.shape} in the new model"
         return _differ(name, "shape", reason, sides=(str(shape), str(fixed.shape)), **known)
     unequal = _strings_differ(original, fixed) if dtype == "string" else _bits_differ(original, fixed)
     known["mismatches"] = int(np.count_nonzero(unequal))

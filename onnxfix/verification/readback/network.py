@@ -117,7 +117,7 @@ def _outcome(reads: Sequence[Read], found: Builder) -> str:
     """The rung in one line."""
     before, after = reads[0].reading, reads[-1].reading
     single = len(reads) == 1
-    which = "the model" if single else "the fixed model"
+    which = "the model" if single else "the new model"
     if not after.judged:
         return _unread(after, which, found)
     if after.status == "agrees":
@@ -134,9 +134,9 @@ def _outcome(reads: Sequence[Read], found: Builder) -> str:
         also = "" if single else ", and the original correctly"
         return f"{found.product} reads {which} differently: {_words(after)}{also}"
     if before.grave:
-        return f"{found.product} reads the fixed model differently, and the original too: {_words(after)}"
+        return f"{found.product} reads the new model differently, and the original too: {_words(after)}"
     return (
-        f"{found.product} reads the fixed model differently: {_words(after)} (the original is unknown: "
+        f"{found.product} reads the new model differently: {_words(after)} (the original is unknown: "
         f"{one_line(before.reason, _WIDEST)})"
     )
 

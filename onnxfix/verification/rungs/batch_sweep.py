@@ -73,7 +73,7 @@ def sweep(
     single = request.fixed == request.original
     models = {"the model": request.fixed}
     if not single:
-        models = {"the original": request.original, "the fixed model": request.fixed}
+        models = {"the original": request.original, "the new model": request.fixed}
     with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
         work = _Work(request, Path(folder), symbols, profile, build, run)
         pairs = tuple(work.pair(name, path) for name, path in models.items())

@@ -24,7 +24,7 @@ def with_latency(result: RungResult) -> RungResult:
     if result.executed is None:
         why = f"no engine was executed: {result.reason}"
     elif result.executed.outcome == "wrong":
-        why = "the fixed model's engine is wrong"
+        why = "the new model's engine is wrong"
     else:
         why = f"no result: {result.reason}"
     return replace(result, latency=Latency(reason=why))

@@ -255,13 +255,13 @@ def judge(
         result = unjudged(NAME, f"{found.product} gave no result: {why}", _UNASKED.get(after.status, ""))
         return replace(result, notes=found.notes(), builds=tuple(builds))
     if before.accepted:
-        reason = f"{who} accepts the original and {verb} the fixed model: {why}"
+        reason = f"{who} accepts the original and {verb} the new model: {why}"
     elif len(builds) == 1:
         reason = f"{who} {verb} the model: {why}"
     elif before.errors and after.errors and before.errors[0].repeats(after.errors[0]):
-        reason = f"{who} {verb} the fixed model as it does the original: {why}"
+        reason = f"{who} {verb} the new model as it does the original: {why}"
     else:
-        reason = f"{who} {verb} the fixed model: {why} (the original: {_why(before)})"
+        reason = f"{who} {verb} the new model: {why} (the original: {_why(before)})"
     return RungResult(NAME, "failed", reason, notes=found.notes(), builds=tuple(builds), inherited=inherited)
 
 

@@ -146,7 +146,7 @@ def _judge(state: State, number: int, trial: Trial) -> None:
     if after.error:
         if before is None or before.error:
             return _refuse(state, trial, f"the engine of {state.name} fails: {after.error}", after)
-        reason = f"the original's engine runs, the fixed model's does not: {after.error}"
+        reason = f"the original's engine runs, the new model's does not: {after.error}"
         found = FeedResult(trial.label, trial.feed, "different", reason, cause=after.cause, given=trial.given)
         state.seen.results.append(found)
         state.seen.findings["wrong"] = Evidence(f"{reason} [{trial.label}]", "", after.cause)

@@ -79,7 +79,7 @@ def conclude(state: State) -> RungResult:
         reason = seen.findings["alike"].reason
         if state.single or not state.request.inherit:
             return done(state, "failed", reason)
-        return done(state, "passed", f"the fixed model's engine is no worse: {reason}")
+        return done(state, "passed", f"the new model's engine is no worse: {reason}")
     allowed = state.request.allowed
     how = f"within {allowed.words}" if allowed is not None else "within tolerance"
     how = "identical" if all(one.status == "identical" for one in counted) else how
@@ -99,7 +99,7 @@ def _agreement(state: State, counted: Sequence[FeedResult]) -> str:
     oracle = any(one.sides != "engines" for one in counted)
     if engines:
         also = f" and with {ORACLES[state.original.oracle]}" if oracle else ""
-        return f"the engines of the original and of the fixed model agree with each other{also}"
+        return f"the engines of the original and of the new model agree with each other{also}"
     return f"{state.engine_name} agrees with {ORACLES[state.original.oracle]}"
 
 

@@ -85,12 +85,12 @@ class State:
     @property
     def name(self) -> str:
         """The model that is judged, for people."""
-        return "the model" if self.single else "the fixed model"
+        return "the model" if self.single else "the new model"
 
     @property
     def engine_name(self) -> str:
         """Its engine, for people."""
-        return "the engine" if self.single else "the fixed model's engine"
+        return "the engine" if self.single else "the new model's engine"
 
     def file(self, name: str) -> str:
         """Where the engine of "original" or "fixed" is."""

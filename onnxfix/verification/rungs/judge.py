@@ -60,7 +60,7 @@ class Terms:
     coarse: str = ""
     slack: Mapping[str, Any] = field(default_factory=dict)
     oracle: str = "ort-cpu"
-    engine: str = "the fixed model's engine"
+    engine: str = "the new model's engine"
     allowed: Allowed | None = None
 
 
@@ -84,7 +84,7 @@ def judge(
     oracle = _compare(terms, expected, after)
     unlike, off = _first(engines), _first(oracle)
     said = {
-        "engines": f"the engines of the original and of the fixed model differ: {_text(unlike)}",
+        "engines": f"the engines of the original and of the new model differ: {_text(unlike)}",
         "oracle": f"{terms.engine} differs from {ORACLES[terms.oracle]}: {_text(off)}",
     }
     finding, reason = _find(terms, expected, before, after, engines, oracle)

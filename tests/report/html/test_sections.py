@@ -183,7 +183,7 @@ def test_tensorrt(page: str) -> None:
     assert "original ✓ accepted 11 250 ms 2.5 s 3.0 MiB 1" in text
     assert "TensorRT's own words (3 times)" in text
     assert "SHUFFLE 9 4 −5" in text
-    assert "original ✗ differs read wrong fixed ✓ agrees" in text
+    assert "original ✗ differs read wrong new ✓ agrees" in text
     assert "NVIDIA T4, compute capability 7.5" in text
     assert "faster 0.50× the original's time CUDA graphs, noise 1.0 %" in text
     assert "original 2.000 ms 1.800 ms to 2.200 ms" in text

@@ -36,7 +36,7 @@ def tensorrt_section(report: Report, ident: str) -> Content:
 
 
 def _sides(count: int) -> tuple[str, ...]:
-    return ("original", "fixed") if count > 1 else ("model",)
+    return ("original", "new") if count > 1 else ("model",)
 
 
 def _builds(builds: Sequence[TrtBuild]) -> Content:
@@ -124,7 +124,7 @@ def _latency(found: Latency | None) -> Content:
     if found.fixed is None:
         return join(tag("h3", "Latency"), tag("p", f"Not measured: {found.reason}", class_="remark"))
     sides = [
-        (name, one) for name, one in (("original", found.original), ("fixed", found.fixed)) if one is not None
+        (name, one) for name, one in (("original", found.original), ("new", found.fixed)) if one is not None
     ]
     most = max(one.p95_ms for _, one in sides)
     rows = [_timing(name, one, most) for name, one in sides]

@@ -106,7 +106,7 @@ def names(keyword: str, given: Names | None) -> tuple[str, ...] | None:
 
 
 def checks(keyword: str, given: Names | None, known: Sequence[str] = RUNGS) -> tuple[str, ...] | None:
-    """Checks of the verification ladder.
+    """Checks by their names.
 
     Raises:
         UsageError: there is no such check.

@@ -246,7 +246,7 @@ def verify(
     structure_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Compare two models on the verification ladder: same interface, same outputs.
+    """Compare two models: same interface, same outputs.
 
     Args:
         original: path, bytes, or ``ModelProto``.

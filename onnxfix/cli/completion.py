@@ -22,7 +22,7 @@ def targets(incomplete: str) -> list[tuple[str, str]]:
 
 
 def rungs(incomplete: str) -> list[str]:
-    """Checks of the ladder, also behind a comma."""
+    """Checks, also behind a comma."""
     before, last = _last(incomplete)
     return [before + name for name in RUNGS if name.startswith(last) and name not in before.split(",")]
 

@@ -76,7 +76,7 @@ class Package:
 
 @record
 class Rung:
-    """A rung of the ladder. ``reason`` is what it runs on, or why it cannot run; ``mend`` the command that fixes that,
+    """A check. ``reason`` is what it runs on, or why it cannot run; ``mend`` the command that fixes that,
     or ""."""
 
     name: str
@@ -95,8 +95,8 @@ class Problem:
 
 @record(repr=False)
 class Examination(Shown):
-    """The whole examination. ``print`` shows it as the command line does. An unavailable rung is no
-    problem by itself: not every machine needs every rung."""
+    """The whole examination. ``print`` shows it as the command line does. An unavailable check is no
+    problem by itself: not every machine needs every check."""
 
     machine: Machine
     packages: tuple[Package, ...]
@@ -105,7 +105,7 @@ class Examination(Shown):
     packs: tuple[Pack, ...] = ()
 
     def rung(self, name: str) -> Rung:
-        """The rung of that name."""
+        """The check of that name."""
         return next(rung for rung in self.rungs if rung.name == name)
 
     @property

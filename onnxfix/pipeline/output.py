@@ -81,7 +81,7 @@ def unmeasured(trt: TrtOptions, verdict: Verdict) -> tuple[str, ...]:
     rung = verdict.rung("trt-gpu")
     if not trt.benchmark or (rung is not None and rung.latency is not None):
         return ()
-    return (f"no latency was measured: the rung trt-gpu {'did not run' if rung is None else 'broke'}",)
+    return (f"no latency was measured: the check trt-gpu {'did not run' if rung is None else 'broke'}",)
 
 
 def _installed(job: Job, proven: Proven, destination: Path) -> str:

@@ -28,7 +28,7 @@ OPTIONS = {"exact": "", "numeric": "--numeric-fixes", "unsafe": "--unsafe-fixes"
 
 #: "": nothing was to be proven (``check``). "verified": the values of both models were compared and agree; "partly":
 #: those of the result without its UNSAFE fixes or steps. "unchanged": the result is the input. "not compared": all
-#: that ran passed, but nothing compared values. "failed": a rung found a difference. "unproven": a required rung did
+#: that ran passed, but nothing compared values. "failed": a check found a difference. "unproven": a required check did
 #: not pass, or none could run.
 Proof = Literal["", "verified", "partly", "unchanged", "not compared", "failed", "unproven"]
 Agreement = Literal["", "identical", "within"]
@@ -47,11 +47,11 @@ class RuleCount:
 
 @record
 class RungFact:
-    """A rung in short. ``agreement`` of the values is "identical" (in every bit) or "within" tolerance, "" where the
-    rung compared none; ``feeds`` and ``shapes`` count the inputs that were compared. ``reason`` is the rung's own, and
-    ``tolerance`` the user's (``rtol 0.001``), "" where that of the types decided. ``left_out`` counts planned inputs
-    that its effort did not allow for, which would have taken about ``spared`` seconds. ``part`` says how much of the
-    models it judged ("": all of them)."""
+    """A check in short. ``agreement`` of the values is "identical" (in every bit) or "within" tolerance, "" where the
+    check compared none; ``feeds`` and ``shapes`` count the inputs that were compared. ``reason`` is the check's own,
+    and ``tolerance`` the user's (``rtol 0.001``), "" where that of the types decided. ``left_out`` counts planned
+    inputs that its effort did not allow for, which would have taken about ``spared`` seconds. ``part`` says how much
+    of the models it judged ("": all of them)."""
 
     name: str
     status: Status
@@ -120,7 +120,7 @@ class Summary:
     """The facts about a report.
 
     ``severities`` counts the findings that are left, by severity. ``findings`` and ``fixed`` count by rule, the worst
-    first. ``proof`` is what was proven about values. ``values_compared``: a rung that passed or failed has compared
+    first. ``proof`` is what was proven about values. ``values_compared``: a check that passed or failed has compared
     those of the result with the original's (None: there was nothing to compare). ``compute`` counts the nodes that
     compute (all but Constant), ``constants`` the Constant nodes, ``operators`` the nodes of each operator, the most
     changed first; ``layers`` counts those of TensorRT's network (None: unknown). ``tensorrt`` is the TensorRT that
@@ -144,12 +144,12 @@ class Summary:
 
     @property
     def passed(self) -> tuple[RungFact, ...]:
-        """The rungs that passed."""
+        """The checks that passed."""
         return tuple(rung for rung in self.rungs if rung.status == "passed")
 
     @property
     def not_run(self) -> tuple[RungFact, ...]:
-        """The rungs that gave no result, with the reasons."""
+        """The checks that gave no result, with the reasons."""
         return tuple(rung for rung in self.rungs if rung.status in ("skipped", "broke"))
 
 
@@ -221,7 +221,7 @@ def _proof(report: Report) -> Proof:
 
 
 def _compared(report: Report) -> bool:
-    """Whether a rung that judged the models has compared their values."""
+    """Whether a check that judged the models has compared their values."""
     rungs = report.verdict.rungs if report.verdict is not None else ()
     return any(rung.judged and rung.compares for rung in rungs)
 

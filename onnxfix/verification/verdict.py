@@ -17,7 +17,7 @@ from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.sweep import SweepResult
 from onnxfix.verification.validity import Checked
 
-#: "broke": the rung's own code failed. That proves nothing about the models, and is a bug of onnxfix to report.
+#: "broke": the check's own code failed. That proves nothing about the models, and is a bug of onnxfix to report.
 Status = Literal["passed", "failed", "skipped", "broke"]
 FeedStatus = Literal["identical", "within", "different", "not counted"]
 #: Which of the two models.
@@ -68,7 +68,7 @@ Blame = Literal["", "export", "fix"]
 
 @record
 class Exported:
-    """PyTorch's own outputs beside those of the exported and of the fixed model (rung pytorch).
+    """PyTorch's own outputs beside those of the exported and of the fixed model (check pytorch).
 
     ``torch`` is its version, ``exporter`` "dynamo" or "legacy" ("" where that is not known). ``inputs`` counts the
     inputs that were compared, ``sizes`` their different sets of shapes. ``output`` is the first output that differs.
@@ -120,7 +120,7 @@ class LeftOut:
 
 @record
 class RungResult:
-    """The result of one rung. ``reason`` is one line: what was proven, what differs, or why it was skipped or broke;
+    """The result of one check. ``reason`` is one line: what was proven, what differs, or why it was skipped or broke;
     ``cause`` is the same as data, where it is known. ``stopped``: this model could not be loaded, with the error
     ``said`` by the runtime.
 
@@ -129,7 +129,7 @@ class RungResult:
     TensorRT's builds of the original and, unless that is the same file, of the fixed model; ``networks`` how TensorRT
     reads them; ``checks`` the results of onnx.checker. ``executed`` is what their engines did, ``latency`` their
     latency, and ``sweep`` how builds for batch 1 alone and for more differ (None where these were not requested).
-    ``exported`` is what PyTorch's own outputs showed (rung pytorch).
+    ``exported`` is what PyTorch's own outputs showed (check pytorch).
     ``random`` are the outputs of random nodes that gave both models the same numbers, and were not compared themselves.
     ``left_out`` are planned inputs that the budget did not allow for.
     ``part`` is the part of the models that it is about (None: all of them).
@@ -168,7 +168,7 @@ class RungResult:
 
     @property
     def compares(self) -> bool:
-        """Whether it is a rung that compares the values of the two models."""
+        """Whether it is a check that compares the values of the two models."""
         return self.name not in ALONE
 
     @property
@@ -178,15 +178,15 @@ class RungResult:
 
 
 def unjudged(name: str, reason: str, cause: Cause = "") -> RungResult:
-    """The result of a rung that could not judge the models: "broke" where onnxfix is to blame, else "skipped"."""
+    """The result of a check that could not judge the models: "broke" where onnxfix is to blame, else "skipped"."""
     return RungResult(name, "broke" if cause == "fault" else "skipped", reason, cause=cause)
 
 
 @record
 class Verdict:
-    """The results of all requested rungs, in order, and the names of those that had to pass.
+    """The results of all requested checks, in order, and the names of those that had to pass.
 
-    ``settled``: no rung needs to compare the two, since nothing was changed (except by UNSAFE fixes on request).
+    ``settled``: no check needs to compare the two, since nothing was changed (except by UNSAFE fixes on request).
     ``without_unsafe``: the values that were compared are those without the UNSAFE fixes or steps, which are in the
     result. ``allowed`` is the user's tolerance, by which values were compared (None: by their types).
     """
@@ -199,13 +199,13 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        """A rung refutes the fixed model, or one that is required did not pass."""
+        """A check refutes the fixed model, or one that is required did not pass."""
         passed = {rung.name for rung in self.rungs if rung.status == "passed"}
         return any(rung.refutes for rung in self.rungs) or not passed.issuperset(self.required)
 
     @property
     def passed(self) -> bool:
-        """Nothing failed and something was proven: a rung that compares the models passed; where none was requested,
+        """Nothing failed and something was proven: a check that compares the models passed; where none was requested,
         one that judges them alone; and ``contract`` where no other was. Neither ``passed`` nor ``failed``: it could not
         be checked."""
         if self.failed:
@@ -216,19 +216,19 @@ class Verdict:
 
     @property
     def broken(self) -> tuple[RungResult, ...]:
-        """The rungs that broke."""
+        """The checks that broke."""
         return tuple(rung for rung in self.rungs if rung.status == "broke")
 
     @property
     def compared(self) -> bool:
-        """Whether a rung compared values of the two models."""
+        """Whether a check compared values of the two models."""
         return any(rung.status == "passed" and rung.name not in ALONE for rung in self.rungs)
 
     def rung(self, name: str) -> RungResult | None:
-        """The result of one rung; None where it was not climbed."""
+        """The result of one check; None where it did not run."""
         return next((rung for rung in self.rungs if rung.name == name), None)
 
     @property
     def seconds(self) -> float:
-        """Wall-clock time of all rungs."""
+        """Wall-clock time of all checks."""
         return sum(rung.seconds for rung in self.rungs)

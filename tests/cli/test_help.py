@@ -37,6 +37,13 @@ def test_the_list_of_rules_fits_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_checks_are_called_checks(command: str) -> None:
+    """The options have kept their names."""
+    out = run(command, "--help")[1] + (run("doctor")[1] if command == "doctor" else "")
+    assert not re.search(r"(?<!--)\b(rung|ladder)", out)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_shown_once_without_its_type(command: str) -> None:
     code, out, _ = run(command, "--help")
     assert code == 0

@@ -740,7 +740,7 @@ def test_without_a_gpu_one_line_says_why(nothing: None, tmp_path: Path, command:
 def test_without_the_rung_one_note_says_so(nothing: None, tmp_path: Path, command: str) -> None:
     save(tmp_path / "m.onnx", RELU_CAST)
     given = [command, tmp_path / "m.onnx", "--rungs", "ort-cpu"]
-    note = "note      no latency was measured: the rung trt-gpu did not run"
+    note = "note      no latency was measured: the check trt-gpu did not run"
     assert note in run(*given, "--benchmark")[1]
     assert "latency" not in run(*given)[1]
 
@@ -752,7 +752,7 @@ def test_a_rung_that_broke_has_a_note(monkeypatch: pytest.MonkeyPatch, nothing: 
     monkeypatch.setattr(gpu, "climb", stop)
     path = save(tmp_path / "m.onnx", RELU)
     report = onnxfix.verify(path, rungs=["trt-gpu"], benchmark=True)
-    assert report.notes == ("no latency was measured: the rung trt-gpu broke",)
+    assert report.notes == ("no latency was measured: the check trt-gpu broke",)
 
 
 def test_python_takes_it_as_a_keyword_or_in_its_options(

@@ -98,7 +98,7 @@ class _Run:
         self.function = ray.remote(_entry())
         self.call = (same_installation(), os.getcwd(), packs.setting())
         if not self.nodes:
-            gpu = " and a GPU, which a requested rung needs" if self.gpu else ""
+            gpu = " and a GPU, which a requested check needs" if self.gpu else ""
             raise UsageError(f"--ray: no node of the cluster has a CPU{gpu}")
 
     def outcomes(self) -> Iterator[Outcome]:

@@ -247,7 +247,7 @@ def _random(proto: ModelProto) -> list[str]:
 
 def _unproven(verdict: Verdict) -> str:
     skipped = [f"{rung.name}: {rung.reason}" for rung in verdict.rungs if not rung.judged]
-    return "; ".join(skipped) or "no rung could run it"
+    return "; ".join(skipped) or "no check could run it"
 
 
 def _proof(verdict: Verdict) -> str:

@@ -44,7 +44,7 @@ def show_examination(found: Examination) -> None:
 
 
 def examination_lines(found: Examination) -> Iterator[Line]:
-    """Machine, packages, rungs, problems."""
+    """Machine, packages, checks, problems."""
     yield line("machine", style="bold")
     for label, text in _machine(found.machine):
         yield from _row(label, 14, "", "", text)
@@ -59,7 +59,7 @@ def examination_lines(found: Examination) -> Iterator[Line]:
         if package.fault:
             yield from _wrapped(package.fault, width + 2, "bold red")
     yield from pack_lines(found.packs)
-    yield line("rungs", style="bold")
+    yield line("checks", style="bold")
     for rung in found.rungs:
         mark, style = ("yes", "green") if rung.available else ("no", "yellow")
         yield from _row(rung.name, 13, f"{mark:<5}", style, rung.reason)

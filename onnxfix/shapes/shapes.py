@@ -15,14 +15,7 @@ from onnxfix.graph.overlay import Value
 from onnxfix.shapes.ops.base import INTEGERS, UNKNOWN, Info, static_shape
 from onnxfix.shapes.propagate import Pass
 from onnxfix.shapes.symbols import NO as NEVER
-from onnxfix.shapes.symbols import (
-    YES,
-    Answer,
-    Dim,
-    as_dim,
-    equal,
-    unknown,
-)
+from onnxfix.shapes.symbols import YES, Answer, Dim, as_dim, equal, unknown
 
 if TYPE_CHECKING:
     from onnxfix.model import Model

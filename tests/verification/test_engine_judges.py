@@ -19,6 +19,7 @@ from onnxfix.trt.engine import Ran
 from onnxfix.verification.rungs import gpu, probe
 from onnxfix.verification.rungs.judge import REPAIRED, Terms, judge
 from onnxfix.verification.rungs.probe import Probe
+from onnxfix.verification.rungs.trials import key_of
 from support.patience import PATIENCE
 from test_rung_trt_gpu import RELU, RELU_CAST, Rung, on_a_gpu, request
 
@@ -152,7 +153,7 @@ def test_the_originals_engine_is_built_and_run_once_for_all_candidates(rung: Run
     rung.asked.clear()
     rung.engines = {"original": "not even built", "fixed": RELU.replace("Relu", "Abs")}
     same = request(rung.folder, rung.worker, RELU, RELU_CAST)
-    gpu._LAST[:] = [(gpu._key(same, rung), gpu._LAST[0][1])]  # the files were written again
+    gpu._LAST[:] = [(key_of(same, rung), gpu._LAST[0][1])]  # the files were written again
     assert gpu.climb(same).status == "failed"
     assert [name for name, _ in rung.asked] == ["fixed"]
 

@@ -14,7 +14,7 @@ LIMIT = 1 << 22
 """Maximum number of comparisons."""
 _MOST_INDICES = 1 << 18
 """Maximum number of indices in a constant."""
-_REDUCTIONS = {"Add": "ReduceSum", "Max": "ReduceMax", "Min": "ReduceMin", "Mul": "ReduceProd"}
+REDUCTIONS = {"Add": "ReduceSum", "Max": "ReduceMax", "Min": "ReduceMin", "Mul": "ReduceProd"}
 
 
 def reduced(draft: Draft, node: Node, model: Model, op: str) -> str:
@@ -121,7 +121,7 @@ class _Comparison:
 
     def _reduced_updates(self, matches: str, updates: str, axis: int) -> str:
         masked = self.draft.add("Where", [matches, updates, self.neutral])
-        return self._reduce(_REDUCTIONS[self.op], masked, axis)
+        return self._reduce(REDUCTIONS[self.op], masked, axis)
 
     def _reduce(self, op_type: str, name: str, axis: int) -> str:
         if self.draft.anchor.scope.opset() < (13 if op_type == "ReduceSum" else 18):

@@ -49,7 +49,7 @@ def scatter_with_reduction(node: Node, model: Model) -> Iterator[Match]:
     matching updates are reduced and combined with the element: exact for maxima and minima of integers, with
     `--numeric-fixes` for the rest: floats are added in another order, and ONNX Runtime 1.31 computes sums and products
     of integers in double. All shapes must be static, and the number of elements times that of updates at most 4
-    million; above that there is no fix.
+    million; above that, and where TensorRT ignores the axes of the reduction (OPS098), there is no fix.
 
     TensorRT layers: 4 by gathering; 14 to 20 by comparing.
 
@@ -98,11 +98,13 @@ def _gathered(node: Node, model: Model, op: str) -> Fix | None:
 
 def _compared(node: Node, model: Model, op: str) -> Fix | None:
     """The fix for indices that may be duplicates."""
-    data, output = node.input(0), node.output()
+    data, output, target = node.input(0), node.output(), target_of(model)
     elem = None if data is None else model.shapes.elem_type(data)
-    if data is None or output is None or elem is None or not target_of(model).between(elem):
+    if data is None or output is None or elem is None or not target.between(elem):
         return None
     if not _combines(node, op, elem):
+        return None
+    if node.opset >= 18 and _scatter.REDUCTIONS[op] in target.ignores_axes:
         return None
     draft = Draft(node)
     total = _scatter.reduced(draft, node, model, op)
@@ -224,6 +226,12 @@ scatter_with_reduction.examples = [
         safety=Safety.NUMERIC,
         target="rtx",
         runs=False,
+    ),
+    Flagged(
+        "TensorRT 8.6 ignores the axes of a ReduceMax of opset 18",
+        f'{_ND} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND<reduction = "max">(x, i, u) }}',
+        safety=Safety.NUMERIC,
+        target="trt8.6",
     ),
     Flagged(
         "int8, which ONNX's ReduceSum does not support",

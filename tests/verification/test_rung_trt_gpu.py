@@ -305,6 +305,19 @@ def test_on_a_gpu_that_is_not_served_tensorrt_itself_is_asked(
     assert result.builds == (), "the model need not be built for that"
 
 
+@pytest.mark.parametrize(("tf32", "precision"), [(False, "float32"), (True, "tf32")])
+def test_the_full_tensorrt_needs_no_trial(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, worker: Worker, tf32: bool, precision: str
+) -> None:
+    """It builds nothing for a GPU that it does not run on."""
+    monkeypatch.setattr(probe.build, "attempt", None)
+    found = Rung(tmp_path, worker)
+    found.choice = Choice("tensorrt", "10.6.0", "9.0", Gpu("H200", "9.0"))
+    found.options = TrtOptions(tf32=tf32)
+    here = probe.probe(found)  # type: ignore[arg-type]
+    assert (here.reason, here.precision, here.where) == ("", precision, "H200 (compute capability 9.0)")
+
+
 @REAL
 @NO_DRIVER
 def test_engines_are_built_and_refused_when_they_load(

@@ -1,7 +1,9 @@
-"""Whether TensorRT executes engines on this machine, by trial: a small one is built, loaded and run in the sandbox.
+"""Whether TensorRT executes engines on this machine.
 
 The driver reports a GPU, and only TensorRT itself shows whether it executes an engine there: NVIDIA's list of GPUs is
-not complete. The same engine shows whether float32 products are computed in TF32.
+not complete. TensorRT-RTX builds without a GPU; a small engine is built, loaded and run in the sandbox, which also
+shows whether float32 products are computed in TF32. TensorRT runs kernels on the GPU to choose among them, so that
+every build is such a trial.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class Probe:
 def unavailable(options: TrtOptions) -> Missing | None:
     """Why no engine can be executed on this machine; None where one can.
 
-    Where the driver reports a GPU, a small engine is built, loaded and run.
+    Where the driver reports a GPU, TensorRT-RTX builds, loads and runs a small engine.
 
     Raises:
         UsageError: the package or the compute capability does not exist.
@@ -76,15 +78,18 @@ def unavailable(options: TrtOptions) -> Missing | None:
 
 
 def probe(found: Builder) -> Probe:
-    """The trial with the chosen TensorRT, made once per process."""
+    """The trial with the chosen TensorRT, made once per process; of TensorRT-RTX alone."""
     if importlib.util.find_spec("polygraphy") is None:
         reason = f"polygraphy, which executes engines, is not installed: {INSTALL[found.choice.package]}"
         return Probe(reason, "not-installed")
     card = found.choice.gpu or next(iter(_cards(found)), None)
     if card is None:
         return Probe(NO_GPU, "no-gpu")
+    listed = trial.listed(found.choice.package, card.capability)
+    if found.choice.package == "tensorrt":
+        return Probe("", "", "tf32" if found.options.tf32 else "float32", card, listed)
     reason, precision, cause = _ask(found.choice, process_options(found.options), os.getpid())
-    here = Probe("", "", precision, card, trial.listed(found.choice.package, card.capability))
+    here = Probe("", "", precision, card, listed)
     if not reason:
         return here
     why = f"{found.product} cannot execute engines on {here.where}: {reason}"

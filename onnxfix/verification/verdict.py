@@ -36,7 +36,7 @@ ALONE = (*STATIC, "trt-network")
 
 
 #: What executed engines showed about a fixed model, see ``rungs.judge.Finding``.
-Outcome = Literal["agree", "repaired", "alike", "wrong"]
+Outcome = Literal["agree", "repaired", "alike", "unsteady", "wrong"]
 
 
 @record
@@ -45,9 +45,10 @@ class Executed:
     float32 products ("float32", "tf32", or "" where that is not known).
 
     ``outcome`` is "agree" where the engines are right, "repaired" where that of the original is wrong and the fixed one
-    right, "alike" where both are wrong, "wrong" where the fixed one is further from the ONNX model; ``reason`` says so
-    with the values, and ``output`` is the first output that it is about. ``noise`` is how far rounding alone moves an
-    output of the original, as a share of its largest magnitude, for the outputs of which that was measured."""
+    right, "alike" where both are wrong, "unsteady" where they are not so each time that they are loaded, "wrong" where
+    the fixed one is further from the ONNX model; ``reason`` says so with the values, and ``output`` is the first output
+    that it is about. ``noise`` is how far rounding alone moves an output of the original, as a share of its largest
+    magnitude, for the outputs of which that was measured."""
 
     package: str
     version: str

@@ -121,3 +121,9 @@ def test_the_rule_says_nothing_of_its_own() -> None:
     (nowhere,) = engine.check_build(None, RULES, executed=replace(ALIKE, gpu="", output=""))
     assert nowhere.match.place.text == "the graph"
     assert nowhere.match.message.startswith("on the GPU, ")
+
+
+def test_an_engine_that_is_not_the_same_twice_is_an_error_of_its_own() -> None:
+    (found,) = report(replace(ALIKE, outcome="unsteady")).findings
+    assert (found.code, found.severity, found.place.text) == ("TRT006", "error", "y")
+    assert found.message == "on NVIDIA H100, it differs: 1 against 2"

@@ -153,9 +153,35 @@ def test_the_originals_engine_is_built_and_run_once_for_all_candidates(rung: Run
     rung.asked.clear()
     rung.engines = {"original": "not even built", "fixed": RELU.replace("Relu", "Abs")}
     same = request(rung.folder, rung.worker, RELU, RELU_CAST)
-    gpu._LAST[:] = [(key_of(same, rung), gpu._LAST[0][1])]  # the files were written again
+    known = gpu._LAST[0][1]
+    known.steady = True  # as the first candidate that is refuted shows
+    gpu._LAST[:] = [(key_of(same, rung), known)]  # the files were written again
     assert gpu.climb(same).status == "failed"
     assert [name for name, _ in rung.asked] == ["fixed"]
+
+
+# ------------------------------------------------------------------------------------ engines that are not steady
+
+
+@pytest.mark.parametrize("name", ["original", "fixed"])
+def test_engines_that_change_are_no_fixs_fault(rung: Rung, name: str) -> None:
+    """The original's engine is first loaded right: where it changes, the new model's is wrong all the time."""
+    halved = RELU.replace("Relu(x)", "Mul(a, k)").replace("{ y", "<float k = {0.5}> { a = Relu(x)  y")
+    rung.tricks[name] = {"unsteady": 2.0}
+    if name == "original":
+        rung.engines = {"original": halved, "fixed": halved}
+    result = rung(RELU, RELU_CAST, inherit=True)
+    assert (result.status, result.refutes) == ("passed", False), result.reason
+    said = "no fix is to blame: the engines are not reproducible: 3 of 6 contexts of two builds are wrong on one input"
+    assert result.reason.startswith(said)
+    assert result.executed is not None
+    assert (result.executed.outcome, result.executed.output) == ("unsteady", "y")
+
+
+def test_a_fix_is_blamed_where_every_context_is_wrong(rung: Rung) -> None:
+    rung.engines["fixed"] = RELU.replace("Relu", "Abs")
+    assert rung(RELU, RELU_CAST, inherit=True).refutes
+    assert [name for name, _ in rung.asked] == ["original", "fixed", "fixed", "original"]
 
 
 # ---------------------------------------------------------------------------------------------------- the sandbox

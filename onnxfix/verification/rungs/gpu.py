@@ -12,6 +12,7 @@ or TensorRT's reason.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
 from contextlib import ExitStack, closing
@@ -26,7 +27,7 @@ from onnxfix.verification.rungs import benchmark, gpu_engines, probe
 from onnxfix.verification.rungs.builder import builder
 from onnxfix.verification.rungs.gpu_engines import DEATHS
 from onnxfix.verification.rungs.gpu_result import NAME, conclude, done
-from onnxfix.verification.rungs.gpu_state import Evidence, Original, State
+from onnxfix.verification.rungs.gpu_state import CONTEXTS, Evidence, Original, State
 from onnxfix.verification.rungs.judge import differing, judge
 from onnxfix.verification.rungs.noise import Noise
 from onnxfix.verification.rungs.oracle import Oracle
@@ -127,8 +128,48 @@ def _run(state: State) -> RungResult:
             _judge(state, number, trial)
         if "wrong" in state.seen.findings:
             wrong = state.seen.findings["wrong"]
+            if wrong.output and not state.original.steady and _is_unsteady(state, number, trial):
+                break
             return done(state, "failed", wrong.reason, wrong.cause, inherited=state.single)
     return conclude(state)
+
+
+def _is_unsteady(state: State, number: int, trial: Trial) -> bool:
+    """Whether engines that are loaded, or built, once more are not all as wrong on an input as the first ones were.
+    That is the finding then: no fix is to blame."""
+    terms = state.noise.widened(state.terms(), trial)
+    first = None if state.single else state.original.ran.get(number)
+    files = {"fixed": _more_engines(state, "fixed")}
+    files["original"] = _more_engines(state, "original") if first is not None else []
+    wrong = tried = 1
+    for pair in itertools.zip_longest(files["fixed"], files["original"]):
+        after, before = (_rerun(state, name, file, trial) for name, file in zip(files, pair, strict=True))
+        if after is None:
+            continue
+        judged = judge(terms, trial.label, trial.feed, trial.expected, before or first, after)
+        tried, wrong = tried + 1, wrong + (judged.finding == "wrong")
+    state.original.steady = wrong == tried
+    if wrong < tried:
+        found = state.seen.findings.pop("wrong")
+        reason = f"the engines are not reproducible: {wrong} of {tried} contexts of two builds are wrong on one input"
+        state.seen.findings["unsteady"] = Evidence(f"{reason}; {found.reason}", found.output)
+    return wrong < tried
+
+
+def _more_engines(state: State, name: str) -> list[str]:
+    """Engine files to load besides the first: that of "original" or "fixed" again, and a second build of it."""
+    path = state.request.fixed if name == "fixed" else state.request.original
+    second = state.file(f"second {name}")
+    again = state.builder.build(path, state.builds[name].profiles or None, save_engine=second)
+    return [state.file(name)] * (CONTEXTS - 1) + [second] * (CONTEXTS if again.accepted else 0)
+
+
+def _rerun(state: State, name: str, file: str | None, trial: Trial) -> Ran | None:
+    """What an engine file computes in a context of its own; None where there is none, or it does not run."""
+    if file is None or state.engines.load(name, file):
+        return None
+    ran = state.execute(name, trial, first=False)
+    return None if ran.error else ran
 
 
 def _refuse(state: State, trial: Trial, reason: str, failed: Ran | None = None) -> None:

@@ -48,7 +48,9 @@ def _executed(state: State) -> Executed | None:
     if not state.seen.judged:
         return None
     choice, card = state.builder.choice, state.probe.card
-    outcome = next((one for one in ("wrong", "alike", "repaired") if one in state.seen.findings), "agree")
+    outcome = next(
+        (one for one in ("wrong", "unsteady", "alike", "repaired") if one in state.seen.findings), "agree"
+    )
     evidence = state.seen.findings.get(outcome, Evidence("", ""))
     return Executed(
         package=choice.package,
@@ -75,11 +77,15 @@ def conclude(state: State) -> RungResult:
     if not any(part.elements for one in seen.results for part in one.metrics):
         return done(state, "skipped", "every output is empty, so no value was compared")
     _add_notes(state)
-    if "alike" in seen.findings:
-        reason = seen.findings["alike"].reason
-        if state.single or not state.request.inherit:
-            return done(state, "failed", reason)
-        return done(state, "passed", f"the new model's engine is no worse: {reason}")
+    for finding, words in (
+        ("unsteady", "no fix is to blame"),
+        ("alike", "the new model's engine is no worse"),
+    ):
+        if finding in seen.findings:
+            reason = seen.findings[finding].reason
+            if state.single or not state.request.inherit:
+                return done(state, "failed", reason)
+            return done(state, "passed", f"{words}: {reason}")
     allowed = state.request.allowed
     how = f"within {allowed.words}" if allowed is not None else "within tolerance"
     how = "identical" if all(one.status == "identical" for one in counted) else how

@@ -109,7 +109,7 @@ def _executed(report: Report) -> Content:
     found = report.executed
     if found is None:
         return None
-    kinds = {"agree": "good", "repaired": "good", "alike": "warn", "wrong": "bad"}
+    kinds = {"agree": "good", "repaired": "good", "alike": "warn", "unsteady": "warn", "wrong": "bad"}
     pairs: list[tuple[str, Content]] = [
         ("Outcome", [chip(kinds[found.outcome], found.outcome), " ", found.reason]),
         ("GPU", f"{found.gpu}, compute capability {found.compute_capability}"),

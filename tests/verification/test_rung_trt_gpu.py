@@ -34,6 +34,7 @@ from onnxfix.trt import package as trt_package
 from onnxfix.trt.engine import Ran
 from onnxfix.trt.package import Choice
 from onnxfix.trt.records import Issue, Profile, TargetOnly, TrtBuild, TrtOptions
+from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.ladder import verify
@@ -781,7 +782,7 @@ def test_what_float32_kernels_cost_is_no_error() -> None:
         told = judge(Terms(["y"]), "label", None, truth, before, found)
         assert told.finding == "agree"
         assert "1 of 1,000 elements are out of tolerance" in told.reason
-        assert told.reason.endswith("; that is less than 0.0002 of the output's largest magnitude")
+        assert told.reason.endswith("; that is at most 0.0002 of the output's largest magnitude")
         assert told.results[-1].status == "within"
 
 
@@ -800,7 +801,7 @@ def test_engines_of_two_builds_may_differ_by_what_kernels_cost(before: float, af
     truth = _off(0)[0]
     told = judge(Terms(["y"]), "label", None, truth, _off(before)[1], _off(after)[1])
     assert told.finding == "agree"
-    assert told.reason.endswith("; that is less than 0.0002 of the output's largest magnitude")
+    assert told.reason.endswith("; that is at most 0.0002 of the output's largest magnitude")
 
 
 @pytest.mark.parametrize(
@@ -811,6 +812,21 @@ def test_kernels_do_not_excuse_engines_that_are_further_off(
 ) -> None:
     truth = _off(0)[0]
     assert judge(Terms(["y"]), "label", None, truth, _off(before)[1], _off(after)[1]).finding == finding
+
+
+def test_a_few_large_elements_do_not_excuse_the_others() -> None:
+    """Masked logits of -1e4 beside others of about 1."""
+    truth = np.linspace(-1, 1, 512, dtype=np.float32)
+    truth[:3] = -1e4
+    found = truth + (np.arange(512) > 2).astype(np.float32)
+    sides = [Ran({"y": one}) for one in (truth, truth, found)]
+    assert judge(Terms(["y"]), "label", None, *sides).finding == "wrong"
+
+
+def test_kernels_do_not_excuse_what_the_user_does_not_allow() -> None:
+    truth, found = _off(8e-5)
+    terms = Terms(["y"], allowed=Allowed(rtol=1e-6, atol=1e-6))
+    assert judge(terms, "label", None, truth, found, found).finding == "alike"
 
 
 def test_kernels_excuse_nothing_where_the_truth_is_unknown() -> None:

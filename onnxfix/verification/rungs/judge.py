@@ -41,6 +41,9 @@ _KERNELS = 2e-4
 engine is further off. Measured on full-size exports with TensorRT-RTX 1.6.1 on an H200, without TF32: 8.3e-5 (BERT,
 both engines alike, 17 times the effect of another order of summation on a CPU). The engines of one model differ by as
 much from build to build where its convolutions get other kernels (CoaT, InceptionNeXt)."""
+_MOST, _OF_MOST = 0.99, 3e-4
+"""The same where the original's engine may be right, as a share of the magnitude that so many of the elements do not
+exceed. Estimated for CoaT: 2.3e-4."""
 _MANY = 256
 """Outputs with fewer elements are only judged element by element."""
 _SHARES = (0.5, 0.9, 0.99, 1.0)
@@ -94,11 +97,12 @@ def judge(
         finding in ("alike", "wrong", "repaired")
         and expected is not None
         and all(_is_of_kernels(terms, one) for one in (oracle, engines, original))
+        and (finding != "wrong" or before is None or _is_small_beside_most((*oracle, *engines), expected))
     )
     if kernels:
         finding = "agree"
         which = "oracle" if off is not None else "engines"
-        reason = f"{said[which]}; that is less than {_KERNELS:g} of the output's largest magnitude"
+        reason = f"{said[which]}; that is at most {_KERNELS:g} of the output's largest magnitude"
     elif finding == "wrong":
         reason = "; ".join(said[which] for which, one in (("engines", unlike), ("oracle", off)) if one)
     elif finding == "alike":
@@ -147,15 +151,32 @@ def _find(
 
 def _is_of_kernels(terms: Terms, metrics: Sequence[Metrics]) -> bool:
     """Whether what differs is small compared with the output, as an engine's float32 kernels explain."""
-    return not terms.coarse and all(
-        one.kind == "values"
-        and not one.special
-        and one.dtype == "float32"
-        and one.elements >= _MANY
-        and one.relative <= _KERNELS
-        for one in metrics
-        if one.agreement == "different"
+    return (
+        not terms.coarse
+        and terms.allowed is None
+        and all(
+            one.kind == "values"
+            and not one.special
+            and one.dtype == "float32"
+            and one.elements >= _MANY
+            and one.relative <= _KERNELS
+            for one in metrics
+            if one.agreement == "different"
+        )
     )
+
+
+def _is_small_beside_most(metrics: Sequence[Metrics], expected: Ran) -> bool:
+    """Whether what differs is small compared with most elements: a few of the output's may be much larger."""
+    for one in metrics:
+        value = expected.outputs.get(one.output)
+        if one.agreement != "different":
+            continue
+        if not isinstance(value, np.ndarray):
+            return False
+        if one.max_abs > _OF_MOST * float(np.nanquantile(np.abs(wide(value)), _MOST)):
+            return False
+    return True
 
 
 def _is_further(terms: Terms, name: str, expected: Ran, before: Ran, after: Ran) -> bool:

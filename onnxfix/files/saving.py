@@ -46,7 +46,7 @@ def _serialized(proto: ModelProto) -> bytes:
 
 
 def _too_large() -> ModelError:
-    return ModelError("the fixed model does not fit into one protobuf (2 GB); keep its weights external")
+    return ModelError("the result does not fit into one protobuf (2 GB); keep its weights external")
 
 
 def _in_memory(data: bytes, pieces: Sequence[scan.Piece]) -> Iterator[bytes]:

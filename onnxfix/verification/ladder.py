@@ -277,8 +277,10 @@ class _Ladder:
         result = _rung(name, request, self.limits)
         unasked = result.status == "skipped" and result.cause in ("target-only", "refused")
         rest = self._rest if unasked and name in _TENSORRT else None
-        marked = rest.marked(_rung(name, rest.of(request), self.limits)) if rest is not None else None
-        return marked or result
+        if rest is None:
+            return result
+        found = _rung(name, rest.of(request), self.limits)
+        return rest.marked(found) or replace(result, reason=f"{result.reason}; of the rest: {found.reason}")
 
     @cached_property
     def _rest(self) -> Rest | None:

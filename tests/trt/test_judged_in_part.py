@@ -17,6 +17,7 @@ from support.models import model, write
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL
 
+REDUCED = "ReduceSum<keepdims = 1>"
 CASES = FIXTURES / "cases"
 TRT11 = TrtOptions(target="trt11")
 #: Model -> the nodes that are judged, all of them, and what is not.
@@ -270,3 +271,36 @@ def test_one_of_two_is_fixed_away(tmp_path: Path) -> None:
     network = rung(report, "trt-network")
     assert network.part is not None
     assert network.part.words == "8 of 9 nodes; NonZero ×1 not judged"
+
+
+@REAL
+def test_models_that_cut_otherwise_are_not_compared_in_part(tmp_path: Path) -> None:
+    """What NonZero computes is not the same in both, so that the one's values are no inputs of the other."""
+    text = """g (float[N, 4] x) => (float[1] y) {{
+        {before}  n = NonZero({of})  t = Transpose<perm = [1, 0]>(n)  q = GatherND({of}, t)  y = ReduceSum(q) }}"""
+    original = write(tmp_path / "a.onnx", text.format(before="", of="x").replace("ReduceSum", REDUCED))
+    turned = text.format(before="z = Transpose<perm = [1, 0]>(x)", of="z").replace("ReduceSum", REDUCED)
+    report = onnxfix.verify(original, write(tmp_path / "b.onnx", turned), trt=TRT11)
+    found = rung(report, "trt-network")
+    assert (report.exit_code, found.status, found.cause) == (0, "skipped", "refused")
+
+
+@REAL
+def test_what_only_the_new_model_computes_is_said_to_be_compared_with_nothing(tmp_path: Path) -> None:
+    text = "g (float[N, 4] x) => (int64[2, K] n, float[N, 4] y) {{ {mask}  n = NonZero(m)  y = Exp(x) }}"
+    original = write(tmp_path / "a.onnx", text.format(mask="m = Relu(x)"))
+    new = write(tmp_path / "b.onnx", text.format(mask="z = Relu(x)  f = Cast<to = 9>(z)  m = Identity(f)"))
+    found = rung(onnxfix.verify(original, new, trt=TRT11), "trt-network")
+    assert found.status == "passed"
+    assert "not compared, since the original computes no such value: m" in found.notes
+
+
+@REAL
+def test_two_plugins_without_a_first_output_are_cut_alike(tmp_path: Path) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18, "TRT" : 1]>
+        g (float[1, 9, 4] b, float[1, 9, 2] s) => (float[1, 9, 4] y) {
+            , d, t, l = TRT.EfficientNMS_TRT(b, s)  , e, u, m = TRT.EfficientNMS_TRT(b, s)  y = Abs(b) }"""
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    report = onnxfix.check(path, target="trt11", trt=True)
+    assert [found.code for found in report.errors] == []

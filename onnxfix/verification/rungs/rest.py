@@ -6,7 +6,7 @@ original, and what nothing else reads of their inputs becomes outputs, so that a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from onnxfix.nvidia import Missing
 from onnxfix.record import record
 from onnxfix.trt.records import Part, TargetOnly, TrtBuild
 from onnxfix.verification.budget import Budget
+from onnxfix.verification.compare.compare import compare
 from onnxfix.verification.feeds.profiles import given_profiles
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.request import Label, Request
@@ -41,6 +42,7 @@ class Rest:
     changes: Mapping[str, Any]
     parts: tuple[Part, ...]
     cut: frozenset[str]
+    notes: tuple[str, ...]
 
     def of(self, request: Request) -> Request:
         """The request of a rung, for the rests."""
@@ -53,7 +55,10 @@ class Rest:
         if not result.judged or len(builds) < len(result.builds):
             return None
         part = self.parts[-1]
-        return replace(result, builds=builds, part=part, reason=f"in part, {part.words}: {result.reason}")
+        notes = (*result.notes, *self.notes)
+        return replace(
+            result, builds=builds, part=part, reason=f"in part, {part.words}: {result.reason}", notes=notes
+        )
 
     def built(self, build: TrtBuild, part: Part | None = None) -> TrtBuild | None:
         """The build of a rest, which says so, without what is about its own inputs; None where it shows nothing about
@@ -89,20 +94,31 @@ def _rest(request: Request, folder: Path, models: Sequence[_Cut]) -> Rest | None
     if not after.made or not others.isdisjoint(names) or not after.made.keys() & after.read <= {*names}:
         return None
     given, labels, trt = request.given, request.labels, request.trt
+    ends, notes = before.fed.keys() & after.fed.keys(), []
+    unlike = set(ends) if after is not before else set()
     if inputs:
-        there = {info.name for info in before.outputs}
-        more = [info for info in inputs if info.name not in there]
-        fed = _fed(request, before.write(folder / "whole", [*before.outputs, *more]), names)
+        wholes = [one.write_whole(folder / f"whole {number}") for number, one in enumerate(models)]
+        fed = found = _fed(request, wholes[0], names)
+        if after is not before:
+            fed, unlike = _alike(request, wholes[1], found, after.made.keys() & after.read, ends)
         if not fed:
             return None
-        given, labels = [values for _, values in fed], tuple(label for label, _ in fed)
+        if len(fed) < len(found):
+            notes.append(
+                f"{len(found) - len(fed)} of {len(found)} inputs are left out: what is cut differs there"
+            )
+        given, labels = [one.values for one in fed], tuple(one.label for one in fed)
         trt = replace(trt, min_shapes=(), opt_shapes=(), max_shapes=())
     outputs = [one.cut(inputs) for one in models]
-    if not outputs[-1] or not all(one.type.tensor_type.HasField("shape") for one in sum(outputs, inputs)):
+    if not outputs[-1] or not all(map(_is_typed, sum(outputs, inputs))):
         return None
     folders = folder / "original", folder / "fixed"
     paths = list(map(_Cut.write, models, folders, outputs))
-    shared = {info.name for info in outputs[-1]}  # only these can be compared
+    shared = {info.name for info in outputs[-1]} - unlike  # only these can be compared
+    alone = shared.symmetric_difference(info.name for info in outputs[-1])
+    alone |= shared - {info.name for info in outputs[0]}
+    if alone:
+        notes.append(f"not compared, since the original computes no such value: {', '.join(sorted(alone))}")
     del before.proto.graph.output[:]
     before.proto.graph.output.extend(info for info in outputs[0] if info.name in shared)
     changes = {
@@ -117,7 +133,7 @@ def _rest(request: Request, folder: Path, models: Sequence[_Cut]) -> Rest | None
         "only": (),
     }
     cut = frozenset(name for one in models for name in (*one.made, *one.fed))
-    return Rest(changes, tuple(one.part for one in models), cut)
+    return Rest(changes, tuple(one.part for one in models), cut, tuple(notes))
 
 
 class _Cut:
@@ -156,6 +172,14 @@ class _Cut:
         graph.input.extend(inputs)
         return outputs
 
+    def write_whole(self, folder: Path) -> Path:
+        """Write the model with the values at the cuts as outputs besides."""
+        there = {info.name for info in self.outputs}
+        more = [value for value in (*self.made.values(), *self.fed.values()) if value.producer is not None]
+        return self.write(
+            folder, [*self.outputs, *(self.model.describe(one) for one in more if one.name not in there)]
+        )
+
     def write(self, folder: Path, outputs: Sequence[ValueInfoProto]) -> Path:
         """Write the model with these outputs."""
         folder.mkdir()
@@ -175,7 +199,9 @@ class _Cut:
 def _void(node: NodeProto) -> NodeProto:
     """What stands for a cut node, so that the others keep their positions."""
     nothing = numpy_helper.from_array(np.zeros(1, np.float32))
-    return helper.make_node("Constant", [], [f"{node.output[0]} (not judged)"], value=nothing)
+    return helper.make_node(
+        "Constant", [], [f"{next(filter(None, node.output))} (not judged)"], value=nothing
+    )
 
 
 def _is_typed(info: ValueInfoProto) -> bool:
@@ -183,7 +209,17 @@ def _is_typed(info: ValueInfoProto) -> bool:
     return bool(tensor.elem_type) and tensor.HasField("shape")
 
 
-def _fed(request: Request, path: Path, names: Sequence[str]) -> list[tuple[Label, dict[str, Any]]]:
+@record
+class _Fed:
+    """Inputs of the original with the values at its cuts, and all that it computes of them."""
+
+    label: Label
+    inputs: Mapping[str, Any]
+    values: dict[str, Any]
+    outputs: Mapping[str, Any]
+
+
+def _fed(request: Request, path: Path, names: Sequence[str]) -> list[_Fed]:
     """Inputs of the original, with the values of these names, which the model file ``path`` has as outputs."""
     given = given_profiles(request.trt, request.known)
     found = []
@@ -193,5 +229,34 @@ def _fed(request: Request, path: Path, names: Sequence[str]) -> list[tuple[Label
             outputs = one.expected.outputs if one.expected is not None else {}
             made = {name: outputs.get(name) for name in names}
             if all(isinstance(value, np.ndarray) and value.size for value in made.values()):
-                found.append(((one.label, one.feed, one.given), {**one.values, **made}))
+                label = (one.label, one.feed, one.given)
+                found.append(_Fed(label, one.values, {**one.values, **made}, outputs))
     return found
+
+
+def _alike(
+    request: Request, path: Path, fed: Sequence[_Fed], made: Collection[str], ends: Collection[str]
+) -> tuple[list[_Fed], set[str]]:
+    """Those for which the fixed model, in the file ``path``, computes the same at the cuts as the original does, and
+    the ``ends`` in which it does not."""
+    kept, unlike = [], set[str]()
+    with Oracle(replace(request, original=path)) as oracle:
+        for one in fed:
+            ran = oracle.run(dict(one.inputs))
+            if (
+                ran is None
+                or ran.error
+                or not all(_is_alike(one.outputs, ran.outputs, name) for name in made)
+            ):
+                continue
+            kept.append(one)
+            unlike.update(name for name in ends if not _is_alike(one.outputs, ran.outputs, name))
+    return kept, unlike
+
+
+def _is_alike(outputs: Mapping[str, Any], others: Mapping[str, Any], name: str) -> bool:
+    """Whether both have the value, and it is the same up to rounding."""
+    one, other = outputs.get(name), others.get(name)
+    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray) or one.dtype != other.dtype:
+        return False
+    return all(found.agreement != "different" for found in compare(name, one, other, exact=False))

@@ -23,7 +23,8 @@ def maximum_of_minus_infinity(node: Node, model: Model) -> Iterator[Match]:
     computes these models right.
 
     ## Fix
-    Compare the elements with -inf, and ask by ReduceMin whether all are. Exact.
+    Compare the elements with -inf, and ask by ReduceMin whether all are. Exact, but for a row of -inf and NaN: ONNX
+    Runtime's ReduceMax ignores a NaN that is not the first element.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Attention.html: the function body's BiasRowMax

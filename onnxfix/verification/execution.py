@@ -75,8 +75,7 @@ class _Climber:
         self.budget = Budget(request.known, THOROUGH if name == "reference" else request.effort)
         self.given = 0  # which of the user's inputs are tried, from 1
         self.endless = math.inf  # elements of the smallest feed on which the original took too long
-        brief = name == "reference" and backends.missing("ort-cpu") is None
-        self.patience = time.monotonic() + _BRIEF if brief else math.inf  # until the first feed counts
+        self.patience = math.inf  # when to stop where no feed has counted
 
     def climb(self) -> RungResult:
         late = False
@@ -93,6 +92,8 @@ class _Climber:
 
     def _run(self) -> None:
         self._load()
+        if self.name == "reference" and backends.missing("ort-cpu") is None:
+            self.patience = time.monotonic() + _BRIEF
         if self.seen.verdict is None:
             try:
                 self._run_given() if self.request.given is not None else self._run_made()
@@ -288,7 +289,7 @@ class _Climber:
 
     def _over(self) -> bool:
         now, too_many = time.monotonic(), self.seen.deaths >= _DEATHS
-        in_vain = now > self.patience and not self.seen.counted()
+        in_vain = now > self.patience and bool(self.seen.feeds) and not self.seen.counted()
         return self.seen.verdict is not None or too_many or in_vain or now > self.deadline
 
     # -- one feed

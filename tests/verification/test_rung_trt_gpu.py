@@ -819,8 +819,9 @@ def test_a_few_large_elements_do_not_excuse_the_others() -> None:
     truth = np.linspace(-1, 1, 512, dtype=np.float32)
     truth[:3] = -1e4
     found = truth + (np.arange(512) > 2).astype(np.float32)
-    sides = [Ran({"y": one}) for one in (truth, truth, found)]
-    assert judge(Terms(["y"]), "label", None, *sides).finding == "wrong"
+    expected, after = Ran({"y": truth}), Ran({"y": found})
+    for before in (expected, None):
+        assert judge(Terms(["y"]), "label", None, expected, before, after).finding == "wrong"
 
 
 def test_kernels_do_not_excuse_what_the_user_does_not_allow() -> None:

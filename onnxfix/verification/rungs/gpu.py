@@ -12,13 +12,13 @@ or TensorRT's reason.
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from onnxfix import deadline
 from onnxfix.errors import UsageError
 from onnxfix.nvidia import Missing
 from onnxfix.trt.engine import Ran
@@ -113,12 +113,12 @@ def _find(state: State) -> Original:
 
 
 def _run(state: State) -> RungResult:
-    deadline = time.monotonic() + state.request.total
+    until = time.monotonic() + state.request.total
     for number, trial in enumerate(state.original.trials):
         if state.seen.deaths >= DEATHS:
             state.seen.notes.append(f"stopped after {state.seen.deaths} failures")
             break
-        if time.monotonic() > deadline:
+        if time.monotonic() > until:
             state.seen.notes.append("stopped at the time limit")
             break
         reason = outside(state.builds["fixed"].profiles, trial.values)
@@ -126,50 +126,54 @@ def _run(state: State) -> RungResult:
             _refuse(state, trial, reason)
         else:
             _judge(state, number, trial)
-        if "wrong" in state.seen.findings:
+        if "wrong" in state.seen.findings and not _is_unsteady(state, number, trial, until):
             wrong = state.seen.findings["wrong"]
-            if wrong.output and not state.original.steady and _is_unsteady(state, number, trial):
-                break
             return done(state, "failed", wrong.reason, wrong.cause, inherited=state.single)
     return conclude(state)
 
 
-def _is_unsteady(state: State, number: int, trial: Trial) -> bool:
-    """Whether engines that are loaded, or built, once more are not all as wrong on an input as the first ones were.
-    That is the finding then: no fix is to blame."""
+def _is_unsteady(state: State, number: int, trial: Trial, until: float) -> bool:
+    """Whether the engine that was wrong is right on the same inputs in another context, or built once more: no fix is
+    to blame then, and that is the finding. Where the time is over before, it is not."""
+    found = state.seen.findings["wrong"]
+    if not found.output or trial.expected is None:
+        return False
+    first = None if state.single or state.original.lacking else state.original.ran.get(number)
+    first = None if first is not None and first.error else first
     terms = state.noise.widened(state.terms(), trial)
-    first = None if state.single else state.original.ran.get(number)
-    files = {"fixed": _more_engines(state, "fixed")}
-    files["original"] = _more_engines(state, "original") if first is not None else []
     wrong = tried = 1
-    for pair in itertools.zip_longest(files["fixed"], files["original"]):
-        after, before = (_rerun(state, name, file, trial) for name, file in zip(files, pair, strict=True))
-        if after is None:
-            continue
-        judged = judge(terms, trial.label, trial.feed, trial.expected, before or first, after)
-        tried, wrong = tried + 1, wrong + (judged.finding == "wrong")
-    state.original.steady = wrong == tried
-    if wrong < tried:
-        found = state.seen.findings.pop("wrong")
-        reason = f"the engines are not reproducible: {wrong} of {tried} contexts of two builds are wrong on one input"
-        state.seen.findings["unsteady"] = Evidence(f"{reason}; {found.reason}", found.output)
-    return wrong < tried
+    with suppress(deadline.Expired):
+        for file in _more_engines(state):
+            if time.monotonic() > until:
+                break
+            state.engines.renew()
+            if state.engines.load("fixed", file):
+                continue
+            after = state.execute("fixed", trial, first=False)
+            if not after.error:
+                tried += 1
+                judged = judge(terms, trial.label, trial.feed, trial.expected, first, after)
+                wrong += judged.finding == "wrong"
+    if wrong == tried:
+        return False
+    state.engines.load("fixed", state.file("fixed"))
+    del state.seen.findings["wrong"]
+    reason = (
+        f"{state.engine_name} is not reproducible: {wrong} of {tried} contexts are wrong on the same inputs"
+    )
+    state.seen.findings.setdefault("unsteady", Evidence(f"{reason}; {found.reason}", found.output))
+    return True
 
 
-def _more_engines(state: State, name: str) -> list[str]:
-    """Engine files to load besides the first: that of "original" or "fixed" again, and a second build of it."""
-    path = state.request.fixed if name == "fixed" else state.request.original
-    second = state.file(f"second {name}")
-    again = state.builder.build(path, state.builds[name].profiles or None, save_engine=second)
-    return [state.file(name)] * (CONTEXTS - 1) + [second] * (CONTEXTS if again.accepted else 0)
-
-
-def _rerun(state: State, name: str, file: str | None, trial: Trial) -> Ran | None:
-    """What an engine file computes in a context of its own; None where there is none, or it does not run."""
-    if file is None or state.engines.load(name, file):
-        return None
-    ran = state.execute(name, trial, first=False)
-    return None if ran.error else ran
+def _more_engines(state: State) -> list[str]:
+    """Engine files to load besides the first: that of the new model again, and a second build of it."""
+    first, second = state.file("fixed"), state.file("second")
+    profiles = state.builds["fixed"].profiles or None
+    again = (
+        Path(second).exists()
+        or state.builder.build(state.request.fixed, profiles, save_engine=second).accepted
+    )
+    return [first] * (CONTEXTS - 1) + [second] * (CONTEXTS if again else 0)
 
 
 def _refuse(state: State, trial: Trial, reason: str, failed: Ran | None = None) -> None:

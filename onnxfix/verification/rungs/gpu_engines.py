@@ -31,6 +31,13 @@ def build(state: State) -> RungResult | None:
     request, original = state.request, state.original
     tries = profiles(original.trials, state.given, bound_profile(request.known, request.shapes))
     made: dict[str, TrtBuild] = {}
+    if (
+        original.build is not None
+        and original.build.accepted
+        and not original.ran
+        and not Path(state.file("original")).exists()
+    ):  # the candidate before was refused, and its folder is gone
+        original.build = None
     if not state.single and original.build is None:
         taken = _taken(state, "original", request.original)
         made = _both(state, tries) if taken is None else {"original": taken}

@@ -84,7 +84,7 @@ def conclude(state: State) -> RungResult:
         if finding in seen.findings:
             reason = seen.findings[finding].reason
             if state.single or not state.request.inherit:
-                return done(state, "failed", reason)
+                return done(state, "failed", reason, inherited=state.single and finding == "unsteady")
             return done(state, "passed", f"{words}: {reason}")
     allowed = state.request.allowed
     how = f"within {allowed.words}" if allowed is not None else "within tolerance"

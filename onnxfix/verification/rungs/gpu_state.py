@@ -24,8 +24,8 @@ from onnxfix.verification.verdict import FeedResult
 REPEATS = 3
 """How often an engine runs on the first inputs, to compare the bits of its outputs."""
 CONTEXTS = 3
-"""How often each of two builds is loaded before a fix is blamed. Of 20 contexts of FastViT, loaded by TensorRT-RTX
-1.6.1 on an H200, 6 were wrong by the whole scale, of the original as of the fixed model."""
+"""How often each of two builds of the new model is loaded before a fix is blamed. Of 20 contexts of FastViT, loaded by
+TensorRT-RTX 1.6.1 on an H200, 6 were wrong by the whole scale, of the original as of the fixed model."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Original:
     """What is known about the original, for all candidates: the ``trials`` and ``refused`` feeds, the backend of the
     reference result (``oracle``, or why there is none: ``silent``), the ``build`` of its engine or why there is none
     (``lacking``), and the engine's outputs for each trial. ``cause`` is why there is no engine or no reference result,
-    as data. ``steady``: engines that were wrong once were so in every context."""
+    as data."""
 
     trials: list[Trial]
     refused: list[FeedResult]
@@ -43,7 +43,6 @@ class Original:
     lacking: str = ""
     cause: Cause = ""
     ran: dict[int, Ran] = field(default_factory=dict)
-    steady: bool = False
 
 
 class Evidence(NamedTuple):

@@ -41,9 +41,9 @@ _KERNELS = 2e-4
 engine is further off. Measured on full-size exports with TensorRT-RTX 1.6.1 on an H200, without TF32: 8.3e-5 (BERT,
 both engines alike, 17 times the effect of another order of summation on a CPU). The engines of one model differ by as
 much from build to build where its convolutions get other kernels (CoaT, InceptionNeXt)."""
-_MOST, _OF_MOST = 0.99, 3e-4
-"""The same where the original's engine may be right, as a share of the magnitude that so many of the elements do not
-exceed. Estimated for CoaT: 2.3e-4."""
+_OF_MEDIAN = 1.2e-3
+"""The same where the original's engine may be right, as a share of the median magnitude: a few elements, or half of
+them, may be much larger than the others. Estimated for CoaT: 9e-4."""
 _MANY = 256
 """Outputs with fewer elements are only judged element by element."""
 _SHARES = (0.5, 0.9, 0.99, 1.0)
@@ -97,7 +97,7 @@ def judge(
         finding in ("alike", "wrong", "repaired")
         and expected is not None
         and all(_is_of_kernels(terms, one) for one in (oracle, engines, original))
-        and (finding != "wrong" or before is None or _is_small_beside_most((*oracle, *engines), expected))
+        and (finding != "wrong" or _is_small_beside_most((*oracle, *engines), expected))
     )
     if kernels:
         finding = "agree"
@@ -174,7 +174,8 @@ def _is_small_beside_most(metrics: Sequence[Metrics], expected: Ran) -> bool:
             continue
         if not isinstance(value, np.ndarray):
             return False
-        if one.max_abs > _OF_MOST * float(np.nanquantile(np.abs(wide(value)), _MOST)):
+        size = np.abs(wide(value[np.isfinite(value)]))
+        if not size.size or one.max_abs > _OF_MEDIAN * float(np.median(size)):
             return False
     return True
 

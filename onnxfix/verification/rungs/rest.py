@@ -27,6 +27,7 @@ from onnxfix.verification.budget import Budget
 from onnxfix.verification.compare.compare import compare
 from onnxfix.verification.feeds.profiles import given_profiles
 from onnxfix.verification.feeds.signature import signature
+from onnxfix.verification.remote import less
 from onnxfix.verification.request import Label, Request
 from onnxfix.verification.rungs.builder import builder
 from onnxfix.verification.rungs.oracle import Oracle
@@ -96,17 +97,19 @@ def _rest(request: Request, folder: Path, models: Sequence[_Cut]) -> Rest | None
     given, labels, trt = request.given, request.labels, request.trt
     ends, notes = before.fed.keys() & after.fed.keys(), []
     unlike = set(ends) if after is not before else set()
-    if inputs:
+    if inputs or unlike:
         wholes = [one.write_whole(folder / f"whole {number}") for number, one in enumerate(models)]
         fed = found = _fed(request, wholes[0], names)
         if after is not before:
             fed, unlike = _alike(request, wholes[1], found, after.made.keys() & after.read, ends)
-        if not fed:
+        if not fed and inputs:
             return None
-        if len(fed) < len(found):
+        unlike = unlike if fed else set(ends)
+        if inputs and len(fed) < len(found):
             notes.append(
                 f"{len(found) - len(fed)} of {len(found)} inputs are left out: what is cut differs there"
             )
+    if inputs:
         given, labels = [one.values for one in fed], tuple(one.label for one in fed)
         trt = replace(trt, min_shapes=(), opt_shapes=(), max_shapes=())
     outputs = [one.cut(inputs) for one in models]
@@ -114,11 +117,10 @@ def _rest(request: Request, folder: Path, models: Sequence[_Cut]) -> Rest | None
         return None
     folders = folder / "original", folder / "fixed"
     paths = list(map(_Cut.write, models, folders, outputs))
-    shared = {info.name for info in outputs[-1]} - unlike  # only these can be compared
-    alone = shared.symmetric_difference(info.name for info in outputs[-1])
-    alone |= shared - {info.name for info in outputs[0]}
-    if alone:
-        notes.append(f"not compared, since the original computes no such value: {', '.join(sorted(alone))}")
+    after_outputs = {info.name for info in outputs[-1]}
+    shared = after_outputs & {info.name for info in outputs[0]} - unlike  # only these can be compared
+    if alone := ", ".join(sorted(after_outputs - shared)):
+        notes.append(f"engines are not compared in values that are not the same in both models: {alone}")
     del before.proto.graph.output[:]
     before.proto.graph.output.extend(info for info in outputs[0] if info.name in shared)
     changes = {
@@ -242,7 +244,7 @@ def _alike(
     kept, unlike = [], set[str]()
     with Oracle(replace(request, original=path)) as oracle:
         for one in fed:
-            ran = oracle.run(dict(one.inputs))
+            ran = oracle.run(less(one.inputs, request.without))
             if (
                 ran is None
                 or ran.error

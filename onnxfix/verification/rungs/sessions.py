@@ -72,6 +72,11 @@ class Sessions:
         self._held.add(name)
         return ""
 
+    def renew(self) -> None:
+        """Have the next load start in another process, which has compiled no kernel yet."""
+        self._held.clear()
+        self._worker.close()
+
     def forget(self, name: str) -> None:
         """Release what the sandbox holds as ``name``, whoever loaded it."""
         self._held.discard(name)

@@ -21,9 +21,9 @@ def engine_not_reproducible(executed: Executed) -> Iterator[Match]:
     NVIDIA does not list for it): of 20 contexts of FastViT's dynamo export 6 were wrong in every element, of the
     original as of the fixed model; within a context all runs agree. 24 contexts with TensorRT 10.6.0 were right.
 
-    Where the new model's engine looks wrong, the check `trt-gpu` loads it and that of the original twice more, builds
-    both a second time, and loads those three times. If not all of these are as wrong, no fix is withdrawn, and this is
-    reported.
+    Where the new model's engine is wrong and a fix looks to blame, the check `trt-gpu` loads it twice more, builds it a
+    second time and loads that three times, each in a process that has compiled no kernel. If one of these is right, no
+    fix is withdrawn, and this is reported.
 
     ## Fix
     Use another release of TensorRT, or a GPU that it lists. `onnxfix diagnose --against trt-gpu` looks for the nodes;

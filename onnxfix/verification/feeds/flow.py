@@ -7,17 +7,25 @@ shapes test inputs and proves nothing.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import onnx
 
 from onnxfix import walk
+from onnxfix.files import tensors
 from onnxfix.record import record
 from onnxfix.shapes import dimnames
-from onnxfix.verification.feeds.constant_operands import BESIDE, COMPARES, meaning, number_of
 from onnxfix.verification.feeds.operands import BLIND, DRAWS, KEEPS, KEEPS_ALL, MASK_OPS, SAME_SHAPE, SINKS
 
+#: Operators that compare their two operands.
+_COMPARES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+#: Those whose constant operand shows something about the other.
+_BESIDE = frozenset((*_COMPARES, "Div", "Mul", "Sub"))
+_PIXELS = 255.0  # the greatest value of a pixel
+_SMALL = 64  # bytes of a number
 #: A dimension: its size, the name of a symbol (or expression), or unknown.
 Dim = int | str | None
 Key = tuple[int, str]
@@ -269,17 +277,17 @@ class Flow:
 
     def _beside_constant(self, role: Role, node: onnx.NodeProto, index: int, scope: Scope) -> None:
         """What a constant beside the operand tells of it."""
-        if len(node.input) != 2 or node.op_type not in BESIDE:
+        if len(node.input) != 2 or node.op_type not in _BESIDE:
             return
         found = scope.find(node.input[1 - index])
-        number = number_of(node.input[1 - index], found.tensors, found.makers) if found is not None else None
+        number = _number_of(node.input[1 - index], found.tensors, found.makers) if found is not None else None
         if number is None:
             return
         made = self._key(node.output[0], scope)
         users = [user.op_type for user, _, _ in self._uses.get(made, ())] if made is not None else []
-        if (what := meaning(node.op_type, index, number, users)) is not None:
+        if (what := _meaning(node.op_type, index, number, users)) is not None:
             role.strict.add(what)
-        elif node.op_type in COMPARES and number not in role.compared:
+        elif node.op_type in _COMPARES and number not in role.compared:
             role.compared.append(number)
 
     def _shape(self, name: str, scope: Scope, depth: int) -> tuple[Dim, ...] | None:
@@ -339,3 +347,33 @@ class Flow:
 
 def _domain(name: str) -> str:
     return "" if name == "ai.onnx" else name
+
+
+def _meaning(op_type: str, index: int, number: float, users: Collection[str]) -> str | None:
+    """What the operand at ``index`` is to an operator with a ``number`` beside it, whose result goes to ``users``."""
+    if op_type == "Sub" and index == 1 and number == 1 and "Log" in users:
+        return "probability"
+    if op_type == "Div" and index == 0 and number == _PIXELS:
+        return "pixel"
+    if op_type == "Mul" and math.isclose(number, 1 / _PIXELS, rel_tol=1e-3):
+        return "pixel"
+    return None
+
+
+def _number_of(
+    name: str, initializers: Mapping[str, onnx.TensorProto], makers: Mapping[str, onnx.NodeProto]
+) -> float | None:
+    """The one finite number that a constant holds; None for what is none."""
+    tensor, maker = initializers.get(name), makers.get(name)
+    if maker is not None and maker.op_type == "Constant" and maker.attribute:
+        first = maker.attribute[0]
+        if first.name in ("value_float", "value_int"):
+            return float(first.f if first.name == "value_float" else first.i)
+        tensor = first.t if first.HasField("t") else None
+    if tensor is None or math.prod(tensor.dims) != 1:
+        return None
+    array = tensors.to_array(tensor, None, _SMALL)
+    if array is None or array.dtype.kind not in "biuf":
+        return None
+    number = float(array.reshape(-1)[0])
+    return number if math.isfinite(number) else None

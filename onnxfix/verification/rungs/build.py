@@ -9,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto
+from onnx import AttributeProto, ModelProto, NodeProto
 
+from onnxfix import walk
 from onnxfix.allowance import MEMORY_MB, cores
 from onnxfix.causes import Cause
+from onnxfix.files import lazy, loading
 from onnxfix.nvidia import Missing
 from onnxfix.sandbox import Posted, default_memory_mb, one_line
 from onnxfix.trt.build import need_mb
@@ -24,7 +26,6 @@ from onnxfix.verification.request import Request
 from onnxfix.verification.rungs import probe
 from onnxfix.verification.rungs.batch_sweep import Build, Run, sweep
 from onnxfix.verification.rungs.builder import WIDEST, Builder, builder, check
-from onnxfix.verification.rungs.inherited import is_new
 from onnxfix.verification.sweep import SweepResult
 from onnxfix.verification.verdict import RungResult, unjudged
 
@@ -241,7 +242,7 @@ def judge(
     node that ``original`` does not have. A node of another name is the same if ``fixed`` has no more of its kind.
     """
     before, after = builds[0], builds[-1]
-    inherited = inherit and not before.accepted and not is_new(after, original, fixed)
+    inherited = inherit and not before.accepted and not _is_new(after, original, fixed)
     who, why = found.who, _why(after)
     verb = _VERBS.get(after.status, ("fails on", ""))[0]
     if after.accepted:
@@ -283,3 +284,32 @@ def _why(build: TrtBuild) -> str:
         return one_line(build.reason, WIDEST)
     ended = any(isinstance(one, Ending) for one in build.errors[:1])
     return build.reason if ended else f"out of memory: {build.reason}"
+
+
+def _is_new(build: TrtBuild, original: ModelProto | None, fixed: Path | None) -> bool:
+    """Whether the first error is about a node that the original does not have."""
+    if original is None or not build.errors or not build.errors[0].place.op_type:
+        return False
+    place = build.errors[0].place
+    known = [node for node in walk.model_nodes(original) if node.op_type == place.op_type]
+    if any(place.output in node.output for node in known):
+        return False
+    if fixed is None or not known:
+        return True
+    loaded = loading.open_model(fixed)
+    now = [node for node in walk.model_nodes(loaded.proto) if node.op_type == place.op_type]
+    named = next((_kind(node) for node in now if place.output in node.output), None)
+    # Rules that remove nodes give their names to others: a node that existed before is not new.
+    return named is None or _count(now, named) > _count(known, named)
+
+
+def _kind(node: NodeProto) -> tuple[str, list[bytes]]:
+    """A node without its names; its subgraphs, which contain names, are left out."""
+    plain = (a for a in node.attribute if a.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS))
+    return node.domain, sorted(
+        lazy.keyed(attribute.SerializeToString(deterministic=True)) for attribute in plain
+    )
+
+
+def _count(nodes: Sequence[NodeProto], kind: tuple[str, list[bytes]]) -> int:
+    return sum(_kind(node) == kind for node in nodes)

@@ -13,14 +13,14 @@ from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity
 
 @rule("OPS103", ops=["Equal"], safety=Safety.EXACT, severity=Severity.WARNING)
 def maximum_of_minus_infinity(node: Node, model: Model) -> Iterator[Match]:
-    """A ReduceMax compared with -inf: TensorRT 10.6's maximum of a row of -inf is the lowest finite number.
+    """A ReduceMax compared with -inf: TensorRT 10.6's maximum of a row of -inf is a finite number.
 
     ## Why it matters
     Attention asks so for rows whose keys are all masked, which it makes zeros. In TensorRT the comparison is false, and
     the softmax of such a row is NaN, and so is all that is computed from it. Measured with TensorRT 10.6.0 on an H200:
-    ReduceMax of [-inf, -inf] is -3.4028235e38, and of ONNX's node models four of Attention give NaN (rows outside the
-    window, and rows without a key). The imported network is right: no check but `trt-gpu` sees it. TensorRT-RTX 1.6.1
-    computes these models right.
+    the maximum of a row of -inf is finite (the lowest number, it seems), and of ONNX's node models four of Attention
+    give NaN (rows outside the window, and rows without a key). The imported network is right: no check but `trt-gpu`
+    sees it. Other releases were not asked.
 
     ## Fix
     Compare the elements with -inf, and ask by ReduceMin whether all are. Exact, but for a row of -inf and NaN: ONNX
@@ -49,7 +49,7 @@ def maximum_of_minus_infinity(node: Node, model: Model) -> Iterator[Match]:
         half = draft.constant(np.array(0.5, np.float32), "half")
         draft.replace_output(node, draft.add("Greater", [every, half]))
         yield Match(
-            f"{target.title} takes the maximum of elements that are all -inf for the lowest finite number",
+            f"{target.title} takes the maximum of elements that are all -inf for a finite number",
             node=node,
             fix=Fix("ask whether all elements are -inf", draft.edits),
             reads=(data, other),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import FunctionProto, ModelProto, NodeProto
 
 from onnxfix import walk
 from onnxfix.errors import UsageError
@@ -68,7 +68,7 @@ def extract(model: Model, nodes: Collection[Node], notes: dict[Node, str], title
             part.graph.node[-1].doc_string = notes[node]
     for node in ordered:
         part.graph.output.extend(
-            _info(model, one) for one in node.outputs if one is not None and _leaves(one, kept)
+            model.describe(one) for one in node.outputs if one is not None and _leaves(one, kept)
         )
     return part
 
@@ -102,7 +102,7 @@ def _bring(part: ModelProto, model: Model, value: Value) -> None:
     elif value.is_constant and value.producer is not None and _small(value.producer.proto):
         part.graph.node.append(value.producer.proto)
     else:
-        part.graph.input.append(_info(model, value))
+        part.graph.input.append(model.describe(value))
 
 
 def _small(node: NodeProto) -> bool:
@@ -124,24 +124,3 @@ def _leaves(value: Value, kept: Collection[Node]) -> bool:
     """Whether anything but the kept nodes reads a value, or nothing does."""
     inside = [use for use in value.uses if use.node in kept]
     return value.is_output or value.pinned or len(inside) < value.use_count or not inside
-
-
-def _info(model: Model, value: Value) -> ValueInfoProto:
-    """A value with its type, as far as that is known."""
-    if value.initializer is not None:
-        tensor: TensorProto = value.initializer
-        return helper.make_tensor_value_info(value.name, tensor.data_type, list(tensor.dims))
-    known = model.shapes.info(value)
-    if known.kind == "tensor" and known.elem is not None:
-        dims = None if known.shape is None else [_dim(dim) for dim in known.shape]
-        if dims is not None or value.declared is None:
-            return helper.make_tensor_value_info(value.name, known.elem, dims)
-    info = ValueInfoProto(name=value.name)
-    if value.declared is not None:
-        info.type.CopyFrom(value.declared)
-    return info
-
-
-def _dim(dim: object) -> int | str:
-    size = getattr(dim, "value", None)
-    return size if isinstance(size, int) else str(dim)

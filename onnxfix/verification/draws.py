@@ -21,10 +21,10 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfix import walk
 from onnxfix.backends import ort_weights
+from onnxfix.verification.feeds.operands import DRAWS
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.request import Request
 
-_KINDS = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli")
 _OTHERS = ("Multinomial", "Dropout")
 """Random operators that are left as they are; a Dropout is one where it is told that this is training."""
 _MOST_BYTES = 1 << 30
@@ -68,7 +68,7 @@ def write_copies(original: str, fixed: str, folder: str) -> list[str]:
 
 
 def _is_random(node: NodeProto) -> bool:
-    known = node.op_type in (*_KINDS, *_OTHERS) and node.domain in ("", "ai.onnx")
+    known = node.op_type in (*DRAWS, *_OTHERS) and node.domain in ("", "ai.onnx")
     return known and (node.op_type != "Dropout" or len(node.input) > 2)
 
 

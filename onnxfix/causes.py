@@ -11,8 +11,8 @@ from onnxfix.record import record
 #: "no-gpu": the driver finds none. "gpu-not-served": the GPU found is not supported. "memory", "timeout", "crash": how
 #: the child process ended. "refused": the tool rejects the model or the inputs. "gap": TensorRT's network has a layer
 #: that is not read back (the limits of ``trt.lift``). "fault": a bug in onnxfix or in a rule. "redundant": another
-#: check shows the same. "target-only": the target has what the model needs, and the TensorRT here lacks it. "": another
-#: reason, in the model or in its inputs.
+#: check shows the same. "target-only": the target has what the model needs, and the TensorRT here lacks it. "choice":
+#: which elements the model chooses hangs on rounding. "": another reason, in the model or in its inputs.
 Cause = Literal[
     "",
     "not-installed",
@@ -28,6 +28,7 @@ Cause = Literal[
     "fault",
     "redundant",
     "target-only",
+    "choice",
 ]
 
 NO_MEMORY = re.compile(

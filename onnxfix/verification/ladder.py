@@ -273,22 +273,36 @@ class _Ladder:
             return unjudged(name, "stopped at the time limit", "timeout")
 
     def _judged(self, name: str, request: Request) -> RungResult:
-        """The result of a rung; on a part of the models where TensorRT lacks what the target has."""
+        """The result of a rung; on a part of the models where TensorRT lacks what the target has, or where the engines
+        differ and may do so because another element was chosen."""
         result = _rung(name, request, self.limits)
+        if name not in _TENSORRT:
+            return result
         unasked = result.status == "skipped" and result.cause in ("target-only", "refused")
-        rest = self._rest if unasked and name in _TENSORRT else None
+        choices = result.cause == "choice" or (name == "trt-gpu" and result.status == "failed")
+        rest = self._choices if choices else self._rest if unasked else None
         if rest is None:
             return result
         found = _rung(name, rest.of(request), self.limits)
+        if result.status == "failed" and found.status != "passed":
+            return result
         return rest.marked(found) or replace(result, reason=f"{result.reason}; of the rest: {found.reason}")
 
     @cached_property
     def _rest(self) -> Rest | None:
         """The part of the models that TensorRT can judge; None where there is none."""
+        return self._make_rest(choices=False)
+
+    @cached_property
+    def _choices(self) -> Rest | None:
+        """The part of the models around the nodes that choose elements; None where there is none."""
+        return self._make_rest(choices=True)
+
+    def _make_rest(self, *, choices: bool) -> Rest | None:
         from onnxfix.verification.rungs import rest  # lazy: start-up, seldom used
 
         folder = TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True)
-        return rest.make(self.request, Path(self.stack.enter_context(folder)))
+        return rest.make(self.request, Path(self.stack.enter_context(folder)), choices=choices)
 
     def _contract(self, request: Request) -> RungResult:
         """The caller's interface contract, and onnx's checker, which the fixed model must pass if the original does."""

@@ -424,6 +424,32 @@ def test_inputs_of_another_size_are_not_told_twice(stage: networks.Stage) -> Non
     assert all(feed.reason.startswith("the network fails: ") for feed in rung.feeds)
 
 
+CHOOSING = (
+    "g (float[1,4] x) => (float[1,3] y) <float[1,4] bias = {BIAS}, float zero = {0}, int64[1] k = {3},"
+    " float[4] table = {9, 5, 1, 7}> "
+    "{ z = Mul(x, zero) s = Add(z, bias) best, which = TopK <largest=LARGEST> (s, k) y = Gather(table, which) }"
+)
+
+
+def choosing(bias: str, largest: int = 1) -> str:
+    return CHOOSING.replace("BIAS", bias).replace("LARGEST", str(largest))
+
+
+@pytest.mark.parametrize("bias", ["2, 2, 1, 0", "2, 2.0000002, 1, 0"])
+def test_what_hangs_on_rounding_is_no_choice_of_tensorrts(stage: networks.Stage, bias: str) -> None:
+    rung = stage.climb(
+        (choosing(bias), choosing("2.0000002, 2, 1, 0" if "." in bias else "2, 2.0000002, 1, 0"))
+    )
+    assert (rung.status, rung.cause, kinds(rung)) == ("skipped", "choice", [])
+    assert "which elements TopK chooses hangs on rounding" in rung.reason
+
+
+@pytest.mark.parametrize("network", [choosing("2, 2, 1, 0", largest=0), choosing("2, 2.1, 1, 0")])
+def test_a_choice_of_other_elements_is_tensorrts(stage: networks.Stage, network: str) -> None:
+    rung = stage.climb((choosing("2, 2, 1, 0"), network))
+    assert (rung.status, len(kinds(rung))) == ("failed", 1)
+
+
 def test_without_time_to_look_inside_the_output_is_named(
     stage: networks.Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,3 +79,6 @@ SAME_SHAPE = (
     "Dropout",
     "Clip",
 )
+
+CHOOSING = {"ArgMax": 0, "ArgMin": 0, "TopK": -1}
+"""Operators whose last output holds indices of the elements that they choose, with the default of their axis."""

@@ -154,6 +154,13 @@ class Bench:
         found = self._call("wobble", key=key, names=tuple(names))
         return {} if isinstance(found, Reply) else found
 
+    def chooses_alike(
+        self, key: str, data: tuple[str, str], pair: tuple[str, str], axis: int, coarse: str
+    ) -> bool:
+        """See ``child.chooses_alike``; False where the child died."""
+        arguments = {"key": key, "data": data, "pair": pair, "axis": axis, "coarse": coarse}
+        return self.alive and self._call("chooses_alike", **arguments) is True
+
     def forget(self, key: str) -> None:
         """Release the outputs for a feed."""
         self._held = {one for one in self._held if one[1] != key}

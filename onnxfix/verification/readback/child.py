@@ -260,6 +260,21 @@ def judge(
     return tuple(metrics)
 
 
+def chooses_alike(key: str, data: tuple[str, str], pair: tuple[str, str], *, axis: int, coarse: str) -> bool:
+    """Whether "onnx" and "lifted" chose other elements of ``data`` that are the same up to rounding; ``pair`` are the
+    indices, both by their names on either side ("" where there is none). The order of equal elements is no rounding."""
+    wanted, found = _STATE.kept["onnx", key], _STATE.kept["lifted", key]
+    values, sides = wanted[data[0]], [wanted[pair[0]], found[pair[1]]]
+    size = values.shape[axis]
+    if any(one.size and not (-size <= one.min() and one.max() < size) for one in sides):
+        return False
+    sides = [one if one.ndim == values.ndim else np.expand_dims(one, axis) for one in sides]
+    a, b = (np.take_along_axis(values, one.astype(np.int64), axis) for one in sides)
+    alike = all(one.agreement != "different" for one in compare("", a, b, exact=False, coarse=coarse))
+    moved = data[1] in found and not np.array_equal(values, found[data[1]])
+    return alike and (moved or bool((a != b).any()))
+
+
 def wobble(key: str, names: Sequence[str]) -> dict[str, float]:
     """How far "moved" is from "onnx" at most, by tensor: the greatest distance between finite values; of floats at
     least ``FLOOR``."""

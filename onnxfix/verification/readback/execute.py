@@ -331,6 +331,11 @@ class _Runner:
             scratch=self.terms.folder,
             deadline=time.monotonic() + min(self.request.total, _LOCATING),
         )
+        if where.choices and not where.misreads:
+            choosing = ", ".join(where.choices)
+            self.seen.unknown = f"which elements {choosing} chooses hangs on rounding"
+            self.seen.cause = "choice"
+            return
         # Infinity or NaN at the edge of the type alone: that it is not a number there need not matter to anybody.
         edge = all(map(is_lost, (metric for metrics in left.values() for metric in metrics)))
         mild = edge and all(getattr(trials[one].feed, "kind", "") == "edge" for one in left)

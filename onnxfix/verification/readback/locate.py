@@ -13,6 +13,7 @@ from onnxfix.record import record
 from onnxfix.trt.lift.records import Lifted
 from onnxfix.trt.reading import Kind, Misread, Subject
 from onnxfix.verification.compare.compare import Metrics
+from onnxfix.verification.feeds.operands import CHOOSING
 from onnxfix.verification.feeds.signature import Signature
 from onnxfix.verification.readback.bench import Bench
 from onnxfix.verification.readback.child import Reply
@@ -29,7 +30,7 @@ _LEAST, _INFLATION = (
     256 << 10,
     4,
 )  # bytes of one tensor that are reckoned with, and as a multiple of the inputs'
-_KEY = "located"
+_KEY, _CHOICE = "located", "chosen"
 
 
 @record
@@ -48,11 +49,12 @@ class Pair:
 @record
 class Located:
     """``misreads`` are where the two differ first, ``off`` all tensors that depend on these. ``unsure`` is why the
-    search is incomplete."""
+    search is incomplete. ``choices`` are the operators that choose other elements, equal up to rounding."""
 
     misreads: tuple[Misread, ...] = ()
     off: frozenset[str] = frozenset()
     unsure: str = ""
+    choices: tuple[str, ...] = ()
 
 
 def locate(
@@ -72,6 +74,7 @@ class _Search:
         self.coarse, self.scratch, self.deadline = coarse, scratch, deadline
         self.off: set[str] = set()
         self.found: list[Misread] = []
+        self.choices: dict[str, str] = {}  # the value that differs -> operator
         self.unsure = ""
 
     def _guess(self) -> int:
@@ -89,7 +92,9 @@ class _Search:
             part, waiting = waiting[:size], waiting[size:]
             size = self._look(part, size)
             waiting = [one for one in waiting if one[0] not in self.off]
-        return Located(tuple(self.found), frozenset(self.off), self.unsure)
+        return Located(
+            tuple(self.found), frozenset(self.off), self.unsure, tuple(dict.fromkeys(self.choices.values()))
+        )
 
     def _candidates(self, wrong: Sequence[str]) -> list[tuple[str, str]]:
         """Names on both sides, in the model's order, of what the outputs that differ depend on."""
@@ -122,9 +127,9 @@ class _Search:
             self.unsure = f"tensors inside could not be compared: {reply.error}"
             return size
         noise = bench.wobble(_KEY, names)
-        for name, metric in zip(names, self._metrics(part, noise), strict=False):
+        for (name, other), metric in zip(part, self._metrics(part, noise), strict=False):
             if metric.agreement == "different" and name not in self.off and len(self.found) < MOST:
-                self._blame(name, metric)
+                self._blame(name, other, metric)
         bench.unload()
         bench.forget(_KEY)
         fits = int(_BYTES / max(read_bytes / max(len(part), 1), self._guess()))
@@ -137,11 +142,33 @@ class _Search:
             return ()
         return found
 
-    def _blame(self, name: str, metric: Metrics) -> None:
+    def _blame(self, name: str, other: str, metric: Metrics) -> None:
         graph = self.pair.model.graph
         node = next(one for one in graph.node if name in one.output)
         self.off |= downstream(graph, node)
-        self.found.append(misread(self.pair, node, name, metric, self.trial.label))
+        if metric.kind == "values" and self._chooses_alike(node, name, other):
+            self.choices[name] = node.op_type
+        else:
+            self.found.append(misread(self.pair, node, name, metric, self.trial.label))
+
+    def _chooses_alike(self, node: NodeProto, name: str, other: str) -> bool:
+        """Whether a node chose other elements that are equal up to rounding: ``name`` are its indices."""
+        if node.op_type not in CHOOSING or name != node.output[-1]:
+            return False
+        bench, data = self.bench, node.input[0]
+        theirs = [self.pair.lifted.names.get(data, ""), other]
+        reply = bench.load_with(self.backend, self.pair.path, [data, name], self.scratch)
+        reply = reply if reply.error else bench.run("onnx", _CHOICE, self.trial.values)
+        if not reply.error:
+            reply = bench.load_with(
+                self.backend, self.pair.lifted.path, [*filter(None, theirs)], self.scratch
+            )
+        reply = reply if reply.error else bench.run("lifted", _CHOICE, self.trial.values, self.pair.wires)
+        axis = next((one.i for one in node.attribute if one.name == "axis"), CHOOSING[node.op_type])
+        pairs = (data, theirs[0]), (name, other)
+        alike = not reply.error and bench.chooses_alike(_CHOICE, *pairs, axis, self.coarse)
+        bench.forget(_CHOICE)
+        return alike
 
 
 def misread(pair: Pair, node: NodeProto | None, name: str, metric: Metrics, feed: str) -> Misread:

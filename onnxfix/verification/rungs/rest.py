@@ -25,6 +25,7 @@ from onnxfix.record import record
 from onnxfix.trt.records import Part, TargetOnly, TrtBuild
 from onnxfix.verification.budget import Budget
 from onnxfix.verification.compare.compare import compare
+from onnxfix.verification.feeds.operands import CHOOSING
 from onnxfix.verification.feeds.profiles import given_profiles
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.remote import less
@@ -33,6 +34,8 @@ from onnxfix.verification.rungs.builder import builder
 from onnxfix.verification.rungs.oracle import Oracle
 from onnxfix.verification.rungs.trials import Finder
 from onnxfix.verification.verdict import RungResult
+
+_CHOICE = "which elements it chooses hangs on rounding"
 
 
 @record
@@ -70,9 +73,10 @@ class Rest:
         return replace(build, part=part or self.parts[-1], warnings=warnings, profiles=())
 
 
-def make(request: Request, folder: Path) -> Rest | None:
+def make(request: Request, folder: Path, *, choices: bool = False) -> Rest | None:
     """The rests of the models, written to ``folder``; None where the fixed model has no node to cut, cannot be cut, or
-    is to be built as a whole for the user.
+    is to be built as a whole for the user. With ``choices``, nodes that choose elements are cut too, and what they
+    choose from is compared.
 
     Raises:
         OnnxfixError: a file cannot be written.
@@ -80,10 +84,15 @@ def make(request: Request, folder: Path) -> Rest | None:
     found = builder(request.trt)
     if isinstance(found, Missing) or request.trt.save_engine or request.trt.batch_sweep:
         return None
+
+    def unjudged(name: str) -> str:
+        return _CHOICE if choices and name in CHOOSING else found.lacks(name)
+
     with closing(found), suppress(ModelError):
-        if any(map(found.lacks, {node.op_type for node in walk.model_nodes(request.known.model)})):
+        names = {node.op_type for node in walk.model_nodes(request.known.model)}
+        if any(map(unjudged, names)) and (not choices or names & CHOOSING.keys()):
             paths = dict.fromkeys((request.original, request.fixed))
-            return _rest(request, folder, [_Cut(path, found.lacks) for path in paths])
+            return _rest(request, folder, [_Cut(path, unjudged, fed_too=choices) for path in paths])
     return None
 
 
@@ -140,10 +149,10 @@ def _rest(request: Request, folder: Path, models: Sequence[_Cut]) -> Rest | None
 
 class _Cut:
     """A model file, to be cut at the nodes of which ``lacks`` says why TensorRT does not judge them. ``made`` are the
-    values that they compute (none where one of them is inside of another node), ``fed`` those that only they read, and
-    ``read`` what the others read."""
+    values that they compute (none where one of them is inside of another node), ``fed`` those that only they read (with
+    ``fed_too`` all that they read), and ``read`` what the others read."""
 
-    def __init__(self, path: Path, lacks: Callable[[str], str]) -> None:
+    def __init__(self, path: Path, lacks: Callable[[str], str], *, fed_too: bool) -> None:
         self.loaded = loading.open_model(path)
         self.proto, self.folder = self.loaded.proto, path.parent
         self.model = model = Model(self.proto, path.parent)
@@ -161,7 +170,8 @@ class _Cut:
         ]
         self.read = {name for one in self.kept for name in walk.reads(one)}
         fed = {value.name: value for one in nodes for value in one.inputs if value is not None}
-        self.fed = {name: value for name, value in fed.items() if name not in self.read | self.made.keys()}
+        known = self.made.keys() if fed_too else self.read | self.made.keys()
+        self.fed = {name: value for name, value in fed.items() if name not in known}
 
     def cut(self, inputs: Sequence[ValueInfoProto]) -> list[ValueInfoProto]:
         """Leave the rest, with these inputs too. Its outputs, which are to be written with it."""

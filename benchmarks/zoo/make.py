@@ -1,4 +1,4 @@
-"""Export the zoo: 53 architectures of torchvision, timm and transformers with both exporters, random weights.
+"""Export the zoo: 75 architectures of torchvision, timm and transformers with both exporters, random weights.
 
     python benchmarks/zoo/make.py FOLDER [--jobs 16]        all that FOLDER does not have yet
     python benchmarks/zoo/make.py FOLDER NAME...            these, again
@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 import transformers as hf
 from exports import make as exports
-from exports.make import BATCH, TEXT, Built, Row, built, ids, image, mask, random
+from exports.make import BATCH, TEXT, Built, Call, Row, built, ids, image, mask, random
 from torch import nn
 
 #: name -> size of its images
@@ -102,6 +102,88 @@ def segmentation(name: str, size: int = 256) -> Built:
     return Built(First(model), {"pixels": image(size)}, {"classes": BATCH})
 
 
+class Detector(nn.Module):
+    """A detector of torchvision, as a function of one image: boxes, scores and labels."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        import torchvision
+
+        # A threshold of nought: random weights are sure of nothing.
+        options = {"weights": None, "weights_backbone": None, "score_thresh": 0.0, "box_score_thresh": 0.0}
+        del options["score_thresh" if "rcnn" in name else "box_score_thresh"]
+        self.model = random(getattr(torchvision.models.detection, name)(**options))
+
+    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        (found,) = self.model([image])
+        return found["boxes"], found["scores"], found["labels"]
+
+
+def detector(name: str, size: int = 320) -> Built:
+    """A detector of torchvision, for one image of a fixed size."""
+    outputs = {name: {0: "found"} for name in ("boxes", "scores", "labels")}
+    return Built(Detector(name), {"image": (torch.rand(3, size, size), {})}, outputs)
+
+
+class PointNet(nn.Module):
+    """The classifier of clouds of points (Qi et al. 2017): a transform of the points, shared layers, a maximum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = nn.Sequential(nn.Conv1d(3, 64, 1), nn.BatchNorm1d(64), nn.ReLU(), nn.Conv1d(64, 256, 1))
+        self.matrix = nn.Sequential(nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 9))
+        self.points = nn.Sequential(nn.Conv1d(3, 64, 1), nn.BatchNorm1d(64), nn.ReLU(), nn.Conv1d(64, 512, 1))
+        self.head = nn.Sequential(nn.Linear(512, 128), nn.ReLU(), nn.Linear(128, 40))
+
+    def forward(self, cloud: torch.Tensor) -> torch.Tensor:
+        matrix = self.matrix(self.turn(cloud).amax(dim=2)).view(-1, 3, 3) + torch.eye(3)
+        return self.head(self.points(torch.bmm(matrix, cloud)).amax(dim=2)).log_softmax(dim=1)
+
+
+def pointnet() -> Built:
+    """PointNet over clouds of any number of points."""
+    cloud = (torch.randn(2, 3, 1024), {0: "batch", 2: "points"})
+    return Built(random(PointNet()), {"cloud": cloud}, {"scores": BATCH})
+
+
+def images(model: Callable[[Any], nn.Module], config: Any, field: str, size: int) -> Built:
+    """A model of transformers over images, of whose result one field is taken."""
+    config._attn_implementation = "eager"
+    return built(random(model(config)), {"pixel_values": image(size)}, {field: BATCH})
+
+
+def sound(model: Callable[[Any], nn.Module], config: Any) -> Built:
+    """A model of transformers over a second of sound."""
+    config._attn_implementation = "eager"
+    inputs = {"input_values": (torch.randn(2, 16000), BATCH)}
+    return built(random(model(config)), inputs, {"last_hidden_state": BATCH})
+
+
+def series(model: Callable[[Any], nn.Module], config: Any) -> Built:
+    """A model of transformers over series of numbers: 7 channels, 96 steps."""
+    inputs = {"past_values": (torch.randn(2, 96, 7), BATCH)}
+    return built(random(model(config)), inputs, {"prediction_outputs": BATCH})
+
+
+def rt_detr() -> Built:
+    """RT-DETR with a ResNet of 18 layers."""
+    backbone = hf.RTDetrResNetConfig(
+        layer_type="basic",
+        depths=[2, 2, 2, 2],
+        hidden_sizes=[64, 128, 256, 512],
+        out_features=["stage2", "stage3", "stage4"],
+    )
+    config = hf.RTDetrConfig(
+        backbone_config=backbone,
+        encoder_in_channels=[128, 256, 512],
+        decoder_layers=3,
+        num_queries=100,
+        num_labels=80,
+    )
+    model = random(hf.RTDetrForObjectDetection(config))
+    return built(model, {"pixel_values": image(320)}, {"logits": BATCH, "pred_boxes": BATCH})
+
+
 def from_timm(name: str, size: int) -> Built:
     """A classifier of timm."""
     import timm
@@ -114,6 +196,13 @@ def words(model: Callable[[Any], nn.Module], config: Any, **fixed: Any) -> Built
     config._attn_implementation = "eager"
     inputs = {"input_ids": ids(1000), "attention_mask": mask()}
     return built(random(model(config)), inputs, {"last_hidden_state": TEXT}, **fixed)
+
+
+def words_only(model: Callable[[Any], nn.Module], config: Any) -> Built:
+    """A model of transformers over tokens without a mask."""
+    return built(
+        random(model(config)), {"input_ids": ids(1000)}, {"last_hidden_state": TEXT}, use_cache=False
+    )
 
 
 def wav2vec2() -> Built:
@@ -159,6 +248,56 @@ def _cached(config: Any, step: int = 8) -> Built:
     return Built(Step(), inputs, {"logits": BATCH, **present})
 
 
+def _ocr() -> Built:
+    """MGP-STR: the text in a picture of a word."""
+    model = random(hf.MgpstrForSceneTextRecognition(hf.MgpstrConfig(hidden_size=192, num_attention_heads=3)))
+    words = Call(model, ["pixel_values"], ["logits"])
+
+    class Letters(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = words
+
+        def forward(self, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            ((letters, *_),) = self.words(pixels)
+            return (letters,)
+
+    return Built(Letters(), {"pixels": (torch.randn(2, 3, 32, 128), BATCH)}, {"letters": BATCH})
+
+
+def _depth_anything() -> Any:
+    backbone = hf.Dinov2Config(
+        hidden_size=192,
+        num_attention_heads=3,
+        num_hidden_layers=4,
+        image_size=224,
+        patch_size=14,
+        out_features=["stage1", "stage2", "stage3", "stage4"],
+        reshape_hidden_states=False,
+        apply_layernorm=True,
+    )
+    return hf.DepthAnythingConfig(
+        backbone_config=backbone, reassemble_hidden_size=192, neck_hidden_sizes=[48, 96, 192, 384]
+    )
+
+
+def _encodec() -> Built:
+    """EnCodec's encoder: sound to a row of features."""
+    encoder = random(hf.EncodecModel(hf.EncodecConfig(num_filters=16, hidden_size=64)).encoder)
+    return Built(encoder, {"sound": (torch.randn(2, 1, 24000), BATCH)}, {"features": BATCH})
+
+
+def _patches(config: Callable[..., Any]) -> Any:
+    return config(
+        num_input_channels=7,
+        context_length=96,
+        prediction_length=24,
+        patch_length=8,
+        patch_stride=8,
+        d_model=64,
+    )
+
+
 def _decoder(config: Callable[..., Any], **more: Any) -> Built:
     sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
     return _cached(
@@ -179,6 +318,69 @@ BUILDERS: dict[str, Callable[[], Built]] = {
     "dpt": dpt,
     "qwen3": lambda: _decoder(hf.Qwen3Config),
     "gemma2": lambda: _decoder(hf.Gemma2Config),
+    "mixtral": lambda: _decoder(hf.MixtralConfig, num_local_experts=4),
+    "phi3": lambda: _decoder(hf.Phi3Config),
+    **{
+        name: partial(detector, name)
+        for name in ("fasterrcnn_mobilenet_v3_large_320_fpn", "ssdlite320_mobilenet_v3_large")
+    },
+    "retinanet_resnet50_fpn": partial(detector, "retinanet_resnet50_fpn"),
+    "deeplabv3_mobilenet_v3_large": partial(segmentation, "deeplabv3_mobilenet_v3_large"),
+    "pointnet": pointnet,
+    "rt_detr": rt_detr,
+    "yolos": lambda: images(
+        hf.YolosForObjectDetection,
+        hf.YolosConfig(hidden_size=192, num_attention_heads=3, intermediate_size=768, image_size=[256, 256]),
+        "pred_boxes",
+        256,
+    ),
+    "mgp_str": lambda: _ocr(),
+    "sam_encoder": lambda: images(
+        hf.SamVisionModel,
+        hf.SamVisionConfig(
+            hidden_size=192,
+            num_attention_heads=3,
+            num_hidden_layers=6,
+            global_attn_indexes=[2, 5],
+            image_size=512,
+        ),
+        "last_hidden_state",
+        512,
+    ),
+    "depth_anything": lambda: images(
+        hf.DepthAnythingForDepthEstimation, _depth_anything(), "predicted_depth", 224
+    ),
+    "hubert": lambda: sound(hf.HubertModel, hf.HubertConfig(num_hidden_layers=4)),
+    "wavlm": lambda: sound(hf.WavLMModel, hf.WavLMConfig(num_hidden_layers=4)),
+    "encodec": lambda: _encodec(),
+    "patchtst": lambda: series(hf.PatchTSTForPrediction, _patches(hf.PatchTSTConfig)),
+    "patchtsmixer": lambda: series(hf.PatchTSMixerForPrediction, _patches(hf.PatchTSMixerConfig)),
+    "mamba": lambda: words_only(
+        hf.MambaModel, hf.MambaConfig(hidden_size=256, num_hidden_layers=4, vocab_size=1000)
+    ),
+    "longformer": lambda: words(
+        hf.LongformerModel,
+        hf.LongformerConfig(
+            vocab_size=1000,
+            num_hidden_layers=2,
+            attention_window=[8, 8],
+            hidden_size=128,
+            num_attention_heads=4,
+            intermediate_size=256,
+        ),
+    ),
+    "deberta_v2": lambda: words(
+        hf.DebertaV2Model,
+        hf.DebertaV2Config(
+            vocab_size=1000,
+            hidden_size=256,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            intermediate_size=512,
+            relative_attention=True,
+            pos_att_type=["p2c", "c2p"],
+        ),
+    ),
 }
 _OPSETS = {"legacy": 17, "dynamo": 18}
 ROWS: dict[str, Row] = {

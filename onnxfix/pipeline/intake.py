@@ -8,6 +8,10 @@ from pathlib import Path
 
 from onnxfix import dtypes
 from onnxfix.record import record
+from onnxfix.shapes.algebra.dim import from_sum
+from onnxfix.shapes.algebra.text import text_of
+from onnxfix.sizes.demands import Kind
+from onnxfix.sizes.problem import Problem
 from onnxfix.sizes.ranges import Range, range_of
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import Signature, signature
@@ -31,10 +35,12 @@ class InputKind:
 
 @record
 class Way:
-    """A path through the model for these ``values`` of inputs, with the sizes that it requires."""
+    """A path through the model for these ``values`` of inputs, with the sizes that it requires, and ``conditions``
+    between them, as text."""
 
     values: dict[str, int]
     sizes: tuple[Range, ...]
+    conditions: tuple[str, ...] = ()
 
 
 @record
@@ -83,13 +89,29 @@ def kinds_of(known: Signature) -> tuple[InputKind, ...]:
 
 def way_of(known: Signature, pins: dict[str, int]) -> Way:
     """The sizes that a model accepts when inputs have these values."""
-    free = known.search.problem(pins).free
+    problem = known.search.problem(pins)
+    free, between = problem.free, _conditions(problem)
     # All different, so that sizes that must be equal show.
     typical = known.search.near({name: 3 + 2 * place for place, name in enumerate(free)}, pins=pins)
     other = known.search.near({name: 4 + 3 * place for place, name in enumerate(free)}, pins=pins)
     if typical is None:
-        return Way(pins, tuple(Range(name, None) for name in free))
-    return Way(pins, tuple(_range(known, pins, name, typical, other or typical) for name in free))
+        return Way(pins, tuple(Range(name, None) for name in free), between)
+    return Way(pins, tuple(_range(known, pins, name, typical, other or typical) for name in free), between)
+
+
+def _conditions(problem: Problem) -> tuple[str, ...]:
+    """The inequalities between sizes: ``total must be at least past + seq``."""
+    found: dict[str, None] = {}
+    for term in (one.term for one in problem.demands):
+        if term.kind is Kind.AT_LEAST and term.symbols.issubset(problem.symbols):
+            parts = (term.left - term.right).terms
+            left, right = (
+                from_sum({mono: sign * factor for mono, factor in parts if sign * factor > 0})
+                for sign in (1, -1)
+            )
+            if left.symbols and right.symbols:
+                found[f"{text_of(left)} must be {term.kind} {text_of(right)}"] = None
+    return tuple(found)
 
 
 def _range(

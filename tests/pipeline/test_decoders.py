@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import onnx
@@ -65,6 +66,15 @@ def test_check_compares_the_imported_network_at_given_sizes(total: int, compared
     code, shown, _ = run("check", DECODER, "--trt", "--input-shapes", sizes)
     assert code == 0
     assert ("its imported network computes the same" in " ".join(shown.split())) == compared, shown
+
+
+def test_the_help_for_inputs_says_how_long_the_mask_must_be() -> None:
+    code, shown, _ = run("check", DECODER, "--inputs-help")
+    assert code == 0
+    assert "  total must be at least past + seq\n" in shown
+    (told,) = json.loads(run("check", DECODER, "--inputs-help", "--format", "json")[1])["reports"]
+    (way,) = told["intake"]["ways"]
+    assert way["conditions"] == ["total must be at least past + seq"]
 
 
 def test_indices_that_are_summed_in_another_order_exclude_no_size(tmp_path: Path) -> None:

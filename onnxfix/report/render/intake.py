@@ -39,6 +39,7 @@ def _way(way: Way, verbose: bool) -> Iterator[str]:
         yield f"{indent}{one.symbol}: {range_text(one)}"
         if verbose:
             yield from (f"{indent}  {reason}" for reason in one.because)
+    yield from (f"{indent}{one}" for one in way.conditions)
 
 
 def _example(one: Example) -> str:

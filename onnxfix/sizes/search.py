@@ -14,6 +14,7 @@ from onnxfix.sizes.solve import Sizes, fitted
 from onnxfix.sizes.values import Pins, deciding
 
 _LARGEST = 64 << 20  # bytes of a model that is copied
+_VAIN = 3  # searches without a result after which there are no more
 
 
 class Search:
@@ -67,7 +68,9 @@ class Search:
         fixed, pins = fixed or {}, pins or {}
         key = tuple(tuple(one.items()) for one in (wish, fixed, pins))
         if key not in self._near:
-            self._near[key] = self._nearest(wish, fixed, pins)
+            tried = [found for (*_, values), found in self._near.items() if values == key[-1]]
+            vain = len(tried) >= _VAIN and not any(tried)
+            self._near[key] = None if vain else self._nearest(wish, fixed, pins)
         found = self._near[key]
         return None if found is None else dict(found)
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from onnxfix.shapes.symbols import evaluate
+from onnxfix.shapes.symbols import Atom, evaluate
 from onnxfix.sizes.demands import Demand, Kind
 from onnxfix.sizes.problem import Problem
 
@@ -128,8 +128,8 @@ def _turn(low: int, high: int, after: Callable[[int], bool]) -> tuple[int, int]:
 
 def _gap(problem: Problem, demand: Demand, chosen: Mapping[str, int]) -> int | None:
     """The difference of the two sides of a demand, 0 if one side is a broadcast 1; None if it is unknown."""
-    sizes = problem.sizes(chosen)
-    left, right = evaluate(demand.term.left, sizes), evaluate(demand.term.right, sizes)
+    sizes, memo = problem.sizes(chosen), dict[Atom, int | None]()
+    left, right = evaluate(demand.term.left, sizes, memo), evaluate(demand.term.right, sizes, memo)
     if left is None or right is None:
         return None
     kind = demand.term.kind

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 import onnxfix
 from onnxfix import system
@@ -18,6 +21,7 @@ from onnxfix.report.render.text import render_report
 from onnxfix.report.report import Report
 from support.cli import run
 from support.models import model, write
+from support.paths import FIXTURES
 
 RUNGS = ("ort-cpu",)
 
@@ -110,6 +114,24 @@ def test_a_model_that_onnx_runtime_does_not_load(tmp_path: Path) -> None:
     assert "with any inputs: " in words(report)
     assert "my:Unknown" in words(report)
     assert "export it again" not in words(report), "the operator may be the user's own"
+
+
+@pytest.mark.slow
+def test_a_search_in_vain_ends_soon(tmp_path: Path) -> None:
+    """The heads of a BERT have 8 elements, and are to have 13: with no batch and no length. Took 30 s."""
+    proto = onnx.load(FIXTURES / "bert.legacy.op11.onnx")
+    makers = {name: node for node in proto.graph.node for name in node.output}
+    (heads, *_) = (one for one in proto.graph.node if one.name.endswith("layer.0/attention/self/Reshape_1"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([13]), "wrong"))
+    makers[heads.input[1]].input[3] = "wrong"
+    began = time.process_time()
+    report = onnxfix.apply(proto, tmp_path / "o.onnx", rungs=RUNGS)
+    assert time.process_time() - began < 10
+    assert (report.exit_code, report.stopped and report.stopped.op_type) == (3, "Reshape")
+    told = words(report)
+    assert f"it stops at {heads.output[0]} ({heads.name}) (Reshape) with batch=1, seq=1: " in told
+    assert "Input shape:{1,1,32}" in told
+    assert "must be a multiple of 13*batch" in told
 
 
 def test_a_model_that_is_wrong_is_to_be_exported_again(tmp_path: Path) -> None:

@@ -150,9 +150,12 @@ def refuted(verdict: Verdict) -> bool:
 
 
 def repeated(verdict: Verdict) -> tuple[str, ...]:
-    """The rungs to repeat in search of the culprit: those that refute the model, and where ONNX Runtime does, the
-    reference rung if it ran. By its result they judge half precision, and operators without a kernel."""
+    """The rungs to repeat in search of the culprit: the contract, which is cheap, if it refutes the model; else those
+    that do, and where ONNX Runtime does, the reference rung if it ran. By its result they judge half precision, and
+    operators without a kernel."""
     names = [rung.name for rung in verdict.rungs if rung.refutes]
+    if "contract" in names:
+        return ("contract",)
     led = {"ort-cpu", "ort-cuda"}.intersection(names) and "reference" not in names
     return ("reference", *names) if led and verdict.rung("reference") is not None else tuple(names)
 

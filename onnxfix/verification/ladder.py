@@ -250,6 +250,8 @@ class _Ladder:
         if name == "ort-cpu" and request.networks is not None:
             counted = (one.feed for one in result.feeds if one.status != "not counted")
             request.networks.ran = tuple(feed for feed in counted if feed is not None)
+            if all(one.stopped == "original" and one.cause == "refused" for one in result.feeds):
+                request.networks.refused = tuple(one.feed for one in result.feeds if one.feed is not None)
         return replace(result, seed=request.seed, seconds=time.monotonic() - began)
 
     def _begin(self, name: str) -> None:

@@ -88,8 +88,12 @@ class Finder:
         sweep = plan.assignments(request.known, request.shapes)
         # Never the limits of the types: TensorRT and ONNX Runtime round and order sums differently.
         feeds = [*self.planned] or plan.feeds(request.known, sweep, request.seed, exact=False)
+        refused = request.networks.refused if request.networks is not None else ()
         if self.profile is not None:
             feeds = self._inside(self.profile)
+        elif refused:  # ONNX Runtime has looked for others
+            self._take(refused[0])
+            return
         for feed in feeds:
             if not feed.override:
                 self._take(feed)

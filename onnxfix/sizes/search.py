@@ -55,6 +55,11 @@ class Search:
             self._problems[key] = problem_of(self._proto, {**self._given, **pins}, self._base_dir, sizes)
         return self._problems[key]
 
+    @property
+    def in_vain(self) -> bool:
+        """Whether no search has found sizes."""
+        return bool(self._near) and all(found is None for found in self._near.values())
+
     def near(
         self,
         wish: Mapping[str, int],
@@ -68,8 +73,7 @@ class Search:
         fixed, pins = fixed or {}, pins or {}
         key = tuple(tuple(one.items()) for one in (wish, fixed, pins))
         if key not in self._near:
-            tried = [found for (*_, values), found in self._near.items() if values == key[-1]]
-            vain = len(tried) >= _VAIN and not any(tried)
+            vain = self.in_vain and len(self._near) >= _VAIN * len(self.ways)
             self._near[key] = None if vain else self._nearest(wish, fixed, pins)
         found = self._near[key]
         return None if found is None else dict(found)

@@ -35,7 +35,7 @@ _BEYOND = (
 )
 _HALF = "within half precision's tolerance"
 _SEARCH = 60.0  # seconds to look for inputs that the original takes
-_BRIEF = 3.0  # the same for the reference evaluator, which is slow, where ONNX Runtime will look for them too
+_BRIEF = 3.0  # the same where no sizes satisfy the operators, or where ONNX Runtime will look for them too
 _ENOUGH = 3  # assignments at which a model of dynamic shape should have been compared
 
 
@@ -167,7 +167,8 @@ class _Climber:
         if self.seen.verdict is None and not self._over():
             self._run_quantized(plan.wide(known, sweep), self.request.seed + len(feeds))
         if self.seen.verdict is None and not self._over():
-            self.deadline = min(self.deadline, time.monotonic() + _SEARCH)
+            limit = _BRIEF if known.search.in_vain and not self.seen.counted() else _SEARCH
+            self.deadline = min(self.deadline, time.monotonic() + limit)
             self._run_hardest(feeds, left)
             if not self.seen.counted():
                 self._run_milder(feeds)

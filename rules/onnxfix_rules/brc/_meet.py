@@ -41,6 +41,11 @@ class Meeting(NamedTuple):
         """Equal for all broadcasts of these two dimensions."""
         return frozenset((str(self.a), str(self.b)))
 
+    @property
+    def is_static(self) -> bool:
+        """Whether both sizes are known."""
+        return self.a.value is not None and self.b.value is not None
+
     def fits(self, env: Mapping[str, int]) -> bool | None:
         """Whether the operator works at this assignment; None if the sizes are unknown."""
         a, b = evaluate(self.a, env), evaluate(self.b, env)
@@ -72,8 +77,8 @@ def _open_pairs(broadcast: Broadcast | Form) -> Iterator[tuple[int, _Side, _Side
 
 
 def _is_open(a: Dim, b: Dim) -> bool:
-    """Whether the result of ``a`` and ``b`` depends on symbols; onnx.checker judges two static sizes."""
-    return not is_static_one(b) and not equal(a, b).yes and (a.value is None or b.value is None)
+    """Whether ``a`` and ``b`` may be different sizes, neither of which is always 1."""
+    return not is_static_one(b) and not equal(a, b).yes
 
 
 class _Answers(NamedTuple):

@@ -12,7 +12,7 @@ from ._meet import Meeting, Symbols, broadcasts, meetings
 
 @rule("BRC004", per="model", severity=Severity.WARNING, hazards=[51])
 def dimensions_that_may_differ(model: Model) -> Iterator[Match]:
-    """Dimensions with different symbols, or a symbol and a static size, are broadcast against each other.
+    """Dimensions with different symbols, a symbol and a static size, or different static sizes are broadcast.
 
     ## Why it matters
     `[N]` with `[M]` works if N and M are equal or if either is 1, with results of different shapes. Nothing in the
@@ -20,6 +20,10 @@ def dimensions_that_may_differ(model: Model) -> Iterator[Match]:
     incompatible sizes: `Broadcast has incompatible dimensions: 2 != 8` (measured with TensorRT-RTX 1.7.1). The builder
     also optimizes less than for one symbol, since it must support both cases. The usual cause is an export that gave
     the same size two names, or left the dimensions of several inputs unnamed.
+
+    Two different static sizes, neither of them 1, never broadcast, and ONNX Runtime and TensorRT refuse the model:
+    `broadcast dimensions must be conformable` (measured with TensorRT-RTX 1.7.1). That is an error. BRC007 reports the
+    slopes of PRelu.
 
     Each pair of dimensions is reported once, at the first node that broadcasts it. Data-dependent sizes are not
     reported, nor dimensions that differ at some sizes only (a table sliced to `min(S, 512)`).
@@ -35,7 +39,7 @@ def dimensions_that_may_differ(model: Model) -> Iterator[Match]:
     """
     symbols = shared(model, Symbols)
     first: dict[frozenset[str], Meeting] = {}
-    count: dict[frozenset[str], int] = {}
+    nodes: dict[frozenset[str], set[Node]] = {}
 
     def is_open(node: Node, form: Form) -> bool:
         answers = symbols.answers(form)
@@ -43,11 +47,15 @@ def dimensions_that_may_differ(model: Model) -> Iterator[Match]:
 
     for broadcast in broadcasts(model, is_open):
         for meeting in meetings(broadcast):
-            count[meeting.key] = count.get(meeting.key, 0) + 1
-            first.setdefault(meeting.key, meeting)
+            if broadcast.node.op_type != "PRelu" or not meeting.is_static:
+                nodes.setdefault(meeting.key, set()).add(meeting.broadcast.node)
+                first.setdefault(meeting.key, meeting)
     for key, meeting in first.items():
         if symbols.conflicts(meeting) and not symbols.is_trap(meeting):
-            yield Match(_message(meeting, count[key] - 1), node=meeting.broadcast.node)
+            severity = Severity.ERROR if meeting.is_static else None
+            yield Match(
+                _message(meeting, len(nodes[key]) - 1), node=meeting.broadcast.node, severity=severity
+            )
 
 
 def _message(meeting: Meeting, more: int) -> str:
@@ -56,9 +64,10 @@ def _message(meeting: Meeting, more: int) -> str:
         dim for dim, side in ((meeting.a, meeting.first), (meeting.b, meeting.second)) if side.stretches
     ]
     ones = " or ".join(f"{dim} = 1" for dim in stretching if dim.value is None)
+    only = f"broadcast only if they are equal{f' (or {ones}, which repeats that side)' if ones else ''}"
     text = (
-        f"axis {meeting.axis}: {meeting.a} of {names[0]} and {meeting.b} of {names[1]} broadcast only if they are "
-        f"equal" + (f" (or {ones}, which repeats that side)" if ones else "")
+        f"axis {meeting.axis}: {meeting.a} of {names[0]} and {meeting.b} of {names[1]} "
+        f"{'do not broadcast' if meeting.is_static else only}"
     )
     return text + (
         f"; {more} more node{'s' * (more > 1)} broadcast{'s' * (more == 1)} the same pair" if more else ""
@@ -117,9 +126,14 @@ dimensions_that_may_differ.examples = [
         "a sequence and a constant of length 2",
         "g (float[N,S] x) => (float[N,S] y) <float[1,2] b = {1,2}> { y = Add(x, b) }",
     ),
-    Silent(
+    Flagged(
         "two static sizes",
         "g (float[2,2] x, float[2,3] z) => (float[2,3] y) { y = Add(x, z) }",
+        runs=False,
+    ),
+    Silent(
+        "a PRelu of static sizes, which BRC007 reports",
+        "g (float[2,2] x) => (float[2,2] y) <float[3] s = {1, 2, 3}> { y = PRelu(x, s) }",
         runs=False,
     ),
     Silent(

@@ -48,7 +48,8 @@ def extract(model: Model, nodes: Collection[Node], notes: dict[Node, str], title
     graph.
 
     Raises:
-        UsageError: a node has an attribute of the local function that it is in.
+        UsageError: a node has an attribute of the local function that it is in, or reads or computes a value whose type
+            or rank depends on the call of that function.
     """
     scope = next(iter(nodes)).scope
     kept = set(nodes)
@@ -70,6 +71,11 @@ def extract(model: Model, nodes: Collection[Node], notes: dict[Node, str], title
         part.graph.output.extend(
             model.describe(one) for one in node.outputs if one is not None and _leaves(one, kept)
         )
+    for info in (*part.graph.input, *part.graph.output):
+        tensor = info.type.tensor_type if info.type.WhichOneof("value") in (None, "tensor_type") else None
+        if scope.root is not model.main and tensor is not None and not tensor.HasField("shape"):
+            what = "rank" if tensor.elem_type else "type"
+            raise UsageError(_by_call(ordered[0], f"the {what} of {info.name}"))
     return part
 
 
@@ -114,10 +120,11 @@ def _refuse_references(node: Node) -> None:
     for one in walk.nodes([node.proto]):
         for attribute in one.attribute:
             if attribute.ref_attr_name:
-                raise UsageError(
-                    f"{node.place}: its attribute {attribute.name} is set by each call of the function; it cannot be "
-                    "shown alone"
-                )
+                raise UsageError(_by_call(node, f"its attribute {attribute.name}"))
+
+
+def _by_call(node: Node, what: str) -> str:
+    return f"{node.place}: {what} is set by each call of the function; it cannot be shown alone"
 
 
 def _leaves(value: Value, kept: Collection[Node]) -> bool:

@@ -116,3 +116,22 @@ def test_nodes_in_a_branch_get_what_they_capture_as_inputs(tmp_path: Path) -> No
     onnx.checker.check_model(made, full_check=True)
     assert [one.name for one in made.graph.input] == ["h"]
     assert [node.op_type for node in made.graph.node] == ["Cast", "Neg"]
+
+
+def test_a_node_of_a_function_is_shown_where_its_types_are_known(tmp_path: Path) -> None:
+    text = """
+    m (float[N] x) => (float[N] y) { y = my.F(x) }
+    <domain: "my", opset_import: ["" : 17]>
+    F (v) => (w) {
+        a = Abs(v)  b = Cast<to=1>(a)  s = Constant<value_ints=[2, 3]>()  r = Reshape(b, s)  c = Neg(r)  w = Sign(c)
+    }
+    """
+    path, part = tmp_path / "m.onnx", tmp_path / "part.onnx"
+    onnx.save(model(text, 17, 8, {"my": 1}), path)
+    for node, words in (("a", "a: the type of v"), ("r", "r: the rank of b")):
+        code, out, error = run("view", path, "--node", node, "-o", part, "--around", "0")
+        assert (code, out, error.count("\n"), part.exists()) == (2, "", 1, False)
+        assert f"fn my::F / {words} is set by each call of the function" in error
+    code, out, error = run("view", path, "--node", "c", "-o", part, "--around", "0")
+    assert (code, out, error) == (0, f"{path}  1 node → {part}\n", "")
+    onnx.checker.check_model(onnx.load(part), full_check=True)

@@ -28,7 +28,7 @@ from onnxfix.sizes.demands import Demand
 from onnxfix.sizes.operators import demanded
 from onnxfix.sizes.ranges import Range
 from onnxfix.verification.feeds.inputs import shape_of
-from onnxfix.verification.feeds.signature import Assignment, Signature, signature
+from onnxfix.verification.feeds.signature import Assignment, Input, Signature, signature
 from onnxfix.verification.ran import Ran
 from onnxfix.verification.request import REMOTE
 from onnxfix.verification.verdict import FeedResult, Verdict
@@ -54,9 +54,9 @@ class Stopped:
 
     ``said`` is ONNX Runtime's message, ``feed`` the label of the feed, ``fed`` its sizes. ``needed`` are the node's
     requirements, and ``sizes`` the known limits of the sizes in them. ``shapes`` is a value for ``--input-shapes`` with
-    ``?`` for the size that only the user knows, "" where no size helps; ``inputs`` must be in a file for ``--inputs``,
-    where values are missing. ``loaded`` False: the model is not even loaded, and no inputs help; ``gap``: because of
-    what ONNX Runtime lacks, not of a fault in the model.
+    ``?`` for the size that only the user knows, the sizes of the feed where no valid ones are known, "" where no size
+    helps; ``inputs`` must be in a file for ``--inputs``, where values are missing. ``loaded`` False: the model is not
+    even loaded, and no inputs help; ``gap``: because of what ONNX Runtime lacks, not of a fault in the model.
     """
 
     place: Place
@@ -128,6 +128,8 @@ class _Finder:
             ),
             self._inputs() if by_value else (),
         )
+        if any(one.least is None for one in found.sizes):
+            found = replace(found, shapes=",".join(self._fed(one) for one in self._inputs() if one.dims))
         hopeless = any(one.term.decided is False for one in demands)
         return replace(found, sizes=(), shapes="", inputs=()) if hopeless else found
 
@@ -218,7 +220,11 @@ class _Finder:
         if not places:
             return ""
         _, one, asked = max(places, key=lambda place: place[0])
-        sizes = zip(one.dims or (), shape_of(self.known, one, self.sizes), strict=True)
+        return self._fed(one, asked)
+
+    def _fed(self, one: Input | InputKind, asked: int | str = "") -> str:
+        """An input with its shape in the feed; ``?`` for the size ``asked``."""
+        sizes = zip(one.dims or (), shape_of(self.known, self.known[one.name], self.sizes), strict=True)
         return f"{one.name}:{'x'.join('?' if dim == asked else str(size) for dim, size in sizes)}"
 
     def _inputs(self) -> tuple[InputKind, ...]:

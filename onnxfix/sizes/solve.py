@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from onnxfix.shapes.symbols import Atom, evaluate
+from onnxfix.shapes.algebra.dim import Atom
+from onnxfix.shapes.symbols import evaluate
 from onnxfix.sizes.demands import Demand, Kind
 from onnxfix.sizes.problem import Problem
 

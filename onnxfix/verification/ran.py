@@ -15,6 +15,7 @@ from onnxfix.verification.compare.compare import Metrics
 BOTH = "both"
 """What the child notes when the original and the fixed model run at once."""
 _WIDEST = 4000  # characters of an error of which a line is made
+_SAID = 600  # characters of ONNX Runtime's words that are kept
 
 
 @record
@@ -69,7 +70,7 @@ def ran_of(outcome: Outcome) -> Ran:
 def failed(stage: str, error: Exception) -> Ran:
     """The result where running the model ``stage`` raised an error."""
     unsupported, broken = isinstance(error, backends.Unsupported), isinstance(error, backends.Broken)
-    said = "" if unsupported else one_line(ort_messages.plain(one_line(str(error), _WIDEST)))
+    said = "" if unsupported else one_line(ort_messages.plain(one_line(str(error), _WIDEST)), _SAID)
     text = str(error) if unsupported or broken else one_line(ort_messages.plain(one_line(error, _WIDEST)))
     starved = isinstance(error, MemoryError) or (not unsupported and bool(NO_MEMORY.search(str(error))))
     return Ran(

@@ -38,6 +38,9 @@ ALIKE = """g (float[N,2] x, float[M,7] z) => (float[A] y) <int64[1] e = {-1}, in
     y = Concat<axis=0>(a, d) }"""
 
 
+TRIED = "input_ids:1x1,attention_mask:1x1"
+
+
 def saved(folder: Path, body: str) -> Path:
     return write(folder / "m.onnx", model(body, 17, 8, {"my": 1}))
 
@@ -130,8 +133,9 @@ def test_a_search_in_vain_ends_soon(tmp_path: Path) -> None:
     assert (report.exit_code, report.stopped and report.stopped.op_type) == (3, "Reshape")
     told = words(report)
     assert f"it stops at {heads.output[0]} ({heads.name}) (Reshape) with batch=1, seq=1: " in told
-    assert "Input shape:{1,1,32}" in told
+    assert "Input shape:{1,1,32}, requested shape:{1,1,-1,13}" in told
     assert "must be a multiple of 13*batch" in told
+    assert f"this was tried: onnxfix apply '<model>' --input-shapes {system.quoted(TRIED)}" in told
 
 
 def test_a_model_that_is_wrong_is_to_be_exported_again(tmp_path: Path) -> None:

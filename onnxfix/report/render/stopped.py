@@ -35,7 +35,9 @@ def stopped_lines(found: Stopped, path: str, command: str) -> Iterator[str]:
         if one.least is None or one.most is not None or one.least > 1 or one.step > 1:
             yield f"{one.symbol}: {range_text(one)}"
     if found.shapes:
-        yield f"replace the question mark by a size: {_command(command, path, '--input-shapes', found.shapes)}"
+        unknown = any(one.least is None for one in found.sizes)
+        begin = "this was tried" if unknown else "replace the question mark by a size"
+        yield f"{begin}: {_command(command, path, '--input-shapes', found.shapes)}"
     if found.inputs:
         begin = "or pass" if found.shapes else "pass"
         inputs = ", ".join(map(_input, found.inputs))

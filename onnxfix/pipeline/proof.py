@@ -151,20 +151,24 @@ def refuted(verdict: Verdict) -> bool:
 
 def repeated(verdict: Verdict) -> tuple[str, ...]:
     """The rungs to repeat in search of the culprit: the contract, which is cheap, if it refutes the model; else those
-    that do, and where ONNX Runtime does, the reference rung if it ran. By its result they judge half precision, and
+    that do, and where ONNX Runtime does, the reference rung if it judged. By its result they judge half precision, and
     operators without a kernel."""
     names = [rung.name for rung in verdict.rungs if rung.refutes]
     if "contract" in names:
         return ("contract",)
+    reference = verdict.rung("reference")
     led = {"ort-cpu", "ort-cuda"}.intersection(names) and "reference" not in names
-    return ("reference", *names) if led and verdict.rung("reference") is not None else tuple(names)
+    return ("reference", *names) if led and reference is not None and reference.judged else tuple(names)
 
 
 def failing(verdict: Verdict) -> tuple[Fed, ...]:
-    """The inputs on which rungs that run models found a difference, which show it again; () where one of those has
-    failed without inputs."""
+    """The inputs on which rungs that run models found a difference, which show it again. Where the model did not even
+    load, the first that the reference rung tried, if any; () where one of several rungs failed without inputs."""
     refuting = [rung for rung in verdict.rungs if rung.refutes and rung.name in _RUNNING]
     wrong = [[feed.fed for feed in rung.feeds if feed.status == "different"] for rung in refuting]
+    reference = verdict.rung("reference")
+    if refuting and reference is not None and not any(rung.feeds for rung in refuting):
+        wrong = [[feed.fed for feed in reference.feeds[:1]]]
     found = list(itertools.chain.from_iterable(wrong)) if all(wrong) else []
     return tuple(fed for place, fed in enumerate(found) if fed not in found[:place])
 

@@ -163,10 +163,6 @@ def _prepare_tensorrt(trt: TrtOptions, known: Signature) -> None:
         probe.warm(trt)
 
 
-def _nothing() -> None:
-    """Done where nothing is to do."""
-
-
 def _warm(sandbox: Worker, backend: str) -> None:
     """Have a new child load what the first rung needs that runs models, while others do other work."""
     with suppress(deadline.Expired):  # the rungs themselves say so
@@ -201,7 +197,7 @@ class _Ladder:
         self.request, self.limits, self.contract = request, limits, contract
         self.fixed, self.spare = fixed, spare
         self.worker: Worker | None = None  # the child, where it runs models
-        self.warm: Callable[[], None] = _nothing
+        self.warm: Callable[[], None] = lambda: None
 
     def climb(self, wanted: Collection[str], require: Collection[str]) -> tuple[RungResult, ...]:
         """The results of the ``wanted`` rungs, in order.

@@ -100,13 +100,18 @@ def obituary(code: int, tail: str, note: str = "") -> Outcome:
     return ended
 
 
+class Share(str):
+    """How far the current step of a child is, as text."""
+
+
 def decode(frame: bytes | bytearray) -> Outcome | str:
-    """A reply: an outcome, or the text of a note."""
+    """A reply: an outcome, or the text of a note or a share."""
     try:
         kind, *rest = replies.loads(frame)
     except Exception as error:
         return Outcome("error", message=f"the reply cannot be read: {one_line(error)}")
-    return str(rest[0]) if kind == "note" else Outcome(rest[0], rest[1], rest[2])
+    texts = {"note": str, "share": Share}
+    return texts[kind](rest[0]) if kind in texts else Outcome(rest[0], rest[1], rest[2])
 
 
 def one_line(error: BaseException | str, limit: int = 300) -> str:
@@ -321,12 +326,14 @@ class _Link:
     raised = False  # the limit in force is higher, by what was mapped
 
 
-def note(text: str) -> None:
+def note(text: str, *, share: bool = False) -> None:
     """In a sandboxed function: report the next step. It restarts the timeout, and is ``Outcome.note`` if the child
-    dies. Does nothing outside a sandbox."""
+    dies. Does nothing outside a sandbox. With ``share``, only how far the step is, for whoever watches: any thread may
+    say so, since a short frame is written in one piece."""
     if _Link.replies is not None:
-        arm(_Link.timeout)
-        write_frame(_Link.replies, pickle.dumps(("note", text)))
+        if not share:
+            arm(_Link.timeout)
+        write_frame(_Link.replies, pickle.dumps(("share" if share else "note", text)))
 
 
 def _dispatch(target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

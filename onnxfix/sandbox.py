@@ -23,13 +23,13 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from onnxfix import _child, deadline, spares, system
-from onnxfix._child import Outcome, Status, allow_maps, default_memory_mb, note, one_line
+from onnxfix._child import Outcome, Share, Status, allow_maps, default_memory_mb, note, one_line
 from onnxfix.allowance import memory_limit_mb
 from onnxfix.confinement import outdated, policy
 from onnxfix.errors import working_directory
@@ -47,6 +47,10 @@ __all__ = [
     "shared",
     "within",
 ]
+
+
+WATCHERS: list[Callable[[str], None]] = []
+"""Called with how far the step of a child is, and with "" when that is over."""
 
 
 def within(memory_mb: int) -> str:
@@ -349,10 +353,10 @@ class Worker:
             raise
 
     def _receive(self, child: _Child, timeout: float) -> Outcome:
-        last = ""
+        last, ends = "", time.monotonic() + timeout
         while True:
             try:
-                frame = _next(child.replies, deadline.least(timeout))
+                frame = _next(child.replies, deadline.least(ends - time.monotonic()))
             except queue.Empty:
                 self.close()
                 deadline.check()
@@ -364,11 +368,15 @@ class Worker:
                 code = child.close()
                 return self._limited(_child.obituary(code, child.tail.text(), last))
             reply = _child.decode(frame)
+            for watch in WATCHERS:
+                watch(reply if isinstance(reply, Share) else "")
+            if isinstance(reply, Share):
+                continue
             if isinstance(reply, Outcome):
                 if reply.status == "memory":  # its heap is at the limit: the next call would fail too
                     self.close()
                 return self._limited(Outcome(reply.status, reply.value, reply.message, last))
-            last = reply
+            last, ends = reply, time.monotonic() + timeout
 
     def _limited(self, outcome: Outcome) -> Outcome:
         """The outcome, with the limit in the message if memory ran out."""

@@ -78,6 +78,13 @@ def slow_with_notes() -> str:
     return "done"
 
 
+def slow_with_shares() -> str:
+    for step in range(100):
+        note(f"{step} %", share=True)
+        time.sleep(0.1)
+    return "done"
+
+
 def seconds_to_live() -> list[float]:
     """Of the child's last resort, before and after a note."""
     time.sleep(1.0)
@@ -225,6 +232,17 @@ def test_a_note_restarts_the_clock(worker: Worker) -> None:
     call(worker, "echo")
     outcome = call(worker, "slow_with_notes", timeout=3.5)  # less than all steps, and far more than each
     assert (outcome.status, outcome.value, outcome.note) == ("ok", "done", "3")
+
+
+@pytest.mark.slow
+def test_a_share_is_passed_on_and_restarts_nothing(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(sandbox, "WATCHERS", [told.append])
+    call(worker, "echo")
+    assert call(worker, "slow_with_shares", timeout=2.0) == Outcome(
+        "timeout", message="took more than 2 s and was stopped"
+    )
+    assert told[:3] == ["", "0 %", "1 %"]
 
 
 def test_a_child_without_a_parent_ends_itself(worker: Worker) -> None:

@@ -28,6 +28,7 @@ from onnxfix.trt import files, messages
 from onnxfix.trt import profiles as trt_profiles
 from onnxfix.trt.log import Message, logger_of, text_of, word_of
 from onnxfix.trt.messages import means, without_missing_gpu
+from onnxfix.trt.monitor import watch
 from onnxfix.trt.package import DEFAULT_CAPABILITY, load, member, missing
 from onnxfix.trt.parse import empty_network, ended_in_memory, epitaph, parse
 from onnxfix.trt.places import Layers, Places
@@ -278,6 +279,7 @@ class Run:
             config.set_compute_capability(self.capability, 0)
         if not self.tf32:
             config.clear_flag(self.trt.BuilderFlag.TF32)
+        self.monitor = watch(self.trt, config)  # it must outlive the build
         cache = self._timing_cache(config, timing_cache)
         if self.prepare is not None:
             self.prepare(config)

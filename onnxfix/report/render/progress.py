@@ -23,6 +23,7 @@ class Steps:
         self._progress: object | None = None
         self._timer: threading.Timer | None = None
         self._running: dict[str, str] = {}
+        self._share = ""
         self._lock = threading.Lock()
 
     def __enter__(self) -> Steps:
@@ -41,7 +42,7 @@ class Steps:
     def at(self, name: str, step: str) -> None:
         """Report that a model begins a step. May be called from any thread."""
         with self._lock:
-            self._running[name] = step
+            self._running[name], self._share = step, ""
             self._arm()
             self._update()
 
@@ -51,12 +52,19 @@ class Steps:
             self._running.pop(name, None)
             self.done += 1
 
+    def watch(self, share: str) -> None:
+        """Report how far the step is. May be called from any thread."""
+        with self._lock:
+            if share != self._share:
+                self._share = share
+                self._update()
+
     @property
     def text(self) -> str:
-        """The running models: one with its step, several by name."""
+        """The running models: one with its step and how far that is, several by name."""
         if len(self._running) == 1:
             [(name, step)] = self._running.items()
-            running = f"{printable(name)}: {step}"
+            running = f"{printable(name)}: {step}{f' ({printable(self._share)})' * bool(self._share)}"
         else:
             running = ", ".join(map(printable, self._running))
         number = min(self.total, self.done + (len(self._running) < 2))
@@ -69,6 +77,9 @@ class Steps:
                 self._timer.cancel()
                 self._timer = None
             if self._progress is not None:
+                from onnxfix import sandbox  # lazy: start-up
+
+                sandbox.WATCHERS.remove(self.watch)
                 self._progress.stop()  # type: ignore[attr-defined]
                 self._progress = None
 
@@ -88,6 +99,8 @@ class Steps:
             TimeElapsedColumn,
         )
 
+        from onnxfix import sandbox  # lazy: start-up
+
         with self._lock:
             if self._timer is not threading.current_thread():
                 return  # paused at the moment it would have shown
@@ -99,6 +112,7 @@ class Steps:
             progress.add_task(self.text, total=self.total if self.total > 1 else None, completed=self.done)
             progress.start()
             self._progress = progress
+            sandbox.WATCHERS.append(self.watch)
 
     def _update(self) -> None:
         if self._progress is not None:

@@ -36,10 +36,11 @@ def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
     ## Fix
     The remainder with the dividend's sign, by `fmod=1`, plus the divisor where the signs differ. Equal up to rounding,
     so it requires `--numeric-fixes`: for `fmod=1` too TensorRT computes `x - d * trunc(x / d)` (read from the network
-    that TensorRT-RTX 1.7.1 makes), which is less precise than ONNX Runtime if the quotient is large, and NaN if the
-    divisor is infinite.
+    that TensorRT-RTX 1.7.1 makes), which is less precise than ONNX Runtime if the quotient is large. It is NaN if the
+    divisor is infinite, also in the engines of TensorRT 10.6.0. So the largest number is the divisor there, unless
+    the divisor is a finite constant: 0 for plus and minus that number itself, the dividend for all others, as in ONNX.
 
-    TensorRT layers: 27.
+    TensorRT layers: 27, and 6 more for a divisor that may be infinite.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Mod.html
@@ -55,7 +56,14 @@ def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
     draft.remove(node)
     dtype = helper.tensor_dtype_to_np_dtype(elem)
     zero, minus = (draft.constant(np.array(number, dtype), "zero") for number in (0.0, -0.0))
-    rest = draft.add("Mod", [data, divisor], fmod=1)
+    array, finite = divisor.constant(), divisor.name
+    if array is None or np.isinf(array).any():
+        largest = np.array(min(np.finfo(dtype).max, np.finfo(np.float32).max), dtype)  # TensorRT has float32
+        same = draft.add(
+            "Equal", [draft.add("Abs", [divisor]), draft.constant(np.array(np.inf, dtype), "inf")]
+        )
+        finite = draft.add("Where", [same, draft.constant(largest, "end"), divisor])
+    rest = draft.add("Mod", [data, finite], fmod=1)
     positive = draft.add("Greater", [divisor, zero])
     differ = draft.add("Xor", [draft.add("Greater", [rest, zero]), positive])
     moved = draft.add("Where", [differ, draft.add("Add", [rest, divisor]), rest])
@@ -70,14 +78,27 @@ def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
     )
 
 
+_SIGNED = """rp = Greater(r, zero)  dp = Greater(d, zero)  o = Xor(rp, dp)  m = Add(r, d)  s = Where(o, m, r)
+            z = Where(dp, zero, minus)  e = Equal(r, zero)  n = Not(e)  y = Where(n, s, z) }"""
+
 mod_of_floats.examples = [
     Fixed(
         "the divisor's sign, the default, allowed for floats since opset 28",
         before="g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod(x, d) }",
-        after="""g (float[N,3] x, float[3] d) => (float[N,3] y) <float zero = {0}, float minus = {-0.0}> {
-            r = Mod<fmod = 1>(x, d)  rp = Greater(r, zero)  dp = Greater(d, zero)  o = Xor(rp, dp)  m = Add(r, d)
-            s = Where(o, m, r)  z = Where(dp, zero, minus)  e = Equal(r, zero)  n = Not(e)
-            y = Where(n, s, z) }""",
+        after="""g (float[N,3] x, float[3] d) => (float[N,3] y)
+            <float zero = {0}, float minus = {-0.0}, float inf = {inf}, float last = {3.4028235e38}> {
+            a = Abs(d)  i = Equal(a, inf)  f = Where(i, last, d)  r = Mod<fmod = 1>(x, f) """
+        + _SIGNED,
+        opset=28,
+        ir_version=14,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a finite constant",
+        before="g (float[N] x) => (float[N] y) <float d = {-2.5}> { y = Mod(x, d) }",
+        after="""g (float[N] x) => (float[N] y) <float d = {-2.5}, float zero = {0}, float minus = {-0.0}> {
+            r = Mod<fmod = 1>(x, d) """
+        + _SIGNED,
         opset=28,
         ir_version=14,
         safety=Safety.NUMERIC,

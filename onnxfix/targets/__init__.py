@@ -206,7 +206,7 @@ _REFUSED_10_6 = {
     **_REFUSED_BY_SOURCE,
     **table(
         {
-            "INT8": "Add Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mul Sub",
+            "INT8": "Add Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mul Sub Where",
             "FLOAT16 BFLOAT16": "Celu Range",
         }
     ),

@@ -32,12 +32,12 @@ def model(text: str, opset: int = 18, **weights: Array) -> ModelProto:
     return models.model(text, opset, 14 if opset > 20 else 9, **weights)
 
 
-def after(proto: ModelProto, safety: Safety = Safety.NUMERIC) -> ModelProto:
+def after(proto: ModelProto, safety: Safety = Safety.NUMERIC, target: str = "rtx") -> ModelProto:
     """The model after these rules' fixes, of which there is at least one, and which a second run leaves as it is."""
-    result, run = fixed(RULES, proto, safety=safety, target="rtx")
+    result, run = fixed(RULES, proto, safety=safety, target=target)
     assert run.applied
     assert not run.problems
-    assert not fixed(RULES, result, safety=safety, target="rtx")[1].applied
+    assert not fixed(RULES, result, safety=safety, target=target)[1].applied
     assert_interface_kept(proto, result)
     onnx.checker.check_model(result)
     return result
@@ -180,6 +180,36 @@ def test_all_pairs_of_signed_bytes() -> None:
     )
 
 
+class Below(OpRun):  # type: ignore[misc]
+    """A Div of floats that is one rounding too small."""
+
+    op_schema, towards = onnx.defs.get_schema("Div", 14), -np.inf
+
+    def _run(self, a: Array, b: Array) -> tuple[Array]:
+        return (np.nextafter(a / b, np.float32(self.towards)),)
+
+
+class Above(Below):
+    """One that is too large."""
+
+    towards = np.inf
+
+
+@pytest.mark.parametrize("division", [Below, Above])
+def test_all_quotients_of_signed_bytes_for_a_target_without_int8(division: type[OpRun]) -> None:
+    """Whichever way the division of floats is rounded."""
+    division.__name__ = "Div"
+    x = np.arange(-128, 128).astype(np.int8)
+    z = x[x != 0][:, None]
+    wide = x.astype(np.int64), z.astype(np.int64)
+    wanted = {"Div": np.trunc(wide[0] / wide[1]), "Mod": np.mod(*wide), "Mod<fmod = 1>": np.fmod(*wide)}
+    for op, values in wanted.items():
+        made = model(f"g (int8[N] x, int8[M,1] z) => (int8[M,N] y) {{ y = {op}(x, z) }}", 21)
+        result = after(made, Safety.EXACT, "trt10.6")
+        [got] = ReferenceEvaluator(result, new_ops=[division]).run(None, {"x": x, "z": z})
+        np.testing.assert_array_equal(got, values.astype(np.int64).astype(np.int8), err_msg=op)
+
+
 RANGES = {
     "Sub(a, b)": (-255, 255),
     "Add(a, b)": (0, 510),
@@ -190,7 +220,8 @@ RANGES = {
     "Mod<fmod = 1>(a, k)": (0, 6),
     "Mod(s, m)": None,
     "Div(a, k)": (0, 255),
-    "Div(s, k)": None,
+    "Div(s, k)": (-128, 127),
+    "Div(s, m)": None,
     "Min(a, k)": (0, 7),
     "Max(s, k)": (7, 127),
     "Where(c, s, k)": (-128, 127),

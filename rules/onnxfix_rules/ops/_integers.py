@@ -87,11 +87,11 @@ def range_of(value: Value | None, model: Model, depth: int = DEPTH) -> Range:
     node = value.producer
     if node is None or not node.is_onnx or depth <= 0:
         return full
-    found = _range_after(node, lambda index: range_of(node.input(index), model, depth - 1))
+    found = range_after(node, lambda index: range_of(node.input(index), model, depth - 1))
     return found if found is not None and full[0] <= found[0] and found[1] <= full[1] else full
 
 
-def _range_after(node: Node, of: Callable[[int], Range]) -> Range | None:
+def range_after(node: Node, of: Callable[[int], Range]) -> Range | None:
     """The range of the node's result before wraparound, from those of its inputs; None if unknown."""
     kind = node.op_type
     if kind == "Cast" or kind in _SAME:
@@ -111,7 +111,7 @@ def _range_after(node: Node, of: Callable[[int], Range]) -> Range | None:
         return _mod(of(0), of(1), node.attr("fmod", 0))
     if kind == "Div":
         (low, high), (divisor, _) = of(0), of(1)
-        return (0, high) if low >= 0 and divisor >= 1 else None
+        return (min(low, 0), max(high, 0)) if divisor >= 1 else None
     if kind in ("Min", "Max") and len(node.inputs) == 2:
         pick = min if kind == "Min" else max
         return pick(of(0)[0], of(1)[0]), pick(of(0)[1], of(1)[1])
@@ -196,7 +196,7 @@ class Computer:
             return self.add("Mod", name, self.number(1 << self.bits))
         half = 1 << (self.bits - 1)
         if self.wide == TensorProto.FLOAT:  # for which Mod is another one
-            turns = self.add("Div", self.add("Add", name, self.number(half)), self.number(2 * half))
+            turns = self.add("Mul", self.add("Add", name, self.number(half)), self.array(0.5 / half, "turn"))
             return self.add("Sub", name, self.add("Mul", self.add("Floor", turns), self.number(2 * half)))
         shifted = self.add("Mod", self.add("Add", name, self.number(half)), self.number(2 * half))
         return self.add("Sub", shifted, self.number(half))

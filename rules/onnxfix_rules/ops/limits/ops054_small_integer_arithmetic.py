@@ -28,14 +28,14 @@ from onnxfix.rule import (
 )
 from onnxfix_rules.ops import _bounds
 from onnxfix_rules.ops import _rewrite as rw
-from onnxfix_rules.ops._integers import SMALL, Computer, is_only_quantized, range_of, unnarrowed
+from onnxfix_rules.ops._integers import SMALL, Computer, is_only_quantized, range_after, range_of, unnarrowed
 from onnxfix_rules.ops.limits._quantized import is_quantized
 
 _ARITHMETIC = ("Add", "Mul", "Sub")
-_IN_FLOAT = (*_ARITHMETIC, "Clip", "Max", "Min")
+_IN_FLOAT = (*_ARITHMETIC, "Clip", "Div", "Max", "Min", "Mod", "Where")
 _ONE_OPERAND = ("Abs", "ArgMax", "ArgMin", "MaxPool", "Sign")
 _OTHER_RESULT = ("ArgMax", "ArgMin", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-_OPS = (*_ARITHMETIC, *_ONE_OPERAND, *_OTHER_RESULT[2:], "Clip", "Div", "Max", "Min", "Mod")
+_OPS = (*_ARITHMETIC, *_ONE_OPERAND, *_OTHER_RESULT[2:], "Clip", "Div", "Max", "Min", "Mod", "Where")
 
 
 @rule("OPS054", ops=_OPS, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[49, 50], types=SMALL)
@@ -55,8 +55,8 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     ## Fix
     The same in int32 between Casts; a MaxPool in float. Where int8 is a quantized type only (TensorRT 10.0 to 10.13),
     in float or int32 between a DQ and a Q of scale 1. What may leave the type is wrapped around, as ONNX's integers
-    are. If one such operator reads another's result, it reads the int32. Exact. No fix for quantized values that
-    another node reads as uint8 afterwards.
+    are; a Div or Mod there is a division and a rounding. If one such operator reads another's result, it reads the
+    int32. Exact. No fix for quantized values that another node reads as uint8 afterwards.
 
     TensorRT layers: 3 to 5 for a comparison, 3 to 7 for others, 8 or 9 for what wraps around.
 
@@ -64,7 +64,7 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__Add.html
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    output, first = node.require_output(), node.input(0)
+    output, first = node.require_output(), node.input(node.op_type == "Where")
     elem = None if first is None else model.shapes.elem_type(first)
     if elem is None or elem not in SMALL or not _refused(node, model, elem):
         return
@@ -76,19 +76,10 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     if node.op_type == "MaxPool" and not _is_equal_in_float(node):
         return
     computer = Computer(Draft(node), model, elem, _wide_type(node, model, elem))
-    proto = rw.copy_of(node)
-    del proto.output[1:]
-    for index, value in enumerate(node.inputs[: 1 if node.op_type in _ONE_OPERAND else None]):
-        if value is not None:
-            proto.input[index] = computer.widened(value)
-    proto.output[0] = computer.draft.name("wide")
-    computer.draft.edits.append(AddNode(node.scope, proto, node))
-    if node.op_type in _OTHER_RESULT:
-        proto.output[0] = output.name
-        computer.draft.edits.insert(0, RemoveNode(node))
+    if computer.wide == TensorProto.FLOAT and node.op_type in ("Div", "Mod"):
+        computer.finish(_divided(node, model, computer), output)
     else:
-        wraps = node.op_type in _ARITHMETIC and not _fits(node, model, elem)
-        computer.finish(computer.wrapped(proto.output[0]) if wraps else proto.output[0], output)
+        _widen(node, model, computer, output)
     title = f"compute it in {'float' if computer.wide == TensorProto.FLOAT else 'int32'}"
     yield Match(
         f"TensorRT computes this {node.op_type} of quantized uint8 in int8"
@@ -99,6 +90,38 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
         severity=Severity.WARNING if computed_in_int8 else None,
         reads=tuple(value for value in node.inputs if value is not None),
     )
+
+
+def _widen(node: Node, model: Model, computer: Computer, output: Value) -> None:
+    """The same operator in the wider type."""
+    proto = rw.copy_of(node)
+    del proto.output[1:]
+    for index, value in enumerate(node.inputs[: 1 if node.op_type in _ONE_OPERAND else None]):
+        if value is not None and (index or node.op_type != "Where"):
+            proto.input[index] = computer.widened(value)
+    proto.output[0] = computer.draft.name("wide")
+    computer.draft.edits.append(AddNode(node.scope, proto, node))
+    if node.op_type in _OTHER_RESULT:
+        proto.output[0] = output.name
+        computer.draft.edits.insert(0, RemoveNode(node))
+    else:
+        wraps = node.op_type in _ARITHMETIC and _wraps(node, model, computer.elem)
+        computer.finish(computer.wrapped(proto.output[0]) if wraps else proto.output[0], output)
+
+
+def _divided(node: Node, model: Model, computer: Computer) -> str:
+    """Div or Mod of int8 in float. Quotients of bytes that are no integers are at least 1/128 away from one: half of
+    that makes up for a division that TensorRT does not round correctly."""
+    add = computer.add
+    data, divisor = (computer.widened(node.require(index)) for index in range(2))
+    quotient, half = add("Div", data, divisor), computer.array(2**-8, "half")
+    if node.op_type == "Mod" and not node.attr("fmod", 0):
+        whole = add("Floor", add("Add", quotient, half))
+    else:
+        whole = add("Mul", add("Sign", quotient), add("Floor", add("Add", add("Abs", quotient), half)))
+    if node.op_type == "Mod":
+        return add("Sub", data, add("Mul", divisor, whole))
+    return computer.wrapped(whole) if _wraps(node, model, computer.elem) else whole
 
 
 def _wide_type(node: Node, model: Model, elem: int) -> int:
@@ -127,6 +150,8 @@ def _is_equal_in_float(node: Node) -> bool:
 def _refused(node: Node, model: Model, elem: int) -> bool:
     """Whether the target refuses the node for its type, although it supports network inputs of that type."""
     target = target_of(model)
+    if node.op_type == "Where" and elem != TensorProto.INT8:  # OPS002
+        return False
     if not target.has_type(elem) or target.imports(node.op_type) is not True:
         return False
     if node.op_type == "Clip" and elem == TensorProto.INT8 and not _clip_refused(node):
@@ -144,12 +169,10 @@ def _clip_refused(node: Node) -> bool:
     return not (_bounds.are_none(node) or _bounds.are_replaced_by_zero(node))
 
 
-def _fits(node: Node, model: Model, elem: int) -> bool:
-    """Whether the result certainly fits the type."""
-    first, second = (range_of(node.input(index), model) for index in range(2))
-    operation = {"Add": int.__add__, "Sub": int.__sub__, "Mul": int.__mul__}[node.op_type]
-    ends = [operation(a, b) for a in first for b in second]
-    return INTEGERS[elem].low <= min(ends) and max(ends) <= INTEGERS[elem].high
+def _wraps(node: Node, model: Model, elem: int) -> bool:
+    """Whether the result may leave the type."""
+    found = range_after(node, lambda index: range_of(node.input(index), model))
+    return found is None or found[0] < INTEGERS[elem].low or INTEGERS[elem].high < found[1]
 
 
 small_integer_arithmetic.examples = [
@@ -158,11 +181,6 @@ small_integer_arithmetic.examples = [
         before="g (uint8[N,3] x, uint8[3] z) => (bool[N,3] y) { y = Greater(x, z) }",
         after="""g (uint8[N,3] x, uint8[3] z) => (bool[N,3] y) {
             v = Cast<to = INT32>(x)  w = Cast<to = INT32>(z)  y = Greater(v, w) }""",
-    ),
-    Fixed(
-        "a threshold",
-        before="g (uint8[N,3] x) => (bool[N,3] y) <uint8 t = {200}> { y = GreaterOrEqual(x, t) }",
-        after="g (uint8[N,3] x) => (bool[N,3] y) <int32 t = {200}> { v = Cast<to = 6>(x)  y = GreaterOrEqual(v, t) }",
     ),
     Fixed(
         "a sum, wrapped around",
@@ -216,15 +234,6 @@ small_integer_arithmetic.examples = [
         "ArgMax",
         before="g (uint8[2,5] x) => (int64[2,1] y) { y = ArgMax<axis = 1>(x) }",
         after="g (uint8[2,5] x) => (int64[2,1] y) { v = Cast<to = INT32>(x)  y = ArgMax<axis = 1>(v) }",
-    ),
-    Fixed(
-        "inside a branch, of a captured value",
-        before="""g (uint8[2] x, bool c) => (bool[2] y) <uint8 t = {3}> {
-            y = If(c)<then_branch = p () => (bool[2] u) { u = Less(x, t) },
-                      else_branch = q () => (bool[2] v) { v = Equal(x, t) }> }""",
-        after="""g (uint8[2] x, bool c) => (bool[2] y) <uint8 t = {3}> {
-            y = If(c)<then_branch = p () => (bool[2] u) <int32 s = {3}> { w = Cast<to = INT32>(x)  u = Less(w, s) },
-                      else_branch = q () => (bool[2] v) { v = Equal(x, t) }> }""",
     ),
     Silent(
         "Equal of two graph inputs, which TensorRT supports",
@@ -282,18 +291,18 @@ small_integer_arithmetic.examples = [
         "TensorRT 10.6 takes int8 for a quantized type: in float, and wrapped around",
         before="g (int8[N] x, int8[N] z) => (int8[N] y) { y = Add(x, z) }",
         after="""g (int8[N] x, int8[N] z) => (int8[N] y)
-            <float s = {1}, float h = {128}, float m = {256}, int8 o = {0}> {
+            <float s = {1}, float h = {128}, float m = {256}, float u = {0.00390625}, int8 o = {0}> {
             v = DequantizeLinear(x, s)  w = DequantizeLinear(z, s)  a = Add(v, w)
-            b = Add(a, h)  t = Div(b, m)  f = Floor(t)  k = Mul(f, m)  r = Sub(a, k)  y = QuantizeLinear(r, s, o) }""",
+            b = Add(a, h)  t = Mul(b, u)  f = Floor(t)  k = Mul(f, m)  r = Sub(a, k)  y = QuantizeLinear(r, s, o) }""",
         target="trt10.6",
     ),
     Fixed(
         "a product that leaves the type only for -128, for TensorRT 10.6",
         before="g (int8[N] x) => (int8[N] y) <int8 k = {-1}> { y = Mul(x, k) }",
         after="""g (int8[N] x) => (int8[N] y)
-            <float s = {1}, float k = {-1}, float h = {128}, float m = {256}, int8 o = {0}> {
+            <float s = {1}, float k = {-1}, float h = {128}, float m = {256}, float u = {0.00390625}, int8 o = {0}> {
             v = DequantizeLinear(x, s)  a = Mul(v, k)
-            b = Add(a, h)  t = Div(b, m)  f = Floor(t)  n = Mul(f, m)  r = Sub(a, n)  y = QuantizeLinear(r, s, o) }""",
+            b = Add(a, h)  t = Mul(b, u)  f = Floor(t)  n = Mul(f, m)  r = Sub(a, n)  y = QuantizeLinear(r, s, o) }""",
         target="trt10.6",
     ),
     Fixed(
@@ -304,6 +313,33 @@ small_integer_arithmetic.examples = [
             y = Less(v, w) }""",
         target="trt10.6",
     ),
+    Fixed(
+        "a quotient of int8, rounded to 0 and wrapped around, for TensorRT 10.6",
+        before="g (int8[N,3] x) => (int8[N,3] y) <int8[3] d = {-1, 3, -7}> { y = Div(x, d) }",
+        after="""g (int8[N,3] x) => (int8[N,3] y) <float s = {1}, float[3] d = {-1, 3, -7},
+            float e = {0.00390625}, float h = {128}, float m = {256}, float u = {0.00390625}, int8 o = {0}> {
+            v = DequantizeLinear(x, s)  q = Div(v, d)  g = Sign(q)  i = Abs(q)
+            j = Add(i, e)  l = Floor(j)  a = Mul(g, l)
+            b = Add(a, h)  t = Mul(b, u)  f = Floor(t)  k = Mul(f, m)  r = Sub(a, k)  y = QuantizeLinear(r, s, o) }""",
+        target="trt10.6",
+    ),
+    Fixed(
+        "a remainder of int8 for TensorRT 10.6",
+        before="g (int8[N] x) => (int8[N] y) <int8 d = {-7}> { y = Mod(x, d) }",
+        after="""g (int8[N] x) => (int8[N] y) <float s = {1}, float d = {-7}, float e = {0.00390625}, int8 o = {0}> {
+            v = DequantizeLinear(x, s)  q = Div(v, d)  j = Add(q, e)  f = Floor(j)  k = Mul(d, f)  r = Sub(v, k)
+            y = QuantizeLinear(r, s, o) }""",
+        target="trt10.6",
+    ),
+    Fixed(
+        "a selection of int8, as in the function body of Clip, for TensorRT 10.6",
+        before="g (bool[N] c, int8[N] x, int8 m) => (int8[N] y) { y = Where(c, m, x) }",
+        after="""g (bool[N] c, int8[N] x, int8 m) => (int8[N] y) <float s = {1}, int8 o = {0}> {
+            v = DequantizeLinear(m, s)  w = DequantizeLinear(x, s)  r = Where(c, v, w)
+            y = QuantizeLinear(r, s, o) }""",
+        target="trt10.6",
+    ),
+    Silent("Where of int8 for TensorRT 11", "g (bool[N] c, int8[N] x) => (int8[N] y) { y = Where(c, x, x) }"),
     Silent("int32", "g (int32[N] x, int32[N] z) => (bool[N] y) { y = Greater(x, z) }"),
     Silent(
         "uint16, which TensorRT does not support at all",

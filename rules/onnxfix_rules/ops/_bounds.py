@@ -21,6 +21,12 @@ def are_replaced_by_zero(node: Node) -> bool:
     return bool(bounds) and all(bound is not None and _is_weight(bound) for bound in bounds)
 
 
+def number(value: Value | None) -> float | None:
+    """A one-element constant; None for anything else."""
+    array = None if value is None else value.constant()
+    return float(array.reshape(())) if array is not None and array.size == 1 else None
+
+
 def _is_weight(value: Value) -> bool:
     """Whether the parser certainly treats it as a weight, including defaults of graph inputs."""
     return value.is_constant or value.initializer is not None

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.rule import AddNode, Edit, Fix, Model, Node, RemoveNode, Value, takes
+from onnxfix_rules.ops import _bounds
 
 from ._common import WEIGHT_LIMIT, Unable, Workshop
 
@@ -61,7 +62,7 @@ def moved(node: Node, model: Model) -> Fix | None:
         return None
     names = [part.data for part in inputs]
     elems = {None if data is None else model.shapes.elem_type(data) for data in names}
-    known = [(_number(part.scale), _number(part.zero)) for part in (*inputs, result)]
+    known = [(_bounds.number(part.scale), _bounds.number(part.zero)) for part in (*inputs, result)]
     if len(set(known)) != 1 or None in known[0] or len(elems) != 1 or not elems <= set(_BYTES):
         return None
     if not takes("Concat", node.scope.opset(), next(iter(elems)) or 0):
@@ -70,12 +71,6 @@ def moved(node: Node, model: Model) -> Fix | None:
     shop.edits.append(RemoveNode(node))
     shop.at(node).add("Concat", names, output=output.name, axis=node.attr("axis"))
     return Fix("concatenate the quantized tensors", shop.edits)
-
-
-def _number(value: Value | None) -> float | None:
-    """A one-element constant; None for anything else."""
-    array = None if value is None else value.constant()
-    return float(array.reshape(())) if array is not None and array.size == 1 else None
 
 
 def written(node: Node, model: Model) -> list[Edit]:

@@ -14,6 +14,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.rule import INTEGERS, Edit, Model, Node, RemoveNode, Safety, Value, is_small
+from onnxfix_rules.ops._integers import is_only_quantized
 
 from ._common import (
     FLOATS,
@@ -142,6 +143,13 @@ class Writer:
             raise Unable
         name = self.names.get(id(value), value.name)
         if id(value) in self.sources:
+            if self.model.shapes.elem_type(value) == TensorProto.INT8 and is_only_quantized(node, self.model):
+                found = self.shop.at(node).add(
+                    "DequantizeLinear",
+                    [name, self.shop.constant(node, np.ones((), np.float32))],
+                    hint="integers",
+                )
+                return found if elem == F32 else self.shop.cast(node, found, elem)
             return self.shop.cast(node, name, elem, "integers")
         return name if elem == self.carrier else self.shop.cast(node, name, elem)
 
@@ -173,11 +181,17 @@ class Writer:
         self.publish(node, output, name, elem)
 
     def publish(self, node: Node, value: Value | None, name: str, elem: int) -> None:
-        """Cast the float form ``name`` of ``value`` back for a graph output that keeps its integer type."""
+        """Convert the float form ``name`` of ``value`` back for a graph output that keeps its integer type."""
         if value is None:
             return
         self.names[id(value)] = name
-        if value.is_output:
+        if value.is_output and elem == TensorProto.INT8 and is_only_quantized(node, self.model):
+            real = name if self.carrier == F32 else self.shop.cast(node, name, F32)
+            parts = [
+                self.shop.constant(node, one) for one in (np.ones((), np.float32), np.zeros((), np.int8))
+            ]
+            self.shop.at(node).add("QuantizeLinear", [real, *parts], output=value.name)
+        elif value.is_output:
             self.shop.at(node).add("Cast", [name], output=value.name, to=elem)
 
     # -- nodes

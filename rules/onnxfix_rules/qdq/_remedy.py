@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from onnxfix.rule import Fix, Model, Node, Safety, Value
 
-from ._common import Linear, Unable
+from ._common import Linear
 from ._float import in_floats
 from ._recentre import recentered
 from ._region import Region, region_of
@@ -27,10 +27,7 @@ def remedies(region: Region, model: Model) -> Fix | None:
 def floats(region: Region, model: Model, title: str = IN_FLOATS) -> Fix | None:
     """The region in floats, None if that is not possible."""
     if title not in region.fixes:
-        try:
-            found = in_floats(region, model)
-        except Unable:
-            found = None
+        found = in_floats(region, model)
         region.fixes[title] = None if found is None else Fix(title, *found)
     return region.fixes[title]
 

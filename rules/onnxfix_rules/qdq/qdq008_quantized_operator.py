@@ -63,7 +63,9 @@ def quantized_operator(node: Node, model: Model) -> Iterator[Match]:
       and QuantizeLinear get scale 1. Bit-identical as long as no sum reaches 2**24.
     - With other zero points INT8 is not possible, and the integers are written in floats, together with the whole
       quantized region: `Clip(Round(MatMul(a - za, b - zb) * m) + zy, 0, 255)`. Bit-identical to ONNX Runtime as long
-      as no sum reaches 2**24.
+      as no sum reaches 2**24. TensorRT 10.6.0 does not build that between Casts of int8 (`cannot be quantized by a.
+      You might want to add a DQ node`, measured), so for TensorRT 10.0 to 10.13 a DQ and a Q of scale 1 take their
+      place.
 
     If the sums cannot be written that way (float32 scales of unknown shape), the first form is used. No fix for
     float8, or if neither form is possible.
@@ -364,6 +366,18 @@ quantized_operator.examples = [
             c = Clip(i, l, h)  y = Cast<to = UINT8>(c) }""",
         safety=Safety.NUMERIC,
         runs=False,
+        differs={"branch": "quantized values that leave a branch are not followed"},
+    ),
+    Fixed(
+        "int8 with a zero point that is no constant, for TensorRT 10.6, which takes int8 for a quantized type",
+        before="""g (int8[N] x, int8 z) => (int8[] y) <float s = {0.5}, int8[2] w = {1, -2}, int8 v = {0}> {
+            y = QLinearMatMul(x, s, z, w, s, v, s, z) }""",
+        after="""g (int8[N] x, int8 z) => (int8[] y) <float o = {1}, float[2] w = {1, -2}, float m = {0.5},
+            float l = {-128}, float h = {127}, int8 q = {0}> { f = DequantizeLinear(x, o)  k = DequantizeLinear(z, o)
+            a = Sub(f, k)  p = MatMul(a, w)  b = Mul(p, m)  r = Round(b)  e = DequantizeLinear(z, o)  i = Add(r, e)
+            c = Clip(i, l, h)  y = QuantizeLinear(c, o, q) }""",
+        target="trt10.6",
+        safety=Safety.NUMERIC,
         differs={"branch": "quantized values that leave a branch are not followed"},
     ),
     Flagged(

@@ -15,10 +15,10 @@ from onnxfix.rule import (
     Safety,
     Severity,
     Silent,
-    Value,
     is_read,
     rule,
 )
+from onnxfix_rules.ops import _bounds
 from onnxfix_rules.ops import _rewrite as rw
 
 
@@ -72,13 +72,13 @@ def _batch_normalization(node: Node) -> Iterator[Match]:
 
 def _dropout(node: Node) -> Iterator[Match]:
     data, output = node.input(0), node.output()
-    mode = _scalar(node.input(2))
+    mode = _bounds.number(node.input(2))
     if mode == 0 or data is None or output is None:
         return
     if mode is None:
         yield Match("this Dropout may be in training mode, which TensorRT does not have", node=node)
         return
-    ratio = 0.5 if node.input(1) is None else _scalar(node.input(1))
+    ratio = 0.5 if node.input(1) is None else _bounds.number(node.input(1))
     draft = Draft(node)
     if any(is_read(value) for value in node.outputs[1:]):
         draft.set_input(node, 2, None)
@@ -98,11 +98,6 @@ def _dropout(node: Node) -> Iterator[Match]:
             Safety.EXACT if ratio == 0 else Safety.UNSAFE,
         ),
     )
-
-
-def _scalar(value: Value | None) -> float | None:
-    array = None if value is None else value.constant()
-    return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
 
 
 _BN = "g (float[N,2,4] x, float[2] s, float[2] b, float[2] m, float[2] v) => (float[N,2,4] y)"

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
+from onnxfix_rules.ops import _bounds
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
@@ -37,7 +38,7 @@ def clip_with_crossed_bounds(node: Node, model: Model) -> Iterator[Match]:
     if node.opset < 11:
         low, high = node.attr("min"), node.attr("max")
     else:
-        low, high = _bound(node.input(1)), _bound(node.input(2))
+        low, high = _bounds.number(node.input(1)), _bounds.number(node.input(2))
     if low is None or high is None or not low > high:
         return
     fix = None
@@ -53,11 +54,6 @@ def clip_with_crossed_bounds(node: Node, model: Model) -> Iterator[Match]:
         fix=fix,
         reads=tuple(v for v in node.inputs[1:3] if v is not None),
     )
-
-
-def _bound(value: Value | None) -> float | None:
-    array = None if value is None else value.constant()
-    return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
 
 
 _BOUNDS = "<float a = {5}, float b = {1}>"

@@ -74,15 +74,10 @@ def _is_harmless(node: Node, model: Model, data: Value) -> bool:
     shape = model.shapes.shape(data)
     if shape is not None and any(dim.value == 0 for dim in shape):
         return True
-    low, high = (_number(node.input(index)) for index in (1, 2))
+    low, high = (_bounds.number(node.input(index)) for index in (1, 2))
     if node.input(2) is None:
         return low == 0
     return low is not None and high == 0 and low >= 0
-
-
-def _number(value: Value | None) -> int | None:
-    array = None if value is None else value.constant()
-    return int(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
 
 
 _BOTH = "<int8 a = {-10}, int8 b = {20}>"
@@ -128,16 +123,6 @@ clip_of_int8.examples = [
     Flagged(
         "defaults of graph inputs, which TensorRT treats as weights",
         "g (int8[7] x, int8 a = {-10}, int8 b = {20}) => (int8[7] y) { y = Clip(x, a, b) }",
-    ),
-    Fixed(
-        "in a branch, with a captured bound and a Constant",
-        before="""g (int8[7] x, bool k) => (int8[7] y) <int8 a = {-10}> {
-            y = If(k)<then_branch = p () => (int8[7] u) { b = Constant<value = int8 {20}>()  u = Clip(x, a, b) },
-                      else_branch = q () => (int8[7] v) { v = Identity(x) }> }""",
-        after="""g (int8[7] x, bool k) => (int8[7] y) {
-            y = If(k)<then_branch = p () => (int8[7] u) <int32 a = {-10}, int32 b = {20}> {
-                          w = Cast<to = INT32>(x)  c = Clip(w, a, b)  u = Cast<to = INT8>(c) },
-                      else_branch = q () => (int8[7] v) { v = Identity(x) }> }""",
     ),
     Fixed(
         "bounds that include every int8",

@@ -1,0 +1,257 @@
+"""What versions of TensorRT do with ONNX's node models: fixtures/node_truth.tsv, made anew.
+
+    python benchmarks/gpu/node_truth.py prepare FOLDER [--match TEXT] [--fixes TARGET]            where onnx is
+    python benchmarks/gpu/node_truth.py run FOLDER OUT [--parse-only] [--jobs N] [--seconds S]    where TensorRT is
+    python benchmarks/gpu/node_truth.py merge OUT... > fixtures/node_truth.tsv                    anywhere
+
+``prepare`` writes models, inputs and expected outputs, the models after numeric fixes with ``--fixes``. ``run`` needs
+numpy and the bindings of one TensorRT (8.6 to 11, or RTX); ml_dtypes for outputs of float8. Each model has a process
+and S seconds of its own. OUT has a line for each that ended, and the same command goes on with the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import datetime
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve()
+STATES = """# r right, w wrong, x refused by the parser, b not built or not run, c the process died, h hung,
+# u no inputs could be made, i imported, - not tried"""
+TOLERANCE = 1e-2
+#: TensorRT's types -> numpy's. bfloat16 and float8 travel as their bits.
+TYPES = {"FLOAT": "f4", "HALF": "f2", "INT64": "i8", "INT32": "i4", "INT8": "i1", "UINT8": "u1", "BOOL": "?"}
+TYPES |= {"BF16": "u2", "FP8": "u1"}
+CUDART = ("libcudart.so", "libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0")
+
+
+def prepare(given: argparse.Namespace) -> None:
+    """Write NAME.onnx, and NAME.npz where all values are numbers: what is expected as float64."""
+    sys.path[:0] = [str(HERE.parents[1])]
+    from acceptance.cases import node_cases
+
+    import onnxfix
+
+    given.folder.mkdir(exist_ok=True)
+    for case in node_cases(1, given.match):
+        path, data = given.folder / f"{case.name[len('test_') :]}.onnx", case.data
+        if given.fixes:
+            found = onnxfix.apply(data, target=given.fixes, numeric_fixes=True, verify=False)
+            data = found.model.SerializeToString()
+        path.write_bytes(data)
+        with contextlib.suppress(IndexError, TypeError, ValueError):  # no data, strings, sequences
+            arrays = {f"in:{name}": np.asarray(value) for name, value in case.feeds[0].items()}
+            arrays = {
+                key: one.view(f"u{one.itemsize}") if one.dtype.kind == "V" else one
+                for key, one in arrays.items()
+            }
+            for number, value in enumerate(case.expected[0]):
+                arrays[f"out:{number}"] = np.asarray(value).astype(np.float64)
+            np.savez(path.with_suffix(".npz"), **arrays)
+
+
+def run(given: argparse.Namespace) -> None:
+    """Try each model that OUT does not have."""
+    lines = given.out.read_text().splitlines() if given.out.exists() else []
+    done = {json.loads(line).get("name") for line in lines}
+    paths = [path for path in sorted(given.folder.glob("*.onnx")) if path.stem not in done]
+    with given.out.open("a") as out, ThreadPoolExecutor(given.jobs) as pool:
+        if not lines:
+            gpu = subprocess.getoutput("nvidia-smi --query-gpu=name,driver_version --format=csv,noheader")
+            did, day = "imported" if given.parse_only else "executed", str(datetime.date.today())
+            out.write(
+                json.dumps({"did": did, "gpu": gpu.split("\n")[0] if "," in gpu else "no GPU", "date": day})
+                + "\n"
+            )
+        for line in pool.map(lambda path: attempt(path, given), paths):
+            out.write(json.dumps(line) + "\n")
+            out.flush()
+            print(*line.values(), flush=True)
+
+
+def attempt(path: Path, given: argparse.Namespace) -> dict[str, str]:
+    """What became of a model, in a process of its own."""
+    command = [sys.executable, str(HERE), "one", str(path), *["--parse-only"] * given.parse_only]
+    environment = {**os.environ, "NVIDIA_TF32_OVERRIDE": "0"}
+    streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": environment}
+    try:
+        done = subprocess.run(command, check=False, timeout=given.seconds, **streams)
+    except subprocess.TimeoutExpired:
+        return {"name": path.stem, "state": "h"}
+    *told, last = done.stdout.decode(errors="replace").strip().split("\n")
+    try:
+        return {"name": path.stem, "why": " ".join(told)[-400:], **json.loads(last)}
+    except ValueError:
+        return {"name": path.stem, "why": " ".join([*told, last])[-400:], "state": "c"}
+
+
+def one(given: argparse.Namespace) -> None:
+    """In the child: print what TensorRT does with the model."""
+    names = [name for name in ("tensorrt", "tensorrt_rtx") if importlib.util.find_spec(name)]
+    trt = importlib.import_module(names[0])
+    state, why = judge(trt, trt.Logger(trt.Logger.ERROR), given.folder, given.parse_only)
+    line = {"state": state, "version": trt.__version__, **({"why": why} if why else {})}
+    print("\n" + json.dumps(line), flush=True)
+    os._exit(0)  # a crash while libraries are unloaded is none of the model's
+
+
+def judge(trt: Any, log: Any, path: Path, parse_only: bool) -> tuple[str, str]:
+    """The letter of STATES, and why."""
+    if hasattr(trt, "init_libnvinfer_plugins"):
+        trt.init_libnvinfer_plugins(log, "")
+    builder, flags = trt.Builder(log), trt.NetworkDefinitionCreationFlag
+    flag = flags.STRONGLY_TYPED if hasattr(flags, "STRONGLY_TYPED") else flags.EXPLICIT_BATCH
+    network, file = builder.create_network(1 << int(flag)), path.with_suffix(".npz")
+    parser = trt.OnnxParser(network, log)
+    if not parser.parse(path.read_bytes()):
+        return "x", parser.get_error(0).desc() if parser.num_errors else ""
+    if parse_only or not file.exists():
+        return "i" if parse_only else "u", ""
+    data, config = dict(np.load(file)), builder.create_builder_config()
+    config.clear_flag(trt.BuilderFlag.TF32)
+    profile = builder.create_optimization_profile()
+    inputs = [network.get_input(index) for index in range(network.num_inputs)]
+    sized = [one for one in inputs if one.is_shape_tensor or -1 in tuple(one.shape)]
+    for tensor in sized:
+        value = data[f"in:{tensor.name}"]
+        if tensor.is_shape_tensor:
+            profile.set_shape_input(tensor.name, *[value.reshape(-1).tolist()] * 3)
+        else:
+            profile.set_shape(tensor.name, *[value.shape] * 3)
+    if sized:
+        config.add_optimization_profile(profile)
+    plan = builder.build_serialized_network(network, config)
+    engine = None if plan is None else trt.Runtime(log).deserialize_cuda_engine(plan)
+    names = [network.get_output(index).name for index in range(network.num_outputs)]
+    found = "" if engine is None else execute(trt, engine, data, names)
+    if isinstance(found, str):
+        return "u" if found else "b", found
+    for number, array in enumerate(found):
+        wanted = data[f"out:{number}"]
+        if array.shape != wanted.shape:
+            return "w", f"{names[number]}: {array.shape} for {wanted.shape}"
+        far = ~np.isclose(array, wanted, TOLERANCE, TOLERANCE, equal_nan=True)
+        if far.any():
+            return "w", f"{names[number]}: {array[far][0]} for {wanted[far][0]}, {far.sum()} of {far.size}"
+    return "r", ""
+
+
+def execute(trt: Any, engine: Any, data: dict[str, Any], names: list[str]) -> list[Any] | str:
+    """The outputs as float64; a type that is not known, or "" where the run fails."""
+    cuda, context, outputs = cudart(), engine.create_execution_context(), {}
+    kinds = {
+        name: str(engine.get_tensor_dtype(name)).split(".")[-1]
+        for name in map(engine.get_tensor_name, range(engine.num_io_tensors))
+    }
+    unknown = [kind for kind in kinds.values() if kind not in TYPES]
+    if unknown or context is None:
+        return "".join(unknown[:1])
+
+    def allocate(size: int) -> int:  # for both sides
+        place = ctypes.c_void_p()
+        cuda.cudaMallocManaged(ctypes.byref(place), ctypes.c_size_t(max(size, 1)), 1)
+        return place.value or 0
+
+    class Output(trt.IOutputAllocator):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            trt.IOutputAllocator.__init__(self)
+
+        def reallocate_output(self, name: str, memory: int, size: int, alignment: int) -> int:
+            self.place = allocate(size)
+            return self.place
+
+        def reallocate_output_async(self, name: str, memory: int, size: int, align: int, stream: int) -> int:
+            return self.reallocate_output(name, memory, size, align)
+
+        def notify_shape(self, name: str, shape: Any) -> None:
+            self.shape = tuple(shape)
+
+    for name, kind in kinds.items():
+        if name in names:
+            outputs[name] = Output()
+            context.set_output_allocator(name, outputs[name])
+            continue
+        value = data[f"in:{name}"].astype(TYPES[kind])
+        place = allocate(value.nbytes)
+        ctypes.memmove(place, value.tobytes(), value.nbytes)
+        context.set_input_shape(name, value.shape)
+        context.set_tensor_address(name, place)
+    stream = ctypes.c_void_p()
+    cuda.cudaStreamCreate(ctypes.byref(stream))
+    if not context.execute_async_v3(stream.value or 0) or cuda.cudaDeviceSynchronize():
+        return ""
+    return [read(kinds[name], outputs[name]) for name in names]
+
+
+def read(kind: str, output: Any) -> Any:
+    """An output's values as float64."""
+    size = int(np.prod(output.shape)) * np.dtype(TYPES[kind]).itemsize
+    array = np.frombuffer(ctypes.string_at(output.place, size), TYPES[kind]).reshape(output.shape)
+    if kind == "BF16":
+        array = (array.astype("u4") << 16).view("f4")
+    elif kind == "FP8":
+        array = array.view(importlib.import_module("ml_dtypes").float8_e4m3fn)
+    return array.astype(np.float64)
+
+
+def cudart() -> Any:
+    """The CUDA runtime, from NVIDIA's wheels or the loader's path."""
+    wheels = [str(file) for folder in sys.path for file in Path(folder).glob("nvidia/*/lib/libcudart.so.*")]
+    for name in (*wheels, *CUDART):
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name)
+    raise OSError("no libcudart")
+
+
+def merge(given: argparse.Namespace) -> None:
+    """Print the table of several OUT."""
+    columns: list[dict[str, str]] = []
+    print(
+        '# What versions of TensorRT did with ONNX\'s node models, without "test_": a letter each, in this order:'
+    )
+    for path in given.out:
+        head, *lines = map(json.loads, path.read_text().splitlines())
+        columns.append({line["name"]: line["state"] for line in lines})
+        versions = {line["version"] for line in lines if "version" in line}
+        print(f"# {'/'.join(versions)}, {head['did']}: {head['gpu']}, {head['date']}")
+    print(f"# Made by benchmarks/gpu/node_truth.py; tolerance {TOLERANCE:g}.\n{STATES}")
+    for name in sorted({name for column in columns for name in column}):
+        print(f"{name}\t{''.join(column.get(name, '-') for column in columns)}")
+
+
+def main() -> None:
+    """Run as the module's docstring says."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    steps = parser.add_subparsers(dest="step", required=True)
+    for step in (prepare, run, one, merge):
+        options = steps.add_parser(step.__name__)
+        options.set_defaults(step=step)
+        if step is not merge:
+            options.add_argument("folder", type=Path)
+        if step is run or step is merge:
+            options.add_argument("out", type=Path, nargs=None if step is run else "+")
+        if step is run or step is one:
+            options.add_argument("--parse-only", action="store_true")
+    steps.choices["prepare"].add_argument("--match", default="")
+    steps.choices["prepare"].add_argument("--fixes", help="a target, as for onnxfix apply")
+    steps.choices["run"].add_argument("--jobs", type=int, default=14)
+    steps.choices["run"].add_argument("--seconds", type=float, default=60.0, help="for a model")
+    given = parser.parse_args()
+    given.step(given)
+
+
+if __name__ == "__main__":
+    main()

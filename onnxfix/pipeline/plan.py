@@ -49,8 +49,4 @@ def planned(options: RunOptions, progress: Progress | None) -> Plan:
 
         with closing(require_tensorrt(options.trt)) as builder:
             target = replace(target, plugins=target.plugins.union(builder.choice.served))
-    return Plan(options, tuple(chosen), known.rules, target, installed, progress or _silent)
-
-
-def _silent(text: str) -> None:
-    """Progress of a run that nobody watches."""
+    return Plan(options, tuple(chosen), known.rules, target, installed, progress or (lambda text: None))

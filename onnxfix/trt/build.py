@@ -53,10 +53,7 @@ def attempt(
     compute_capability: str = DEFAULT_CAPABILITY,
     profiles: Sequence[Profile] | None = None,
     timeout: float = 300.0,
-    tf32: bool = False,
-    save_engine: str = "",
-    timing_cache: str = "",
-    parse_only: bool = False,
+    **how: Any,
 ) -> TrtBuild:
     """``build`` in a sandbox, whose crash, hang or lack of memory is a result too.
 
@@ -74,10 +71,7 @@ def attempt(
         package=package,
         compute_capability=compute_capability,
         profiles=tuple(profiles) if profiles is not None else None,
-        tf32=tf32,
-        save_engine=save_engine,
-        timing_cache=timing_cache,
-        parse_only=parse_only,
+        **how,
     )
     if outcome.ok:
         done: TrtBuild = outcome.value
@@ -152,13 +146,9 @@ def build(
         OnnxfixError: a file cannot be written.
         RuntimeError: TensorRT refuses to start here, or another logger was there first.
     """
-    # In TensorRT-RTX timing caches are no-ops since 1.2, and using one makes an ahead-of-time build look for a GPU
-    # ("Timing Cache Migration" in its documentation).
-    cache = Path(timing_cache) if timing_cache and package != "tensorrt-rtx" else None
     with messages.memory_errors():
-        return Run(load(package), path, package, compute_capability, tf32).run(
-            profiles, Path(save_engine) if save_engine else None, cache, parse_only=parse_only
-        )
+        run = Run(load(package), path, package, compute_capability, tf32)
+        return run.run(profiles, save_engine, timing_cache, parse_only=parse_only)
 
 
 class Run:
@@ -195,15 +185,19 @@ class Run:
     def run(
         self,
         profiles: Sequence[Profile] | None,
-        save_engine: Path | None = None,
-        timing_cache: Path | None = None,
+        save_engine: str = "",
+        timing_cache: str = "",
         *,
         parse_only: bool = False,
     ) -> TrtBuild:
         """Parse and build; see ``build``."""
-        if timing_cache is not None:
+        self.save_engine = save_engine
+        # In TensorRT-RTX timing caches are no-ops since 1.2, and using one makes an ahead-of-time build look for a GPU
+        # ("Timing Cache Migration" in its documentation).
+        self.cache = Path(timing_cache) if timing_cache and self.capability is None else None
+        if self.cache is not None:
             note(_ASKED)
-            self._timing_cache(self.builder.create_builder_config(), timing_cache)
+            self._timing_cache(self.builder.create_builder_config())
             self.received.clear()
         if self.prepare is not None:
             note(_ASKED)
@@ -230,23 +224,17 @@ class Run:
         plans = self._plans(profiles)
         note("build")
         began = time.perf_counter()
-        done = self._build(done, plans, save_engine, timing_cache)
+        done = self._build(done, plans)
         return replace(done, build_seconds=time.perf_counter() - began)
 
-    def _build(
-        self,
-        done: TrtBuild,
-        plans: Iterable[tuple[Profile, ...]],
-        save_engine: Path | None,
-        timing_cache: Path | None,
-    ) -> TrtBuild:
+    def _build(self, done: TrtBuild, plans: Iterable[tuple[Profile, ...]]) -> TrtBuild:
         """Try profiles until one is accepted or refused for another reason; report the first otherwise."""
         first: TrtBuild | None = None
         tried = 0
         for chosen in plans:
             self.received.clear()
             tried += 1
-            found = self._once(replace(done, profiles=chosen), save_engine, timing_cache)
+            found = self._once(replace(done, profiles=chosen))
             first = first or found
             if found.accepted:
                 return replace(found, attempts=tried)
@@ -272,7 +260,7 @@ class Run:
             return None
         return Search(trt_profiles.with_names(self.places.proto), Path(self.path).parent)
 
-    def _once(self, done: TrtBuild, save_engine: Path | None, timing_cache: Path | None) -> TrtBuild:
+    def _once(self, done: TrtBuild) -> TrtBuild:
         config = self.builder.create_builder_config()
         if self.capability is not None:
             config.num_compute_capabilities = 1
@@ -280,7 +268,7 @@ class Run:
         if not self.tf32:
             config.clear_flag(self.trt.BuilderFlag.TF32)
         self.monitor = watch(self.trt, config)  # it must outlive the build
-        cache = self._timing_cache(config, timing_cache)
+        cache = self._timing_cache(config)
         if self.prepare is not None:
             self.prepare(config)
         for profile in done.profiles:
@@ -304,18 +292,20 @@ class Run:
             )
         self.engine = engine
         note(_SAVING)
-        if save_engine is not None:
-            atomic.hand_over(save_engine, engine)
-        if timing_cache is not None:
-            atomic.put(timing_cache, cache.serialize())
+        if self.save_engine:
+            atomic.hand_over(Path(self.save_engine), engine)
+        if self.cache is not None:
+            atomic.put(self.cache, cache.serialize())
         elif cache is not None:
             _TIMINGS[0] = bytes(cache.serialize())
         return replace(done, status="accepted", stage="", warnings=warnings, engine_bytes=int(engine.nbytes))
 
-    def _timing_cache(self, config: Any, path: Path | None) -> Any:
+    def _timing_cache(self, config: Any) -> Any:
         """The user's timing cache, else this process's; None where neither is used."""
-        if path is not None:
-            return files.timing_cache(config, path, lambda: [one.text for one in self.received.messages])
+        if self.cache is not None:
+            return files.timing_cache(
+                config, self.cache, lambda: [one.text for one in self.received.messages]
+            )
         if self.capability is not None or self.prepare is not None:
             return None
         cache = config.create_timing_cache(_TIMINGS[0])

@@ -39,26 +39,18 @@ def files(options: TrtOptions) -> list[File]:
 def _check(option: str, path: Path) -> None:
     try:
         if path.is_dir():
-            raise UsageError(f"{option} {path}: is a directory; name a file")
-        path = _destination(option, path)
+            raise OnnxfixError(f"{path}: is a directory; name a file")
+        path = regular.destination(path)
         if not path.parent.is_dir():
-            raise UsageError(f"{option} {path}: directory {path.parent} does not exist")
+            raise OnnxfixError(f"{path}: directory {path.parent} does not exist")
         if regular.status(path) is not None:
             with path.open("rb"):
                 pass
-    except OSError as error:
-        raise UsageError(f"{option} {path}: cannot be read: {error.strerror or error}") from None
-    confinement.name(path, whole=option == "--timing-cache")  # which a child writes
-    try:
+        confinement.name(path, whole=option == "--timing-cache")  # which a child writes
         with temporary_beside(path):
             pass
-    except OnnxfixError as error:
-        raise UsageError(f"{option} {error}") from None
-
-
-def _destination(option: str, path: Path) -> Path:
-    try:
-        return regular.destination(path)
+    except OSError as error:
+        raise UsageError(f"{option} {path}: cannot be read: {error.strerror or error}") from None
     except OnnxfixError as error:
         raise UsageError(f"{option} {error}") from None
 

@@ -39,12 +39,8 @@ def attempt(
     compute_capability: str = DEFAULT_CAPABILITY,
     profiles: Sequence[Profile] | None = None,
     timeout: float = 300.0,
-    tf32: bool = False,
-    save_engine: str = "",
-    timing_cache: str = "",
     inspect: bool = False,
-    edit: bool = False,
-    given: Tactics | None = None,
+    **how: Any,
 ) -> tuple[LayerTable, Tactics | None]:
     """Build the model file in a sandbox, and read what became of its nodes; the tactics that were chosen too.
 
@@ -60,11 +56,7 @@ def attempt(
         "package": package,
         "compute_capability": compute_capability,
         "profiles": tuple(profiles) if profiles is not None else None,
-        "tf32": tf32,
-        "save_engine": save_engine,
-        "timing_cache": timing_cache,
-        "edit": edit,
-        "given": given,
+        **how,
     }
     outcome = worker.call(f"{__name__}:read", timeout=timeout, inspect=inspect, **request)
     reason = ""
@@ -108,10 +100,9 @@ def read(
         editor = (
             tactics.Editor(trt, package, compute_capability, given) if edit or given is not None else None
         )
-        cache = Path(timing_cache) if timing_cache and package != "tensorrt-rtx" else None
         run = Run(trt, path, package, compute_capability, tf32, lambda config: _prepare(run, config, editor))
         try:
-            build = run.run(profiles, Path(save_engine) if save_engine else None, cache)
+            build = run.run(profiles, save_engine, timing_cache)
             log = run.received.detail or BuildLog()
         finally:
             run.received.detail = None

@@ -23,22 +23,17 @@ def watch(trt: Any, config: Any) -> Any:
         own = [(name, *of) for name, of in list(phases.items()) if of[0] == parent]
         return sum(min(1.0, (done + under(name)) / max(count, 1)) for name, _, done, count in own)
 
-    def tell(name: str) -> None:
-        if time.monotonic() - told[0] >= _EVERY:
-            told[0] = time.monotonic()
-            note(f"TensorRT: {100 * min(1.0, under(None)):.0f} %, {name[:60]}", share=True)
-
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]  # the base class is only known at run time
-        def __init__(self) -> None:
-            trt.IProgressMonitor.__init__(self)
-
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
             phases[phase_name] = parent_phase, 0, num_steps
 
         def step_complete(self, phase_name: str, step: int) -> bool:
             with contextlib.suppress(Exception):
-                phases[phase_name] = phases[phase_name][0], step + 1, phases[phase_name][2]
-                tell(phase_name)
+                parent, _, count = phases[phase_name]
+                phases[phase_name] = parent, step + 1, count
+                if time.monotonic() - told[0] >= _EVERY:
+                    told[0] = time.monotonic()
+                    note(f"TensorRT: {100 * min(1.0, under(None)):.0f} %, {phase_name[:60]}", share=True)
             return True
 
         def phase_finish(self, phase_name: str) -> None:

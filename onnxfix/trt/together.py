@@ -33,7 +33,6 @@ def post(
     *,
     profiles: Sequence[Profile] | None,
     timeout: float,
-    timing_cache: str = "",
     **how: Any,
 ) -> Posted:
     """Start ``build`` in a sandbox, without waiting; ``result`` is for its outcome. ``timeout`` is in seconds, for each
@@ -44,7 +43,6 @@ def post(
         path=str(path),
         out=os.path.abspath(out),
         profiles=tuple(profiles) if profiles is not None else None,
-        timing_cache=timing_cache,
         **how,
     )
 
@@ -88,7 +86,6 @@ def build(
     given = tuple(profiles) if profiles is not None else None
     given = _LAST[0] if follow and _LAST[0] is not None else given
     _LAST[0] = None
-    cache = Path(timing_cache) if timing_cache and package != "tensorrt-rtx" else None
     lifted: list[Lifted] = []
     with messages.memory_errors():
         run = Run(load(package), path, package, compute_capability, tf32)
@@ -104,7 +101,7 @@ def build(
             gc.collect()  # layers and tensors refer to each other, and to the network
 
         run.parsed = read
-        done = run.run(given, Path(save_engine) if save_engine else None, cache)
+        done = run.run(given, save_engine, timing_cache)
     _LAST[0] = done.profiles if done.accepted and done.profiles else None
     if follow:  # the last of a pair
         del run

@@ -55,9 +55,8 @@ class Steps:
     def watch(self, share: str) -> None:
         """Report how far the step is. May be called from any thread."""
         with self._lock:
-            if share != self._share:
-                self._share = share
-                self._update()
+            self._share = share
+            self._update()
 
     @property
     def text(self) -> str:

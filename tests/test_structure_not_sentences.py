@@ -35,6 +35,7 @@ from onnxfix.trt.lift import records
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification import cuda, pair, remote, sweep, validity, verdict
 from onnxfix.verification.compare import compare
+from onnxfix.verification.compare.compare import Terms
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.ran import Ran
 from onnxfix.verification.readback import locate
@@ -434,7 +435,7 @@ def test_without_sentences_the_sandbox_judges_the_same(
 
     def judged() -> Any:
         assert not remote.load("ort-cpu", *paths).stage
-        ran = remote.run(feed, again=False, drawn=drawn, exact=False, noise={}, skip=())
+        ran = remote.run(feed, again=False, drawn=drawn, terms=Terms(), skip=())
         remote.drop()
         return ran.stage, ran.unstable, [_metric(one)[:3] for one in ran.metrics]
 

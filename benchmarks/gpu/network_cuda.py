@@ -25,8 +25,8 @@ from onnxfix.trt import lift
 from onnxfix.trt.lift import Lifted
 from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtOptions
+from onnxfix.verification.compare.twin import half_type
 from onnxfix.verification.feeds.signature import signature
-from onnxfix.verification.ladder import half_type
 from onnxfix.verification.readback import read
 from onnxfix.verification.request import Request
 
@@ -101,7 +101,6 @@ def reading(place: Path, *, cuda: bool) -> Reading:
             worker=worker,
             exact=False,
             seed=0,
-            noise={},
             shapes={},
             given=None,
             coarse=half_type(known.model),

@@ -17,10 +17,11 @@ from onnx import ModelProto, TensorProto, helper
 from onnxfix.backends import NoKernel, Unsupported, ort, reference
 from onnxfix.errors import UsageError
 from onnxfix.verification.compare.compare import compare
+from onnxfix.verification.compare.twin import half_type
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import Signature, signature
-from onnxfix.verification.ladder import half_type, verify
+from onnxfix.verification.ladder import verify
 from onnxfix.verification.verdict import CPU_RUNGS
 from random_models.pieces import copied, dims_of, nodes_of, refused
 

@@ -21,7 +21,7 @@ from onnxfix.diagnosis.store import Held, hold
 from onnxfix.graph.unfolding import unfolded
 from onnxfix.record import record
 from onnxfix.sandbox import allow_maps, one_line
-from onnxfix.verification.compare.noise import shaken
+from onnxfix.verification.compare.rounding import shaken
 
 _WORDS = 600
 

@@ -27,6 +27,7 @@ from onnxfix.diagnosis.sides import LOW, Prepared
 from onnxfix.diagnosis.statistics import compare_output
 from onnxfix.diagnosis.store import Held
 from onnxfix.place import Place
+from onnxfix.verification.compare.rounding import SHARE
 from onnxfix.verification.compare.tolerance import TOLERANCES, tolerance_for
 
 MOST = 8
@@ -340,8 +341,8 @@ class _Judge:
         if one.differs or one.atol is None or (ours.nan, ours.inf) != (theirs.nan, theirs.inf):
             return True
         dtype = self.low if self.low and one.dtype in TOLERANCES else one.dtype
-        tolerance = tolerance_for(dtype, one.noise)
-        return one.max_abs > (tolerance.rtol + tolerance.atol) * one.scale + tolerance.noise
+        tolerance = tolerance_for(dtype)
+        return bool(one.max_abs > (tolerance.rtol + tolerance.atol) * one.scale + SHARE * one.noise)
 
     # ---------------------------------------------------------------------------------------- culprits
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from onnxfix.record import record
+from onnxfix.verification.compare.tolerance import EXACT, distances, gaps, wide
 
 _BLOCK = 1 << 20
 LEVELS = (0.5, 0.9)
 """The quantiles that are compared besides the largest difference, which one unstable element may decide."""
 _FEWEST, _DRAWN = 16, 1 << 16  # elements that have quantiles, and those that they are estimated from
-_FEW = 64  # pairs of large whole numbers that are subtracted exactly
 
 
 @record
@@ -84,7 +84,7 @@ def _typical(a: Any, b: Any) -> Typical | None:
         drawn = np.random.default_rng(0).integers(0, a.size, _DRAWN)
         a, b = a[drawn], b[drawn]
     with np.errstate(all="ignore"):
-        x, y = (one.astype(np.complex128 if one.dtype.kind == "c" else np.float64) for one in (a, b))
+        x, y = wide(a), wide(b)
         both = np.isfinite(x) & np.isfinite(y)
         if not both.any():
             return None
@@ -114,42 +114,19 @@ def _closed(found: Distance) -> Distance:
 
 
 def _block(a: Any, b: Any) -> Distance:
-    if a.dtype.kind in "iub" and b.dtype.kind in "iub":
-        return _whole(a, b)
-    with np.errstate(all="ignore"):
-        x, y = (one.astype(np.complex128 if one.dtype.kind == "c" else np.float64) for one in (a, b))
-        whole = np.isfinite(x)
-        both = whole & np.isfinite(y)
-        odd = ~both & ~((x == y) | (np.isnan(x) & np.isnan(y)))
-        off = np.abs(x - y)[both]
-        size = np.abs(x)[whole]
-        real = x.real[whole] if a.dtype.kind == "c" else x[whole]
-        return Distance(
-            float(off.max(initial=0.0)),
-            float(size.max(initial=0.0)),
-            float(real.min(initial=math.inf)),
-            float(real.max(initial=-math.inf)),
-            int(odd.sum()),
-            int(odd.sum() + (off != 0).sum()),
-        )
-
-
-def _whole(a: Any, b: Any) -> Distance:
-    """Whole numbers, whose low bits float64 would lose."""
-    unequal = a != b
-    x, y = a[unequal], b[unequal]
-    far = max((abs(int(one) - int(two)) for one, two in zip(*_far(x, y), strict=True)), default=0)
-    low, high = int(a.min()), int(a.max())
-    return Distance(float(far), float(max(-low, high)), float(low), float(high), differing=int(unequal.sum()))
-
-
-def _far(x: Any, y: Any) -> tuple[Any, Any]:
-    """The few pairs among which the largest difference is: float64 is exact enough to choose them."""
-    if not x.size:
-        return x, y
-    off = np.abs(x.astype(np.float64) - y.astype(np.float64))
-    chosen = np.flatnonzero(off >= off.max() * (1 - 1e-12))[:_FEW]
-    return x[chosen], y[chosen]
+    x, y = wide(a), wide(b)
+    odd = distances(x, y, EXACT)[2]
+    whole = np.isfinite(x)
+    off = np.where(whole & np.isfinite(y), gaps(a, b), 0.0)
+    real, size = x.real[whole], np.abs(x[whole])
+    return Distance(
+        float(off.max(initial=0.0)),
+        float(size.max(initial=0.0)),
+        float(real.min(initial=math.inf)),
+        float(real.max(initial=-math.inf)),
+        int(odd.sum()),
+        int((odd | (off != 0)).sum()),
+    )
 
 
 def _joined(a: Distance, b: Distance) -> Distance:

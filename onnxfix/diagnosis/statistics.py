@@ -13,6 +13,7 @@ from onnxfix.diagnosis.figures import Percentile, Values, as_text, least_rtol, u
 from onnxfix.diagnosis.records import NonFinite, OutputComparison
 from onnxfix.record import record
 from onnxfix.verification.compare import tolerance
+from onnxfix.verification.compare.compare import bits_differ, dtype_name, structure_of
 from onnxfix.verification.compare.decades import Decades
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class _Pairs:
                 self.add(one, other[key], (*at, place), sample)
         elif any(side is None or isinstance(side, (list, tuple, dict)) for side in (truth, other)):
             if truth is not None or other is not None:
-                self._apart(truth, "", _structure(truth), _structure(other))
+                self._apart(truth, "", structure_of(truth), structure_of(other))
         else:
             self._arrays(np.asarray(truth), np.asarray(other), at, sample)
 
@@ -103,7 +104,7 @@ class _Pairs:
         if truth.shape != other.shape:
             self._apart(truth, "shape ", str(list(truth.shape)), str(list(other.shape)))
             return
-        kinds = _type_name(truth.dtype), _type_name(other.dtype)
+        kinds = dtype_name(truth), dtype_name(other)
         if kinds[0] != kinds[1]:
             self._note("type ", *kinds)
         self.elements += truth.size
@@ -220,7 +221,8 @@ class _Tally:
         for start, truth, other in leaf.blocks():
             wide, wide_other = _wide_pair(truth, other)
             both = np.isfinite(wide) & np.isfinite(wide_other)
-            same = _identical(truth, other, wide, wide_other)
+            alike = truth.dtype == other.dtype
+            same = ~bits_differ(*((truth, other) if alike else (wide, wide_other)))
             different = int(same.size - np.count_nonzero(same))
             self.differing += different
             if different and self._first is None:
@@ -229,7 +231,7 @@ class _Tally:
             if special.any():
                 self.comparable = False
                 self._special = self._special or (leaf, start + int(np.argmax(special)))
-            distance = _distance(truth, other, wide, wide_other)[both]
+            distance = tolerance.gaps(truth, other)[both]
             self._relate(leaf, start, distance, np.abs(wide[both]), both)
             if wide.dtype.kind != "c":
                 for side, block in enumerate((wide, wide_other)):
@@ -307,24 +309,12 @@ def _is_text(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "OUST"
 
 
-def _type_name(dtype: np.dtype[Any]) -> str:
-    return "string" if _is_text(dtype) else dtype.name
-
-
 def _type_and_shape(value: Any) -> tuple[str, tuple[int, ...] | None]:
     for kind, name in (((list, tuple), "sequence"), (dict, "map"), (type(None), "optional")):
         if isinstance(value, kind):
             return name, None
     array = np.asarray(value)
-    return _type_name(array.dtype), tuple(map(int, array.shape))
-
-
-def _structure(value: Any) -> str:
-    if value is None:
-        return "an empty optional"
-    if isinstance(value, (list, tuple)):
-        return f"a sequence of {len(value)}"
-    return f"a map of {len(value)}" if isinstance(value, dict) else "a tensor"
+    return dtype_name(array), tuple(map(int, array.shape))
 
 
 def _elements(value: Any) -> int:
@@ -348,30 +338,6 @@ def _ordered(block: Array) -> Array:
 def _parts(wide: Array) -> Array:
     """Complex numbers as twice as many real ones."""
     return wide.view(np.float64) if wide.dtype.kind == "c" else wide
-
-
-def _identical(truth: Array, other: Array, wide: Array, wide_other: Array) -> Array:
-    """Where elements are the same: every NaN is, 0.0 and -0.0 are not."""
-    if truth.dtype.kind in "iu" and other.dtype.kind in "iu":
-        return np.asarray(truth == other)
-    same = np.ones(wide.shape, bool)
-    sides = ((wide.real, wide_other.real), (wide.imag, wide_other.imag))
-    for one, two in sides if wide.dtype.kind == "c" else sides[:1]:
-        same &= ((one == two) & (np.signbit(one) == np.signbit(two))) | (np.isnan(one) & np.isnan(two))
-    return same
-
-
-def _distance(truth: Array, other: Array, wide: Array, wide_other: Array) -> Array:
-    """Absolute errors. Those of integers of 64 bits are exact, and rounded up to float64."""
-    if truth.dtype != other.dtype or truth.dtype.kind not in "iu" or truth.dtype.itemsize < 8:
-        with np.errstate(all="ignore"):
-            return np.asarray(np.abs(wide_other - wide))
-    one, two = truth.astype(np.uint64), other.astype(np.uint64)
-    exact = np.where(truth > other, one - two, two - one)
-    distance = exact.astype(np.float64)
-    # 2**64, to which the largest are rounded up, is no uint64.
-    short = np.minimum(distance, np.nextafter(2.0**64, 0.0)).astype(np.uint64) < exact
-    return np.where(short & (distance < 2.0**64), np.nextafter(distance, np.inf), distance)
 
 
 def _values_at(leaf: _Leaf, flat: int) -> tuple[str, str]:

@@ -20,11 +20,19 @@ from onnxfix.exporting.cases import cases, wired
 from onnxfix.exporting.subject import Case, Subject
 from onnxfix.names import PYTORCH
 from onnxfix.sandbox import one_line, shared
-from onnxfix.verification.compare.compare import Metrics, compare
-from onnxfix.verification.compare.noise import shaken
+from onnxfix.verification.compare.compare import (
+    Metrics,
+    Terms,
+    agreement,
+    compare,
+    compare_outputs,
+    different,
+    moved_by,
+)
+from onnxfix.verification.compare.rounding import SHARE, shaken
 from onnxfix.verification.compare.tolerance import Allowed
+from onnxfix.verification.compare.twin import half_type
 from onnxfix.verification.feeds.signature import Signature, signature
-from onnxfix.verification.ladder import half_type
 from onnxfix.verification.rungs import sessions
 from onnxfix.verification.rungs.sessions import Sessions
 from onnxfix.verification.verdict import Blame, Exported, FeedResult, RungResult, Sides, unjudged
@@ -59,10 +67,10 @@ def judge(
 
 @dataclass
 class _Expected:
-    """What the module computes, and how far its own rounding moves that, by output."""
+    """What the module computes, and how far its own rounding lets others be from that, by output."""
 
     values: dict[str, Any]
-    noise: dict[str, float] = field(default_factory=dict)
+    slack: dict[str, float] = field(default_factory=dict)
 
 
 class _Judge:
@@ -121,7 +129,7 @@ class _Judge:
                 f"{len(self.outputs)} output{'s' * (len(self.outputs) != 1)} ({', '.join(self.outputs)})"
             )
         for name, a, b in zip(self.outputs, *runs, strict=True):
-            if any(one.agreement == "different" for one in compare(name, a, b, exact=False)):
+            if different(compare(name, a, b, exact=False)):
                 self.excluded.add(name)
         if len(self.excluded) == len(self.outputs):
             return "the module gives other values each time: it draws random numbers, or keeps a state"
@@ -131,15 +139,13 @@ class _Judge:
         """What the module computes on a case, or why it does not."""
         try:
             values = dict(zip(self.outputs, self.subject.run(case.arrays), strict=True))
-            moved = shaken({str(number): value for number, value in enumerate(case.arrays)}, self.seed)
-            others = dict(zip(self.outputs, self.subject.run([*moved.values()]), strict=True))
+            feed = shaken({str(number): value for number, value in enumerate(case.arrays)}, self.seed)
+            others = dict(zip(self.outputs, self.subject.run([*feed.values()]), strict=True))
         except Exception as error:
             return _told(error)
-        noise = {}
-        for name, value in values.items():
-            apart = [one.max_abs for one in compare(name, value, others[name], exact=False)]
-            noise[name] = max(apart) if value.dtype.kind not in "biu" and apart else 0.0
-        return _Expected(values, noise)
+        floats = {name: value for name, value in values.items() if value.dtype.kind not in "biu"}
+        moved = {name: SHARE * moved_by(name, value, others[name]) for name, value in floats.items()}
+        return _Expected(values, moved)
 
     # -- the models
 
@@ -212,24 +218,18 @@ class _Judge:
                 stopped=_stopped(side),
                 sides=side,
             )
-        metrics: list[Metrics] = []
-        for name, value in expected.values.items():
-            if name not in self.excluded:
-                noise = expected.noise.get(name, 0.0)
-                how: dict[str, Any] = {"noise": noise, "coarse": self.coarse, "allowed": self.allowed}
-                metrics += compare(name, value, ran.outputs[name], exact=False, **how)
-        bad = [one for one in metrics if one.agreement == "different"]
-        if bad:
-            return FeedResult(label, None, "different", _words(bad[0]), tuple(metrics), sides=side)
-        identical = all(one.agreement == "identical" for one in metrics)
-        return FeedResult(label, None, "identical" if identical else "within", "", tuple(metrics), sides=side)
+        terms = Terms(coarse=self.coarse, allowed=self.allowed)
+        names = [name for name in expected.values if name not in self.excluded]
+        metrics = compare_outputs(names, expected.values, ran.outputs, terms, slack=expected.slack)
+        reason = next(map(_words, different(metrics)), "")
+        return FeedResult(label, None, agreement(metrics), reason, metrics, sides=side)
 
     # -- the result
 
     def _concluded(self) -> RungResult:
         blame: Blame = "export" if "export" in self.differs else "fix" if "result" in self.differs else ""
         first = self.differs.get("export") or self.differs.get("result")
-        bad = next((one.output for one in first.metrics if one.agreement == "different"), "") if first else ""
+        bad = next((one.output for one in different(first.metrics)), "") if first else ""
         exported = replace(self._about(), blame=blame, output=bad)
         if first is not None and blame == "export":
             reason = f"the export is wrong, before any fix: {first.reason} ({first.label})"

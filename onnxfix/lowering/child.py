@@ -26,6 +26,7 @@ from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.widened import widened
 from onnxfix.record import record
 from onnxfix.sandbox import note, one_line
+from onnxfix.verification.compare.tolerance import EXACT, distances, wide
 
 THREADS = max(1, cores() // 2)
 _SMALL = 1 << 16  # bytes of a weight from which on variants share it
@@ -203,39 +204,28 @@ class _Sum:
     floats: bool = False
 
     def add(self, truth: Any, value: Any) -> None:
-        if isinstance(truth, (list, tuple)):
-            same = isinstance(value, (list, tuple)) and len(value) == len(truth)
-            self.broken |= not same
-            for one, other in zip(truth, value if same else (), strict=False):
+        if isinstance(truth, (list, tuple)) and isinstance(value, (list, tuple)) and len(truth) == len(value):
+            for one, other in zip(truth, value, strict=True):
                 self.add(one, other)
-            return
-        if not isinstance(truth, np.ndarray):
+        elif not isinstance(truth, np.ndarray) or not isinstance(value, np.ndarray):
             self.broken |= truth is not None or value is not None
-            return
-        if not isinstance(value, np.ndarray) or value.shape != truth.shape:
+        elif value.shape != truth.shape:
             self.broken = True
         elif "float" in truth.dtype.name:
-            self._add_floats(truth.astype(np.float64), value.astype(np.float64))
+            self._add_floats(wide(truth), wide(value))
         else:
             self.count += truth.size
             self.differing += int((truth != value).sum())
 
     def _add_floats(self, truth: np.ndarray[Any, Any], value: np.ndarray[Any, Any]) -> None:
-        self.floats = True
-        finite = np.isfinite(truth)
-        if not np.array_equal(finite, np.isfinite(value)) or not np.array_equal(
-            truth[~finite], value[~finite], equal_nan=True
-        ):
-            self.broken = True
-            return
-        truth, value = truth[finite], value[finite]
-        if truth.size:
-            gap = np.abs(value - truth)
-            self.values += truth.size
-            self.worst = max(self.worst, float(gap.max()))
-            self.scale = max(self.scale, float(np.abs(truth).max()))
-            self.power += float((truth**2).sum())
-            self.error_power += float((gap**2).sum())
+        gap, _, special = distances(truth, value, EXACT)
+        self.floats, self.broken = True, self.broken or bool(special.any())
+        truth, gap = (one[np.isfinite(truth)] for one in (truth, gap))
+        self.values += truth.size
+        self.worst = max(self.worst, float(gap.max(initial=0.0)))
+        self.scale = max(self.scale, float(np.abs(truth).max(initial=0.0)))
+        self.power += float((truth**2).sum())
+        self.error_power += float((gap**2).sum())
 
     def error(self, name: str) -> OutputError:
         if self.broken:

@@ -24,8 +24,9 @@ from onnxfix.trt.lift.types import ONNX_TYPES
 from onnxfix.trt.reading import Misread
 from onnxfix.trt.records import Issue, TrtBuild
 from onnxfix.verification import cuda
+from onnxfix.verification.compare.twin import half_type
 from onnxfix.verification.feeds.signature import signature
-from onnxfix.verification.ladder import Limits, half_type
+from onnxfix.verification.ladder import Limits
 from onnxfix.verification.readback import network
 from onnxfix.verification.readback.interface import partners
 from onnxfix.verification.readback.refusals import node_of, place_of
@@ -139,7 +140,7 @@ class _Rung:
         whole = all(one.name in given or one.default is not None for one in known.inputs)
         return Request(
             original=path.absolute(), fixed=path.absolute(), known=known, worker=shared(), exact=False, seed=self.seed,
-            noise={}, shapes={}, given=[given] if whole else None, coarse=half_type(known.model),
+            shapes={}, given=[given] if whole else None, coarse=half_type(known.model),
             step=Limits().step, total=total, trt=self.builder.options,
         )  # fmt: skip
 

@@ -16,9 +16,10 @@ from onnxfix.trt.layer_records import LayerTable
 from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtBuild, TrtOptions
 from onnxfix.trt.tactics import Tactics
+from onnxfix.verification.compare.twin import half_type
 from onnxfix.verification.feeds.profiles import chosen_profiles
 from onnxfix.verification.feeds.signature import signature
-from onnxfix.verification.ladder import Limits, bound_sizes, given_feeds, half_type
+from onnxfix.verification.ladder import Limits, bound_sizes, given_feeds
 from onnxfix.verification.readback import network
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs import builder as trt_builder
@@ -126,7 +127,6 @@ def _request(builder: Builder, path: Path, model: ModelProto, verification: Veri
         worker=shared(),
         exact=False,
         seed=verification.seed,
-        noise={},
         shapes=bound_sizes(known, verification.input_shapes),
         given=given_feeds(known, verification.inputs),
         coarse=half_type(model),

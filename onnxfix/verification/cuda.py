@@ -12,7 +12,7 @@ from onnxfix.causes import ENDED
 from onnxfix.nvidia import Missing
 from onnxfix.sandbox import Worker
 from onnxfix.verification import remote
-from onnxfix.verification.compare.compare import Metrics, largest
+from onnxfix.verification.compare.compare import Metrics, agreement, largest
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.ran import ran_of
 from onnxfix.verification.verdict import FeedResult, FeedStatus, RungResult
@@ -161,22 +161,13 @@ def _with_tf32(
                     feed=values,
                     again=False,
                     drawn=request.known.drawn or (),
-                    exact=False,
-                    noise=request.noise,
-                    coarse=request.coarse,
-                    allowed=request.allowed,
+                    terms=replace(request.terms, exact=False),
                     skip=skip,
                     without=request.without,
                 )
             )
             if ran.stage:
                 break
-            results.append(FeedResult(TF32 + label, feed, _status(ran.metrics), "", ran.metrics))
+            status: FeedStatus = agreement(ran.metrics) if ran.metrics else "not counted"
+            results.append(FeedResult(TF32 + label, feed, status, "", ran.metrics))
     return tuple(results), ran.error
-
-
-def _status(metrics: Sequence[Metrics]) -> FeedStatus:
-    if not metrics:
-        return "not counted"
-    found = {metric.agreement for metric in metrics}
-    return "different" if "different" in found else "within" if "within" in found else "identical"

@@ -16,15 +16,16 @@ from onnxfix.effort import THOROUGH
 from onnxfix.errors import UsageError
 from onnxfix.verification import cuda, draws, extents, products, worth
 from onnxfix.verification.budget import Budget
+from onnxfix.verification.compare.compare import agreement, difference, different
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import Kind
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import Assignment
 from onnxfix.verification.pair import Pair
-from onnxfix.verification.progress import Progress, difference, different, judged
+from onnxfix.verification.progress import Progress, judged
 from onnxfix.verification.ran import Ran
 from onnxfix.verification.request import Request
-from onnxfix.verification.verdict import FeedResult, FeedStatus, LeftOut, RungResult, Side, Status
+from onnxfix.verification.verdict import FeedResult, LeftOut, RungResult, Side, Status
 
 #: Kinds of data to try, one after the other, when the original refuses the one that was planned.
 _MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
@@ -391,47 +392,28 @@ class _Climber:
         elif wrong:
             self._fail(label, feed, ran, difference(wrong[0]))
         else:
-            within = any(metric.agreement == "within" for metric in ran.metrics)
-            status: FeedStatus = "within" if within else "identical"
             beside = judged(ran.metrics, self.seen.precision)
+            status = agreement(ran.metrics)
             self.seen.feeds.append(FeedResult(label, feed, status, beside, ran.metrics, given=self.given))
         return not uncounted
 
+    def _again(self, function: str, **more: Any) -> Ran:
+        """The last run judged again by what else the sandbox's child computes."""
+        request, folder = self.request, self.folder
+        skip, drawn = tuple(self.seen.excluded), request.known.drawn or ()
+        return self.pair.call(function, folder=folder, terms=request.terms, skip=skip, drawn=drawn, **more)[1]
+
     def _by_unsigned(self, values: dict[str, Any]) -> Ran | None:
         """The last run judged again with unsigned weights in products of bytes; None where that fails."""
-        request, seen = self.request, self.seen
-        _, again = self.pair.call(
-            "by_unsigned",
-            folder=self.folder,
-            fixed=str(request.fixed),
-            feed=values,
-            drawn=request.known.drawn or (),
-            exact=request.exact,
-            noise=request.noise,
-            skip=tuple(seen.excluded),
-            coarse=request.coarse,
-            allowed=request.allowed,
-            without=request.without,
-        )
-        if again.stage:
-            return None
-        if products.UNSIGNED not in seen.notes:
-            seen.notes.append(products.UNSIGNED)
-        return again
+        request, notes = self.request, self.seen.notes
+        again = self._again("by_unsigned", fixed=str(request.fixed), feed=values, without=request.without)
+        if not again.stage and products.UNSIGNED not in notes:
+            notes.append(products.UNSIGNED)
+        return None if again.stage else again
 
     def _by_twin(self, ran: Ran) -> Ran:
         """The last run judged again with the original in higher precision; unchanged where that fails."""
-        request, seen = self.request, self.seen
-        _, again = self.pair.call(
-            "by_twin",
-            folder=self.folder,
-            half=request.half,
-            drawn=request.known.drawn or (),
-            noise=request.noise,
-            coarse=request.coarse,
-            allowed=request.allowed,
-            skip=tuple(seen.excluded),
-        )
+        seen, again = self.seen, self._again("by_twin", half=self.request.half)
         if again.stage:
             seen.notes.append(f"the original could not run in higher precision: {again.error}")
             return ran
@@ -440,19 +422,9 @@ class _Climber:
 
     def _by_noise(self, ran: Ran) -> Ran:
         """The last run judged again by how far the original is from itself in float64; unchanged where that fails."""
-        request, seen = self.request, self.seen
-        _, again = self.pair.call(
-            "by_noise",
-            folder=self.folder,
-            fixed=str(request.fixed),
-            drawn=request.known.drawn or (),
-            noise=request.noise,
-            skip=tuple(seen.excluded),
-            coarse=request.coarse,
-            allowed=request.allowed,
-        )
+        again = self._again("by_noise", fixed=str(self.request.fixed))
         if again.stage:
-            seen.notes.append(f"the original could not run in float64: {again.error}")
+            self.seen.notes.append(f"the original could not run in float64: {again.error}")
             return ran
         return replace(ran, metrics=again.metrics)
 

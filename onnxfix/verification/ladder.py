@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from onnxfix import deadline, walk
+from onnxfix import deadline
 from onnxfix.causes import Cause
 from onnxfix.effort import THOROUGH, Effort
 from onnxfix.errors import ModelError, UsageError, fault_of
@@ -24,6 +24,7 @@ from onnxfix.sandbox import Worker, one_line, shared
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification import validity, worth
 from onnxfix.verification.compare.tolerance import Allowed
+from onnxfix.verification.compare.twin import half_type
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.networks import networks
@@ -78,7 +79,6 @@ def verify(
     seed: int = 0,
     require: Sequence[str] = (),
     rungs: Sequence[str] | None = None,
-    noise: Mapping[str, float] | None = None,
     limits: Limits | None = None,
     worker: Worker | None = None,
     trt: TrtOptions | None = None,
@@ -119,7 +119,6 @@ def verify(
             worker=sandbox,
             exact=exact,
             seed=seed,
-            noise=dict(noise or {}),
             shapes={**bound_sizes(known, input_shapes), **(special.sizes if special is not None else {})},
             given=given_feeds(known, inputs),
             trt=trt,
@@ -380,17 +379,6 @@ def _forgiving(request: Request, results: Sequence[RungResult]) -> Request:
 def _shown(results: Sequence[RungResult]) -> str:
     """The first rung that compared the two models and passed; "" where there is none."""
     return next((rung.name for rung in results if rung.status == "passed" and rung.name not in ALONE), "")
-
-
-def half_type(model: onnx.ModelProto) -> str:
-    """The coarser of the half-precision types that nodes, inputs or weights of the model name; "" for none."""
-    types = {tensor.data_type for tensor in walk.model_tensors(model)}
-    types.update(info.type.tensor_type.elem_type for info in model.graph.input)
-    for node in walk.model_nodes(model):
-        types.update(a.i for a in node.attribute if a.name in ("to", "dtype", "output_dtype"))
-    if onnx.TensorProto.BFLOAT16 in types:
-        return "bfloat16"
-    return "float16" if onnx.TensorProto.FLOAT16 in types else ""
 
 
 def _existing(path: Path | str) -> Path:

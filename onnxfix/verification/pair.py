@@ -15,8 +15,9 @@ from onnxfix.backends import ort_weights
 from onnxfix.errors import UsageError
 from onnxfix.record import record
 from onnxfix.sandbox import Outcome, Worker
+from onnxfix.verification.compare.compare import different
 from onnxfix.verification.feeds import plan
-from onnxfix.verification.progress import Progress, different
+from onnxfix.verification.progress import Progress
 from onnxfix.verification.ran import Ran, ran_of
 from onnxfix.verification.remote import less
 from onnxfix.verification.request import REMOTE
@@ -97,10 +98,7 @@ class Pair:
             again=request.known.drawn is not None or (gpu and not seen.counted()),
             recheck=self.name == "ort-cpu",
             drawn=request.known.drawn or (),
-            exact=request.exact and not gpu,
-            noise=request.noise,
-            coarse=request.coarse,
-            allowed=request.allowed,
+            terms=replace(request.terms, exact=request.exact and not gpu),
             skip=tuple(seen.excluded),
             repeats=not gpu,
             keep=bool(request.half) or request.precise,

@@ -109,11 +109,6 @@ class Progress:
             self.notes.append(f"not compared, since the original is not deterministic there: {names}")
 
 
-def different(metrics: Iterable[Metrics]) -> list[Metrics]:
-    """Those that do not agree."""
-    return [metric for metric in metrics if metric.agreement == "different"]
-
-
 def judged(metrics: Iterable[Metrics], precision: str) -> str:
     """How many values higher precision had to judge, as text; "" for none."""
     parts, all_metrics = [], list(metrics)
@@ -127,20 +122,6 @@ def judged(metrics: Iterable[Metrics], precision: str) -> str:
     return "; ".join(parts)
 
 
-def difference(metric: Metrics) -> str:
-    """How an output differs, as text."""
-    if not metric.elements or not metric.mismatches:
-        return f"output {metric.name} {metric.reason}"
-    return f"output {metric.name}: {metric.reason}{_values(metric)}"
-
-
 def _is_empty(result: FeedResult) -> bool:
     """Whether the feed had a dimension of size 0: that a model rejects empty tensors needs no mention."""
     return result.feed is not None and 0 in result.feed.assignment.values()
-
-
-def _values(metric: Metrics) -> str:
-    if metric.at is None or metric.values is None:
-        return ""
-    first, second = metric.values
-    return f", {metric.place}: {first} against {second}{metric.excess}"

@@ -20,9 +20,8 @@ import onnx
 from onnxfix import backends
 from onnxfix.sandbox import note
 from onnxfix.verification.compare import twin, twin_double, twin_unsigned
-from onnxfix.verification.compare.compare import Metrics, Twin, compare
-from onnxfix.verification.compare.noise import MOVES, Precise, shaken
-from onnxfix.verification.compare.tolerance import Allowed
+from onnxfix.verification.compare.compare import Metrics, Terms, Twin, compare, compare_outputs, different
+from onnxfix.verification.compare.rounding import MOVES, Precise, shaken
 from onnxfix.verification.kept import Kept, identity
 from onnxfix.verification.outputs import Computed, Outputs
 from onnxfix.verification.ran import BOTH, Ran, failed
@@ -169,11 +168,8 @@ def run(
     *,
     again: bool,
     drawn: tuple[str, ...],
-    exact: bool,
-    noise: Mapping[str, float],
+    terms: Terms,
     skip: tuple[str, ...],
-    coarse: str = "",
-    allowed: Allowed | None = None,
     repeats: bool = True,
     keep: bool = False,
     without: tuple[str, ...] = (),
@@ -199,7 +195,7 @@ def run(
     clock, began = _clock(_STATE.backend)
     with _Beside(fixed, _own(less(feed, without)), beside) as other:
         try:
-            expected, itself = _expected(feed, again, repeats, coarse)
+            expected, itself = _expected(feed, again, repeats, terms.coarse)
         except Exception as error:
             return replace(failed("original", error), beside=other.both())
         unstable = {*skip, *_unstable(itself)}
@@ -211,13 +207,13 @@ def run(
     found, seconds = dict(zip(fixed.outputs, values, strict=True)), clock() - began
     note("compare")
     _STATE.last, _STATE.without = (feed, expected, found) if keep else None, without
-    metrics = _compare(_names(), expected, found, unstable, exact, noise, coarse, allowed)
+    metrics = _compare(expected, found, unstable, terms)
     if hold:
         _hold(feed, dict(zip(_names(), expected, strict=True)), found, metrics, took)
-    if recheck and not again and any(map(_differs, metrics)):
+    if recheck and not again and different(metrics):
         note("original")
         try:
-            unstable |= _unstable(_itself(feed, expected, repeats, coarse))
+            unstable |= _unstable(_itself(feed, expected, repeats, terms.coarse))
         except Exception as error:
             return failed("original", error)
     unstable |= {
@@ -337,10 +333,8 @@ def by_twin(
     *,
     half: str,
     drawn: tuple[str, ...],
-    noise: Mapping[str, float],
+    terms: Terms,
     skip: tuple[str, ...],
-    coarse: str = "",
-    allowed: Allowed | None = None,
 ) -> Ran:
     """Judge the last run again, with the original in higher precision beside it. ``half`` is the model's half-precision
     type, ``folder`` a place for the twin; outputs in ``drawn`` and ``skip`` are left out."""
@@ -357,7 +351,7 @@ def by_twin(
     origins = _STATE.twins.origins  # an overflow excuses what is computed from it, and nothing else
     judges = {n: Twin(value, half, not origins[n].isdisjoint(lost)) for n, value in values.items()}
     unstable = {*skip, *drawn}
-    metrics = _compare(_names(), expected, found, unstable, False, noise, coarse, allowed, judges)
+    metrics = _compare(expected, found, unstable, replace(terms, exact=False), twins=judges)
     return Ran(metrics=metrics, beyond=lost[0] if lost else "", precision=_STATE.twins.precision)
 
 
@@ -366,10 +360,8 @@ def by_noise(
     fixed: str,
     *,
     drawn: tuple[str, ...],
-    noise: Mapping[str, float],
+    terms: Terms,
     skip: tuple[str, ...],
-    coarse: str = "",
-    allowed: Allowed | None = None,
 ) -> Ran:
     """Judge the last run again, with what both models compute in float64 beside it, and what the original does once its
     inputs move. ``fixed`` is the fixed model's path, ``folder`` a place for both models in float64; outputs in
@@ -391,7 +383,7 @@ def by_noise(
     moved = dict(zip(_names(), zip(*runs, strict=True), strict=True)) if runs else {}
     judges = {n: Precise(exact[n], other.get(n), moved.get(n, ())) for n in _names() if n in exact}
     unstable = {*skip, *drawn}
-    metrics = _compare(_names(), expected, found, unstable, False, noise, coarse, allowed, precise=judges)
+    metrics = _compare(expected, found, unstable, replace(terms, exact=False), precise=judges)
     return Ran(metrics=metrics)
 
 
@@ -401,11 +393,8 @@ def by_unsigned(
     feed: dict[str, Any],
     *,
     drawn: tuple[str, ...],
-    exact: bool,
-    noise: Mapping[str, float],
+    terms: Terms,
     skip: tuple[str, ...],
-    coarse: str = "",
-    allowed: Allowed | None = None,
     without: tuple[str, ...] = (),
 ) -> Ran:
     """Judge a run again by what both models compute with unsigned weights in their products of bytes; that is what
@@ -422,7 +411,7 @@ def by_unsigned(
     note("compare")
     if _STATE.last is not None:
         _STATE.last = feed, expected, found
-    metrics = _compare(_names(), expected, found, {*skip, *drawn}, exact, noise, coarse, allowed)
+    metrics = _compare(expected, found, {*skip, *drawn}, terms)
     return Ran(metrics=metrics)
 
 
@@ -436,32 +425,7 @@ def _differs(metric: Metrics) -> bool:
 
 
 def _compare(
-    names: list[str],
-    expected: list[Any],
-    found: Mapping[str, Any],
-    unstable: set[str],
-    exact: bool,
-    noise: Mapping[str, float],
-    coarse: str,
-    allowed: Allowed | None,
-    twins: Mapping[str, Twin] | None = None,
-    precise: Mapping[str, Precise] | None = None,
+    expected: list[Any], found: Mapping[str, Any], unstable: set[str], terms: Terms, **judges: Any
 ) -> tuple[Metrics, ...]:
-    metrics: list[Metrics] = []
-    for name, value in zip(names, expected, strict=True):
-        if name in unstable:
-            continue
-        if name not in found:
-            metrics.append(
-                Metrics(name, "different", "is not an output of the new model", "absent", output=name)
-            )
-        else:
-            judge, other = (twins or {}).get(name), (precise or {}).get(name)
-            how: dict[str, Any] = {
-                "exact": exact,
-                "noise": noise.get(name, 0.0),
-                "coarse": coarse,
-                "allowed": allowed,
-            }
-            metrics.extend(compare(name, value, found[name], **how, twin=judge, precise=other))
-    return tuple(metrics)
+    values = {name: one for name, one in zip(_names(), expected, strict=True) if name not in unstable}
+    return compare_outputs(values, values, found, terms, **judges)

@@ -11,7 +11,7 @@ from onnxfix.effort import THOROUGH, Effort
 from onnxfix.record import record
 from onnxfix.sandbox import Worker
 from onnxfix.trt.records import TrtOptions
-from onnxfix.verification.compare.compare import Metrics
+from onnxfix.verification.compare.compare import Metrics, Terms
 from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import Assignment, Signature
@@ -30,10 +30,9 @@ REMOTE = "onnxfix.verification.remote"
 class Request:
     """All that a rung needs.
 
-    ``exact``: outputs must be bit-identical. Else they may differ within ``compare.tolerance_for`` plus four times
-    ``noise`` (output name -> absolute error of the original, measured by the caller). Where the original leaves half
-    precision's range, the original in higher precision decides (``compare.Twin``); ``half`` names that type. In
-    float32, outputs may differ as much as the original does from itself in float64 (``noise.excused``), if
+    ``exact``: outputs must be bit-identical. Else they may differ within ``compare.tolerance_for``. Where the original
+    leaves half precision's range, the original in higher precision decides (``compare.Twin``); ``half`` names that
+    type. In float32, outputs may differ as much as the original does from itself in float64 (``rounding.excused``), if
     ``precise``. ``coarse`` names the half-precision type whose roundings a backend may skip, and ``forgiven`` says
     that only for this reason identical bits are not required.
 
@@ -53,7 +52,6 @@ class Request:
     worker: Worker
     exact: bool
     seed: int
-    noise: dict[str, float]
     shapes: Assignment
     given: list[dict[str, Any]] | None
     labels: tuple[Label, ...] = ()
@@ -72,6 +70,11 @@ class Request:
     effort: Effort = THOROUGH
     scope: str = ""
     only: tuple[Fed, ...] = ()
+
+    @property
+    def terms(self) -> Terms:
+        """How outputs are compared."""
+        return Terms(self.exact, self.coarse, self.allowed)
 
     @property
     def without(self) -> tuple[str, ...]:

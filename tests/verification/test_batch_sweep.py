@@ -272,7 +272,6 @@ def request(path: Path, fixed: Path | None = None) -> Request:
         worker=cast(Worker, None),
         exact=True,
         seed=3,
-        noise={},
         shapes={},
         given=None,
     )

@@ -78,7 +78,7 @@ def folder(tmp_path: Path) -> Path:
 
 def compared(folder: Path, worker: Worker, builder: Builder) -> Builds:
     path = folder / "model.onnx"
-    request = Request(path, path, signature(path), worker, False, 0, {}, {}, None)
+    request = Request(path, path, signature(path), worker, False, 0, {}, None)
     return compare_builds(request, builder, folder, len(builder.engines))  # type: ignore[arg-type]
 
 

@@ -186,7 +186,7 @@ INSIDE = """g (float[N,8] x) => (float[N,8] y) <float[8] w = {1,2,3,4,5,6,7,8}, 
 def reached(text: str, folder: Path, opset: int = 20) -> tuple[Signature, extents.Reach]:
     path = networks.write(folder / "m.onnx", networks.model(text, opset))
     one = signature(path)
-    request = Request(path, path, one, shared(), False, 0, {}, {}, None)
+    request = Request(path, path, one, shared(), False, 0, {}, None)
     return one, extents.reach(request, path, {"N": 16})
 
 

@@ -15,7 +15,7 @@ from onnxfix import backends
 from onnxfix.backends import reference
 from onnxfix.verification.compare import twin_double
 from onnxfix.verification.compare.compare import Metrics, compare
-from onnxfix.verification.compare.noise import Precise
+from onnxfix.verification.compare.rounding import Precise
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.verdict import RungResult
 from support import networks

@@ -54,7 +54,6 @@ def test_what_is_not_given_is_that_of_the_type() -> None:
     assert tolerance_for("float16", allowed=Allowed(rtol=0.5)).atol == of_type.atol
     assert tolerance_for("float16", allowed=Allowed(atol=0.5)).rtol == of_type.rtol
     assert tolerance_for("float32", coarse="float16", allowed=Allowed(0.0, 0.0)) == EXACT
-    assert tolerance_for("float32", 2.0, allowed=Allowed(0.5)).noise == 8.0
 
 
 @pytest.mark.parametrize("number", [-1.0, float("nan"), float("inf")])

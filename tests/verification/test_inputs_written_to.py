@@ -10,6 +10,7 @@ from onnx import parser
 
 from onnxfix.backends import ort
 from onnxfix.verification import remote
+from onnxfix.verification.compare.compare import Terms
 from onnxfix.verification.remote import _State
 
 TRAINING = parser.parse_model("""<ir_version: 7, opset_import: ["" : 9]>
@@ -28,7 +29,7 @@ def test_each_run_gets_the_same_feed(monkeypatch: pytest.MonkeyPatch) -> None:
     feed = {"x": np.arange(8, dtype=np.float32).reshape(4, 2)}
     feed |= {name: np.full(2, 3, np.float32) for name in "sbmv"}
     before = {name: value.copy() for name, value in feed.items()}
-    ran = remote.run(feed, again=True, drawn=(), exact=True, noise={}, skip=())
+    ran = remote.run(feed, again=True, drawn=(), terms=Terms(exact=True), skip=())
     assert not ran.unstable
     assert {one.agreement for one in ran.metrics} == {"identical"}
     assert len(ran.metrics) == 2

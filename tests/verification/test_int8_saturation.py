@@ -130,7 +130,7 @@ def climbed(
         for number, body in enumerate(bodies)
     ]
     with Asked(answer, apart) as worker:
-        request = Request(paths[0], paths[1], signature(paths[0]), worker, True, 0, {}, {}, None, shown=shown)
+        request = Request(paths[0], paths[1], signature(paths[0]), worker, True, 0, {}, None, shown=shown)
         return climb(request, rung), worker.times
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from onnxfix import backends
 from onnxfix.verification import kept, remote
+from onnxfix.verification.compare.compare import Terms
 
 FEED = {"x": np.arange(3.0, dtype=np.float32)}
 
@@ -53,7 +54,7 @@ def paths(tmp_path: Path) -> tuple[str, str, str]:
 
 def judged(original: str, fixed: str, scope: str = "run", **more: Any) -> list[str]:
     assert not remote.load("toy", original, fixed, scope=scope).stage
-    how = {"again": False, "drawn": (), "exact": True, "noise": {}, "skip": ()} | more
+    how = {"again": False, "drawn": (), "terms": Terms(exact=True), "skip": ()} | more
     ran = remote.run(FEED, **how)
     assert not ran.stage
     remote.drop(scope)
@@ -82,7 +83,7 @@ def test_another_run_another_feed_another_file_are_computed(
     assert seen == ["+o", "+b", "o", "b"]
     remote.load("toy", original, right, scope="run")
     other = {"x": FEED["x"] + 1}
-    assert remote.run(other, again=False, drawn=(), exact=True, noise={}, skip=()).metrics
+    assert remote.run(other, again=False, drawn=(), terms=Terms(exact=True), skip=()).metrics
     assert seen[-3:] == ["+o", "o", "b"], "it is loaded where it has to run"
     remote.load("other", original, right, scope="run")
     assert seen[-2:] == ["+o", "+b"], "another backend"

@@ -25,7 +25,7 @@ from onnxfix import backends, nvidia
 from onnxfix.backends import ort_cuda
 from onnxfix.sandbox import Worker
 from onnxfix.verification import cuda, remote
-from onnxfix.verification.compare.compare import Metrics, compare, largest
+from onnxfix.verification.compare.compare import Metrics, Terms, compare, largest
 from onnxfix.verification.execution import climb
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import signature
@@ -61,7 +61,7 @@ def rung(tmp_path: Path, worker: Worker) -> Rung:
             paths.append(tmp_path / name / "m.onnx")
             model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>\n{text}')
             paths[-1].write_bytes(model.SerializeToString())
-        request = Request(paths[0], paths[1], signature(paths[0]), worker, True, 0, {}, {}, None)
+        request = Request(paths[0], paths[1], signature(paths[0]), worker, True, 0, {}, None)
         return climb(replace(request, **more), "ort-cuda")
 
     return call
@@ -508,7 +508,7 @@ def test_models_are_let_go_before_others_are_loaded(
     try:
         for _ in range(2):
             remote.load("toy", "a", "b")
-            ran = remote.run({}, again=True, drawn=(), exact=True, noise={}, skip=())
+            ran = remote.run({}, again=True, drawn=(), terms=Terms(exact=True), skip=())
             assert ran.broken == failing
         assert seen == [0, 1, 0, 1]
         remote.drop()

@@ -15,6 +15,7 @@ from onnxfix.sandbox import Worker
 from onnxfix.trt.engine import Ran
 from onnxfix.verification import outputs, remote
 from onnxfix.verification.budget import Budget
+from onnxfix.verification.compare.compare import Terms
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.networks import Networks
@@ -28,7 +29,7 @@ RELU = '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) 
 SAME = RELU.replace("y = Relu(x)", "z = Relu(x) y = Identity(z)")
 OTHER = RELU.replace("Relu", "Exp")
 FEED = {"x": np.array([-1.0, 2.0], np.float32)}
-RUN: dict[str, Any] = {"again": False, "drawn": (), "exact": True, "noise": {}, "skip": ()}
+RUN: dict[str, Any] = {"again": False, "drawn": (), "terms": Terms(exact=True), "skip": ()}
 
 
 def write(path: Path, text: str) -> str:

@@ -17,7 +17,7 @@ from onnxfix.backends.ort_messages import without_status
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Worker
 from onnxfix.verification.compare.compare import compare
-from onnxfix.verification.compare.noise import shaken
+from onnxfix.verification.compare.rounding import shaken
 from onnxfix.verification.readback import child
 from onnxfix.verification.readback.bench import Bench, Tried
 from onnxfix.verification.readback.child import Reply, aligned

@@ -15,13 +15,13 @@ import pytest
 from onnxfix import backends
 from onnxfix.sandbox import Outcome
 from onnxfix.verification import pair, remote
-from onnxfix.verification.compare.compare import Metrics
+from onnxfix.verification.compare.compare import Metrics, Terms
 from onnxfix.verification.pair import LONG
 from onnxfix.verification.progress import Progress
 from onnxfix.verification.ran import BOTH, Ran
 
 FEED = {"x": np.arange(3.0, dtype=np.float32)}
-HOW: dict[str, Any] = {"again": False, "drawn": (), "exact": True, "noise": {}, "skip": ()}
+HOW: dict[str, Any] = {"again": False, "drawn": (), "terms": Terms(exact=True), "skip": ()}
 
 
 class Meeting:
@@ -100,7 +100,7 @@ class Bench:
         self.worker, self.generation, self.pid, self.limit_mb = self, 1, 1, None
 
     def __getattr__(self, name: str) -> Any:
-        return {"step": 1.0, "without": (), "noise": {}, "scope": ""}.get(name)
+        return {"step": 1.0, "without": (), "terms": Terms(), "scope": ""}.get(name)
 
     def call(self, function: str, *, beside: float | None = None, **more: Any) -> Outcome:
         function = function.rpartition(":")[2]

@@ -21,7 +21,7 @@ from onnxfix import backends
 from onnxfix.backends import reference
 from onnxfix.verification import remote
 from onnxfix.verification.compare import twin
-from onnxfix.verification.compare.compare import Metrics, Twin, compare, tolerance_for
+from onnxfix.verification.compare.compare import Metrics, Terms, Twin, compare, tolerance_for
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import make_inputs
 from onnxfix.verification.feeds.signature import signature
@@ -436,7 +436,7 @@ def test_without_a_twin_it_fails_as_before_and_says_why_there_is_none(tmp_path: 
 
 def test_nothing_kept_nothing_judged() -> None:
     remote.drop()
-    assert remote.by_twin("", half="float16", drawn=(), noise={}, skip=()).stage == "twin"
+    assert remote.by_twin("", half="float16", drawn=(), terms=Terms(), skip=()).stage == "twin"
 
 
 def test_float32_outputs_of_a_half_precision_model(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def proof_lines(report: Report) -> Iterator[Line]:
 
 def _other_outputs(rung: RungResult) -> Iterator[Line]:
     """A line for each output that differs on the feed that failed, but the first, which the check's reason is about."""
-    from onnxfix.verification.progress import difference, different  # lazy: start-up
+    from onnxfix.verification.compare.compare import difference, different  # lazy: start-up
 
     feed = next((one for one in rung.feeds if one.status == "different"), None)
     for metric in different(feed.metrics)[1:] if feed is not None else ():

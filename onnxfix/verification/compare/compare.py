@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +16,7 @@ import numpy as np
 
 from onnxfix.record import record
 from onnxfix.verification.compare.decades import ErrorHistogram, error_histogram
-from onnxfix.verification.compare.noise import Precise, chosen, excused
+from onnxfix.verification.compare.rounding import Precise, chosen, excused
 from onnxfix.verification.compare.tolerance import (
     EXACT,
     Allowed,
@@ -56,22 +56,28 @@ class Twin:
 
 
 @record
-class _How:
-    exact: bool
-    noise: float
-    coarse: str
-    twin: Twin | None
-    precise: Precise | None
-    slack: Any = 0.0
+class Terms:
+    """How two outputs are compared. ``exact``: bit by bit. ``coarse`` and ``allowed`` are as for ``tolerance_for``."""
+
+    exact: bool = False
+    coarse: str = ""
     allowed: Allowed | None = None
 
     def tolerance(self, dtype: str) -> Tolerance:
         """What an element type may differ by."""
-        return tolerance_for(dtype, self.noise, self.coarse, self.allowed)
+        return tolerance_for(dtype, self.coarse, self.allowed)
+
+
+@record
+class _How(Terms):
+    twin: Twin | None = None
+    precise: Precise | None = None
+    slack: Any = 0.0
 
     def at(self, key: Any) -> _How:
         """The same for an element of a sequence or a map."""
-        own = replace(self, slack=0.0, precise=None if self.precise is None else self.precise.at(key))
+        slack = self.slack if np.ndim(self.slack) == 0 else 0.0
+        own = replace(self, slack=slack, precise=None if self.precise is None else self.precise.at(key))
         if self.twin is None:
             return own
         try:
@@ -140,9 +146,53 @@ class Metrics:
         return f", off by {self.off:.3g} where {self.limit:.3g} is allowed"
 
 
+def different(metrics: Iterable[Metrics]) -> list[Metrics]:
+    """Those that do not agree."""
+    return [metric for metric in metrics if metric.agreement == "different"]
+
+
+def agreement(metrics: Iterable[Metrics]) -> Agreement:
+    """How all of them agree: as the worst one does."""
+    found = {metric.agreement for metric in metrics}
+    return "different" if "different" in found else "within" if "within" in found else "identical"
+
+
+def difference(metric: Metrics) -> str:
+    """How an output differs, as text."""
+    if not metric.elements or not metric.mismatches:
+        return f"output {metric.name} {metric.reason}"
+    if metric.at is None or metric.values is None:
+        return f"output {metric.name}: {metric.reason}"
+    first, second = metric.values
+    return f"output {metric.name}: {metric.reason}, {metric.place}: {first} against {second}{metric.excess}"
+
+
 def largest(metrics: Iterable[Metrics], *, relative: bool = False) -> Metrics | None:
     """The output with the largest error, absolute or as a share of its scale; None where there is no output."""
     return max(metrics, key=lambda one: one.relative if relative else one.max_abs, default=None)
+
+
+def compare_outputs(
+    names: Iterable[str],
+    expected: Mapping[str, Any],
+    found: Mapping[str, Any],
+    terms: Terms,
+    *,
+    side: str = "the new model",
+    slack: Mapping[str, Any] | None = None,
+    twins: Mapping[str, Twin] | None = None,
+    precise: Mapping[str, Precise] | None = None,
+) -> tuple[Metrics, ...]:
+    """Compare the outputs of two runs by name; ``side`` is what has ``found``. For the others see ``compare``."""
+    metrics: list[Metrics] = []
+    for name in names:
+        if name not in found:
+            metrics.append(_differ(name, "absent", f"is not an output of {side}", output=name))
+            continue
+        more: dict[str, Any] = {"twin": (twins or {}).get(name), "precise": (precise or {}).get(name)}
+        more["slack"] = (slack or {}).get(name, 0.0)
+        metrics += compare(name, expected[name], found[name], **vars(terms), **more)
+    return tuple(metrics)
 
 
 def compare(
@@ -151,7 +201,6 @@ def compare(
     fixed: Any,
     *,
     exact: bool,
-    noise: float = 0.0,
     coarse: str = "",
     twin: Twin | None = None,
     precise: Precise | None = None,
@@ -162,9 +211,9 @@ def compare(
 
     With ``exact`` every element must be bit-identical, and ``twin`` and ``precise`` are ignored. Else it must be within
     ``tolerance_for`` its type (``allowed``: the user's), or as ``Twin`` or ``noise.excused`` allows. ``slack`` is an
-    additional tolerance of an array in the output's unit: one number, or one for each element.
+    additional tolerance in the output's unit: one number, or one for each element of an array.
     """
-    how = _How(exact, noise, coarse, None if exact else twin, None if exact else precise, slack, allowed)
+    how = _How(exact, coarse, allowed, None if exact else twin, None if exact else precise, slack)
     return tuple(replace(part, output=name) for part in _compare(name, original, fixed, how))
 
 
@@ -180,6 +229,14 @@ def _compare(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metrics, 
     return (_compare_arrays(name, np.asarray(original), np.asarray(fixed), how),)
 
 
+def moved_by(name: str, value: Any, moved: Any, least: float = 0.0) -> float:
+    """How far an output moves at most where inputs are ``shaken``: the greatest distance between finite values; of
+    floats at least ``least``. Other models may differ by ``rounding.SHARE`` times that."""
+    parts = compare(name, value, moved, exact=False)
+    floor = least if any("float" in part.dtype for part in parts) else 0.0
+    return max([floor, *(part.max_abs for part in parts)])
+
+
 def identical(original: Any, fixed: Any) -> bool:
     """Whether two values agree bit for bit."""
     return all(part.agreement == "identical" for part in compare("", original, fixed, exact=True))
@@ -190,12 +247,13 @@ def _differ(name: str, kind: Difference, reason: str, **more: Any) -> Metrics:
 
 
 def _differ_in_structure(name: str, original: Any, fixed: Any, kind: Difference, keys: str = "") -> Metrics:
-    sides = _kind(original), _kind(fixed)
+    sides = structure_of(original), structure_of(fixed)
     end = keys or "in the new model"
     return _differ(name, kind, f"is {sides[0]} in the original, {sides[1]} {end}", sides=sides)
 
 
-def _kind(value: Any) -> str:
+def structure_of(value: Any) -> str:
+    """What a value is, as text."""
     if value is None:
         return "an empty optional"
     if isinstance(value, (list, tuple)):
@@ -230,24 +288,25 @@ def _compare_maps(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metr
     )
 
 
-def _dtype_name(array: npt.NDArray[Any]) -> str:
+def dtype_name(array: npt.NDArray[Any]) -> str:
+    """The element type; "string" for text, and for objects."""
     return "string" if array.dtype.kind in "OUS" else array.dtype.name
 
 
 def _compare_arrays(name: str, original: npt.NDArray[Any], fixed: npt.NDArray[Any], how: _How) -> Metrics:
-    dtype, shape = _dtype_name(original), original.shape
+    dtype, shape = dtype_name(original), original.shape
     known: dict[str, Any] = {"dtype": dtype, "shape": shape, "elements": original.size}
-    if dtype != (other := _dtype_name(fixed)):
+    if dtype != (other := dtype_name(fixed)):
         reason = f"has type {dtype} in the original, {other} in the new model"
         return _differ(name, "dtype", reason, sides=(dtype, other), **known)
     if shape != fixed.shape:
         reason = f"has shape {shape} in the original, {fixed.shape} in the new model"
         return _differ(name, "shape", reason, sides=(str(shape), str(fixed.shape)), **known)
-    unequal = _strings_differ(original, fixed) if dtype == "string" else _bits_differ(original, fixed)
+    unequal = _strings_differ(original, fixed) if dtype == "string" else bits_differ(original, fixed)
     known["mismatches"] = int(np.count_nonzero(unequal))
     if known["mismatches"] == 0:
         return Metrics(name, "identical", **known)
-    if how.exact or dtype in ("string", "bool") or how.tolerance(dtype) == EXACT:
+    if how.exact or dtype in ("string", "bool") or (how.tolerance(dtype) == EXACT and not np.any(how.slack)):
         return _judge_exactly(name, original, fixed, unequal, how, known)
     return _judge(name, original, fixed, unequal, how, known)
 
@@ -260,7 +319,8 @@ def _strings_differ(original: npt.NDArray[Any], fixed: npt.NDArray[Any]) -> npt.
     return np.array([text(a) != text(b) for a, b in pairs], bool).reshape(original.shape)
 
 
-def _bits_differ(original: npt.NDArray[Any], fixed: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def bits_differ(original: npt.NDArray[Any], fixed: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Where numbers of one type are not the same: every NaN is, 0.0 and -0.0 are not."""
     a, b = parts(original), parts(fixed)
     if "float" in a.dtype.name:
         unsigned = np.dtype(f"u{a.dtype.itemsize}")
@@ -345,7 +405,7 @@ def _judge(
     overflowed = np.zeros_like(out)  # where the original left half precision's range
     twin = _twin_of(original, how.twin) if out.any() else None
     if twin is not None and how.twin is not None:
-        loose = tolerance_for(known["dtype"], how.noise, how.twin.half)
+        loose = tolerance_for(known["dtype"], how.twin.half)
         out &= outside(a, b, _measured(a, twin, known["dtype"], how, loose))[0]
         if how.twin.overflow:
             usable = out & np.isfinite(twin)
@@ -405,18 +465,18 @@ def _off_twin(
     ``overflowed`` elements get half precision's tolerance, for which numbers beyond its range do not count (a mask of
     -3.4e38 would excuse anything). In a wider type the rest gets that type's tolerance, and the original's error.
     """
-    loose = tolerance_for(how.half, base.noise / 4.0)
+    loose = tolerance_for(how.half)
     whole = np.where(np.isfinite(twin), twin, a)
     huge = np.abs(whole) > _HIGHEST[how.half]
     near = outside(np.where(huge, np.nan, whole), b, loose)[0]
-    off_half = np.where(huge, outside(whole, b, Tolerance(loose.rtol, 0.0, loose.noise))[0], near)
+    off_half = np.where(huge, outside(whole, b, Tolerance(loose.rtol, 0.0))[0], near)
     if base.rtol >= loose.rtol:
         return off_half
     finite_twin = np.where(overflowed, np.nan, twin)
     off = errors(finite_twin, a)
     share = off["max_abs"] / off["scale"] if off["scale"] else 0.0
     rtol, atol = base.rtol + 4.0 * off["max_rel"], base.atol + 4.0 * share
-    own = Tolerance(min(rtol, loose.rtol), min(atol, loose.atol), base.noise, base.absolute)
+    own = Tolerance(min(rtol, loose.rtol), min(atol, loose.atol), base.absolute)
     return np.where(overflowed, off_half, outside(finite_twin, b, own)[0])
 
 
@@ -432,4 +492,4 @@ def _measured(
         return base
     off = errors(twin, a)
     share = off["max_abs"] / off["scale"] if off["scale"] else 0.0
-    return Tolerance(base.rtol, min(base.atol + 4.0 * share, most.atol), base.noise, base.absolute)
+    return Tolerance(base.rtol, min(base.atol + 4.0 * share, most.atol), base.absolute)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,14 +14,13 @@ if TYPE_CHECKING:
 
 @record
 class Tolerance:
-    """``|a - b| <= rtol * |a| + atol * max|a| + absolute + noise``, with ``a`` the original's finite values.
+    """``|a - b| <= rtol * |a| + atol * max|a| + absolute``, with ``a`` the original's finite values.
 
-    ``rtol`` and ``atol`` have no unit; ``absolute`` and ``noise`` have the unit of the output.
+    ``rtol`` and ``atol`` have no unit; ``absolute`` has the unit of the output.
     """
 
     rtol: float
     atol: float
-    noise: float = 0.0
     absolute: float = 0.0
 
 
@@ -56,10 +54,8 @@ _COARSE = Tolerance(0.25, 0.1)  # 8 bits and fewer: one step of the last place
 EXACT = Tolerance(0.0, 0.0)
 
 
-def tolerance_for(
-    dtype: str, noise: float = 0.0, coarse: str = "", allowed: Allowed | None = None
-) -> Tolerance:
-    """The tolerance for an element type (numpy's name of it), widened by a measured ``noise``.
+def tolerance_for(dtype: str, coarse: str = "", allowed: Allowed | None = None) -> Tolerance:
+    """The tolerance for an element type (numpy's name of it).
 
     ``coarse`` names a narrower type that the values went through on their way, whose roundings they carry. ``allowed``
     stands in for all that is known of types, for those that may differ at all.
@@ -75,7 +71,7 @@ def tolerance_for(
             0.0 if own else base.atol,
             absolute=allowed.atol or 0.0,
         )
-    return replace(base, noise=4.0 * noise) if noise else base
+    return base
 
 
 def parts(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -102,6 +98,19 @@ def errors(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> dict[str, float]:
     return {"max_abs": float(distance.max()), "max_rel": float(relative.max()), "scale": float(size.max())}
 
 
+def gaps(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Absolute errors, element by element. Those of integers of 64 bits are exact, and rounded up to float64."""
+    if a.dtype != b.dtype or a.dtype.kind not in "iu" or a.dtype.itemsize < 8:
+        with np.errstate(all="ignore"):
+            return np.asarray(np.abs(wide(b) - wide(a)))
+    one, two = a.astype(np.uint64), b.astype(np.uint64)
+    exact = np.where(a > b, one - two, two - one)
+    distance = exact.astype(np.float64)
+    # 2**64, to which the largest are rounded up, is no uint64.
+    short = np.minimum(distance, np.nextafter(2.0**64, 0.0)).astype(np.uint64) < exact
+    return np.where(short & (distance < 2.0**64), np.nextafter(distance, np.inf), distance)
+
+
 def outside(
     a: npt.NDArray[Any], b: npt.NDArray[Any], tolerance: Tolerance, slack: Any = 0.0
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
@@ -122,5 +131,4 @@ def distances(
         size = np.where(finite, np.abs(a), 0.0)
         special = ~finite & ~((np.isnan(a) & np.isnan(b)) | (a == b))
         limit = tolerance.rtol * size + tolerance.atol * float(size.max(initial=0.0))
-        limit = limit + tolerance.absolute + tolerance.noise
-    return distance, limit + slack, special
+    return distance, limit + tolerance.absolute + slack, special

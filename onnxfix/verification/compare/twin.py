@@ -49,6 +49,17 @@ _ONE_FILE = 1 << 30
 _FLOATS = ("float16", "bfloat16")
 
 
+def half_type(model: ModelProto) -> str:
+    """The coarser of the half-precision types that nodes, inputs or weights of the model name; "" for none."""
+    types = {tensor.data_type for tensor in walk.model_tensors(model)}
+    types.update(info.type.tensor_type.elem_type for info in model.graph.input)
+    for node in walk.model_nodes(model):
+        types.update(a.i for a in node.attribute if a.name in ("to", "dtype", "output_dtype"))
+    if TensorProto.BFLOAT16 in types:
+        return "bfloat16"
+    return "float16" if TensorProto.FLOAT16 in types else ""
+
+
 def widened(model: ModelProto, elem: int, kinds: Sequence[int] = HALVES) -> ModelProto:
     """``model`` itself, with ``elem`` wherever it said one of ``kinds``, by default float16 and bfloat16. Its external
     data must have been loaded.

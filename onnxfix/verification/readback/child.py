@@ -24,8 +24,15 @@ from onnxfix.errors import OnnxfixError
 from onnxfix.files import lazy, loading
 from onnxfix.record import record
 from onnxfix.sandbox import one_line
-from onnxfix.verification.compare.compare import Metrics, compare
-from onnxfix.verification.compare.noise import shaken
+from onnxfix.verification.compare.compare import (
+    Metrics,
+    Terms,
+    compare,
+    compare_outputs,
+    different,
+    moved_by,
+)
+from onnxfix.verification.compare.rounding import SHARE, shaken
 from onnxfix.verification.remote import OUTPUTS
 
 if TYPE_CHECKING:
@@ -248,16 +255,11 @@ def judge(
     """Compare what "onnx" and "lifted" computed for a feed: pairs of names on the one side and on the other. The
     metrics are called by the former."""
     wanted, found = _STATE.kept["onnx", key], _STATE.kept["lifted", key]
-    metrics: list[Metrics] = []
-    for name, other in pairs:
-        if other not in found:
-            metrics.append(
-                Metrics(name, "different", "is not an output of the network", "absent", worse=1, output=name)
-            )
-            continue
-        a, b = aligned(wanted[name], found[other])
-        metrics.extend(compare(name, a, b, exact=False, noise=noise.get(name, 0.0), coarse=coarse))
-    return tuple(metrics)
+    both = {name: aligned(wanted[name], found[other]) for name, other in pairs if other in found}
+    expected, network = ({name: values[side] for name, values in both.items()} for side in (0, 1))
+    slack = {name: SHARE * far for name, far in noise.items()}
+    names, terms = [name for name, _ in pairs], Terms(coarse=coarse)
+    return compare_outputs(names, expected, network, terms, side="the network", slack=slack)
 
 
 def chooses_alike(key: str, data: tuple[str, str], pair: tuple[str, str], *, axis: int, coarse: str) -> bool:
@@ -270,7 +272,7 @@ def chooses_alike(key: str, data: tuple[str, str], pair: tuple[str, str], *, axi
         return False
     sides = [one if one.ndim == values.ndim else np.expand_dims(one, axis) for one in sides]
     a, b = (np.take_along_axis(values, one.astype(np.int64), axis) for one in sides)
-    alike = all(one.agreement != "different" for one in compare("", a, b, exact=False, coarse=coarse))
+    alike = not different(compare("", a, b, exact=False, coarse=coarse))
     moved = data[1] in found and not np.array_equal(values, found[data[1]])
     return alike and (moved or bool((a != b).any()))
 
@@ -279,12 +281,7 @@ def wobble(key: str, names: Sequence[str]) -> dict[str, float]:
     """How far "moved" is from "onnx" at most, by tensor: the greatest distance between finite values; of floats at
     least ``FLOOR``."""
     before, after = _STATE.kept["onnx", key], _STATE.kept["moved", key]
-    found = {}
-    for name in names:
-        parts = compare(name, before[name], after[name], exact=False)
-        least = FLOOR if any("float" in part.dtype for part in parts) else 0.0
-        found[name] = max([least, *(part.max_abs for part in parts)])
-    return found
+    return {name: moved_by(name, before[name], after[name], FLOOR) for name in names}
 
 
 def aligned(wanted: Any, value: Any) -> tuple[Any, Any]:

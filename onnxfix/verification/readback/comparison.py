@@ -6,10 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from onnxfix.causes import Cause
 from onnxfix.trt.reading import Misread
-from onnxfix.verification.compare.compare import Metrics
-from onnxfix.verification.progress import difference, different
+from onnxfix.verification.compare.compare import Metrics, agreement, difference, different
 from onnxfix.verification.rungs.trials import Trial
-from onnxfix.verification.verdict import FeedResult, FeedStatus, LeftOut
+from onnxfix.verification.verdict import FeedResult, LeftOut
 
 _SLIGHT = 1e-2  # of an output's largest value: less may be an approximation
 
@@ -48,12 +47,8 @@ class Comparison:
 def result_of(trial: Trial, metrics: tuple[Metrics, ...]) -> FeedResult:
     """The result of comparing all outputs for the inputs of a trial."""
     wrong = different(metrics)
-    if wrong:
-        reason = difference(wrong[0])
-        return FeedResult(trial.label, trial.feed, "different", reason, metrics, given=trial.given)
-    within = any(metric.agreement == "within" for metric in metrics)
-    status: FeedStatus = "within" if within else "identical"
-    return FeedResult(trial.label, trial.feed, status, "", metrics, given=trial.given)
+    reason = difference(wrong[0]) if wrong else ""
+    return FeedResult(trial.label, trial.feed, agreement(metrics), reason, metrics, given=trial.given)
 
 
 def excused(result: FeedResult, trial: Trial, metrics: tuple[Metrics, ...]) -> FeedResult:

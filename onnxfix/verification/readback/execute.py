@@ -17,13 +17,12 @@ from onnxfix.sandbox import one_line
 from onnxfix.trt.reading import Misread
 from onnxfix.verification import extents
 from onnxfix.verification.budget import Budget
-from onnxfix.verification.compare.compare import Metrics
-from onnxfix.verification.compare.noise import RELATIVE
+from onnxfix.verification.compare.compare import Metrics, different
+from onnxfix.verification.compare.rounding import RELATIVE
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import make_inputs
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.profiles import given_profiles
-from onnxfix.verification.progress import different
 from onnxfix.verification.readback.bench import Bench, Tried
 from onnxfix.verification.readback.child import Reply, has_open_order
 from onnxfix.verification.readback.comparison import (

@@ -20,6 +20,7 @@ from onnxfix.trt.lift.records import Lifted
 from onnxfix.trt.lift.types import ONNX_TYPES
 from onnxfix.trt.reading import Misread, Reading, Status
 from onnxfix.verification import cuda, validity
+from onnxfix.verification.compare.twin import half_type
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.readback.bench import Bench
 from onnxfix.verification.readback.child import Reply
@@ -131,7 +132,7 @@ def _of(
     terms = Terms(outputs, trials, [*interface(model, lifted), *changed], str(folder))
     if before is not None and request.given is not None:
         request = replace(request, given=[less(feed, request.without) for feed in request.given])
-    request = replace(request, known=known)
+    request = replace(request, known=known, coarse=half_type(model))
     seen, backend, lacking, causes = Comparison(), "", list[str](), list[Cause]()
     for backend in _backends(request):
         bench.step = min(request.step, REFERENCE_STEP) if backend == "reference" else request.step

@@ -20,7 +20,7 @@ from onnxfix.files import copying, loading, saving, tensors
 from onnxfix.shapes import dimnames
 from onnxfix.trt.engine import Ran
 from onnxfix.trt.records import Profile, Sizes, TrtBuild
-from onnxfix.verification.compare.compare import compare
+from onnxfix.verification.compare.compare import Terms, compare_outputs, different
 from onnxfix.verification.feeds.inputs import make_inputs
 from onnxfix.verification.feeds.profiles import symbols_of
 from onnxfix.verification.feeds.signature import Signature
@@ -156,14 +156,10 @@ class _Work:
         names = [name for name in static if name in spread and name not in drawn]
         if not names:
             return "", "were not compared: none could be read, or all are random"
-        noise, coarse = self.request.noise, self.request.coarse
-        for name in names:
-            for part in compare(
-                name, static[name], spread[name], exact=False, noise=noise.get(name, 0.0), coarse=coarse
-            ):
-                if part.agreement == "different":
-                    far = f", by up to {part.relative:.1e} of its largest magnitude" if part.max_abs else ""
-                    return f"output {name} of the engine for the profile {part.reason}{far}", ""
+        terms = Terms(coarse=self.request.coarse)
+        for part in different(compare_outputs(names, static, spread, terms)):
+            far = f", by up to {part.relative:.1e} of its largest magnitude" if part.max_abs else ""
+            return f"output {part.output} of the engine for the profile {part.reason}{far}", ""
         return "", ""
 
 

@@ -115,7 +115,6 @@ class State:
         return Terms(
             names=[one.name for one in request.known.model.graph.output] if names is None else names,
             excluded=frozenset(self.seen.excluded),
-            noise=request.noise,
             coarse=request.coarse or coarse,
             allowed=request.allowed,
             oracle=self.original.oracle,

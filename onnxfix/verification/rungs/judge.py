@@ -15,10 +15,11 @@ import numpy as np
 
 from onnxfix.record import record
 from onnxfix.trt.engine import Ran
-from onnxfix.verification.compare.compare import Metrics, compare
+from onnxfix.verification.compare import compare
+from onnxfix.verification.compare.compare import Metrics, agreement, compare_outputs, difference, different
 from onnxfix.verification.compare.tolerance import Allowed, distances, parts, tolerance_for, wide
 from onnxfix.verification.feeds.plan import Feed
-from onnxfix.verification.verdict import FeedResult, FeedStatus
+from onnxfix.verification.verdict import FeedResult
 
 #: "agree": what was compared agrees. "repaired": the fixed model's engine is right and the original's is wrong.
 #: "alike": the fixed model's engine is wrong, and no further from the reference than the original's. "wrong": it is
@@ -36,7 +37,7 @@ _FURTHER = 2.0
 """How many times further from the reference than the original's engine is not explained by rounding."""
 _NEWLY = 4.0
 """How many times the tolerance the fixed model's engine may be off where the original's is right."""
-_KERNELS = 2e-4
+KERNELS = 2e-4
 """Error of an engine's float32 kernels, as a share of an output's largest magnitude, that is accepted where neither
 engine is further off. Measured on full-size exports with TensorRT-RTX 1.6.1 on an H200, without TF32: 8.3e-5 (BERT,
 both engines alike, 17 times the effect of another order of summation on a CPU). The engines of one model differ by as
@@ -53,13 +54,12 @@ _SHARES = (0.5, 0.9, 0.99, 1.0)
 @record
 class Terms:
     """How outputs are compared. ``names`` are the model's outputs in order, ``excluded`` those that are not compared.
-    ``noise``, ``coarse`` and ``allowed`` are as for ``compare``, ``slack`` is the measured noise that each output may
-    be off in addition. ``oracle`` is the backend of the expected values, ``engine`` the name of the judged engine in
+    ``coarse`` and ``allowed`` are as for ``compare``, ``slack`` is the measured noise that each output may be off in
+    addition. ``oracle`` is the backend of the expected values, ``engine`` the name of the judged engine in
     texts."""
 
     names: Sequence[str]
     excluded: Collection[str] = ()
-    noise: Mapping[str, float] = field(default_factory=dict)
     coarse: str = ""
     slack: Mapping[str, Any] = field(default_factory=dict)
     oracle: str = "ort-cpu"
@@ -70,7 +70,7 @@ class Terms:
 @record
 class Judgment:
     """The finding for one feed. ``reason`` is one line and ``output`` the first output that it is about; both are ""
-    where all agree within the tolerance. Agreement that only ``_KERNELS`` allows has a reason too."""
+    where all agree within the tolerance. Agreement that only ``KERNELS`` allows has a reason too."""
 
     finding: Finding
     results: tuple[FeedResult, ...]
@@ -102,7 +102,7 @@ def judge(
     if kernels:
         finding = "agree"
         which = "oracle" if off is not None else "engines"
-        reason = f"{said[which]}; that is at most {_KERNELS:g} of the output's largest magnitude"
+        reason = f"{said[which]}; that is at most {KERNELS:g} of the output's largest magnitude"
     elif finding == "wrong":
         reason = "; ".join(said[which] for which, one in (("engines", unlike), ("oracle", off)) if one)
     elif finding == "alike":
@@ -159,19 +159,16 @@ def _is_of_kernels(terms: Terms, metrics: Sequence[Metrics]) -> bool:
             and not one.special
             and one.dtype == "float32"
             and one.elements >= _MANY
-            and one.relative <= _KERNELS
-            for one in metrics
-            if one.agreement == "different"
+            and one.relative <= KERNELS
+            for one in different(metrics)
         )
     )
 
 
 def _is_small_beside_most(metrics: Sequence[Metrics], expected: Ran) -> bool:
     """Whether what differs is small compared with most elements: a few of the output's may be much larger."""
-    for one in metrics:
+    for one in different(metrics):
         value = expected.outputs.get(one.output)
-        if one.agreement != "different":
-            continue
         if not isinstance(value, np.ndarray):
             return False
         size = np.abs(wide(value[np.isfinite(value)]))
@@ -202,7 +199,7 @@ def _excess(terms: Terms, name: str, expected: Ran, found: Ran) -> Any:
         return None
     if value.shape != wanted.shape or value.dtype != wanted.dtype or value.dtype.kind in "OUS":
         return None
-    tolerance = tolerance_for(value.dtype.name, terms.noise.get(name, 0.0), terms.coarse, terms.allowed)
+    tolerance = tolerance_for(value.dtype.name, terms.coarse, terms.allowed)
     distance, limit, special = distances(
         parts(wide(wanted)), parts(wide(value)), tolerance, terms.slack.get(name, 0.0)
     )
@@ -219,27 +216,11 @@ def _compare(terms: Terms, expected: Ran | None, found: Ran | None) -> tuple[Met
     """Compare the outputs that both sides could read; () where a side is missing."""
     if expected is None or found is None:
         return ()
-    metrics: list[Metrics] = []
-    for name in terms.names:
-        if name in terms.excluded or name in expected.unread or name in found.unread:
-            continue
-        if name not in expected.outputs or name not in found.outputs:
-            metrics.append(Metrics(name, "different", "is not an output of both", "absent", output=name))
-            continue
-        value = found.outputs[name]
-        metrics.extend(
-            compare(
-                name,
-                _narrow(expected.outputs[name], value),
-                value,
-                exact=False,
-                noise=terms.noise.get(name, 0.0),
-                coarse=terms.coarse,
-                slack=terms.slack.get(name, 0.0),
-                allowed=terms.allowed,
-            )
-        )
-    return tuple(metrics)
+    names = [name for name in terms.names if name not in {*terms.excluded, *expected.unread, *found.unread}]
+    both = {name: found.outputs[name] for name in names if name in expected.outputs and name in found.outputs}
+    wanted = {name: _narrow(expected.outputs[name], value) for name, value in both.items()}
+    how = compare.Terms(coarse=terms.coarse, allowed=terms.allowed)
+    return compare_outputs(names, wanted, both, how, side="both", slack=terms.slack)
 
 
 def _narrow(wanted: Any, value: Any) -> Any:
@@ -252,28 +233,19 @@ def _narrow(wanted: Any, value: Any) -> Any:
 
 
 def _wrong(metrics: Sequence[Metrics], terms: Terms) -> set[str]:
-    return {one.output for one in metrics if one.agreement == "different"}
+    return {one.output for one in different(metrics)}
 
 
 def _first(metrics: Sequence[Metrics]) -> Metrics | None:
-    return next((one for one in metrics if one.agreement == "different"), None)
+    return next(iter(different(metrics)), None)
 
 
 def _text(metric: Metrics | None) -> str:
-    if metric is None:
-        return ""
-    if not metric.elements or not metric.mismatches or metric.at is None or metric.values is None:
-        return f"output {metric.name} {metric.reason}"
-    first, second = metric.values
-    return f"output {metric.name}: {metric.reason}, {metric.place}: {first} against {second}{metric.excess}"
+    return difference(metric) if metric is not None else ""
 
 
 def _result(label: str, feed: Feed | None, metrics: tuple[Metrics, ...], excused: str = "") -> FeedResult:
     wrong = _first(metrics)
     if excused:
         return FeedResult(label, feed, "not counted", excused, metrics)
-    if wrong is not None:
-        return FeedResult(label, feed, "different", _text(wrong), metrics)
-    within = any(one.agreement == "within" for one in metrics)
-    status: FeedStatus = "within" if within else "identical"
-    return FeedResult(label, feed, status, "", metrics)
+    return FeedResult(label, feed, agreement(metrics), _text(wrong), metrics)

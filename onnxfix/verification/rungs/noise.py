@@ -29,7 +29,7 @@ from onnxfix.graph.unfolding import unfolded
 from onnxfix.record import record
 from onnxfix.sandbox import note
 from onnxfix.verification.compare import twin, twin_double
-from onnxfix.verification.compare.noise import shaken
+from onnxfix.verification.compare.rounding import shaken
 from onnxfix.verification.compare.tolerance import wide
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs.judge import Terms

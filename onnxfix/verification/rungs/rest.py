@@ -24,7 +24,7 @@ from onnxfix.nvidia import Missing
 from onnxfix.record import record
 from onnxfix.trt.records import Part, TargetOnly, TrtBuild
 from onnxfix.verification.budget import Budget
-from onnxfix.verification.compare.compare import compare
+from onnxfix.verification.compare.compare import compare, different
 from onnxfix.verification.feeds.operands import CHOOSING
 from onnxfix.verification.feeds.profiles import given_profiles
 from onnxfix.verification.feeds.signature import signature
@@ -271,4 +271,4 @@ def _is_alike(outputs: Mapping[str, Any], others: Mapping[str, Any], name: str) 
     one, other = outputs.get(name), others.get(name)
     if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray) or one.dtype != other.dtype:
         return False
-    return all(found.agreement != "different" for found in compare(name, one, other, exact=False))
+    return not different(compare(name, one, other, exact=False))

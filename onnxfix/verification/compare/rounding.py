@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 RELATIVE = 1e-7
 MOVES = 8
 """Times that inputs are moved. Measured on ONNX's Attention models: four are enough for nearly all of them."""
-_SHARE = 4.0
-"""How many times as far from float64 the fixed model may be as the original is, on one of these inputs."""
+SHARE = 4.0
+"""How many times as far from the truth another model may be as the original is, on one of these inputs."""
 
 
 @record
@@ -71,7 +71,7 @@ def excused(
         off = [np.abs(wide(one) - exact) for one in (original, *runs)]
         noise = np.max([np.where(np.isfinite(one), one, 0.0) for one in off], axis=0)
         size = np.where(np.isfinite(exact), np.abs(exact), 0.0)
-        limit = base.rtol * size + base.atol * float(size.max(initial=0.0)) + base.absolute + _SHARE * noise
+        limit = base.rtol * size + base.atol * float(size.max(initial=0.0)) + base.absolute + SHARE * noise
         near = np.isfinite(a) & np.isfinite(b) & np.isfinite(exact) & (np.abs(b - exact) <= limit)
     return np.asarray(same & (near | (_ends(original) & np.isinf(exact) & (b == exact) & (a * exact > 0))))
 

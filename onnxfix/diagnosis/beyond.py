@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from onnxfix.diagnosis.rows import Row
 
 _SHARE = 8.0  # times the measured noise that is no difference
-_FLOOR = {"float64": 2.0**-48, "float32": 2.0**-19, "float16": 2.0**-9, "bfloat16": 2.0**-6}
+FLOOR = {"float64": 2.0**-48, "float32": 2.0**-19, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 """Share of a tensor's scale that another kernel, or another order of sums, may make of it: 32 units in the last place
 for float32."""
 
@@ -20,12 +20,7 @@ def allowed(row: Row) -> float:
 
 
 def _floor(row: Row) -> float:
-    return max(row.kernels, _FLOOR.get(row.dtype, 0.0)) if row.dtype in _FLOOR else 0.0
-
-
-def floor_of(dtype: str) -> float:
-    """The share of a tensor's scale that another kernel may make of it in this type; 0 where it must be equal."""
-    return _FLOOR.get(dtype, 0.0)
+    return max(row.kernels, FLOOR.get(row.dtype, 0.0)) if row.dtype in FLOOR else 0.0
 
 
 def excess(row: Row) -> float:
@@ -45,11 +40,11 @@ def _typical_excess(row: Row) -> float:
     typical = row.own.typical if row.own is not None else None
     if row.own is None or typical is None:
         return 0.0
-    scale = row.own.scale if row.dtype in _FLOOR else 0.0
+    scale = row.own.scale if row.dtype in FLOOR else 0.0
     found = [0.0]
     noises = row.typical_noise or (0.0,) * len(typical.off)
     for off, size, noise in zip(typical.off, typical.size, noises, strict=True):
-        limit = max(_SHARE * noise, _FLOOR.get(row.dtype, 0.0) * size, row.kernels * scale)
+        limit = max(_SHARE * noise, FLOOR.get(row.dtype, 0.0) * size, row.kernels * scale)
         if off:
             found.append(off / limit if limit else math.inf)
     return max(found)

@@ -17,18 +17,17 @@ from onnxfix.diagnosis.depths import depths
 from onnxfix.diagnosis.descend import Inner, descended
 from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.engines import Engines
-from onnxfix.diagnosis.evidence import Collector, Seen, upstream
+from onnxfix.diagnosis.evidence import Collector, Seen
 from onnxfix.diagnosis.executed import Execution
 from onnxfix.diagnosis.explaining import Explainer
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import Lockstep, Row, Walk, beginnings
+from onnxfix.diagnosis.outputs import Outputs
 from onnxfix.diagnosis.records import Against, Culprit, Diagnosis, Marking, NodeError, OutputComparison
 from onnxfix.diagnosis.sides import LOW, Prepared
-from onnxfix.diagnosis.statistics import compare_output
 from onnxfix.diagnosis.store import Held
 from onnxfix.place import Place
-from onnxfix.verification.compare.rounding import SHARE
-from onnxfix.verification.compare.tolerance import TOLERANCES, tolerance_for
+from onnxfix.verification.compare.tolerance import Allowed
 
 MOST = 8
 """Suspected nodes that are looked at closely."""
@@ -42,7 +41,8 @@ Sample = Mapping[str, Any]
 @dataclass
 class Case:
     """What is diagnosed: the ``truth`` and the other side, on ``samples``: candidates, of which ``count`` that the
-    truth accepts are used (``generated``: fewer are enough). ``engines``: the other side are engines."""
+    truth accepts are used (``generated``: fewer are enough). ``engines``: the other side are engines. ``allowed``: what
+    outputs may differ by, in the place of the tolerance of their types."""
 
     truth: Graph
     prepared: Prepared
@@ -52,6 +52,7 @@ class Case:
     generated: bool
     explainer: Explainer
     engines: Engines | None = None
+    allowed: Allowed | None = None
 
 
 @dataclass
@@ -212,8 +213,10 @@ class _Judge:
         self.low = LOW.get(case.against, "")
 
     def result(self, base: Diagnosis) -> Diagnosis:
-        outputs = self._outputs()
-        wrong = [one for one in outputs if self._is_wrong(one)]
+        case, state = self.case, self.state
+        side, run = case.prepared.side, not state.interrupted
+        judge = Outputs(self.bench, case.truth, side, case.against, case.allowed, run)
+        outputs, wrong = judge.judge(state.walks, state.feeds)
         ranked = ranked_rows(self.state.rows.values())
         suspects = [one for one in ranked if is_beyond(one[1])]
         if self.low:
@@ -257,7 +260,9 @@ class _Judge:
 
     def _concluded(self, found: Diagnosis, wrong: Sequence[OutputComparison]) -> Diagnosis:
         state = self.state
-        if found.culprits:
+        # TensorRT's network is also judged by its weights, bit by bit.
+        misread = self.case.against == "trt-network" and any(one.cause == "weight" for one in found.culprits)
+        if found.culprits and (wrong or misread):
             worst = found.culprits[0]
             return replace(found, status="differ", reason=f"{worst.error.place.text}: {worst.reason}")
         if wrong:
@@ -295,54 +300,6 @@ class _Judge:
             f"no node alone shows why: it begins among {len(left)} nodes, from {_label(nodes[left[0]])} to "
             f"{_label(nodes[left[-1]])}, {apart}"
         )
-
-    # ------------------------------------------------------------------------------------------- outputs
-
-    def _outputs(self) -> tuple[OutputComparison, ...]:
-        """The model's outputs over all samples."""
-        pairs = {
-            name: [
-                (walk.truth[name].load(), walk.other[name].load())
-                for walk in self.state.walks
-                if name in walk.truth and name in walk.other
-            ]
-            for name in self.case.truth.outputs
-        }
-        names = [name for name, values in pairs.items() if values]
-        found = [compare_output(name, pairs[name]) for name in names]
-        if self.state.interrupted or all(one.same for one in found):
-            return tuple(found)
-        noise = self._noise([one.name for one in found if not one.same])
-        return tuple(replace(one, noise=noise.get(one.name, 0.0)) for one in found)
-
-    def _noise(self, names: Sequence[str]) -> dict[str, float]:
-        """How far the truth's outputs move with its inputs, over all samples."""
-        found: dict[str, float] = {}
-        truth, unit = self.case.truth, self.case.prepared.side.unit
-        for walk, feed in zip(self.state.walks, self.state.feeds, strict=True):
-            made = [name for name in names if name in walk.truth and name not in feed]
-            made = [name for name in made if not truth.is_constant(name)]
-            if not made:
-                continue
-            part, inputs = truth.part(upstream(truth, made, frozenset(feed)), made, feed)
-            given = {name: feed[name] for name in inputs if name in feed}
-            reply = self.bench.run(part, given, of=truth, moved=unit, seed=3)
-            for name, held in reply.values.items():
-                far = compare_output(name, [(walk.truth[name].load(), held.load())]).max_abs
-                found[name] = max(found.get(name, 0.0), far)
-            drop(list(reply.values.values()))
-        return found
-
-    def _is_wrong(self, one: OutputComparison) -> bool:
-        """Whether an output differs by more than rounding explains."""
-        if self.case.engines is not None:
-            return any(one.name in walk.off for walk in self.state.walks)
-        ours, theirs = one.truth_nonfinite, one.other_nonfinite
-        if one.differs or one.atol is None or (ours.nan, ours.inf) != (theirs.nan, theirs.inf):
-            return True
-        dtype = self.low if self.low and one.dtype in TOLERANCES else one.dtype
-        tolerance = tolerance_for(dtype)
-        return bool(one.max_abs > (tolerance.rtol + tolerance.atol) * one.scale + SHARE * one.noise)
 
     # ---------------------------------------------------------------------------------------- culprits
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from onnxfix.diagnosis.bench import Bench, Clock
-from onnxfix.diagnosis.beyond import floor_of
+from onnxfix.diagnosis.beyond import FLOOR
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.engines import Engines
 from onnxfix.diagnosis.evidence import Collector
@@ -20,40 +20,31 @@ from onnxfix.diagnosis.lockstep import Lockstep, Row, Side, Walk, alone
 from onnxfix.diagnosis.marking import Bisection, Window
 from onnxfix.diagnosis.records import Marking
 from onnxfix.diagnosis.regions import Region
+from onnxfix.diagnosis.rows import fitting
 from onnxfix.diagnosis.store import Held
+from onnxfix.trt.engine import Ran
+from onnxfix.verification.compare.compare import different
 from onnxfix.verification.compare.tolerance import TOLERANCES, tolerance_for
+from onnxfix.verification.compare.twin import half_type
+from onnxfix.verification.rungs.judge import KERNELS, Terms
+from onnxfix.verification.rungs.noise import Noise
+from onnxfix.verification.rungs.trials import Trial
 
-KERNELS = 2e-4
-"""Share of a float32 tensor's scale that other kernels may cost over a whole model (see verification.rungs.judge)."""
 GROWN = 8
 """Nodes before one that builds no engine alone, at most, with which it is measured instead."""
 _HALVES = ("bfloat16", "float16")
 
 
-def is_off(held: Held, far: Distance, unit: float, coarse: str = "") -> bool:
-    """Whether a tensor of an engine is beyond what kernels may cost. ``unit`` is the share of a value that one rounding
-    of the engine amounts to; ``coarse`` a type of fewer bits that the truth's values went through on their way."""
+def is_off(held: Held, far: Distance, coarse: str = "") -> bool:
+    """Whether a tensor of an engine is beyond what kernels may cost. ``coarse`` is a type of fewer bits that values
+    go through on their way."""
     if far.special or far.shape:
         return True
     if held.dtype not in TOLERANCES:
         return far.largest > 0
-    coarse = coarse or ("float16" if unit > 1e-5 else "")
-    tolerance = tolerance_for(held.dtype, coarse=coarse)
+    tolerance = tolerance_for(held.dtype, coarse)
     share = tolerance.rtol + tolerance.atol if coarse or held.dtype in _HALVES else KERNELS
     return far.largest > share * far.scale
-
-
-def coarse_types(truth: Graph, kinds: Mapping[str, Held]) -> dict[str, str]:
-    """The type of half precision that each tensor was computed in, or that something was on the way to it.
-
-    ``kinds`` are types and shapes of the truth's tensors; those without half precision before them are left out."""
-    found = {name: kinds[name].dtype for name in kinds if kinds[name].dtype in _HALVES}
-    for number, node in enumerate(truth.nodes):
-        before = [found[name] for name in truth.reads[number] if name in found]
-        if before:
-            worst = min(before, key=_HALVES.index)
-            found.update((name, worst) for name in node.output if name and name not in found)
-    return found
 
 
 class Execution:
@@ -74,7 +65,9 @@ class Execution:
         self.markings: list[Marking] = []
         self.notes: list[str] = []
         self.walk = Walk()
-        self.coarse: dict[str, str] = {}
+        self.half = half_type(truth.proto)
+        # TF32 keeps as many digits as half precision.
+        self.coarse = self.half or ("float16" if side.unit > 1e-5 else "")
 
     def run(self, feed: Mapping[str, Held], their_feed: Mapping[str, Held]) -> Walk:
         """One sample; ``their_feed`` are the inputs by the other side's names."""
@@ -94,20 +87,24 @@ class Execution:
             return walk
         walk.other = {self.side.pairs.get(name, name): held for name, held in plain.values.items()}
         walk.other = {name: walk.other[name] for name in names if name in walk.other}
-        off = {name: self._far(walk, name) for name in walk.other}
-        self.coarse = coarse_types(self.truth, walk.kinds)
-        wrong = [name for name, far in off.items() if self._is_off(name, walk.truth[name], far)]
-        walk.off = tuple(wrong)
-        if wrong:
-            worst = max(wrong, key=lambda name: off[name].relative)
-            self._narrow(walk, worst, feed, their_feed, collector)
+        walk.off = tuple(self._wrong(walk, feed))
+        if walk.off:
+            far = {name: distance(walk.truth[name].load(), walk.other[name].load()) for name in walk.off}
+            self._narrow(walk, max(far, key=lambda name: far[name].relative), feed, their_feed, collector)
         return walk
 
-    def _is_off(self, name: str, held: Held, far: Distance) -> bool:
-        return is_off(held, far, self.side.unit, self.coarse.get(name, ""))
-
-    def _far(self, walk: Walk, name: str) -> Distance:
-        return distance(walk.truth[name].load(), walk.other[name].load())
+    def _wrong(self, walk: Walk, feed: Mapping[str, Held]) -> list[str]:
+        """The outputs that the proof calls wrong: the rung trt-gpu judges them in the same way on these inputs."""
+        ours = {name: walk.truth[name].load() for name in walk.other}
+        theirs = {name: fitting(held, walk.truth[name]) for name, held in walk.other.items()}
+        terms = Terms([*theirs], coarse=self.coarse)
+        trial = Trial("", None, {name: held.load() for name, held in feed.items()}, Ran(ours))
+        trials, step = [trial] if self.truth.path is not None else [], self.bench.timeout
+        path = self.truth.path or self.bench.scratch
+        noise = Noise(self.bench.worker, path, trials, "ort-cpu", step=step, half=bool(self.half))
+        found = noise.judge(terms, trial, None, Ran(theirs))
+        wrong = [one for result in found.results for one in different(result.metrics)]
+        return [] if found.finding == "agree" else list(dict.fromkeys(one.output for one in wrong))
 
     def _narrow(
         self,
@@ -130,7 +127,7 @@ class Execution:
             {theirs[name]: held for name, held in walk.other.items()},
             {theirs[name]: held for name, held in walk.truth.items() if name in theirs},
             values,
-            lambda name, held, far: self._is_off(pairs.get(name, name), held, far),
+            lambda name, held, far: is_off(held, far, self.coarse),
             {name: walk.kinds[ours] for name, ours in pairs.items() if ours in walk.kinds},
             self.say,
         )
@@ -196,20 +193,10 @@ class Execution:
         for one in ready:  # outputs that nothing reads are not known from the truth's own walk
             self.engines.types.update((name, given[ours].dtype) for name, ours in one.targets.items())
         found = Lockstep(self.bench, self.truth, self.side).measure(ready, given, their_feed)
-        for name, row in found.rows.items():
-            coarse = self._coarse(row.region)
-            if coarse:
-                found.rows[name] = replace(row, kernels=max(row.kernels, floor_of(coarse)))
+        for name, row in found.rows.items() if self.half else ():
+            if row.region is not None and len(row.region.nodes) > 1:
+                found.rows[name] = replace(row, kernels=max(row.kernels, FLOOR[self.half]))
         return found
-
-    def _coarse(self, region: Region | None) -> str:
-        """The type of half precision that the truth computes a part of the region in; "" for none."""
-        if region is None or len(region.nodes) < 2:
-            return ""
-        graph, pairs = self.side.graph, self.side.pairs
-        inner = [name for number in region.nodes for name in graph.nodes[number].output]
-        kinds = [self.walk.kinds[pairs[name]].dtype for name in inner if pairs.get(name) in self.walk.kinds]
-        return min((one for one in kinds if one in _HALVES), key=_HALVES.index, default="")
 
     @staticmethod
     def _is_refused(region: Region, found: Walk) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from onnx import ModelProto
 
@@ -89,6 +90,11 @@ class Walk:
     drawn: dict[str, Held] = field(default_factory=dict)
     off: tuple[str, ...] = ()
     left: tuple[int, ...] = ()
+
+
+def fitting(held: Held, truth: Held) -> Any:
+    """What an engine computes in the truth's type; float64, which TensorRT has not, stays as it is."""
+    return (held if truth.dtype == "float64" else aligned(held, truth)).load()
 
 
 def aligned(held: Held, like: Held) -> Held:

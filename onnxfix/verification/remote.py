@@ -387,6 +387,20 @@ def by_noise(
     return Ran(metrics=metrics)
 
 
+def pair(
+    backend: str, original: str, fixed: str, feed: dict[str, Any], folder: str, *, half: str, terms: Terms
+) -> Ran:
+    """Run both models on one feed and judge as the check ``backend`` does where bits may differ; see ``by_twin``."""
+    ran = load(backend, original, fixed)
+    ran = ran if ran.stage else run(feed, again=False, drawn=(), terms=terms, skip=(), keep=True)
+    if not ran.stage and different(ran.metrics):
+        more: dict[str, Any] = {"drawn": (), "terms": terms, "skip": ()}
+        again = by_twin(folder, half=half, **more) if half else by_noise(folder, fixed, **more)
+        ran = ran if again.stage else again
+    drop()
+    return ran
+
+
 def by_unsigned(
     folder: str,
     fixed: str,

@@ -64,8 +64,9 @@ def test_a_difference_that_no_output_shows() -> None:
     text = CHAIN.replace("y = Add(c, a)", "y = Mul(c, zero)")
     weights = {"zero": np.float32(0)}
     found = compared(model(text, w=np.float32(2), **weights), model(text, w=np.float32(2.1), **weights))
-    assert (found.status, named(found)) == ("differ", ["b"])
+    assert (found.status, found.exit_code, named(found)) == ("agree", 0, ["b"])
     assert found.outputs[0].same
+    assert not found.culprits[0].advice
 
 
 def test_a_difference_that_no_matched_node_shows() -> None:

@@ -37,6 +37,10 @@ FAULTS: list[Any] = [
 ]  # fmt: skip
 
 
+#: What moves no output beyond rounding: ``verify`` passes.
+HIDDEN = {("vit.dynamo.op20", "lost Cast"), ("vit.dynamo.op20", "half precision")}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "site", "cause", "words"), FAULTS, ids=[f"{name}-{site.kind}" for name, site, *_ in FAULTS]
@@ -50,11 +54,12 @@ def test_the_changed_node_is_named_first_with_its_cause(tmp_path, name, site, ca
     saving.save(planted.other, tmp_path / "other.onnx")
     inputs = [feeding.inputs_of(path, 0)]
     found = onnxfix.diagnose(tmp_path / "truth.onnx", tmp_path / "other.onnx", inputs=inputs)
-    assert (found.status, found.exit_code) == ("differ", 1), found.reason
+    shows = (name, site.kind) not in HIDDEN
+    assert (found.status, found.exit_code) == (("differ", 1) if shows else ("rounding", 0)), found.reason
     worst = found.culprits[0]
     assert {worst.error.place.node, worst.error.place.output} & {*planted.nodes, *planted.outputs}
     assert (worst.cause, words in worst.reason) == (cause, True), worst.reason
-    assert worst.advice
+    assert bool(worst.advice) is shows
 
 
 @pytest.mark.slow

@@ -28,8 +28,7 @@ from onnxfix.verification.rungs.builder import builder
 from onnxfix.verification.rungs.gpu_engines import DEATHS
 from onnxfix.verification.rungs.gpu_result import NAME, conclude, done
 from onnxfix.verification.rungs.gpu_state import CONTEXTS, Evidence, Original, State
-from onnxfix.verification.rungs.judge import differing, judge
-from onnxfix.verification.rungs.noise import Noise
+from onnxfix.verification.rungs.judge import differing
 from onnxfix.verification.rungs.oracle import Oracle
 from onnxfix.verification.rungs.trials import Finder, Trial, key_of, outside
 from onnxfix.verification.verdict import FeedResult, RungResult, unjudged
@@ -74,7 +73,7 @@ def _compare(state: State) -> RungResult:
         except UsageError as error:  # no input can be made for this model
             return done(state, "skipped", str(error))
         _LAST[:] = [(key, state.original)]
-    state.noise = Noise(state.request, state.original.trials, state.original.oracle)
+    state.noise = state.measuring()
     state.seen.results.extend(state.original.refused)
     state.seen.refused.extend(state.original.refused)
     if not state.original.trials:
@@ -140,7 +139,7 @@ def _is_unsteady(state: State, number: int, trial: Trial, until: float) -> bool:
         return False
     first = None if state.single or state.original.lacking else state.original.ran.get(number)
     first = None if first is not None and first.error else first
-    terms = state.noise.widened(state.terms(), trial)
+    terms = state.terms()
     wrong = tried = 1
     with suppress(deadline.Expired):
         for file in _more_engines(state):
@@ -152,8 +151,7 @@ def _is_unsteady(state: State, number: int, trial: Trial, until: float) -> bool:
             after = state.execute("fixed", trial, first=False)
             if not after.error:
                 tried += 1
-                judged = judge(terms, trial.label, trial.feed, trial.expected, first, after)
-                wrong += judged.finding == "wrong"
+                wrong += state.noise.judge(terms, trial, first, after).finding == "wrong"
     if wrong == tried:
         return False
     state.engines.load("fixed", state.file("fixed"))
@@ -204,10 +202,7 @@ def _judge(state: State, number: int, trial: Trial) -> None:
         state.seen.unsteady.update(ran.unsteady)
         steady = {name: ran.outputs[name] for name in ran.unsteady}
         state.seen.excluded |= differing(state.terms(tuple(steady)), Ran(steady), Ran(ran.unsteady))
-    judged = judge(state.terms(), trial.label, trial.feed, trial.expected, before, after)
-    if judged.finding not in ("agree", "nothing"):
-        terms = state.noise.widened(state.terms(), trial)
-        judged = judge(terms, trial.label, trial.feed, trial.expected, before, after)
+    judged = state.noise.judge(state.terms(), trial, before, after)
     state.seen.results.extend(replace(one, given=trial.given) for one in judged.results)
     if judged.finding == "nothing":
         return _refuse(state, trial, "no output could be compared")

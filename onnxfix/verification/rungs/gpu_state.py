@@ -83,7 +83,13 @@ class State:
         self.builds: dict[str, TrtBuild] = {}
         self.given: tuple[Profile, ...] | None = given_profiles(request.trt, request.known)
         self.original = Original([], [], "ort-cpu", "")
-        self.noise = Noise(request, (), "ort-cpu")
+        self.noise = self.measuring()
+
+    def measuring(self) -> Noise:
+        """What measures the rounding of the original on its trials."""
+        one, request = self.original, self.request
+        half = bool(request.coarse)
+        return Noise(request.worker, request.original, one.trials, one.oracle, step=request.step, half=half)
 
     @property
     def name(self) -> str:

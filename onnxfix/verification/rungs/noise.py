@@ -27,12 +27,12 @@ from onnxfix import backends, walk
 from onnxfix.backends import Session
 from onnxfix.graph.unfolding import unfolded
 from onnxfix.record import record
-from onnxfix.sandbox import note
+from onnxfix.sandbox import Worker, note
+from onnxfix.trt.engine import Ran
 from onnxfix.verification.compare import twin, twin_double
 from onnxfix.verification.compare.rounding import shaken
 from onnxfix.verification.compare.tolerance import wide
-from onnxfix.verification.request import Request
-from onnxfix.verification.rungs.judge import Terms
+from onnxfix.verification.rungs.judge import Judgment, Terms, judge
 from onnxfix.verification.rungs.trials import Trial
 
 SHARE = 32.0
@@ -49,16 +49,26 @@ _SINGLE, _DOUBLE = int(TensorProto.FLOAT), int(TensorProto.DOUBLE)
 
 
 class Noise:
-    """Measures in the sandbox of ``request`` on first use, for all ``trials`` at once: each variant of the model
-    is loaded once. ``shares`` is the largest noise of each output as a share of its scale."""
+    """Measures the model ``path`` in the sandbox ``worker`` on first use, for all ``trials`` at once: each variant of
+    it is loaded once. ``step`` is in seconds, ``half`` says that it computes in half precision. ``shares`` is the
+    largest noise of each output as a share of its scale."""
 
-    def __init__(self, request: Request, trials: Sequence[Trial], oracle: str) -> None:
-        self._request, self._oracle = request, oracle
+    def __init__(
+        self, worker: Worker, path: Path, trials: Sequence[Trial], oracle: str, *, step: float, half: bool
+    ) -> None:
+        self._worker, self._path, self._oracle, self._step, self._half = worker, path, oracle, step, half
         self._trials = [one for one in trials if one.expected is not None and not one.expected.error]
         self._found: dict[str, dict[str, Any]] | None = None
         self._failed = ""
         self._chaotic: set[str] = set()
         self.shares: dict[str, float] = {}
+
+    def judge(self, terms: Terms, trial: Trial, before: Ran | None, after: Ran) -> Judgment:
+        """See ``judge.judge``; what differs beyond the tolerance of the types is held against the noise."""
+        found = judge(terms, trial.label, trial.feed, trial.expected, before, after)
+        if found.finding in ("agree", "nothing"):
+            return found
+        return judge(self.widened(terms, trial), trial.label, trial.feed, trial.expected, before, after)
 
     def widened(self, terms: Terms, trial: Trial) -> Terms:
         """The terms with the noise on this trial; an output that is only noise is not compared."""
@@ -91,14 +101,14 @@ class Noise:
     def _measured(self) -> dict[str, dict[str, Any]]:
         if not self._trials:
             return {}
-        outcome = self._request.worker.call(
+        outcome = self._worker.call(
             f"{__name__}:measure",
-            timeout=self._request.step,
-            path=str(self._request.original),
+            timeout=self._step,
+            path=str(self._path),
             feeds=[one.values for one in self._trials],
             expected=[one.expected.outputs for one in self._trials if one.expected is not None],
             backend="reference" if self._oracle == "reference" else "ort-cpu",
-            half=bool(self._request.coarse),
+            half=self._half,
         )
         if not outcome.ok:
             self._failed = outcome.message

@@ -1,0 +1,114 @@
+"""The model's outputs on both sides, judged as the proof judges them on the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from onnxfix.backends import reference
+from onnxfix.diagnosis.bench import Bench, drop
+from onnxfix.diagnosis.evidence import upstream
+from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.records import Against, OutputComparison
+from onnxfix.diagnosis.rows import Side, Walk
+from onnxfix.diagnosis.sides import LOW
+from onnxfix.diagnosis.statistics import compare_output
+from onnxfix.diagnosis.store import Held
+from onnxfix.record import record
+from onnxfix.verification.compare.compare import Metrics, Terms, compare_outputs, different, moved_by
+from onnxfix.verification.compare.rounding import SHARE
+from onnxfix.verification.compare.tolerance import Allowed
+from onnxfix.verification.compare.twin import half_type
+from onnxfix.verification.readback.child import aligned
+from onnxfix.verification.request import REMOTE
+
+
+@record(eq=False)
+class Outputs:
+    """Compares outputs. ``allowed`` is what they may differ by, in the place of the tolerance of their types. Of
+    engines, ``Walk.off`` has what is wrong. ``run``: whether models may run for it."""
+
+    bench: Bench
+    truth: Graph
+    side: Side
+    against: Against
+    allowed: Allowed | None
+    run: bool = True
+
+    def judge(
+        self, walks: Sequence[Walk], feeds: Sequence[Mapping[str, Held]]
+    ) -> tuple[tuple[OutputComparison, ...], list[OutputComparison]]:
+        """The outputs over all samples, and those that differ by more than rounding explains."""
+        pairs = [
+            {
+                name: (held.load(), walk.other[name].load())
+                for name, held in walk.truth.items()
+                if name in walk.other
+            }
+            for walk in walks
+        ]
+        names = [name for name in self.truth.outputs if any(name in one for one in pairs)]
+        found = {name: compare_output(name, [one[name] for one in pairs if name in one]) for name in names}
+        unlike = [name for name, one in found.items() if not one.same]
+        wrong = set[str]()
+        for walk, feed, values in zip(walks, feeds, pairs, strict=True):
+            moved = self._moved(walk, feed, unlike) if unlike and self.run else {}
+            found |= {
+                name: replace(found[name], noise=max(far, found[name].noise)) for name, far in moved.items()
+            }
+            wrong |= set(walk.off) if self.against == "trt-gpu" else self._wrong(feed, values, moved)
+        return tuple(found.values()), [one for name, one in found.items() if name in wrong]
+
+    def _moved(self, walk: Walk, feed: Mapping[str, Held], names: Sequence[str]) -> dict[str, float]:
+        """How far the truth's outputs move with its inputs."""
+        truth = self.truth
+        made = [name for name in names if name in walk.truth and name not in feed]
+        made = [name for name in made if not truth.is_constant(name)]
+        if not made:
+            return {}
+        part, inputs = truth.part(upstream(truth, made, frozenset(feed)), made, feed)
+        given = {name: feed[name] for name in inputs if name in feed}
+        reply = self.bench.run(part, given, of=truth, moved=self.side.unit)
+        values = reply.values.items()
+        found = {name: moved_by(name, walk.truth[name].load(), held.load()) for name, held in values}
+        drop(list(reply.values.values()))
+        return found
+
+    def _wrong(
+        self,
+        feed: Mapping[str, Held],
+        pairs: Mapping[str, tuple[Any, Any]],
+        moved: Mapping[str, float],
+    ) -> set[str]:
+        """The outputs that the proof calls wrong on one sample."""
+        half, between = half_type(self.truth.proto), self.against == "model"
+        coarse = LOW.get(self.against, "") or half * (self.against == "trt-network")
+        terms = Terms(coarse=coarse, allowed=self.allowed)
+        both = {name: pair if between else aligned(*pair) for name, pair in pairs.items()}
+        truth, other = ({name: values[side] for name, values in both.items()} for side in (0, 1))
+        slack = {name: SHARE * far for name, far in moved.items()}
+        wrong = different(compare_outputs(both, truth, other, terms, slack=slack))
+        if wrong and between and self.truth.path and self.side.graph.path and self.run:
+            wrong = self._proven({name: held.load() for name, held in feed.items()}, half, wrong)
+        return {one.output for one in wrong}
+
+    def _proven(self, feed: dict[str, Any], half: str, wrong: list[Metrics]) -> list[Metrics]:
+        """Those that the proof calls wrong once it has run two models in higher precision too; what is known where it
+        cannot run them. Half precision is a matter of the reference evaluator."""
+        models = self.truth.proto, self.side.graph.proto
+        backend = "reference" if any(map(half_type, models)) else "ort-cpu"
+        elements = sum(map(np.size, feed.values()))
+        if backend == "reference" and any(reference.infeasible(one, elements) for one in models):
+            return wrong
+        folder = self.bench.path()
+        folder.mkdir()
+        outcome = self.bench.worker.call(
+            f"{REMOTE}:pair", timeout=self.bench.timeout, backend=backend, original=str(self.truth.path),
+            fixed=str(self.side.graph.path), feed=feed, folder=str(folder), half=half,
+            terms=Terms(allowed=self.allowed),
+        )  # fmt: skip
+        metrics = different(outcome.value.metrics) if outcome.ok and not outcome.value.stage else wrong
+        return wrong if any(one.kind == "absent" for one in metrics) else metrics

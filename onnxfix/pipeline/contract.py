@@ -23,6 +23,7 @@ from onnx import (
 from onnxfix import walk
 from onnxfix.errors import decoded
 from onnxfix.files import lazy, sharing, tensors
+from onnxfix.pipeline import budgets
 from onnxfix.shapes import dimnames
 
 if TYPE_CHECKING:
@@ -78,7 +79,11 @@ def interface_changes(
 
 def _metadata(model: ModelProto) -> list[StringStringEntryProto]:
     """The model's metadata, without what onnxfix records of the files that hold its weights."""
-    return [entry for entry in model.metadata_props if not decoded(entry.key).startswith(sharing.KEY)]
+    return [
+        entry
+        for entry in model.metadata_props
+        if not decoded(entry.key).startswith((sharing.KEY, budgets.KEY))
+    ]
 
 
 def _functions(model: ModelProto) -> list[FunctionProto]:

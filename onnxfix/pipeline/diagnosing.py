@@ -25,6 +25,7 @@ from onnxfix.errors import UsageError
 from onnxfix.files import loading
 from onnxfix.nvidia import Missing
 from onnxfix.options import RunOptions
+from onnxfix.pipeline.budgets import recorded_budget
 from onnxfix.pipeline.opening import Source, name_of
 from onnxfix.pipeline.plan import Progress
 from onnxfix.pipeline.proof import on_disk
@@ -122,7 +123,8 @@ def _diagnosed(
                 against, truth, prepared.side.graph, name_of(one), frozenset(prepared.side.pairs.values())
             )
             engines = prepared.tools.get("engines")
-            case = Case(truth, prepared, against, samples, count, given is None, explainer, engines)
+            allowed = recorded_budget(two.proto, path) if two is not None else None
+            case = Case(truth, prepared, against, samples, count, given is None, explainer, engines, allowed)
             found = run(case, bench, base, clock, say)
             if engines is not None and found.culprits:
                 say("looking up the engine's layers")

@@ -27,6 +27,7 @@ from onnxfix.lowering.lower import Found, Wish, described, find
 from onnxfix.lowering.records import Lowering, OutputError
 from onnxfix.lowering.search import worst
 from onnxfix.options import Output, RunOptions
+from onnxfix.pipeline.budgets import record_budget
 from onnxfix.pipeline.opening import Source, destination_of, name_of, refuse_conflicts
 from onnxfix.pipeline.plan import Progress
 from onnxfix.pipeline.proof import climb, comparison_of, on_disk
@@ -149,6 +150,7 @@ def _proven(
     else:
         file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-"))) / "result.onnx"
     _embed(made.proto, loaded.base_dir)
+    record_budget(made.proto, path, wish.budget)
     saving.save(made.proto, file)
     written = file.path if isinstance(file, Temporary) else file
     say("running the result")

@@ -29,11 +29,12 @@ from onnxfix.verification.validity import judge
 @record
 class Comparison:
     """How two models are compared: a run's options, with the rungs that they imply, and how the second model is
-    specialized (None: not at all)."""
+    specialized (None: not at all). ``budget`` is the tolerance where the user gives none."""
 
     verification: Verification
     trt: TrtOptions
     special: ResolvedSpecialization | None = None
+    budget: Allowed | None = None
 
 
 def comparison_of(verification: Verification, trt: TrtOptions) -> Comparison:
@@ -111,7 +112,7 @@ def climb(
         inherit=inherit,
         models=(before, after),
         special=special,
-        allowed=allowed_by(verification),
+        allowed=allowed_by(verification) or comparison.budget,
         effort=verification.effort,
         scope=scope,
         only=only,

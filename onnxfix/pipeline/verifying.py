@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from onnx import ModelProto
@@ -16,6 +17,7 @@ from onnxfix.files import lazy, loading, tensors
 from onnxfix.files.sharing import first_changed
 from onnxfix.model import Model
 from onnxfix.options import RunOptions
+from onnxfix.pipeline.budgets import recorded_budget
 from onnxfix.pipeline.counting import bytes_read, node_counts
 from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
 from onnxfix.pipeline.output import engine_of, unmeasured
@@ -60,6 +62,7 @@ def verify(
             else:
                 sources: dict[Path, lazy.Source] = {}
                 before, after = (_with_defaults(one, sources) for one in (first, second))
+                comparison = replace(comparison, budget=recorded_budget(after, a))
                 verdict = climb(a, b, before, after, comparison, exact=exact, inherit=False)
         where: Stopped | None = None
         if not verdict.passed and not changed:

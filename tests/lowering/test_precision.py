@@ -204,6 +204,23 @@ def test_the_budget_is_kept_and_decides_how_many(runs: dict[float, Lowering]) ->
     assert not none.output
 
 
+def test_one_verdict_about_one_pair(tmp_path: Path) -> None:
+    original, low = FIXTURES / "vit.legacy.op17.onnx", tmp_path / "low.onnx"
+    assert onnxfix.precision(original, "fp16", 0.01, low, rungs=("contract",)).status == "written"
+    how = {"rungs": ("ort-cpu", "reference"), "effort": "quick"}
+    assert onnxfix.verify(original, low, **how).exit_code == 0
+    found = onnxfix.diagnose(original, low)
+    assert (found.status, found.exit_code, any(one.advice for one in found.culprits)) == (
+        "rounding",
+        0,
+        False,
+    )
+    assert onnxfix.verify(original, low, rtol=1e-4, **how).exit_code != 0, "the user's tolerance comes first"
+    other = onnx.load(original)
+    other.producer_name = "another file"
+    assert onnxfix.verify(other, low, **how).exit_code != 0, "the budget is that of another pair"
+
+
 @pytest.mark.slow
 def test_few_casts(runs: dict[float, Lowering]) -> None:
     wide, narrow, _ = runs.values()

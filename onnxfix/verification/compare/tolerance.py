@@ -28,16 +28,20 @@ class Tolerance:
 class Allowed:
     """A tolerance that the user gives: ``|a - b| <= rtol * |a| + atol``, ``atol`` in the unit of the output.
 
-    It stands in for that of the element type; what is None stays as the type has it.
+    It stands in for that of the element type; what is None stays as the type has it. Or ``share`` alone: a budget, of
+    the output's largest magnitude.
     """
 
     rtol: float | None = None
     atol: float | None = None
+    share: float | None = None
 
     @property
     def words(self) -> str:
         """For people."""
         pairs = (("rtol", self.rtol), ("atol", self.atol))
+        if self.share is not None:
+            return f"precision's budget of {self.share:g}"
         return ", ".join(f"{name} {value:g}" for name, value in pairs if value is not None)
 
 
@@ -64,6 +68,8 @@ def tolerance_for(dtype: str, coarse: str = "", allowed: Allowed | None = None) 
     if coarse and base != EXACT:
         other = TOLERANCES[coarse]
         base = Tolerance(max(base.rtol, other.rtol), max(base.atol, other.atol))
+    if allowed is not None and allowed.share is not None and base != EXACT:
+        return Tolerance(0.0, allowed.share)
     if allowed is not None and base != EXACT:
         own = allowed.atol is not None
         base = Tolerance(

@@ -175,6 +175,7 @@ def test_what_onnx_runtime_ran_comes_first() -> None:
 class Request:
     """What a finder reads of a request."""
 
+    networks = None
     known = signature(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {IMAGE}'))
     given, total, shapes, seed = None, PATIENCE, dict[str, int](), 0
 

@@ -182,6 +182,15 @@ def test_an_engine_that_changes_is_no_fixs_fault(rung: Rung) -> None:
     assert (result.executed.outcome, result.executed.output) == ("unsteady", "y")
 
 
+def test_engines_that_are_wrong_alike_and_right_when_loaded_again(rung: Rung) -> None:
+    rung.tricks["original"] = rung.tricks["fixed"] = {"unsteady": 2.0}
+    result = rung(RELU, RELU_CAST, inherit=True)
+    assert (result.status, result.refutes) == ("passed", False), result.reason
+    assert "the new model's engine is not reproducible: 2 of 3 contexts are wrong" in result.reason
+    assert result.executed is not None
+    assert result.executed.outcome == "unsteady"
+
+
 def test_a_fix_is_blamed_where_every_context_is_wrong(rung: Rung) -> None:
     rung.engines["fixed"] = RELU.replace("Relu", "Abs")
     assert rung(RELU, RELU_CAST, inherit=True).refutes

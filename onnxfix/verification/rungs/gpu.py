@@ -28,7 +28,7 @@ from onnxfix.verification.rungs.builder import builder
 from onnxfix.verification.rungs.gpu_engines import DEATHS
 from onnxfix.verification.rungs.gpu_result import NAME, conclude, done
 from onnxfix.verification.rungs.gpu_state import CONTEXTS, Evidence, Original, State
-from onnxfix.verification.rungs.judge import differing
+from onnxfix.verification.rungs.judge import Finding, differing
 from onnxfix.verification.rungs.oracle import Oracle
 from onnxfix.verification.rungs.trials import Finder, Trial, key_of, outside
 from onnxfix.verification.verdict import FeedResult, RungResult, unjudged
@@ -112,7 +112,7 @@ def _find(state: State) -> Original:
 
 
 def _run(state: State) -> RungResult:
-    until = time.monotonic() + state.request.total
+    until, is_steady = time.monotonic() + state.request.total, False
     for number, trial in enumerate(state.original.trials):
         if state.seen.deaths >= DEATHS:
             state.seen.notes.append(f"stopped after {state.seen.deaths} failures")
@@ -125,16 +125,19 @@ def _run(state: State) -> RungResult:
             _refuse(state, trial, reason)
         else:
             _judge(state, number, trial)
-        if "wrong" in state.seen.findings and not _is_unsteady(state, number, trial, until):
+        if "wrong" in state.seen.findings and not _is_unsteady(state, "wrong", number, trial, until):
             wrong = state.seen.findings["wrong"]
             return done(state, "failed", wrong.reason, wrong.cause, inherited=state.single)
+        if "alike" in state.seen.findings and not is_steady:
+            is_steady = not _is_unsteady(state, "alike", number, trial, until)
     return conclude(state)
 
 
-def _is_unsteady(state: State, number: int, trial: Trial, until: float) -> bool:
-    """Whether the engine that was wrong is right on the same inputs in another context, or built once more: no fix is
-    to blame then, and that is the finding. Where the time is over before, it is not."""
-    found = state.seen.findings["wrong"]
+def _is_unsteady(state: State, finding: Finding, number: int, trial: Trial, until: float) -> bool:
+    """Whether the engine that was wrong, or as wrong as the original's ("alike"), is right on the same inputs in
+    another context, or, where fixes would be blamed, built once more: that is the finding then. Where the time is over
+    before, it is not."""
+    found = state.seen.findings[finding]
     if not found.output or trial.expected is None:
         return False
     first = None if state.single or state.original.lacking else state.original.ran.get(number)
@@ -142,7 +145,7 @@ def _is_unsteady(state: State, number: int, trial: Trial, until: float) -> bool:
     terms = state.terms()
     wrong = tried = 1
     with suppress(deadline.Expired):
-        for file in _more_engines(state):
+        for file in _more_engines(state, builds=finding == "wrong"):
             if time.monotonic() > until:
                 break
             state.engines.renew()
@@ -151,11 +154,11 @@ def _is_unsteady(state: State, number: int, trial: Trial, until: float) -> bool:
             after = state.execute("fixed", trial, first=False)
             if not after.error:
                 tried += 1
-                wrong += state.noise.judge(terms, trial, first, after).finding == "wrong"
+                wrong += state.noise.judge(terms, trial, first, after).finding in ("wrong", finding)
     if wrong == tried:
         return False
     state.engines.load("fixed", state.file("fixed"))
-    del state.seen.findings["wrong"]
+    del state.seen.findings[finding]
     reason = (
         f"{state.engine_name} is not reproducible: {wrong} of {tried} contexts are wrong on the same inputs"
     )
@@ -163,9 +166,11 @@ def _is_unsteady(state: State, number: int, trial: Trial, until: float) -> bool:
     return True
 
 
-def _more_engines(state: State) -> list[str]:
-    """Engine files to load besides the first: that of the new model again, and a second build of it."""
+def _more_engines(state: State, *, builds: bool) -> list[str]:
+    """Engine files to load besides the first: that of the new model again, and with ``builds`` a second build of it."""
     first, second = state.file("fixed"), state.file("second")
+    if not builds:
+        return [first] * (CONTEXTS - 1)
     profiles = state.builds["fixed"].profiles or None
     again = (
         Path(second).exists()

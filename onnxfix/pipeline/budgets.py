@@ -3,7 +3,7 @@ compared."""
 
 from __future__ import annotations
 
-import math
+from contextlib import suppress
 from pathlib import Path
 
 from onnx import ModelProto
@@ -14,6 +14,8 @@ from onnxfix.verification.compare.tolerance import Allowed
 
 KEY = "onnxfix.precision_budget"
 """The key in ``ModelProto.metadata_props``; the value is the budget and the SHA-256 of the original's file."""
+LARGEST = 0.1
+"""The largest budget that is believed, as a share of an output's scale: whoever edits a model can record any."""
 
 
 def record_budget(proto: ModelProto, original: Path, budget: float) -> None:
@@ -32,6 +34,7 @@ def recorded_budget(proto: ModelProto, original: Path) -> Allowed | None:
             decoded(entry.value).partition(" sha256:") if decoded(entry.key) == KEY else ("", "", "")
         )
         if found and found == sharing.digest(original):
-            share = float(budget) if budget.replace(".", "").replace("e-", "").isdigit() else math.nan
-            return Allowed(share=share) if 0 < share < 1 else None
+            with suppress(ValueError):
+                share = float(budget)
+                return Allowed(share=share) if 0 < share <= LARGEST else None
     return None

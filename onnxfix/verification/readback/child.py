@@ -27,12 +27,14 @@ from onnxfix.sandbox import one_line
 from onnxfix.verification.compare.compare import (
     Metrics,
     Terms,
+    bits_differ,
     compare,
     compare_outputs,
     different,
     moved_by,
 )
 from onnxfix.verification.compare.rounding import SHARE, shaken
+from onnxfix.verification.compare.tolerance import wide
 from onnxfix.verification.remote import OUTPUTS
 
 if TYPE_CHECKING:
@@ -264,17 +266,30 @@ def judge(
 
 def chooses_alike(key: str, data: tuple[str, str], pair: tuple[str, str], *, axis: int, coarse: str) -> bool:
     """Whether "onnx" and "lifted" chose other elements of ``data`` that are the same up to rounding; ``pair`` are the
-    indices, both by their names on either side ("" where there is none). The order of equal elements is no rounding."""
+    indices, both by their names on either side ("" where there is none). Each slice along the axis is judged by itself:
+    the order of elements that are equal, and that TensorRT computes to the bit, is no rounding."""
     wanted, found = _STATE.kept["onnx", key], _STATE.kept["lifted", key]
     values, sides = wanted[data[0]], [wanted[pair[0]], found[pair[1]]]
-    size = values.shape[axis]
+    size, theirs = values.shape[axis], found.get(data[1], values)
     if any(one.size and not (-size <= one.min() and one.max() < size) for one in sides):
         return False
     sides = [one if one.ndim == values.ndim else np.expand_dims(one, axis) for one in sides]
-    a, b = (np.take_along_axis(values, one.astype(np.int64), axis) for one in sides)
-    alike = not different(compare("", a, b, exact=False, coarse=coarse))
-    moved = data[1] in found and not np.array_equal(values, found[data[1]])
-    return alike and (moved or bool((a != b).any()))
+    indices = [np.moveaxis(one.astype(np.int64) % max(size, 1), axis, -1) for one in sides]
+    values, theirs = np.moveaxis(values, axis, -1), np.moveaxis(theirs, axis, -1)
+    if not indices[0].size or indices[0].shape != indices[1].shape or values.shape != theirs.shape:
+        return False
+    values, theirs = aligned(values, theirs)
+    for ours, other, scores, network in zip(
+        *(one.reshape(-1, one.shape[-1]) for one in (*indices, values, theirs)), strict=True
+    ):
+        if np.array_equal(ours, other):
+            continue
+        a, b = scores[ours], scores[other]
+        moved = bits_differ(scores, network)[np.union1d(ours, other)].any() or bits_differ(a, b).any()
+        alike = not np.isnan(wide(a)).any() and not different(compare("", a, b, exact=False, coarse=coarse))
+        if len({*other.tolist()}) < other.size or not moved or not alike:
+            return False
+    return True
 
 
 def wobble(key: str, names: Sequence[str]) -> dict[str, float]:

@@ -38,7 +38,7 @@ def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
     so it requires `--numeric-fixes`: for `fmod=1` too TensorRT computes `x - d * trunc(x / d)` (read from the network
     that TensorRT-RTX 1.7.1 makes), which is less precise than ONNX Runtime if the quotient is large. It is NaN if the
     divisor is infinite, also in the engines of TensorRT 10.6.0. So the largest number is the divisor there, unless
-    the divisor is a finite constant: 0 for plus and minus that number itself, the dividend for all others, as in ONNX.
+    the divisor is a finite constant or a double, whose infinity TensorRT reads as a finite number: 0 for plus and minus that number itself, the dividend for all others, as in ONNX.
 
     TensorRT layers: 27, and 6 more for a divisor that may be infinite.
 
@@ -57,8 +57,9 @@ def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
     dtype = helper.tensor_dtype_to_np_dtype(elem)
     zero, minus = (draft.constant(np.array(number, dtype), "zero") for number in (0.0, -0.0))
     array, finite = divisor.constant(), divisor.name
-    if array is None or np.isinf(array).any():
-        largest = np.array(min(np.finfo(dtype).max, np.finfo(np.float32).max), dtype)  # TensorRT has float32
+    # TensorRT reads an infinite constant of type double as a finite one.
+    if elem != TensorProto.DOUBLE and (array is None or np.isinf(array).any()):
+        largest = np.array(np.finfo(dtype).max, dtype)
         same = draft.add(
             "Equal", [draft.add("Abs", [divisor]), draft.constant(np.array(np.inf, dtype), "inf")]
         )

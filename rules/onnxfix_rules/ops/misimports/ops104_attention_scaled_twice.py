@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from onnxfix.rule import (
     Draft,
     Fix,
@@ -28,16 +30,18 @@ def attention_scaled_twice(node: Node, model: Model) -> Iterator[Match]:
     ## Why it matters
     PyTorch's legacy exporter writes `scaled_dot_product_attention` so: queries and keys are each multiplied by the root
     of the scale. The engine of TensorRT 10.6.0 multiplies only one of them, without a warning, so that all scores are
-    too large, 2.8-fold at a head size of 64. Measured with TensorRT 10.6.0 on an H200: the
-    legacy exports of timm's deit_tiny, crossvit_tiny and pvt_v2_b0 are off by 0.01361, 0.01280 and 0.00334 of the
-    largest logit, in float32, at any optimization level, strongly typed or not; ONNX Runtime on the same models with
-    one factor dropped is off by 0.01361, 0.01280 and 0.00334. The dynamo exports, whose keys pass a Reshape after the
-    Transpose, are right, and so is TensorRT-RTX 1.6.1. Reported for 10.7, and fixed in 10.8 (NVIDIA/TensorRT issue
-    4333). The imported network is right: no check but `trt-gpu` sees it.
+    too large, 2.8-fold at a head size of 64. Measured with TensorRT 10.6.0 on an H200: the legacy exports of timm's
+    deit_tiny, crossvit_tiny and pvt_v2_b0 are off by 0.01361, 0.01280 and 0.00334 of the largest logit, in float32,
+    strongly typed or not (deit_tiny at optimization levels 0, 1 and 3); ONNX Runtime on the same models with one factor
+    dropped is off by 0.01361, 0.01280 and 0.00334. The dynamo exports, whose keys pass a Reshape after the Transpose,
+    are right, and so is TensorRT-RTX 1.6.1. Reported for 10.7, and fixed in 10.8 (NVIDIA/TensorRT issues 4333 and
+    4328). The imported network is right: no check but `trt-gpu` sees it. In what was measured the Transpose swaps the
+    last two axes; one that was fused with another, so that it moves the heads too, is reported alike.
 
     ## Fix
     Multiply the queries by the product of both factors, and the keys by none. NUMERIC: equal up to rounding. Said to be
-    right in that report and in issue 4328; not executed here.
+    right in these issues; not executed here. No fix before opset 7, for queries of unknown rank, and where the product
+    of the factors is 0 or not finite in their type.
 
     ## References
     - https://github.com/NVIDIA/TensorRT/issues/4333, https://github.com/NVIDIA/TensorRT/issues/4328
@@ -46,21 +50,18 @@ def attention_scaled_twice(node: Node, model: Model) -> Iterator[Match]:
     if target.package != "tensorrt" or not (10,) <= target.oldest < (10, 14):
         return
     query, key = node.require(0), node.require(1)
-    sides = [_scaled(query, model), _scaled(key, model)]
-    if sides[0] is None or sides[1] is None or not _feeds_softmax(node):
-        return
-    (queries, first), (keys, second) = sides
-    if not _swaps_last_two(keys.producer):
+    queries, keys = _scaled(query, model), _scaled(key, model)
+    if queries is None or keys is None or not _is_transposed(keys[0]) or not _feeds_softmax(node):
         return
     fix = None
-    rank = model.shapes.rank(queries)
-    if rank is not None and max(model.shapes.rank(one) or 0 for one in (first, second)) <= rank:
+    rank, factors = model.shapes.rank(queries[0]), (queries[1], keys[1])
+    if rank is not None and max(model.shapes.rank(one) or 0 for one in factors) <= rank and node.opset >= 7:
         draft = Draft(node)
-        scaled = draft.add("Mul", [queries, draft.add("Mul", [first, second], hint="scale")], hint="scaled")
-        draft.set_input(node, 0, scaled)
-        draft.set_input(node, 1, keys)
+        scale = draft.add("Mul", factors, hint="scale")
+        draft.set_input(node, 0, draft.add("Mul", [queries[0], scale], hint="scaled"))
+        draft.set_input(node, 1, keys[0])
         what = "scale the queries alone, by the product of both factors"
-        fix = Fix(what, draft.edits, Safety.NUMERIC)
+        fix = None if _vanishes(*factors) else Fix(what, draft.edits, Safety.NUMERIC)
     yield Match(
         f"queries and transposed keys are both scaled: {target.title} may drop one of the factors (10.6 and 10.7 do)",
         node=node,
@@ -86,20 +87,36 @@ def _scaled(value: Value, model: Model) -> tuple[Value, Value] | None:
     return None
 
 
-def _swaps_last_two(node: Node | None) -> bool:
-    is_transpose = node is not None and node.is_onnx and node.op_type == "Transpose"
-    perm = node.attr("perm", None) if node is not None and is_transpose else None
-    rank = len(perm) if perm else 0
-    return rank > 1 and list(perm or ())[-2:] == [rank - 1, rank - 2]
+def _is_transposed(keys: Value) -> bool:
+    """Whether a Transpose moves the keys' last axis; an exporter may have fused two of them."""
+    node = keys.producer
+    if node is None or not (node.is_onnx and node.op_type == "Transpose"):
+        return False
+    perm = node.attr("perm", None)
+    return perm is None or list(perm)[-1:] != [len(perm) - 1]
+
+
+def _vanishes(first: Value, second: Value) -> bool:
+    """Whether the product of two constants is 0 or not finite in their type."""
+    arrays = first.constant(), second.constant()
+    if arrays[0] is None or arrays[1] is None:
+        return False
+    with np.errstate(all="ignore"):
+        product = np.asarray(arrays[0] * arrays[1], np.float64)
+    return not np.isfinite(product).all() or not product.all()
 
 
 def _feeds_softmax(node: Node) -> bool:
-    """Whether a Softmax reads the product, or the product with a mask added."""
-    readers = [use.node for value in node.outputs if value is not None for use in value.uses]
-    for one in readers:
-        if one.is_onnx and one.op_type == "Add":
-            readers.extend(use.node for value in one.outputs if value is not None for use in value.uses)
-    return any(one.is_onnx and one.op_type == "Softmax" for one in readers)
+    """Whether a Softmax reads the product, or the product with one mask or another added."""
+    waiting, seen = [node], set[int]()
+    while waiting:
+        for use in (use for value in waiting.pop().outputs if value is not None for use in value.uses):
+            if use.node.is_onnx and use.node.op_type == "Softmax":
+                return True
+            if use.node.is_onnx and use.node.op_type == "Add" and id(use.node) not in seen:
+                seen.add(id(use.node))
+                waiting.append(use.node)
+    return False
 
 
 _HEAD = "g (float[N,3,5,4] q, float[N,3,5,4] k) => (float[N,3,5,5] y)"

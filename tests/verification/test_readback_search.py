@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from onnxfix.verification.readback import locate
@@ -56,3 +57,43 @@ def test_what_is_asked_for_at_once(elements: int, tensor: int, parts: list[int])
     search.run([])
     assert search.parts[: len(parts)] == parts
     assert sum(search.parts) == 2000
+
+
+@pytest.mark.parametrize(("top", "choices"), [("TopK", ("TopK",)), ("Split", ())])
+def test_a_choice_within_noise_explains_what_differs_behind_it(top: str, choices: tuple[str, ...]) -> None:
+    """Moved inputs choose others as well, so that the indices are within noise; what is made of them may not be."""
+    text = (
+        f"g (float[9] x, int64[1] k) => (float[K] y) {{ v, i = {top}(x, k)  a = Gather(x, i)  y = Relu(a) }}"
+    )
+    graph = onnx.parser.parse_graph(text)
+    found = {"i": "within", "a": "different", "y": "different"}
+    judged = [
+        SimpleNamespace(agreement=one, kind="values", values=None, sides=None, reason="", at=None)
+        for one in found.values()
+    ]
+    bench: Any = SimpleNamespace(
+        load_with=lambda *_: SimpleNamespace(error=""),
+        run=lambda *_, **__: SimpleNamespace(error="", size=1),
+        wobble=lambda *_: {},
+        judge=lambda *_: judged,
+        chooses_alike=lambda *_: True,
+        unload=lambda: None,
+        forget=lambda _: None,
+    )
+    sides = SimpleNamespace(
+        path="", names={name: name for name in found}, outputs=[SimpleNamespace(name="y")]
+    )
+    pair: Any = SimpleNamespace(
+        path="",
+        lifted=sides,
+        wires={},
+        model=SimpleNamespace(graph=graph),
+        network=SimpleNamespace(graph=graph),
+        known=SimpleNamespace(draws_on=lambda _: False),
+    )
+    trial: Any = SimpleNamespace(values={}, label="")
+    where = locate.locate(
+        bench, pair, trial, backend="", coarse="", wrong=["y"], scratch="", deadline=time.monotonic() + 60
+    )
+    assert where.choices == choices
+    assert [one.name for one in where.misreads] == ([] if choices else ["a"])

@@ -75,6 +75,9 @@ class _Search:
         self.off: set[str] = set()
         self.found: list[Misread] = []
         self.choices: dict[str, str] = {}  # the value that differs -> operator
+        self.within: dict[
+            str, str
+        ] = {}  # what is not identical, but within noise, with its name in the network
         self.unsure = ""
 
     def _guess(self) -> int:
@@ -128,6 +131,8 @@ class _Search:
             return size
         noise = bench.wobble(_KEY, names)
         for (name, other), metric in zip(part, self._metrics(part, noise), strict=False):
+            if metric.agreement == "within":
+                self.within[name] = other
             if metric.agreement == "different" and name not in self.off and len(self.found) < MOST:
                 self._blame(name, other, metric)
         bench.unload()
@@ -146,8 +151,12 @@ class _Search:
         graph = self.pair.model.graph
         node = next(one for one in graph.node if name in one.output)
         self.off |= downstream(graph, node)
-        if metric.kind == "values" and self._chooses_alike(node, name, other):
-            self.choices[name] = node.op_type
+        before = self.within.keys() & upstream(graph, [name])
+        others = [(one, key, self.within[key]) for one in graph.node for key in one.output if key in before]
+        chosen = (node, name, other), *others
+        chose = (one[0] for one in chosen if metric.kind == "values" and self._chooses_alike(*one))
+        if by := next(chose, None):
+            self.choices[name] = by.op_type
         else:
             self.found.append(misread(self.pair, node, name, metric, self.trial.label))
 

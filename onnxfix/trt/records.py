@@ -134,8 +134,8 @@ class TargetOnly(Issue):
 
 @record
 class Part:
-    """A part of a model: so many ``nodes`` of ``of``. ``lacking`` has an issue for each of the others, which only the
-    TensorRT at hand lacks."""
+    """A part of a model: so many ``nodes`` of ``of``. ``lacking`` has an issue for each of the others that is not
+    judged for itself: only the TensorRT at hand lacks it. The others are around those, in the same branch or loop."""
 
     nodes: int
     of: int
@@ -143,10 +143,12 @@ class Part:
 
     @property
     def words(self) -> str:
-        """``1,061 of 1,068 nodes; NonZero ×3 not judged``."""
+        """``1,061 of 1,068 nodes; NonZero ×3, and 4 nodes around them, not judged``."""
         counts = Counter(one.place.op_type for one in self.lacking)
         names = ", ".join(f"{name} ×{count}" for name, count in counts.items())
-        return f"{self.nodes:,} of {self.of:,} nodes; {names} not judged"
+        around = self.of - self.nodes - len(self.lacking)
+        more = f", and {around:,} node{'s' * (around > 1)} around them," if around else ""
+        return f"{self.nodes:,} of {self.of:,} nodes; {names}{more} not judged"
 
 
 @record

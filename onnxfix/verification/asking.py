@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -61,9 +62,11 @@ def judge_model(
     build = _build(builder, request)
     imported = build.accepted or build.stage in ("profile", "build")
     with TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
-        left = rest.make(request, Path(folder)) if build.target_only else None
-        built = left.built(_build(builder, left.of(request))) if left is not None else None
-        if left is not None and built is not None:
+        left = rest.make(request, Path(folder)) if build.target_only else ""
+        if isinstance(left, str):
+            more = f"; {left}" if left else ""
+            build = replace(build, errors=tuple(replace(one, text=one.text + more) for one in build.errors))
+        elif built := left.built(_build(builder, left.of(request))):
             build, request = built, request if imported else left.of(request)
         if not reads or not (imported or build.accepted or build.stage == "build"):
             return build, None

@@ -275,27 +275,35 @@ class _Ladder:
         result = _rung(name, request, self.limits)
         if name not in _TENSORRT:
             return result
-        unasked = result.status == "skipped" and result.cause in ("target-only", "refused")
-        choices = result.cause == "choice" or (name == "trt-gpu" and result.status == "failed")
-        rest = self._choices if choices else self._rest if unasked else None
-        if rest is None:
-            return result
-        found = _rung(name, rest.of(request), self.limits)
+        if result.status == "skipped" and result.cause in ("target-only", "refused"):
+            result = self._judged_in_part(result, request, self._rest)
+        if result.cause == "choice" or (name == "trt-gpu" and result.status == "failed"):
+            result = self._judged_in_part(result, request, self._choices)
+        return result
+
+    def _judged_in_part(self, result: RungResult, request: Request, rest: Rest | str) -> RungResult:
+        """The result of a rung on the rest, or ``result`` with the reason why there is none."""
+        if isinstance(rest, str):
+            more = f"; {rest}" if rest and not result.judged else ""
+            return replace(result, reason=result.reason + more)
+        found = _rung(result.name, rest.of(request), self.limits)
         if result.status == "failed" and found.status != "passed":
             return result
-        return rest.marked(found) or replace(result, reason=f"{result.reason}; of the rest: {found.reason}")
+        cause = found.cause if found.cause == "choice" else result.cause
+        reason = f"{result.reason}; of the rest: {found.reason}"
+        return rest.marked(found) or replace(result, reason=reason, cause=cause)
 
     @cached_property
-    def _rest(self) -> Rest | None:
-        """The part of the models that TensorRT can judge; None where there is none."""
+    def _rest(self) -> Rest | str:
+        """The part of the models that TensorRT can judge, or why there is none."""
         return self._make_rest(choices=False)
 
     @cached_property
-    def _choices(self) -> Rest | None:
-        """The part of the models around the nodes that choose elements; None where there is none."""
+    def _choices(self) -> Rest | str:
+        """The part of the models around the nodes that choose elements, or why there is none."""
         return self._make_rest(choices=True)
 
-    def _make_rest(self, *, choices: bool) -> Rest | None:
+    def _make_rest(self, *, choices: bool) -> Rest | str:
         from onnxfix.verification.rungs import rest  # lazy: start-up, seldom used
 
         folder = TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True)

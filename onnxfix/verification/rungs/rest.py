@@ -19,9 +19,11 @@ from onnxfix import walk
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading, saving, tensors
 from onnxfix.files.copying import Whole
+from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
 from onnxfix.nvidia import Missing
 from onnxfix.record import record
+from onnxfix.sandbox import one_line
 from onnxfix.trt.records import Part, TargetOnly, TrtBuild
 from onnxfix.verification.budget import Budget
 from onnxfix.verification.compare.compare import compare, different
@@ -73,36 +75,41 @@ class Rest:
         return replace(build, part=part or self.parts[-1], warnings=warnings, profiles=())
 
 
-def make(request: Request, folder: Path, *, choices: bool = False) -> Rest | None:
-    """The rests of the models, written to ``folder``; None where the fixed model has no node to cut, cannot be cut, or
-    is to be built as a whole for the user. With ``choices``, nodes that choose elements are cut too, and what they
-    choose from is compared.
+def make(request: Request, folder: Path, *, choices: bool = False) -> Rest | str:
+    """The rests of the models, written to ``folder``, or why the models cannot be cut: "" where the fixed model has no
+    node to cut or is to be built as a whole for the user. With ``choices``, nodes that choose elements are cut too, and
+    what they choose from is compared.
 
     Raises:
         OnnxfixError: a file cannot be written.
     """
     found = builder(request.trt)
     if isinstance(found, Missing) or request.trt.save_engine or request.trt.batch_sweep:
-        return None
+        return ""
 
     def unjudged(name: str) -> str:
         return _CHOICE if choices and name in CHOOSING else found.lacks(name)
 
-    with closing(found), suppress(ModelError):
+    with closing(found):
         names = {node.op_type for node in walk.model_nodes(request.known.model)}
         if any(map(unjudged, names)) and (not choices or names & CHOOSING.keys()):
             paths = dict.fromkeys((request.original, request.fixed))
-            return _rest(request, folder, [_Cut(path, unjudged, fed_too=choices) for path in paths])
-    return None
+            try:
+                return _rest(request, folder, [_Cut(path, unjudged, fed_too=choices) for path in paths])
+            except ModelError as error:
+                return f"no part is judged: {one_line(error)}"
+    return ""
 
 
-def _rest(request: Request, folder: Path, models: Sequence[_Cut]) -> Rest | None:
+def _rest(request: Request, folder: Path, models: Sequence[_Cut]) -> Rest | str:
     before, after = models[0], models[-1]
     inputs = [before.model.describe(value) for name, value in before.made.items() if name in before.read]
     names = [info.name for info in inputs]
     others = walk.defined(after.proto.graph) - after.made.keys()
-    if not after.made or not others.isdisjoint(names) or not after.made.keys() & after.read <= {*names}:
-        return None
+    if after.made and (not others.isdisjoint(names) or not after.made.keys() & after.read <= {*names}):
+        raise ModelError("the new model has other values at the cuts")
+    if not after.made:
+        return ""
     given, labels, trt = request.given, request.labels, request.trt
     ends, notes = before.fed.keys() & after.fed.keys(), []
     unlike = set(ends) if after is not before else set()
@@ -112,7 +119,8 @@ def _rest(request: Request, folder: Path, models: Sequence[_Cut]) -> Rest | None
         if after is not before:
             fed, unlike = _alike(request, wholes[1], found, after.made.keys() & after.read, ends)
         if not fed and inputs:
-            return None
+            words = "differ in the new model" if found else "are unknown: ONNX Runtime does not compute them"
+            raise ModelError(f"the values at the cuts {words}")
         unlike = unlike if fed else set(ends)
         if inputs and len(fed) < len(found):
             notes.append(
@@ -122,8 +130,9 @@ def _rest(request: Request, folder: Path, models: Sequence[_Cut]) -> Rest | None
         given, labels = [one.values for one in fed], tuple(one.label for one in fed)
         trt = replace(trt, min_shapes=(), opt_shapes=(), max_shapes=())
     outputs = [one.cut(inputs) for one in models]
-    if not outputs[-1] or not all(map(_is_typed, sum(outputs, inputs))):
-        return None
+    unknown = [info.name for info in sum(outputs, inputs) if not _is_typed(info)]
+    if unknown or not outputs[-1]:
+        raise ModelError(f"the type of {unknown[0]} is unknown" if unknown else "nothing is left")
     folders = folder / "original", folder / "fixed"
     paths = list(map(_Cut.write, models, folders, outputs))
     after_outputs = {info.name for info in outputs[-1]}
@@ -148,8 +157,9 @@ def _rest(request: Request, folder: Path, models: Sequence[_Cut]) -> Rest | None
 
 
 class _Cut:
-    """A model file, to be cut at the nodes of which ``lacks`` says why TensorRT does not judge them. ``made`` are the
-    values that they compute (none where one of them is inside of another node), ``fed`` those that only they read (with
+    """A model file, to be cut at the nodes of which ``lacks`` says why TensorRT does not judge them; where they are in
+    a branch or a loop, at the whole node of the main graph, but not for one that chooses: the rest would not show what
+    else is in there. ``made`` are the values that the cut nodes compute, ``fed`` those that only they read (with
     ``fed_too`` all that they read), and ``read`` what the others read."""
 
     def __init__(self, path: Path, lacks: Callable[[str], str], *, fed_too: bool) -> None:
@@ -157,20 +167,26 @@ class _Cut:
         self.proto, self.folder = self.loaded.proto, path.parent
         self.model = model = Model(self.proto, path.parent)
         self.outputs = [*self.proto.graph.output]
-        nodes = [one for one in model.nodes() if (one.domain, one.op_type) not in model.function_names]
-        why = {name: lacks(name) for name in {one.op_type for one in nodes}}
-        nodes = [one for one in nodes if why[one.op_type]]
+        why = {name: lacks(name) for name in {one.op_type for one in model.nodes()}}
+
+        def is_cut(one: Node | NodeProto) -> bool:
+            return bool(why[one.op_type]) and (one.domain, one.op_type) not in model.function_names
+
+        nodes = list(filter(is_cut, model.nodes()))
         issues = tuple(TargetOnly("parse", "error", why[one.op_type], one.at) for one in nodes)
-        self.part = Part(model.node_count - len(nodes), model.node_count, issues)
-        if any(one.scope is not model.main for one in nodes):
-            nodes = []
-        self.made = {value.name: value for one in nodes for value in one.outputs if value is not None}
-        self.kept = [
-            _void(one) if self.made.keys() & set(one.output) else one for one in self.proto.graph.node
-        ]
+        for one in nodes:
+            if (one.scope if one.op_type in CHOOSING else one.scope.root) is not model.main:
+                raise ModelError(f"{one.op_type} is inside of {one.at.graph[0]}")
+        count, stored = model.node_count, self.proto.graph.node
+        tops = [one for one in stored if any(map(is_cut, walk.nodes([one])))]
+        self.part = Part(count - sum(1 for _ in walk.nodes(tops)), count, issues)
+        self.made = {name: model.main.values[name] for one in tops for name in one.output if name}
+        cut = self.made.keys()
+        self.kept = [_void(one) if cut & set(one.output) else one for one in stored]
         self.read = {name for one in self.kept for name in walk.reads(one)}
-        fed = {value.name: value for one in nodes for value in one.inputs if value is not None}
-        known = self.made.keys() if fed_too else self.read | self.made.keys()
+        names = dict.fromkeys(name for one in tops for name in walk.captures(one))
+        fed = {name: value for name in names if (value := model.main.values.get(name)) is not None}
+        known = cut if fed_too else self.read | cut
         self.fed = {name: value for name, value in fed.items() if name not in known}
 
     def cut(self, inputs: Sequence[ValueInfoProto]) -> list[ValueInfoProto]:
@@ -240,10 +256,11 @@ def _fed(request: Request, path: Path, names: Sequence[str]) -> list[_Fed]:
         for one in Finder(request, oracle.run, given[0] if given else None, budget=budget).find():
             outputs = one.expected.outputs if one.expected is not None else {}
             made = {name: outputs.get(name) for name in names}
-            if all(isinstance(value, np.ndarray) and value.size for value in made.values()):
+            if all(isinstance(value, np.ndarray) for value in made.values()):
                 label = (one.label, one.feed, one.given)
                 found.append(_Fed(label, one.values, {**one.values, **made}, outputs))
-    return found
+    full = [one for one in found if all(one.values[name].size for name in names)]
+    return full or found  # TensorRT builds for empty inputs, and no engine is run on them
 
 
 def _alike(

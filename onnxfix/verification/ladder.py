@@ -270,25 +270,24 @@ class _Ladder:
             return unjudged(name, "stopped at the time limit", "timeout")
 
     def _judged(self, name: str, request: Request) -> RungResult:
-        """The result of a rung; on a part of the models where TensorRT lacks what the target has, or where the engines
-        differ and may do so because another element was chosen."""
+        """The result of a rung; on a part of the models where TensorRT lacks what the target has, and where rounding
+        decides which elements are chosen."""
         result = _rung(name, request, self.limits)
         if name not in _TENSORRT:
             return result
         if result.status == "skipped" and result.cause in ("target-only", "refused"):
             result = self._judged_in_part(result, request, self._rest)
-        if result.cause == "choice" or (name == "trt-gpu" and result.status == "failed"):
+        if result.cause == "choice":
             result = self._judged_in_part(result, request, self._choices)
         return result
 
     def _judged_in_part(self, result: RungResult, request: Request, rest: Rest | str) -> RungResult:
         """The result of a rung on the rest, or ``result`` with the reason why there is none."""
         if isinstance(rest, str):
-            more = f"; {rest}" if rest and not result.judged else ""
-            return replace(result, reason=result.reason + more)
+            return (
+                replace(result, reason=f"{result.reason}; {rest}") if rest and not result.judged else result
+            )
         found = _rung(result.name, rest.of(request), self.limits)
-        if result.status == "failed" and found.status != "passed":
-            return result
         cause = found.cause if found.cause == "choice" else result.cause
         reason = f"{result.reason}; of the rest: {found.reason}"
         return rest.marked(found) or replace(result, reason=reason, cause=cause)

@@ -444,6 +444,19 @@ def test_what_hangs_on_rounding_is_no_choice_of_tensorrts(stage: networks.Stage,
     assert "which elements TopK chooses hangs on rounding" in rung.reason
 
 
+TIES = (
+    "g (float[2,4] x) => (float[2] y) <float[2,1] mask = {0, 1}, float[1] three = {3}, float[1] third = {0.33333334}, "
+    "float[4] table = {9, 5, 1, 7}> { d = DIVIDED z = Mul(d, mask) "
+    "which = ArgMax <axis = 1, keepdims = 0, select_last_index = LAST> (z) y = Gather(table, which) }"
+)
+
+
+def test_rounding_in_one_row_excuses_no_other(stage: networks.Stage) -> None:
+    model = TIES.replace("DIVIDED", "Div(x, three)").replace("LAST", "1")
+    rung = stage.climb((model, TIES.replace("DIVIDED", "Mul(x, third)").replace("LAST", "0")))
+    assert (rung.status, len(kinds(rung))) == ("failed", 1)
+
+
 @pytest.mark.parametrize("network", [choosing("2, 2, 1, 0", largest=0), choosing("2, 2.1, 1, 0")])
 def test_a_choice_of_other_elements_is_tensorrts(stage: networks.Stage, network: str) -> None:
     rung = stage.climb((choosing("2, 2, 1, 0"), network))

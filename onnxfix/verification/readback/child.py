@@ -27,14 +27,12 @@ from onnxfix.sandbox import one_line
 from onnxfix.verification.compare.compare import (
     Metrics,
     Terms,
-    bits_differ,
     compare,
     compare_outputs,
     different,
     moved_by,
 )
 from onnxfix.verification.compare.rounding import SHARE, shaken
-from onnxfix.verification.compare.tolerance import wide
 from onnxfix.verification.remote import OUTPUTS
 
 if TYPE_CHECKING:
@@ -270,13 +268,16 @@ def chooses_alike(key: str, data: tuple[str, str], pair: tuple[str, str], *, axi
     the order of elements that are equal, and that TensorRT computes to the bit, is no rounding."""
     wanted, found = _STATE.kept["onnx", key], _STATE.kept["lifted", key]
     values, sides = wanted[data[0]], [wanted[pair[0]], found[pair[1]]]
+    if not values.ndim or any(not one.size for one in sides):
+        return False
     size, theirs = values.shape[axis], found.get(data[1], values)
-    if any(one.size and not (-size <= one.min() and one.max() < size) for one in sides):
+    if not all(-size <= one.min() and one.max() < size for one in sides):
         return False
     sides = [one if one.ndim == values.ndim else np.expand_dims(one, axis) for one in sides]
-    indices = [np.moveaxis(one.astype(np.int64) % max(size, 1), axis, -1) for one in sides]
+    indices = [np.moveaxis(one.astype(np.int64) % size, axis, -1) for one in sides]
     values, theirs = np.moveaxis(values, axis, -1), np.moveaxis(theirs, axis, -1)
-    if not indices[0].size or indices[0].shape != indices[1].shape or values.shape != theirs.shape:
+    slices = indices[0].shape[:-1] == values.shape[:-1]
+    if not slices or indices[0].shape != indices[1].shape or values.shape != theirs.shape:
         return False
     values, theirs = aligned(values, theirs)
     for ours, other, scores, network in zip(
@@ -285,8 +286,8 @@ def chooses_alike(key: str, data: tuple[str, str], pair: tuple[str, str], *, axi
         if np.array_equal(ours, other):
             continue
         a, b = scores[ours], scores[other]
-        moved = bits_differ(scores, network)[np.union1d(ours, other)].any() or bits_differ(a, b).any()
-        alike = not np.isnan(wide(a)).any() and not different(compare("", a, b, exact=False, coarse=coarse))
+        moved = (scores != network)[np.union1d(ours, other)].any() or (a != b).any()
+        alike = not np.isnan(a).any() and not different(compare("", a, b, exact=False, coarse=coarse))
         if len({*other.tolist()}) < other.size or not moved or not alike:
             return False
     return True

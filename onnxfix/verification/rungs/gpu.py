@@ -143,7 +143,7 @@ def _is_unsteady(state: State, finding: Finding, number: int, trial: Trial, unti
     first = None if state.single or state.original.lacking else state.original.ran.get(number)
     first = None if first is not None and first.error else first
     terms = state.terms()
-    wrong = tried = 1
+    wrong, tried, same = 1, 1, True
     with suppress(deadline.Expired):
         for file in _more_engines(state, builds=finding == "wrong"):
             if time.monotonic() > until:
@@ -154,8 +154,10 @@ def _is_unsteady(state: State, finding: Finding, number: int, trial: Trial, unti
             after = state.execute("fixed", trial, first=False)
             if not after.error:
                 tried += 1
-                wrong += state.noise.judge(terms, trial, first, after).finding in ("wrong", finding)
-    if wrong == tried:
+                again = state.noise.judge(terms, trial, first, after).finding
+                wrong += again in ("wrong", finding)
+                same = same and again == finding
+    if same:
         return False
     state.engines.load("fixed", state.file("fixed"))
     del state.seen.findings[finding]

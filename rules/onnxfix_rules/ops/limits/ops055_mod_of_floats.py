@@ -33,12 +33,12 @@ def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
     The parser stops: `The fmod attribute is set to 0. Inputs cannot be of floating point types.`, measured with
     TensorRT-RTX 1.7.1. Opset 28 allows it.
 
-    ## Fix
-    The remainder with the dividend's sign, by `fmod=1`, plus the divisor where the signs differ. Equal up to rounding,
-    so it requires `--numeric-fixes`: for `fmod=1` too TensorRT computes `x - d * trunc(x / d)` (read from the network
-    that TensorRT-RTX 1.7.1 makes), which is less precise than ONNX Runtime if the quotient is large. It is NaN if the
-    divisor is infinite, also in the engines of TensorRT 10.6.0. So the largest number is the divisor there, unless
-    the divisor is a finite constant or a double, whose infinity TensorRT reads as a finite number: 0 for plus and minus that number itself, the dividend for all others, as in ONNX.
+    ## Fix The remainder with the dividend's sign, by `fmod=1`, plus the divisor where the signs differ. Equal up to
+    rounding, so it requires `--numeric-fixes`: for `fmod=1` too TensorRT computes `x - d * trunc(x / d)` (read from the
+    network that TensorRT-RTX 1.7.1 makes), which is less precise than ONNX Runtime if the quotient is large. It is NaN
+    if the divisor is infinite, also in the engines of TensorRT 10.6.0. So the largest number is the divisor there,
+    unless the divisor is a finite constant or a double, whose infinity TensorRT reads as a finite number: 0 for plus
+    and minus that number itself, the dividend for all others, as in ONNX.
 
     TensorRT layers: 27, and 6 more for a divisor that may be infinite.
 

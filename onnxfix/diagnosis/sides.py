@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,12 +15,18 @@ from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.calls import restored, stamped
 from onnxfix.diagnosis.graph import Graph, has_functions, open_graph
+from onnxfix.diagnosis.interface import inputs_of
 from onnxfix.diagnosis.lockstep import Side
+from onnxfix.diagnosis.matching import match
+from onnxfix.diagnosis.probing import probe
 from onnxfix.diagnosis.store import Held
 from onnxfix.errors import Fault, ModelError
 from onnxfix.graph import unfolding
 from onnxfix.place import Place
 from onnxfix.record import record
+from onnxfix.trt import lift
+from onnxfix.verification.readback.interface import partners
+from onnxfix.verification.rungs.builder import Builder
 
 UNITS = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 """Half of the distance between 1 and the next number of a low-precision type."""
@@ -161,3 +167,55 @@ def lowered(truth: Graph, against: Literal["fp16", "bf16"]) -> Prepared:
         text = ", ".join(f"{count} {kind}" for kind, count in sorted(kept.items()))
         notes = (f"nodes that stay in float32: {text}",)
     return Prepared(side, inputs, name, notes)
+
+
+def paired(
+    truth: Graph, other: Graph, name: str, bench: Bench, samples: Iterable[Mapping[str, Any]]
+) -> Prepared:
+    """The second model as the other side. Values of the first of ``samples`` that the truth accepts help to match.
+
+    Raises:
+        UsageError: the two have not the same interface.
+    """
+    inputs = inputs_of(truth, other)
+    bare = Prepared(Side(other, inputs), inputs, name)
+    found = match(truth, other, probe(truth, other, bare.feed, bench, samples))
+    return Prepared(Side(other, found.pairs), inputs, name, found.notes)
+
+
+_CAUSES: dict[str, Cause] = {"unlifted": "gap", "refused": "refused", "memory": "memory"}
+
+
+def imported(truth: Graph, builder: Builder, bench: Bench) -> Prepared:
+    """TensorRT's network of the model file of ``truth``.
+
+    Raises:
+        Impossible: TensorRT refuses the model, or a layer cannot be read back.
+    """
+    out = bench.path(".onnx")
+    choice = builder.choice
+    lifted = lift.attempt(
+        builder.worker, str(truth.path), out, package=choice.package, timeout=builder.options.timeout
+    )
+    if not lifted.lifted:
+        cause = _CAUSES.get(lifted.status, "")
+        verb = (
+            "imports no network" if lifted.status != "unlifted" else "imports a network that is not read back"
+        )
+        raise Impossible(f"{builder.product} {verb}: {lifted.reason}", cause)
+    other = opened(out, bench)
+    ours = {*truth.producer, *truth.inputs}
+    pairs = {value: name for name, value in lifted.names.items() if name in ours}
+    theirs = [info.name for info in other.proto.graph.input]
+    found = partners(list(truth.inputs), [tensor.name for tensor in lifted.inputs])
+    inputs = {theirs[number]: name for name, number in found.items()}
+    pairs.update(inputs)
+    files = [info.name for info in other.proto.graph.output]
+    for name, number in partners(truth.outputs, [tensor.name for tensor in lifted.outputs]).items():
+        pairs[files[number]] = name
+    return Prepared(
+        Side(other, pairs),
+        inputs,
+        f"the network that {builder.product} imported, run by ONNX Runtime (no engine was executed)",
+        tuple(lifted.notes),
+    )

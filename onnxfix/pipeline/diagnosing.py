@@ -15,12 +15,11 @@ from onnxfix.allowance import memory_limit
 from onnxfix.diagnosis.bench import Bench, Clock
 from onnxfix.diagnosis.diagnose import Case
 from onnxfix.diagnosis.diagnose import diagnose as run
-from onnxfix.diagnosis.engine_layers import with_layers
+from onnxfix.diagnosis.engines import with_layers
 from onnxfix.diagnosis.explaining import Explainer
 from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.model_pair import paired
 from onnxfix.diagnosis.records import Against, Diagnosis
-from onnxfix.diagnosis.sides import Impossible, Prepared, itself, lowered, opened, optimized
+from onnxfix.diagnosis.sides import Impossible, Prepared, itself, lowered, opened, optimized, paired
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
 from onnxfix.nvidia import Missing
@@ -189,7 +188,7 @@ def _prepared(
             raise Impossible(absent.reason, absent.cause)
         return itself(truth, "ort-cuda", "ONNX Runtime's CUDA provider")
     assert builder is not None
-    from onnxfix.diagnosis.imported import imported  # lazy: start-up, seldom used
+    from onnxfix.diagnosis.sides import imported  # lazy: start-up, seldom used
 
     return imported(truth, builder, bench)
 

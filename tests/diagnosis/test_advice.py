@@ -12,8 +12,7 @@ from onnx import TensorProto
 
 from onnxfix.diagnosis.advice import advise, keep_fp32, tolerance
 from onnxfix.diagnosis.explain import explain
-from onnxfix.diagnosis.findings import collect
-from onnxfix.diagnosis.halved import halved
+from onnxfix.diagnosis.findings import collect, halved
 from onnxfix.diagnosis.records import Culprit, NodeError
 from onnxfix.place import Place
 from onnxfix.rule import Severity

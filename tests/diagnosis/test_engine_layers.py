@@ -8,8 +8,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from onnxfix.diagnosis.engine_layers import with_layers
-from onnxfix.diagnosis.engines import Engines
+from onnxfix.diagnosis.engines import Engines, with_layers
 from onnxfix.diagnosis.graph import open_graph
 from onnxfix.diagnosis.records import Culprit, Diagnosis, NodeError
 from onnxfix.diagnosis.store import Held

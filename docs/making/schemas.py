@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from onnxfix.diagnosis.records import Culprit, Diagnosis, NodeError, OutputComparison
-from onnxfix.fleet.recall import RECORDS
+from onnxfix.fleet.journal import RECORDS
 from onnxfix.report.render import diagnosis
 from onnxfix.report.report import SCHEMA, UNWRITTEN, Report
 from onnxfix.report.schema import Definitions, described, document, object_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from onnxfix.reduction import bodies, inline, nodes, trim
+from onnxfix.reduction import inline, nodes, trim
 from onnxfix.reduction.search import OutOfTime, Reducer
 
 Ended = Literal["complete", "interrupted", "out of time"]
@@ -33,7 +33,7 @@ def _search(reducer: Reducer) -> None:
     for _ in range(_ROUNDS):
         changed = nodes.shrink(reducer)
         if reducer.alters:
-            changed |= inline.opened(reducer) or bodies.shrink(reducer)
+            changed |= inline.opened(reducer) or nodes.shrink_inner(reducer)
         if not changed:
             break
     if reducer.alters:

@@ -21,8 +21,7 @@ from onnxfix.fleet import journal as journals
 from onnxfix.fleet import stamps, versions, work
 from onnxfix.fleet.drive import drive, tasks_of
 from onnxfix.fleet.here import Here
-from onnxfix.fleet.journal import NAME, Journal, place_of
-from onnxfix.fleet.recall import recall
+from onnxfix.fleet.journal import NAME, Journal, place_of, recall
 from onnxfix.fleet.work import Outcome, Task
 from onnxfix.options import RunOptions
 from onnxfix.pipeline import applying

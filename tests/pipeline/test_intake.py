@@ -146,7 +146,7 @@ def test_what_is_called_the_only_size_is(tmp_path: Path) -> None:
 
 def test_a_journal_keeps_it() -> None:
     """What a model takes is read back from JSON as it was."""
-    from onnxfix.fleet.recall import recall
+    from onnxfix.fleet.journal import recall
     from onnxfix.report.report import Report, plain
 
     found = onnxfix.check(model(RATES).SerializeToString(), inputs_help=True)

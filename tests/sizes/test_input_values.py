@@ -7,7 +7,7 @@ import pytest
 
 from onnxfix.model import Model
 from onnxfix.sizes.bounds import bounds
-from onnxfix.sizes.values import deciding
+from onnxfix.sizes.search import deciding
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import KINDS, make_inputs
 from onnxfix.verification.feeds.signature import signature

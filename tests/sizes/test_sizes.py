@@ -12,9 +12,8 @@ from onnxfix.shapes.symbols import symbol
 from onnxfix.sizes.demands import Kind, Term, at_least, broadcast, extends, multiple, related, same
 from onnxfix.sizes.problem import problem_of
 from onnxfix.sizes.ranges import range_of
-from onnxfix.sizes.search import Search
+from onnxfix.sizes.search import Search, deciding
 from onnxfix.sizes.solve import fitted, repaired
-from onnxfix.sizes.values import deciding
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import signature
 from support import models

@@ -22,11 +22,11 @@ import onnx
 import pytest
 
 import onnxfix
-from onnxfix.fleet.recall import recall
+from onnxfix.fleet.journal import recall
 from onnxfix.nvidia import Missing
 from onnxfix.options import Verification
 from onnxfix.pipeline import proof
-from onnxfix.report.render.latency import latency_lines
+from onnxfix.report.render.proof import latency_lines
 from onnxfix.report.render.text import render_report
 from onnxfix.report.report import Report, plain
 from onnxfix.sandbox import Worker

@@ -15,7 +15,7 @@ import onnxfix
 from onnxfix import nvidia
 from onnxfix.cli.app import app
 from onnxfix.errors import Fault, OnnxfixError, explained, fault_of
-from onnxfix.fleet.recall import recall
+from onnxfix.fleet.journal import recall
 from onnxfix.forks import forked
 from onnxfix.nvidia import Missing
 from onnxfix.report.render.headline import import_notes, import_problems

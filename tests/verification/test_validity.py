@@ -17,7 +17,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
 import onnxfix
 from onnxfix.files import lazy, loading
-from onnxfix.fleet import recall
+from onnxfix.fleet.journal import recall
 from onnxfix.registry import registry
 from onnxfix.report.report import DERIVED, Report
 from onnxfix.sandbox import Outcome, Worker
@@ -395,6 +395,6 @@ def test_unsafe_fixes_claim_no_valid_original() -> None:
 def test_the_journal_keeps_it() -> None:
     report = onnxfix.apply(made(UNSORTED), verify=False)
     plain = {name: value for name, value in report.to_json().items() if name not in DERIVED}
-    kept = rung_of(recall.recall(Report, plain)).checks
+    kept = rung_of(recall(Report, plain)).checks
     assert kept == rung_of(report).checks
     assert len(kept) == 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnxfix.report.render.accepted import accepted_lines, accepted_words
 from onnxfix.report.render.builds import build_lines
@@ -21,7 +21,6 @@ from onnxfix.report.render.findings import (
     note_counts,
     severity_words,
 )
-from onnxfix.report.render.intake import intake_lines
 from onnxfix.report.render.lines import Line, line
 from onnxfix.report.render.networks import network_lines
 from onnxfix.report.render.numbers import size
@@ -33,11 +32,16 @@ from onnxfix.report.render.proof import (
     status_words,
     tensorrt_line,
 )
+from onnxfix.report.render.sizes import range_text
 from onnxfix.report.render.stopped import stopped_lines
 from onnxfix.report.render.stream import printable
 from onnxfix.report.report import Report, StepDone
 from onnxfix.report.summary import SEVERITIES, Change, Summary
 from onnxfix.targets import TARGETS, mismatch
+
+if TYPE_CHECKING:
+    from onnxfix.pipeline.intake import Example, InputKind, Intake, Way
+
 
 __all__ = ["render_report", "render_summary"]
 
@@ -310,3 +314,41 @@ _HEADS = ("before", "after", "")
 
 def _difference(change: Change) -> str:
     return f"{change.after - change.before:+,}".replace("-", "−") if change.changed else ""
+
+
+_SHOWN = 8  # examples
+
+
+def intake_lines(intake: Intake, verbose: bool) -> Iterator[str]:
+    """Lines about inputs, sizes and examples; ``verbose`` adds the operators that require the sizes."""
+    for one in intake.inputs:
+        yield f"input {one.name}: {_kind(one)}"
+    for way in intake.ways:
+        yield from _way(way, verbose)
+    yield from map(_example, intake.examples if verbose else intake.examples[:_SHOWN])
+
+
+def _kind(one: InputKind) -> str:
+    dims = "of unknown rank" if one.dims is None else f"[{', '.join(map(str, one.dims))}]"
+    values = f"; the model distinguishes the values {', '.join(map(str, one.values))}" if one.values else ""
+    limits = "".join(f"; {limit}" for limit in one.limits)
+    return f"{one.type} {dims}{', optional' if one.optional else ''}{values}{limits}"
+
+
+def _way(way: Way, verbose: bool) -> Iterator[str]:
+    values = ", ".join(f"{name}={value}" for name, value in way.values.items())
+    indent = ""
+    if values:
+        yield f"where {values}:"
+        indent = "  "
+    for one in way.sizes:
+        yield f"{indent}{one.symbol}: {range_text(one)}"
+        if verbose:
+            yield from (f"{indent}  {reason}" for reason in one.because)
+    yield from (f"{indent}{one}" for one in way.conditions)
+
+
+def _example(one: Example) -> str:
+    if one.ran is None:
+        return f"not tried: {one.words} (ONNX Runtime is not installed)"
+    return f"runs: {one.words}" if one.ran else f"fails: {one.words}: {one.reason}"

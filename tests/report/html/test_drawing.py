@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxfix.report.neighborhood import Box, Neighborhood, Wire
-from onnxfix.report.render.html.drawing import drawing
+from onnxfix.report.render.html.findings import drawing
 from onnxfix.report.render.html.layout import placed
 
 

@@ -95,7 +95,8 @@ def save(package: str, rules: Sequence[Rule]) -> None:
     # A read-only folder, a package in an archive, or a Python without a place for bytecode.
     with contextlib.suppress(OSError, AttributeError, NotImplementedError):
         file = _file(package)
-        document = {"signature": _signature(package), "rules": [_entry(rule) for rule in rules]}
+        rows = [{name: getattr(rule, name) for name in _EARLY} for rule in rules]
+        document = {"signature": _signature(package), "rules": rows}
         file.parent.mkdir(exist_ok=True, parents=True)
         handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name)
         try:
@@ -109,10 +110,6 @@ def save(package: str, rules: Sequence[Rule]) -> None:
         except BaseException:
             os.unlink(temporary)
             raise
-
-
-def _entry(rule: Rule) -> dict[str, Any]:
-    return {name: getattr(rule, name) for name in _EARLY}
 
 
 def _head(entry: dict[str, Any]) -> dict[str, Any]:

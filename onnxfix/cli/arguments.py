@@ -98,9 +98,5 @@ def _params(get_params: Callable[[Any], list[Any]], ctx: Any) -> list[Any]:
             continue
         info = described.parameter_info
         free = all(getattr(info, name, usual) == usual for name, usual in _UNCONSTRAINED.items())
-        param.get_runtime_param = partial(_self, _Light(described.annotation, free, heavy))
+        param.get_runtime_param = partial(_Light, described.annotation, free, heavy)
     return params
-
-
-def _self(light: _Light) -> _Light:
-    return light

@@ -104,7 +104,9 @@ def prepared(engines: Engines, like: Prepared, precision: str, where: str) -> Pr
 
 def is_dynamic(model: ModelProto) -> bool:
     """Whether an input has a size that is not declared, so that an engine needs a profile."""
-    return any(not dim.HasField("dim_value") for info in model.graph.input for dim in _dims(info))
+    return any(
+        not dim.HasField("dim_value") for info in model.graph.input for dim in info.type.tensor_type.shape.dim
+    )
 
 
 def declare(model: ModelProto, types: Mapping[str, str]) -> None:
@@ -113,10 +115,6 @@ def declare(model: ModelProto, types: Mapping[str, str]) -> None:
         dtype = types.get(info.name) or types.get(info.name.partition(OWN)[2])
         if dtype and not info.type.HasField("tensor_type"):
             info.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(Held(dtype).array_dtype)
-
-
-def _dims(info: ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:
-    return info.type.tensor_type.shape.dim
 
 
 def with_layers(found: Diagnosis, engines: Engines, path: Path) -> Diagnosis:

@@ -215,7 +215,7 @@ class _Judge:
                 reason,
                 said=ran.error,
                 cause=ran.cause,
-                stopped=_stopped(side),
+                stopped="original" if side == "export" else "fixed",
                 sides=side,
             )
         terms = Terms(coarse=self.coarse, allowed=self.allowed)
@@ -283,10 +283,6 @@ def _words(metric: Metrics) -> str:
         return f"{name}: {metric.reason}"
     there, here = metric.values
     return f"{name}: {metric.reason}, {metric.place}: {there} in PyTorch, {here} in ONNX"
-
-
-def _stopped(side: Sides) -> Any:
-    return "original" if side == "export" else "fixed"
 
 
 def _told(error: Exception) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from onnx import defs
 
@@ -89,30 +89,11 @@ def _producers(scopes: Sequence[Scope]) -> dict[Node, list[Node]]:
 
 def _sorted(nodes: Sequence[Node], needs: Mapping[Node, Sequence[Node]]) -> list[Node]:
     """The nodes, each moved only as far as it needs to come after what it reads."""
-    order: list[Node] = []
-    done: dict[Node, bool] = {}
-    for root in nodes:
-        if root in done:
-            continue
-        stack = [(root, iter(needs.get(root, ())))]
-        done[root] = False
-        while stack:
-            node, producers = stack[-1]
-            for producer in producers:
-                mark = done.get(producer)
-                if mark is False:
-                    raise ModelError(
-                        f"the graph has a cycle through {producer.place}; ONNX graphs must be acyclic"
-                    )
-                if mark is None:
-                    done[producer] = False
-                    stack.append((producer, iter(needs.get(producer, ()))))
-                    break
-            else:
-                done[node] = True
-                order.append(node)
-                stack.pop()
-    return order
+    return _after(nodes, lambda node: needs.get(node, ()), _cycle)
+
+
+def _cycle(circle: Sequence[Node]) -> ModelError:
+    return ModelError(f"the graph has a cycle through {circle[-1].place}; ONNX graphs must be acyclic")
 
 
 def callees_first(functions: Sequence[Scope], called: Mapping[tuple[str, str, str], Scope]) -> list[Scope]:
@@ -123,28 +104,45 @@ def callees_first(functions: Sequence[Scope], called: Mapping[tuple[str, str, st
     Raises:
         ModelError: one calls itself, directly or not. ONNX forbids that, and parsers of it die.
     """
-    found: dict[Scope, bool] = {}
-    for root in functions:
-        if root in found:
+    return _after(functions, lambda function: _callees(function, called), _recursion)
+
+
+_Item = TypeVar("_Item")
+
+
+def _after(
+    items: Iterable[_Item],
+    needs: Callable[[_Item], Iterable[_Item]],
+    circular: Callable[[Sequence[_Item]], ModelError],
+) -> list[_Item]:
+    """The items and what they need, each after what it needs itself; else in their order.
+
+    Raises:
+        ModelError: made by ``circular`` of items of which each needs the next; the last one is the first one again.
+    """
+    order: list[_Item] = []
+    done: dict[_Item, bool] = {}
+    for root in items:
+        if root in done:
             continue
-        stack = [(root, _callees(root, called))]
-        found[root] = False
+        stack = [(root, iter(needs(root)))]
+        done[root] = False
         while stack:
-            function, callees = stack[-1]
-            for callee in callees:
-                mark = found.get(callee)
+            item, others = stack[-1]
+            for other in others:
+                mark = done.get(other)
                 if mark is False:
-                    circle = [scope for scope, _ in stack]
-                    raise _recursion([*circle[circle.index(callee) :], callee])
+                    circle = [one for one, _ in stack]
+                    raise circular([*circle[circle.index(other) :], other])
                 if mark is None:
-                    found[callee] = False
-                    stack.append((callee, _callees(callee, called)))
+                    done[other] = False
+                    stack.append((other, iter(needs(other))))
                     break
             else:
-                del found[function]  # so that it stands after its callees
-                found[function] = True
+                done[item] = True
+                order.append(item)
                 stack.pop()
-    return list(found)
+    return order
 
 
 def _callees(function: Scope, called: Mapping[tuple[str, str, str], Scope]) -> Iterator[Scope]:

@@ -263,7 +263,7 @@ class Node:
                 return value.decode()
             except UnicodeDecodeError:
                 return value
-        return list(value) if attribute.type >= AttributeProto.FLOATS and _is_listy(attribute.type) else value
+        return list(value) if attribute.type in _LISTS else value
 
     def input(self, index: int) -> Value | None:
         """The input at ``index``, or None if it is omitted."""
@@ -289,14 +289,11 @@ class Node:
 
 
 _INT = AttributeProto.INT
+_LISTS = (AttributeProto.FLOATS, AttributeProto.INTS, AttributeProto.STRINGS)
 _ALIKE: dict[type, tuple[type, ...]] = {
     bool: (int, float), int: (int, float), float: (int, float), str: (str, bytes), list: (list,), tuple: (list,)
 }  # fmt: skip
 """What an attribute may be decoded as where a caller gives a default of a type."""
-
-
-def _is_listy(kind: int) -> bool:
-    return kind in (AttributeProto.FLOATS, AttributeProto.INTS, AttributeProto.STRINGS)
 
 
 class Scope:

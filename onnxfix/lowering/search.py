@@ -92,7 +92,9 @@ class Search:
         if found.met or not found.low:
             return found
         effects = self._effects()
-        order = sorted(effects, key=lambda index: (-self._gain(index, effects), index))
+        order = sorted(
+            effects, key=lambda index: (-effects[index] / cost_of(self.graph.nodes[index].op_type), index)
+        )
         limit = self.budget
         for _ in range(_ROUNDS):
             quick = self._bisect(order, effects, limit)
@@ -147,9 +149,6 @@ class Search:
 
     def _final(self, found: Plan) -> Plan:
         return replace(found, best=self.best, runs=self.runs)
-
-    def _gain(self, index: int, effects: Mapping[int, float]) -> float:
-        return effects[index] / cost_of(self.graph.nodes[index].op_type)
 
     def _plan(self, kept: frozenset[int], effects: Mapping[int, float], *, quick: bool = False) -> Plan:
         low, neighbors = settled(self.graph, self.guarded | kept)

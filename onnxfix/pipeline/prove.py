@@ -135,7 +135,7 @@ class _Prover:
         )
         self.fixed = False
         self.scope = f"{os.getpid()} {next(_RUNS)}"
-        resources.callback(_release)
+        resources.callback(lambda: release(shared()))  # what the sandbox keeps of the original
         unsafe = job.plan.safety == Safety.UNSAFE
         self.steps = StepRun(
             job.steps, job.loaded, self.original, self.candidate, job.comparison, unsafe, self.say
@@ -304,11 +304,6 @@ class _Prover:
         return replace(
             checked, reason=f"only what the model says of its data files changed: {checked.reason}"
         )
-
-
-def _release() -> None:
-    """Have the sandbox release what it keeps of the original."""
-    release(shared())
 
 
 def _unsafe_withdrawn(run: FixRun, reason: str) -> dict[FixKey, Withdrawn]:

@@ -89,11 +89,8 @@ class Home:
             raise UsageError(f"{folder}: holds {strange}, which onnxfix did not write; name another folder")
         if resume and not foreign:
             raise UsageError(f"{folder}: there is nothing to go on with; leave out --resume")
-        if resume and self._document().get("identity") != self.identity:
+        if resume and _read(self.folder).get("identity") != self.identity:
             raise UsageError(f"{folder}: is the reduction of another model or check; leave out --resume")
-
-    def _document(self) -> dict[str, Any]:
-        return _read(self.folder)
 
     def state(self, whole: Case) -> Saved | None:
         """What an earlier run left, to go on with; None without ``resume``."""

@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onnx import ModelProto
-
 from onnxfix import backends
 from onnxfix.allowance import memory_limit
 from onnxfix.diagnosis.graph import open_graph
@@ -136,17 +134,16 @@ def _names(loaded: loading.Loaded, other: loading.Loaded, stack: ExitStack) -> d
     Raises:
         UsageError: the models have not the same interface.
     """
-    ours, theirs = (_operators(one.proto) for one in (loaded, other))
+    ours, theirs = (
+        {name: node.op_type for node in one.proto.graph.node for name in node.output if name}
+        for one in (loaded, other)
+    )
     shared = sum(theirs.get(name) == operator for name, operator in ours.items())
     if shared >= _ALIKE * max(1, min(len(ours), len(theirs))):
         return None
     first, second = (open_graph(on_disk(one, stack)) for one in (loaded, other))
     pairs = match(first, second).pairs
     return {ours: theirs for theirs, ours in pairs.items()}
-
-
-def _operators(model: ModelProto) -> dict[str, str]:
-    return {name: node.op_type for node in model.graph.node for name in node.output if name}
 
 
 def _check(

@@ -84,7 +84,7 @@ class Reducer:
         self.terms.say(f"{self.case.count} nodes left: {what}")
         self.tries += 1
         found = self.examine(candidate, inside)
-        if found is None or (self.runs and not self._runs(candidate)):
+        if found is None or (self.runs and self.values.run(candidate).error):
             return False
         self.case, self.seen = candidate, found
         if not self.failure.same(found, candidate.origin):
@@ -105,9 +105,6 @@ class Reducer:
         same = [one for one in seen.failures if wanted.same(one, candidate.origin)]
         same += [one for one in seen.failures if wanted.inside(one, inside)]
         return next(iter(same), None)
-
-    def _runs(self, candidate: Case) -> bool:
-        return not self.values.run(candidate).error
 
     # ---- parts
 

@@ -3,7 +3,6 @@ at their defaults, and nothing that is not read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -119,15 +118,11 @@ def sizes(reducer: Reducer) -> bool:
     """Smaller dimensions: each size is replaced everywhere, in inputs, weights and the shapes that nodes read."""
     before = reducer.case
     for size in sorted(_sizes(reducer.case), reverse=True)[:_TRIES]:
-        for smaller in _smaller(size):
+        for smaller in dict.fromkeys(n for n in (1, 2, 3, 4, 8, size // 4, size // 2) if 0 < n < size):
             if reducer.attempt(_resized(reducer.case, size, smaller), f"{smaller} for {size} in shapes"):
                 reducer.values.forget()
                 break
     return reducer.case is not before
-
-
-def _smaller(size: int) -> Iterator[int]:
-    yield from dict.fromkeys(one for one in (1, 2, 3, 4, 8, size // 4, size // 2) if 0 < one < size)
 
 
 def _sizes(case: Case) -> set[int]:

@@ -400,8 +400,8 @@ class _Climber:
     def _again(self, function: str, **more: Any) -> Ran:
         """The last run judged again by what else the sandbox's child computes."""
         request, folder = self.request, self.folder
-        skip, drawn = tuple(self.seen.excluded), request.known.drawn or ()
-        return self.pair.call(function, folder=folder, terms=request.terms, skip=skip, drawn=drawn, **more)[1]
+        skip = (*self.seen.excluded, *(request.known.drawn or ()))
+        return self.pair.call(function, folder=folder, terms=request.terms, skip=skip, **more)[1]
 
     def _by_unsigned(self, values: dict[str, Any]) -> Ran | None:
         """The last run judged again with unsigned weights in products of bytes; None where that fails."""

@@ -332,12 +332,11 @@ def by_twin(
     folder: str,
     *,
     half: str,
-    drawn: tuple[str, ...],
     terms: Terms,
     skip: tuple[str, ...],
 ) -> Ran:
     """Judge the last run again, with the original in higher precision beside it. ``half`` is the model's half-precision
-    type, ``folder`` a place for the twin; outputs in ``drawn`` and ``skip`` are left out."""
+    type, ``folder`` a place for the twin; outputs in ``skip`` are left out."""
     if _STATE.last is None:
         return Ran("twin", "nothing was kept of the last run")
     feed, expected, found = _STATE.last
@@ -350,8 +349,7 @@ def by_twin(
     note("compare")
     origins = _STATE.twins.origins  # an overflow excuses what is computed from it, and nothing else
     judges = {n: Twin(value, half, not origins[n].isdisjoint(lost)) for n, value in values.items()}
-    unstable = {*skip, *drawn}
-    metrics = _compare(expected, found, unstable, replace(terms, exact=False), twins=judges)
+    metrics = _compare(expected, found, set(skip), replace(terms, exact=False), twins=judges)
     return Ran(metrics=metrics, beyond=lost[0] if lost else "", precision=_STATE.twins.precision)
 
 
@@ -359,13 +357,12 @@ def by_noise(
     folder: str,
     fixed: str,
     *,
-    drawn: tuple[str, ...],
     terms: Terms,
     skip: tuple[str, ...],
 ) -> Ran:
     """Judge the last run again, with what both models compute in float64 beside it, and what the original does once its
     inputs move. ``fixed`` is the fixed model's path, ``folder`` a place for both models in float64; outputs in
-    ``drawn`` and ``skip`` are left out."""
+    ``skip`` are left out."""
     if _STATE.last is None:
         return Ran("twin", "nothing was kept of the last run")
     feed, expected, found = _STATE.last
@@ -382,8 +379,7 @@ def by_noise(
     note("compare")
     moved = dict(zip(_names(), zip(*runs, strict=True), strict=True)) if runs else {}
     judges = {n: Precise(exact[n], other.get(n), moved.get(n, ())) for n in _names() if n in exact}
-    unstable = {*skip, *drawn}
-    metrics = _compare(expected, found, unstable, replace(terms, exact=False), precise=judges)
+    metrics = _compare(expected, found, set(skip), replace(terms, exact=False), precise=judges)
     return Ran(metrics=metrics)
 
 
@@ -394,7 +390,7 @@ def pair(
     ran = load(backend, original, fixed)
     ran = ran if ran.stage else run(feed, again=False, drawn=(), terms=terms, skip=(), keep=True)
     if not ran.stage and different(ran.metrics):
-        more: dict[str, Any] = {"drawn": (), "terms": terms, "skip": ()}
+        more: dict[str, Any] = {"terms": terms, "skip": ()}
         again = by_twin(folder, half=half, **more) if half else by_noise(folder, fixed, **more)
         ran = ran if again.stage else again
     drop()
@@ -406,10 +402,9 @@ def by_unsigned(
     fixed: str,
     feed: dict[str, Any],
     *,
-    drawn: tuple[str, ...],
     terms: Terms,
     skip: tuple[str, ...],
-    without: tuple[str, ...] = (),
+    without: tuple[str, ...],
 ) -> Ran:
     """Judge a run again by what both models compute with unsigned weights in their products of bytes; that is what
     ``by_twin`` and ``by_noise`` judge then, too. ``fixed`` is the fixed model's path, ``folder`` a place for both
@@ -425,7 +420,7 @@ def by_unsigned(
     note("compare")
     if _STATE.last is not None:
         _STATE.last = feed, expected, found
-    metrics = _compare(expected, found, {*skip, *drawn}, terms)
+    metrics = _compare(expected, found, set(skip), terms)
     return Ran(metrics=metrics)
 
 

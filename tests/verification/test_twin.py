@@ -436,7 +436,7 @@ def test_without_a_twin_it_fails_as_before_and_says_why_there_is_none(tmp_path: 
 
 def test_nothing_kept_nothing_judged() -> None:
     remote.drop()
-    assert remote.by_twin("", half="float16", drawn=(), terms=Terms(), skip=()).stage == "twin"
+    assert remote.by_twin("", half="float16", terms=Terms(), skip=()).stage == "twin"
 
 
 def test_float32_outputs_of_a_half_precision_model(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def restore(
         _adopt(merged.graph, result.graph, faithful.graph, _BODY)
     _restore_functions(merged, original, result, faithful, base_dir)
     named = _named(merged)
-    graph = _graph_of(faithful)
+    graph = faithful.graph if faithful is not None else None
     lost = _restore_graph(merged.graph, original.graph, result.graph, graph, base_dir, set(named))
     if faithful is None:
         lost += [*_foreign_imports(original, result), *_lost_calls(original.graph, result.graph)]
@@ -41,10 +41,6 @@ def restore(
         *lost,
         *(f"{named[name]} names {name!r}, which was removed" for name in named if name in removed),
     ]
-
-
-def _graph_of(model: ModelProto | None) -> GraphProto | None:
-    return model.graph if model is not None else None
 
 
 def _adopt(merged: Any, result: Any, faithful: Any, skip: Iterable[str]) -> None:

@@ -157,7 +157,8 @@ class StepRun:
         if not why:
             self._taken.append(_Taken(index, after, True))
             self.base = after
-            return replace(dropped, status="taken", reason=_proof(verdict), safety="numeric")
+            proof = _values(verdict) or "the interface is unchanged; no values were compared"
+            return replace(dropped, status="taken", reason=proof, safety="numeric")
         contract = verdict.rung("contract")
         if not may_change or (contract is not None and contract.refutes):
             return replace(dropped, reason="; ".join(why))
@@ -248,11 +249,6 @@ def _random(proto: ModelProto) -> list[str]:
 def _unproven(verdict: Verdict) -> str:
     skipped = [f"{rung.name}: {rung.reason}" for rung in verdict.rungs if not rung.judged]
     return "; ".join(skipped) or "no check could run it"
-
-
-def _proof(verdict: Verdict) -> str:
-    """What was proven of a step's result."""
-    return _values(verdict) or "the interface is unchanged; no values were compared"
 
 
 def _values(verdict: Verdict) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from onnxfix.difference.records import Detail, ModelChange, ModelDifference
 from onnxfix.report.render.findings import labeled
@@ -36,7 +36,8 @@ def outcome(found: ModelDifference) -> str:
     """How many nodes are removed, added and changed, and how many other parts differ."""
     if not found.changes:
         return "no difference"
-    nodes = [f"{count:,} {what}" for count, what in _counts(found) if count]
+    counts = (found.removed, "removed"), (found.added, "added"), (found.changed, "changed")
+    nodes = [f"{count:,} {what}" for count, what in counts if count]
     others = Counter(
         one.subject for one in found.changes if one.subject not in ("node", "model", *_CONSTANTS)
     )
@@ -45,10 +46,6 @@ def outcome(found: ModelDifference) -> str:
     parts += [counted(count, subject) for subject, count in others.items()]
     parts.append(counted(constants, "constant") if constants else "")
     return "; ".join(filter(None, parts)) or "beside the graph"
-
-
-def _counts(found: ModelDifference) -> Iterable[tuple[int, str]]:
-    return (found.removed, "removed"), (found.added, "added"), (found.changed, "changed")
 
 
 def change_list(found: ModelDifference, verbose: bool) -> Iterator[Line]:

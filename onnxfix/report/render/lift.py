@@ -10,7 +10,7 @@ from typing import Any
 from onnxfix.report.render.lines import Line, line, print_lines
 from onnxfix.report.render.proof import PLEASE_REPORT
 from onnxfix.report.render.stream import printable
-from onnxfix.trt.lift.records import Lifted, NetTensor
+from onnxfix.trt.lift.records import Lifted
 from onnxfix.trt.package import product
 
 MOST = 10
@@ -38,7 +38,8 @@ def lifted_lines(found: Lifted) -> Iterator[Line]:
     yield line(printable(f"{found.model}: {_outcome(name, found)}"), style="bold", hang=2)
     for what, tensors in (("input", found.inputs), ("output", found.outputs)):
         for tensor in tensors:
-            yield line(printable(f"  {what:<7} {_tensor(tensor)}"))
+            dims = ", ".join("?" if d == -1 else str(d) for d in tensor.dims)
+            yield line(printable(f"  {what:<7} {tensor.name}  {tensor.dtype} [{dims}]"))
     for note in found.notes:
         yield line(printable(f"  note    {note}"), hang=10)
     for gap in found.gaps[:MOST]:
@@ -60,7 +61,3 @@ def _outcome(name: str, found: Lifted) -> str:
     if found.status == "error":
         return f"reading its network failed: {found.reason} ({PLEASE_REPORT})"
     return f"its network could not be read: {found.reason}"
-
-
-def _tensor(tensor: NetTensor) -> str:
-    return f"{tensor.name}  {tensor.dtype} [{', '.join('?' if d == -1 else str(d) for d in tensor.dims)}]"

@@ -11,7 +11,7 @@ from onnxfix.report.render.marks import code, folded, safe, shortened, table
 from onnxfix.report.render.numbers import counted
 from onnxfix.report.render.proof import left_out_words, status_words
 from onnxfix.report.report import FailOn, Report
-from onnxfix.report.summary import Change, RungFact
+from onnxfix.report.summary import RungFact
 
 MARK = "<!-- onnxfix -->"
 """The first line, by which a script finds its own comment again."""
@@ -148,11 +148,8 @@ def _facts(report: Report) -> Iterator[str]:
             yield f"{change.before} → {change.after} {safe(change.name)}"
     changed = [one for one in summary.operators if one.changed]
     if changed:
-        yield ", ".join(map(_change, changed[:SHOWN])) + ", …" * (len(changed) > SHOWN)
-
-
-def _change(change: Change) -> str:
-    return f"{safe(change.name)} {change.before} → {change.after}"
+        shown = (f"{safe(one.name)} {one.before} → {one.after}" for one in changed[:SHOWN])
+        yield ", ".join(shown) + ", …" * (len(changed) > SHOWN)
 
 
 def _rules(issues: Sequence[Issue]) -> Iterator[str]:

@@ -76,7 +76,9 @@ def render_sarif(
 
 
 def _result(issue: Issue, rules: Sequence[str]) -> dict[str, Any]:
-    location: dict[str, Any] = {"physicalLocation": _physical(issue.path)}
+    # The region is the line that GitHub requires.
+    physical = {"artifactLocation": _file(issue.path), "region": {"startLine": 1}}
+    location: dict[str, Any] = {"physicalLocation": physical}
     if issue.place.known:
         location["logicalLocations"] = [_logical(issue.place)]
     properties = {"sort": issue.sort, "operator": issue.place.op_type, "remedy": issue.remedy}
@@ -93,11 +95,6 @@ def _result(issue: Issue, rules: Sequence[str]) -> dict[str, Any]:
         },
         "properties": {key: escaped(value) for key, value in properties.items() if value},
     }
-
-
-def _physical(path: str) -> dict[str, Any]:
-    """The model's file. The region is the line that GitHub requires."""
-    return {"artifactLocation": _file(path), "region": {"startLine": 1}}
 
 
 def _file(path: str) -> dict[str, str]:

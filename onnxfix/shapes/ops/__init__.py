@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxfix.shapes.ops import (
+from onnxfix.shapes.ops import (  # noqa: F401 - each fills TABLE by its decorators
     contrib,
     conv,
     elementwise,
@@ -18,20 +18,4 @@ from onnxfix.shapes.ops import (
 )
 from onnxfix.shapes.ops.base import ABSENT, TABLE, UNKNOWN, Call, Info, Unknown
 
-FAMILIES = (
-    contrib,
-    conv,
-    elementwise,
-    generate,
-    indexing,
-    layout,
-    linalg,
-    nn,
-    reduce,
-    reshape,
-    sequence,
-    spatial,
-)
-"""Transfer functions by operator, filled by the imports above."""
-
-__all__ = ["ABSENT", "FAMILIES", "TABLE", "UNKNOWN", "Call", "Info", "Unknown"]
+__all__ = ["ABSENT", "TABLE", "UNKNOWN", "Call", "Info", "Unknown"]

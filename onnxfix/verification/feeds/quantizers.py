@@ -86,7 +86,8 @@ def find(flow: Backward, inputs: Mapping[str, int]) -> Quantizers:
         for site in flow.sites((op_type,)):
             known = _limits(flow, site, scale, zero)
             if known is not None and site.outputs[0] is not None:
-                hidden += _add(inside, flow, site.outputs[0], _integers(known))
+                first = known[0]
+                hidden += _add(inside, flow, site.outputs[0], (first.least, first.most, first.zero))
     chosen = {name: _spread(list(values)) for name, values in points.items() if values}
     return Quantizers(chosen, *_reachable(flow, inside, inputs), hidden)
 
@@ -134,10 +135,6 @@ class _Limits:
 def _widest(known: list[_Limits]) -> tuple[float, float, float]:
     one = max(known, key=lambda limits: limits.scale)
     return (one.least - one.zero) * one.scale, (one.most - one.zero) * one.scale, 0.0
-
-
-def _integers(known: list[_Limits]) -> tuple[float, float, float]:
-    return known[0].least, known[0].most, known[0].zero
 
 
 def _limits(flow: Backward, site: Site, scale: int, zero: int) -> list[_Limits] | None:

@@ -183,16 +183,12 @@ def _known(one: Misread, before: Read) -> bool:
     if before.reading.status == "differs":
         alike = any(_what(one) == _what(other) for other in before.reading.grave)
         there = one.kind in ("value", "shape") and name in before.off
-        return alike or there or any(_same_place(one, other) for other in before.reading.grave)
+        return alike or there or any(name and name == other.place.output for other in before.reading.grave)
     return before.names.get(name, "") == one.place.op_type if one.place.op_type else name in before.names
 
 
 def _what(one: Misread) -> tuple[str, str, str]:
     return one.kind, one.subject, one.name
-
-
-def _same_place(one: Misread, other: Misread) -> bool:
-    return bool(one.place.output) and one.place.output == other.place.output
 
 
 def _feeds(reads: Sequence[Read]) -> tuple[FeedResult, ...]:

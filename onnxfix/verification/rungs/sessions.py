@@ -46,11 +46,10 @@ class Sessions:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._close or (self._alive() and not self._drop()):
+        if self._close or (
+            self._alive() and not self._worker.call(f"{self._module}:drop", timeout=_DROPPING).ok
+        ):
             self._worker.close()
-
-    def _drop(self) -> bool:
-        return self._worker.call(f"{self._module}:drop", timeout=_DROPPING).ok
 
     def _alive(self) -> bool:
         return self._worker.pid is not None and self._worker.generation == self._generation

@@ -294,7 +294,7 @@ def _box(spot: Spot) -> Html:
             y=f"{spot.y:.0f}",
             width=f"{spot.width:.0f}",
             height=f"{spot.height:.0f}",
-            rx=_radius(box),
+            rx=6 if box.kind == "node" else 12,
         ),
     ]
     if box.kind == "node":
@@ -319,10 +319,6 @@ def _box(spot: Spot) -> Html:
     else:
         content.append(tag("text", shortened(box.title, 34), x=middle, y=f"{spot.y + 16:.0f}", class_="end"))
     return join(_stubs(spot, box), tag("g", content, class_=" ".join(kinds)))
-
-
-def _radius(box: Box) -> int:
-    return 6 if box.kind == "node" else 12
 
 
 def _spoken(box: Box) -> str:

@@ -176,7 +176,7 @@ def index_section(
         "#Notes",
         "#Fixed",
         "#Compute nodes",
-        *map(_vertical, rungs),
+        *(tag("span", name, class_="vertical") for name in rungs),
         "#Time",
     )
     words = [outcome(report, summary, severity) for report, summary in reports]
@@ -187,10 +187,6 @@ def index_section(
     counts = [chip(kind, f"{kinds[kind]:,}") for kind in ("bad", "warn", "good") if kinds[kind]]
     count = many(len(reports) + len(errors), "model")
     return section("index", count, table(head, rows, "Models", "index"), aside=counts)
-
-
-def _vertical(name: str) -> Content:
-    return tag("span", name, class_="vertical")
 
 
 def _line(number: int, report: Report, summary: Summary, words: Words, rungs: Sequence[str]) -> Html:

@@ -115,16 +115,12 @@ def _feed_rows(feed: FeedResult) -> Iterator[Html]:
         yield row(
             feed.label if not index else "",
             status if not index else "",
-            [tag("span", one.name, class_="mono"), tag("small", _reason(feed, one.reason))],
+            [tag("span", one.name, class_="mono"), tag("small", one.reason or feed.reason)],
             tag("span", differing, class_="right"),
             tag("span", number(one.max_abs), class_="right"),
             tag("span", number(one.relative), class_="right"),
             _first(one.at, one.values),
         )
-
-
-def _reason(feed: FeedResult, reason: str) -> str:
-    return reason or feed.reason
 
 
 def _first(index: Sequence[int] | None, values: tuple[str, str] | None) -> Content:

@@ -73,7 +73,8 @@ def layers(
         from onnxfix.fleet.work import Task  # lazy: start-up
         from onnxfix.options import RunOptions, Verification  # lazy: start-up
         from onnxfix.pipeline.layering import layers  # lazy: start-up
-        from onnxfix.report.render.layers import show_layers  # lazy: start-up
+        from onnxfix.report.render.layers import layers_lines  # lazy: start-up
+        from onnxfix.report.render.lines import print_lines  # lazy: start-up
         from onnxfix.report.render.own import render_layers  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
 
@@ -107,6 +108,6 @@ def layers(
             format,
             reports,
             lambda kind: render_layers(kind, found),
-            lambda: show_layers(found, quiet=quiet, verbose=verbose),
+            lambda: print_lines(layers_lines(found, quiet=quiet, verbose=verbose)),
         )
         raise typer.Exit(found.exit_code if well else 2)

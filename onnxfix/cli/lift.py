@@ -10,6 +10,7 @@ import typer
 from onnxfix.cli import options as opt
 from onnxfix.cli.guard import collect_garbage, guarded, refuse_missing
 from onnxfix.cli.values import trt_options
+from onnxfix.report.render.stream import as_json
 from onnxfix.report.render.stream import output as standard_output
 
 
@@ -32,7 +33,8 @@ def lift(
     """Write TensorRT's imported network as an ONNX model that can be opened and run."""
     with guarded(format, structure_limit):
         from onnxfix.pipeline.lifting import lift  # lazy: start-up
-        from onnxfix.report.render.lift import lifted_json, show_lifted  # lazy: start-up
+        from onnxfix.report.render.lift import lifted_data, lifted_lines  # lazy: start-up
+        from onnxfix.report.render.lines import print_lines  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
 
         trt = trt_options(trt_package)
@@ -42,7 +44,7 @@ def lift(
             target = output if output is not None else model.with_name(f"{model.stem}.lifted.onnx")
             found = lift(model, target, trt=trt, progress=steps.of(str(model)))
         if format is opt.PlainFormat.json:
-            standard_output().write(lifted_json(found) + "\n")
+            standard_output().write(as_json(lifted_data(found)) + "\n")
         else:
-            show_lifted(found)
+            print_lines(lifted_lines(found))
         raise typer.Exit(found.exit_code)

@@ -93,8 +93,9 @@ def precision(
         from onnxfix.lowering.lower import Wish  # lazy: start-up
         from onnxfix.options import Rules, RunOptions, Verification  # lazy: start-up
         from onnxfix.pipeline.lowering import lower  # lazy: start-up
+        from onnxfix.report.render.lines import print_lines  # lazy: start-up
         from onnxfix.report.render.own import render_precision  # lazy: start-up
-        from onnxfix.report.render.precision import show_precision  # lazy: start-up
+        from onnxfix.report.render.precision import precision_lines  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
 
         reports = destinations(report)
@@ -124,6 +125,6 @@ def precision(
             format,
             reports,
             lambda kind: render_precision(kind, found),
-            lambda: show_precision(found, quiet=quiet, verbose=verbose),
+            lambda: print_lines(precision_lines(found, quiet=quiet, verbose=verbose)),
         )
         raise typer.Exit(found.exit_code if well else 2)

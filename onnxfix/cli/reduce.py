@@ -75,9 +75,10 @@ def reduce(
     with guarded(format, structure_limit):
         from onnxfix.interrupts import exit_code, finish  # lazy: start-up
         from onnxfix.pipeline.reducing import ReduceOptions, reduce  # lazy: start-up
+        from onnxfix.report.render.lines import print_lines  # lazy: start-up
         from onnxfix.report.render.own import render_reduction  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
-        from onnxfix.report.render.reduction import show_reduction  # lazy: start-up
+        from onnxfix.report.render.reduction import reduction_lines  # lazy: start-up
 
         options = ReduceOptions(
             check=check,
@@ -97,5 +98,10 @@ def reduce(
             found = reduce(model, output, options, steps.of(str(model)))
         if found.interrupted:
             finish()
-        publish(format, (), lambda kind: render_reduction(kind, found), lambda: show_reduction(found))
+        publish(
+            format,
+            (),
+            lambda kind: render_reduction(kind, found),
+            lambda: print_lines(reduction_lines(found)),
+        )
         raise typer.Exit(exit_code() if found.interrupted else found.exit_code)

@@ -13,7 +13,8 @@ from onnxfix.cli.app import app
 from onnxfix.pipeline import layering
 from onnxfix.place import Place
 from onnxfix.report.layers import LayerReport
-from onnxfix.report.render.layers import layers_json, layers_lines
+from onnxfix.report.render.layers import layers_data, layers_lines
+from onnxfix.report.render.stream import as_json
 from onnxfix.trt.layer_records import Candidate, EngineLayer, LayerTable, LayerTensor, NodeLayers
 from onnxfix.trt.records import Issue, TrtBuild, TrtOptions
 from onnxfix.trt.tactics import Entry, Tactics, load_file
@@ -135,7 +136,7 @@ def test_engines_that_were_compared() -> None:
         "output y",
         "  engine 3: not built: no memory",
     ]
-    document = json.loads(layers_json(report))["builds"]
+    document = json.loads(as_json(layers_data(report)))["builds"]
     assert [one["error"] for one in document["engines"]] == [1e-5, None, None]
     assert (document["kept"], document["engines"][1]["differs"]) == (1, ["conv"])
     assert report.exit_code == 0
@@ -151,7 +152,7 @@ def test_tactics_that_were_kept() -> None:
         "  2 tactics → t.json",
         "  1 tactics were not in the file that was loaded, and were timed",
     ]
-    document = json.loads(layers_json(report))
+    document = json.loads(as_json(layers_data(report)))
     assert (document["tactics_file"], document["tactics"], document["new_tactics"]) == ("t.json", 2, 1)
 
 

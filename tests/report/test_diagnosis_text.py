@@ -24,8 +24,9 @@ from onnxfix.diagnosis.statistics import compare_output
 from onnxfix.place import Place
 from onnxfix.report.render import diagnosis
 from onnxfix.report.render.bars import error_lines, value_lines
-from onnxfix.report.render.diagnosis import diagnosis_json, diagnosis_lines, show_diagnosis
+from onnxfix.report.render.diagnosis import diagnosis_data, diagnosis_lines, show_diagnosis
 from onnxfix.report.render.numbers import bound, cosine, percent, share
+from onnxfix.report.render.stream import as_json
 from onnxfix.verification.compare.decades import ErrorHistogram
 
 TRUTH = np.array([[1.0, 2.0, 3.0], [4.0, 8.0, 6.0]], np.float32)
@@ -302,7 +303,7 @@ def checked(value: dict[str, Any], kinds: dict[str, Any]) -> None:
 
 
 def test_the_keys_of_the_json() -> None:
-    text = diagnosis_json(FOUND)
+    text = as_json(diagnosis_data(FOUND))
     assert text.isascii()
     data = json.loads(text)
     checked(data, TOP)
@@ -330,7 +331,7 @@ def test_the_keys_of_the_json() -> None:
 
 def test_numbers_that_are_not_finite_are_strings() -> None:
     data = json.loads(
-        diagnosis_json(replace(FOUND, table=(replace(POW, own_error=math.inf, low=-math.inf),)))
+        as_json(diagnosis_data(replace(FOUND, table=(replace(POW, own_error=math.inf, low=-math.inf),))))
     )
     assert (data["table"][0]["own_error"], data["table"][0]["low"]) == ("inf", "-inf")
 

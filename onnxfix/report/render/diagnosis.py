@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shutil
@@ -32,11 +31,6 @@ _STYLES = {"agree": "green", "rounding": "green", "differ": "bold red", "unexpla
 
 
 # ------------------------------------------------------------------------------------------------------------- JSON
-
-
-def diagnosis_json(found: Diagnosis) -> str:
-    """One document, in ASCII, with the keys of ``diagnosis_data``."""
-    return json.dumps(diagnosis_data(found), indent=2, allow_nan=False)
 
 
 def diagnosis_data(found: Diagnosis) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 
@@ -10,7 +9,7 @@ from onnxfix.difference.records import Detail, ModelChange, ModelDifference
 from onnxfix.report.render.findings import labeled
 from onnxfix.report.render.lines import GLUE, Line, line
 from onnxfix.report.render.numbers import counted
-from onnxfix.report.render.stream import printable
+from onnxfix.report.render.stream import as_json, printable
 from onnxfix.report.report import plain
 
 _SIGNS = {"removed": ("-", "red"), "added": ("+", "green"), "changed": ("~", "yellow")}
@@ -22,7 +21,7 @@ _LONGEST = 90
 
 def difference_json(found: ModelDifference) -> str:
     """One document: the record, and the exit code. In ASCII."""
-    return json.dumps({"exit_code": found.exit_code, **plain(found)}, indent=2, allow_nan=False)
+    return as_json({"exit_code": found.exit_code, **plain(found)})
 
 
 def difference_lines(found: ModelDifference, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:

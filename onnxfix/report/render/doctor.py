@@ -5,7 +5,6 @@ Imports neither report/report.py nor text.py: they import onnx and numpy, which 
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +12,7 @@ from onnxfix.confinement import InForce
 from onnxfix.examination import Examination
 from onnxfix.examination.records import Library, Machine
 from onnxfix.packs import Pack
-from onnxfix.report.render.lines import Line, line, print_lines
+from onnxfix.report.render.lines import Line, line
 from onnxfix.report.render.stream import printable
 from onnxfix.system import Lack
 
@@ -31,16 +30,6 @@ _LACKS = {
     Lack.OWNERS: "Files have no owners and modes that onnxfix could keep or check: rights come from the folder.",
 }
 """What it means for a run, for each thing that a system may lack."""
-
-
-def examination_json(found: Examination) -> str:
-    """One document, in ASCII: names of GPUs and paths may not be valid Unicode."""
-    return json.dumps(found.to_json(), indent=2, allow_nan=False)
-
-
-def show_examination(found: Examination) -> None:
-    """Print it to standard output, without color where that is not a terminal."""
-    print_lines(examination_lines(found))
 
 
 def examination_lines(found: Examination) -> Iterator[Line]:

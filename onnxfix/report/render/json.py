@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
+from onnxfix.report.render.stream import as_json
 from onnxfix.report.report import FailOn, Report
 
 
@@ -25,7 +26,7 @@ def render_json(
         "errors": [{"path": path, "message": message} for path, message in errors],
         "warnings": list(warnings),
     }
-    return json.dumps(document, indent=2, allow_nan=False)
+    return as_json(document)
 
 
 def render_jsonl(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onnxfix.report.render.lines import Line, columns, line, print_lines
+from onnxfix.report.render.lines import Line, columns, line
 from onnxfix.report.render.stream import printable
 
 if TYPE_CHECKING:
@@ -28,14 +27,9 @@ _FATES: dict[Fate, str] = {
 }
 
 
-def layers_json(report: LayerReport) -> str:
-    """One document: the model, TensorRT, ``nodes`` and ``layers`` as in ``LayerTable``, the ``builds`` that were
-    compared and the files that were written. Names of nodes are at a node's own level. In ASCII."""
-    return json.dumps(layers_data(report), indent=2, allow_nan=False)
-
-
 def layers_data(report: LayerReport) -> dict[str, Any]:
-    """The same as dicts, lists, strings, numbers and None."""
+    """The model, TensorRT, ``nodes`` and ``layers`` as in ``LayerTable``, the ``builds`` that were compared and the
+    files that were written, as dicts, lists, strings, numbers and None. Names of nodes are at a node's own level."""
     table, build = report.table, report.table.build
     return {
         "model": report.path,
@@ -102,11 +96,6 @@ def _engine(one: BuiltEngine) -> dict[str, Any]:
         "median_ms": one.timing.median_ms if one.timing is not None else None,
         "noise": one.timing.noise if one.timing is not None else None,
     }
-
-
-def show_layers(report: LayerReport, *, quiet: bool = False, verbose: bool = False) -> None:
-    """Print it to standard output."""
-    print_lines(layers_lines(report, quiet=quiet, verbose=verbose))
 
 
 def layers_lines(report: LayerReport, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:

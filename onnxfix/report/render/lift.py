@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from typing import Any
 
-from onnxfix.report.render.lines import Line, line, print_lines
+from onnxfix.report.render.lines import Line, line
 from onnxfix.report.render.proof import PLEASE_REPORT
 from onnxfix.report.render.stream import printable
 from onnxfix.trt.lift.records import Lifted
@@ -17,19 +16,9 @@ MOST = 10
 """Gaps that are listed as text."""
 
 
-def lifted_json(found: Lifted) -> str:
-    """One document: the fields of ``Lifted``, the path of the model first. In ASCII."""
-    return json.dumps(lifted_data(found), indent=2, allow_nan=False)
-
-
 def lifted_data(found: Lifted) -> dict[str, Any]:
-    """The fields of ``Lifted`` as dicts, lists, strings and numbers."""
+    """The fields of ``Lifted``, the path of the model first, as dicts, lists, strings and numbers."""
     return {"model": found.model, **dataclasses.asdict(found)}
-
-
-def show_lifted(found: Lifted) -> None:
-    """Print it to standard output, without color where that is not a terminal."""
-    print_lines(lifted_lines(found))
 
 
 def lifted_lines(found: Lifted) -> Iterator[Line]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from onnxfix.report.render.documents import Kind
 from onnxfix.report.render.marks import code, folded, safe, table
 from onnxfix.report.render.numbers import count, number, share
+from onnxfix.report.render.stream import as_json
 
 if TYPE_CHECKING:
     from onnxfix.diagnosis.records import Diagnosis, NodeError
@@ -21,12 +22,12 @@ SHOWN = 20
 
 def render_diagnosis(kind: Kind, found: Diagnosis) -> str:
     """A diagnosis: the nodes that differ with reason and advice, the outputs, and the nodes with the largest errors."""
-    from onnxfix.report.render.diagnosis import diagnosis_json, outcome  # lazy: one of these modules is used
+    from onnxfix.report.render.diagnosis import diagnosis_data, outcome  # lazy: one of these modules is used
 
     if kind is Kind.html:
         return found.to_html()
     if kind is not Kind.markdown:
-        return diagnosis_json(found)
+        return as_json(diagnosis_data(found))
     lines = _title(
         f"{code(found.path)} against {code(found.other or found.against)}",
         outcome(found),
@@ -76,12 +77,12 @@ def render_precision(kind: Kind, found: Lowering) -> str:
     """A mixed-precision plan: the errors of the outputs, the checks, and the nodes that stay in float32."""
     from onnxfix.report.render.precision import (  # lazy: one of these is used
         outcome,
-        precision_json,
+        precision_data,
         reason_of,
     )
 
     if kind is not Kind.markdown:
-        return precision_json(found)
+        return as_json(precision_data(found))
     lines = _title(code(found.path), outcome(found), not found.exit_code)
     if found.nodes:
         lines += [
@@ -110,10 +111,10 @@ def render_precision(kind: Kind, found: Lowering) -> str:
 
 def render_reduction(kind: Kind, found: Reduction) -> str:
     """A reduced model: how small it became, the failure, and the command that reproduces it."""
-    from onnxfix.report.render.reduction import reduction_json, size  # lazy: one of these is used
+    from onnxfix.report.render.reduction import reduction_data, size  # lazy: one of these is used
 
     if kind is not Kind.markdown:
-        return reduction_json(found)
+        return as_json(reduction_data(found))
     outcomes = {
         "passes": f"nothing fails with {found.check}",
         "unknown": f"{found.check} could not be run: {found.reason}",
@@ -128,10 +129,10 @@ def render_reduction(kind: Kind, found: Reduction) -> str:
 
 def render_layers(kind: Kind, report: LayerReport) -> str:
     """What TensorRT made of each node, as a table of all nodes."""
-    from onnxfix.report.render.layers import layers_json, outcome, rows  # lazy: one of these is used
+    from onnxfix.report.render.layers import layers_data, outcome, rows  # lazy: one of these is used
 
     if kind is not Kind.markdown:
-        return layers_json(report)
+        return as_json(layers_data(report))
     lines = _title(code(report.path), outcome(report), not report.exit_code)
     head, *cells = rows(report)
     lines += table(head, (tuple(safe(cell) for cell in row) for row in cells))

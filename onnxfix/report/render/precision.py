@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterator
 from typing import Any
 
 from onnxfix.lowering.records import Kept, Lowering, Why
-from onnxfix.report.render.lines import Line, line, print_lines
+from onnxfix.report.render.lines import Line, line
 from onnxfix.report.render.stream import printable
 
 MOST = 3
@@ -46,14 +45,9 @@ def reason_of(kept: Kept) -> str:
     return f"{text} ({kept.rule})" if kept.rule else text
 
 
-def precision_json(found: Lowering) -> str:
-    """One document: the fields of ``Lowering``, ``share`` and ``exit_code``; each kept node has ``node``, ``op_type``,
-    ``output`` and ``reason``. In ASCII."""
-    return json.dumps(precision_data(found), indent=2, allow_nan=False)
-
-
 def precision_data(found: Lowering) -> dict[str, Any]:
-    """The same as dicts, lists, strings, numbers and None."""
+    """The fields of ``Lowering``, ``share`` and ``exit_code``; each kept node has ``node``, ``op_type``, ``output`` and
+    ``reason``. As dicts, lists, strings, numbers and None."""
     document: dict[str, Any] = _plain(dataclasses.asdict(found))
     for row, one in zip(document["kept"], found.kept, strict=True):
         del row["place"]
@@ -78,11 +72,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def show_precision(found: Lowering, *, quiet: bool = False, verbose: bool = False) -> None:
-    """Print it to standard output."""
-    print_lines(precision_lines(found, quiet=quiet, verbose=verbose))
 
 
 def precision_lines(found: Lowering, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:

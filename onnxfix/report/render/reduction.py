@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from onnxfix.reduction.records import Reduction
-from onnxfix.report.render.lines import Line, line, print_lines
+from onnxfix.report.render.lines import Line, line
 from onnxfix.report.render.stream import printable
 
 _SHOWN = 8  # operators that are named
@@ -27,19 +27,9 @@ _FILES = {
 }
 
 
-def reduction_json(found: Reduction) -> str:
-    """One document: the fields of ``Reduction`` and the exit code. In ASCII."""
-    return json.dumps(reduction_data(found), indent=2, allow_nan=False)
-
-
 def reduction_data(found: Reduction) -> dict[str, Any]:
     """The fields of ``Reduction`` and the exit code, as dicts, lists, strings and numbers."""
     return {**dataclasses.asdict(found), "exit_code": found.exit_code}
-
-
-def show_reduction(found: Reduction) -> None:
-    """Print it to standard output, without color where that is not a terminal."""
-    print_lines(reduction_lines(found))
 
 
 def reduction_lines(found: Reduction) -> Iterator[Line]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 from onnxfix.report.render.findings import NOUNS, STYLES
 from onnxfix.report.render.lines import Line, line
-from onnxfix.report.render.stream import printable
+from onnxfix.report.render.stream import as_json, printable
 from onnxfix.report.report import Report, plain
 from onnxfix.report.statistics import RuleCount, statistics
 
@@ -21,7 +20,7 @@ def statistics_json(
         "errors": [{"path": path, "message": message} for path, message in errors],
         "warnings": list(warnings),
     }
-    return json.dumps(document, indent=2, allow_nan=False)
+    return as_json(document)
 
 
 def statistics_lines(reports: Sequence[Report]) -> Iterator[Line]:

@@ -40,6 +40,13 @@ def escaped(text: str | bytes) -> str:
     return re.sub(_CONTROLS, lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
+def as_json(data: object) -> str:
+    """One document, in ASCII: names and paths may not be valid Unicode."""
+    import json  # lazy: start-up
+
+    return json.dumps(data, indent=2, allow_nan=False)
+
+
 class Stream:
     """A text stream that ignores a closed pipe, and escapes characters that its encoding lacks.
 

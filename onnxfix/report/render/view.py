@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from onnxfix.report.render.findings import labeled
 from onnxfix.report.render.lines import Line, line
 from onnxfix.report.render.numbers import counted
-from onnxfix.report.render.stream import printable
+from onnxfix.report.render.stream import as_json, printable
 from onnxfix.report.report import plain
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ MOST = 5
 
 def view_json(found: View) -> str:
     """One document: the record. In ASCII."""
-    return json.dumps(plain(found), indent=2, allow_nan=False)
+    return as_json(plain(found))
 
 
 def view_lines(found: View) -> Iterator[Line]:

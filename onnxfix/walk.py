@@ -8,11 +8,13 @@ rules walk instead. All walks are iterative: nesting is limited by protobuf (100
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 _GRAPH = AttributeProto.GRAPH
+_Item = TypeVar("_Item")
 
 
 def attribute_graphs(attribute: AttributeProto) -> Sequence[GraphProto]:
@@ -118,14 +120,18 @@ def order(stored: Sequence[NodeProto], rank: Sequence[int] = ()) -> list[int]:
 
 def ancestors(producers: Mapping[str, NodeProto], names: Iterable[str]) -> set[str]:
     """The values that ``names`` depend on, and ``names`` themselves; ``producers`` has each value's node."""
-    found: set[str] = set()
-    stack = list(names)
+    return reached(names, lambda name: reads(producers[name]) if name in producers else ())
+
+
+def reached(start: Iterable[_Item], after: Callable[[_Item], Iterable[_Item]]) -> set[_Item]:
+    """The items of ``start`` and all that they lead to, step by step; ``after`` has the next ones of each."""
+    found: set[_Item] = set()
+    stack = list(start)
     while stack:
-        name = stack.pop()
-        if name not in found:
-            found.add(name)
-            if name in producers:
-                stack.extend(reads(producers[name]))
+        item = stack.pop()
+        if item not in found:
+            found.add(item)
+            stack.extend(after(item))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -183,14 +183,11 @@ def downstream(graph: Graph, names: Sequence[str]) -> set[int]:
 
 def upstream(graph: Graph, names: Sequence[str], given: frozenset[str]) -> list[int]:
     """The nodes that these values need, back to ``given`` ones, in order."""
-    found: set[int] = set()
-    stack = [name for name in names if name not in given]
-    while stack:
-        number = graph.producer.get(stack.pop(), -1)
-        if number >= 0 and number not in found:
-            found.add(number)
-            stack.extend(name for name in graph.reads[number] if name not in given)
-    return sorted(found)
+
+    def makers(names: Iterable[str]) -> list[int]:
+        return [graph.producer[name] for name in names if name not in given and name in graph.producer]
+
+    return sorted(walk.reached(makers(names), lambda number: makers(graph.reads[number])))
 
 
 def _constants(graph: Graph, numbers: Sequence[int]) -> dict[str, TensorProto]:

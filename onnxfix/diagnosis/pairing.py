@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
+from onnxfix import walk
 from onnxfix.diagnosis import fingerprints
 from onnxfix.diagnosis.canonical import SHAPED
 from onnxfix.diagnosis.views import View
@@ -135,38 +136,25 @@ def _around(view: View, bits: Mapping[str, int]) -> tuple[dict[str, int], dict[s
 
 def nearest(view: View, known: Mapping[str, object], name: str) -> set[str]:
     """The closest paired values that a value is computed from."""
-    found: set[str] = set()
-    seen: set[int] = set()
-    stack = [view.at[name][0]] if name in view.at else []
-    while stack:
-        number = stack.pop()
-        if number in seen:
-            continue
-        seen.add(number)
-        for value in view.graph.reads[number]:
-            if value in known:
-                found.add(value)
-            elif value in view.at:
-                stack.append(view.at[value][0])
-    return found
+
+    def makers(names: Iterable[str]) -> list[int]:
+        return [view.at[one][0] for one in names if one in view.at]
+
+    reads = view.graph.reads
+    numbers = walk.reached(makers([name]), lambda at: makers(one for one in reads[at] if one not in known))
+    return {value for number in numbers for value in reads[number] if value in known}
 
 
 def following(view: View, known: Mapping[str, object], name: str) -> set[str]:
     """The closest paired values that are computed from a value."""
-    found: set[str] = set()
-    seen: set[int] = set()
-    stack = list(view.readers.get(name, ()))
-    while stack:
-        number = stack.pop()
-        if number in seen:
-            continue
-        seen.add(number)
+
+    def after(number: int) -> Iterator[int]:
         for value in view.graph.nodes[number].output:
-            if value in known:
-                found.add(value)
-            elif value:
-                stack.extend(view.readers.get(value, ()))
-    return found
+            if value and value not in known:
+                yield from view.readers.get(value, ())
+
+    numbers = walk.reached(view.readers.get(name, ()), after)
+    return {value for number in numbers for value in view.graph.nodes[number].output if value in known}
 
 
 _CASTS = frozenset({"Cast", "Identity"})

@@ -182,13 +182,10 @@ def _island(graph: Graph, low: set[int]) -> set[int] | None:
 
 def _connected(graph: Graph, low: set[int], start: int) -> set[int]:
     """The nodes in the low type that hand tensors of it to each other."""
-    found, stack = {start}, [start]
-    while stack:
-        index = stack.pop()
-        beside = [graph.producers.get(name, -1) for name in graph.sources(index)]
-        beside += [reader for name in graph.results(index) for reader in graph.readers.get(name, ())]
-        for other in beside:
-            if other in low and other not in found:
-                found.add(other)
-                stack.append(other)
-    return found
+
+    def beside(index: int) -> list[int]:
+        found = [graph.producers.get(name, -1) for name in graph.sources(index)]
+        found += [reader for name in graph.results(index) for reader in graph.readers.get(name, ())]
+        return [other for other in found if other in low]
+
+    return walk.reached([start], beside)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from onnx import ModelProto
 
+from onnxfix import walk
 from onnxfix.backends import ort_messages
 from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.files import saving
@@ -233,15 +234,13 @@ class _Finder:
 
 def _sources(values: Sequence[Value | None]) -> tuple[str, ...]:
     """The graph inputs that values are computed from."""
-    pending, seen = [one for one in values if one is not None], set[Value]()
-    while pending:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
+
+    def before(value: Value) -> Iterator[Value]:
         node = value.producer or value.scope.owner
         if node is not None:
-            pending.extend(one for one in node.inputs if one is not None)
-            pending.extend(one for scope in node.subgraphs for one in scope.captures())
+            yield from (one for one in node.inputs if one is not None)
+            yield from (one for scope in node.subgraphs for one in scope.captures())
+
+    seen = walk.reached((one for one in values if one is not None), before)
     main = next((one.scope.model.main for one in seen), None)
     return tuple(one.name for one in main.inputs if one in seen) if main is not None else ()

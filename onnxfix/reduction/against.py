@@ -11,17 +11,17 @@ from onnx import ModelProto, ValueInfoProto
 
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.case import Case
-from onnxfix.reduction.checks import differing
+from onnxfix.reduction.checks import Check, differing
 from onnxfix.reduction.child import Compared
 from onnxfix.reduction.records import Failure, Seen
 from onnxfix.reduction.values import CHILD, write
-from onnxfix.sandbox import Worker, shared
+from onnxfix.sandbox import shared
 
 OTHER = "other.onnx"
 """Name of the second model's part, beside the first one's."""
 
 
-class AgainstCheck:
+class AgainstCheck(Check):
     """The model, whose values are the truth, against ``other``, both in ONNX Runtime on the CPU.
 
     A part of the model is compared with the part of the other that computes the same outputs from the same inputs; the
@@ -29,24 +29,15 @@ class AgainstCheck:
     ``step`` is the time limit of both runs in seconds.
     """
 
-    name, alters, feeds = "ort-cpu", False, True
+    name, alters = "ort-cpu", False
 
-    def __init__(
-        self,
-        other: Case,
-        names: Mapping[str, str] | None = None,
-        step: float = 600.0,
-        worker: Worker | None = None,
-    ) -> None:
+    def __init__(self, other: Case, names: Mapping[str, str] | None = None, step: float = 600.0) -> None:
         self.other, self.step = other, step
         self.names = dict(names) if names is not None else None
-        self.worker = worker or shared("reduction against")
+        self.worker = shared("reduction against")
         graph = other.model.graph
         self._known = {*cases.producers(graph), *(info.name for info in graph.input)}
         self._known |= {tensor.name for tensor in graph.initializer}
-
-    def expect(self, failure: Failure) -> None:
-        """Nothing to learn."""
 
     def seen(self, case: Case, path: Path) -> dict[str, Any]:
         """What the second model's part computes, by the names of the first one's outputs."""
@@ -60,10 +51,6 @@ class AgainstCheck:
             outcome = self.worker.call(f"{CHILD}:run", timeout=self.step, path=str(file), feed=feed)
         values = outcome.value.values if outcome.ok else {}
         return {name: values[self._partner(name)] for name in case.outputs if self._partner(name) in values}
-
-    def environment(self) -> dict[str, str]:
-        """Nothing besides ONNX Runtime itself."""
-        return {}
 
     def examine(self, case: Case, path: Path) -> Seen:
         other = self.part(case)
@@ -102,7 +89,7 @@ class AgainstCheck:
         if not self._known.issuperset(self._partner(name) for name in (*case.inputs, *case.outputs)):
             return None  # the other would compute from elsewhere what this part is given
         stops = {name for name in feed if name not in outputs}
-        kept = _between(self.other.model, outputs, stops)
+        kept = cases.upstream(graph, outputs, stops)
         made = {name for number in kept for name in graph.node[number].output}
         if not set(outputs) <= made:
             return None
@@ -116,20 +103,6 @@ class AgainstCheck:
         if not needed <= set(feed):
             return None
         return Case(model, {name: feed[name] for name in needed}, keep=self.other.keep)
-
-
-def _between(model: ModelProto, outputs: list[str], stops: set[str]) -> set[int]:
-    """Positions of the nodes that compute ``outputs``, no further up than ``stops``."""
-    made = cases.producers(model.graph)
-    pending, found = list(outputs), set[int]()
-    while pending:
-        name = pending.pop()
-        number = made.get(name)
-        if number is None or number in found or name in stops:
-            continue
-        found.add(number)
-        pending.extend(cases.reads_of(model.graph.node[number]))
-    return found
 
 
 def _replace_initializer(model: ModelProto, name: str, value: Any) -> None:

@@ -127,9 +127,9 @@ def fixed_values(graph: GraphProto) -> set[str]:
     return found
 
 
-def upstream(graph: GraphProto, names: Iterable[str]) -> set[int]:
-    """Positions of the nodes that these values depend on."""
-    made = producers(graph)
+def upstream(graph: GraphProto, names: Iterable[str], stops: Collection[str] = ()) -> set[int]:
+    """Positions of the nodes that these values depend on, no further up than ``stops``."""
+    made = {name: number for name, number in producers(graph).items() if name not in stops}
     by_name = {name: graph.node[number] for name, number in made.items()}
     return {made[name] for name in walk.ancestors(by_name, names) if name in made}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from onnx import GraphProto, NodeProto, helper
 
@@ -18,7 +19,7 @@ from onnxfix.reduction.case import Case
 from onnxfix.reduction.child import Compared, Ran
 from onnxfix.reduction.records import Failure, Kind, Seen
 from onnxfix.reduction.values import CHILD
-from onnxfix.sandbox import Worker, shared
+from onnxfix.sandbox import shared
 from onnxfix.trt import lift, messages
 from onnxfix.trt.lift.types import ONNX_TYPES
 from onnxfix.trt.reading import Misread
@@ -36,7 +37,7 @@ from onnxfix.verification.rungs.builder import Builder
 from onnxfix.verification.verdict import RungResult
 
 
-class Check(Protocol):
+class Check(ABC):
     """A way to find out whether a case fails.
 
     ``name`` is that of the option. ``alters``: parts may also be changed in values, shapes and attributes; otherwise
@@ -44,24 +45,24 @@ class Check(Protocol):
     """
 
     name: str
-    alters: bool
-    feeds: bool
+    alters = True
+    feeds = True
 
+    @abstractmethod
     def examine(self, case: Case, path: Path) -> Seen:
         """Check a case, whose model is in the file ``path``. What it writes goes beside that."""
-        ...
 
     def expect(self, failure: Failure) -> None:
-        """Learn the failure that all parts are compared with."""
-        ...
+        """Learn the failure that all parts are compared with, where there is something to learn."""
+        return
 
     def seen(self, case: Case, path: Path) -> dict[str, Any]:
-        """What the other side computes for a case, by output; empty where there is nothing."""
-        ...
+        """What the other side computes for a case, by output; empty where there is nothing, or nobody knows it."""
+        return {}
 
     def environment(self) -> dict[str, str]:
-        """Names and versions of what it runs."""
-        ...
+        """Names and versions of what it runs besides ONNX Runtime, as far as they are known."""
+        return {}
 
 
 def labels(case: Case) -> set[str]:
@@ -75,10 +76,10 @@ def labels(case: Case) -> set[str]:
 # -------------------------------------------------------------------------------------------------------- TensorRT
 
 
-class TrtBuildCheck:
+class TrtBuildCheck(Check):
     """TensorRT's parser and builder. Parts are only parsed where the parser refuses the whole."""
 
-    name, alters, feeds = "trt-build", True, False
+    name, feeds = "trt-build", False
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
@@ -94,10 +95,6 @@ class TrtBuildCheck:
         if not build.judged:
             return Seen(unknown=build.reason, cause="memory" if build.status == "memory" else "fault")
         return Seen(tuple(refusal(one, build, case) for one in build.errors))
-
-    def seen(self, case: Case, path: Path) -> dict[str, Any]:
-        """Nothing: no engine was built."""
-        return {}
 
     def environment(self) -> dict[str, str]:
         """The package and its version, and what it builds for."""
@@ -122,17 +119,12 @@ def refusal(issue: Issue, build: TrtBuild, case: Case) -> Failure:
     )
 
 
-class _Rung:
+class _Rung(Check):
     """What the checks that climb a rung have in common: the request for one model."""
-
-    alters = feeds = True
 
     def __init__(self, builder: Builder, seed: int = 0) -> None:
         self.builder, self.seed = builder, seed
         self.failing: dict[str, Any] | None = None
-
-    def expect(self, failure: Failure) -> None:
-        """Nothing to learn."""
 
     def _request(self, case: Case, path: Path, total: float = 120.0) -> Request:
         known = signature(path)
@@ -147,10 +139,6 @@ class _Rung:
     def environment(self) -> dict[str, str]:
         """The package and its version."""
         return {self.builder.choice.package: self.builder.choice.version}
-
-    def seen(self, case: Case, path: Path) -> dict[str, Any]:
-        """Nothing: the engine's outputs stay in its process."""
-        return {}
 
     def _remember(self, result: RungResult, request: Request) -> None:
         """Generated inputs on which it was seen, or else that the model takes."""
@@ -244,23 +232,14 @@ class TrtGpuCheck(_Rung):
 # ---------------------------------------------------------------------------------------------------- ONNX Runtime
 
 
-class OrtCheck:
+class OrtCheck(Check):
     """ONNX Runtime with optimizations off: does it load and run the model? On "ort-cuda", its outputs are compared with
     those of the CPU too. ``step`` is the time limit of a run in seconds."""
 
-    alters = feeds = True
-
-    def __init__(self, name: str, step: float = 300.0, worker: Worker | None = None) -> None:
+    def __init__(self, name: str, step: float = 300.0) -> None:
         self.name, self.step = name, step
-        self.worker = worker or shared(f"reduction {name}")
+        self.worker = shared(f"reduction {name}")
         self._tried, self._missing = False, cast("Missing | None", None)
-
-    def expect(self, failure: Failure) -> None:
-        """Nothing to learn."""
-
-    def environment(self) -> dict[str, str]:
-        """Nothing besides ONNX Runtime itself."""
-        return {}
 
     def seen(self, case: Case, path: Path) -> dict[str, Any]:
         """What CUDA computes; nothing for the CPU, whose outputs are the expected ones."""

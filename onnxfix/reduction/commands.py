@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 from onnxfix import system
 from onnxfix.errors import UsageError
 from onnxfix.reduction.arrays import npz
 from onnxfix.reduction.case import Case
+from onnxfix.reduction.checks import Check
 from onnxfix.reduction.records import Failure, Seen
 
 MODEL, INPUTS = "{}", "{inputs}"
@@ -18,18 +18,16 @@ _TAIL = 2000  # characters of output that are kept
 _NOT_STARTED = (126, 127)  # exit codes of a shell that cannot execute the command
 
 
-class CommandCheck:
+class CommandCheck(Check):
     """``command`` with the path of the model in place of ``{}``, and that of its inputs (.npz) for ``{inputs}``, run by
     the shell in the folder where onnxfix was started.
 
     Exit code 0 passes. ``match`` is a regular expression that the output must contain too. ``timeout`` is in seconds;
-    a command that takes longer fails with the kind "timeout".
+    a command that takes longer fails with the kind "timeout". Only the user knows what it computes and runs.
 
     Raises:
         UsageError: the command has no ``{}``, or ``match`` is no regular expression.
     """
-
-    alters = True
 
     def __init__(self, command: str, match: str = "", timeout: float = 300.0) -> None:
         if MODEL not in command:
@@ -40,17 +38,6 @@ class CommandCheck:
             raise UsageError(f"--match {match!r}: not a regular expression: {error}") from None
         self.command, self.timeout, self.name = command, timeout, command
         self.feeds = INPUTS in command
-
-    def expect(self, failure: Failure) -> None:
-        """Nothing to learn."""
-
-    def seen(self, case: Case, path: Path) -> dict[str, Any]:
-        """Only the user knows what the command computes."""
-        return {}
-
-    def environment(self) -> dict[str, str]:
-        """Only the user knows what the command runs."""
-        return {}
 
     def examine(self, case: Case, path: Path) -> Seen:
         inputs = path.with_name("inputs.npz")

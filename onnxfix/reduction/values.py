@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from onnxfix.model import Model
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.case import Case
 from onnxfix.reduction.child import Ran
-from onnxfix.sandbox import Worker, shared
+from onnxfix.sandbox import shared
 
 CHILD = "onnxfix.reduction.child"
 _KEPT = 512 << 20  # bytes of values that are remembered
@@ -25,9 +25,9 @@ _APART = 8  # tensors that are computed one by one where all at once fail
 class Values:
     """Values of inner tensors on demand. ``step`` is the time limit of one run in seconds, ``scratch`` a folder."""
 
-    def __init__(self, scratch: Path, step: float = 300.0, worker: Worker | None = None) -> None:
+    def __init__(self, scratch: Path, step: float = 300.0) -> None:
         self.scratch, self.step = scratch, step
-        self.worker = worker or shared("reduction")
+        self.worker = shared("reduction")
         self._known: dict[str, Any] = {}
         self._size = 0
         self.runs = 0
@@ -170,8 +170,3 @@ def declared(model: ModelProto) -> dict[str, ValueInfoProto]:
     """The declarations of the main graph's tensors, by name."""
     graph = model.graph
     return {info.name: info for info in (*graph.value_info, *graph.input, *graph.output)}
-
-
-def fed(inputs: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The values of these inputs."""
-    return {name: inputs[name] for name in names if name in inputs}

@@ -212,13 +212,8 @@ def _lost_calls(original: GraphProto, result: GraphProto) -> Iterator[str]:
 def _calls(graph: GraphProto) -> Counter[str]:
     """How often live nodes of the main graph call operators outside of ONNX's own domain."""
     makers = {name: node for node in graph.node for name in node.output if name}
-    pending = [info.name for info in graph.output]
-    live: dict[int, NodeProto] = {}
-    while pending:
-        node = makers.get(pending.pop())
-        if node is not None and id(node) not in live:
-            live[id(node)] = node
-            pending.extend(walk.reads(node))
+    needed = walk.ancestors(makers, [info.name for info in graph.output])
+    live = {id(makers[name]): makers[name] for name in needed if name in makers}
     foreign = (node for node in live.values() if node.domain not in ("", "ai.onnx"))
     return Counter(f"{node.domain}::{node.op_type}" for node in foreign)
 

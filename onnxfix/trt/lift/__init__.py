@@ -19,6 +19,7 @@ from typing import Any
 
 from onnx import ModelProto, helper
 
+from onnxfix import walk
 from onnxfix.sandbox import Worker, note
 from onnxfix.trt.lift.control import DOMAIN, Writer
 from onnxfix.trt.lift.emit import Emit, info
@@ -208,12 +209,11 @@ def _drawn(network: Network, random: set[Tensor]) -> tuple[str, ...]:
     groups: dict[str, list[Layer]] = defaultdict(list)
     for layer in network.layers:
         groups[layer.group].append(layer)
-    reached = set(random)
-    stack = list(random)
-    while stack:
-        for user in network.users.get(stack.pop(), ()):
-            mates = groups[user.group] if user.group else [user]
-            fresh = [tensor for one in mates for tensor in one.outputs if tensor not in reached]
-            reached.update(fresh)
-            stack.extend(fresh)
+
+    def after(tensor: Tensor) -> Iterator[Tensor]:
+        for user in network.users.get(tensor, ()):
+            for layer in groups[user.group] if user.group else [user]:
+                yield from layer.outputs
+
+    reached = walk.reached(random, after)
     return tuple(tensor.name for tensor in network.outputs if tensor in reached)

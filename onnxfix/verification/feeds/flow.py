@@ -210,15 +210,7 @@ class Flow:
                 self._link(self._key(value.name, inner), target, True)
 
     def reach(self, start: Key, through: tuple[defaultdict[Key, list[Key]], ...]) -> set[Key]:
-        seen, stack = {start}, [start]
-        while stack:
-            key = stack.pop()
-            for edges in through:
-                for target in edges.get(key, ()):
-                    if target not in seen:
-                        seen.add(target)
-                        stack.append(target)
-        return seen
+        return walk.reached([start], lambda key: [one for edges in through for one in edges.get(key, ())])
 
     @property
     def draws(self) -> bool:

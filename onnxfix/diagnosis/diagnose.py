@@ -262,7 +262,8 @@ class _Judge:
         state = self.state
         # TensorRT's network is also judged by its weights, bit by bit.
         misread = self.case.against == "trt-network" and any(one.cause == "weight" for one in found.culprits)
-        if found.culprits and (wrong or misread):
+        unjudged = not found.outputs  # it ended before the walk reached one
+        if found.culprits and (wrong or misread or unjudged):
             worst = found.culprits[0]
             return replace(found, status="differ", reason=f"{worst.error.place.text}: {worst.reason}")
         if wrong:

@@ -467,7 +467,7 @@ def test_ranges_of_integers() -> None:
     assert _integers._mod((-9, 3), (8, 8), 1) == (-7, 7)
     assert _integers._mod((0, 3), (0, 8), 0) is None
     model = overlay("g (float[N] x) => (int32[N] y) { c = Cast<to = 6>(x)  y = Abs(c) }")
-    assert _integers._range_after(model.main.nodes[0], lambda index: (0, 1)) is None
+    assert _integers.range_after(model.main.nodes[0], lambda index: (0, 1)) is None
 
 
 def test_a_body_of_a_newer_operator_set_is_not_used() -> None:

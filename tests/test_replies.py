@@ -131,3 +131,21 @@ def test_a_damaged_reply_is_an_error(damage: bytes) -> None:
     outcome = _child.decode(damage)
     assert isinstance(outcome, _child.Outcome)
     assert outcome.status == "error"
+
+
+def test_an_enumeration_as_python_3_11_0_pickles_it_names_members_alone() -> None:
+    def named(kind: Any, name: str) -> bytes:
+        return pickle.dumps(_Named(kind, name))
+
+    assert replies.loads(named(Severity, "ERROR")) is Severity.ERROR
+    for kind, name in ((Severity, "__class__"), (Severity, "mro"), (str, "join"), (Path("x"), "unlink")):
+        with pytest.raises(replies.Refused, match="no data"):
+            replies.loads(named(kind, name))
+
+
+class _Named:
+    def __init__(self, kind: Any, name: str) -> None:
+        self.kind, self.name = kind, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.kind, self.name)

@@ -205,21 +205,6 @@ def words_only(model: Callable[[Any], nn.Module], config: Any) -> Built:
     )
 
 
-def wav2vec2() -> Built:
-    """wav2vec2-base, on a second of sound."""
-    config = hf.Wav2Vec2Config(num_hidden_layers=6, attn_implementation="eager")
-    inputs = {"input_values": (torch.randn(2, 16000), BATCH)}
-    return built(random(hf.Wav2Vec2Model(config)), inputs, {"last_hidden_state": BATCH})
-
-
-def dpt() -> Built:
-    """Depth from images, at half the usual depth."""
-    config = hf.DPTConfig(num_hidden_layers=6, backbone_out_indices=[0, 2, 4, 5], attn_implementation="eager")
-    return built(
-        random(hf.DPTForDepthEstimation(config)), {"pixel_values": image(384)}, {"predicted_depth": BATCH}
-    )
-
-
 def _cached(config: Any, step: int = 8) -> Built:
     """A decoder that is given one token and the keys and values of those before."""
     config._attn_implementation = "eager"
@@ -314,8 +299,13 @@ BUILDERS: dict[str, Callable[[], Built]] = {
     "electra": lambda: words(hf.ElectraModel, hf.ElectraConfig(vocab_size=1000)),
     "mpnet": lambda: words(hf.MPNetModel, hf.MPNetConfig(vocab_size=1000, num_hidden_layers=6)),
     "opt": lambda: words(hf.OPTModel, hf.OPTConfig(vocab_size=1000, num_hidden_layers=4), use_cache=False),
-    "wav2vec2": wav2vec2,
-    "dpt": dpt,
+    "wav2vec2": lambda: sound(hf.Wav2Vec2Model, hf.Wav2Vec2Config(num_hidden_layers=6)),
+    "dpt": lambda: images(
+        hf.DPTForDepthEstimation,
+        hf.DPTConfig(num_hidden_layers=6, backbone_out_indices=[0, 2, 4, 5]),
+        "predicted_depth",
+        384,
+    ),
     "qwen3": lambda: _decoder(hf.Qwen3Config),
     "gemma2": lambda: _decoder(hf.Gemma2Config),
     "mixtral": lambda: _decoder(hf.MixtralConfig, num_local_experts=4),

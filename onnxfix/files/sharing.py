@@ -57,11 +57,16 @@ def _at_once(path: str, flags: int) -> int:
 
 def set_record(proto: ModelProto, hashes: Mapping[str, str]) -> None:
     """Record the SHA-256 of each shared file, by location, in place of what was recorded before."""
+    set_metadata(proto, KEY, {location: f"sha256:{found}" for location, found in hashes.items()})
+
+
+def set_metadata(proto: ModelProto, key: str, values: Mapping[str, str]) -> None:
+    """Let the metadata whose keys begin with ``key`` be these: what follows it -> value."""
     for index in reversed(range(len(proto.metadata_props))):
-        if decoded(proto.metadata_props[index].key).startswith(KEY):
+        if decoded(proto.metadata_props[index].key).startswith(key):
             del proto.metadata_props[index]
-    for location, found in hashes.items():
-        proto.metadata_props.add(key=KEY + location, value=f"sha256:{found}")
+    for more, value in values.items():
+        proto.metadata_props.add(key=key + more, value=value)
 
 
 def has_record(proto: ModelProto) -> bool:

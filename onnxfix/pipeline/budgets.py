@@ -20,10 +20,7 @@ LARGEST = 0.1
 
 def record_budget(proto: ModelProto, original: Path, budget: float) -> None:
     """Record the budget in the mixed-precision model of the file ``original``, in place of one recorded before."""
-    for index in reversed(range(len(proto.metadata_props))):
-        if decoded(proto.metadata_props[index].key) == KEY:
-            del proto.metadata_props[index]
-    proto.metadata_props.add(key=KEY, value=f"{budget!r} sha256:{sharing.digest(original)}")
+    sharing.set_metadata(proto, KEY, {"": f"{budget!r} sha256:{sharing.digest(original)}"})
 
 
 def recorded_budget(proto: ModelProto, original: Path) -> Allowed | None:

@@ -10,7 +10,7 @@ import typer
 
 from making.tables import cell, code
 from onnxfix.cli.app import app
-from onnxfix.cli.help import EXAMPLES
+from onnxfix.cli.examples import EXAMPLES
 
 _HEAD = """\
 # Command reference

@@ -11,7 +11,8 @@ import typer
 
 from onnxfix.cli.app import app, program
 from onnxfix.cli.arguments import lighten
-from onnxfix.cli.help import EXAMPLES, choices
+from onnxfix.cli.examples import EXAMPLES
+from onnxfix.cli.help import choices
 from support.cli import run
 
 PROGRAM: Any = typer.main.get_command(app)

@@ -26,7 +26,7 @@ from onnxfix.trt.engine import Ran
 from onnxfix.verification.compare.compare import different
 from onnxfix.verification.compare.tolerance import TOLERANCES, tolerance_for
 from onnxfix.verification.compare.twin import half_type
-from onnxfix.verification.rungs.judge import KERNELS, Terms
+from onnxfix.verification.rungs.judge import ALIKE, Terms
 from onnxfix.verification.rungs.noise import Noise
 from onnxfix.verification.rungs.trials import Trial
 
@@ -43,7 +43,7 @@ def is_off(held: Held, far: Distance, coarse: str = "") -> bool:
     if held.dtype not in TOLERANCES:
         return far.largest > 0
     tolerance = tolerance_for(held.dtype, coarse)
-    share = tolerance.rtol + tolerance.atol if coarse or held.dtype in _HALVES else KERNELS
+    share = tolerance.rtol + tolerance.atol if coarse or held.dtype in _HALVES else ALIKE
     return far.largest > share * far.scale
 
 

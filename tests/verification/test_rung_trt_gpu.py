@@ -778,21 +778,30 @@ def _off(by: float, *, elements: int = 1000, dtype: Any = np.float32) -> tuple[R
 def test_what_float32_kernels_cost_is_no_error() -> None:
     """Seen on a GPU: one of 1,536 elements of BERT's output was 5.8e-5 off, where the largest was 0.7."""
     truth, found = _off(8e-5)
-    for before in (found, None):
+    for before, most in ((found, "0.0004"), (None, "0.0002")):
         told = judge(Terms(["y"]), "label", None, truth, before, found)
         assert told.finding == "agree"
         assert "1 of 1,000 elements are out of tolerance" in told.reason
-        assert told.reason.endswith("; that is at most 0.0002 of the output's largest magnitude")
+        assert told.reason.endswith(f"; that is at most {most} of the output's largest magnitude")
         assert told.results[-1].status == "within"
 
 
 @pytest.mark.parametrize(
-    "sides", [_off(3e-4), _off(8e-5, elements=200), _off(np.inf), _off(8e-5, dtype=np.float64)]
+    "sides", [_off(5e-4), _off(8e-5, elements=200), _off(np.inf), _off(8e-5, dtype=np.float64)]
 )
 def test_what_no_kernel_explains_stays_an_error(sides: tuple[Ran, Ran]) -> None:
     truth, found = sides
     assert judge(Terms(["y"]), "label", None, truth, found, found).finding == "alike"
     assert judge(Terms(["y"]), "label", None, truth, None, found).finding == "wrong"
+
+
+def test_twice_as_much_is_of_kernels_where_no_fix_can_be_to_blame() -> None:
+    """Seen on a GPU: FCN's sums of 18,433 terms are 2.7e-4 off, in the engines of original and fixed model alike."""
+    truth, found = _off(2.7e-4)
+    assert judge(Terms(["y"]), "label", None, truth, found, found).finding == "agree"
+    assert judge(Terms(["y"], single=True), "label", None, truth, None, found).finding == "agree"
+    assert judge(Terms(["y"]), "label", None, truth, None, found).finding == "wrong"
+    assert judge(Terms(["y"]), "label", None, truth, truth, found).finding == "wrong"
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 8e-5), (8e-5, 0), (8e-5, -1e-4)])
@@ -801,7 +810,7 @@ def test_engines_of_two_builds_may_differ_by_what_kernels_cost(before: float, af
     truth = _off(0)[0]
     told = judge(Terms(["y"]), "label", None, truth, _off(before)[1], _off(after)[1])
     assert told.finding == "agree"
-    assert told.reason.endswith("; that is at most 0.0002 of the output's largest magnitude")
+    assert "; that is at most 0.000" in told.reason
 
 
 @pytest.mark.parametrize(

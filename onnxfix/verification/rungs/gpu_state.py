@@ -125,4 +125,5 @@ class State:
             allowed=request.allowed,
             oracle=self.original.oracle,
             engine=self.engine_name,
+            single=self.single,
         )

@@ -75,17 +75,17 @@ def _simplified(tool: Callable[..., Any], model: ModelProto) -> ModelProto:
     return result
 
 
-def graphsurgeon(source: str, script: str, output: str, faithful: str, embed: bool) -> ToolResult:
+def graphsurgeon(source: str, script: str, output: str, unchanged: str, embed: bool) -> ToolResult:
     """Run a GraphSurgeon script on a model file and write the result.
 
-    ``faithful`` is the file of the model as graphsurgeon writes it unchanged. ``embed``: load external data, so that
+    ``unchanged`` is the file of the model as graphsurgeon writes it unchanged. ``embed``: load external data, so that
     the script can read weights from any working directory; without it the directory is the model's.
     """
     import onnx  # lazy: loaded in the child
     import onnx_graphsurgeon as gs  # lazy: an optional package
 
     try:
-        onnx.save(gs.export_onnx(gs.import_onnx(onnx.load(source, load_external_data=embed))), faithful)
+        onnx.save(gs.export_onnx(gs.import_onnx(onnx.load(source, load_external_data=embed))), unchanged)
         graph = gs.import_onnx(onnx.load(source, load_external_data=embed))
     except Exception as error:
         return ToolResult("tool", f"it cannot represent the model: {one_line(error, 200)}")

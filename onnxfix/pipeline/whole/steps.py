@@ -1,4 +1,4 @@
-"""Whole-model steps: each runs a foreign tool on a model in the sandbox, and restores what the tool loses."""
+"""Whole-model steps: each runs a foreign tool on a model in the sandbox."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from onnxfix import confinement, walk
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
 from onnxfix.files import loading, tensors, wire
 from onnxfix.pipeline import contract
+from onnxfix.pipeline.whole.adopt import adopt
 from onnxfix.pipeline.whole.remote import FUNCTION, ToolResult
-from onnxfix.pipeline.whole.restore import restore
 from onnxfix.record import record
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
@@ -57,7 +57,7 @@ class Step:
 
 @record
 class Made:
-    """A step's result. ``broken`` are changes of the interface and losses that could not be restored, one line each.
+    """A step's result. ``broken`` are changes of the interface and losses, one line each.
     ``refused`` is why there is no result, if so."""
 
     proto: ModelProto | None = None
@@ -93,7 +93,7 @@ def make(
     original: ModelProto,
     special: ResolvedSpecialization | None = None,
 ) -> Made:
-    """Run ``step`` on the model file ``source``, which holds ``before``, and restore what the tool loses.
+    """Run ``step`` on the model file ``source``, which holds ``before``.
 
     The interface of ``original`` must be preserved, except for the changes of ``special``. External data are beside
     ``source``.
@@ -105,17 +105,17 @@ def make(
     if step.script is None and size > wire.PROTOBUF_LIMIT:
         return Made(refused=f"onnxsim handles models of up to 2 GB, and this one has {size / 1e9:.1f} GB")
     with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder, Worker() as worker:
-        output, plain = Path(folder) / "result.onnx", Path(folder) / "plain.onnx"
+        output, plain = Path(folder) / "result.onnx", Path(folder) / "unchanged.onnx"
         outcome = _call(worker, step, source, output, plain, embed=size <= wire.PROTOBUF_LIMIT)
         refused = _refusal(step, outcome)
         if refused:
             return Made(refused=refused)
         try:
             result = loading.parse(loading.read(output), "the result")
-            faithful = loading.parse(loading.read(plain), "the result") if step.script is not None else None
+            unchanged = loading.parse(loading.read(plain), "the result") if step.script is not None else None
         except ModelError as error:
             return Made(refused=str(error))
-    merged, broken = restore(before, result, faithful, source.parent)
+    merged, broken = adopt(before, result, unchanged, source.parent)
     if step.script is None and (grown := wire_size(merged, source) - size) > max(_MORE, size // 10):
         return Made(refused=f"its result is {grown:,} bytes larger")
     broken += [line for line in contract.interface_changes(original, merged, special) if line not in broken]
@@ -141,7 +141,7 @@ def _call(worker: Worker, step: Step, source: Path, output: Path, plain: Path, *
         f"{REMOTE}:graphsurgeon",
         timeout=TIMEOUT,
         script=str(step.script),
-        faithful=str(plain),
+        unchanged=str(plain),
         embed=embed,
         **where,
     )

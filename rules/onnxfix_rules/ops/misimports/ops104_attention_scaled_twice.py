@@ -35,13 +35,14 @@ def attention_scaled_twice(node: Node, model: Model) -> Iterator[Match]:
     strongly typed or not (deit_tiny at optimization levels 0, 1 and 3); ONNX Runtime on the same models with one factor
     dropped is off by 0.01361, 0.01280 and 0.00334. The dynamo exports, whose keys pass a Reshape after the Transpose,
     are right, and so is TensorRT-RTX 1.6.1. Reported for 10.7, and fixed in 10.8 (NVIDIA/TensorRT issues 4333 and
-    4328). The imported network is right: no check but `trt-gpu` sees it. In what was measured the Transpose swaps the
-    last two axes; one that was fused with another, so that it moves the heads too, is reported alike.
+    4328). The imported network is right: no check but `trt-gpu` sees it. It is not the pattern alone: in seven
+    small models with nothing but an attention (factors alike or not, a mask, one or two Transposes, fused or not)
+    10.6.0 multiplies both.
 
     ## Fix
-    Multiply the queries by the product of both factors, and the keys by none. NUMERIC: equal up to rounding. Said to be
-    right in these issues; not executed here. No fix before opset 7, for queries of unknown rank, and where the product
-    of the factors is 0 or not finite in their type.
+    Multiply the queries by the product of both factors, and the keys by none. NUMERIC: equal up to rounding. Executed
+    on 10.6.0: with it the engine of deit_tiny is right. No fix before opset 7, for queries of unknown rank, and where
+    the product of the factors is 0 or not finite in their type.
 
     ## References
     - https://github.com/NVIDIA/TensorRT/issues/4333, https://github.com/NVIDIA/TensorRT/issues/4328

@@ -1,21 +1,8 @@
-"""Apply onnxfix to many models and print a table: nodes before and after, what was fixed and found, rungs.
-
-    python benchmarks/corpus.py FOLDER...          every .onnx below the folders
-    python benchmarks/corpus.py --onnx-data        the models that come with the onnx package
-    python benchmarks/corpus.py --node-tests       ONNX's node models, with their own inputs as well
-
-Every result is compared with its original by the verification ladder, at three or more shape assignments, and applied
-a second time, which must change nothing. The exit code is 1 where something of this does not hold.
-"""
+"""Models that come with ONNX, with the inputs that belong to them, and what onnxfix promises of each."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-import tempfile
-import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,10 +38,6 @@ class Outcome:
     """What happened to one model."""
 
     name: str
-    before: int = 0
-    after: int = 0
-    fixed: Counter[str] = field(default_factory=Counter)
-    found: Counter[str] = field(default_factory=Counter)
     rungs: str = ""
     faults: list[str] = field(default_factory=list)
     changed: bool = False
@@ -100,11 +83,7 @@ def run(case: Case, worker: Worker, folder: Path) -> Outcome:
         outcome.faults.append(f"refused: {error}")
         return outcome
     model.target = target_named(None)
-    outcome.before = sum(1 for _ in model.nodes())
     result = engine.fix(model, registry().choose())
-    outcome.after = sum(1 for _ in model.nodes())
-    outcome.fixed = Counter(item.key.code for item in result.applied)
-    outcome.found = Counter(item.rule.code for item in result.remaining)
     outcome.faults += map(str, result.problems)
     outcome.changed = bool(result.applied)
     fixed = saving.serialize(proto)
@@ -155,47 +134,3 @@ def _judge(outcome: Outcome, verdicts: list[Verdict]) -> None:
                 outcome.executed = True
             states.append(f"{rung.name} {rung.status}")
     outcome.rungs = ", ".join(dict.fromkeys(states))
-
-
-def table(outcomes: list[Outcome]) -> Iterator[str]:
-    """Markdown rows of the models that the rules changed or that have a fault."""
-    yield "| model | nodes | fixed | left | rungs |"
-    yield "|---|---|---|---|---|"
-    for item in outcomes:
-        fixed = " ".join(f"{code}×{n}" for code, n in sorted(item.fixed.items())) or "–"
-        left = " ".join(f"{code}×{n}" for code, n in sorted(item.found.items())) or "–"
-        fault = "".join(f" **{fault}**" for fault in item.faults)
-        yield f"| {item.name} | {item.before} → {item.after} | {fixed} | {left} | {item.rungs}{fault} |"
-
-
-def main() -> int:
-    """Run as the module's docstring says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folders", nargs="*", type=Path)
-    parser.add_argument("--onnx-data", action="store_true")
-    parser.add_argument("--node-tests", action="store_true")
-    parser.add_argument("--all-rows", action="store_true", help="also the models that nothing was found in")
-    arguments = parser.parse_args()
-    folders = [*arguments.folders, *([onnx_data_folder()] if arguments.onnx_data else [])]
-    cases = [*folder_cases(folders), *(node_cases() if arguments.node_tests else ())]
-    start = time.monotonic()
-    outcomes = []
-    with Worker() as worker, tempfile.TemporaryDirectory() as folder:
-        for case in cases:
-            outcomes.append(run(case, worker, Path(folder)))
-            if outcomes[-1].faults:
-                print(f"FAULT {case.name}: {outcomes[-1].faults}", file=sys.stderr, flush=True)
-    shown = [o for o in outcomes if arguments.all_rows or o.changed or o.faults or o.found]
-    print("\n".join(table(shown)))
-    changed = [o for o in outcomes if o.changed]
-    print(
-        f"\n{len(outcomes)} models, {len(changed)} changed, of which {sum(o.executed for o in changed)} ran on a rung; "
-        f"{sum(bool(o.faults) for o in outcomes)} with faults; {time.monotonic() - start:.0f} s"
-    )
-    return int(any(o.faults for o in outcomes))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,44 +13,26 @@ an output, failed, or was not bit-identical with exact fixes, and where a rescue
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import importlib.util
 import json
-import os
-import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # the children of the sandbox import what they run from there
 
-import onnxfix  # noqa: E402
-from acceptance import faults, tables  # noqa: E402
-from acceptance.cases import export_cases, node_cases  # noqa: E402
-from acceptance.measure import Row, Settings, measure_all, row_of  # noqa: E402
-from acceptance.tools import EXACT, ONNXFIX, PEERS, Peers  # noqa: E402
-from onnxfix.errors import OnnxfixError  # noqa: E402
-from onnxfix.nvidia import Missing  # noqa: E402
-from onnxfix.sandbox import Worker  # noqa: E402
-from onnxfix.trt.package import Choice  # noqa: E402
+from machine import choice, lines, without_gpu
+from pages import write_between
 
-
-def choice(package: str, capability: str | None) -> Choice:
-    """The TensorRT to ask. Raises OnnxfixError where there is none."""
-    with Worker() as worker:
-        found = worker.call(
-            "onnxfix.trt.package:choose",
-            timeout=120.0,
-            package=package,
-            compute_capability=capability,
-        )
-    if not found.ok or isinstance(found.value, Missing):
-        raise OnnxfixError(found.value.reason if found.ok else found.message)
-    chosen: Choice = found.value
-    return chosen
+from acceptance import faults, tables
+from acceptance.cases import export_cases, node_cases
+from acceptance.measure import Row, Settings, measure_all, row_of
+from acceptance.tools import EXACT, ONNXFIX, PEERS, Peers
+from onnxfix.errors import OnnxfixError
+from onnxfix.sandbox import Worker
 
 
 def peers_here(asked: Path | None) -> Path | None:
@@ -61,47 +43,17 @@ def peers_here(asked: Path | None) -> Path | None:
     return asked
 
 
-def setting(settings: Settings) -> Iterator[str]:
+def setting(settings: Settings) -> list[str]:
     """What was measured with: versions and machine."""
-    own = {"Python": platform.python_version(), "onnxfix": onnxfix.__version__}
-    own |= {name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime", "numpy")}
-    yield f"- {_versions(own)}"
-    if settings.peers_python is not None:
-        with Peers(settings.peers_python, settings.timeout, settings.memory_mb) as peers:
-            yield f"- the peers' environment: {_versions(peers.versions)}"
-    else:
-        yield "- without peers (`--peers-python` names the interpreter of an environment that has them)"
-    chosen = settings.choice
-    yield (
-        f"- {chosen.package} {chosen.version}, built ahead of time for compute capability {chosen.capability}; "
-        "no engine was executed"
-    )
-    yield f"- {_cpu()}"
-
-
-def _versions(found: dict[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in found.items())
-
-
-def _cpu() -> str:
-    name = platform.machine()
-    if (info := Path("/proc/cpuinfo")).exists():
-        lines = [
-            line for line in info.read_text(encoding="utf-8").splitlines() if line.startswith("model name")
+    told = lines(without_gpu(settings.choice))
+    if settings.peers_python is None:
+        return [
+            *told,
+            "- without peers (`--peers-python` names the interpreter of an environment that has them)",
         ]
-        name = lines[0].partition(":")[2].strip() if lines else name
-    return f"{os.cpu_count()} cores ({name})"
-
-
-def write_between(path: Path, name: str, text: str) -> None:
-    """Replace what lies between the markers of that name. Raises OnnxfixError where they are not there."""
-    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
-    old = path.read_text(encoding="utf-8")
-    head, found, rest = old.partition(begin)
-    _, closed, tail = rest.partition(end)
-    if not found or not closed:
-        raise OnnxfixError(f"{path}: has no markers {begin.strip()} and {end}")
-    path.write_text(f"{head}{begin}\n{text.strip()}\n\n{end}{tail}", encoding="utf-8")
+    with Peers(settings.peers_python, settings.timeout, settings.memory_mb) as peers:
+        versions = ", ".join(f"{name} {version}" for name, version in peers.versions.items())
+    return [*told, f"- the peers' environment: {versions}"]
 
 
 def _arguments() -> argparse.Namespace:
@@ -160,7 +112,7 @@ def measured(given: argparse.Namespace) -> tuple[list[str], list[Row]]:
             cases = export_cases(given.folders, worker)
     else:
         cases = node_cases(given.every, given.match)
-    surroundings = list(setting(settings))
+    surroundings = setting(settings)
     began = time.monotonic()
     rows = measure_all(cases, given.jobs, settings, _progress(len(cases)))
     seconds = time.monotonic() - began

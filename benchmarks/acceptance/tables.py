@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+
+from pages import markdown, such_as
 
 from acceptance.faults import MOST_LAYERS, lost, remarks, rescued
 from acceptance.measure import Result, Row
 from acceptance.reasons import OPERATORS, WHY
 from acceptance.tools import AS_IS, EXACT, NUMERIC_RTX, ONNXFIX, Tool
-
-
-def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """A table in Markdown."""
-    yield "| " + " | ".join(head) + " |"
-    yield "|" + "---|" * len(head)
-    for row in rows:
-        yield "| " + " | ".join(_number(cell) for cell in row) + " |"
-
-
-def _number(cell: object) -> str:
-    return f"{cell:,}" if isinstance(cell, int) else str(cell).replace("|", "\\|")
-
 
 # ---------------------------------------------------------------------------------------------------- summary
 
@@ -183,11 +172,6 @@ def open_refusals(rows: Sequence[Row], tool: Tool) -> Iterator[str]:
             for (name, words), found in sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1])))
         ),
     )
-
-
-def such_as(names: Sequence[str], count: int) -> str:
-    """The first names."""
-    return ", ".join(f"`{name}`" for name in names[:count]) + (", …" if len(names) > count else "")
 
 
 def _words(result: Result) -> str:

@@ -20,15 +20,15 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # the children of the sandbox import what they run from there
 
-from gpu import engines, ledger  # noqa: E402
-from gpu.ort_cuda import machine  # noqa: E402
+import ledger
+from gpu import engines
 
-import onnxfix  # noqa: E402
-from conformance import child  # noqa: E402
-from onnxfix.backend.devices import opened  # noqa: E402
-from onnxfix.errors import OnnxfixError  # noqa: E402
-from onnxfix.sandbox import Worker  # noqa: E402
-from onnxfix.trt.records import TrtOptions  # noqa: E402
+import onnxfix
+from conformance import child
+from onnxfix.backend.devices import opened
+from onnxfix.errors import OnnxfixError
+from onnxfix.sandbox import Worker
+from onnxfix.trt.records import TrtOptions
 
 SLOW = ("gru", "lstm", "rnn", "roialign", "loop", "scan")
 """Tests that may take all the time there is come first, so that nobody waits for them at the end."""
@@ -48,7 +48,7 @@ def facts(device: str) -> dict[str, Any]:
     about = engines.ready("tensorrt-rtx")[1] if with_gpu else {}
     choice = opened(device, TrtOptions()).choice
     own = {"TensorRT": f"{choice.package} {choice.version}", "onnxfix": onnxfix.__version__}
-    return {"device": device, **own, **(about or {k: v for k, v in machine().items() if v})}
+    return {"device": device, **own, **(about or {k: v for k, v in with_gpu().items() if v})}
 
 
 def measure(worker: Worker, task: tuple[str, str, float]) -> tuple[str, dict[str, Any]]:

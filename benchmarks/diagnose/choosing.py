@@ -30,12 +30,12 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
 
-from diagnose import feeding, observing, places, planting  # noqa: E402
-from diagnose.copies import Graph  # noqa: E402
-from diagnose.faults import KINDS, Kind, Planted, Site  # noqa: E402
-from onnxfix.errors import OnnxfixError  # noqa: E402
-from onnxfix.files import loading, saving  # noqa: E402
-from onnxfix.sandbox import Worker  # noqa: E402
+from diagnose import feeding, observing, places, planting
+from diagnose.copies import Graph
+from diagnose.faults import KINDS, Kind, Planted, Site
+from onnxfix.errors import OnnxfixError
+from onnxfix.files import loading, saving
+from onnxfix.sandbox import Worker
 
 FIXTURES = ROOT / "fixtures"
 #: Kinds that take turns in the exports; those that fixtures bear less often come first.

@@ -30,14 +30,16 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
 
-from acceptance.node_models import write_between  # noqa: E402
-from acceptance.tables import markdown  # noqa: E402
-from gpu.ledger import Ledger, load  # noqa: E402
+from ledger import Ledger, load
+from pages import (
+    markdown,
+    write_between,
+)
 
-from diagnose import cases, choosing, feeding, judging  # noqa: E402
-from diagnose.cases import Case  # noqa: E402
-from onnxfix.errors import OnnxfixError  # noqa: E402
-from onnxfix.files import loading  # noqa: E402
+from diagnose import cases, choosing, feeding, judging
+from diagnose.cases import Case
+from onnxfix.errors import OnnxfixError
+from onnxfix.files import loading
 
 PLANTED = HERE / "planted.json"
 _FAILED = re.compile(r"FAILED \| Output: '(.*?)' \|")

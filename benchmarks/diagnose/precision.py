@@ -1,17 +1,14 @@
-"""Mixed precision by `onnxfix precision` and by other tools: error, share of nodes in half precision, latency.
+"""Mixed precision by `onnxfix precision` and by other tools: error, share of nodes in half precision, Casts.
 
     python benchmarks/diagnose/precision.py make FOLDER MODEL... [--budgets 0.7x,0.4x,0.001] [--to fp16]
            [--peers PYTHON] [--kinds KIND,...] [--only WORD]
-    python benchmarks/diagnose/precision.py gpu FOLDER [--json FILE]
     python benchmarks/diagnose/precision.py table FILE
 
 ``make`` writes a folder for each model: the original with weights drawn from a seed, samples, and variants: by onnxfix,
 one without a budget (``all``: every node that guards allow) and one for each (``0.7x``: that much of the error of
-``all``), and by the tools of ``precision_peers.py`` in
-the environment of PYTHON. It records error (float32 kernels that round as the types say, on samples of which the tools
-saw the first), share and Casts in FOLDER/results.json. What is to be carried to another machine is FOLDER/packed.
-``gpu`` unpacks what is packed where the models are missing, builds engines of all variants, runs them on the samples
-against ONNX Runtime in float32, and times them.
+``all``), and by the tools of ``precision_peers.py`` in the environment of PYTHON. It records the error on the CPU
+(float32 kernels that round as the types say, on samples of which the tools saw the first), the share and the Casts in
+FOLDER/results.json. No engine is built.
 """
 
 from __future__ import annotations
@@ -22,23 +19,28 @@ import os
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from exports.static import sizes_of  # noqa: E402
+from pages import markdown
 
-import onnxfix  # noqa: E402
-from diagnose import precision_figures, precision_pack  # noqa: E402
-from onnxfix.verification.feeds.plan import Feed  # noqa: E402
-from onnxfix.verification.feeds.signature import signature  # noqa: E402
+import onnxfix
+from diagnose import precision_figures
+from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.feeds.signature import signature
 
 PEERS = {"fp16": ("autocast", "float16", "float16-auto"), "bf16": ("autocast-bf16",)}
 SAMPLES = 3
+SMALL = 1 << 12
+"""Bytes of a weight that is kept as it is."""
 UNBOUNDED = 1e9
 """A budget that only guards limit."""
 
@@ -46,8 +48,22 @@ UNBOUNDED = 1e9
 def feeds_of(model: Path, size: int) -> list[dict[str, Any]]:
     """Samples of batch 1 and of sizes near to ``size``."""
     known = signature(model)
-    sizes = sizes_of(known, size) or {}
+    leading = {one.dims[0] for one in known.inputs if one.dims}
+    wish = {name: 1 if name in leading else size for name in known.symbols}
+    sizes = known.search.near(wish, pins=known.search.ways[0]) or {}
     return [Feed(sizes, "normal", seed).values(known) for seed in range(SAMPLES)]
+
+
+def redraw(source: Path, target: Path) -> None:
+    """Write a model with its large weights drawn from their names, with the mean and deviation of the export's own."""
+    model = onnx.load(source)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT and len(tensor.raw_data) >= SMALL:
+            array = numpy_helper.to_array(tensor)
+            rng = np.random.default_rng([20261123, zlib.crc32(tensor.name.encode())])
+            drawn = rng.standard_normal(array.shape, np.float32) * np.float32(array.std())
+            tensor.raw_data = (drawn + np.float32(array.mean())).astype(np.float32).tobytes()
+    onnx.save(model, target)
 
 
 def make(given: argparse.Namespace) -> int:
@@ -58,12 +74,12 @@ def make(given: argparse.Namespace) -> int:
         if given.only and given.only not in source.stem:
             continue
         folder = given.folder / source.stem
-        (folder / "packed").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         original = folder / "original.onnx"
-        precision_pack.redraw(source, original, folder / "packed" / "original.onnx")
+        redraw(source, original)
         feeds = feeds_of(original, given.size)
         for number, feed in enumerate(feeds):
-            np.savez(folder / "packed" / f"feed{number}.npz", **feed)
+            np.savez(folder / f"feed{number}.npz", **feed)
         entry = found.setdefault(source.stem, {})
         entry["original"] = precision_figures.shares(original)
         made = {}
@@ -77,11 +93,9 @@ def make(given: argparse.Namespace) -> int:
             entry[name].update(errors)
         for name, path in made.items():
             entry[name].update(precision_figures.shares(path))
-            precision_pack.pack(
-                original, folder / "packed" / "original.onnx", path, folder / "packed" / path.name
-            )
         results.write_text(json.dumps(found, indent=1))
-        print("\n".join(rows(source.stem, entry)), flush=True)
+        for row in rows(source.stem, entry):
+            print(*row, flush=True)
     return 0
 
 
@@ -117,7 +131,7 @@ def _by_onnxfix(
 def _by_peer(python: str, kind: str, original: Path, folder: Path, entry: dict[str, Any]) -> dict[str, Path]:
     output = folder / f"{kind}.onnx"
     began = time.perf_counter()
-    command = [python, HERE / "precision_peers.py", kind, original, output, folder / "packed" / "feed0.npz"]
+    command = [python, HERE / "precision_peers.py", kind, original, output, folder / "feed0.npz"]
     environment = {**os.environ, "PYTHONPATH": "", "CUDA_VISIBLE_DEVICES": ""}
     try:
         done = subprocess.run(
@@ -131,50 +145,20 @@ def _by_peer(python: str, kind: str, original: Path, folder: Path, entry: dict[s
     return {} if reason else {kind: output}
 
 
-def gpu(given: argparse.Namespace) -> int:
-    """Errors and latencies of engines."""
-    from diagnose import precision_gpu
-
-    results = given.json or given.folder / "results.json"
-    found: dict[str, Any] = json.loads((given.folder / "results.json").read_text())
-    for name, entry in found.items():
-        if given.only and given.only not in name:
-            continue
-        folder = given.folder / name
-        for packed in sorted((folder / "packed").glob("*.onnx")):
-            if not (folder / packed.name).exists():
-                precision_pack.unpack(packed, folder / packed.name)
-        variants = {one: folder / f"{one}.onnx" for one in entry if (folder / f"{one}.onnx").exists()}
-        feeds = []
-        for path in sorted((folder / "packed").glob("feed*.npz")):
-            with np.load(path) as archive:
-                feeds.append({key: archive[key] for key in archive.files})
-        for one, figures in precision_gpu.measured(folder, variants, feeds).items():
-            entry[one]["engine"] = figures
-        results.write_text(json.dumps(found, indent=1))
-        print("\n".join(rows(name, entry)), flush=True)
-    return 0
+HEAD = ("model", "variant", "error", "rms", "in half precision", "products", "Casts", "seconds", "reason")
 
 
-HEAD = """| model | variant | error | rms | in half precision | products | Casts | engine's error | ms | seconds |
-|---|---|---|---|---|---|---|---|---|---|"""
-
-
-def rows(model: str, entry: dict[str, Any]) -> list[str]:
+def rows(model: str, entry: dict[str, Any]) -> list[list[str]]:
     """Lines of the table."""
-    return [_row(model, name, figures) for name, figures in entry.items()]
+    return [[model, name, *_cells(figures)] for name, figures in entry.items()]
 
 
-def _row(model: str, name: str, figures: dict[str, Any]) -> str:
-    engine = figures.get("engine", {})
+def _cells(figures: dict[str, Any]) -> list[str]:
     share = f"{figures['low']}/{figures['nodes']}" if "low" in figures else "–"
     heavy = f"{figures['heavy_low']}/{figures['heavy']}" if "heavy" in figures else "–"
-    cells = [model, name, _number(figures.get("error")), _number(figures.get("rms")), share, heavy]
-    cells += [str(figures.get("casts", "–")), _number(engine.get("error"))]
-    cells.append(f"{engine['ms']:.3f}" if engine.get("ms") else engine.get("reason", "–")[:60])
-    cells.append(f"{figures['seconds']:.0f}" if "seconds" in figures else "–")
-    why = figures.get("reason", "")
-    return f"| {' | '.join(cells)} |{f' {why}' if why else ''}"
+    seconds = f"{figures['seconds']:.0f}" if "seconds" in figures else "–"
+    errors = (_number(figures.get("error")), _number(figures.get("rms")))
+    return [*errors, share, heavy, str(figures.get("casts", "–")), seconds, figures.get("reason", "")]
 
 
 def _number(value: float | None) -> str:
@@ -183,9 +167,8 @@ def _number(value: float | None) -> str:
 
 def table(given: argparse.Namespace) -> int:
     """Print what was measured."""
-    print(HEAD)
-    for model, entry in json.loads(given.file.read_text()).items():
-        print("\n".join(rows(model, entry)))
+    stored = json.loads(given.file.read_text())
+    print("\n".join(markdown(HEAD, [row for model, entry in stored.items() for row in rows(model, entry)])))
     return 0
 
 
@@ -207,11 +190,6 @@ def main() -> int:
     making.add_argument("--size", type=int, default=64, help="sizes of open dimensions but the batch")
     making.add_argument("--only", default="")
     making.set_defaults(run=make)
-    engines = commands.add_parser("gpu")
-    engines.add_argument("folder", type=Path)
-    engines.add_argument("--json", type=Path)
-    engines.add_argument("--only", default="")
-    engines.set_defaults(run=gpu)
     tables = commands.add_parser("table")
     tables.add_argument("file", type=Path)
     tables.set_defaults(run=table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,12 +52,3 @@ def on_cpu(original: Path, results: Mapping[str, Path], feeds: Sequence[Mapping[
             except Failed as error:
                 found[name] = {"reason": str(error)[:300]}
     return found
-
-
-def plain(value: Any) -> Any:
-    """Records as dictionaries."""
-    return (
-        dataclasses.asdict(value)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type)
-        else value
-    )

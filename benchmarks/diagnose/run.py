@@ -29,13 +29,13 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
 
-from acceptance.node_models import write_between  # noqa: E402
-from behavior.record import commit  # noqa: E402
-from gpu.ledger import Ledger, load  # noqa: E402
+from behavior.record import commit
+from ledger import Ledger, load
+from pages import write_between
 
-from diagnose import cases, choosing, judging, tables  # noqa: E402
-from diagnose.cases import CONTROLS, Case  # noqa: E402
-from onnxfix.errors import OnnxfixError  # noqa: E402
+from diagnose import cases, choosing, judging, tables
+from diagnose.cases import CONTROLS, Case
+from onnxfix.errors import OnnxfixError
 
 PARTS = ("planted", "renamed", "controls")
 PLANTED = HERE / "planted.json"

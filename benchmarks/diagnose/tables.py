@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acceptance.tables import markdown
-from network.tables import cell
+from pages import cell, markdown
 
 from diagnose.cases import CONTROLS, DISGUISED
 from diagnose.choosing import Fault

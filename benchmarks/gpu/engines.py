@@ -15,7 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
-from gpu.ledger import Ledger
+from ledger import Ledger
+from machine import with_gpu
+
 from onnxfix.errors import Fault, OnnxfixError, UsageError
 from onnxfix.nvidia import Missing
 from onnxfix.sandbox import Worker
@@ -58,8 +60,6 @@ def ready(package: str) -> tuple[Choice, dict[str, Any]]:
     Raises:
         OnnxfixError: no engine runs here, or float32 products are rounded.
     """
-    from gpu.ort_cuda import machine
-
     options = TrtOptions(package=package)  # type: ignore[arg-type]
     found = builder(options)
     if isinstance(found, Missing):
@@ -73,7 +73,7 @@ def ready(package: str) -> tuple[Choice, dict[str, Any]]:
             f"float32 products are computed in {told.precision or 'no known precision'} here, though "
             f"{' '.join('='.join(one) for one in TF32_OFF.items())} was set: no comparison would be fair"
         )
-    return found.choice, {"TensorRT": f"{found.choice.package} {found.choice.version}", **machine()}
+    return found.choice, {"TensorRT": f"{found.choice.package} {found.choice.version}", **with_gpu()}
 
 
 class Bench:

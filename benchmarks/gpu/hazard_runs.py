@@ -6,19 +6,21 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import onnx
 from acceptance import values
 from acceptance.cases import NodeCase, half_type
+from acceptance.judging import Miss, misses
 
 from gpu.engines import Bench, Executed
 from gpu.hazard_cases import AFTER, BEFORE, FIXED, Case, Entry, Truth, fitted, typed
-from gpu.outcomes import judge, measured
 from onnxfix.sandbox import one_line
 from onnxfix.trt.records import Profile
-from onnxfix.verification.compare.compare import Metrics
+from onnxfix.verification.compare.compare import Metrics, compare, largest
 
-#: As in ``outcomes``. other: meets not the truth that decides, but another one: half precision that leaves its range.
-#: unknown: it ran, and nobody knows what is right. error: of what measures here.
+#: right: within the tolerance of the type. parser to unfed: as in ``engines.How``. other: does not meet the truth that
+#: decides, but another one: half precision that leaves its range. unknown: it ran, and nobody knows what is right.
+#: error: of what measures here.
 Status = Literal[
     "right", "other", "wrong", "parser", "builder", "timeout", "crash", "failed", "unfed", "unknown",
     "error", "not measured",
@@ -46,6 +48,80 @@ class Outcome:
     operator: str = ""
     feeds: tuple[Fed, ...] = ()
     seconds: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What an engine's outputs are worth for one truth: right within the tolerance of their type, wrong, or unfed.
+
+    ``reason`` is the first element that is not the expected one. ``largest`` and ``relative`` are the largest error,
+    and as a share of the output's largest magnitude, over pairs of finite values. ``outputs`` are those that are
+    wrong, as ``values.pack`` leaves them.
+    """
+
+    status: Literal["right", "wrong", "unfed"]
+    reason: str = ""
+    largest: float = 0.0
+    relative: float = 0.0
+    outputs: Sequence[Sequence[dict[str, Any]]] = ()
+
+
+def judge(case: NodeCase, executed: Executed) -> Judged:
+    """Hold what the engine gave against a truth: bit for bit, or within the tolerances of ``onnxfix verify``."""
+    model = onnx.load_model_from_string(case.data)
+    names = [one.name for one in model.graph.output]
+    missing = [name for name in names if any(name not in one for one in executed.outputs)]
+    if missing:
+        return Judged("unfed", executed.unread.get(missing[0], f"the engine has no output {missing[0]}"))
+    found = [[one[name] for name in names] for one in executed.outputs]
+    missed = compared(case.expected, found, case.rtol, case.atol)
+    metrics = measured(case, found, half_type(model))
+    most, share = largest(metrics), largest(metrics, relative=True)
+    right = not missed or all(one.agreement != "different" for one in metrics)
+    number, first = missed[0] if missed else (0, None)
+    return Judged(
+        "right" if right else "wrong",
+        first.text.replace("output 0", f"output {number}") if first is not None else "",
+        most.max_abs if most is not None else 0.0,
+        share.relative if share is not None else 0.0,
+        () if right else values.pack(found),
+    )
+
+
+def measured(case: NodeCase, found: Sequence[Sequence[Any]], half: str) -> list[Metrics]:
+    """Every output by the tolerances of ``onnxfix verify``; ``half`` is the half-precision type of the model."""
+    pairs = [
+        (a, b)
+        for wanted, have in zip(case.expected, found, strict=True)
+        for a, b in zip(due(wanted, have), have, strict=False)
+    ]
+    with np.errstate(all="ignore"):
+        return [one for a, b in pairs for one in compare("", a, b, exact=False, coarse=half)]
+
+
+def due(expected: Sequence[Any], found: Sequence[Any]) -> list[Any]:
+    """What ONNX expects, with float64 rounded to float32 where TensorRT computed that: it has no wider type."""
+    pairs = zip(expected, found, strict=True)
+    return [
+        a.astype(np.float32)
+        if isinstance(a, np.ndarray) and a.dtype == np.float64 and getattr(b, "dtype", None) == np.float32
+        else a
+        for a, b in pairs
+    ]
+
+
+def compared(
+    expected: Sequence[Sequence[Any]], found: Sequence[Sequence[Any]], rtol: float, atol: float
+) -> tuple[tuple[int, Miss], ...]:
+    """Every output of every data set that is not the expected one, with its number; -1: there are more, or fewer."""
+    missed: list[tuple[int, Miss]] = []
+    for wanted, have in zip(expected, found, strict=True):
+        if len(wanted) != len(have):
+            missed += [(-1, one) for one in misses(wanted, have, rtol, atol)]
+            continue
+        for number, (a, b) in enumerate(zip(due(wanted, have), have, strict=True)):
+            missed += [(number, one) for one in misses([a], [b], rtol, atol)]
+    return tuple(missed)
 
 
 def run(bench: Bench, entry: Entry, case: Case, side: str) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from acceptance.tables import markdown
-from network.tables import cell
+from pages import cell, markdown
 
 from gpu.hazard_cases import AFTER, BEFORE, TWIN, Entry, entry_of
 from gpu.hazard_runs import Fed, Outcome, key_of

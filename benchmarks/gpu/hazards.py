@@ -26,12 +26,13 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # the children of the sandbox import what they run from there
 
-from acceptance.node_models import write_between  # noqa: E402
+import ledger
+from pages import write_between
 
-from gpu import engines, hazard_runs, hazard_verdicts, ledger  # noqa: E402
-from gpu.engines import Bench  # noqa: E402
-from gpu.hazard_cases import Carried, Entry, entry_of  # noqa: E402
-from onnxfix.errors import OnnxfixError  # noqa: E402
+from gpu import engines, hazard_runs, hazard_verdicts
+from gpu.engines import Bench
+from gpu.hazard_cases import Carried, Entry, entry_of
+from onnxfix.errors import OnnxfixError
 
 RESULT = HERE / "hazards.json"
 

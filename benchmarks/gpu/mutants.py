@@ -33,15 +33,18 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
 
-import onnx  # noqa: E402
-from acceptance.node_models import write_between  # noqa: E402
-from acceptance.tables import markdown  # noqa: E402
-from network.tables import cell  # noqa: E402
+import ledger
+import onnx
+from pages import (
+    cell,
+    markdown,
+    write_between,
+)
 
-from gpu import engines, ledger  # noqa: E402
-from gpu.changed import CONTROL, MAKERS, Change, Recipe, Subject, again  # noqa: E402
-from onnxfix.errors import OnnxfixError  # noqa: E402
-from onnxfix.sandbox import one_line  # noqa: E402
+from gpu import engines
+from gpu.changed import CONTROL, MAKERS, Change, Recipe, Subject, again
+from onnxfix.errors import OnnxfixError
+from onnxfix.sandbox import one_line
 
 FIXTURES = ROOT / "fixtures"
 GPU = ("trt-gpu",)

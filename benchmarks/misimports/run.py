@@ -20,8 +20,8 @@ ROOT = HERE.parent.parent
 for folder in (ROOT / "rules", ROOT, HERE.parent):
     sys.path.insert(0, str(folder))
 
-from misimports import report  # noqa: E402
-from misimports.measure import Row, measured, row_of  # noqa: E402
+from misimports import report
+from misimports.measure import Row, measured, row_of
 
 DOCUMENT = HERE / "found.md"
 

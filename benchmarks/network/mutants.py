@@ -26,23 +26,23 @@ from unittest import mock
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-import onnx  # noqa: E402
-from acceptance.measure import Settings  # noqa: E402
-from acceptance.node_models import choice, setting, write_between  # noqa: E402
+import numpy as np
+import onnx
+from machine import choice, lines, without_gpu
+from pages import cell, markdown, write_between
 
-from network import tables  # noqa: E402
-from network.mutating import MAKERS, Kind, Mutant  # noqa: E402
-from network.reading import fed  # noqa: E402
-from onnxfix.errors import OnnxfixError  # noqa: E402
-from onnxfix.sandbox import Worker, one_line  # noqa: E402
-from onnxfix.trt import lift  # noqa: E402
-from onnxfix.trt.lift import Lifted  # noqa: E402
-from onnxfix.verification.compare.compare import identical  # noqa: E402
-from onnxfix.verification.feeds import plan  # noqa: E402
-from onnxfix.verification.feeds.inputs import make_inputs  # noqa: E402
-from onnxfix.verification.feeds.signature import signature  # noqa: E402
-from onnxfix.verification.ladder import verify  # noqa: E402
-from onnxfix.verification.readback import read  # noqa: E402
+from network.mutating import MAKERS, Kind, Mutant, relative
+from onnxfix.errors import OnnxfixError
+from onnxfix.sandbox import Worker, one_line
+from onnxfix.trt import lift
+from onnxfix.trt.lift import Lifted
+from onnxfix.trt.lift.types import numpy_type
+from onnxfix.verification.compare.compare import identical
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.inputs import make_inputs
+from onnxfix.verification.feeds.signature import signature
+from onnxfix.verification.ladder import verify
+from onnxfix.verification.readback import read
 
 FIXTURES = HERE.parents[1] / "fixtures"
 MODELS = ("bert.legacy.op17", "gpt2.legacy.op13", "swin.legacy.op13")
@@ -72,6 +72,20 @@ class Row:
     def missed(self) -> bool:
         """Whether it shows, and the rung passes."""
         return self.outputs > 0 and not self.caught
+
+
+def fed(lifted: Lifted, feed: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a feed under the names and in the types of the lifted model's inputs.
+
+    TensorRT renames an input that has the name of something in a loop's body: it keeps its place. float64 is rounded
+    to float32, the type that TensorRT gives such an input.
+    """
+    places = dict(zip([one.name for one in lifted.inputs], feed.values(), strict=False))
+    found = {}
+    for one in lifted.inputs:
+        value = feed[one.name] if one.name in feed else places[one.name]
+        found[lifted.names.get(one.name, one.name)] = np.asarray(value).astype(numpy_type(one.dtype))
+    return found
 
 
 class _Subject:
@@ -179,12 +193,29 @@ def measure(path: Path, package: str, seed: int) -> Iterator[Row]:
 
 
 def _relative(expected: Sequence[Any], values: Sequence[Any]) -> float:
-    from network.measuring import relative
-
     return max(
         relative(a, b) if a.shape == b.shape and a.dtype == b.dtype else float("inf")
         for a, b in zip(expected, values, strict=True)
     )
+
+
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    """Markdown: how many show and are caught, then one line for each mutant."""
+    showing = [row for row in rows if row.outputs]
+    caught = sum(row.caught for row in showing)
+    alone = sum(row.by_outputs for row in showing)
+    yield f"**{len(rows)} mutants, {len(showing)} of which change an output: {caught} are caught.**"
+    yield f"By outputs alone, without comparing weights: {alone}."
+    yield ""
+    heads = ("model", "changed", "from what to what", "runs with another bit", "largest difference, relative")
+    yield from markdown((*heads, "by outputs alone", "the rung"), map(_cells, rows))
+
+
+def _cells(row: Row) -> list[object]:
+    said = row.reason if row.outputs or row.caught else "changes no output"
+    runs = f"{row.outputs}/{row.runs}"
+    by_outputs = "yes" if row.by_outputs else "no"
+    return [f"`{row.model}`", row.kind, cell(row.what), runs, f"{row.relative:.1e}", by_outputs, cell(said)]
 
 
 def _arguments() -> argparse.Namespace:
@@ -208,8 +239,7 @@ def run(given: argparse.Namespace) -> int:
             print(
                 f"{row.model} {row.kind} {row.what}: {row.outputs}/{row.runs} {row.reason}", file=sys.stderr
             )
-    versions = [line for line in setting(Settings(chosen, (), None)) if "peers" not in line]
-    text = "\n".join([*versions, "", *tables.mutants(rows)])
+    text = "\n".join([*lines(without_gpu(chosen)), "", *table(rows)])
     print(text)
     if given.json is not None:
         given.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")

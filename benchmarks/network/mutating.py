@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from onnxfix.verification.compare.tolerance import errors, wide
+
 Kind = Literal[
     "weight", "axis", "cast", "scale", "constant", "epsilon", "pads", "perm", "operator", "operands"
 ]
@@ -166,3 +168,12 @@ MAKERS: dict[Kind, Callable[[ModelProto, random.Random], Iterator[Mutant]]] = {
     "axis": axes,
     "cast": casts,
 }
+
+
+def relative(expected: Any, found: Any) -> float:
+    """The largest difference as a share of the largest magnitude expected; infinite where only one is finite."""
+    wide_a, wide_b = wide(expected), wide(found)
+    if (np.isfinite(wide_a) != np.isfinite(wide_b)).any():
+        return float("inf")
+    off = errors(wide_a, wide_b)
+    return off["max_abs"] / off["scale"] if off["scale"] else float(off["max_abs"] > 0) and float("inf")

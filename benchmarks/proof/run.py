@@ -30,13 +30,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import numpy as np  # noqa: E402
-from acceptance.node_models import write_between  # noqa: E402
-from command import divided, rungs_of  # noqa: E402
+import numpy as np
+from command import divided, rungs_of
+from pages import write_between
 
-from onnxfix.verification.feeds.plan import Feed  # noqa: E402
-from onnxfix.verification.feeds.signature import signature  # noqa: E402
-from proof import tables  # noqa: E402
+from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.feeds.signature import signature
+from proof import tables
 
 HERE = Path(__file__).resolve().parent
 LAUNCH = HERE.parent / "speed" / "launch.py"

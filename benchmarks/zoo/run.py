@@ -1,49 +1,51 @@
-"""Repair the zoo, prove it with TensorRT's engines, and write one line an export.
+"""Repair a folder of exports, prove them with TensorRT's engines, and write one line an export.
 
-    python benchmarks/zoo/run.py FOLDER RESULTS.jsonl [--package tensorrt] [--target 10.6] [--jobs 6]
+    python benchmarks/zoo/run.py FOLDER RESULTS.jsonl [--package tensorrt] [--target 10.6] [--jobs 6] [-- OPTION...]
     python benchmarks/zoo/run.py --table RESULTS.jsonl [OTHER.jsonl]
 
-FOLDER holds what make.py made. Each model is given to ``onnxfix.apply(..., require=["trt-gpu"])`` in a process of its
-own; what RESULTS has already is not repeated. ``--table`` prints the results; of two files, side by side.
+FOLDER holds what zoo/make.py or exports/make.py made. Each model is given to ``onnxfix apply --require trt-gpu``, with
+OPTION... besides, in a process of its own; what RESULTS has already is not repeated. ``--table`` prints the results; of
+two files, side by side. "off" is the largest error of the fixed model's engine against ONNX, as a share of the output's
+largest magnitude, and "rounding" what moved inputs and another order of sums do on a CPU, where that was asked. The
+exit code is 1 where a model was refuted or not written, or an exact fix withdrawn.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from command import rungs_of
+from command import divided, reported, rungs_of
 
 LIMIT = 420.0
-"""Seconds for one model, the import of onnxfix included."""
+"""Seconds for one model; a minute more for the process around it."""
 
 
-def apply(path: Path, package: str, target: str) -> dict[str, Any]:
+def measure(path: Path, package: str, target: str, options: list[str]) -> dict[str, Any]:
     """What onnxfix says of one model."""
-    import onnxfix
-    from onnxfix import TrtOptions
-
-    options = TrtOptions(package=package)  # type: ignore[arg-type]
+    given = ("--require", "trt-gpu", "--trt-package", package, "--target", target, "--timeout", str(LIMIT))
     with tempfile.TemporaryDirectory() as folder:
-        fixed = Path(folder) / "fixed.onnx"
-        result = onnxfix.apply(path, fixed, require=["trt-gpu"], target=target, timeout=LIMIT, trt=options)
-    report = result.to_dict()
+        code, report, seconds = reported(
+            "apply", path, "-o", f"{folder}/fixed.onnx", *given, *options, limit=LIMIT + 60
+        )
     rungs = rungs_of(report)
-    found = [(one["severity"], one["code"], one["message"]) for one in report["findings"]]
+    found = [(one["severity"], one["code"], one["message"]) for one in report.get("findings", ())]
+    errors = [f"{code}: {message}" for severity, code, message in found if severity == "error"]
     return {
-        "exit": int(result.exit_code),
+        "name": path.stem,
+        "package": package,
+        "exit": code,
+        "seconds": seconds,
         "applied": len(report.get("applied", ())),
         "withdrawn": [f"{one['code']}: {one['reason']}" for one in report.get("withdrawn", ())],
-        "errors": [f"{code}: {message}" for severity, code, message in found if severity == "error"],
+        "errors": errors or [report["stderr"]] if report.get("stderr") else errors,
         "warnings": sorted({code for severity, code, _ in found if severity == "warning"}),
         "checks": {
             name: [one["status"], one.get("reason", ""), one["seconds"]] for name, one in rungs.items()
@@ -52,21 +54,21 @@ def apply(path: Path, package: str, target: str) -> dict[str, Any]:
             [sum(count for _, count in one["layers"]), one["build_seconds"]]
             for one in rungs.get("trt-build", {}).get("builds", ())
         ],
+        **_errors(rungs.get("trt-gpu", {})),
     }
 
 
-def measure(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One model, in a process of its own."""
-    words = [sys.executable, __file__, "--one", str(path), arguments.package, arguments.target]
-    began = time.monotonic()
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT + 60)
-        result = json.loads(done.stdout.splitlines()[-1])
-    except subprocess.TimeoutExpired:
-        result = {"exit": 3, "errors": ["no result within the time"]}
-    except (ValueError, IndexError):
-        result = {"exit": 3, "errors": [f"no result: {done.stderr[-300:]}"]}
-    return {"name": path.stem, "package": arguments.package, "seconds": time.monotonic() - began, **result}
+def _errors(rung: dict[str, Any]) -> dict[str, float]:
+    """The largest error of the engine and of rounding, as shares of the output's largest magnitude."""
+    metrics = [
+        metric
+        for feed in rung.get("feeds", ())
+        if not feed["label"].startswith("engines")
+        for metric in feed["metrics"]
+    ]
+    shares = {"off": [one["max_abs"] / one["scale"] for one in metrics if one["scale"]]}
+    shares["rounding"] = [share for _, share in (rung.get("executed") or {}).get("noise", ())]
+    return {name: max(values) for name, values in shares.items() if values}
 
 
 def load(path: Path) -> dict[str, dict[str, Any]]:
@@ -75,27 +77,35 @@ def load(path: Path) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in map(json.loads, lines)}
 
 
+HEADS = ["exit", "why", "layers", "off", "rounding", "first build s", "whole s"]
+
+
 def cells(one: dict[str, Any]) -> list[str]:
-    """Exit code, reason, layers of original and fixed model, seconds of the first build and in all."""
-    bad = [f"{name}: {why}" for name, (status, why, _) in one.get("checks", {}).items() if status == "failed"]
+    """Exit code, reason, layers of original and fixed model, errors, seconds of the first build and in all."""
+    checks = one.get("checks", {}).items()
+    bad = [
+        f"{name}: {why}"
+        for name, (status, why, _) in checks
+        if status == "failed" or (name == "trt-gpu" and status == "skipped")
+    ]
     reasons = [*one.get("withdrawn", ()), *one.get("errors", ()), *bad, *one.get("warnings", ())]
     reason = "; ".join(reasons)[:160].replace("|", "/").replace("\n", " ") if one["exit"] else ""
     builds = one.get("builds", [])[:2]
     layers = " → ".join(f"{count:,}" for count, _ in builds)
+    errors = [f"{one[name]:.1e}" if name in one else "" for name in ("off", "rounding")]
     first = f"{builds[0][1]:.0f}" if builds else ""
-    return [str(one["exit"]), reason, layers, first, f"{one['seconds']:.0f}"]
+    return [str(one["exit"]), reason, layers, *errors, first, f"{one['seconds']:.0f}"]
 
 
 def table(files: list[Path]) -> None:
     """Print the results as a table."""
     results = [load(path) for path in files]
-    heads = ["exit", "why", "layers", "first build s", "whole s"]
-    print(f"| model | {' | '.join(heads * len(results))} |")
-    print("|---" * (1 + len(heads) * len(results)) + "|")
+    print(f"| model | {' | '.join(HEADS * len(results))} |")
+    print("|---" * (1 + len(HEADS) * len(results)) + "|")
     for name in sorted(set().union(*results)):
         row = [name]
         for known in results:
-            row += cells(known[name]) if name in known else ["–"] * len(heads)
+            row += cells(known[name]) if name in known else ["–"] * len(HEADS)
         print(f"| {' | '.join(row)} |")
 
 
@@ -109,25 +119,23 @@ def main() -> int:
     parser.add_argument("--target", default="10.6")
     parser.add_argument("--jobs", type=int, default=6)
     parser.add_argument("--table", action="store_true")
-    arguments = parser.parse_args()
+    own, options = divided(sys.argv[1:])
+    arguments = parser.parse_args(own)
     if arguments.table:
         table(arguments.paths)
         return 0
     folder, results = arguments.paths
     done = load(results)
-    models = [path for path in sorted(folder.glob("*.onnx")) if path.stem not in done]
+    models = [path for path in sorted(folder.resolve().glob("*.onnx")) if path.stem not in done]
     with ThreadPoolExecutor(arguments.jobs) as pool, results.open("a") as file:
-        for job in as_completed([pool.submit(measure, path, arguments) for path in models]):
+        jobs = [pool.submit(measure, path, arguments.package, arguments.target, options) for path in models]
+        for job in as_completed(jobs):
             one = job.result()
             file.write(json.dumps(one) + "\n")
             file.flush()
             print(one["name"], *cells(one), flush=True)
-    return 0
+    return int(any(one["exit"] > 1 or one["withdrawn"] for one in load(results).values()))
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--one"]:
-        model, package, target = sys.argv[2:]
-        print(json.dumps(apply(Path(model), package, target), default=str))
-        sys.exit(0)
     sys.exit(main())

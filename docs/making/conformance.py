@@ -51,8 +51,8 @@ Every repair is proven by the checks `reference` and `ort-cpu` before TensorRT g
 
 ## Not right after onnxfix, on engines
 
-Refusals are not listed. [benchmarks/gpu](../benchmarks/gpu/README.md#onnxs-node-models-executed) measures the same
-models in another way and says why each is wrong or refused.
+Refusals are not listed. [benchmarks/gpu](../benchmarks/gpu/README.md#onnxs-node-models-on-the-full-tensorrt) says
+what the full TensorRT makes of the same models.
 
 {wrong}
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,16 +14,14 @@ from typing import Any, cast
 import ml_dtypes
 import numpy as np
 import pytest
-from acceptance import faults, node_models, tables
-from acceptance.cases import NodeCase, half_type, random_operators
+from acceptance import faults, node_models
+from acceptance.cases import NodeCase, half_type
 from acceptance.judging import interface_changes, misses, same_graph
-from acceptance.measure import Result, Row, Settings, _One, measure_all, row_of
-from acceptance.peer_child import status_of
-from acceptance.reasons import WHY, Reason, reason_of
-from acceptance.running import Judge, Outputs, Verdict, shortened
-from acceptance.tools import AS_IS, EXACT, NUMERIC_RTX, Made, Peers, Tool
+from acceptance.measure import Result, Row, Settings, _One, measure_all
+from acceptance.reasons import Reason
+from acceptance.running import Judge, Outputs, Verdict
+from acceptance.tools import AS_IS, EXACT, NUMERIC_RTX, Made, Tool
 
-from onnxfix.errors import OnnxfixError
 from onnxfix.sandbox import Outcome, Worker
 from support.models import model
 from support.paths import ROOT
@@ -202,90 +199,6 @@ def test_names_words_and_inner_shapes_make_no_other_graph() -> None:
     assert same_graph(model(text), other)
 
 
-# ----------------------------------------------------------------------------------------------------- reasons
-
-
-@pytest.mark.parametrize(
-    ("text", "status", "operator", "reason"),
-    [
-        ("g (uint16[2] x) => (float[2] y) { y = Cast<to=1>(x) }", "refused", "", Reason("type", "UINT16")),
-        ("g (float[2] x) => (string[2] y) { y = Cast<to=8>(x) }", "refused", "", Reason("type", "STRING")),
-        (
-            "g (seq(float[N]) x) => (int64 y) { y = SequenceLength(x) }",
-            "refused",
-            "",
-            Reason("type", "sequence"),
-        ),
-        (
-            "g (uint8[N] x) => (uint8[A,B,3] y) { y = ImageDecoder(x) }",
-            "refused",
-            "",
-            Reason("codec", "ImageDecoder"),
-        ),
-        (
-            "g (float[2] x) => (int64[1,N] y) { y = NonZero(x) }",
-            "refused",
-            "",
-            Reason("data-dependent", "NonZero"),
-        ),
-        ("g (float[2] x) => (float[2] y) { y = Bernoulli(x) }", "refused", "", Reason("random", "Bernoulli")),
-        (
-            "g (float[2] x) => (float[2] y) { a = Abs(x)  y = Det(a) }",
-            "refused",
-            "Det",
-            Reason("operator", "Det"),
-        ),
-        ("g (float[2] x) => (float[2] y) { y = Det(x) }", "crash", "Det", Reason("crash", "Det")),
-        (
-            "g (float[2] x, int64 d, float[2] v) => (float[2,N] y) { y = OneHot(x, d, v) }",
-            "refused",
-            "OneHot",
-            Reason("size input", "OneHot"),
-        ),
-        (
-            "g (float[2] x, float[2] v) => (float[2,3] y) <int64[1] d = {3}> { y = OneHot(x, d, v) }",
-            "refused",
-            "OneHot",
-            Reason("operator", "OneHot"),
-        ),
-        (
-            "g (float[2] x, int64[1] d, float[2] v) => (float[2,3] y) <int64[1] d = {3}> { y = OneHot(x, d, v) }",
-            "refused",
-            "OneHot",
-            Reason("operator", "OneHot"),
-        ),
-        (
-            "g (float[2] x) => (float[2] y) { y = BatchNormalization<training_mode = 1>(x, x, x, x, x) }",
-            "refused",
-            "BatchNormalization",
-            Reason("training", "BatchNormalization"),
-        ),
-        (
-            "g (int64 n, float[2] x) => (float[2] y) "
-            "{ y = Loop<body = b (int64 i, bool c, float[2] s) => (bool d, float[2] t) "
-            "{ d = Identity(c)  t = Neg(s) }>(n, , x) }",
-            "refused",
-            "Loop",
-            Reason("loop", "Loop"),
-        ),
-    ],
-)
-def test_the_reason_of_a_refusal(text: str, status: str, operator: str, reason: Reason) -> None:
-    assert reason_of(model(text), status, operator, "") == reason
-    assert reason.kind in WHY
-
-
-def test_what_draws_random_numbers() -> None:
-    plain = "g (float[2] x) => (float[2] y) { y = Dropout(x) }"
-    trains = "g (float[2] x, float r, bool t) => (float[2] y) { y = Dropout(x, r, t) }"
-    inside = (
-        "g (bool c, float[2] x) => (float[2] y) { y = If<then_branch = t () => (float[2] a) { a = Bernoulli(x) }, "
-        "else_branch = e () => (float[2] b) { b = Abs(x) }>(c) }"
-    )
-    found = [random_operators(model(text)) for text in (plain, trains, inside)]
-    assert found == [[], ["Dropout"], ["Bernoulli"]]
-
-
 # ------------------------------------------------------------------------------------------------------- judge
 
 ONE, TWO = np.array([1.0], np.float32), np.array([2.0], np.float32)
@@ -384,15 +297,6 @@ def test_a_case_has_the_profile_of_its_data() -> None:
     assert NodeCase("n", b"", (), (), 1e-3, 1e-7).profile is None
 
 
-def test_onnx_runtimes_words_without_its_source() -> None:
-    words = (
-        "[ONNXRuntimeError] : 1 : FAIL : Load model from /a/b.onnx failed:/onnxruntime_src/core/graph/model.cc:256 "
-        "onnxruntime::Model::Model(onnx::ModelProto&&, const int*) Unsupported model IR version: 14"
-    )
-    assert shortened(words) == "Unsupported model IR version: 14"
-    assert len(shortened("x" * 999)) == 200
-
-
 # ------------------------------------------------------------------------------------------- counts and faults
 
 PEER = Tool("onnxsim", "onnxsim", peer=True)
@@ -465,72 +369,7 @@ def test_what_is_no_fault() -> None:
     assert not faults.faults([row(PEER, NO_MODEL)], [PEER])
 
 
-def test_a_model_whose_expected_outputs_are_noise_is_named_and_does_not_count() -> None:
-    noisy = replace(row(NUMERIC_RTX, result("wrong"), before="refused"), name="test_dft_inverse")
-    assert not faults.faults([noisy], [NUMERIC_RTX])
-    assert not noisy.results[NUMERIC_RTX.name].counts
-    assert [faults.NOISE["test_dft_inverse"] in line for line in faults.remarks([noisy], [NUMERIC_RTX])] == [
-        True
-    ]
-
-
-def test_the_tables_hold_the_counts() -> None:
-    rows = [
-        row(NUMERIC_RTX, result()),
-        row(NUMERIC_RTX, result(layers=7), before="refused"),
-        row(NUMERIC_RTX, result(status="refused", operator="Det", words="y: Det: no"), before="refused"),
-        row(NUMERIC_RTX, NO_MODEL),
-        row(NUMERIC_RTX, result(status="refused")),
-        row(
-            NUMERIC_RTX, result(status="refused", interface=("names: …",), made=Made("ok", problems=("odd",)))
-        ),
-    ]
-    line = list(tables.summary(rows, [NUMERIC_RTX]))[-1]
-    assert line.split(" | ")[1:6] == ["2", "2", "1", "2 + 1", "0"]
-    told = list(tables.rescues(rows, NUMERIC_RTX))
-    assert "| Det | 1 | 0 | 7 | 7 | OPS001 1 |" in told
-    assert "| OPS001 | 1 | 0 | 7 | 7 |" in told
-    assert list(tables.refusals(rows, NUMERIC_RTX))[-1].startswith(
-        "| operator, or a use of it | 2 | 1 | Det 1 |"
-    )
-    assert (
-        list(tables.open_refusals(rows, NUMERIC_RTX))[-1] == "| Det | 1 | no | `test_one` | no rule for it |"
-    )
-    stored = json.loads(json.dumps([asdict(one) for one in rows]))
-    assert [row_of(one) for one in stored] == rows
-
-
 # ------------------------------------------------------------------------------------------------ peers, files
-
-
-@pytest.mark.parametrize(
-    ("code", "said", "written", "status"),
-    [
-        (0, "fine", True, "ok"),
-        (0, "", False, "refused"),
-        (1, "Traceback\nValueError: no\nContext: of it", True, "refused"),
-        (-11, "", True, "crash"),
-        (None, "", True, "timeout"),
-        (-6, "std::bad_alloc", False, "memory"),
-        (0, "out of memory, tried again", True, "ok"),
-    ],
-)
-def test_how_a_peer_ended(code: int | None, said: str, written: bool, status: str) -> None:
-    found = status_of(code, said, written)
-    assert found[0] == status
-    assert code != 1 or found[1] == "ValueError: no"
-
-
-def test_the_readmes_tables_are_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "README.md"
-    path.write_text("head\n<!-- exports: begin -->\nold\n<!-- exports: end -->\ntail\n", encoding="utf-8")
-    node_models.write_between(path, "exports", "new\n")
-    once = path.read_text(encoding="utf-8")
-    assert once == "head\n<!-- exports: begin -->\n\nnew\n\n<!-- exports: end -->\ntail\n"
-    node_models.write_between(path, "exports", "new\n")
-    assert path.read_text(encoding="utf-8") == once
-    with pytest.raises(OnnxfixError, match="no markers"):
-        node_models.write_between(path, "node models", "new")
 
 
 def test_a_tool_that_writes_no_model_has_a_result_without_one(tmp_path: Path) -> None:
@@ -538,21 +377,6 @@ def test_a_tool_that_writes_no_model_has_a_result_without_one(tmp_path: Path) ->
     one = _One(cast(Any, SimpleNamespace(runner=None)), case, tmp_path / "original.onnx")
     found = one.result(tmp_path / "none.onnx", Made("crash", "killed by SIGSEGV"))
     assert (found.accepted, found.counts, found.outputs.verdict) == (False, False, "no model")
-
-
-def test_an_interpreter_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(OnnxfixError, match="cannot be run"):
-        Peers(tmp_path / "python", 1.0, 1024)
-
-
-def test_an_interpreter_without_the_peers_is_one_line(tmp_path: Path) -> None:
-    bare = tmp_path / "python"
-    bare.write_text(
-        f"#!/bin/sh\nexec {sys.executable} -S -c 'import nothing_of_the_kind'\n", encoding="utf-8"
-    )
-    bare.chmod(0o755)
-    with pytest.raises(OnnxfixError, match="ModuleNotFoundError"):
-        Peers(bare, 1.0, 1024)
 
 
 @pytest.mark.slow
@@ -568,12 +392,6 @@ def test_the_originals_data_are_the_profile(tmp_path: Path) -> None:
     settings = Settings(node_models.choice("tensorrt-rtx", None), (EXACT,), None)
     found = measure_all([with_data], 1, settings, lambda _: None)[0].results[AS_IS.name]
     assert (found.status, found.outputs.verdict, found.nodes) == ("accepted", "right", 2), found.words
-
-
-@pytest.mark.parametrize("name", ["exports", "node models"])
-def test_the_readme_has_the_markers(name: str) -> None:
-    text = (ROOT / "benchmarks" / "acceptance" / "README.md").read_text(encoding="utf-8")
-    assert text.count(f"<!-- {name}: begin -->") == text.count(f"<!-- {name}: end -->") == 1
 
 
 @REAL

@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ledger
 import numpy as np
 import onnx
 import pytest
-from gpu import engines, hazard_cases, hazard_runs, hazard_verdicts, hazards, ledger
+from gpu import engines, hazard_cases, hazard_runs, hazard_verdicts, hazards
 from gpu.engines import Bench, Executed
 from gpu.hazard_cases import FIXED, TWIN, Case, Entry, Truth
 from gpu.hazard_runs import Fed, Outcome

@@ -6,7 +6,6 @@ No engine of TensorRT is executed: ``fake_engines`` runs ONNX models in their pl
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -14,13 +13,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ledger
 import numpy as np
 import onnx
 import pytest
-from acceptance.tools import Made
-from gpu import carrying, changed, engines, ledger, mutants, outcomes
+from gpu import changed, engines, mutants
 from gpu.changed import Change, Recipe
-from gpu.outcomes import Result
 from network import parameters
 
 from onnxfix.errors import OnnxfixError
@@ -67,12 +65,6 @@ def test_a_whole_weight_and_every_operator() -> None:
     assert found == [], "zeros cannot be scaled, and four elements are no weight"
     names = {one.what.partition(": ")[2] for one in parameters.operators(net(), random.Random(0))}
     assert names == {"Sub → Add", "Softmax → LogSoftmax", "Add → Sub"}
-
-
-def test_paddings_move_or_begin() -> None:
-    assert parameters._moved([1, 2, 1, 2]) == [0, 2, 2, 2]
-    assert parameters._moved([0, 0, 0, 0]) == [1, 0, 0, 0]
-    assert parameters._moved([0, 0, 0, 3]) == [0, 1, 0, 2]
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +116,7 @@ def test_a_recipe_makes_the_same_mutant_or_none(exported: changed.Subject) -> No
     picked = exported.pick("epsilon", 0, 0)
     assert picked is not None
     data = changed.again(net(), picked[0], 0)
-    assert carrying.digest_of(data) == picked[0].digest
+    assert changed.digest_of(data) == picked[0].digest
     for other in (replace(picked[0], digest="0"), replace(picked[0], number=99)):
         with pytest.raises(OnnxfixError, match="another model here"):
             changed.again(net(), other, 0)
@@ -133,19 +125,6 @@ def test_a_recipe_makes_the_same_mutant_or_none(exported: changed.Subject) -> No
 def test_the_weights_amounts_take_turns(exported: changed.Subject) -> None:
     found = [exported.pick("weight", 0, turn) for turn in range(3)]
     assert [one[0].number for one in found if one is not None] != [0, 0, 0]
-
-
-def report(**statuses: str) -> str:
-    rungs = [{"name": name.replace("_", "-"), "status": one, "reason": "r"} for name, one in statuses.items()]
-    return json.dumps({"reports": [{"verdict": {"rungs": rungs}}]})
-
-
-def test_rungs_are_read_from_the_report() -> None:
-    found = mutants.rungs_of(report(contract="passed", trt_gpu="failed"), "")
-    assert found["trt-gpu"] == {"status": "failed", "reason": "r", "outcome": ""}
-    broken = mutants.rungs_of("no report", "error: it is broken")
-    assert broken == {"none": {"status": "error", "reason": "error: it is broken"}}
-    assert mutants.rungs_of('{"reports": [{"verdict": null}]}', "")["none"]["status"] == "error"
 
 
 def mutant(
@@ -251,27 +230,3 @@ def test_the_mutants_from_recipes_to_the_table(
         one["digest"] = "other"
     found.write_text(json.dumps(stored))
     assert mutants.main(["table", str(recipes), str(found)]) == 2
-
-
-def test_a_process_that_hangs_is_a_timeout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def hang(command: Any, **rest: Any) -> None:
-        raise subprocess.TimeoutExpired(command, rest["timeout"])
-
-    monkeypatch.setattr(mutants.subprocess, "run", hang)
-    found = mutants.climb(tmp_path, tmp_path, mutants.GPU, 5.0)
-    assert found["exit"] is None
-    assert found["rungs"] == {"trt-gpu": {"status": "timeout", "reason": "took more than 5 s"}}
-
-
-def test_rows_of_a_run_that_is_not_complete() -> None:
-    stored = {
-        "made": {"m": {
-            "as-is": asdict(Made("ok")) | {"digest": "a"},
-            "exact": asdict(Made("ok")) | {"digest": "b"},
-            "onnxsim": asdict(Made("timeout", "took too long")) | {"digest": ""},
-        }},
-        "results": {"m/a": asdict(Result("right", within="case"))},
-    }  # fmt: skip
-    [found] = outcomes.rows_of(json.loads(json.dumps(stored)))
-    assert [one.status for one in found.results.values()] == ["right", "not measured", "no model"]
-    assert found.results["onnxsim"].reason == "timeout: took too long"

@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from misimports import alter, causes, child, report, run
+from misimports import causes, child, report
 from misimports.fit import fitted
 from misimports.judge import Difference, Judgment, Ran, difference, ignored, judge
 from misimports.measure import Row
-from misimports.models import UNDOCUMENTED, Change, Variant, nodes
-from misimports.variants import new_nodes, variants
+from misimports.models import UNDOCUMENTED, Change, Variant
+from misimports.variants import variants
 from onnx import helper
 
 from onnxfix.registry import BUILT_IN, rules_of
@@ -90,20 +89,6 @@ def test_what_differs_first(expected: Any, found: Any, what: str | None) -> None
     assert (one.what if one is not None else None) == what
 
 
-def test_both_first_differing_values_are_told() -> None:
-    a, b = np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32)
-    b[1, 0] = 5
-    assert difference({"y": a}, {"y": b}) == Difference("values", "y", "[1, 0] 0", "5")
-    assert difference({"y": a}, {"z": a}) == Difference("interface", "", "['y']", "['z']")
-
-
-def test_random_outputs_and_half_precision() -> None:
-    assert difference({"y": ONE}, {"y": TWO}, drawn=["y"]) is None
-    assert difference({"y": ONE}, {"y": np.ones(2, np.float32)}, drawn=["y"]) is not None
-    assert difference({"y": ONE}, {"y": ONE * np.float32(1.01)}) is not None
-    assert difference({"y": ONE}, {"y": ONE * np.float32(1.01)}, half="float16") is None
-
-
 def test_what_the_evaluator_does_not_heed() -> None:
     assert ignored(helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=1)) == ""
     assert "clip" in ignored(helper.make_node("LSTM", ["x", "w", "r"], ["y"], clip=1.0))
@@ -134,58 +119,6 @@ def test_every_attribute_and_input_is_changed() -> None:
     assert list(left.model.graph.node[0].input) == ["x"]
     assert list(left.feed) == [one.name for one in left.model.graph.input] == ["x"]
     assert found["value of k=2"].feed["k"] == 2
-
-
-def test_forms_of_the_whole_model() -> None:
-    found = made(TRILU, FEED)
-    constants = found["constants"].model.graph
-    assert [one.name for one in constants.initializer] == ["k"]
-    assert [one.name for one in constants.input] == ["x"]
-    dims = {name: [dim.dim_param for dim in found[name].model.graph.input[0].type.tensor_type.shape.dim]
-            for name in ("dynamic", "batch dynamic")}  # fmt: skip
-    assert dims == {"dynamic": ["x_0", "x_1"], "batch dynamic": ["x_0", ""]}
-    assert "input k=2" in made(TRILU, FEED, "constants")
-    assert not found["dynamic"].model.graph.output[0].type.tensor_type.shape.dim[0].dim_value
-
-
-def test_absent_attributes_are_written() -> None:
-    found = made("g (float[1,4,4] x) => (float[1,4,4] y) { y = Softmax(x) }", {"x": np.zeros((1, 4, 4))})
-    assert found["axis=-1"].change.kind == "default written"
-    assert {"axis=0", "axis=1", "axis=2"} <= set(found)
-    found = made(
-        "g (float[1,4,4] x) => (float[1,4,4] y) { y = Softmax<axis = 1>(x) }", {"x": np.zeros((1, 4, 4))}
-    )
-    assert found["axis=-2"].change.kind == "altered"
-
-
-def test_nodes_of_bodies_are_changed_too() -> None:
-    text = (
-        "g (bool c, float[2,2] x) => (float[2,2] y) { y = If(c)<then_branch = a () => (float[2,2] u) { u = Neg(x) }, "
-        "else_branch = b () => (float[2,2] v) { v = Trilu<upper = 0>(x) }> }"
-    )
-    found = made(text, {"c": np.array(True), "x": np.ones((2, 2), np.float32)})
-    changed = list(nodes(found["upper dropped"].model.graph))[2]
-    assert (changed.op_type, len(changed.attribute)) == ("Trilu", 0)
-    assert found["value of c=False"].feed["c"] == np.array(False)
-    assert isinstance(found["value of c=False"].feed["c"], np.ndarray)
-
-
-def test_documented_values() -> None:
-    words = alter.others("Conv", "auto_pad", "NOTSET", 4)
-    assert words == ["SAME_UPPER", "SAME_LOWER", "VALID"]
-    assert alter.others("SpaceToDepth", "mode", "DCR", 4) == ["CRD"]
-    assert alter.others("X", "pads", [0, 1], 4)[0] == [1, 0]
-    assert not alter.documented("RNN", "layout", -1)
-    assert not alter.documented("Mod", "input b", [0])
-    assert alter.documented("Resize", "coordinate_transformation_mode", "tf_half_pixel_for_nn", 11)
-    assert not alter.documented("Resize", "coordinate_transformation_mode", "tf_half_pixel_for_nn", 13)
-
-
-def test_what_was_changed_before_is_left_out() -> None:
-    seen: set[tuple[str, ...]] = set()
-    text = "g (float[2] x) => (float[2] y) { a = Neg(x)  b = Neg(a)  y = Softmax<axis = 0>(b) }"
-    assert new_nodes(model(text), seen) == [0, 2]
-    assert new_nodes(model(text), seen) == []
 
 
 def test_inputs_are_fitted_to_the_change() -> None:
@@ -233,35 +166,6 @@ def test_a_rule_may_know_better_than_the_majority() -> None:
         assert (causes.cause_of(row(verdict=verdict, **known)) or causes.OPEN[0]).hazard == 15
     assert len(report.groups([row(verdict="onnxruntime", **known)])) == 1
     assert not report.groups([row(verdict="onnxruntime", operator="LpPool")])
-
-
-def test_groups_and_what_is_unexplained() -> None:
-    rows = [row(), row(), row("k=1"), row("k=2"), row(codes=())]
-    found = report.groups(rows)
-    assert [(one.change, len(one.rows), one.cause is None) for one in found] == [
-        ("upper dropped", 1, True),
-        ("k", 2, False),
-        ("upper dropped", 2, False),
-    ]
-    assert report.unexplained(found) == found[:1]
-    assert not report.groups([row(change=Change(UNDOCUMENTED, "Trilu", "upper", "2"))])
-    text = "\n".join(report.document(rows))
-    assert "## Without explanation" in text
-    assert "[1](../../docs/hazards.md)" in text
-    assert "| Trilu | k | values | 2 |" in text
-
-
-def test_the_kind_of_a_change() -> None:
-    assert [report.kind_of(one) for one in ("axis=-1", "mode=CRD", "upper dropped", "pads=[1,2]")] == [
-        *("axis", "mode=CRD", "upper dropped", "pads"),
-    ]
-
-
-def test_arguments() -> None:
-    assert run.arguments([]).jobs == 2
-    for words in (["--jobs", "0"], ["--seconds", "0"], ["--only", "x", "--write-docs"]):
-        with pytest.raises(SystemExit):
-            run.arguments(words)
 
 
 # ----------------------------------------------------------------------------------------------------- the list
@@ -362,13 +266,3 @@ def test_what_is_read_alike_is_equal(worker: Worker) -> None:
     graph = "g (float[3,4] x) => (float[3,4] y) { y = Trilu<upper = 1>(x) }"
     found = looked(worker, graph, 17, {"x": np.ones((3, 4), np.float32)})
     assert (found.judgment.verdict, found.status, found.layers) == ("equal", "lifted", "")
-
-
-@REAL
-@pytest.mark.corpus
-def test_some_models_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stored = tmp_path / "found.json"
-    assert run.main(["--only", "^test_triu_neg$", "--jobs", "1", "--json", str(stored)]) == 0
-    assert "[1](../../docs/hazards.md)" in capsys.readouterr().out
-    assert '"upper dropped"' not in stored.read_text(encoding="utf-8")  # it is left out already
-    assert run.main(["--only", "no such model"]) == 2

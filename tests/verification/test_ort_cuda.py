@@ -6,7 +6,6 @@ from __future__ import annotations
 import gc
 import importlib.metadata
 import importlib.util
-import json
 import sys
 import types
 import weakref
@@ -32,7 +31,6 @@ from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.request import Request
 from onnxfix.verification.verdict import RungResult
 from support import fake_cuda
-from support.paths import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -590,69 +588,3 @@ def test_bfloat16_comes_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ru
     assert result.status == "passed"
     assert {part.dtype for one in result.feeds for part in one.metrics} == {"bfloat16"}
     assert onnx.load(tmp_path / "original" / "m.onnx").graph.output[0].type.tensor_type.elem_type == 16
-
-
-# ------------------------------------------------------------------------------------------------ the benchmark
-
-
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The script that is run on a GPU, and must work there the first time."""
-    spec = importlib.util.spec_from_file_location(
-        "gpu_benchmark", ROOT / "benchmarks" / "gpu" / "ort_cuda.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "gpu_benchmark", module)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.slow
-def test_benchmark(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, benchmark: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fake_cuda.install(monkeypatch, tmp_path)
-    target = tmp_path / "numbers.json"
-    model = ROOT / "fixtures" / "vit.legacy.op17.onnx"
-    assert benchmark.main([str(model), "--json", str(target)]) == 0
-    printed = capsys.readouterr().out
-    assert "CUDA computes in the sandbox" in printed
-    assert "$ onnxfix doctor" in printed
-    assert f"onnxruntime: {onnxruntime.__version__}, built for CUDA" in printed
-    (row,) = [line for line in printed.splitlines() if line.startswith(f"| {model.name} |")]
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[1] == "passed"
-    count, of = map(int, cells[2].split(" of "))
-    assert of >= count > 3
-    assert cells[4] == f"{count} of {count}"
-    assert cells[5:7] == ["0.0e+00"] * 2
-    assert float(cells[8]) == pytest.approx(2**-11, rel=0.05)
-    assert " of " in cells[9]
-    assert "→" in cells[9]
-    assert "1 of 1 models passed ort-cuda" in printed
-    written = json.loads(target.read_text())
-    (entry,) = written["models"]
-    assert entry["result"]["status"] == "passed"
-    assert len(entry["result"]["feeds"]) == of
-    assert entry["result"]["informative"][0]["metrics"][0]["max_abs"] > 0
-    assert set(written["machine"]) >= {"GPU", "driver", "onnxruntime"}
-
-
-@pytest.mark.slow
-def test_benchmark_goes_on_and_does_not_pass_what_was_skipped(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, benchmark: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fake_cuda.install(monkeypatch, tmp_path, "falls back")
-    models = tmp_path / "models"
-    models.mkdir()
-    (models / "a.onnx").write_bytes(b"no model")
-    text = f'<ir_version: 8, opset_import: ["": 17]>\n{ADD}'
-    (models / "b.onnx").write_bytes(parser.parse_model(text).SerializeToString())
-    assert benchmark.main([str(models)]) == 1
-    printed = capsys.readouterr().out
-    assert "CUDA cannot be used: " in printed
-    assert "- `a.onnx`: failed, the benchmark itself stumbled: " in printed
-    assert "- `b.onnx`: skipped, " in printed
-    assert "0 of 2 models passed ort-cuda" in printed

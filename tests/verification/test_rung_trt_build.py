@@ -11,6 +11,10 @@ from typing import Any
 
 import onnx
 import pytest
+from acceptance.cases import node_cases
+from acceptance.faults import lost, rescued
+from acceptance.measure import Settings, measure_all
+from acceptance.tools import AS_IS, EXACT
 from typer.testing import CliRunner
 
 import onnxfix
@@ -87,44 +91,20 @@ def test_an_export_is_accepted_before_and_after_apply(path: Path) -> None:
     assert f"{before.layer_count} → {after.layer_count} layers" in rung.reason
 
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-
 @REAL
 @pytest.mark.corpus
 def test_a_sample_of_onnxs_node_models_loses_nothing(tmp_path: Path, stride: int) -> None:
-    """Every 72nd, and in the full lane every sixth; ``benchmarks/trt_accept.py --node-tests`` takes all of them."""
-    from corpus import node_cases
-    from trt_accept import Settings, measure
-
+    """Every 72nd, and in the full lane every sixth; ``benchmarks/acceptance/node_models.py`` takes all of them."""
     choice = Choice("tensorrt-rtx", "", "8.9")
-    settings = Settings(choice, timeout=PATIENCE, memory_mb=None, unsafe=False)
-    sample = list(node_cases())[5 :: 6 * stride]
-    with Worker() as worker:
-        rows = [measure(case, worker, tmp_path, settings) for case in sample]
+    settings = Settings(choice, (EXACT,), None, timeout=PATIENCE)
+    rows = measure_all(node_cases()[5 :: 6 * stride], 1, settings, lambda _: None)
+    before, after = ([row.results[tool.name] for row in rows] for tool in (AS_IS, EXACT))
     assert len(rows) > 300 // stride
-    assert sum(row.before.accepted for row in rows) > 100 // stride
-    assert sum(row.after is not None for row in rows) > 30 // stride, "the rules hardly did anything"
-    assert sum(row.last.accepted and not row.before.accepted for row in rows) > 0
-    lost = [(row.name, row.last.reason) for row in rows if row.before.accepted and not row.last.accepted]
-    assert not lost
-    ends = {build.status for row in rows for build in (row.before, row.last)}
-    assert ends == {"accepted", "refused"}
-
-
-@REAL
-@pytest.mark.parametrize("fate", ["won", "lost", "died"])
-def test_the_benchmark_fails_where_a_model_is_lost(
-    fate: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import trt_accept
-
-    good, bad = TrtBuild("accepted"), TrtBuild("crash" if fate == "died" else "refused", "parse")
-    pair = (bad, good) if fate == "won" else (good, bad)
-    monkeypatch.setattr(trt_accept, "measure_all", lambda *_: [trt_accept.Row("model", *pair)])
-    monkeypatch.setattr(sys, "argv", ["trt_accept.py", str(tmp_path)])
-    assert trt_accept.main() == (fate != "won")
-    assert f"{'won' if fate == 'won' else 'lost'} (1): model" in capsys.readouterr().out
+    assert sum(one.accepted for one in before) > 100 // stride
+    assert sum(one.made.changed for one in after) > 30 // stride, "the rules hardly did anything"
+    assert any(rescued(row, EXACT) for row in rows)
+    assert not [(row.name, row.results[EXACT.name].words) for row in rows if lost(row, EXACT)]
+    assert {one.status for one in (*before, *after)} == {"accepted", "refused"}
 
 
 ROI_ALIGN = """

@@ -1,0 +1,45 @@
+"""Markdown of what was measured, and the READMEs that hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from onnxfix.errors import OnnxfixError
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """A table in Markdown."""
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(_number(value) for value in row) + " |"
+
+
+def _number(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
+
+
+def cell(text: str) -> str:
+    """Text that fits into a cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def such_as(names: Sequence[str], count: int) -> str:
+    """The first names."""
+    return ", ".join(f"`{name}`" for name in names[:count]) + (", …" if len(names) > count else "")
+
+
+def write_between(path: Path, name: str, text: str) -> None:
+    """Replace what lies between the markers of that name.
+
+    Raises:
+        OnnxfixError: the markers are not there.
+    """
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+    old = path.read_text(encoding="utf-8")
+    head, found, rest = old.partition(begin)
+    _, closed, tail = rest.partition(end)
+    if not found or not closed:
+        raise OnnxfixError(f"{path}: has no markers {begin.strip()} and {end}")
+    path.write_text(f"{head}{begin}\n{text.strip()}\n\n{end}{tail}", encoding="utf-8")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from onnxfix.errors import OnnxfixError
-
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
     """A table in Markdown."""
@@ -34,12 +32,12 @@ def write_between(path: Path, name: str, text: str) -> None:
     """Replace what lies between the markers of that name.
 
     Raises:
-        OnnxfixError: the markers are not there.
+        ValueError: the markers are not there.
     """
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
     old = path.read_text(encoding="utf-8")
     head, found, rest = old.partition(begin)
     _, closed, tail = rest.partition(end)
     if not found or not closed:
-        raise OnnxfixError(f"{path}: has no markers {begin.strip()} and {end}")
+        raise ValueError(f"{path}: has no markers {begin.strip()} and {end}")
     path.write_text(f"{head}{begin}\n{text.strip()}\n\n{end}{tail}", encoding="utf-8")

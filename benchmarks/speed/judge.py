@@ -4,8 +4,8 @@
 
 Both run without optimization (``ORT_DISABLE_ALL``) on the same random inputs at ``feeds`` sizes of the symbols. What
 the original computes is kept in ``known``. Prints JSON: ``right``, ``why`` where it is not, ``difference`` (the
-largest, as a share of the output's largest magnitude), ``interface`` (what changed of it), ``data`` ("identical" where
-the files of the weights beside both are, byte for byte; "" where the original has none), ``bytes`` of all files.
+largest, as a share of the output's largest magnitude), ``data`` ("identical" where the files of the weights beside
+both are, byte for byte; "" where the original has none), ``bytes`` of all files.
 """
 
 from __future__ import annotations
@@ -93,42 +93,6 @@ def difference(wanted: Any, found: Any) -> tuple[float, str]:
     return share, f"differs by {share:.1e} of the largest magnitude" if over else ""
 
 
-def interface(original: onnx.ModelProto, result: onnx.ModelProto) -> list[str]:
-    """What of the interface changed: names, order, types, shapes with their symbols, imports, metadata, defaults."""
-    notes = []
-    for what in ("input", "output"):
-        a, b = getattr(original.graph, what), getattr(result.graph, what)
-        names = [one.name for one in a], [one.name for one in b]
-        if names[0] != names[1]:
-            notes.append(f"{what}s {', '.join(names[0])} → {', '.join(names[1])}")
-            continue
-        for one, other in zip(a, b, strict=True):
-            if one.type.SerializeToString() != other.type.SerializeToString():
-                notes.append(f"{what} {one.name}: {_shown(one.type)} → {_shown(other.type)}")
-    opsets = [sorted((o.domain, o.version) for o in model.opset_import) for model in (original, result)]
-    if opsets[0] != opsets[1]:
-        notes.append(f"opset imports {opsets[0]} → {opsets[1]}")
-    lost = {p.key for p in original.metadata_props} - {p.key for p in result.metadata_props}
-    if lost:
-        notes.append(f"metadata {', '.join(sorted(lost))} lost")
-    if original.ir_version != result.ir_version:
-        notes.append(f"IR version {original.ir_version} → {result.ir_version}")
-    return notes
-
-
-def _shown(kind: onnx.TypeProto) -> str:
-    if not kind.HasField("tensor_type"):
-        return "no tensor"
-    tensor = kind.tensor_type
-    if not tensor.HasField("shape"):
-        return "no shape"
-    sizes = [
-        dim.dim_param or (str(dim.dim_value) if dim.HasField("dim_value") else "?")
-        for dim in tensor.shape.dim
-    ]
-    return f"{onnx.TensorProto.DataType.Name(tensor.elem_type).lower()}[{','.join(sizes)}]"
-
-
 def data_files(model: onnx.ModelProto, folder: Path) -> list[Path]:
     """The files that initializers lie in, beside the model."""
     found = {
@@ -158,7 +122,6 @@ def judge(asked: dict[str, Any]) -> dict[str, Any]:
         "right": False,
         "why": "",
         "difference": 0.0,
-        "interface": [],
         "data": "",
         "bytes": 0,
     }
@@ -166,7 +129,6 @@ def judge(asked: dict[str, Any]) -> dict[str, Any]:
     try:
         original = onnx.load(str(source), load_external_data=False)
         result = onnx.load(str(target), load_external_data=False)
-        row["interface"] = interface(original, result)
         row["data"] = same_data(data_files(original, source.parent), data_files(result, target.parent))
         del original, result
         feeds, wanted = expected(asked)

@@ -1,11 +1,10 @@
-"""Make the large and the synthetic models that run.py measures.
+"""Make the large models that run.py measures.
 
     python benchmarks/speed/make.py FOLDER [NAME...]     an environment as exports/make.py wants it
 
 Two Llamas in half precision with their weights in a file of their own (2.4 GB and 6.4 GB, random, by torch.export at
-operator set 20, symbolic batch and sequence), and chains, DAGs, nested Ifs and chains full of findings of 1,000 to
-1,000,000 nodes. Without names: all that FOLDER does not have yet. Each has a process of its own. The exit code is 1
-where one failed. Up to 10 GB of memory, 10 GB on disk, a quarter of an hour on 4 cores.
+operator set 20, symbolic batch and sequence). Without names: all that FOLDER does not have yet. Each has a process of
+its own. The exit code is 1 where one failed. Up to 10 GB of memory, 10 GB on disk, a quarter of an hour on 4 cores.
 
 The full-size exports that fit into a file are made by benchmarks/exports/make.py.
 """
@@ -21,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from speed import synthetic
-from speed.models import SYNTHETIC
+from exports import make as exports
 
 #: name -> what a transformers.LlamaConfig differs in. The first has thirty layers as SmolLM-135M has, wider; the
 #: second is Llama-3.2-3B.
@@ -44,7 +42,6 @@ LLAMAS: dict[str, dict[str, int]] = {
         "vocab_size": 128256,
     },
 }
-NAMES = [*LLAMAS, *SYNTHETIC]
 
 
 def llama(name: str, path: Path) -> None:
@@ -55,7 +52,6 @@ def llama(name: str, path: Path) -> None:
     """
     import torch
     import transformers as hf
-    from exports import make as exports
 
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
@@ -87,16 +83,6 @@ def llama(name: str, path: Path) -> None:
         )
 
 
-def write(name: str, path: Path) -> None:
-    """Make one model at ``path``."""
-    if name in LLAMAS:
-        llama(name, path)
-    else:
-        unfinished = path.with_name(path.name + ".part")
-        unfinished.write_bytes(synthetic.made(name).SerializeToString())
-        unfinished.replace(path)
-
-
 def main() -> int:
     """Run as the module's docstring says."""
     parser = argparse.ArgumentParser(
@@ -106,17 +92,17 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--here", action="store_true", help="in this process")
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.names if name not in NAMES]
+    unknown = [name for name in arguments.names if name not in LLAMAS]
     if unknown:
-        parser.error(f"no model {unknown[0]}; there are {', '.join(NAMES)}")
+        parser.error(f"no model {unknown[0]}; there are {', '.join(LLAMAS)}")
     arguments.folder.mkdir(parents=True, exist_ok=True)
     failed: list[str] = []
-    for name in arguments.names or NAMES:
+    for name in arguments.names or LLAMAS:
         path = arguments.folder / f"{name}.onnx"
         if path.exists() and not arguments.names:
             continue
         if arguments.here:
-            write(name, path)
+            llama(name, path)
             continue
         start = time.monotonic()
         command = [sys.executable, __file__, "--here", str(arguments.folder), name]

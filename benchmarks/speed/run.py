@@ -1,16 +1,15 @@
 """What onnxfix costs beside its peers: seconds, memory, and whether the results are right.
 
-    python benchmarks/speed/run.py FOLDER... --work WORK [--screen] [--write-readme]
+    python benchmarks/speed/run.py FOLDER... --work WORK [--write-readme]
 
 FOLDER holds models of exports/make.py and speed/make.py; WORK is a folder on the same disk for the two environments,
-for what the tools write, for ``screening.json`` and ``results.json``. Any Python from 3.10 on runs this, with nothing
-installed; what is measured runs in two environments of its own, onnxfix from this checkout in one of them.
+for what the tools write, and for ``results.json``. Any Python from 3.10 on runs this, with nothing installed; what is
+measured runs in two environments of its own, onnxfix from this checkout in one of them.
 
-``--screen`` runs every peer once on every model and judges what it writes by ONNX Runtime; what screening.json holds is
-not screened again. Without it, onnxfix and the ``--peers`` fastest peers that wrote a right model (as far as they are
-within ``--near`` times the fastest) are run in turn, ``--runs`` times, and the tables made of results.json. A model
-that results.json holds is not timed again, unless ``--again``. The exit code is 1 where a limit is missed (verdict.py),
-with ``--screen`` where onnxfix wrote a wrong model.
+Of each model every peer runs once, and ONNX Runtime judges what it writes. Then onnxfix and the ``--peers`` fastest
+peers that wrote a right model (as far as they are within ``--near`` times the fastest) run in turn, ``--runs`` times,
+with the model's files in memory. A model that results.json holds is not measured again. The exit code is 1 where a
+limit of ``LIMITS`` is missed, or where onnxfix wrote a wrong model.
 """
 
 from __future__ import annotations
@@ -20,25 +19,43 @@ import json
 import os
 import platform
 import re
+import shutil
+import statistics
 import subprocess
 import sys
+import tempfile
 import venv
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from speed import screening, tables, timing, verdict
-from speed.models import Case, cases, say
-from speed.tools import APPLY, NAMED, PEERS, Bench, Tool
+from pages import cell, markdown, write_between
+
+from speed.tools import APPLY, CHECK, OURS, PEERS, Bench, Job, Tool
 
 HERE = Path(__file__).resolve().parent
-README = HERE / "README.md"
-MARKS = ("<!-- measured: begin -->", "<!-- measured: end -->")
+ROOT = HERE.parents[1]
+LARGE = 1 << 31
+"""Bytes from which on a model counts as large; its peak is limited, not the ratio to a peer's."""
+#: Figure -> the most that its median over the exports may be.
+LIMITS = {("check", "wall"): 1 / 6, ("apply", "wall"): 1 / 3, ("apply", "rss"): 1 / 5}
+PEAKS = {"check": 200.0, "apply": 300.0}  # MB, of large models
 _PEER_PACKAGES = (
     "onnxsim", "onnxslim", "polygraphy", "onnx-graphsurgeon", "onnxscript", "onnxoptimizer", "onnxruntime",
-    "matplotlib",
 )  # fmt: skip
+_VERSIONS = (
+    "import importlib.metadata as m, platform; print('Python ' + platform.python_version(), *sorted(f'{d.name} "
+    "{d.version}' for d in m.distributions() if d.name.lower() in 'onnx onnxruntime onnxfix numpy protobuf onnxsim "
+    "onnxslim polygraphy onnxscript onnxoptimizer'.split()), sep=', ')"
+)
+
+Row = dict[str, Any]
+"""One model: ``bytes``, ``once`` (tool -> the cost of one run, and what was judged of its result), ``runs`` (tool ->
+the cost of each), ``judged`` (the last result of onnxfix)."""
+
+
+# ------------------------------------------------------------------------------------------------ measuring
 
 
 def environment(folder: Path, packages: Sequence[str]) -> Path:
@@ -51,72 +68,195 @@ def environment(folder: Path, packages: Sequence[str]) -> Path:
     return python
 
 
-def machine(bench: Bench, results: Sequence[timing.Result]) -> dict[str, str]:
+def measure(bench: Bench, source: Path, given: argparse.Namespace) -> Row:
+    """Run every tool once and judge it, then the chosen ones in turn."""
+    data = source.with_name(source.name + ".data")
+    size = source.stat().st_size + (data.stat().st_size if data.exists() else 0)
+    row: Row = {"name": source.stem, "bytes": size, "once": {}, "runs": {}, "judged": {}}
+    folder = Path(tempfile.mkdtemp(dir=bench.scratch))
+    job = Job(source, folder / source.name, data.exists())
+    try:
+        for tool in (*OURS, *PEERS):
+            cost = bench.run(tool, job, watch=True)
+            right = judge(bench, job, size) if tool.writes and cost.status == "ok" else {}
+            row["once"][tool.name] = {**cost.row(), **right}
+            say(
+                f"{source.stem} {tool.name}: {cost.wall:.1f} s, {cost.message or right.get('why') or 'right'}"
+            )
+        tools = [*OURS, *fastest(row, given.peers, given.near)]
+        for _ in range(given.runs):
+            for tool in tools:
+                row["runs"].setdefault(tool.name, []).append(bench.run(tool, job).row())
+        bench.run(APPLY, job)
+        row["judged"] = judge(bench, job, size)
+    finally:
+        shutil.rmtree(folder)
+    return row
+
+
+def judge(bench: Bench, job: Job, size: int) -> dict[str, Any]:
+    """What judge.py says of the result that lies at the job's target."""
+    known = bench.scratch / f"{job.source.stem}.{size}.npz"
+    asked = {
+        "source": str(job.source),
+        "target": str(job.target),
+        "known": str(known),
+        "feeds": 1 if size >= LARGE else 2,
+        "threads": 2,
+    }
+    command = [str(bench.pythons["onnxfix"]), str(HERE / "judge.py"), json.dumps(asked)]
+    own = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=own)
+    except subprocess.TimeoutExpired:
+        return {"right": False, "why": "ONNX Runtime takes too long"}
+    if done.returncode:
+        return {"right": False, "why": f"ONNX Runtime ended: {(done.stderr.splitlines() or ['killed'])[-1]}"}
+    judged: dict[str, Any] = json.loads(done.stdout)
+    return judged
+
+
+def fastest(row: Row, count: int, near: float) -> list[Tool]:
+    """The fastest peers that wrote a right model: ``count`` at most, all within ``near`` times the first one."""
+    spent = {tool: row["once"][tool.name]["cpu"] for tool in PEERS if row["once"][tool.name].get("right")}
+    limit = near * min(spent.values(), default=0.0)
+    inside = [tool for tool, seconds in spent.items() if seconds <= limit]
+    return sorted(inside, key=lambda tool: spent[tool])[:count]
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+# ------------------------------------------------------------------------------------------------ judging
+
+
+def seconds(row: Row, tool: str) -> list[float]:
+    """Of each run; none where one did not end well."""
+    runs = row["runs"].get(tool, [])
+    return [run["wall"] for run in runs] if all(run["status"] == "ok" for run in runs) else []
+
+
+def peak(row: Row, tool: str) -> float:
+    """MB: the greatest process of any run, or all processes together if that is more."""
+    once = row["once"][tool]
+    return max(once["rss"], once["together"], *(run["rss"] for run in row["runs"].get(tool, ())))
+
+
+def best_peer(row: Row) -> str | None:
+    """The peer of the least median."""
+    timed = {tool.name: statistics.median(taken) for tool in PEERS if (taken := seconds(row, tool.name))}
+    return min(timed, key=lambda name: timed[name], default=None)
+
+
+def ratio(row: Row, tool: str, what: str) -> float | None:
+    """Of a tool to the fastest right peer: of medians of seconds ("wall") or of peaks ("rss")."""
+    peer = best_peer(row)
+    if peer is None or not seconds(row, tool):
+        return None
+    if what == "rss":
+        return peak(row, tool) / peak(row, peer)
+    return statistics.median(seconds(row, tool)) / statistics.median(seconds(row, peer))
+
+
+def limits(rows: Sequence[Row]) -> Iterator[tuple[str, str, bool]]:
+    """What is limited, what was measured, and whether the limit is met."""
+    for (tool, what), most in LIMITS.items():
+        exports = [row for row in rows if row["bytes"] < LARGE]
+        found = [one for row in exports if (one := ratio(row, tool, what)) is not None]
+        if found:
+            middle, kind = statistics.median(found), "time" if what == "wall" else "peak memory"
+            shown = f"{middle:.3f} ({min(found):.3f} to {max(found):.3f})"
+            yield (
+                f"`{tool}`, {kind} to the fastest right peer's, median, at most {most:.3f}",
+                shown,
+                middle <= most,
+            )
+    for row in rows:
+        if row["bytes"] >= LARGE:
+            for tool, megabytes in PEAKS.items():
+                found_peak = peak(row, tool)
+                text = f"{row['name']}: `{tool}`, MB at its peak, at most {megabytes:.0f}"
+                yield text, f"{found_peak:.0f}", found_peak <= megabytes
+        if not row["judged"].get("right") or row["judged"].get("data") == "differs":
+            yield (
+                f"{row['name']}: `apply` computes the same",
+                row["judged"].get("why") or "weights differ",
+                False,
+            )
+
+
+# ------------------------------------------------------------------------------------------------ tables
+
+
+def page(rows: Sequence[Row], told: Sequence[str]) -> Iterator[str]:
+    """Everything between the markers of the README."""
+    yield from told
+    yield from ("", "### Limits", "")
+    words = {True: "met", False: "**missed**"}
+    yield from markdown(
+        ("limit", "measured", ""), [(text, found, words[met]) for text, found, met in limits(rows)]
+    )
+    yield from ("", "### Models, files in memory", "")
+    heads = ("model", "MB", "check, s", "apply, s", "fastest right peer, s", "check to it", "apply to it")
+    more = ("check, peak MB", "apply, peak MB", "peer, peak MB", "apply to it", "weights of the result")
+    yield from markdown((*heads, *more), map(_timed, rows))
+    yield from ("", "### Every peer, once", "")
+    yield from markdown(("model", *(tool.title for tool in PEERS)), map(_once, rows))
+
+
+def _timed(row: Row) -> list[object]:
+    peer = best_peer(row)
+    ratios = [
+        ratio(row, tool, what) for tool, what in (("check", "wall"), ("apply", "wall"), ("apply", "rss"))
+    ]
+    shown = ["–" if one is None else f"{one:.2f}" for one in ratios]
+    return [
+        f"`{row['name']}`",
+        f"{row['bytes'] / 1e6:,.0f}",
+        _median(row, CHECK.name),
+        _median(row, APPLY.name),
+        "–" if peer is None else f"{peer}: {_median(row, peer)}",
+        *shown[:2],
+        f"{peak(row, CHECK.name):,.0f}",
+        f"{peak(row, APPLY.name):,.0f}",
+        "–" if peer is None else f"{peak(row, peer):,.0f}",
+        shown[2],
+        row["judged"].get("data") or "within",
+    ]
+
+
+def _median(row: Row, tool: str) -> str:
+    taken = seconds(row, tool)
+    return f"{statistics.median(taken):.2f} ({min(taken):.2f}–{max(taken):.2f})" if taken else "–"
+
+
+def _once(row: Row) -> list[object]:
+    cells: list[object] = [f"`{row['name']}`"]
+    for tool in PEERS:
+        one = row["once"][tool.name]
+        cost = f"{one['wall']:.1f} s, {one['rss'] / 1024:.2f} GB"
+        why = cell(one["message"] or one.get("why", ""))[:120].replace("`", "'")
+        state = one["status"] if one["message"] else "wrong"
+        cells.append(cost if one.get("right") else f"{state}: `{why}` ({cost})")
+    return cells
+
+
+def setting(bench: Bench, runs: int) -> list[str]:
     """What the figures depend on."""
-    known = {}
+    told = []
     for name, python in bench.pythons.items():
-        words = (
-            "import importlib.metadata as m, platform; print('Python ' + platform.python_version(), *sorted("
-        )
-        words += "f'{d.name} {d.version}' for d in m.distributions() if d.name.lower() in "
-        words += (
-            "'onnx onnxruntime onnxfix numpy protobuf onnxsim onnxslim polygraphy onnxscript onnxoptimizer'"
-        )
-        words += ".split()), sep=', ')"
         done = subprocess.run(
-            [str(python), "-c", words], capture_output=True, text=True, check=True, cwd=HERE
+            [str(python), "-c", _VERSIONS], capture_output=True, text=True, check=True, cwd=HERE
         )
-        known[f"environment of {name}"] = done.stdout.strip()
+        told.append(f"- environment of {name}: {done.stdout.strip()}")
     info = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*: (.*)", info.read_text(encoding="utf-8")) if info.exists() else None
-    known["machine"] = (
-        f"{os.cpu_count()} cores ({model[1] if model else platform.processor()}), {platform.release()}"
+    told.append(
+        f"- {os.cpu_count()} cores ({model[1] if model else platform.processor()}); medians of {runs}, in turn"
     )
-    told = f"greatest to least of the same tool and model, median: {tables.spread(results):.2f}"
-    known["runs"] = (
-        f"medians of {tables.runs(results)}, in turn; in brackets the least and the greatest ({told})"
-    )
-    return known
-
-
-def timed(
-    bench: Bench, models: Sequence[Case], given: argparse.Namespace, path: Path
-) -> dict[str, timing.Result]:
-    """Time what results.json does not hold, and keep it there after each model."""
-    known = timing.read(path)
-    screened = screening.read(given.work / "screening.json")
-    chosen = [NAMED[name] for name in given.tools] if given.tools else PEERS
-    for case in models:
-        if case.name in known and not given.again:
-            continue
-        count = len(PEERS) if given.all_peers else 0 if case.kind == "synthetic" else given.peers
-        near = float("inf") if given.all_peers else given.near
-        peers: list[Tool] = screening.fastest(screened, case, chosen, count, near)
-        cold = given.cold if case.kind != "synthetic" and re.search(given.cold_models, case.name) else 0
-        known[case.name] = timing.time_model(bench, case, peers, given.runs, cold)
-        unfinished = path.with_suffix(".part")
-        unfinished.write_text(json.dumps({name: asdict(result) for name, result in known.items()}, indent=1))
-        unfinished.replace(path)
-    return known
-
-
-def write_readme(text: str) -> None:
-    """Put the tables between the markers of the page."""
-    page = README.read_text()
-    before, rest = page.split(MARKS[0])
-    _, after = rest.split(MARKS[1])
-    README.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}")
-
-
-def draw(python: Path, results: Path, screened: Path) -> None:
-    """The plots, by an interpreter that has matplotlib."""
-    done = subprocess.run(
-        [str(python), str(HERE / "plot.py"), str(results), str(screened), str(HERE)],
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        say(f"no plots: {(done.stderr.strip().splitlines() or ['killed'])[-1]}")
+    return told
 
 
 def arguments() -> argparse.Namespace:
@@ -126,59 +266,43 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--screen", action="store_true", help="run every peer once and judge it")
-    parser.add_argument("--jobs", type=int, default=1, help="models that are screened at a time")
-    parser.add_argument("--models", nargs="+", default=[], metavar="REGEX", help="only these models")
-    parser.add_argument("--tools", nargs="+", choices=[tool.name for tool in PEERS], help="only these peers")
+    parser.add_argument("--models", default="", metavar="REGEX", help="only these models")
     parser.add_argument("--peers", type=int, default=2, help="how many peers are timed, the fastest first")
     parser.add_argument("--near", type=float, default=1.25, help="how slow another peer may have been")
-    parser.add_argument("--all-peers", action="store_true", help="time all that wrote a right model")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--cold", type=int, default=0, metavar="RUNS", help="runs with files not in memory")
-    parser.add_argument("--cold-models", default="", metavar="REGEX", help="which models; all, without it")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for one run")
-    parser.add_argument(
-        "--memory-mb", type=int, default=16_000, help="for a screened run, all processes together"
-    )
+    parser.add_argument("--memory-mb", type=int, default=16_000, help="for a run, all processes together")
     parser.add_argument("--onnxfix-python", type=Path, help="without it an environment in WORK")
     parser.add_argument("--peers-python", type=Path, help="without it an environment in WORK")
-    parser.add_argument("--again", action="store_true", help="forget what was measured of these models")
-    parser.add_argument("--write-readme", action="store_true", help="tables and plots into this folder")
+    parser.add_argument("--write-readme", action="store_true", help="put the tables into the README")
     return parser.parse_args()
 
 
 def main() -> int:
     """Run as the module's docstring says."""
     given = arguments()
-    given.work = given.work.resolve()
-    scratch = given.work / "scratch"
+    work = given.work.resolve()
+    scratch = work / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
-    root = str(HERE.parents[1])
     pythons = {
-        "onnxfix": given.onnxfix_python or environment(given.work / "onnxfix", [f"{root}[cpu]"]),
-        "peers": given.peers_python or environment(given.work / "peers", _PEER_PACKAGES),
+        "onnxfix": given.onnxfix_python or environment(work / "onnxfix", [f"{ROOT}[cpu]"]),
+        "peers": given.peers_python or environment(work / "peers", _PEER_PACKAGES),
     }
     bench = Bench(
         {name: path.absolute() for name, path in pythons.items()}, scratch, given.timeout, given.memory_mb
     )
-    models = cases([folder.resolve() for folder in given.folders], given.models)
-    screened_path, results_path = given.work / "screening.json", given.work / "results.json"
-    if given.screen:
-        tools = [NAMED[name] for name in given.tools] if given.tools else [*PEERS, APPLY]
-        found = screening.screen(bench, models, tools, screened_path, given.jobs, given.again)
-        print("\n".join([*tables.peers(found), "", *tables.interfaces(found)]))
-        return int(any("apply" in row and not row["apply"].get("right") for row in found.values()))
-    results = timed(bench, models, given, results_path)
-    names = [case.name for case in models if case.name in results]
-    shown = [results[name] for name in names]
-    met = verdict.points(shown)
-    told = machine(bench, shown)
-    text = "\n".join(tables.page(shown, screening.read(screened_path), met, told))
+    kept = work / "results.json"
+    results: dict[str, Row] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    for source in (path for folder in given.folders for path in sorted(folder.resolve().glob("*.onnx"))):
+        if re.search(given.models, source.stem) and source.stem not in results:
+            results[source.stem] = measure(bench, source, given)
+            kept.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    rows = list(results.values())
+    text = "\n".join(page(rows, setting(bench, given.runs)))
     print(text)
     if given.write_readme:
-        write_readme(text)
-        draw(bench.pythons["peers"], results_path, screened_path)
-    return int(any(point.met is False for point in met))
+        write_between(HERE / "README.md", "measured", text)
+    return int(not all(met for *_, met in limits(rows)))
 
 
 if __name__ == "__main__":

@@ -74,10 +74,7 @@ CHECK = Tool(
     writes=False,
 )
 APPLY = Tool("apply", "`onnxfix apply --no-verify`", _onnxfix, "onnxfix")
-START = Tool("start", "`python -c pass`", lambda _: ["-c", "pass"], "onnxfix", writes=False)
-IMPORT = Tool("import", "`python -c 'import onnx'`", lambda _: ["-c", "import onnx"], "onnxfix", writes=False)
 OURS = (CHECK, APPLY)
-PARTS = (START, IMPORT)
 PEERS = (
     Tool(
         "onnxsim",
@@ -101,7 +98,7 @@ PEERS = (
         lambda job: ["-m", "onnxoptimizer", str(job.source), str(job.target)],
     ),
 )
-NAMED = {tool.name: tool for tool in (*OURS, *PARTS, *PEERS)}
+NAMED = {tool.name: tool for tool in (*OURS, *PEERS)}
 
 
 @dataclass(frozen=True)

@@ -14,22 +14,11 @@ import numpy as np
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto
 
-from fuzzing import attributes, commands, graphs, models, seeds, wire
+from fuzzing import commands, seeds, structure, wire
 from fuzzing.handmade import WEIGHTS
 
-STRUCTURE = {
-    f"{module.__name__.rpartition('.')[2]}.{one.__name__}": one
-    for module in (graphs, attributes, models)
-    for one in module.MUTATORS
-}
+STRUCTURE = {f"structure.{one.__name__}": one for one in structure.MUTATORS}
 BYTES = {f"wire.{one.__name__}": one for one in wire.MUTATORS}
-MILD = (
-    "graphs.element_type", "graphs.dimension", "graphs.rank", "graphs.other_type", "graphs.arity", "attributes.nudge",
-    "attributes.refill", "attributes.remove", "attributes.refer", "models.tensor_values", "models.tensor_dims",
-    "models.tensor_type", "models.imports", "models.versions", "models.annotate",
-)  # fmt: skip
-"""What often leaves a model that is read: it gets further than others, and is drawn three times as often."""
-SHARES = {name: 3 if name in MILD else 1 for name in STRUCTURE}
 FAMILIES = (
     (0.42, ("structure",)), (0.24, ("structure", "structure")), (0.08, ("structure",) * 4), (0.13, ("bytes",)),
     (0.05, ("bytes", "bytes")), (0.08, ("structure", "bytes")),
@@ -70,7 +59,7 @@ def drawn(
     _, other = seeds.draw(generator, groups)
     kinds = generator.choices([one for _, one in FAMILIES], [weight for weight, _ in FAMILIES])[0]
     mutators = tuple(
-        generator.choices(list(SHARES), list(SHARES.values()))[0]
+        generator.choices(list(STRUCTURE), list(structure.MUTATORS.values()))[0]
         if kind == "structure"
         else generator.choice(list(BYTES))
         for kind in kinds
@@ -89,9 +78,9 @@ def mutated(generator: random.Random, mutator: str, data: bytes, other: bytes) -
     if mutator in BYTES:
         return BYTES[mutator](generator, data, other)
     try:
-        model = ModelProto.FromString(data)
+        model, second = ModelProto.FromString(data), ModelProto.FromString(other)
         for _ in range(5):
-            STRUCTURE[mutator](generator, model)
+            STRUCTURE[mutator](generator, model, second)
             changed = model.SerializeToString(deterministic=True)
             if changed != data:
                 return changed

@@ -5,8 +5,8 @@
     python benchmarks/fuzzing/run.py --merge FILE.jsonl... [--detailed]
 
 Each number of a seed is one damaged model and one command. Without ``--seed`` a new one is drawn and printed.
-``--only`` shows one number: what is damaged, the command, what it says. ``--keep`` writes each kind of fault, made
-smaller, into a folder. The exit code is 1 where a run showed a fault. Linux only.
+``--only`` shows one number: what is damaged, the command, what it says. ``--keep`` writes the smallest case of each
+kind of fault into a folder. The exit code is 1 where a run showed a fault. Linux only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from fuzzing import harness, seeds, tables
 from fuzzing.cases import Case, drawn
 from fuzzing.commands import VERIFIED_SHARE
 from fuzzing.running import Outcome, outcome_of, run, saved
-from fuzzing.shrinking import shrunk
 
 
 def numbers(options: argparse.Namespace) -> range:
@@ -85,24 +84,17 @@ def read(paths: list[Path]) -> Iterator[Outcome]:
 
 
 def keep(options: argparse.Namespace, found: list[Outcome]) -> None:
-    """Write the smallest case of each kind of fault, made smaller, into a folder."""
+    """Write the smallest case of each kind of fault into a folder."""
     groups: dict[tuple[str, str], Outcome] = {}
     for one in sorted(found, key=lambda one: one.bytes):
         for fault in one.faults:
             groups.setdefault((fault.kind, fault.sign), one)
-    harness.prepare()
     for place, ((kind, sign), one) in enumerate(sorted(groups.items())):
         fault = next(fault for fault in one.faults if (fault.kind, fault.sign) == (kind, sign))
         case = drawn(options.seed, one.number, options.groups, options.verified)
-        smaller = shrunk(case, fault, options.groups, options.verified)
         name = "".join(letter if letter.isalnum() else "-" for letter in f"{place:02} {kind} {sign}"[:60])
-        saved(
-            smaller,
-            fault,
-            options.keep / name,
-            {"seed": options.seed, "number": one.number, "bytes": len(smaller.data)},
-        )
-        print(f"{options.keep / name}: {one.bytes} → {len(smaller.data)} bytes, {smaller.command.text}")
+        saved(case, fault, options.keep / name, {"seed": options.seed, "number": one.number})
+        print(f"{options.keep / name}: {one.bytes} bytes, {case.command.text}")
 
 
 def show(case: Case) -> None:

@@ -143,11 +143,6 @@ def _worse(before: Path, after: Path) -> str:
     return found
 
 
-def same(outcome: Outcome, fault: Fault) -> bool:
-    """Whether an outcome has this fault."""
-    return any((one.kind, one.sign) == (fault.kind, fault.sign) for one in outcome.faults)
-
-
 def saved(case: Case, fault: Fault, folder: Path, note: dict[str, Any]) -> None:
     """Write a case into a folder: its files, the command, and what is wrong."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from pages import markdown
+
 from fuzzing.running import Outcome
 
 CODES = ("0", "1", "2", "3")
-
-
-def _row(cells: Iterable[object]) -> str:
-    return "| " + " | ".join(str(cell) for cell in cells) + " |"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    yield _row(head)
-    yield "|---|" + "---:|" * (len(head) - 1)
-    for row in rows:
-        yield _row(row)
 
 
 def _code(outcome: Outcome) -> str:
@@ -51,14 +42,14 @@ def tables(outcomes: Sequence[Outcome], detailed: bool = False) -> Iterator[str]
     fault. ``detailed``: by each mutator."""
     head = ("tried", *(f"exit {code}" for code in CODES), "other", "faults")
     everything = {"all": list(outcomes)}
-    yield from _table(("", *head), _counts(everything))
+    yield from markdown(("", *head), _counts(everything))
     yield ""
-    yield from _table(("command", *head), _counts(_grouped(outcomes, lambda one: [one.command])))
+    yield from markdown(("command", *head), _counts(_grouped(outcomes, lambda one: [one.command])))
     yield ""
     kinds = _grouped(outcomes, lambda one: set(one.mutators) if detailed else families(one))
-    yield from _table(("damaged by", *head), _counts(kinds))
+    yield from markdown(("damaged by", *head), _counts(kinds))
     yield ""
-    yield from _table(
+    yield from markdown(
         ("model from", *head), _counts(_grouped(outcomes, lambda one: [one.model.partition("/")[0]]))
     )
 

@@ -14,9 +14,8 @@ from pathlib import Path
 import onnx
 import pytest
 from fuzzing.harness import Ended
-from fuzzing.judging import Fault
 
-from fuzzing import cases, commands, handmade, judging, running, seeds, shrinking, wire
+from fuzzing import cases, commands, handmade, judging, seeds, wire
 from support.paths import ROOT
 from support.patience import PATIENCE
 
@@ -130,20 +129,6 @@ def test_check_and_apply_must_agree() -> None:
     assert list(judging.disagreement(said(["A"], [], False), said([], ["A", "B"], True)))
     assert list(judging.disagreement(said(["A"], [], False), said(["A", "B"], [], False)))
     assert list(judging.disagreement(replace(FINE, code=2), said([], [], False)))
-
-
-def test_shrinking_keeps_what_the_fault_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fault here is a Tanh in the bytes."""
-    fault = Fault("bug", "tanh", "")
-
-    def run(case: cases.Case) -> running.Outcome:
-        faults = (fault,) if b"Tanh" in case.data else ()
-        return running.Outcome(1, "", (), "", False, (0,), 0, 0.0, 0.0, 0, "", faults)
-
-    monkeypatch.setattr(shrinking, "run", run)
-    case = next(one for n in range(1, 200) if b"Tanh" in (one := cases.drawn("s", n, ("handmade",))).data)
-    assert len(case.data) > 50
-    assert shrinking.shrunk(case, fault, ("handmade",), 0.0).data == b"Tanh"
 
 
 MISBEHAVIOR = """

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from acceptance import running
 from onnxfix import walk
-from onnxfix.errors import UsageError
-from onnxfix.files import tensors
-from onnxfix.sandbox import Worker
 from onnxfix.trt.records import Profile
-from onnxfix.verification.feeds.inputs import make_inputs
-from onnxfix.verification.feeds.plan import assignments, grown
-from onnxfix.verification.feeds.signature import signature
 
 #: Of operators that draw random numbers. A Dropout draws where it trains, which only its third input can ask for
 #: from opset 12 on.
@@ -81,28 +72,6 @@ def value_of(stored: Any) -> Any:
     if isinstance(stored, onnx.OptionalProto):
         return numpy_helper.to_optional(stored)
     return np.asarray(stored) if isinstance(stored, np.generic) else stored
-
-
-def export_cases(folders: Sequence[Path], worker: Worker) -> list[NodeCase]:
-    """Every model directly in the folders, with inputs of up to three sizes of its symbols that it runs with.
-
-    They have no expected outputs: what they compute themselves is it.
-
-    Raises:
-        UsageError: a model has weights in other files, which a rewritten copy elsewhere would not find.
-    """
-    cases = []
-    for path in (path for folder in folders for path in sorted(folder.glob("*.onnx"))):
-        known = signature(path)
-        if tensors.external_files(known.model):
-            raise UsageError(f"{path}: models with external data are not measured here")
-        feeds: tuple[dict[str, Any], ...] = ()
-        for group in (assignments(known, {})[:3], *grown(known, {})):
-            feeds = tuple(make_inputs(known, sizes, seed) for seed, sizes in enumerate(group))
-            if running.outputs_of(worker, "ort-cpu", path, feeds).ok:
-                break
-        cases.append(NodeCase(path.stem, path.read_bytes(), feeds, (), 1e-3, 1e-4))
-    return cases
 
 
 def random_operators(model: onnx.ModelProto) -> list[str]:

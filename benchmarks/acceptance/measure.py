@@ -16,7 +16,6 @@ from google.protobuf.message import DecodeError
 
 from acceptance import judging
 from acceptance.cases import NodeCase, half_type, random_operators
-from acceptance.reasons import Reason, reason_of
 from acceptance.running import Judge, Outputs
 from acceptance.tools import AS_IS, Made, Peers, Tool, run_onnxfix
 from onnxfix import walk
@@ -34,7 +33,6 @@ class Settings:
     choice: Choice
     tools: tuple[Tool, ...]
     peers_python: Path | None
-    verify: bool = False
     timeout: float = 60.0
     memory_mb: int = 4096
 
@@ -72,10 +70,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Row:
-    """One model with all tools, by the tool's name. ``reason`` says why it is refused as it is, else None."""
+    """One model with all tools, by the tool's name."""
 
     name: str
-    reason: Reason | None
     results: dict[str, Result] = field(default_factory=dict)
 
 
@@ -92,7 +89,7 @@ def row_of(stored: dict[str, Any]) -> Row:
         )
         for name, one in stored["results"].items()
     }
-    return Row(stored["name"], Reason(**stored["reason"]) if stored["reason"] is not None else None, results)
+    return Row(stored["name"], results)
 
 
 class _Bench:
@@ -113,9 +110,7 @@ class _Bench:
         source.write_bytes(case.data)
         one = _One(self, case, source)
         base = one.result(source, Made("ok", changed=False))
-        row = Row(
-            case.name, None if base.accepted else reason_of(one.model, base.status, base.operator, base.words)
-        )
+        row = Row(case.name)
         row.results[AS_IS.name] = base
         for tool in self.settings.tools:
             target = self.folder / "rewritten.onnx"
@@ -127,7 +122,7 @@ class _Bench:
         if tool.peer:
             assert self.peers is not None
             return self.peers.run(tool, source, target)
-        return run_onnxfix(self.fixer, tool, source, target, self.settings.verify, self.settings.timeout)
+        return run_onnxfix(self.fixer, tool, source, target, self.settings.timeout)
 
 
 class _One:

@@ -1,13 +1,13 @@
 """What TensorRT builds before and after onnxfix and its peers, what still computes the same, and what it costs.
 
-    python benchmarks/acceptance/node_models.py                ONNX's node models, with their own data
-    python benchmarks/acceptance/node_models.py FOLDER...      the models in the folders ("exports")
+    python benchmarks/acceptance/node_models.py [--peers-python PYTHON] [--write-readme]
 
-Every model goes through TensorRT's parser and builder as it is, after onnxfix (exact fixes; numeric ones for
-TensorRT-RTX and for the default target) and after onnxsim, onnxslim and Polygraphy's sanitize, with the same settings
-and the profile of the original's own data. No engine is executed: outputs are those of ONNX Runtime on the CPU without
-optimization, else of onnx.reference. The exit code is 1 where onnxfix lost a model that built, changed an interface or
-an output, failed, or was not bit-identical with exact fixes, and where a rescue by default costs over 200 layers.
+Each of ONNX's node models, with its own data, goes through TensorRT's parser and builder as it is, after onnxfix (exact
+fixes; numeric ones for TensorRT-RTX and for the default target) and after onnxsim, onnxslim and Polygraphy's sanitize,
+with the same settings and the profile of the original's own data. No engine is executed: outputs are those of ONNX
+Runtime on the CPU without optimization, else of onnx.reference. The exit code is 1 where onnxfix lost a model that
+built, changed an interface or an output, failed, or was not bit-identical with exact fixes, and where a rescue by
+default costs over 200 layers.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ from machine import choice, lines, without_gpu
 from pages import write_between
 
 from acceptance import faults, tables
-from acceptance.cases import export_cases, node_cases
+from acceptance.cases import node_cases
 from acceptance.measure import Row, Settings, measure_all, row_of
-from acceptance.tools import EXACT, ONNXFIX, PEERS, Peers
+from acceptance.tools import ONNXFIX, PEERS, Peers
 from onnxfix.errors import OnnxfixError
-from onnxfix.sandbox import Worker
 
 
 def peers_here(asked: Path | None) -> Path | None:
@@ -60,12 +59,10 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--peers-python", type=Path, help="interpreter of an environment with the peers")
     parser.add_argument("--no-peers", action="store_true", help="onnxfix alone")
     parser.add_argument("--package", default="auto", help="auto, tensorrt or tensorrt-rtx")
     parser.add_argument("--compute-capability", help="such as 8.9")
-    parser.add_argument("--verify", action="store_true", help="let onnxfix verify too, as it does by default")
     parser.add_argument("--every", type=int, default=1, help="only each N-th node model")
     parser.add_argument("--match", default="", help="only node models whose name holds this")
     parser.add_argument("--jobs", type=int, default=2)
@@ -98,26 +95,21 @@ def _progress(count: int) -> Callable[[Row], None]:
 def measured(given: argparse.Namespace) -> tuple[list[str], list[Row]]:
     """The surroundings and the rows of a new run."""
     peers = None if given.no_peers else peers_here(given.peers_python)
-    fixes = (EXACT,) if given.folders else ONNXFIX
     settings = Settings(
         choice(given.package, given.compute_capability),
-        (*fixes, *(PEERS if peers is not None else ())),
+        (*ONNXFIX, *(PEERS if peers is not None else ())),
         peers,
-        given.verify,
         given.timeout,
         given.memory_mb,
     )
-    if given.folders:
-        with Worker() as worker:
-            cases = export_cases(given.folders, worker)
-    else:
-        cases = node_cases(given.every, given.match)
+    cases = node_cases(given.every, given.match)
     surroundings = setting(settings)
     began = time.monotonic()
     rows = measure_all(cases, given.jobs, settings, _progress(len(cases)))
     seconds = time.monotonic() - began
-    how = "verifies as well" if given.verify else "does not verify: what is measured here judges"
-    surroundings.append(f"- {len(cases):,} models, {given.jobs} jobs, {seconds:,.0f} s in all; onnxfix {how}")
+    surroundings.append(
+        f"- {len(cases):,} models, {given.jobs} jobs, {seconds:,.0f} s in all; onnxfix does not verify"
+    )
     return surroundings, rows
 
 
@@ -129,13 +121,12 @@ def run(given: argparse.Namespace) -> int:
     else:
         surroundings, rows = measured(given)
     tools = [tool for tool in (*ONNXFIX, *PEERS) if rows and tool.name in rows[0].results]
-    body = tables.exports(rows, tools) if given.folders else tables.numbers(rows, tools)
-    text = "\n".join([*surroundings, "", *body])
+    text = "\n".join([*surroundings, "", *tables.page(rows, tools)])
     print(text)
     if given.json is not None:
         given.json.write_text(_json(surroundings, rows), encoding="utf-8")
     if given.write_readme:
-        write_between(HERE / "README.md", "exports" if given.folders else "node models", text)
+        write_between(HERE / "README.md", "node models", text)
     found = faults.faults(rows, tools)
     print("\n".join(["", f"{len(found)} faults of onnxfix", *found]), file=sys.stderr)
     return int(bool(found))

@@ -14,15 +14,17 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 SPAWN = get_context("spawn")  # a fresh interpreter: its own hash seed, and nothing of the caller's state
+FORK = get_context("fork")  # what the caller has imported and made is there already
+LIFE = 400  # calls of a process: what native code leaks goes with it
 
 
 class _Worker:
     """One process, and the call that it is busy with."""
 
-    def __init__(self, function: Callable[..., Any], timeout: float) -> None:
-        self._timeout = timeout
-        self.pipe, theirs = SPAWN.Pipe()
-        self._process = SPAWN.Process(target=_serve, args=(theirs, function), daemon=True)
+    def __init__(self, function: Callable[..., Any], timeout: float, context: Any) -> None:
+        self._timeout, self._left = timeout, LIFE
+        self.pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, function))
         self._process.start()
         theirs.close()
         self.call: tuple[Any, ...] = ()
@@ -36,8 +38,9 @@ class _Worker:
 
     def result(self) -> tuple[Any, bool]:
         """What the call returned, or how it ended; and whether the process is fit for another."""
+        self._left -= 1
         try:
-            return self.pipe.recv(), True
+            return self.pipe.recv(), self._left > 0
         except (EOFError, OSError):
             self._process.join()
             return {"ended": f"crashed with exit code {self._process.exitcode}"}, False
@@ -60,7 +63,11 @@ def _serve(pipe: Connection, function: Callable[..., Any]) -> None:
 
 
 def results(
-    function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], jobs: int, timeout: float
+    function: Callable[..., Any],
+    calls: Iterable[tuple[Any, ...]],
+    jobs: int,
+    timeout: float,
+    context: Any = SPAWN,
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Each call with what ``function(*call)`` returned, in the order in which they end.
 
@@ -72,7 +79,7 @@ def results(
     try:
         while True:
             while len(busy) < jobs and (call := next(waiting, None)) is not None:
-                worker = idle.pop() if idle else _Worker(function, timeout)
+                worker = idle.pop() if idle else _Worker(function, timeout, context)
                 busy.append(worker)
                 worker.begin(call)
             if not busy:

@@ -1,15 +1,12 @@
-"""The same planted faults with Polygraphy: its layerwise comparison on ONNX Runtime, and `polygraphy debug reduce`.
+"""The same planted faults with Polygraphy: its layerwise comparison on ONNX Runtime.
 
-    python benchmarks/diagnose/peers.py measure peers.json [--polygraphy PATH] [--every N] [--reduce] [--exports DIR]
+    python benchmarks/diagnose/peers.py measure peers.json [--polygraphy PATH] [--every N] [--exports DIR]
     python benchmarks/diagnose/peers.py table peers.json result.json [--write-readme]
 
 As Polygraphy's guides describe it: both models run with all tensors as outputs (``--onnx-outputs mark all``), those
 of the first are saved, and the second is compared with them at Polygraphy's own tolerances. The tensors that fail are
-taken as what it names, in the order in which it lists them. ``--reduce`` also reduces the second model, by bisection
-and then node by node (``--mode=linear``), with the first model's tensors as inputs and as what is expected, so that
-each check is one ``polygraphy run``; measured is the number of nodes that are left, and whether the changed node is
-among them. Seconds are those of all commands, memory is the peak of the largest process. ``table`` compares with what
-run.py wrote of the same faults.
+taken as what it names, in the order in which it lists them. Seconds are those of both commands, memory is the peak of
+the largest process. ``table`` compares with what run.py wrote of the same faults.
 """
 
 from __future__ import annotations
@@ -39,11 +36,9 @@ from pages import (
 from diagnose import cases, choosing, feeding, judging
 from diagnose.cases import Case
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import loading
 
 PLANTED = HERE / "planted.json"
 _FAILED = re.compile(r"FAILED \| Output: '(.*?)' \|")
-_ITERATION = re.compile(r"RUNNING \| Iteration")
 _SUMMARY = "Accuracy Summary"
 
 
@@ -55,18 +50,6 @@ class Layerwise:
     place: int
     failed: int
     ended: bool
-    seconds: float
-    megabytes: float
-    words: str = ""
-
-
-@dataclass(frozen=True)
-class Reduced:
-    """What is left of the second model: ``nodes``, Constant nodes not counted; ``holds``: the changed node is there."""
-
-    nodes: int
-    holds: bool
-    iterations: int
     seconds: float
     megabytes: float
     words: str = ""
@@ -102,31 +85,6 @@ class Peer:
             place, len(names), ended, self.seconds, self.megabytes, "" if ended else _last(compared)
         )
 
-    def reduced(self, second: str, case: Case) -> Reduced:
-        """Reduce the second model; ``layerwise`` came before."""
-        self.seconds = self.megabytes = 0.0
-        checked = [
-            "--check", self.polygraphy, "run", "polygraphy_debug.onnx", "--onnxrt", "--load-inputs", "layers.json",
-            "--load-outputs", "first.json",
-        ]  # fmt: skip
-        ended = self.run("data", "merge", "inputs.json", "first.json", "-o", "layers.json")
-        model, iterations, words = second, 0, ""
-        for mode in ("bisect", "linear"):
-            given = ("debug", "reduce", model, "-o", f"{mode}.onnx", f"--mode={mode}")
-            ended = self.run(*given, "--load-inputs", "layers.json", *checked)
-            iterations += len(_ITERATION.findall(ended.stdout + ended.stderr))
-            if not (self.folder / f"{mode}.onnx").exists():
-                words = f"{mode}: {_last(ended)}"
-                break
-            model = f"{mode}.onnx"
-        left = [] if model == second else self._nodes(self.folder / model)
-        assert case.fault is not None
-        holds = any(set(case.fault.outputs) & set(node.output) for node in left)
-        return Reduced(len(left), holds, iterations, self.seconds, self.megabytes, words)
-
-    def _nodes(self, path: Path) -> list[Any]:
-        return [node for node in loading.load(path).proto.graph.node if node.op_type != "Constant"]
-
 
 def _last(ended: judging.Ended) -> str:
     if ended.code == judging.TIMED_OUT:
@@ -144,10 +102,7 @@ def measured(case: Case, seed: int, given: argparse.Namespace) -> dict[str, Any]
         first, second, *_ = cases.arguments(case, folder, seed)
         save_json([feeding.inputs_of(case.path, seed)], str(folder / "inputs.json"))
         peer = Peer(given.polygraphy, folder, given.timeout)
-        found: dict[str, Any] = {"layerwise": asdict(peer.layerwise(first, second, case))}
-        if given.reduce and case.group == "fixtures" and found["layerwise"]["failed"]:
-            found["reduced"] = asdict(peer.reduced(second, case))
-        return found
+        return {"layerwise": asdict(peer.layerwise(first, second, case))}
 
 
 def sample(wanted: Sequence[Case], every: int) -> list[Case]:
@@ -166,7 +121,7 @@ def measure(given: argparse.Namespace) -> int:
     seed, faults, _ = choosing.read(given.planted)
     wanted = sample(cases.planted_cases(faults, given.exports), given.every)
     began = time.monotonic()
-    with Ledger(given.json, {"seed": seed, "every": given.every, "reduce": given.reduce}) as book:
+    with Ledger(given.json, {"seed": seed, "every": given.every}) as book:
         for case in wanted:
             if case.key in book or time.monotonic() - began > given.budget:
                 continue
@@ -211,8 +166,6 @@ def page(peers: Mapping[str, Mapping[str, Any]], ours: Mapping[str, Mapping[str,
     broken = [key for key, found in peers.items() if not found["layerwise"]["ended"]]
     if broken:
         yield f"It ended without a comparison for {len(broken)}: {', '.join(f'`{key}`' for key in broken)}."
-    yield ""
-    yield from _reductions([found["reduced"] for found in peers.values() if "reduced" in found])
 
 
 def _figures(found: Sequence[Mapping[str, Any]]) -> list[object]:
@@ -226,20 +179,6 @@ def _figures(found: Sequence[Mapping[str, Any]]) -> list[object]:
         f"{statistics.median(one['megabytes'] for one in found):.0f}",
         f"{max(one['megabytes'] for one in found):.0f}",
     ]
-
-
-def _reductions(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    if not found:
-        return
-    done = [one for one in found if one["nodes"]]
-    small = sum(0 < one["nodes"] <= 3 for one in found)
-    nodes = statistics.median([one["nodes"] for one in done] or [0])
-    seconds, checks = (statistics.median(one[key] for one in found) for key in ("seconds", "iterations"))
-    yield (
-        f"`polygraphy debug reduce` of {len(found)} of them: {len(done)} were reduced, {small} to at most 3 nodes, and "
-        f"{sum(one['holds'] for one in found)} of the results hold the changed node. Nodes left, median: {nodes:.0f}; "
-        f"seconds, median: {seconds:.0f}; runs of its check, median: {checks:.0f}."
-    )
 
 
 def table(given: argparse.Namespace) -> int:
@@ -265,7 +204,6 @@ def main(words: Sequence[str] | None = None) -> int:
     first.add_argument("--planted", type=Path, default=PLANTED)
     first.add_argument("--exports", type=Path)
     first.add_argument("--every", type=int, default=7, help="only each N-th fault of the fixtures")
-    first.add_argument("--reduce", action="store_true", help="reduce those of the fixtures as well")
     first.add_argument("--timeout", type=float, default=600.0, help="seconds for a command")
     first.add_argument(
         "--budget", type=float, default=float("inf"), help="begin no fault after so many seconds"

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
-import sys
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -273,14 +269,3 @@ def _compared(
 
 _NO_RUN = "does not run"
 _NO_ROUNDING = (_NO_RUN, "has shape", "has type")
-
-
-def quiet() -> None:
-    """Send what libraries print nowhere: a worker's own words go through its pipe."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-
-
-def tally(rows: list[dict[str, Any]]) -> Counter[str]:
-    """How many numbers ended in which way."""
-    return Counter(row["status"] for row in rows)

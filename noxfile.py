@@ -24,7 +24,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,16 +89,14 @@ PORTABLE = [
     "tests/verification/test_feeds_of_quantizers.py",
     "tests/verification/test_twin.py",
 ]
-"""Test files that need no fork, no TensorRT and no POSIX file system. They pass on a Linux
-that looks like Windows (tests/support/bare_system); on other systems they have not run yet."""
+"""Test files that need no fork, no TensorRT and no POSIX file system. On other systems than Linux they have not run
+yet."""
 LOCKED = {
     "cpu": "pip install --require-hashes -r locked/cpu.txt && pip install --no-deps onnxfix",
     "dev": "pip install --require-hashes -r locked/dev.txt && pip install --no-deps -e .",
 }
 """The extras that are locked, and how to install from each of these files. `-c` with hashes would not do: pip refuses
 it where anything that is installed has none, as onnxfix itself from a folder."""
-SIMULATED = Path("tests/support/bare_system").absolute()
-"""In PYTHONPATH, it makes Linux look like Windows to onnxfix."""
 PROJECT: dict[str, Any] = nox.project.load_toml("pyproject.toml")["project"]
 
 nox.options.sessions = ["full"]
@@ -206,15 +203,13 @@ def oldest(session: nox.Session) -> None:
 
 @nox.session
 def portable(session: nox.Session) -> None:
-    """The tests that run on any system, without TensorRT, which has no wheels for some. Linux is made to look like
-    Windows for them, as far as that goes."""
+    """The tests that run on any system, without TensorRT, which has no wheels for some."""
     tools = {"hypothesis", "pytest", "pytest-timeout", "pytest-xdist"}
     wanted = [text for text in PROJECT["optional-dependencies"]["dev"] if Requirement(text).name in tools]
     session.env.update(PYTHONPATH="", PIP_DISABLE_PIP_VERSION_CHECK="1", PYTHONUTF8="1")
     session.install("-q", "-c", "constraints.txt", "-e", ".[cpu]", *wanted)
     options = ("-q", "-n", "auto", "-p", "no:cacheprovider", "--lane=quick")
-    simulated = {"PYTHONPATH": str(SIMULATED)} if sys.platform == "linux" else {}
-    session.run("pytest", *options, *(session.posargs or PORTABLE), env=simulated)
+    session.run("pytest", *options, *(session.posargs or PORTABLE))
 
 
 @nox.session

@@ -174,18 +174,6 @@ def test_no_schema_is_asked_for_where_nothing_is_odd(tmp_path: Path) -> None:
         assert run("check", path, "--fail-on", "never", program=program)[0]["code"] == code
 
 
-@pytest.mark.slow
-def test_garbage_is_looked_for_once_there_are_several_models(model: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.onnx"
-    other.write_bytes(model.read_bytes())
-    for given, wanted in (
-        (["check", model], False),
-        (["check", model, other], True),
-        (["verify", model, other, "--rungs", "contract"], True),
-    ):
-        assert run(*given)[0]["collecting"] == wanted
-
-
 def test_apply_without_proof_loads_no_backend(model: Path) -> None:
     seen, _ = run("apply", model, "--no-verify")
     assert seen["code"] == 0
@@ -253,10 +241,6 @@ def test_every_command_is_there_by_its_entry_point() -> None:
 def test_the_users_choice_of_threads_stands(model: Path) -> None:
     assert run("check", model)[0]["blas"] == "1"
     assert run("check", model, OPENBLAS_NUM_THREADS="3")[0]["blas"] == "3"
-
-
-def test_nothing_is_looked_through_for_garbage_at_the_end(model: Path) -> None:
-    assert run("check", model)[0]["frozen"] > 10_000
 
 
 # Values that are converted without pydantic are what typer makes of them.

@@ -19,7 +19,7 @@ from onnxfix import _child, system
 from onnxfix.files import atomic, lazy
 from onnxfix.report.render import doctor
 from onnxfix.report.render.stream import Stream
-from support.bare_system.missing_names import MISSING, MODULES
+from support.missing_names import MISSING, MODULES
 from support.paths import ROOT
 
 WINDOWS_MODULES = {"_winapi", "msvcrt", "winreg", "winsound"}

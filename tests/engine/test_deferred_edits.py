@@ -5,9 +5,8 @@ Costs are counted in calls, and compared between two sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +16,11 @@ from onnxfix import transaction as commit
 from onnxfix.edits import AddInitializer, AddNode, Draft, Edit
 from onnxfix.engine import fix
 from onnxfix.errors import EditError
-from onnxfix.graph import order
-from onnxfix.graph.overlay import Node, Scope
+from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
 from onnxfix.registry import registry
 from onnxfix.rule import Fix, Match, Rule, Safety, rule
-from onnxfix_rules.ctl import _inline
-from support.nested_models import BRANCHES, CHAIN, nested, text, told
+from support.nested_models import BRANCHES, CHAIN, text, told
 
 
 @rule("TST102", ops=["Neg"], safety=Safety.EXACT)
@@ -33,49 +30,6 @@ def neg_to_abs(node: Node, model: Model) -> Iterator[Match]:
     draft.remove(node)
     draft.add("Abs", [node.input(0)], output=node.first_output)
     yield Match("a Neg", node=node, fix=Fix("write Abs", draft.edits))
-
-
-def copied(levels: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many nodes the first round copies, and how many values it looks at to do so, of Ifs in Ifs."""
-    asked = 0
-
-    def counting(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            nonlocal asked
-            asked += 1
-            return function(*arguments)
-
-        return call
-
-    with monkeypatch.context() as patch:
-        for owner, name in ((_inline.Inliner, "_read"), (Scope, "lookup"), (order, "_sorted")):
-            patch.setattr(owner, name, counting(getattr(owner, name)))
-        reads = order._reads
-        patch.setattr(order, "_reads", lambda scopes: (counting(lambda item: item)(i) for i in reads(scopes)))
-        walk = Scope.walk
-        patch.setattr(Scope, "walk", lambda self: (counting(lambda item: item)(i) for i in walk(self)))
-        model = Model(told(levels))
-        run = fix(model, [registry().get("CTL010")], max_rounds=1)
-    assert [item.key.place.text for item in run.applied] == ["o0 (if0)"]
-    assert len(run.remaining) == levels - 1
-    assert all(item.match.fix is not None for item in run.remaining)
-    return asked
-
-
-def test_a_round_copies_a_nest_of_branches_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    few, many = copied(20, monkeypatch), copied(80, monkeypatch)
-    assert 20 < few < many <= 4.4 * few
-
-
-def test_edits_are_made_once_when_they_are_asked_for() -> None:
-    made: list[int] = []
-    remedy = Fix("do nothing", lambda: made.append(1) or [])
-    assert not made
-    assert (remedy.edits, remedy.edits, made) == ((), (), [1])
-    other = replace(remedy, title="do it", safety=Safety.NUMERIC)
-    assert (other.title, other.edits, other.safety, made) == ("do it", (), Safety.NUMERIC, [1, 1])
-    with pytest.raises(AttributeError, match="edit_list"):
-        remedy.edit_list  # type: ignore[attr-defined]  # noqa: B018
 
 
 def late(made: list[str], fault: type[Exception] | None = None, code: str = "TST103") -> Rule:
@@ -185,27 +139,6 @@ def test_a_fix_that_is_refused_leaves_nothing_behind_for_the_next() -> None:
     transaction.close()
     assert [node.output[0] for node in branch.proto.node] == ["u", "s"]  # type: ignore[union-attr]
     assert [tensor.name for tensor in branch.proto.initializer] == ["w"]  # type: ignore[union-attr]
-
-
-def linked(levels: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How often a value that is read is looked at as a node with Ifs in Ifs comes into a model."""
-    looked: list[object] = []
-    reads = order._reads
-    model = Model(text("g (float[N] x, bool c) => (float[N] y) { y = Exp(x) }"))
-    proto = nested(levels).graph.node[0]
-    with monkeypatch.context() as patch:
-        patch.setattr(order, "_reads", lambda scopes: (looked.append(item) or item for item in reads(scopes)))
-        transaction = commit.Transaction(model)
-        transaction.apply([AddNode(model.main, proto)])
-        found = len(looked)
-        transaction.close()
-    assert len(model.scopes) == 2 * levels + 1
-    return found
-
-
-def test_a_body_that_is_added_is_put_in_order_once_however_deep(monkeypatch: pytest.MonkeyPatch) -> None:
-    few, many = linked(20, monkeypatch), linked(80, monkeypatch)
-    assert 20 < few < many <= 4.2 * few
 
 
 def test_a_body_with_a_cycle_by_way_of_what_it_holds_is_refused() -> None:

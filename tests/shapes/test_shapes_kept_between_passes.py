@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from contextlib import nullcontext
 
 import numpy as np
@@ -14,9 +13,6 @@ from onnxfix import edits as ed
 from onnxfix.errors import EditError
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.shapes import knowledge, propagate
-from onnxfix.shapes.ops import ABSENT, TABLE, UNKNOWN, Call, Info
-from onnxfix.shapes.ops.base import elements
 from onnxfix.shapes.symbols import constant
 from onnxfix.transaction import Transaction
 from support.lanes import seeds
@@ -142,46 +138,6 @@ def test_a_pass_after_random_edits_finds_what_a_first_one_does(seed: int) -> Non
     assert done > 2
 
 
-def test_a_full_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Model(Maker(random.Random(7)).model())
-    wanted = said(model)
-    for limit in (0, 1, 5):
-        monkeypatch.setattr(knowledge, "LIMIT", limit)
-        assert afresh(model) == wanted
-        fresh = Model(model.proto)
-        assert said(fresh) == wanted
-        assert fresh.knowledge is not None
-        assert max(len(fresh.knowledge._numbers), len(fresh.knowledge.answers)) == limit
-
-
-LAYERS = """g (float[N,4] x) => (float[] y) <float[4] w = {1,2,3,4}, float[4] v = {5,6,7,8}> {
-    a = Mul(x, w) b = Relu(a) d = Mul(b, w) e = Relu(d) f = Mul(e, w) y = Relu(f) }"""
-
-
-def test_equal_questions_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: Counter[str] = Counter()
-    for key in (("", "Mul"), ("", "Relu")):
-        monkeypatch.setitem(TABLE, key, counting(TABLE[key], asked))
-    model = Model(parse(LAYERS))
-    wanted = said(model)
-    assert asked == {"Mul": 1, "Relu": 1}
-    transaction = Transaction(model)
-    transaction.apply([ed.SetInput(node_of(model, "f"), 1, "v")])  # other numbers: another question
-    transaction.close()
-    assert said(model) | {" / v": ""} == wanted | {
-        " / v": ""
-    }  # of a weight that nobody reads nothing is said
-    assert asked == {"Mul": 2, "Relu": 1}
-
-
-def counting(function: propagate.Any, asked: Counter[str]) -> propagate.Any:
-    def counted(call: Call) -> propagate.Any:
-        asked[call.op] += 1
-        return function(call)
-
-    return counted
-
-
 def node_of(model: Model, output: str) -> Node:
     node = model.main.values[output].producer
     assert node is not None
@@ -229,37 +185,6 @@ def test_weights_of_one_size_differ_by_type() -> None:
     model = Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]))
     known = [model.shapes.elem_type(model.main.values[name]) for name in ("a", "b", "na", "nb")]
     assert known == [TensorProto.DOUBLE, TensorProto.INT64] * 2
-
-
-def test_what_a_pass_no_longer_asks_for_is_let_go() -> None:
-    model = Model(parse(LAYERS))
-    said(model)
-    dropped = model.main.values["w"]
-    assert model.knowledge is not None
-    assert dropped in model.knowledge._initializers
-    transaction = Transaction(model)
-    transaction.apply([ed.SetInput(node_of(model, name), 1, "v") for name in "adf"])
-    transaction.close()
-    for _ in range(2):
-        model.invalidate()
-        said(model)
-    assert dropped not in {*model.knowledge._initializers, *model.knowledge._before}
-
-
-def test_nodes_that_are_gone_are_let_go_with_what_is_in_them() -> None:
-    model = Model(
-        parse("""g (float[N] x, bool c) => (float[N] y) {
-            u = If(c)<then_branch = p () => (float[N] v) { v = Neg(x) },
-                      else_branch = q () => (float[N] w) { w = Abs(x) }>
-            d = Exp(x) y = Neg(x) }""")
-    )
-    said(model)
-    assert model.knowledge is not None
-    assert len(model.knowledge.numbers) == model.node_count == 5
-    transaction = Transaction(model)
-    transaction.apply([ed.RemoveNode(node_of(model, name)) for name in "ud"])
-    transaction.close()
-    assert {node.first_output for node in model.knowledge.numbers} == {"y"}
 
 
 def test_another_attribute_is_another_question_whether_or_not_the_fix_is_refused() -> None:
@@ -312,19 +237,3 @@ def test_a_number_of_the_wrong_type_is_no_dimension() -> None:
     for wrong in (2.0, 2000.0, "2"):
         with pytest.raises(TypeError):
             constant(wrong)  # type: ignore[arg-type]
-
-
-def test_descriptions_are_one_object_only_where_they_say_the_same() -> None:
-    known = knowledge.Knowledge()
-    unlike = [
-        UNKNOWN, Info(1), Info(1, ()), Info(1, (), elements([0.0], ())), Info(1, (), elements([-0.0], ())),
-        Info(1, (), elements([None], ())), Info(1, (), None, 0.0), Info(1, (), None, -0.0), Info(1, (), None, 0),
-        Info(1, kind="sparse"), Info(kind="sequence", item=Info(1)), Info(kind="sequence", item=Info(6)),
-    ]  # fmt: skip
-    first = [known.interned(info) for info in unlike]
-    assert len({id(info) for info in first}) == len(unlike)
-    copies = [Info(i.elem, i.shape, i.value, i.fill, i.kind, i.item) for i in unlike]
-    assert [known.interned(info) for info in copies] == first
-    # Both say nothing, but one of them that there is no such input.
-    assert known.interned(Info()) is UNKNOWN
-    assert known.interned(ABSENT) is ABSENT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +13,7 @@ import pytest
 from onnxfix import allowance
 from onnxfix.sandbox import Outcome, Posted, Worker
 from onnxfix.trt import lift, together
-from onnxfix.trt.build import Run, attempt
-from onnxfix.trt.lift.network import Network
-from onnxfix.trt.lift.records import Lifted
+from onnxfix.trt.build import attempt
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.networks import Networks, networks
@@ -136,23 +133,6 @@ def test_a_model_parsed_once_is_built_and_read_as_if_parsed_twice(tmp_path: Path
     assert again.value[0].profiles == done.profiles
 
 
-def survivors(path: str, out: str) -> list[str]:
-    """What of a build is still in memory after it. Called in a child."""
-    gc.disable()
-    together.build(path, out, package=PACKAGE)
-    return [type(one).__name__ for one in gc.get_objects() if isinstance(one, (Run, Network))]
-
-
-@REAL
-@pytest.mark.slow
-def test_no_network_stays_in_memory_for_the_next_build(tmp_path: Path) -> None:
-    (path,) = written(tmp_path, model=BEFORE)
-    with Worker() as worker:
-        call = f"{Path(__file__).stem}:survivors"
-        outcome = worker.call(call, timeout=PATIENCE, path=str(path), out=str(tmp_path / "network.onnx"))
-    assert (outcome.status, outcome.value) == ("ok", [])
-
-
 class Fake:
     """A builder whose child ends as told."""
 
@@ -182,17 +162,6 @@ def test_who_dies_reading_a_network_back_is_built_alone(tmp_path: Path) -> None:
     assert (built[0].status, built[0].stage) == ("crash", "build")
 
 
-def test_a_build_that_was_begun_and_lost_is_begun_again(tmp_path: Path) -> None:
-    lifted, path = Lifted("lifted", path="there"), Path("m.onnx")
-    found, place = Fake(None, (GOOD, lifted)), Networks(tmp_path)
-    place.begun[path] = Posted(1.0)
-    assert trt_build._build(found, path, None, place) == GOOD  # type: ignore[arg-type]
-    assert (found.alone, found.asked, place.begun) == (0, ["network0.onnx"], {})
-    assert place.lifted == {path: lifted}
-    assert place.place(Path("other.onnx")).name == "network1.onnx"
-    assert place.place(path).name == "network0.onnx"
-
-
 @pytest.fixture
 def sleeper() -> Iterator[Worker]:
     with Worker() as worker:
@@ -214,21 +183,3 @@ def test_a_build_that_nobody_waits_for_is_ended(sleeper: Worker) -> None:
         place.begun[Path("m.onnx")] = posted = sleeper.post("os:getpid", timeout=PATIENCE)
         sleeper.collect(posted)
     assert sleeper.pid is not None
-
-
-def test_no_build_is_begun_where_cores_or_memory_are_counted_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Two:
-        original, fixed = Path("a.onnx"), Path("b.onnx")
-
-    needs = {Two.original: 100, Two.fixed: 200}
-    monkeypatch.setattr(trt_build, "need_mb", needs.__getitem__)
-    monkeypatch.setattr(trt_build, "default_memory_mb", lambda: 600)
-    monkeypatch.setattr(trt_build, "cores", lambda: 2)
-    monkeypatch.delenv(allowance.MEMORY_MB, raising=False)
-    assert trt_build._room(Two)  # type: ignore[arg-type]
-    for name, value in (("default_memory_mb", 599), ("default_memory_mb", None), ("cores", 1)):
-        with monkeypatch.context() as patch:
-            patch.setattr(trt_build, name, lambda value=value: value)
-            assert not trt_build._room(Two)  # type: ignore[arg-type]
-    monkeypatch.setenv(allowance.MEMORY_MB, "4000")
-    assert not trt_build._room(Two)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from onnxfix import backends
-from onnxfix.verification import kept, remote
+from onnxfix.verification import remote
 from onnxfix.verification.compare.compare import Terms
 
 FEED = {"x": np.arange(3.0, dtype=np.float32)}
@@ -61,13 +61,6 @@ def judged(original: str, fixed: str, scope: str = "run", **more: Any) -> list[s
     return [one.agreement for one in ran.metrics]
 
 
-def test_the_original_runs_once_in_a_run(seen: list[str], paths: tuple[str, str, str]) -> None:
-    original, wrong, right = paths
-    assert judged(original, wrong) == ["different"]
-    assert judged(original, right) == ["identical"]
-    assert seen == ["+o", "+a", "o", "a", "+b", "b"]
-
-
 def test_another_run_another_feed_another_file_are_computed(
     seen: list[str], paths: tuple[str, str, str]
 ) -> None:
@@ -94,28 +87,3 @@ def test_what_draws_is_never_kept(seen: list[str], paths: tuple[str, str, str]) 
     for _ in range(2):
         judged(original, right, again=True, drawn=("y",))
     assert seen.count("o") == 4
-
-
-def test_only_outputs_that_differ_are_looked_at_twice(seen: list[str], paths: tuple[str, str, str]) -> None:
-    original, wrong, right = paths
-    assert judged(original, right, recheck=True) == ["identical"]
-    assert seen.count("o") == 1
-    assert judged(original, wrong, recheck=True) == ["different"]
-    assert seen.count("o") == 2
-    Path(original).write_text("2 7", encoding="utf-8")  # another result each time
-    assert judged(original, wrong, recheck=True) == [], "an output that differs from itself shows nothing"
-
-
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST_BYTES", 100)
-    found = kept.Kept(of="one")
-    large, small = {"x": np.zeros(1)}, {"x": np.ones(1)}
-    found.put(large, [np.zeros(30, np.float32)])
-    found.put(small, [[np.zeros(20, np.float32)], np.zeros(5, np.float32)])
-    assert found.find(large) is None
-    assert found.find(small) is not None
-    found.put(large, [np.zeros(1)])
-    assert found.find(large) is None, "it is full"
-    nothing = kept.Kept()
-    nothing.put(small, [np.zeros(1)])
-    assert nothing.find(small) is None

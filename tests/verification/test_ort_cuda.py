@@ -163,25 +163,6 @@ def test_a_silent_fallback_is_a_skip(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert not result.feeds
 
 
-def test_the_reason_of_a_fallback_is_what_the_library_lacks(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(nvidia, "gpus", lambda: [nvidia.Gpu("H100", "9.0")])
-    ort = types.SimpleNamespace(__file__=str(tmp_path / "__init__.py"), cuda_version="13.0")
-
-    def lacking(name: str) -> None:
-        assert name.startswith(str(tmp_path / "capi"))
-        raise OSError("libcublasLt.so.13: cannot open shared object file")
-
-    monkeypatch.setattr(ort_cuda.ctypes, "CDLL", lacking)
-    assert ort_cuda._why_fallen(ort, "").reason == (
-        "onnxruntime falls back to the CPU (it is built for CUDA 13.0): libcublasLt.so.13: cannot open shared object "
-        'file: pip install "onnxruntime-gpu[cuda,cudnn]"'
-    )
-    monkeypatch.setattr(nvidia, "gpus", lambda: [])
-    assert ort_cuda._why_fallen(ort, "") == nvidia.Missing("no NVIDIA GPU found", "no-gpu")
-
-
 def test_a_model_for_which_it_falls_back_is_no_proof(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The probe may work, and the session of a large model go on without CUDA."""
     session = types.SimpleNamespace(
@@ -518,18 +499,6 @@ def test_models_are_let_go_before_others_are_loaded(
 # ------------------------------------------------------------------------------------------------ parts
 
 
-def test_a_model_that_only_cuda_can_run_has_no_guard(tmp_path: Path) -> None:
-    text = "g (float16[1, 1, 4, 4] x, float16[1, 1, 2, 2] w) => (float16[A, B, C, D] y) { y = KERNEL }"
-    path = tmp_path / "m.onnx"
-    header = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>\n'
-    kernel = "com.microsoft.NhwcConv(x, w)"
-    path.write_bytes(parser.parse_model(header + text.replace("KERNEL", kernel)).SerializeToString())
-    assert ort_cuda._on_cpu(str(path)) is None
-    path.write_bytes(b"no model")
-    with pytest.raises(Exception, match="INVALID_PROTOBUF"):
-        ort_cuda._on_cpu(str(path))
-
-
 def test_libraries_that_pip_put_elsewhere_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for part in ("cu13/lib", "cudnn/lib", "nccl/lib"):
         (tmp_path / "venv" / "nvidia" / part).mkdir(parents=True)
@@ -569,16 +538,6 @@ def test_largest_error() -> None:
     assert largest([]) is None
     assert metric("none", 1.0, 0.0).relative == np.inf
     assert metric("same", 0.0, 3.0).relative == 0.0
-
-
-def test_values_left_on_a_device_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxfix.backends import ort
-
-    value = types.SimpleNamespace(
-        has_value=lambda: True, data_type=lambda: "tensor(bfloat16)", device_name=lambda: "cuda"
-    )
-    with pytest.raises(backends.Unsupported, match="left a bfloat16 tensor on the device cuda"):
-        ort._from_ort(value)
 
 
 def test_bfloat16_comes_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung: Rung) -> None:

@@ -10,23 +10,20 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfix.effort import DEFAULT, THOROUGH, Effort
+from onnxfix.effort import THOROUGH, Effort
 from onnxfix.sandbox import Worker
 from onnxfix.trt.engine import Ran
-from onnxfix.verification import outputs, remote
 from onnxfix.verification.budget import Budget
 from onnxfix.verification.compare.compare import Terms
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import signature
-from onnxfix.verification.networks import Networks
 from onnxfix.verification.outputs import Computed, Outputs
-from onnxfix.verification.readback import child, execute
+from onnxfix.verification.readback import child
 from onnxfix.verification.readback.bench import Bench, Tried
 from onnxfix.verification.rungs.trials import Finder
 from support.patience import PATIENCE
 
 RELU = '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Relu(x) }'
-SAME = RELU.replace("y = Relu(x)", "z = Relu(x) y = Identity(z)")
 OTHER = RELU.replace("Relu", "Exp")
 FEED = {"x": np.array([-1.0, 2.0], np.float32)}
 RUN: dict[str, Any] = {"again": False, "drawn": (), "terms": Terms(exact=True), "skip": ()}
@@ -61,42 +58,6 @@ def test_outputs_are_those_of_a_file_as_it_is_on_these_inputs(tmp_path: Path) ->
     os.unlink(path)
     kept.put(path, FEED, found)
     assert kept.find(path, FEED) is None, "a file that is gone is like no other"
-
-
-def test_no_more_is_kept_than_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "MOST_BYTES", 100)
-    path, kept = write(tmp_path / "m.onnx", RELU), Outputs()
-    assert kept.put(path, FEED, computed(np.zeros(80, np.uint8)))
-    assert not kept.put(path, {}, computed([np.zeros(21, np.uint8)]))
-    assert kept.find(path, {}) is None
-    assert kept.put(path, {}, computed(np.zeros(80, np.uint8)), shared=True)
-    kept.clear()
-    assert not kept.knows(path)
-    assert kept.put(path, {}, computed(np.zeros(100, np.uint8)))
-
-
-def test_identical_outputs_are_kept_once(tmp_path: Path) -> None:
-    paths = [
-        write(tmp_path / f"{name}.onnx", text) for name, text in (("a", RELU), ("b", SAME), ("c", OTHER))
-    ]
-    try:
-        for second, same in ((paths[1], True), (paths[2], False)):
-            remote.load("ort-cpu", paths[0], second)
-            assert not remote.run(FEED, **RUN).stage
-            assert not remote.OUTPUTS.knows(paths[0]), "nobody wants it"
-            assert not remote.run(FEED, **RUN, hold=True).stage
-            first, other = (remote.OUTPUTS.find(path, FEED) for path in (paths[0], second))
-            assert first is not None
-            assert other is not None
-            assert (first.values["y"] is other.values["y"]) == same
-            assert first.values["y"].tolist() == [0.0, 2.0]
-            remote.unload()
-            assert remote.OUTPUTS.knows(second), "releasing the models keeps what they computed"
-            remote.drop()
-            assert not remote.OUTPUTS.knows(second)
-    finally:
-        remote.drop()
-        child.drop()
 
 
 @pytest.mark.slow
@@ -142,34 +103,6 @@ def test_a_model_is_loaded_where_nothing_was_kept(tmp_path: Path) -> None:
 
 IMAGE = "g (float[N,3,8,8] x) => (float[N,3,8,8] y) { y = Relu(x) }"
 SIZES = [{"N": 1}, {"N": 2}, {"N": 3}]
-
-
-class Rung:
-    """A request with an effort, after ONNX Runtime has run some feeds."""
-
-    def __init__(self, effort: Effort, ran: tuple[Feed, ...] = ()) -> None:
-        self.effort, self.networks = effort, Networks(Path(), ran=ran)
-
-
-def order(planned: list[Feed], ran: tuple[Feed, ...], effort: Effort = DEFAULT) -> list[Feed]:
-    runner = object.__new__(execute._Runner)
-    runner.request, runner.known = Rung(effort, ran), True  # type: ignore[assignment]
-    return runner._cheapest(planned)
-
-
-def test_what_onnx_runtime_ran_comes_first() -> None:
-    edge = Feed(SIZES[0], "edge", 0)
-    planned = [edge, Feed(SIZES[1], "normal", 1), Feed(SIZES[2], "normal", 2)]
-    ran = (Feed(SIZES[0], "normal", 0), Feed(SIZES[1], "normal", 1), Feed(SIZES[0], "edge", 9))
-    assert order(planned, ran) == [ran[0], ran[2], ran[1], planned[2]]
-    assert order(planned, ran[:2]) == [ran[0], ran[1], edge, planned[2]]
-    assert order(planned, ()) == planned
-    assert order(planned, ran, THOROUGH) == planned
-    # Each stands for one of several of its kind, and never where defaults were overridden.
-    edges = [Feed(SIZES[2], "edge", seed) for seed in (3, 4)]
-    one, other = Feed(SIZES[2], "edge", 8), Feed(SIZES[2], "edge", 9, override=True)
-    assert order(edges, (one,)) == [one, edges[1]]
-    assert order(edges, (other,)) == edges
 
 
 class Request:

@@ -145,16 +145,6 @@ def append(generator: random.Random, data: bytes, other: bytes) -> bytes:
 # With regard to fields
 
 
-def drop_field(generator: random.Random, data: bytes, other: bytes) -> bytes:
-    """A field is missing."""
-
-    def change(parts: list[Field]) -> bytes:
-        del parts[generator.randrange(len(parts))]
-        return joined(parts)
-
-    return somewhere(generator, data, change)
-
-
 def repeat_field(generator: random.Random, data: bytes, other: bytes) -> bytes:
     """A field comes several times; one that is not repeated is merged or replaced."""
 
@@ -270,23 +260,6 @@ def many_fields(generator: random.Random, data: bytes, other: bytes) -> bytes:
     return somewhere(generator, data, change)
 
 
-def foreign_field(generator: random.Random, data: bytes, other: bytes) -> bytes:
-    """A field of another model in a message of this one."""
-    taken: list[Field] = []
-
-    def take(parts: list[Field]) -> bytes:
-        taken.append(generator.choice(parts))
-        return b""
-
-    somewhere(generator, other, take)
-
-    def change(parts: list[Field]) -> bytes:
-        parts.insert(generator.randrange(len(parts) + 1), taken[0])
-        return joined(parts)
-
-    return somewhere(generator, data, change) if taken else data
-
-
 def break_text(generator: random.Random, data: bytes, other: bytes) -> bytes:
     """A field of bytes is no UTF-8, or has control characters in it."""
 
@@ -310,23 +283,8 @@ def break_text(generator: random.Random, data: bytes, other: bytes) -> bytes:
     return somewhere(generator, data, change)
 
 
-def resize_payload(generator: random.Random, data: bytes, other: bytes) -> bytes:
-    """A field of bytes is shorter or longer; the lengths around it are right."""
-
-    def change(parts: list[Field]) -> bytes:
-        texts = [part for part in parts if part.kind == 2]
-        if texts:
-            part = generator.choice(texts)
-            size = generator.choice((0, 1, len(part.payload) // 2, len(part.payload) + 1, 5000))
-            part.payload = part.payload[:size].ljust(size, b"\1")
-        return joined(parts)
-
-    return somewhere(generator, data, change)
-
-
 MUTATORS: tuple[Mutator, ...] = (
-    flip_bits, set_bytes, truncate, cut, insert, repeat, splice, append, drop_field, repeat_field, move_field,
-    renumber_field, retype_field, extreme_number, extreme_number, wrong_length, deep, groups, many_fields,
-    foreign_field, break_text, resize_payload,
+    flip_bits, set_bytes, truncate, cut, insert, repeat, splice, append, repeat_field, move_field, renumber_field,
+    retype_field, extreme_number, extreme_number, wrong_length, deep, groups, many_fields, break_text,
 )  # fmt: skip
 """What bytes are damaged by; one that is named twice is drawn twice as often."""

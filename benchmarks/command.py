@@ -1,27 +1,49 @@
-"""The command, run as a user runs it: in a process of its own."""
+"""What scripts share: their command lines, and onnxfix's command, run as a user runs it: in a process of its own."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from onnxfix.errors import OnnxfixError
+
+ROOT = Path(__file__).resolve().parents[1]
 TIMED_OUT = 124
 
 
+def parser_of(document: str | None) -> argparse.ArgumentParser:
+    """A parser whose help is the script's docstring."""
+    return argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def exit_code(run: Callable[[], int]) -> int:
+    """What ``run`` returns; 2 and one line where something that it needs is not there."""
+    try:
+        return run()
+    except OnnxfixError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
 def reported(*arguments: str | Path, limit: float | None = None) -> tuple[int, dict[str, Any], float]:
-    """Run ``onnxfix`` on one model: the exit code, the report (or ``stderr``, where there is none), and seconds.
+    """Run this checkout's ``onnxfix`` on one model: the exit code, the report (or ``stderr``, where there is none), and
+    seconds.
 
     What takes longer than ``limit`` seconds is ended: the exit code is 124.
     """
     began = time.perf_counter()
     command = [sys.executable, "-m", "onnxfix", *map(str, arguments), "--format", "json"]
+    path = filter(None, (str(ROOT), str(ROOT / "rules"), os.environ.get("PYTHONPATH")))
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=own)
     except subprocess.TimeoutExpired:
         return TIMED_OUT, {"stderr": f"no result in {limit} s"}, time.perf_counter() - began
     seconds = time.perf_counter() - began

@@ -10,7 +10,6 @@ million nodes as well, once, whose peak of memory must stay below 8 GB.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import itertools
 import os
@@ -23,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from command import parser_of
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix import engine
@@ -166,9 +166,7 @@ def _row(label: str, times: list[float]) -> bool:
 
 def main() -> int:
     """Run as the module's docstring says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--kinds", default=",".join(KINDS), help="of models: " + ", ".join(KINDS))
     parser.add_argument("--million", action="store_true", help="a chain of a million nodes as well")

@@ -11,7 +11,6 @@ one of an environment that holds ``onnxfix[cpu]`` and nothing else: what else is
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from command import parser_of
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 PARTS = Path(__file__).resolve().parent / "speed" / "parts.py"
@@ -122,9 +122,7 @@ def spread(values: list[float], digits: int) -> str:
 
 def main() -> int:
     """Run as the module's docstring says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("models", nargs="*", type=Path, metavar="MODEL")
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--python", default=sys.executable)

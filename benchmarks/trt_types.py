@@ -9,7 +9,6 @@ operator a model of one node, parsed and built for each type that ONNX allows fo
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any
 
 import onnx
 import onnx.defs
+from command import parser_of
 
 from onnxfix import dtypes
 from onnxfix.sandbox import Worker
@@ -328,9 +328,7 @@ def printed(answers: Answers, imports: Sequence[str]) -> Iterator[str]:
 
 def main() -> int:
     """Run as the module's docstring says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--package", default="tensorrt-rtx", help="tensorrt or tensorrt-rtx")
     parser.add_argument("--print", action="store_true", help="the measurement instead of the comparison")
     parser.add_argument("--jobs", type=int, default=2)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # the children of the sandbox import what they run from there
-
+from command import exit_code, parser_of
 from machine import choice, lines, without_gpu
 from pages import write_between
 
@@ -31,7 +31,6 @@ from acceptance import faults, tables
 from acceptance.cases import node_cases
 from acceptance.measure import Row, Settings, measure_all, row_of
 from acceptance.tools import ONNXFIX, PEERS, Peers
-from onnxfix.errors import OnnxfixError
 
 
 def peers_here(asked: Path | None) -> Path | None:
@@ -56,9 +55,7 @@ def setting(settings: Settings) -> list[str]:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--peers-python", type=Path, help="interpreter of an environment with the peers")
     parser.add_argument("--no-peers", action="store_true", help="onnxfix alone")
     parser.add_argument("--package", default="auto", help="auto, tensorrt or tensorrt-rtx")
@@ -138,11 +135,7 @@ def _json(surroundings: Sequence[str], rows: Sequence[Row]) -> str:
 
 def main() -> int:
     """Run as the module's docstring says."""
-    try:
-        return run(_arguments())
-    except OnnxfixError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: run(_arguments()))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ of both files. The exit code is 0 if all was measured, 1 if time was up, 2 if no
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -19,8 +18,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # the children of the sandbox import what they run from there
-
 import ledger
+from command import parser_of
 from gpu import engines
 
 import onnxfix
@@ -63,9 +62,7 @@ def measure(worker: Worker, task: tuple[str, str, float]) -> tuple[str, dict[str
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run as the module's docstring says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--device", choices=("CUDA", "CPU"), required=True)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=16)

@@ -29,6 +29,7 @@ from typing import Any, Literal
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
+from command import parser_of
 
 from diagnose import feeding, observing, places, planting
 from diagnose.copies import Graph
@@ -241,9 +242,7 @@ def read(path: Path) -> tuple[int, list[Fault], dict[str, int]]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run as the module's docstring says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("json", type=Path)
     parser.add_argument("--exports", type=Path, help="a folder of full-size exports")
     parser.add_argument("--seed", type=int, default=0)

@@ -26,7 +26,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
-
+from command import exit_code, parser_of
 from ledger import Ledger, load
 from pages import (
     markdown,
@@ -35,7 +35,6 @@ from pages import (
 
 from diagnose import cases, choosing, feeding, judging
 from diagnose.cases import Case
-from onnxfix.errors import OnnxfixError
 
 PLANTED = HERE / "planted.json"
 _FAILED = re.compile(r"FAILED \| Output: '(.*?)' \|")
@@ -192,9 +191,7 @@ def table(given: argparse.Namespace) -> int:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run as the module's docstring says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
     first = steps.add_parser("measure")
     beside = Path(sys.executable).with_name("polygraphy")
@@ -214,11 +211,7 @@ def main(words: Sequence[str] | None = None) -> int:
         step.add_argument("json", type=Path)
     second.add_argument("ours", type=Path, help="what run.py wrote")
     given = parser.parse_args(words)
-    try:
-        return measure(given) if given.step == "measure" else table(given)
-    except OnnxfixError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: measure(given) if given.step == "measure" else table(given))
 
 
 if __name__ == "__main__":

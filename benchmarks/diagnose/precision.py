@@ -29,7 +29,7 @@ from onnx import TensorProto, numpy_helper
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-
+from command import parser_of
 from pages import markdown
 
 import onnxfix
@@ -174,9 +174,7 @@ def table(given: argparse.Namespace) -> int:
 
 def main() -> int:
     """Run as the module's docstring says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     commands = parser.add_subparsers(required=True)
     making = commands.add_parser("make")
     making.add_argument("folder", type=Path)

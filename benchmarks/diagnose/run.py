@@ -28,14 +28,13 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
-
 from behavior.record import commit
+from command import exit_code, parser_of
 from ledger import Ledger, load
 from pages import write_between
 
 from diagnose import cases, choosing, judging, tables
 from diagnose.cases import CONTROLS, Case
-from onnxfix.errors import OnnxfixError
 
 PARTS = ("planted", "renamed", "controls")
 PLANTED = HERE / "planted.json"
@@ -98,9 +97,7 @@ def table(given: argparse.Namespace) -> int:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run as the module's docstring says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
     first = steps.add_parser("measure")
     first.add_argument(
@@ -122,11 +119,7 @@ def main(words: Sequence[str] | None = None) -> int:
         step.add_argument("json", type=Path)
         step.add_argument("--planted", type=Path, default=PLANTED, help="the faults")
     given = parser.parse_args(words)
-    try:
-        return measure(given) if given.step == "measure" else table(given)
-    except OnnxfixError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: measure(given) if given.step == "measure" else table(given))
 
 
 if __name__ == "__main__":

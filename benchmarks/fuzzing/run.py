@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from command import parser_of
+
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a thread that numpy starts is missing in a fork
 
 from fuzzing import harness, seeds, tables
@@ -117,9 +119,7 @@ def said(ended: harness.Ended) -> None:
 
 def parsed() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--seed", help="any text; default: a new one")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--from", dest="first", type=int, default=1)

@@ -11,7 +11,6 @@ and their ratio; the second ratio is that of the whole command, with all its oth
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -24,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
-from command import divided, reported, rungs_of
+from command import divided, parser_of, reported, rungs_of
 
 from onnxfix.trt.engine import activate
 from onnxfix.trt.package import TF32_OFF
@@ -134,9 +133,7 @@ def main() -> int:
     if words[:1] == ["--bare"]:
         print(json.dumps(bare(words[1], words[2], Path(words[3]))))
         return 0
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("models", type=Path, nargs="+")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--package", default="tensorrt-rtx", choices=("tensorrt", "tensorrt-rtx"))

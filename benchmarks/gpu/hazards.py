@@ -25,8 +25,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # the children of the sandbox import what they run from there
-
 import ledger
+from command import exit_code, parser_of
 from pages import write_between
 
 from gpu import engines, hazard_runs, hazard_verdicts
@@ -109,9 +109,7 @@ def written(known: dict[str, Any]) -> str:
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
     making = steps.add_parser("prepare")
     making.add_argument("carry", type=Path)
@@ -134,11 +132,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 def main(words: Sequence[str] | None = None) -> int:
     """Run as the module's docstring says."""
     given = _arguments(words)
-    try:
-        return {"prepare": prepare, "execute": execute, "table": table}[given.step](given)
-    except OnnxfixError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: {"prepare": prepare, "execute": execute, "table": table}[given.step](given))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,6 @@ so that it refutes only what TensorRT reads otherwise.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,9 +29,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
-
 import ledger
 import onnx
+from command import TIMED_OUT, exit_code, parser_of, reported, rungs_of
 from pages import (
     cell,
     markdown,
@@ -87,39 +84,24 @@ class Row:
 
 def climb(original: Path, mutant: Path, rungs: Sequence[str], timeout: float) -> dict[str, Any]:
     """What ``onnxfix verify`` says of a mutant: exit code, seconds, and every rung's status and reason."""
-    command = [sys.executable, "-m", "onnxfix", "verify", str(original), str(mutant), "--format", "json"]
-    path = [str(ROOT), str(ROOT / "rules"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
-    began = time.monotonic()
-    try:
-        done = subprocess.run(
-            [*command, "--rungs", ",".join(rungs)],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            env=environment,
-        )
-    except subprocess.TimeoutExpired:
+    code, report, seconds = reported("verify", original, mutant, "--rungs", ",".join(rungs), limit=timeout)
+    if code == TIMED_OUT:
         stopped = {"status": "timeout", "reason": f"took more than {timeout:g} s"}
         return {"exit": None, "seconds": timeout, "rungs": dict.fromkeys(rungs, stopped)}
-    return {
-        "exit": done.returncode,
-        "seconds": time.monotonic() - began,
-        "rungs": rungs_of(done.stdout, done.stderr),
+    said = {
+        name: {
+            "status": rung["status"],
+            "reason": rung["reason"],
+            "outcome": (rung.get("executed") or {}).get("outcome", ""),
+        }
+        for name, rung in rungs_of(report).items()
     }
-
-
-def rungs_of(said: str, words: str) -> dict[str, dict[str, Any]]:
-    """Status and reason of every rung in a report; of an output that is none, the last words."""
-    try:
-        rungs = json.loads(said)["reports"][0]["verdict"]["rungs"]
-    except (ValueError, LookupError, TypeError):
-        return {"none": {"status": "error", "reason": one_line(words[-300:] or "no report")}}
-    found: dict[str, dict[str, Any]] = {}
-    for one in rungs:
-        outcome = (one.get("executed") or {}).get("outcome", "")
-        found[one["name"]] = {"status": one["status"], "reason": one["reason"], "outcome": outcome}
-    return found
+    words = report.get("stderr") or "no report"
+    return {
+        "exit": code,
+        "seconds": seconds,
+        "rungs": said or {"none": {"status": "error", "reason": one_line(words)}},
+    }
 
 
 def prepare(given: argparse.Namespace) -> int:
@@ -298,9 +280,7 @@ def table(given: argparse.Namespace) -> int:
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
     first = steps.add_parser("prepare")
     names = [path.stem for path in sorted(FIXTURES.glob("*.onnx"))]
@@ -325,11 +305,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 def main(words: Sequence[str] | None = None) -> int:
     """Run as the module's docstring says."""
     given = _arguments(words)
-    try:
-        return {"prepare": prepare, "execute": execute, "table": table}[given.step](given)
-    except OnnxfixError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: {"prepare": prepare, "execute": execute, "table": table}[given.step](given))
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-
 import numpy as np
 import onnx
+from command import exit_code, parser_of
 from machine import choice, lines, without_gpu
 from pages import cell, markdown, write_between
 
@@ -219,9 +219,7 @@ def _cells(row: Row) -> list[object]:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--models", nargs="+", default=MODELS, help="names in fixtures/")
     parser.add_argument("--seed", type=int, default=0, help="of what is changed")
     parser.add_argument("--json", type=Path, help="write all that was found to this file")
@@ -250,11 +248,7 @@ def run(given: argparse.Namespace) -> int:
 
 def main() -> int:
     """Run as the module's docstring says."""
-    try:
-        return run(_arguments())
-    except OnnxfixError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: run(_arguments()))
 
 
 if __name__ == "__main__":

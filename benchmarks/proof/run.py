@@ -14,7 +14,6 @@ other checkout.
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import json
 import os
@@ -31,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import numpy as np
-from command import divided, rungs_of
+from command import divided, parser_of, rungs_of
 from pages import write_between
 
 from onnxfix.verification.feeds.plan import Feed
@@ -174,9 +173,7 @@ def faults(row: dict[str, Any]) -> list[str]:
 
 def main() -> int:
     """Run as the module's docstring says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("models", type=Path, nargs="+")
     parser.add_argument("--base", type=Path)
     parser.add_argument("--runs", type=int, default=3)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from command import parser_of
 
 from random_models import pieces, tables
 from random_models.judge import Settings
@@ -31,9 +32,7 @@ Row = dict[str, Any]
 
 def main() -> int:
     """Run as the module's docstring says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--seed", type=int, help="a fresh one without it")
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--to", dest="last", type=int, default=5000)

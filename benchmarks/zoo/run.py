@@ -12,7 +12,6 @@ exit code is 1 where a model was refuted or not written, or an exact fix withdra
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from command import divided, reported, rungs_of
+from command import divided, parser_of, reported, rungs_of
 
 LIMIT = 420.0
 """Seconds for one model; a minute more for the process around it."""
@@ -111,9 +110,7 @@ def table(files: list[Path]) -> None:
 
 def main() -> int:
     """Run as the module's docstring says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("paths", type=Path, nargs="+")
     parser.add_argument("--package", default="tensorrt")
     parser.add_argument("--target", default="10.6")

@@ -1,4 +1,4 @@
-"""Make the full-size exports that report.py measures: real architectures and sizes, random weights.
+"""Make full-size exports: real architectures and sizes, random weights.
 
     pip install "torch==2.13.0" "transformers==5.*" onnx onnxscript     (an environment of its own; no GPU, no download)
     python benchmarks/exports/make.py FOLDER            all that FOLDER does not have yet
@@ -12,7 +12,12 @@ Sizes are those of bert-base (110M parameters), gpt2 (124M), SmolLM-135M (the Ll
 would be over protobuf's 2 GB in float32), vit-base-patch16-224 (86M), swin-tiny (28M), t5-base (encoder 110M, decoder
 162M), whisper-base (encoder 20M, decoder 52M), clip-vit-base-patch32 (151M), segformer-b0 (4M), detr-resnet-50 (41M).
 Nothing is cut. Language models are exported without a cache of keys and values.
+
+Made only when they are named: whisper.dynamo.op18, and two Llamas in half precision with their weights in a file of
+their own (2.4 and 6.4 GB, 10 GB of memory and of disk).
 """
+
+# Long because: it has a builder for each architecture, and the exporter that zoo/make.py shares.
 
 from __future__ import annotations
 
@@ -306,6 +311,25 @@ def detr() -> Built:
     return built(random(hf.DetrForObjectDetection(config)), inputs, {"logits": BATCH, "pred_boxes": BATCH})
 
 
+def llama_fp16(hidden: int, inner: int, layers: int, heads: int, vocabulary: int) -> Built:
+    """A Llama with tied embeddings, made in half precision: in float32 it would take twice the memory."""
+    torch.set_default_dtype(torch.float16)
+    config = hf.LlamaConfig(
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=8,
+        vocab_size=vocabulary,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        attn_implementation="eager",
+    )
+    model = random(hf.LlamaForCausalLM(config), half=True)
+    inputs = {"input_ids": ids(vocabulary), "attention_mask": mask()}
+    return built(model, inputs, {"logits": TEXT}, use_cache=False)
+
+
 #: name -> (builder, exporter, opset)
 ROWS: dict[str, Row] = {
     "bert.legacy.op11": (bert, "legacy", 11),
@@ -333,11 +357,19 @@ ROWS: dict[str, Row] = {
     "detr.dynamo.op18": (detr, "dynamo", 18),
 }
 #: Rows that are made only when they are named; the same form.
-MORE: dict[str, Row] = {"whisper.dynamo.op18": (whisper, "dynamo", 18)}
+MORE: dict[str, Row] = {
+    "whisper.dynamo.op18": (whisper, "dynamo", 18),
+    # Thirty layers as SmolLM-135M has, wider; and Llama-3.2-3B.
+    "llama_fp16_2g.dynamo.op20": (lambda: llama_fp16(2048, 4352, 30, 32, 49152), "dynamo", 20),
+    "llama_fp16_6g.dynamo.op20": (lambda: llama_fp16(3072, 8192, 28, 24, 128256), "dynamo", 20),
+}
+EXTERNAL = ("llama_fp16_2g.dynamo.op20", "llama_fp16_6g.dynamo.op20")
+"""Larger than a protobuf may be: their weights lie in NAME.onnx.data."""
 
 
 def export(row: Row, path: Path) -> None:
-    """Build and export one row. The file appears when it is whole.
+    """Build and export one row. The file appears when it is whole; one with a file of weights is written in place, for
+    it names that file.
 
     Raises:
         Exception: whatever torch and transformers raise; the model does not export.
@@ -348,12 +380,13 @@ def export(row: Row, path: Path) -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "4")))
     what = build()
     examples = tuple(example for example, _ in what.inputs.values())
-    unfinished = path.with_name(path.name + ".part")
+    external = path.stem in EXTERNAL
+    unfinished = path if external else path.with_name(path.name + ".part")
     common: dict[str, Any] = {
         "input_names": list(what.inputs),
         "output_names": list(what.outputs),
         "opset_version": opset,
-        "external_data": False,
+        "external_data": external,
     }
     with torch.no_grad():
         if exporter == "legacy":

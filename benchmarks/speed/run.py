@@ -2,7 +2,7 @@
 
     python benchmarks/speed/run.py FOLDER... --work WORK [--write-readme]
 
-FOLDER holds models of exports/make.py and speed/make.py; WORK is a folder on the same disk for the two environments,
+FOLDER holds models of exports/make.py; WORK is a folder on the same disk for the two environments,
 for what the tools write, and for ``results.json``. Any Python from 3.10 on runs this, with nothing installed; what is
 measured runs in two environments of its own, onnxfix from this checkout in one of them.
 

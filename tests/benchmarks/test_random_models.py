@@ -120,25 +120,21 @@ def test_a_rule_that_nothing_reached_is_named(given: pytest.MonkeyPatch) -> None
     assert any("| GRA012 | 1 | 1 |" in line for line in tables.summary([row]))
 
 
-def test_300_models_keep_every_promise(tmp_path: Path) -> None:
+def test_random_models_keep_every_promise(tmp_path: Path, stride: int) -> None:
     """Each model that fails is drawn again by its number: ``run.py --seed 19 --without-node-models --only NUMBER``."""
-    command = [
-        sys.executable,
-        ROOT / "benchmarks" / "random_models" / "run.py",
-        "--seed",
-        "19",
-        "--to",
-        "300",
-    ]
+    count = 300 if stride == 1 else 120
+    script = ROOT / "benchmarks" / "random_models" / "run.py"
+    command = [sys.executable, script, "--seed", "19", "--to", str(count)]
     options = ["--without-node-models", "--json", tmp_path / "rows"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, timeout=PATIENCE)
     rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
     assert [(row["number"], row["faults"]) for row in rows if row["faults"]] == [], done.stderr
-    assert sorted(row["number"] for row in rows) == list(range(300))
-    assert sum(row["status"] == "run" for row in rows) >= 280
-    assert sum(row["changed"] for row in rows) >= 250
-    assert sum(bool(row["feeds"]) for row in rows) >= 240
-    assert len(tables.unreached(rows)) <= 25  # of 172 rules, most have their turn only once or twice
+    assert sorted(row["number"] for row in rows) == list(range(count))
+    assert sum(row["status"] == "run" for row in rows) >= 0.93 * count
+    assert sum(row["changed"] for row in rows) >= 0.83 * count
+    assert sum(bool(row["feeds"]) for row in rows) >= 0.8 * count
+    if count == 300:
+        assert len(tables.unreached(rows)) <= 25  # of 172 rules, most have their turn only once or twice
 
 
 def test_what_does_not_run_is_drawn_again(given: pytest.MonkeyPatch) -> None:

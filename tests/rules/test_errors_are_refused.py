@@ -1,20 +1,25 @@
-"""What is an error is refused by the real TensorRT-RTX, or known to be read as something else, in every example."""
+"""In every example, what is an error is refused by the real TensorRT-RTX, or known to be read as something else.
+
+What is no error, as it is or after a fix, is taken.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from onnxfix.engine import check
 from onnxfix.registry import registry
 from onnxfix.rule import NO_MODEL, Example, Rule, Severity
 from onnxfix.sandbox import Worker
-from onnxfix.testing import findings, model_of
+from onnxfix.testing import findings, fixed, model_of, overlay
 from onnxfix_rules.trt._common import known
 from support.lifted import both, feed_of
-from support.real_tensorrt import REAL, built, older_than
+from support.real_tensorrt import FACT, REAL, built, older_than
 
 pytestmark = pytest.mark.corpus
 
@@ -91,6 +96,53 @@ def test_tensorrt_refuses_what_is_an_error(rule: Rule, worker: Worker, tmp_path:
         )
         about = known(build.errors[0].text) if build.errors and rule.code not in BESIDE else None
         assert about is None or rule.code in about, f"{example.why}: {build.errors[0].text}"
+
+
+#: Where a rule knows too little to speak, TensorRT may know more: ranks, types, attributes of the caller.
+UNKNOWN = re.compile(r"unknown|attribute of the surrounding function")
+#: About types and operators that TensorRT lacks, or forms of them: what is no error there has to build.
+ABOUT_REFUSALS = re.compile(
+    r"OPS0(2\d|3\d|4[0-6]|6[89]|7[01])|GRA00[678]|IFC00[56]|CST005|BRC00[78]|QDQ0(0\d|1[0-6])"
+)
+_KEPT = "a reader that no fix touches keeps a quantized constant"
+#: Rule and number of the example -> why TensorRT refuses what no rule calls an error.
+REFUSED_ALL_THE_SAME = {
+    ("BRC007", 8): "sizes that may be equal; BRC004 warns",
+    ("OPS031", 7): "a mode that TensorRT does not have besides",
+    ("OPS071", 8): "a shape that the usual profile does not fit",
+    ("QDQ001", 3): _KEPT,
+    ("QDQ006", 6): "its builder fails on int4 beside int8",
+    ("QDQ008", 5): "its builder crashes on a scale that is computed",
+    ("QDQ010", 4): _KEPT,
+    ("QDQ010", 9): "it cannot see that a scale at run time is positive",
+    ("QDQ011", 3): _KEPT,
+    ("QDQ012", 6): _KEPT,
+    ("QDQ012", 15): "a constant that may be overridden",
+    ("QDQ013", 4): "float8 that leaves a branch",
+}
+
+
+@FACT
+@REAL
+@pytest.mark.corpus(every=1)
+@pytest.mark.parametrize(
+    "rule", [rule for rule in RULES if ABOUT_REFUSALS.fullmatch(rule.code)], ids=lambda rule: rule.code
+)
+def test_tensorrt_takes_what_is_no_error(rule: Rule, worker: Worker, tmp_path: Path) -> None:
+    """What the rule leaves alone, and what its fix leaves, unless another rule calls it an error."""
+    refused = {}
+    for number, example in enumerate(rule.examples):
+        if (example.found and example.after is None) or UNKNOWN.search(example.why):
+            continue
+        proto = model_of(example)
+        if example.found:
+            proto, _ = fixed([rule], proto, safety=example.safety, target="rtx")
+        if any(found.severity is Severity.ERROR for found in check(overlay(proto, "rtx"), RULES)):
+            continue
+        build = built(worker, proto, tmp_path)
+        if build.status != "accepted":
+            refused[rule.code, number] = f"{example.why}: {build.reason}"
+    assert refused.keys() == {key for key in REFUSED_ALL_THE_SAME if key[0] == rule.code}, refused
 
 
 #: Those that an older TensorRT-RTX may refuse: its parser (QDQ019), or its builder, which has no such kernels (OPS015)

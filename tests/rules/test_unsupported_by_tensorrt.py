@@ -40,19 +40,10 @@ MS, ML = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>', '["" :
 RANGE = "<int64 a = {1}, int64 b = {2}, int64 d = {1}>"
 
 REFUSED = [
-    ("IFC005", "g (int16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }", INPUT, None),
-    ("IFC005", "g (float[2] x) => (uint32[2] y) { y = Cast<to = 12>(x) }", CAST, None),
     ("IFC005", "g (float[2] x, string[2] s) => (float[2] y) { y = Neg(x) }", INPUT, None),
     ("IFC005", "g (float[2] x, seq(float[2]) s) => (float[2] y) { y = Neg(x) }", INPUT, None),
     ("IFC005", "g (float8e5m2[2] x) => (float8e5m2[2] y) { y = Identity(x) }", INPUT, None),
     ("IFC005", "g (uint4[2] x) => (uint4[2] y) { y = Identity(x) }", INPUT, None),
-    (
-        "CST005",
-        "g (int32[2] x) => (int32[2] y) { a = Cast<to = 4>(x)  b = Add(a, a)  y = Cast<to = 6>(b) }",
-        CAST,
-        None,
-    ),
-    ("CST005", "g (float[2] x) => (int64[1] y) { a = Cast<to = 12>(x)  y = Shape(a) }", CAST, None),
     (
         "CST005",
         "g (float[2] x, int64[2] i) => (float[2] y) <uint16[2] w = {1, 2}> "
@@ -60,7 +51,6 @@ REFUSED = [
         WEIGHT,
         None,
     ),
-    ("CST005", "g (float[2] x) => (int4[2] y) { y = Cast<to = 22>(x) }", "datatype Int4", None),
     (
         "INT001",
         "g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { a = Cast<to = 1>(w)  y = Add(x, a) }",
@@ -89,22 +79,8 @@ REFUSED = [
     ("GRA001", "g (float[2,2] x) => (float[2,2] y) { d = Det(x)  y = Neg(x) }", "checkDet", E),
     (
         "OPS001",
-        f"<ir_version: 9, opset_import: {ML}> g (float[2,3] x) => (float[2,3] y) "
-        "{ y = ai.onnx.ml.Scaler<scale = [1.0], offset = [0.0]>(x) }",
-        PLUGIN,
-        None,
-    ),
-    (
-        "OPS001",
         f"<ir_version: 9, opset_import: {ML}> g (float[2,3] x) => (float[2,3] y) {{ y = ai.onnx.ml.Binarizer(x) }}",
         PLUGIN,
-        None,
-    ),
-    ("OPS002", "g (bool[2,3] x) => (int64[1,3] y) { y = ArgMax(x) }", "first input has type Bool", None),
-    (
-        "OPS002",
-        "g (int64[1] s) => (uint8[K] y) { y = ConstantOfShape<value = uint8[1] {3}>(s) }",
-        "Invalid input type for ConstantOfShape",
         None,
     ),
     (
@@ -121,24 +97,6 @@ REFUSED = [
         N,
     ),
     (
-        "BRC007",
-        "g (float[N,2,4,4] x) => (float[N,2,4,4] y) <float[2] s = {1, 2}> { y = PRelu(x, s) }",
-        "slope tensor must be unidirectional broadcastable to input tensor",
-        U,
-    ),
-    (
-        "BRC007",
-        "g (float[1,1,4] x) => (float[1,1,4] y) <float[2,1] s = {1, 2}> { y = PRelu(x, s) }",
-        "slope tensor must be unidirectional broadcastable to input tensor",
-        None,
-    ),
-    (
-        "BRC008",
-        "g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
-        "Invalid",
-        U,
-    ),
-    (
         "BRC008",
         "g (float[N,1] x) => (float[N,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
         "ISliceLayer size elements must be non-negative",
@@ -148,15 +106,8 @@ REFUSED = [
 """Code, model, what TensorRT says, and up to which safety the rule repairs it; None: it does not."""
 
 BUILDS = [
-    "g (uint8[2] x) => (uint8[2] y) { y = Identity(x) }",
-    "g (int8[2] x, float8e4m3fn[2] e) => (int8[2] y, float8e4m3fn[2] z) { y = Identity(x)  z = Identity(e) }",
     "g (float[2] x, int4[2] u) => (float[2] y) { y = Neg(x) }",
-    "g (bfloat16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }",
     "g (float[2] x) => (uint8[2] y) { y = Cast<to = 2>(x) }",
-    "g (float[2] x) => (float[2] y) { a = Cast<to = 16>(x)  b = Neg(a)  y = Cast<to = 1>(b) }",
-    """g (float[2] x) => (float[2] y) <bool c = {0}> {
-        y = If(c)<then_branch = p () => (float[2] u) <uint16[2] w = {1, 2}> { a = Cast<to = 1>(w)  u = Add(x, a) },
-                  else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
     f"""g (float[2,3] x) => (float[2,3] y) <bool c = {{0}}, {RANGE[1:]} {{ r = Range(a, b, d)
         y = If(c)<then_branch = p () => (float[2,1] u) {{ u = ReduceSum(x, r) }},
                   else_branch = q () => (float[2,3] v) {{ v = Abs(x) }}> }}""",
@@ -166,19 +117,7 @@ BUILDS = [
     f"g (float[2,3] x) => (float[2,1,3] y) {RANGE} {{ r = Range(a, b, d)  y = Unsqueeze(x, r) }}",
     """g (int64[3] i) => (float[3,5] y) <float[2] v = {0, 1}, int64 d = {3}, int64 e = {2}> {
         k = Add(d, e)  y = OneHot(i, k, v) }""",
-    "g (float[N,4,2,4] x) => (float[N,4,2,4] y) <float[4] s = {1, 2, 3, 4}> { y = PRelu(x, s) }",
-    "g (float[N,2,4,4] x) => (float[N,2,4,4] y) <float[2,1,1] s = {1, 2}> { y = PRelu(x, s) }",
-    "g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
-    "g (int64[1] s) => (int32[K] y) { y = ConstantOfShape<value = int32[1] {3}>(s) }",
-    """g (float[N,4] x) => (float[A,B] y) <int64[1] m = {-1}, float h = {0.5}> {
-        s = Shape<end = 1>(x)  f = Cast<to = 1>(s)  g = Mul(f, h)  i = Cast<to = 7>(g)
-        t = Concat<axis = 0>(i, m)  y = Reshape(x, t) }""",
-    """g (float[4,4] x, int64[1] s) => (float[A,B] y) <int64[1] m = {-1}, float h = {0.5}> {
-        f = Cast<to = 1>(s)  g = Mul(f, h)  i = Cast<to = 7>(g)  t = Concat<axis = 0>(i, m)  y = Reshape(x, t) }""",
-    """g (float[4,4] x, float[1,2] s) => (float[A] y) <int64[1] m = {16}> {
-        k = ArgMax<axis = 1, keepdims = 0>(s)  t = Add(k, m)  y = Reshape(x, t) }""",
     "g (float[2] x, float a, float b) => (float[2] y) { y = Clip(x, a, b) }",
-    "g (float[N] x) => (bool[N] y, int64[1] s) { y = Equal(x, x)  s = Shape(x) }",
 ]
 """Near misses: TensorRT-RTX builds them, and nothing that is found there is an error."""
 

@@ -78,8 +78,7 @@ def diagnose(
         from onnxfix.options import RunOptions, Verification  # lazy: start-up
         from onnxfix.pipeline.diagnosing import diagnose  # lazy: start-up
         from onnxfix.report.render.diagnosis import show_diagnosis  # lazy: start-up
-        from onnxfix.report.render.documents import Kind  # lazy: start-up
-        from onnxfix.report.render.own import render_diagnosis  # lazy: start-up
+        from onnxfix.report.render.documents import Kind, render_result  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
 
         trt = trt_options(trt_package, plugins=plugins)
@@ -114,7 +113,7 @@ def diagnose(
         well = publish(
             format,
             reports,
-            lambda kind: render_diagnosis(kind, found),
+            lambda kind: render_result(kind, found),
             lambda: show_diagnosis(found, quiet=quiet, verbose=verbose),
         )
         code = exit_code() if found.interrupted else found.exit_code

@@ -73,9 +73,9 @@ def layers(
         from onnxfix.fleet.work import Task  # lazy: start-up
         from onnxfix.options import RunOptions, Verification  # lazy: start-up
         from onnxfix.pipeline.layering import layers  # lazy: start-up
+        from onnxfix.report.render.documents import render_result  # lazy: start-up
         from onnxfix.report.render.layers import layers_lines  # lazy: start-up
         from onnxfix.report.render.lines import print_lines  # lazy: start-up
-        from onnxfix.report.render.own import render_layers  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
 
         profile = profile_of(min_shapes, opt_shapes, max_shapes)
@@ -107,7 +107,7 @@ def layers(
         well = publish(
             format,
             reports,
-            lambda kind: render_layers(kind, found),
+            lambda kind: render_result(kind, found),
             lambda: print_lines(layers_lines(found, quiet=quiet, verbose=verbose)),
         )
         raise typer.Exit(found.exit_code if well else 2)

@@ -93,8 +93,8 @@ def precision(
         from onnxfix.lowering.lower import Wish  # lazy: start-up
         from onnxfix.options import Rules, RunOptions, Verification  # lazy: start-up
         from onnxfix.pipeline.lowering import lower  # lazy: start-up
+        from onnxfix.report.render.documents import render_result  # lazy: start-up
         from onnxfix.report.render.lines import print_lines  # lazy: start-up
-        from onnxfix.report.render.own import render_precision  # lazy: start-up
         from onnxfix.report.render.precision import precision_lines  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
 
@@ -124,7 +124,7 @@ def precision(
         well = publish(
             format,
             reports,
-            lambda kind: render_precision(kind, found),
+            lambda kind: render_result(kind, found),
             lambda: print_lines(precision_lines(found, quiet=quiet, verbose=verbose)),
         )
         raise typer.Exit(found.exit_code if well else 2)

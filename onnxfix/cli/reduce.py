@@ -75,8 +75,8 @@ def reduce(
     with guarded(format, structure_limit):
         from onnxfix.interrupts import exit_code, finish  # lazy: start-up
         from onnxfix.pipeline.reducing import ReduceOptions, reduce  # lazy: start-up
+        from onnxfix.report.render.documents import render_result  # lazy: start-up
         from onnxfix.report.render.lines import print_lines  # lazy: start-up
-        from onnxfix.report.render.own import render_reduction  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
         from onnxfix.report.render.reduction import reduction_lines  # lazy: start-up
 
@@ -101,7 +101,7 @@ def reduce(
         publish(
             format,
             (),
-            lambda kind: render_reduction(kind, found),
+            lambda kind: render_result(kind, found),
             lambda: print_lines(reduction_lines(found)),
         )
         raise typer.Exit(exit_code() if found.interrupted else found.exit_code)

@@ -196,7 +196,13 @@ def test_a_data_frame_of_pandas() -> None:
 
 def test_a_cell_shows_what_matters(report: Report) -> None:
     text = Page(report._repr_html_()).text
-    for part in ("verified", "nothing left", "8 fixed", "✓ reference", "CST003 exact-cast-round-trip ×2"):
+    for part in (
+        "Verified",
+        "No rule has a finding",
+        "8 fixed",
+        "✓ reference",
+        "CST003 exact-cast-round-trip ×2",
+    ):
         assert part in text
     assert Page(FOUND._repr_html_()).text.count("about ") == 5
     accepted = replace(FOUND, suppressed=(Suppressed(finding(), "baseline"),) * 2)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxfix.errors import UsageError
-from onnxfix.report.render.stream import stream_at
+from onnxfix.report.render import objects
+from onnxfix.report.render.stream import as_json, stream_at
+from onnxfix.shown import Shown
 
 if TYPE_CHECKING:
     from onnxfix.report.report import FailOn, Report
@@ -51,6 +54,18 @@ NAMED = {
     Kind.junit: ".xml (JUnit)",
     Kind.markdown: ".md",
     Kind.html: ".html",
+}
+
+#: What renders each kind of document; only the one that is wanted is loaded.
+_RENDERERS = {
+    Kind.json: "json:render_json",
+    Kind.jsonl: "json:render_jsonl",
+    Kind.sarif: "sarif:render_sarif",
+    Kind.github: "github:render_github",
+    Kind.gitlab: "gitlab:render_gitlab",
+    Kind.junit: "junit:render_junit",
+    Kind.markdown: "markdown:render_markdown",
+    Kind.html: "html.render:render_html",
 }
 
 
@@ -108,22 +123,13 @@ def render_document(
         warnings: about the installation, such as a broken rule pack.
         fail_on: from which severity on a finding is a failure; None: from none; "": as each report says.
     """
-    if kind is Kind.json:
-        from onnxfix.report.render.json import render_json as render  # lazy: one of these is used
-    elif kind is Kind.jsonl:
-        from onnxfix.report.render.json import render_jsonl as render  # lazy: one of these is used
-    elif kind is Kind.sarif:
-        from onnxfix.report.render.sarif import render_sarif as render  # lazy: one of these is used
-    elif kind is Kind.github:
-        from onnxfix.report.render.github import render_github as render  # lazy: one of these is used
-    elif kind is Kind.gitlab:
-        from onnxfix.report.render.gitlab import render_gitlab as render  # lazy: one of these is used
-    elif kind is Kind.junit:
-        from onnxfix.report.render.junit import render_junit as render  # lazy: one of these is used
-    elif kind is Kind.markdown:
-        from onnxfix.report.render.markdown import render_markdown as render  # lazy: one of these is used
-    else:
-        from onnxfix.report.render.html import render_html  # lazy: one of these is used
+    module, _, name = _RENDERERS[kind].partition(":")
+    render = getattr(import_module(f"onnxfix.report.render.{module}"), name)
+    return str(render(reports, errors, warnings, fail_on))
 
-        return render_html(reports, errors, warnings, fail_on)
-    return render(reports, errors, warnings, fail_on)
+
+def render_result(kind: Kind, result: Shown) -> str:
+    """The result of a command that makes no report on models, as JSON, Markdown or HTML."""
+    if kind is Kind.html:
+        return result.to_html()
+    return objects.markdown(result) if kind is Kind.markdown else as_json(result.to_dict())

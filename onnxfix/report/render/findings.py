@@ -46,7 +46,7 @@ def finding_lines(findings: Sequence[Finding], verbose: bool) -> Iterator[Line]:
         alike: dict[tuple[str, str], list[Finding]] = {}
         for item in items:
             message = f"{printable(item.message)}{_confirmed(item)}"
-            alike.setdefault((message, _remedy(item)), []).append(item)
+            alike.setdefault((message, remedy_of(item)), []).append(item)
         for (message, remedy), same in alike.items():
             yield from _entry(message, remedy, same, verbose)
 
@@ -86,7 +86,8 @@ def _confirmed(item: Finding | AppliedFix) -> str:
     return f" (confirmed {'on the engine' if item.on_engine else 'by TensorRT'})"
 
 
-def _remedy(item: Finding) -> str:
+def remedy_of(item: Finding) -> str:
+    """What helps with a finding, with the option that it requires; "" where that is unknown."""
     if item.pointer:
         return f"help: {printable(item.pointer)}"
     return f"fix: {printable(item.fix)} ({item.safety}{required_option(item.safety)})" if item.fix else ""

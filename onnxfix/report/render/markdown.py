@@ -1,17 +1,19 @@
-"""Reports as Markdown, for the summary of a CI job and for comments of pull requests."""
+"""Pages as Markdown, for the summary of a CI job and for comments of pull requests.
+
+All that comes from models is escaped, so that no name makes a link, an image, a mention or HTML.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
-from onnxfix.report.render.accepted import accepted_words
-from onnxfix.report.render.issues import Issue, errors_of, issues_of
-from onnxfix.report.render.marks import code, folded, safe, shortened, table
-from onnxfix.report.render.numbers import counted
-from onnxfix.report.render.proof import left_out_words, status_words
+from onnxfix.report.render.issues import errors_of, issues_of
+from onnxfix.report.render.proof import status_words
+from onnxfix.report.render.sections import ui
+from onnxfix.report.render.sections.report import NOUNS, report_page
+from onnxfix.report.render.stream import printable
 from onnxfix.report.report import FailOn, Report
-from onnxfix.report.summary import RungFact
 
 MARK = "<!-- onnxfix -->"
 """The first line, by which a script finds its own comment again."""
@@ -22,7 +24,13 @@ LEAST = 2000
 SHOWN = 5
 """Places of a rule, and operators, that are named."""
 _SIGNS = {"error": "❌", "warning": "⚠️", "info": "ℹ️"}
-_RESULTS = {"passed": "✅", "failed": "❌", "broke": "❌", "skipped": "⏭️"}
+_CHIPS = {"good": "✅", "bad": "❌", "warn": "⚠️", "note": "ℹ️", "none": "⏭️"}
+_SPECIAL = re.compile(r"([\\`*_\[\]|~])")
+_LINKING = re.compile(r"[@#!](?=\w)|:(?=//)|(?<=www)\.")
+"""Where GitHub and GitLab begin a mention or a link. An empty comment after it prevents that; an entity does not."""
+
+
+# ------------------------------------------------------------------------------------------------- several models
 
 
 def render_markdown(
@@ -31,52 +39,49 @@ def render_markdown(
     warnings: Sequence[str] = (),
     fail_on: FailOn = "",
 ) -> str:
-    """A table of the models, those that fail first, then a part for each, as many as fit into ``LONGEST`` characters.
-
-    All that comes from models is escaped, so that no name makes a link, an image, a mention or HTML.
-    """
+    """A table of the models, those that fail first, then parts, as many as fit into ``LONGEST`` characters."""
     reports = sorted(reports, key=lambda report: not report.exit_code_for(fail_on))
-    issues = [issues_of(report) for report in reports]
     count = len(reports) + len(errors)
-    failed = sum(bool(report.exit_code_for(fail_on)) for report in reports) + len(errors)
-    outcome = f"onnxfix: {f'{failed} of {count} models fail' if failed else f'{count} models pass'}"
-    if count == 1:
-        outcome = (
-            f"onnxfix: {code(reports[0].path)}: {safe(_outcome(reports[0]))}"
-            if reports
-            else "onnxfix: failed"
-        )
-    sign = _sign(reports[0], fail_on) if count == len(reports) == 1 else "❌" if failed else "✅"
-    head = [f"## {sign} {outcome}", ""]
-    if count > 1:
-        head += table(
-            ("", "model", "outcome", ">fixed"),
-            [
-                *(("❌", code(path), "not processed", "–") for path, _ in errors),
-                *(_row(report, fail_on) for report in reports),
-            ],
-        )
-    for one in errors_of(errors):
-        head.append(f"- ❌ {code(one.path) + ': ' if one.path else ''}{safe(one.message)}")
-    head += [f"- ⚠️ {safe(text)}" for text in warnings]
-    parts = [MARK, *shortened(head, LONGEST // 2), ""]
+    parts = [MARK, *shorten(_head(reports, errors, warnings, fail_on), LONGEST // 2), ""]
     room = LONGEST - sum(len(line) + 1 for line in parts)
-    for number, (report, found) in enumerate(zip(reports, issues, strict=True)):
-        if count > 1 and report.command == "check" and not found and not report.suppressed:
+    for number, report in enumerate(reports):
+        if count > 1 and report.command == "check" and not issues_of(report) and not report.suppressed:
             continue  # the table says it all
-        title = [f"### {_sign(report, fail_on)} {code(report.path)}: {safe(_outcome(report))}", ""]
         if room < LEAST:
             parts.append(f"… and {len(reports) - number} more models")
             break
-        part = shortened([*(title if count > 1 else []), *_model(report, found)], room)
+        title = [f"### {_sign(report, fail_on)} {code(report.path)}: {safe(_outcome(report))}", ""]
+        part = shorten([*(title if count > 1 else []), *_model(report, fail_on)], room)
         parts += part
         room -= sum(len(line) + 1 for line in part)
     return "\n".join(parts).rstrip()
 
 
-def _row(report: Report, fail_on: FailOn) -> tuple[str, ...]:
-    fixed = str(len(report.applied)) if report.command == "apply" else "–"
-    return _sign(report, fail_on), code(report.path), safe(_outcome(report)), fixed
+def _head(
+    reports: Sequence[Report],
+    errors: Sequence[tuple[str, str]],
+    warnings: Sequence[str],
+    fail_on: FailOn,
+) -> Iterator[str]:
+    """The outcome of the call, a table of the models where there are several, and what is no model's."""
+    count = len(reports) + len(errors)
+    failed = sum(bool(report.exit_code_for(fail_on)) for report in reports) + len(errors)
+    sign = "❌" if failed else "✅"
+    outcome = f"{failed} of {count} models fail" if failed else f"{count} models pass"
+    if count == 1:
+        outcome = f"{code(reports[0].path)}: {safe(_outcome(reports[0]))}" if reports else "failed"
+        sign = _sign(reports[0], fail_on) if reports else sign
+    yield f"## {sign} onnxfix: {outcome}"
+    yield ""
+    if count > 1:
+        rows = [("❌", code(path), "not processed", "–") for path, _ in errors]
+        for report in reports:
+            fixed = str(len(report.applied)) if report.command == "apply" else "–"
+            rows.append((_sign(report, fail_on), code(report.path), safe(_outcome(report)), fixed))
+        yield from _table(("", "model", "outcome", "#fixed"), rows)
+    for one in errors_of(errors):
+        yield f"- ❌ {code(one.path) + ': ' if one.path else ''}{safe(one.message)}"
+    yield from (f"- ⚠️ {safe(text)}" for text in warnings)
 
 
 def _sign(report: Report, fail_on: FailOn) -> str:
@@ -88,8 +93,7 @@ def _sign(report: Report, fail_on: FailOn) -> str:
 def _outcome(report: Report) -> str:
     """The worst first: what failed, what TensorRT thinks of it where that is news, what is left."""
     summary = report.summary
-    words = {"error": "error", "warning": "warning", "info": "note"}
-    left = ", ".join(counted(number, words[name]) for name, number in summary.severities.items() if number)
+    left = ", ".join(ui.plural(number, NOUNS[name]) for name, number in summary.severities.items() if number)
     found = "" if report.command == "verify" else left or "nothing found" * (report.command == "check")
     proof = status_words(report)[0]
     bad = summary.proof in ("failed", "unproven", "not compared", "partly")
@@ -97,43 +101,18 @@ def _outcome(report: Report) -> str:
     return "; ".join(part for part in parts if part) or "checked"
 
 
-def _model(report: Report, issues: Sequence[Issue]) -> Iterator[str]:
-    facts = list(_facts(report))
+def _model(report: Report, fail_on: FailOn) -> Iterator[str]:
+    """The facts about a model, what makes it fail besides findings, and the sections of its page."""
+    facts = list(filter(None, _facts(report)))
     if facts:
         yield " · ".join(facts)
         yield ""
-    for one in issues:
-        if one.sort != "finding":
-            yield f"- {_SIGNS[one.severity]} **{safe(one.code)}** {safe(one.text)}"
-    if any(one.sort != "finding" for one in issues):
+    others = [one for one in issues_of(report) if one.sort != "finding"]
+    for one in others:
+        yield f"- {_SIGNS[one.severity]} **{safe(one.code)}** {safe(one.text)}"
+    if others:
         yield ""
-    grave = [one for one in issues if one.sort == "finding" and one.severity != "info"]
-    yield from _rules(grave)
-    notes = [one for one in issues if one.sort == "finding" and one.severity == "info"]
-    counts = Counter(one.code for one in notes)
-    named = ", ".join(f"{safe(name)} ×{number}" for name, number in counts.most_common())
-    yield from folded(f"{counted(len(notes), 'note')}: {named}", _rules(notes))
-    yield from folded(accepted_words(report.suppressed), _accepted(report))
-    for remedy in report.summary.remedies:
-        fixes = {"error": remedy.errors, "warning": remedy.warnings, "note": remedy.notes}
-        what = ", ".join(counted(number, name) for name, number in fixes.items() if number)
-        yield f"Fixes {what}: {code(remedy.command)}"
-        yield ""
-    fixed = [(safe(f"{one.code} {one.name}"), str(one.count), one.safety) for one in report.summary.fixed]
-    yield from folded(f"{len(report.applied)} fixed", table(("rule", ">fixed", "safety"), fixed))
-    yield from folded("Verification", table(("check", "", ""), map(_rung, report.summary.rungs)))
-
-
-def _accepted(report: Report) -> Iterator[str]:
-    """What a configuration or a baseline accepts, with the reasons."""
-    groups: Counter[tuple[str, str, str, str]] = Counter()
-    for one in report.suppressed:
-        groups[one.finding.code, one.finding.name, one.reason, one.until] += 1
-    rows = [
-        (safe(f"{name} {title}"), str(number), safe(f"{reason} (until {until})" if until else reason))
-        for (name, title, reason, until), number in groups.items()
-    ]
-    yield from table(("rule", ">n", "reason"), rows)
+    yield from _sections(report_page(report, fail_on).sections)
 
 
 def _facts(report: Report) -> Iterator[str]:
@@ -147,34 +126,152 @@ def _facts(report: Report) -> Iterator[str]:
         if change is not None and change.changed:
             yield f"{change.before} → {change.after} {safe(change.name)}"
     changed = [one for one in summary.operators if one.changed]
-    if changed:
-        shown = (f"{safe(one.name)} {one.before} → {one.after}" for one in changed[:SHOWN])
-        yield ", ".join(shown) + ", …" * (len(changed) > SHOWN)
+    shown = (f"{safe(one.name)} {one.before} → {one.after}" for one in changed[:SHOWN])
+    yield ", ".join(shown) + ", …" * (len(changed) > SHOWN)
 
 
-def _rules(issues: Sequence[Issue]) -> Iterator[str]:
-    """A row for each rule, with its first places."""
-    groups: dict[tuple[str, str, str], list[Issue]] = {}
-    for one in issues:
-        groups.setdefault((one.severity, one.code, one.name), []).append(one)
-    rows = []
-    for (severity, name, title), group in groups.items():
-        places = [code(one.place.short) for one in group[:SHOWN] if one.place.known]
-        more = f" and {len(group) - SHOWN} more" if len(group) > SHOWN else ""
-        remedy = f"<br>*{safe(group[0].remedy)}*" if group[0].remedy else ""
-        rows.append(
-            (
-                _SIGNS[severity],
-                f"**{safe(name)}** {safe(title)}",
-                str(len(group)),
-                f"{safe(group[0].message)}{remedy}",
-                "<br>".join(places) + more,
-            )
-        )
-    yield from table(("", "rule", ">n", "what", "where"), rows)
+# ------------------------------------------------------------------------------------------------------ one page
 
 
-def _rung(rung: RungFact) -> tuple[str, str, str]:
-    left_out = left_out_words(rung)
-    reason = f"{rung.reason}; left out: {left_out}" if left_out else rung.reason
-    return code(rung.name), f"{_RESULTS[rung.status]} {rung.status}", safe(reason)
+def render_page(page: ui.Page) -> str:
+    """A page about one result: its outcome, and what is brief of it."""
+    sign = "❌" if page.exit_code else "✅"
+    subject = f"{code(page.path)} against {code(page.against)}" if page.against else code(page.path)
+    lines = [f"## {sign} {subject}: {safe(page.outcome.text)}", ""]
+    for paragraph in page.lead:
+        lines += [_inline(paragraph.content), ""]
+    lines += _sections(page.sections)
+    return "\n".join(lines).rstrip()
+
+
+def _sections(sections: Iterable[ui.Section]) -> Iterator[str]:
+    for section in sections:
+        if section.brief:
+            aside = f": {section.aside}" if isinstance(section.aside, str) else ""
+            lines = _blocks(section.blocks)
+            yield from folded(safe(section.title + aside), lines) if section.folded else lines
+
+
+def _blocks(blocks: Iterable[ui.Block]) -> Iterator[str]:
+    """Lines for each block. Details, and what text cannot show, are left out."""
+    for block in blocks:
+        match block:
+            case ui.Paragraph():
+                yield from (_inline(block.content), "")
+            case ui.Items():
+                yield from (*(f"- {_inline(entry)}" for entry in block.entries), "")
+            case ui.Facts():
+                yield from (*(f"- {name}: {_inline(content)}" for name, content in block.pairs), "")
+            case ui.Part():
+                yield from (f"**{_inline(block.heading)}**", "") if block.heading else ()
+                yield from _blocks(block.blocks)
+            case ui.Table():
+                yield from _rows(block)
+            case ui.Groups():
+                yield from _rules(block)
+
+
+def _rows(it: ui.Table) -> Iterator[str]:
+    """A table without checks that were not requested, and without columns that are empty, such as those of bars."""
+    cells = [tuple(map(_inline, row)) for row in it.rows if ui.NOT_REQUESTED not in row]
+    kept = [at for at, name in enumerate(it.head) if name and any(row[at] for row in cells)]
+    yield from _table([it.head[at] for at in kept], [[row[at] for at in kept] for row in cells])
+
+
+def _rules(it: ui.Groups) -> Iterator[str]:
+    """A row for each rule, with its first places; notes are folded."""
+    folds = it.noun == "finding"
+    grave = [group for group in it.groups if group.severity != "info" or not folds]
+    notes = [group for group in it.groups if group.severity == "info" and folds]
+    head = ("", "rule", "#n", "what", "where")
+    yield from _table(head, map(_rule, grave))
+    named = ", ".join(f"{safe(group.code)} ×{len(group.entries)}" for group in notes)
+    count = sum(len(group.entries) for group in notes)
+    yield from folded(f"{ui.plural(count, 'note')}: {named}", _table(head, map(_rule, notes)))
+
+
+def _rule(group: ui.Group) -> tuple[str, ...]:
+    first = group.entries[0]
+    remedy = f"<br>*{safe(first.remedy)}*" if first.remedy else ""
+    places = [code(one.place.short) for one in group.entries[:SHOWN] if one.place.known]
+    more = f" and {len(group.entries) - SHOWN} more" if len(group.entries) > SHOWN else ""
+    return (
+        _CHIPS[group.chip.kind],
+        f"**{safe(group.code)}** {safe(group.name)}",
+        str(len(group.entries)),
+        f"{safe(first.message)}{remedy}",
+        "<br>".join(places) + more,
+    )
+
+
+def _inline(content: ui.Content) -> str:
+    """Content in one line."""
+    match content:
+        case str():
+            return safe(content)
+        case int():
+            return f"{content:,}"
+        case ui.Text(text, "small"):
+            return f" ({safe(text.strip())})" if text else ""
+        case ui.Text(text, "strong"):
+            return f"**{safe(text)}**"
+        case ui.Text(text):
+            return code(text)
+        case ui.Chip(kind, text):
+            return f"{_CHIPS[kind]} {safe(text)}"
+        case ui.Paragraph():
+            return f"; {_inline(content.content)}"
+        case tuple() | list():
+            return "".join(map(_inline, content))
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------------- Markdown
+
+
+def safe(text: str) -> str:
+    """Text outside of code, in one line, also in a cell of a table."""
+    text = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = _SPECIAL.sub(r"\\\1", text)
+    return _LINKING.sub(r"\g<0><!-- -->", text)
+
+
+def code(text: str) -> str:
+    """Text as code, also in a cell of a table: the fence is longer than any run of backticks in it."""
+    text = printable(text).replace("|", "\\|")
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence, space = "`" * (longest + 1), " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{space}{text}{space}{fence}" if text else ""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table of Markdown, with an empty line after it; nothing without rows. ``#`` heads numbers."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    if lines:
+        yield f"| {' | '.join(name.removeprefix('#') for name in head)} |"
+        yield f"|{'|'.join('---:' if name.startswith('#') else '---' for name in head)}|"
+        yield from lines
+        yield ""
+
+
+def folded(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """Lines that a reader opens by a click; nothing without lines. The title is Markdown without code."""
+    body = list(lines)
+    if body:
+        yield f"<details><summary>{title}</summary>"
+        yield ""
+        yield from body
+        yield "</details>"
+        yield ""
+
+
+def shorten(lines: Iterable[str], room: int) -> list[str]:
+    """The first lines, of no more than ``room`` characters; what they leave open is closed, and a last one says so."""
+    kept: list[str] = []
+    for line in lines:
+        room -= len(line) + 1
+        if room < 0:
+            opened = sum(one.startswith("<details>") for one in kept) - kept.count("</details>")
+            return [*kept, "", *["</details>"] * opened, "", "… and more, which would be too long here", ""]
+        kept.append(line)
+    return kept

@@ -2,112 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, cast
 
-from onnxfix.report.render.lines import Line
 from onnxfix.shown import Shown
 
-
-class _Forms(NamedTuple):
-    """The command line's lines of a kind of result, and its JSON as data."""
-
-    lines: Callable[[Any], Iterable[Line]]
-    data: Callable[[Any], dict[str, Any]]
+#: For each kind of result, in onnxfix.report.render: the command line's lines, its JSON as data ("": the result's own),
+#: and its page ("": it has none but the lines).
+_FORMS = {
+    "Report": ("text:render_report", "", "sections.report:report_page"),
+    "Diagnosis": (
+        "diagnosis:diagnosis_lines",
+        "diagnosis:diagnosis_data",
+        "sections.diagnosis:diagnosis_page",
+    ),
+    "Lowering": ("precision:precision_lines", "precision:precision_data", "sections.results:precision_page"),
+    "Reduction": ("reduction:reduction_lines", "reduction:reduction_data", "sections.results:reduction_page"),
+    "LayerReport": ("layers:layers_lines", "layers:layers_data", "sections.results:layers_page"),
+    "Lifted": ("lift:lifted_lines", "lift:lifted_data", ""),
+    "Examination": ("doctor:examination_lines", "", ""),
+}
 
 
 def text(result: Shown) -> str:
     """What the command line prints."""
-    return "\n".join(line.plain for line in _forms(result).lines(result))
+    return "\n".join(line.plain for line in _call(result, 0))
 
 
 def data(result: Shown) -> dict[str, Any]:
     """What ``--format json`` writes of this result."""
-    return _forms(result).data(result)
+    return cast(dict[str, Any], _call(result, 1))
+
+
+def markdown(result: Shown) -> str:
+    """What ``--format markdown`` writes of a result that has a page."""
+    from onnxfix.report.render.markdown import render_page  # lazy: start-up
+
+    return render_page(_call(result, 2))
 
 
 def cell(result: Shown) -> str:
     """HTML for a notebook's cell."""
     if _kind(result) == "Report":
-        from onnxfix.report.render.notebook import report_cell  # lazy: start-up
+        from onnxfix.report.render.html.render import render_cell  # lazy: start-up
 
-        return report_cell(result)  # type: ignore[arg-type]
+        return render_cell(_call(result, 2), result)  # type: ignore[arg-type]
     from onnxfix.report.render.cell import lines_cell  # lazy: start-up
 
-    return lines_cell(_forms(result).lines(result))
+    return lines_cell(_call(result, 0))
 
 
 def page(result: Shown) -> str:
     """A whole HTML page."""
+    from onnxfix.report.render.html.render import render_html, render_page  # lazy: start-up
+
     if _kind(result) == "Report":
-        from onnxfix.report.render.html import render_html  # lazy: start-up
-
         return render_html([result])  # type: ignore[list-item]
-    if _kind(result) == "Diagnosis":
-        from onnxfix.report.render.html.diagnosis import render_diagnosis_html  # lazy: start-up
-
-        return render_diagnosis_html(result)  # type: ignore[arg-type]
+    if _FORMS[_kind(result)][2]:
+        return render_page(_call(result, 2))
     from onnxfix.report.render.cell import plain_page  # lazy: start-up
 
-    return plain_page(f"onnxfix: {_kind(result)}", _forms(result).lines(result))
-
-
-def _report() -> _Forms:
-    from onnxfix.report.render.text import render_report  # lazy: only what is shown is loaded
-
-    return _Forms(render_report, lambda found: found.to_dict())
-
-
-def _diagnosis() -> _Forms:
-    from onnxfix.report.render import diagnosis  # lazy: only what is shown is loaded
-
-    return _Forms(diagnosis.diagnosis_lines, diagnosis.diagnosis_data)
-
-
-def _lowering() -> _Forms:
-    from onnxfix.report.render import precision  # lazy: only what is shown is loaded
-
-    return _Forms(precision.precision_lines, precision.precision_data)
-
-
-def _reduction() -> _Forms:
-    from onnxfix.report.render import reduction  # lazy: only what is shown is loaded
-
-    return _Forms(reduction.reduction_lines, reduction.reduction_data)
-
-
-def _layers() -> _Forms:
-    from onnxfix.report.render import layers  # lazy: only what is shown is loaded
-
-    return _Forms(layers.layers_lines, layers.layers_data)
-
-
-def _lifted() -> _Forms:
-    from onnxfix.report.render import lift  # lazy: only what is shown is loaded
-
-    return _Forms(lift.lifted_lines, lift.lifted_data)
-
-
-def _examination() -> _Forms:
-    from onnxfix.report.render import doctor  # lazy: it must work where onnx and numpy are broken
-
-    return _Forms(doctor.examination_lines, lambda found: found.to_dict())
-
-
-_KINDS = {
-    "Report": _report,
-    "Diagnosis": _diagnosis,
-    "Lowering": _lowering,
-    "Reduction": _reduction,
-    "LayerReport": _layers,
-    "Lifted": _lifted,
-    "Examination": _examination,
-}
+    return plain_page(f"onnxfix: {_kind(result)}", _call(result, 0))
 
 
 def _kind(result: Shown) -> str:
-    return next(one.__name__ for one in type(result).__mro__ if one.__name__ in _KINDS)
+    return next(one.__name__ for one in type(result).__mro__ if one.__name__ in _FORMS)
 
 
-def _forms(result: Shown) -> _Forms:
-    return _KINDS[_kind(result)]()
+def _call(result: Shown, form: int) -> Any:
+    """The lines, the data or the page of a result."""
+    module, _, name = _FORMS[_kind(result)][form].partition(":")
+    if not module:
+        return result.to_dict()
+    make: Callable[[Any], Any] = getattr(import_module(f"onnxfix.report.render.{module}"), name)
+    return make(result)

@@ -84,11 +84,7 @@ def precision_lines(found: Lowering, *, quiet: bool = False, verbose: bool = Fal
     if quiet:
         return
     if found.nodes:
-        yield line(
-            f"  {found.low} of {found.nodes} computing nodes in {_NAMES[found.to]} ({found.share:.0%}), "
-            f"{found.heavy_low} of {found.heavy} products and convolutions; {found.casts} Casts added",
-            hang=4,
-        )
+        yield line(f"  {share_words(found)}", hang=4)
     for one in found.outputs:
         numbers = f"error {one.error:.3g} (rms {one.mean:.3g}) of the largest magnitude {one.scale:.3g}"
         yield line(printable(f"  output {one.name}  {numbers}"), hang=4)
@@ -97,6 +93,14 @@ def precision_lines(found: Lowering, *, quiet: bool = False, verbose: bool = Fal
     yield from _kept_lines(found, verbose)
     for note in found.notes:
         yield line(printable(f"  note: {note}"), hang=8)
+
+
+def share_words(found: Lowering) -> str:
+    """How much of the model computes in fewer bits."""
+    return (
+        f"{found.low} of {found.nodes} computing nodes in {_NAMES[found.to]} ({found.share:.0%}), {found.heavy_low} of "
+        f"{found.heavy} products and convolutions; {found.casts} Casts added"
+    )
 
 
 def _kept_lines(found: Lowering, verbose: bool) -> Iterator[Line]:

@@ -319,7 +319,7 @@ def _details(rung: RungResult) -> Iterator[str]:
 # ---------------------------------------------------------------------------------------------------- latency
 
 
-_LAUNCHES = {"cuda-graph": "CUDA graphs", "stream": "stream launches"}
+LAUNCHES = {"cuda-graph": "CUDA graphs", "stream": "stream launches"}
 _MIB = 1 << 20
 
 
@@ -330,7 +330,7 @@ def latency_lines(found: Latency) -> Iterator[Line]:
         return
     sides = [("original ", found.original), ("new ", found.fixed)]
     there = [(name if found.original is not None else "", one) for name, one in sides if one is not None]
-    medians = ", ".join(f"{name}{_ms(one.median_ms)}" for name, one in there)
+    medians = ", ".join(f"{name}{milliseconds(one.median_ms)}" for name, one in there)
     style = "yellow" if found.comparison == "slower" else ""
     yield line(f"  {'latency':<10}", f"{medians} ({_ratio(found)}", (_slower(found), style), _launched(found))
     if found.fallback:
@@ -351,10 +351,11 @@ def _launched(found: Latency) -> str:
     runs = {one.runs for one in (found.original, found.fixed) if one is not None}
     each = " each" if found.original is not None else ""
     count = f"{min(runs)} run{'s' * (min(runs) > 1)}{each}"
-    return f"{_LAUNCHES.get(found.launch, '')}, {count}; noise {_percent(found.noise or 0.0)})"
+    return f"{LAUNCHES.get(found.launch, '')}, {count}; noise {_percent(found.noise or 0.0)})"
 
 
-def _ms(value: float) -> str:
+def milliseconds(value: float) -> str:
+    """A time of an engine."""
     return f"{value:.3f} ms" if value >= 0.1 else f"{value:.4f} ms"
 
 

@@ -34,15 +34,10 @@ def reduction_data(found: Reduction) -> dict[str, Any]:
 
 def reduction_lines(found: Reduction) -> Iterator[Line]:
     """The outcome, the failure, and where the folder is."""
-    if found.status == "passes":
-        yield line(printable(f"{found.path}: nothing fails with {found.check}"), style="green", hang=2)
+    style = {"passes": "green", "unknown": "yellow"}.get(found.status, "bold")
+    yield line(printable(f"{found.path}: {outcome(found)}"), style=style, hang=2)
+    if found.status in ("passes", "unknown"):
         return
-    if found.status == "unknown":
-        yield line(
-            printable(f"{found.path}: {found.check} could not be run: {found.reason}"), style="yellow", hang=2
-        )
-        return
-    yield line(printable(f"{found.path}: {size(found)}"), style="bold", hang=2)
     if found.failure is not None:
         yield line(printable(f"  fails   {found.failure.text}"), style="red", hang=10)
     if not found.complete:
@@ -52,8 +47,12 @@ def reduction_lines(found: Reduction) -> Iterator[Line]:
     yield line(printable(f"  folder  {found.folder}: {found.command}"), hang=10)
 
 
-def size(found: Reduction) -> str:
-    """How small the model became, in one phrase."""
+def outcome(found: Reduction) -> str:
+    """How small the model became, or why it did not, in one phrase."""
+    if found.status == "passes":
+        return f"nothing fails with {found.check}"
+    if found.status == "unknown":
+        return f"{found.check} could not be run: {found.reason}"
     names = ", ".join(found.operators[:_SHOWN]) + ", ..." * (len(found.operators) > _SHOWN)
     plural = "s" * (found.nodes_after != 1)
     what = f"{found.nodes_after} node{plural} of {found.nodes_before} still fail{'s' * (not plural)}"

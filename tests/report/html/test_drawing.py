@@ -8,9 +8,11 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxfix.report.neighborhood import Box, Neighborhood, Wire
-from onnxfix.report.render.html.findings import drawing
-from onnxfix.report.render.html.layout import placed
+from onnxfix.place import Place
+from onnxfix.report.neighborhood import Box, Neighborhood, Picture, Wire
+from onnxfix.report.render.html import render_html
+from onnxfix.report.render.html.layout import lay_out
+from onnxfix.report.report import Finding, Report
 
 
 def node(name: str, **more: object) -> Box:
@@ -31,7 +33,7 @@ def neighborhoods(draw: st.DrawFn) -> Neighborhood:
 
 @given(neighborhoods())
 def test_boxes_do_not_overlap_and_wires_run_down(found: Neighborhood) -> None:
-    layout = placed(found)
+    layout = lay_out(found)
     assert len(layout.spots) == len(found.boxes)
     for spot in layout.spots:
         assert spot.x >= 0
@@ -50,7 +52,7 @@ def test_boxes_do_not_overlap_and_wires_run_down(found: Neighborhood) -> None:
 
 
 def test_a_long_wire_goes_around_what_is_between() -> None:
-    layout = placed(
+    layout = lay_out(
         Neighborhood((node("a"), node("b"), node("c")), (Wire(0, 1, "x"), Wire(1, 2, "y"), Wire(0, 2, "x")))
     )
     between = layout.spots[1]
@@ -61,7 +63,7 @@ def test_a_long_wire_goes_around_what_is_between() -> None:
 
 def test_boxes_that_cross_are_swapped() -> None:
     wires = (Wire(0, 3, "a"), Wire(1, 2, "b"))
-    layout = placed(Neighborhood(tuple(map(node, "abcd")), wires))
+    layout = lay_out(Neighborhood(tuple(map(node, "abcd")), wires))
     a, b, c, d = (spot.middle for spot in layout.spots)
     assert (a < b) == (d < c)
 
@@ -72,7 +74,13 @@ def test_a_picture_says_what_is_where() -> None:
         node("first", lines=("axis = 1",), mark="removed"),
         node("second", focus=True, above=2, below=3),
     )
-    made = drawing(Neighborhood(boxes, (Wire(0, 1, "x", "float[N]"), Wire(1, 2, "y"))), "Nodes around second")
+    nodes = Neighborhood(boxes, (Wire(0, 1, "x", "float[N]"), Wire(1, 2, "y")))
+    place = Place((), "second", "Add", "second")
+    finding = Finding("AAA001", "name", "error", place, "a message")
+    page = render_html(
+        [Report("m", "check", "", findings=(finding,), pictures=(Picture("AAA001", place, nodes),))]
+    )
+    (made,) = re.findall('<svg class="graph".*?</svg>', page, re.DOTALL)
     assert "<title>Nodes around second</title>" in made
     assert re.findall(r'<g class="(.*?)">', made) == ["box input", "box node removed", "box node focus"]
     assert re.findall(r"<text[^>]*>(.*?)</text>", made) == [

@@ -104,7 +104,7 @@ def page() -> str:
         problems=(Problem("a rule raised"),),
         notes=("a note",),
     )
-    return render_html([report], severity=Severity.ERROR)
+    return render_html([report], fail_on=Severity.ERROR)
 
 
 def test_everything_has_its_section_in_order(page: str) -> None:
@@ -125,7 +125,9 @@ def test_the_worst_findings_come_first_with_what_helps(page: str) -> None:
 
 
 def test_the_head_says_what_was_proven_and_what_was_not(page: str) -> None:
-    (head,) = re.findall(r'<div class="card hero bad"><p class="outcome">(.*?)</ul></div>', page, re.DOTALL)
+    (head,) = re.findall(
+        r'<div class="card hero bad"><p class="outcome">(.*?)</ul>\s*</div>', page, re.DOTALL
+    )
     text = " ".join(unescape(re.sub("<[^>]+>", " ", head)).split())
     assert "✗ Verified exit code 2" in text, "nothing is green where the run fails: here by a problem"
     assert "TensorRT 11.0, for compute capability 8.9: builds it" in text

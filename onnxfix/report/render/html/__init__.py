@@ -1,5 +1,5 @@
-"""Reports as one HTML page that needs nothing else: no network, no other file."""
+"""Pages as HTML: one file that needs nothing else, no network and no other file; and the cells of notebooks."""
 
-from onnxfix.report.render.html.page import render_html
+from onnxfix.report.render.html.render import render_html
 
 __all__ = ["render_html"]

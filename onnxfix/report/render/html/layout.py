@@ -42,15 +42,17 @@ class Spot:
 
 @record
 class Layout:
-    """The spots of all boxes, the way of each wire (top to bottom), and the size of it all in pixels."""
+    """The spots of all boxes, the way of each wire (top to bottom), labels between two points of a wire (one for each
+    value), and the size of it all in pixels."""
 
     spots: tuple[Spot, ...]
     ways: tuple[tuple[Point, ...], ...]
+    labels: tuple[tuple[Point, Point, str], ...]
     width: float
     height: float
 
 
-def placed(found: Neighborhood) -> Layout:
+def lay_out(found: Neighborhood) -> Layout:
     """Rows by the longest way from above; in a row, boxes are near the middle of what they are connected to."""
     rows = _rows(found)
     spots = [Spot(box, row, *_size(box)) for box, row in zip(found.boxes, rows, strict=True)]
@@ -63,19 +65,25 @@ def placed(found: Neighborhood) -> Layout:
         spot.x += MARGIN - left
     width = max((spot.x + spot.width for spot in spots), default=0.0) + MARGIN
     points = tuple(tuple(_points(spots, way)) for way in ways)
-    return Layout(tuple(spots[: len(found.boxes)]), points, width, height)
+    first = {(wire.source, wire.value): at for at, wire in reversed([*enumerate(found.wires)])}
+    labels = tuple(
+        (points[at][0], points[at][1], found.wires[at].label)
+        for at in sorted(first.values())
+        if found.wires[at].label
+    )
+    return Layout(tuple(spots[: len(found.boxes)]), points, labels, width, height)
 
 
 def _size(box: Box) -> tuple[float, float]:
     """Width and height of a box, by its text."""
     if box.kind != "node":
         return min(max(len(box.title) * LETTER + 26, _NARROW), _WIDE), 24.0
-    longest = max((len(line) for line in (box.title, shortened(box.name), *box.lines)), default=0)
+    longest = max((len(line) for line in (box.title, shorten(box.name), *box.lines)), default=0)
     below = LINE * len(box.lines) + (10 if box.lines else 0)
     return min(max(longest * LETTER + 22, _NARROW), _WIDE), TITLE + 14 * bool(box.name) + below
 
 
-def shortened(name: str, most: int = 30) -> str:
+def shorten(name: str, most: int = 30) -> str:
     """The end of a long name, which tells nodes of one block apart."""
     return name if len(name) <= most else f"…{name[1 - most :]}"
 

@@ -1,0 +1,222 @@
+"""The checks of a verification: what each of them found, and how far each output is from the original's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from onnxfix.names import RUNGS
+from onnxfix.report.render.numbers import number
+from onnxfix.report.render.proof import left_out_words, random_words
+from onnxfix.report.render.sections import ui
+from onnxfix.report.report import Report
+from onnxfix.report.summary import RungFact
+from onnxfix.verification.compare.compare import Metrics, largest
+from onnxfix.verification.compare.decades import ErrorHistogram
+from onnxfix.verification.verdict import ALONE, FeedResult, RungResult
+
+STATUSES = {"passed": "good", "failed": "bad", "broke": "bad", "skipped": "none"}
+"""The chips of checks."""
+_FEEDS = 100
+"""Inputs of one check that are listed."""
+_OUTPUTS = 40
+"""Outputs that are shown, and names of others."""
+_MEANINGS = {
+    "contract": "interface unchanged, onnx.checker",
+    "reference": "ONNX's reference evaluator",
+    "ort-cpu": "ONNX Runtime on the CPU",
+    "ort-cuda": "ONNX Runtime on the GPU",
+    "trt-build": "TensorRT's parser and builder",
+    "trt-network": "TensorRT's import, compared with the model",
+    "trt-gpu": "TensorRT's engines on the GPU",
+}
+_AGREES = {"identical": "good", "within": "good", "different": "bad", "not counted": "none"}
+
+
+def check_section(report: Report) -> ui.Section | None:
+    """Every check: its outcome, what was compared, the largest error, and why; None where none was requested."""
+    if report.verdict is None:
+        return None
+    facts = {one.name: one for one in report.summary.rungs}
+    rows = tuple(_check_row(report.verdict.rung(name), facts.get(name), name) for name in RUNGS)
+    head = ("Check", "Result", "Values", "#Feeds", "#Largest error", "#Time", "What was found")
+    matrix = ui.Table(head, rows, "Checks, from the cheapest to the most informative", "matrix")
+    feeds = [_feeds(check) for check in report.verdict.rungs if check.feeds]
+    required = report.verdict.required
+    aside = f"required: {', '.join(required)}" if required else None
+    return ui.Section("checks", "Checks", (matrix, *feeds), aside, brief=True)
+
+
+def _check_row(check: RungResult | None, fact: RungFact | None, name: str) -> tuple[ui.Content, ...]:
+    title = ui.name(name), ui.small(_MEANINGS.get(name, ""))
+    if check is None or fact is None:
+        return (title, ui.NOT_REQUESTED, ui.DASH, ui.DASH, ui.DASH, ui.DASH, "")
+    notes = [*([f"left out: {left_out_words(fact)}"] if fact.left_out else []), *check.notes]
+    values = error = ui.DASH
+    if name not in ALONE:  # TensorRT's network is compared with the model that it was imported from
+        values, error = _compared(check, fact)
+    status = ui.Chip(
+        STATUSES.get(check.status, "none"), "not run" if check.status == "skipped" else check.status
+    )
+    found = check.reason, tuple(ui.Paragraph(note, "remark") for note in notes)
+    return (title, status, values, fact.feeds or ui.DASH, error, ui.seconds(check.seconds), found)
+
+
+def _compared(check: RungResult, fact: RungFact) -> tuple[str, str]:
+    """How far values agree, and the largest error."""
+    agreements = {"identical": "bit-identical", "within": f"within {fact.tolerance or 'tolerance'}"}
+    values = agreements.get(fact.agreement, ui.DASH)
+    if any(feed.status == "different" for feed in check.feeds):
+        values = "different"
+    worst = largest(metric for feed in check.feeds for metric in feed.metrics)
+    if worst is not None and worst.max_abs:
+        return values, number(worst.max_abs)
+    return values, "0" if fact.agreement else ui.DASH
+
+
+def _feeds(check: RungResult) -> ui.Fold:
+    """The inputs that one check ran with."""
+    shown = check.feeds[:_FEEDS]
+    rows = [row for feed in shown for row in _feed_rows(feed)]
+    for spared in check.left_out:
+        cost = f"about {spared.seconds:,.1f} s"
+        rows.append((spared.label, ui.Chip("none", "left out"), cost, ui.DASH, ui.DASH, ui.DASH, ui.DASH))
+    head = ("Inputs", "Result", "Output", "#Differing", "#Largest error", "#Relative", "First difference")
+    blocks: list[ui.Block] = [ui.Table(head, rows, f"Feeds of {check.name}")]
+    if len(check.feeds) > len(shown):
+        blocks.append(ui.Paragraph(f"and {ui.plural(len(check.feeds) - len(shown), 'more feed')}", "remark"))
+    if check.random:
+        blocks.append(ui.Paragraph(random_words(check), "remark"))
+    if check.excluded:
+        names = ", ".join(check.excluded)
+        words = f"not compared, since the original is not deterministic: {names}"
+        blocks.append(ui.Paragraph(words, "remark"))
+    title = f"{check.name}: {ui.plural(len(check.feeds), 'feed')}", ui.small(f"seed {check.seed}")
+    return ui.Fold(title, blocks)
+
+
+def _feed_rows(feed: FeedResult) -> Iterator[tuple[ui.Content, ...]]:
+    label: ui.Content = feed.label
+    status: ui.Content = ui.Chip(_AGREES[feed.status], feed.status)
+    if not feed.metrics:
+        yield (label, status, feed.reason, ui.DASH, ui.DASH, ui.DASH, ui.DASH)
+    for one in feed.metrics:
+        output = [ui.name(one.name), ui.small(one.reason or feed.reason)]
+        differing = f"{one.mismatches:,} of {one.elements:,}" if one.elements else ui.DASH
+        first: ui.Content = ui.DASH
+        if one.at is not None and one.values is not None:
+            first = ui.name(f"[{', '.join(map(str, one.at))}] {one.values[0]} → {one.values[1]}")
+        errors = number(one.max_abs), number(one.relative)
+        yield (label, status, output, differing, *errors, first)
+        label = status = ""
+
+
+# ------------------------------------------------------------------------------------------------------- outputs
+
+
+def output_section(report: Report) -> ui.Section | None:
+    """Every output under every check that compared it with the original's."""
+    found: dict[str, list[tuple[str, list[Metrics]]]] = {}
+    for check in report.verdict.rungs if report.verdict is not None else ():
+        if check.name in ALONE:
+            continue
+        by_name: dict[str, list[Metrics]] = {}
+        for feed in check.feeds:
+            for one in feed.metrics if feed.status != "not counted" else ():
+                by_name.setdefault(one.output or one.name, []).append(one)
+        for name, metrics in by_name.items():
+            found.setdefault(name, []).append((check.name, metrics))
+    if not found:
+        return None
+    same = [name for name, checks in found.items() if all(map(_same, (one for _, one in checks)))]
+    apart = [(name, checks) for name, checks in found.items() if name not in same]
+    blocks: list[ui.Block] = [_output(name, checks) for name, checks in apart[:_OUTPUTS]]
+    if len(apart) > _OUTPUTS:
+        blocks.append(ui.Paragraph(f"and {ui.plural(len(apart) - _OUTPUTS, 'more output')}", "remark"))
+    if same:
+        more = f" and {len(same) - _OUTPUTS:,} more" if len(same) > _OUTPUTS else ""
+        words = f"{ui.plural(len(same), 'output')} bit-identical in every check"
+        names = ui.name(", ".join(same[:_OUTPUTS]) + more)
+        blocks.append(ui.Part(None, (ui.Paragraph(ui.Chip("good", words)), ui.Paragraph(names))))
+    aside = "absolute errors against the original, over all feeds"
+    return ui.Section("outputs", "Outputs", blocks, aside)
+
+
+def _same(metrics: Sequence[Metrics]) -> bool:
+    """Whether an output is bit-identical under a check, on every feed."""
+    return not any(one.mismatches or one.agreement == "different" for one in metrics)
+
+
+def _output(name: str, checks: Sequence[tuple[str, Sequence[Metrics]]]) -> ui.Part:
+    first = checks[0][1][0]
+    kind = f"{first.dtype}{list(first.shape) if first.shape is not None else ''}"
+    return ui.Part([ui.name(name), ui.small(kind)], (ui.Cards(tuple(_card(name, *one) for one in checks)),))
+
+
+def _card(output: str, check: str, metrics: Sequence[Metrics]) -> tuple[ui.Content, tuple[ui.Block, ...]]:
+    """The errors of an output under one check."""
+    elements, off = sum(one.elements for one in metrics), sum(one.mismatches for one in metrics)
+    if _same(metrics):
+        words = f"bit-identical in all {ui.plural(elements, 'element')}"
+        return ui.strong(check), (ui.Paragraph(ui.Chip("good", words)),)
+    worst = max(metrics, key=lambda one: one.max_abs)
+    wrong = any(one.agreement == "different" for one in metrics)
+    chip = ui.Chip("bad", "different") if wrong else ui.Chip("good", "within tolerance")
+    figures = ui.given(
+        [
+            ("Differing", f"{off:,} of {elements:,} elements"),
+            ("Largest error", f"{number(worst.max_abs)} (scale {number(worst.scale)})"),
+            ("Largest relative", number(max(one.max_rel for one in metrics))),
+            ("Out of tolerance, excused", ", ".join(_excused(metrics))),
+            ("Why", next((one.reason for one in metrics if one.reason), "")),
+        ]
+    )
+    # An output that is identical as a whole has no histogram.
+    equal = sum(one.elements for one in metrics if one.errors is None and one.agreement == "identical")
+    return [ui.strong(check), chip], (
+        figures,
+        *error_bars([one.errors for one in metrics], equal, f"{output}, {check}"),
+    )
+
+
+def _excused(metrics: Sequence[Metrics]) -> Iterator[str]:
+    """Elements that agree with the original by other measures than its own values."""
+    twin, noise = sum(one.by_twin for one in metrics), sum(one.by_noise for one in metrics)
+    if twin:
+        yield f"{twin:,} agree with the original in higher precision"
+    if noise:
+        yield f"{noise:,} differ no more than the original from itself in float64"
+
+
+def error_bars(found: Iterable[ErrorHistogram | None], equal: int, name: str) -> Iterator[ui.Bars]:
+    """Several histograms of absolute errors as one, by powers of 10; nothing where there is no error."""
+    counts: dict[int | None, float] = {None: float(equal)} if equal else {}
+    for one in found:
+        for exponent, count in _bins(one) if one is not None else ():
+            counts[exponent] = counts.get(exponent, 0.0) + count
+    exponents = [one for one in counts if one is not None]
+    if not exponents:
+        return
+    bars = [("0", counts[None])] if None in counts else []
+    bars += [(power(one), counts.get(one, 0.0)) for one in range(min(exponents), max(exponents) + 1)]
+    words = ", ".join(f"{count:,.0f} {'equal' if low == '0' else f'from {low}'}" for low, count in bars)
+    kinds = tuple("zero" if low == "0" else "bar" for low, _ in bars)
+    yield ui.Bars(bars, f"Absolute errors of {name}: {words}", kinds)
+
+
+def _bins(one: ErrorHistogram) -> Iterator[tuple[int | None, float]]:
+    """The exponent of each bin's lower edge, and how many elements it stands for."""
+    if one.zeros:
+        yield None, float(one.zeros * one.step)
+    for low, high, count in zip(one.edges, one.edges[1:], one.counts, strict=False):
+        if count:  # the first bin may be wide: what counts is its upper end
+            exponent = round(math.log10(high)) - 1 if math.isfinite(high) else round(math.log10(low))
+            yield exponent, float(count * one.step)
+
+
+_DIGITS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def power(exponent: int) -> str:
+    """A power of 10."""
+    return f"10{str(exponent).translate(_DIGITS)}"

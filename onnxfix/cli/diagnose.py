@@ -77,8 +77,9 @@ def diagnose(
         from onnxfix.fleet.work import Task  # lazy: start-up
         from onnxfix.options import RunOptions, Verification  # lazy: start-up
         from onnxfix.pipeline.diagnosing import diagnose  # lazy: start-up
-        from onnxfix.report.render.diagnosis import show_diagnosis  # lazy: start-up
+        from onnxfix.report.render.diagnosis import diagnosis_lines  # lazy: start-up
         from onnxfix.report.render.documents import Kind, render_result  # lazy: start-up
+        from onnxfix.report.render.lines import print_lines  # lazy: start-up
         from onnxfix.report.render.progress import Steps  # lazy: start-up
 
         trt = trt_options(trt_package, plugins=plugins)
@@ -114,7 +115,7 @@ def diagnose(
             format,
             reports,
             lambda kind: render_result(kind, found),
-            lambda: show_diagnosis(found, quiet=quiet, verbose=verbose),
+            lambda: print_lines(diagnosis_lines(found, quiet=quiet, verbose=verbose)),
         )
         code = exit_code() if found.interrupted else found.exit_code
         raise typer.Exit(code if well else 2)

@@ -89,7 +89,7 @@ def run(work: Work, count: int, printing: Printing) -> NoReturn:
     from onnxfix.report.render.documents import Kind, render_document  # lazy: start-up
     from onnxfix.report.render.json import note_lines  # lazy: start-up
     from onnxfix.report.render.lines import print_lines  # lazy: start-up
-    from onnxfix.report.render.text import render_summary  # lazy: start-up
+    from onnxfix.report.render.overall import render_summary  # lazy: start-up
 
     if count > 1:
         collect_garbage()

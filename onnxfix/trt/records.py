@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any, Literal
 
 from onnxfix.place import NOWHERE, Place
@@ -97,10 +97,6 @@ class Issue:
         if words in ("", "false"):  # how the parser reports an unknown operator
             words = f"{words} ({self.code} at {self.source})".strip()
         return f"{self.place.op_type}: {words}" if self.place.op_type else words
-
-    def on_one_line(self) -> Issue:
-        """The same issue without line breaks in its text."""
-        return replace(self, text=" ".join(self.text.split()))
 
     def repeats(self, other: Issue) -> bool:
         """Whether both report the same about the same place, whenever and however often."""

@@ -24,7 +24,8 @@ from onnxfix.examination.facts import Facts, TooOld
 from onnxfix.examination.judge import judged
 from onnxfix.examination.records import Driver, Examination, Problem
 from onnxfix.nvidia import Gpu, Missing
-from onnxfix.report.render.doctor import WIDTH, examination_lines
+from onnxfix.report.render.doctor import examination_lines
+from onnxfix.report.render.lines import wrapped
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.trt.package import Choice
 from onnxfix.verification.verdict import RUNGS
@@ -321,8 +322,8 @@ def test_the_text_is_narrow_and_cannot_be_forged() -> None:
             too_old=(TooOld("onnx", "1.15", "1.19", "[bold]markup[/bold]"),),
         )
     )
-    lines = shown(found).splitlines()
-    assert all(len(line) <= WIDTH or "fix: " in line for line in lines)
+    lines = [row.plain for line in examination_lines(found) for row in wrapped(line, 96)]
+    assert all(len(line) <= 96 or "fix: " in line for line in lines)
     assert not any("\x1b" in line for line in lines)
     assert not any(line.startswith("  ort-cuda yes") for line in lines)
     assert any("[bold]markup[/bold]" in line for line in lines)

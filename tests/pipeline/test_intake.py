@@ -10,7 +10,7 @@ import pytest
 
 import onnxfix
 from onnxfix.pipeline.intake import Example, Intake, intake
-from onnxfix.report.render.sizes import range_text
+from onnxfix.report.render.details import range_text
 from onnxfix.report.render.text import render_report
 from onnxfix.sizes.ranges import Range
 from support.cli import run

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from onnxfix.report.findings import Suppressed, Vanished
-from onnxfix.report.render.findings import code_counts, labeled
-from onnxfix.report.render.lines import Line, line
+from onnxfix.report.render.findings import code_counts
+from onnxfix.report.render.lines import Line, labeled, line
 from onnxfix.report.render.numbers import counted
-from onnxfix.report.render.stream import printable
 
 NAMED = 3
 """Findings that are gone and named by their place without ``--verbose``."""
@@ -25,20 +24,18 @@ def accepted_lines(
     for (by, reason, origin, until), some in groups.items():
         counts = Counter(one.finding.code for one in some)
         day = f" (until {until})" if until else ""
-        why = "" if by == "baseline" else f": {printable(reason)}{day}"
+        why = "" if by == "baseline" else f": {reason}{day}"
         label = "known" if by == "baseline" else "accepted"
-        yield labeled(
-            label, *code_counts(counts.most_common()), why, (f"  {printable(origin)}", "dim"), style="dim"
-        )
+        yield labeled(label, *code_counts(counts.most_common()), why, (f"  {origin}", "dim"), style="dim")
         if verbose:
             for one in some:
-                yield line(f"    {one.finding.code} {printable(one.finding.place.short)}", hang=6)
+                yield line(f"    {one.finding.code} {one.finding.place.short}", hang=6)
     if vanished:
         shown = vanished if verbose else vanished[:NAMED]
         names = ", ".join(f"{one.code} at {one.place}" for one in shown)
         more = f" and {len(vanished) - len(shown)} more" if len(vanished) > len(shown) else ""
-        text = printable(f"{counted(len(vanished), 'known finding')} no longer there: {names}{more}")
-        origin = printable(vanished[0].origin)
+        text = f"{counted(len(vanished), 'known finding')} no longer there: {names}{more}"
+        origin = vanished[0].origin
         yield labeled("gone", text, (f"  (update it with --write-baseline {origin})", "dim"), style="green")
 
 

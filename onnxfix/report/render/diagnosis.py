@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from importlib import metadata
@@ -14,16 +12,14 @@ from typing import Any
 from onnxfix._version import __version__
 from onnxfix.diagnosis.records import Culprit, Diagnosis, Marking, NodeError, NonFinite, OutputComparison
 from onnxfix.report.render.bars import error_lines, value_lines
-from onnxfix.report.render.lines import Line, line, print_lines
+from onnxfix.report.render.lines import GLUE, Line, columns, labeled, line
 from onnxfix.report.render.numbers import bound, cosine, count, number, percent, places, share
-from onnxfix.report.render.stream import output as standard_output
-from onnxfix.report.render.stream import printable
 from onnxfix.report.report import plain
 
 SCHEMA = 1
 """Version of the JSON; it increases when a field changes its meaning or is removed."""
 WIDTH = 100
-"""Columns where standard output is no terminal."""
+"""Columns of histograms where standard output is no terminal."""
 MOST = 5
 """Outputs, culprits and nodes that are shown without ``--verbose``."""
 _COMMAND = re.compile(r"onnxfix apply [^(;]*[^(; ]")
@@ -68,54 +64,39 @@ def node_name(one: NodeError) -> str:
 # ------------------------------------------------------------------------------------------------------------- text
 
 
-def show_diagnosis(found: Diagnosis, *, quiet: bool = False, verbose: bool = False) -> None:
-    """Print it to standard output, without color where that is not a terminal."""
-    print_lines(diagnosis_lines(found, quiet=quiet, verbose=verbose, width=terminal_width()))
-
-
-def terminal_width() -> int:
-    """The columns of the terminal, within reason; ``WIDTH`` where there is none."""
-    if not standard_output().isatty():
-        return WIDTH
-    return min(max(shutil.get_terminal_size((WIDTH, 24)).columns, 60), 140)
-
-
-def diagnosis_lines(
-    found: Diagnosis, *, quiet: bool = False, verbose: bool = False, width: int = WIDTH
-) -> Iterator[Line]:
+def diagnosis_lines(found: Diagnosis, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
     """The lines of a diagnosis. ``quiet`` keeps the first one; ``verbose`` lists all outputs and nodes, with
     histograms."""
-    lines = _lines(found, verbose, width)
-    for one in [next(lines)] if quiet else lines:
-        yield Line(tuple((printable(text), style) for text, style in one.parts))
+    lines = _lines(found, verbose)
+    yield from [next(lines)] if quiet else lines
 
 
-def _lines(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
+def _lines(found: Diagnosis, verbose: bool) -> Iterator[Line]:
     yield line(
         (found.path, "bold"),
         f" against {found.other or found.against}  ",
         (outcome(found), _STYLES.get(found.status, "yellow")),
     )
-    yield from _answer(found, verbose, width)
+    yield from _answer(found, verbose)
     if found.outputs:
-        yield from _outputs(found.outputs, verbose, width)
+        yield from _outputs(found.outputs, verbose)
     if found.begins:
         yield line("begins at", style="bold")
         for one in found.begins if verbose else found.begins[:MOST]:
-            yield from _wrapped(_beginning(one), 2, width)
+            yield line("  ", _beginning(one), hang=4)
         if len(found.begins) > MOST and not verbose:
             yield _more(len(found.begins) - MOST, "nodes")
     if found.table:
         yield line("worst nodes", style="bold")
-        yield from _nodes(found, verbose, width)
+        yield from _nodes(found, verbose)
     if found.markings:
         yield line("marked builds", style="bold")
         for mark in found.markings:
-            yield from _marking(mark, width)
+            yield _marking(mark)
     if found.keep_fp32:
-        yield from _labeled("keep", _kept(found.keep_fp32, verbose), width)
+        yield _labeled("keep", *_kept(found.keep_fp32, verbose))
     for note in found.notes:
-        yield from _labeled("note", note, width)
+        yield _labeled("note", note)
     yield line(f"  {effort_of(found)}", style="dim")
 
 
@@ -134,24 +115,24 @@ def outcome(found: Diagnosis) -> str:
     return text if found.complete else f"{text} (interrupted; this was found until then)"
 
 
-def _answer(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
+def _answer(found: Diagnosis, verbose: bool) -> Iterator[Line]:
     """Which node, why, and what to do."""
     for one in found.culprits if verbose else found.culprits[:3]:
         place = f"{where_of(one.error)}: {own_of(one.error)}"
-        yield from _labeled("node", place, width, "bold red")
-        yield from _labeled("why", one.reason, width)
+        yield _labeled("node", place, style="bold red")
+        yield _labeled("why", one.reason)
         if one.advice:
-            yield from _labeled("do", _COMMAND.sub(_unbroken, one.advice), width, "cyan")
+            yield _labeled("do", _COMMAND.sub(_unbroken, one.advice), style="cyan")
     if len(found.culprits) > 3 and not verbose:
         yield _more(len(found.culprits) - 3, "nodes")
     if found.status == "rounding" and found.tolerance is not None:
         text = f"nothing: a tolerance of {number(found.tolerance)} of each output's scale is right"
-        yield from _labeled("do", text, width, "cyan")
+        yield _labeled("do", text, style="cyan")
 
 
 def _unbroken(match: re.Match[str]) -> str:
-    """A command that stays on one line, so that it can be copied: ``_wrap`` makes spaces of these again."""
-    return match[0].replace(" ", "\xa0")
+    """A command that stays on one line, so that it can be copied."""
+    return match[0].replace(" ", GLUE)
 
 
 def own_of(one: NodeError) -> str:
@@ -179,15 +160,16 @@ def where_of(one: NodeError) -> str:
 # ---------------------------------------------------------------------------------------------------------- outputs
 
 
-def _outputs(outputs: Sequence[OutputComparison], verbose: bool, width: int) -> Iterator[Line]:
+def _outputs(outputs: Sequence[OutputComparison], verbose: bool) -> Iterator[Line]:
     yield line("outputs", style="bold")
     ranked = sorted(outputs, key=lambda one: -_badness(one))  # stable: in the model's order where alike
     shown = ranked if verbose else [one for one in ranked if not one.same][:MOST] or ranked[:1]
     for one in shown:
-        yield from _output(one, width)
+        yield from _output(one)
         if verbose:
-            yield from (line(f"    {each}") for each in value_lines(one.histogram, width - 4))
-            yield from (line(f"    {each}") for each in error_lines(one.errors, width - 4))
+            width = min(max(columns() or WIDTH, 60), 140) - 4
+            bars = (*value_lines(one.histogram, width), *error_lines(one.errors, width))
+            yield from (line(f"    {each}") for each in bars)
     rest = [one for one in ranked if one not in shown]
     if rest:
         same = sum(one.same for one in rest)
@@ -203,15 +185,14 @@ def _badness(one: OutputComparison) -> float:
     return one.max_abs / one.scale if one.scale else one.max_abs
 
 
-def _output(one: OutputComparison, width: int) -> Iterator[Line]:
+def _output(one: OutputComparison) -> Iterator[Line]:
     shape = "" if one.shape is None else f" [{', '.join(map(str, one.shape))}]"
     if one.same:
         yield line("  ", (one.name, "bold"), f"  {one.dtype}{shape}  ", ("identical", "green"))
         return
     differing = f"{count(one.differing)} of {count(one.elements)} elements differ"
     yield line("  ", (one.name, "bold"), f"  {one.dtype}{shape}  {differing}")
-    for text in figures_of(one):
-        yield from _wrapped(text, 4, width)
+    yield from (line(f"    {text}", hang=6) for text in figures_of(one))
 
 
 def figures_of(one: OutputComparison) -> Iterator[str]:
@@ -261,7 +242,7 @@ def _nonfinite(one: NonFinite) -> str:
 _COLUMNS = ("own", "rounding", "in", "out", "x", "effect")
 
 
-def _nodes(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
+def _nodes(found: Diagnosis, verbose: bool) -> Iterator[Line]:
     """One line of figures for each node, and one of facts below. With half precision the other side's nodes are the
     same ones between Casts, which say nothing."""
     nodes, same = found.table, found.against in ("fp16", "bf16")
@@ -269,7 +250,8 @@ def _nodes(found: Diagnosis, verbose: bool, width: int) -> Iterator[Line]:
     for one in nodes if verbose else nodes[:MOST]:
         figures = (one.own_error, one.noise, one.input_error, one.output_error, one.amplification, one.effect)
         yield line(f"  {''.join(f'{share(value):>10}' for value in figures)}  ", (_name(one), "bold"))
-        yield from _wrapped(facts_of(one if not same else replace(one, nodes=())), 8, width, "dim")
+        facts = facts_of(one if not same else replace(one, nodes=()))
+        yield line(f"        {facts}", style="dim", hang=10)
     if len(nodes) > MOST and not verbose:
         yield _more(len(nodes) - MOST, "nodes")
 
@@ -290,16 +272,19 @@ def facts_of(one: NodeError) -> str:
     return ", ".join(facts)
 
 
-def _marking(one: Marking, width: int) -> Iterator[Line]:
+def _marking(one: Marking) -> Line:
     outcome = "the outputs did not change" if one.unchanged else "the outputs changed, so it is not believed"
     reason = f": {one.reason}" if one.reason else ""
-    yield from _wrapped(f"{places(one.tensors)}: {outcome}{reason} ({one.seconds:.1f} s)", 2, width)
+    return line(f"  {places(one.tensors)}: {outcome}{reason} ({one.seconds:.1f} s)", hang=4)
 
 
-def _kept(names: Sequence[str], verbose: bool) -> str:
+def _kept(names: Sequence[str], verbose: bool) -> Iterator[str]:
+    """The names in pieces: there may be many."""
     shown = names if verbose else names[:MOST]
+    yield "in float32: "
+    yield from (f"{', ' * bool(number)}{name}" for number, name in enumerate(shown))
     more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
-    return f"in float32: {', '.join(shown)}{more} (--keep-fp32 FILE writes them)"
+    yield f"{more} (--keep-fp32 FILE writes them)"
 
 
 def effort_of(found: Diagnosis) -> str:
@@ -313,23 +298,8 @@ def effort_of(found: Diagnosis) -> str:
 # ------------------------------------------------------------------------------------------------------------ lines
 
 
-def _labeled(label: str, text: str, width: int, style: str = "") -> Iterator[Line]:
-    first, *rest = _wrap(text, width - 8)
-    yield line(f"  {label:<6}", (first, style))
-    yield from (line(" " * 8, (each, style)) for each in rest)
-
-
-def _wrapped(text: str, indent: int, width: int, style: str = "") -> Iterator[Line]:
-    first, *rest = _wrap(text, width - indent)
-    yield line(" " * indent, (first, style))
-    yield from (line(" " * (indent + 2), (each, style)) for each in rest)
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    """Lines of a text. Names that are longer than a line stay whole, so that they can be copied."""
-    text = printable(text)
-    lines = textwrap.wrap(text, max(width - 2, 40), break_long_words=False, break_on_hyphens=False) or [""]
-    return [one.replace("\xa0", " ") for one in lines]
+def _labeled(label: str, *texts: str, style: str = "") -> Line:
+    return labeled(label, *((text, style) for text in texts), style="", columns=6)
 
 
 def _more(number_of: int, what: str) -> Line:

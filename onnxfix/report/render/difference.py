@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from onnxfix.difference.records import Detail, ModelChange, ModelDifference
-from onnxfix.report.render.findings import labeled
-from onnxfix.report.render.lines import GLUE, Line, line
+from onnxfix.report.render.lines import GLUE, Line, labeled, line
 from onnxfix.report.render.numbers import counted
-from onnxfix.report.render.stream import as_json, printable
+from onnxfix.report.render.stream import as_json
 from onnxfix.report.report import plain
 
 _SIGNS = {"removed": ("-", "red"), "added": ("+", "green"), "changed": ("~", "yellow")}
@@ -26,7 +25,7 @@ def difference_json(found: ModelDifference) -> str:
 
 def difference_lines(found: ModelDifference, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
     """The two models and how much differs, then all changes. ``quiet``: the first line only."""
-    yield line((f"{printable(found.path)} → {printable(found.other)}", "bold"), f"  {outcome(found)}", hang=2)
+    yield line((f"{found.path} → {found.other}", "bold"), f"  {outcome(found)}", hang=2)
     if not quiet:
         yield from change_list(found, verbose)
 
@@ -64,26 +63,22 @@ def change_list(found: ModelDifference, verbose: bool) -> Iterator[Line]:
 
 
 def _what(one: ModelChange) -> str:
-    return printable(one.place.op_type if one.subject == "node" else one.subject)
+    return one.place.op_type if one.subject == "node" else one.subject
 
 
 def _rest(one: ModelChange) -> Iterator[str | tuple[str, str]]:
     if one.place.known:
-        yield f"  {printable(one.place.short)}"
+        yield f"  {one.place.short}"
     told = [_detail(detail, one) for detail in one.details]
     if told:
         yield (f"  {'; '.join(told)}", "")
     if one.rules:
-        yield (f"  {','.join(map(printable, one.rules))}", "cyan")
+        yield (f"  {','.join(one.rules)}", "cyan")
 
 
 def _detail(detail: Detail, one: ModelChange) -> str:
-    before, after = (_cut(printable(text).replace(" ", GLUE)) for text in (detail.before, detail.after))
-    label = (
-        ""
-        if detail.name in ("value", "operator", "version", "type", "body")
-        else f"{printable(detail.name)}: "
-    )
+    before, after = (_cut(text.replace(" ", GLUE)) for text in (detail.before, detail.after))
+    label = "" if detail.name in ("value", "operator", "version", "type", "body") else f"{detail.name}: "
     if one.sign != "changed":
         return f"{label}{before or after}"
     return f"{label}{before or 'none'} → {after or 'none'}"

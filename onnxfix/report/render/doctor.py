@@ -5,7 +5,6 @@ Imports neither report/report.py nor text.py: they import onnx and numpy, which 
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from onnxfix.confinement import InForce
@@ -15,9 +14,6 @@ from onnxfix.packs import Pack
 from onnxfix.report.render.lines import Line, line
 from onnxfix.report.render.stream import printable
 from onnxfix.system import Lack
-
-WIDTH = 96
-"""Columns at which prose wraps. Commands never wrap, so that they can be copied."""
 
 _LACKS = {
     Lack.FORK: "Processes cannot be forked: a check that may crash starts a fresh Python, which takes longer.",
@@ -36,22 +32,22 @@ def examination_lines(found: Examination) -> Iterator[Line]:
     """Machine, packages, checks, problems."""
     yield line("machine", style="bold")
     for label, text in _machine(found.machine):
-        yield from _row(label, 14, "", "", text)
+        yield _row(label, 14, text)
     if found.machine.lacks:
         yield line("what this system lacks", style="bold")
     for lack in found.machine.lacks:
-        yield from _wrapped(_LACKS[Lack(lack)], 2)
+        yield _indented(_LACKS[Lack(lack)], 2)
     yield line("packages", style="bold")
     width = max((len(package.name) for package in found.packages), default=0) + 2
     for package in found.packages:
-        yield from _row(package.name, width, package.version, "", package.note)
+        yield _row(package.name, width, package.note, package.version)
         if package.fault:
-            yield from _wrapped(package.fault, width + 2, "bold red")
+            yield _indented(package.fault, width + 2, "bold red")
     yield from pack_lines(found.packs)
     yield line("checks", style="bold")
     for rung in found.rungs:
         mark, style = ("yes", "green") if rung.available else ("no", "yellow")
-        yield from _row(rung.name, 13, f"{mark:<5}", style, rung.reason)
+        yield _row(rung.name, 13, rung.reason, f"{mark:<5}", style)
         if rung.mend:
             yield _fix(rung.mend, 20)
     if not found.problems:
@@ -59,7 +55,7 @@ def examination_lines(found: Examination) -> Iterator[Line]:
         return
     yield line("problems", style="bold red")
     for problem in found.problems:
-        yield from _wrapped(problem.text, 2)
+        yield _indented(problem.text, 2)
         if problem.mend:
             yield _fix(problem.mend, 4)
 
@@ -78,31 +74,22 @@ def pack_lines(packs: Sequence[Pack]) -> Iterator[Line]:
             *([f"in {pack.folder}"] if pack.folder else []),
             *([] if pack.loaded else ["(not loaded)"]),
         ]
-        yield from _row(pack.name, width, "", "", " ".join(parts))
+        yield _row(pack.name, width, " ".join(parts))
 
 
-def _row(label: str, width: int, mark: str, style: str, text: str) -> Iterator[Line]:
+def _row(label: str, width: int, text: str, mark: str = "", style: str = "") -> Line:
     """``  label  mark  text``, with the text wrapped below itself."""
     start = f"  {printable(label):<{width}}"
-    mark = printable(mark)
     gap = "" if not mark or mark.endswith(" ") or not text else "  "
-    indent = len(start) + len(mark) + len(gap)
-    first, *rest = _wrap(text, indent)
-    yield line(start, (mark, style), f"{gap}{first}")
-    yield from (line(" " * indent + each) for each in rest)
+    return line(start, (mark, style), f"{gap}{text}", hang=len(start) + len(mark) + len(gap))
 
 
-def _wrapped(text: str, indent: int, style: str = "") -> Iterator[Line]:
-    yield from (line(" " * indent + each, style=style) for each in _wrap(text, indent))
-
-
-def _wrap(text: str, indent: int) -> list[str]:
-    width = max(WIDTH - indent, 40)
-    return textwrap.wrap(printable(text), width, break_long_words=False, break_on_hyphens=False) or [""]
+def _indented(text: str, indent: int, style: str = "") -> Line:
+    return line(" " * indent + text, style=style, hang=indent)
 
 
 def _fix(command: str, indent: int) -> Line:
-    return line(" " * indent, ("fix: ", "dim"), (printable(command), "cyan"))
+    return line(" " * indent, ("fix: ", "dim"), (command, "cyan"))
 
 
 def _machine(machine: Machine) -> Iterator[tuple[str, str]]:

@@ -7,25 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from onnxfix.place import Place
-from onnxfix.report.render.lines import GLUE, Line, line
+from onnxfix.report.render.lines import GLUE, Line, labeled, line
 from onnxfix.report.render.numbers import counted
 from onnxfix.report.render.pointers import required_option
-from onnxfix.report.render.stream import printable
 from onnxfix.report.report import AppliedFix, Finding, Report
 from onnxfix.report.summary import SAFETIES, SEVERITIES, worst_first
 
-LABEL = 10
-"""Columns of the labels at the beginning of lines."""
 MOST = 50
 """Places of one and the same finding that are listed without ``--verbose``."""
 STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
 NOUNS = {"error": "error", "warning": "warning", "info": "note"}
 _LISTED = "  " + "(-v lists them)".replace(" ", GLUE)
-
-
-def labeled(label: str, *parts: str | tuple[str, str], style: str = "bold") -> Line:
-    """A line with a label; where it is wrapped, the rest stands below its text."""
-    return line("  ", (f"{label:<{LABEL}}", style), *parts, hang=LABEL + 2)
 
 
 def severity_words(severities: Mapping[str, int]) -> str:
@@ -41,11 +33,11 @@ def finding_lines(findings: Sequence[Finding], verbose: bool) -> Iterator[Line]:
     shown = [item for item in worst_first(findings) if verbose or item.severity != "info"]
     for (severity, code, name), group in groupby(shown, key=lambda one: (one.severity, one.code, one.name)):
         items = list(group)
-        title = f" {printable(name)}{_times(len(items))}"
-        yield labeled(NOUNS[severity], (printable(code), "bold"), title, style=STYLES[severity])
+        title = f" {name}{_times(len(items))}"
+        yield labeled(NOUNS[severity], (code, "bold"), title, style=STYLES[severity])
         alike: dict[tuple[str, str], list[Finding]] = {}
         for item in items:
-            message = f"{printable(item.message)}{_confirmed(item)}"
+            message = f"{item.message}{_confirmed(item)}"
             alike.setdefault((message, remedy_of(item)), []).append(item)
         for (message, remedy), same in alike.items():
             yield from _entry(message, remedy, same, verbose)
@@ -60,7 +52,7 @@ def _entry(message: str, remedy: str, items: Sequence[Finding], verbose: bool) -
         yield line(f"    {message}", hang=6)
     words = next((item.confirmed for item in items if item.confirmed), "")
     if words and words not in items[0].message:
-        yield line(f"      TensorRT: {printable(words)}", hang=8)
+        yield line(f"      TensorRT: {words}", hang=8)
     if remedy:
         yield line("      ", (remedy, "dim"), hang=8)
     if len(names) == 1:
@@ -75,9 +67,7 @@ def _names(places: Sequence[Place]) -> list[str]:
     """The nodes by name; those that share one by the names of their outputs, too."""
     short = [place.short for place in places]
     often = Counter(short)
-    return [
-        printable(name if often[name] == 1 else str(place)) for name, place in zip(short, places, strict=True)
-    ]
+    return [name if often[name] == 1 else str(place) for name, place in zip(short, places, strict=True)]
 
 
 def _confirmed(item: Finding | AppliedFix) -> str:
@@ -89,8 +79,8 @@ def _confirmed(item: Finding | AppliedFix) -> str:
 def remedy_of(item: Finding) -> str:
     """What helps with a finding, with the option that it requires; "" where that is unknown."""
     if item.pointer:
-        return f"help: {printable(item.pointer)}"
-    return f"fix: {printable(item.fix)} ({item.safety}{required_option(item.safety)})" if item.fix else ""
+        return f"help: {item.pointer}"
+    return f"fix: {item.fix} ({item.safety}{required_option(item.safety)})" if item.fix else ""
 
 
 def note_counts(findings: Sequence[Finding]) -> Iterator[Line]:
@@ -103,7 +93,7 @@ def note_counts(findings: Sequence[Finding]) -> Iterator[Line]:
 def code_counts(counts: Iterable[tuple[str, int]]) -> Iterator[str]:
     """``BRC001 ×41  GRA011 ×11``: no line is broken between a code and its number."""
     for number, (code, count) in enumerate(counts):
-        yield f"{'  ' if number else ''}{printable(code)}{GLUE}×{count:,}"
+        yield f"{'  ' if number else ''}{code}{GLUE}×{count:,}"
 
 
 def _times(count: int) -> str:
@@ -121,10 +111,10 @@ def fix_lines(applied: Sequence[AppliedFix], verbose: bool) -> Iterator[Line]:
         items = list(group)
         if items[0].severity == "info" and not verbose:
             continue
-        title = f" {printable(name)}{_times(len(items))}{_level(items)}"
+        title = f" {name}{_times(len(items))}{_level(items)}"
         what = "" if verbose else _alike(items)
         label = "fixed" if verbose or not begun else ""
-        yield labeled(label, (printable(code), "bold"), title, what, style="bold green")
+        yield labeled(label, (code, "bold"), title, what, style="bold green")
         begun = True
         if verbose:
             yield from _fixes(items)
@@ -144,16 +134,14 @@ def _fixes(items: Sequence[AppliedFix]) -> Iterator[Line]:
     names = _names([item.place for item in items])
     for name, item in zip(names, items, strict=True):
         level = "" if item.safety == "exact" else f" ({item.safety})"
-        words = f": {printable(item.confirmed)}" if item.confirmed else ""
-        yield line(
-            "    ", (f"{name}:", "cyan"), f" {printable(item.fix)}{level}{_confirmed(item)}{words}", hang=6
-        )
+        words = f": {item.confirmed}" if item.confirmed else ""
+        yield line("    ", (f"{name}:", "cyan"), f" {item.fix}{level}{_confirmed(item)}{words}", hang=6)
 
 
 def _alike(items: Sequence[AppliedFix]) -> str:
     """What was done, where that is the same for all fixes of a rule, and the place if there is only one."""
-    at = f", at {printable(items[0].place.short)}" if len(items) == 1 else ""
-    words = {f"{printable(item.fix)}{at}{_confirmed(item)}" for item in items}
+    at = f", at {items[0].place.short}" if len(items) == 1 else ""
+    words = {f"{item.fix}{at}{_confirmed(item)}" for item in items}
     return f": {words.pop()}" if len(words) == 1 else ""
 
 
@@ -175,7 +163,7 @@ def left_lines(report: Report) -> Iterator[Line]:
         words = severity_words({name: counts[name] - before[name] for name in SEVERITIES})
         before = counts
         again = " ".join(["rerun with", *remedy.options])
-        command = again if report.command == "apply" else printable(remedy.command)
+        command = again if report.command == "apply" else remedy.command
         label = "left" if report.command == "apply" else "fix"
         yield labeled(label, f"{words} → ", (command.replace(" ", GLUE), "bold"))
     stuck = Counter(item.severity for item in report.findings if not item.fix and not item.pointer)
@@ -183,4 +171,4 @@ def left_lines(report: Report) -> Iterator[Line]:
     if stuck:
         yield labeled("left", f"{severity_words(stuck)} without an automatic fix")
     if summary.explain:
-        yield labeled("why", (f"onnxfix explain {printable(summary.explain)}".replace(" ", GLUE), "bold"))
+        yield labeled("why", (f"onnxfix explain {summary.explain}".replace(" ", GLUE), "bold"))

@@ -102,15 +102,15 @@ def layers_lines(report: LayerReport, *, quiet: bool = False, verbose: bool = Fa
     """The outcome; unless ``quiet``, the engines that were compared and the table of nodes; where ``verbose``, the
     engine's layers too."""
     build = report.table.build
-    yield line(printable(f"{report.path}: {outcome(report)}"), style="bold", hang=2)
+    yield line(f"{report.path}: {outcome(report)}", style="bold", hang=2)
     for text in _files(report):
-        yield line(printable(f"  {text}"), hang=4)
+        yield line(f"  {text}", hang=4)
     if quiet:
         return
     for note in (*report.notes, *report.table.unknown):
-        yield line(printable(f"  note: {note}"), hang=8)
+        yield line(f"  note: {note}", hang=8)
     if report.builds is not None:
-        yield from (line(printable(f"  {text}"), hang=4) for text in _compared(report.builds))
+        yield from (line(f"  {text}", hang=4) for text in _compared(report.builds))
     if not build.accepted:
         return
     counts = Counter(row.fate for row in report.table.nodes)
@@ -233,9 +233,9 @@ def _layers(report: LayerReport) -> Iterator[Line]:
     """The engine's layers, with their tensors."""
     for number, layer in enumerate(report.table.layers):
         tactic = layer.tactic or layer.tactic_id or "no tactic yet"
-        yield line(printable(f"  #{number} {layer.kind} {layer.name}: {tactic}"), style="bold", hang=5)
+        yield line(f"  #{number} {layer.kind} {layer.name}: {tactic}", style="bold", hang=5)
         for what, tensors in (("reads", layer.inputs), ("writes", layer.outputs)):
             for tensor in tensors:
                 dims = ", ".join("?" if size == -1 else str(size) for size in tensor.dims)
                 text = f"{tensor.name}  {tensor.dtype} [{dims}] {tensor.layout}"
-                yield line(printable(f"     {what:<6} {text}".rstrip()), hang=12)
+                yield line(f"     {what:<6} {text}".rstrip(), hang=12)

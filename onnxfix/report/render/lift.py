@@ -8,7 +8,6 @@ from typing import Any
 
 from onnxfix.report.render.lines import Line, line
 from onnxfix.report.render.proof import PLEASE_REPORT
-from onnxfix.report.render.stream import printable
 from onnxfix.trt.lift.records import Lifted
 from onnxfix.trt.package import product
 
@@ -24,15 +23,15 @@ def lifted_data(found: Lifted) -> dict[str, Any]:
 def lifted_lines(found: Lifted) -> Iterator[Line]:
     """The outcome, the network's inputs and outputs, notes, and the layers that were not read back."""
     name = product(found.package, found.version) if found.package and found.version else "TensorRT"
-    yield line(printable(f"{found.model}: {_outcome(name, found)}"), style="bold", hang=2)
+    yield line(f"{found.model}: {_outcome(name, found)}", style="bold", hang=2)
     for what, tensors in (("input", found.inputs), ("output", found.outputs)):
         for tensor in tensors:
             dims = ", ".join("?" if d == -1 else str(d) for d in tensor.dims)
-            yield line(printable(f"  {what:<7} {tensor.name}  {tensor.dtype} [{dims}]"))
+            yield line(f"  {what:<7} {tensor.name}  {tensor.dtype} [{dims}]")
     for note in found.notes:
-        yield line(printable(f"  note    {note}"), hang=10)
+        yield line(f"  note    {note}", hang=10)
     for gap in found.gaps[:MOST]:
-        yield line(printable(f"  missing {gap}"), style="red", hang=10)
+        yield line(f"  missing {gap}", style="red", hang=10)
     if len(found.gaps) > MOST:
         yield line(f"  and {len(found.gaps) - MOST} more")
 

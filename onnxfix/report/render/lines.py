@@ -12,14 +12,16 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
-from onnxfix.report.render.stream import output
+from onnxfix.report.render.stream import output, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 GLUE = "\x1f"
-"""A space at which no line is broken. ``stream.printable`` lets no such character through from a model."""
+"""A space at which no line is broken."""
+LABEL = 10
+"""Columns of the labels at the beginning of lines."""
 NARROWEST = 40
 """Columns below which lines are not wrapped further."""
 _WORDS = re.compile(r" +|[^ ]+")
@@ -49,8 +51,19 @@ class Line(NamedTuple):
 
 
 def line(*parts: str | tuple[str, str], style: str = "", hang: int | None = None) -> Line:
-    """A line of texts and of ``(text, style)``; ``style`` applies to texts without their own."""
-    return Line(tuple((part, style) if isinstance(part, str) else part for part in parts), hang)
+    """A line of texts and of ``(text, style)``; ``style`` applies to texts without their own. Names of nodes may hold
+    escape sequences and line breaks: here, each text is made printable."""
+    pieces = ((part, style) if isinstance(part, str) else part for part in parts)
+    return Line(tuple((_printable(text), own) for text, own in pieces), hang)
+
+
+def _printable(text: str) -> str:
+    return GLUE.join(map(printable, text.split(GLUE))) if GLUE in text else printable(text)
+
+
+def labeled(label: str, *parts: str | tuple[str, str], style: str = "bold", columns: int = LABEL) -> Line:
+    """A line with a label; where it is wrapped, the rest stands below its text."""
+    return line("  ", (f"{label:<{columns}}", style), *parts, hang=columns + 2)
 
 
 def wrapped(one: Line, width: int | None) -> Iterator[Line]:
@@ -71,7 +84,8 @@ def wrapped(one: Line, width: int | None) -> Iterator[Line]:
             continue
         size = _columns(text)
         space = gap if begun else ""
-        if begun and used + len(space) + size > width:
+        # A break behind a label only would gain no room.
+        if begun and used + len(space) + size > width and used + len(space) > one.hang:
             yield Line(tuple(row))
             row, used, space = [(" " * one.hang, "")], one.hang, ""
         row += [(space, ""), *word] if space else word

@@ -10,7 +10,6 @@ from onnxfix.report.render.findings import severity_words
 from onnxfix.report.render.lines import Line, line
 from onnxfix.report.render.numbers import counted
 from onnxfix.report.render.proof import status_words
-from onnxfix.report.render.stream import printable
 from onnxfix.report.report import Report
 
 MOST = 20
@@ -25,7 +24,7 @@ def render_summary(
     named = list(_named(reports, errors))
     for path, label, words in named[:MOST]:
         gap = "  " if label and words else ""
-        yield line(f"  {printable(path)}  ", (label, "bold red"), f"{gap}{words}", hang=6)
+        yield line(f"  {path}  ", (label, "bold red"), f"{gap}{words}", hang=6)
     if len(named) > MOST:
         yield line(f"  … and {counted(len(named) - MOST, 'more model')}", style="dim")
 
@@ -68,10 +67,10 @@ def _counts(reports: Sequence[Report], errors: Sequence[tuple[str, str]], crashe
 def _named(reports: Sequence[Report], errors: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
     """The models without a result, those that fail, and those with errors: path, what failed, and counts."""
     for path, message in errors:
-        yield path, "no result", printable(message.removeprefix(f"{path}: "))
+        yield path, "no result", message.removeprefix(f"{path}: ")
     failed = [report for report in reports if _failure(report)]
     for report in failed:
-        yield report.path, printable(_failure(report)), severity_words(report.summary.severities)
+        yield report.path, _failure(report), severity_words(report.summary.severities)
     for report in reports:
         if report not in failed and (report.exit_code or report.summary.severities["error"]):
             yield report.path, "", severity_words(report.summary.severities)

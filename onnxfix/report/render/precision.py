@@ -9,7 +9,6 @@ from typing import Any
 
 from onnxfix.lowering.records import Kept, Lowering, Why
 from onnxfix.report.render.lines import Line, line
-from onnxfix.report.render.stream import printable
 
 MOST = 3
 """Nodes that are named for each reason, without --verbose."""
@@ -77,7 +76,7 @@ def _plain(value: Any) -> Any:
 def precision_lines(found: Lowering, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
     """The outcome, errors by output, checks, and the nodes in float32 with the reason."""
     yield line(
-        printable(f"{found.path}: {outcome(found)}"),
+        f"{found.path}: {outcome(found)}",
         style="bold" if not found.exit_code else "bold red",
         hang=2,
     )
@@ -87,12 +86,12 @@ def precision_lines(found: Lowering, *, quiet: bool = False, verbose: bool = Fal
         yield line(f"  {share_words(found)}", hang=4)
     for one in found.outputs:
         numbers = f"error {one.error:.3g} (rms {one.mean:.3g}) of the largest magnitude {one.scale:.3g}"
-        yield line(printable(f"  output {one.name}  {numbers}"), hang=4)
+        yield line(f"  output {one.name}  {numbers}", hang=4)
     for name, status, reason in found.checks:
-        yield line(printable(f"  {name:<9} {status}: {reason}"), hang=12)
+        yield line(f"  {name:<9} {status}: {reason}", hang=12)
     yield from _kept_lines(found, verbose)
     for note in found.notes:
-        yield line(printable(f"  note: {note}"), hang=8)
+        yield line(f"  note: {note}", hang=8)
 
 
 def share_words(found: Lowering) -> str:
@@ -110,12 +109,12 @@ def _kept_lines(found: Lowering, verbose: bool) -> Iterator[Line]:
         groups.setdefault((one.why, one.rule), []).append(one)
     for rows in sorted(groups.values(), key=len, reverse=True):
         most = max(rows, key=lambda row: row.seen or 0.0)
-        yield line(printable(f"  float32   {len(rows)} {most.why}: {reason_of(most)}"), hang=12)
+        yield line(f"  float32   {len(rows)} {most.why}: {reason_of(most)}", hang=12)
         if verbose:
-            yield from (line(printable(f"    {_name(row)}{_figures(row)}")) for row in rows)
+            yield from (line(f"    {_name(row)}{_figures(row)}") for row in rows)
         else:
             more = f" and {len(rows) - MOST} more" if len(rows) > MOST else ""
-            yield line(printable(f"    {', '.join(map(_name, rows[:MOST]))}{more}"), hang=6)
+            yield line(f"    {', '.join(map(_name, rows[:MOST]))}{more}", hang=6)
 
 
 def _name(kept: Kept) -> str:

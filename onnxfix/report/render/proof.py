@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from onnxfix.report.render.builds import build_lines
-from onnxfix.report.render.findings import labeled
-from onnxfix.report.render.lines import GLUE, Line, line
-from onnxfix.report.render.networks import network_lines
+from onnxfix.report.render.details import build_lines, network_lines, stop_of
+from onnxfix.report.render.lines import GLUE, Line, labeled, line
 from onnxfix.report.render.numbers import counted
-from onnxfix.report.render.stopped import stop_of
 from onnxfix.report.report import Report
 from onnxfix.report.summary import RungFact, Summary, TrtFact
 from onnxfix.system import quoted_path

@@ -9,7 +9,6 @@ from typing import Any
 
 from onnxfix.reduction.records import Reduction
 from onnxfix.report.render.lines import Line, line
-from onnxfix.report.render.stream import printable
 
 _SHOWN = 8  # operators that are named
 
@@ -35,16 +34,16 @@ def reduction_data(found: Reduction) -> dict[str, Any]:
 def reduction_lines(found: Reduction) -> Iterator[Line]:
     """The outcome, the failure, and where the folder is."""
     style = {"passes": "green", "unknown": "yellow"}.get(found.status, "bold")
-    yield line(printable(f"{found.path}: {outcome(found)}"), style=style, hang=2)
+    yield line(f"{found.path}: {outcome(found)}", style=style, hang=2)
     if found.status in ("passes", "unknown"):
         return
     if found.failure is not None:
-        yield line(printable(f"  fails   {found.failure.text}"), style="red", hang=10)
+        yield line(f"  fails   {found.failure.text}", style="red", hang=10)
     if not found.complete:
         yield line("  note    stopped early: this is the smallest part so far; --resume goes on", hang=10)
     for note in found.notes:
-        yield line(printable(f"  note    {note}"), hang=10)
-    yield line(printable(f"  folder  {found.folder}: {found.command}"), hang=10)
+        yield line(f"  note    {note}", hang=10)
+    yield line(f"  folder  {found.folder}: {found.command}", hang=10)
 
 
 def outcome(found: Reduction) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from onnxfix.report.render.lines import Line, console, line, styled
-from onnxfix.report.render.stream import output, printable
+from onnxfix.report.render.stream import output
 from onnxfix.rule import Example, Rule, Safety
 from onnxfix.targets import TARGETS
 
@@ -170,12 +170,12 @@ def _entry(rule: Rule) -> Iterator[Line]:
 def hits_lines(query: str, hits: Sequence[Hit]) -> Iterator[Line]:
     """What a search found, the best first, with the message that was searched for where a page quotes it."""
     if not hits:
-        yield line(printable(f"no rule is about {query!r}; 'onnxfix rules' lists all of them"))
+        yield line(f"no rule is about {query!r}; 'onnxfix rules' lists all of them")
         return
     for hit in hits:
         yield from _entry(hit.rule)
         if hit.said:
-            yield line(("    TensorRT or ONNX Runtime: ", "dim"), printable(hit.said), hang=6)
+            yield line(("    TensorRT or ONNX Runtime: ", "dim"), hit.said, hang=6)
         yield line("")
     yield line(f"Why, and how it is fixed: onnxfix explain {hits[0].rule.code}", style="dim")
 

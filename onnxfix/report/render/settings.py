@@ -24,14 +24,14 @@ class Setting(NamedTuple):
 
 def settings_lines(model: str, settings: Sequence[Setting]) -> Iterator[Line]:
     """One line for each setting of a model: its name, its value, and where it comes from."""
-    yield line((printable(model), "bold"))
+    yield line((model, "bold"))
     names = max((len(one.name) for one in settings), default=0)
     values = max(
         (len(printable(one.value)) for one in settings if one.origin and len(one.value) <= _WIDE), default=0
     )
     for one in settings:
-        text = printable(one.value)
-        origin = f"  {printable(one.origin)}" if one.origin else ""
+        text = one.value
+        origin = f"  {one.origin}" if one.origin else ""
         style = "yellow" if one.over else ""
         yield line(
             f"  {one.name:<{names}}  ",

@@ -43,7 +43,7 @@ def statistics_lines(reports: Sequence[Report]) -> Iterator[Line]:
     for one, row in zip(found, rows, strict=True):
         yield line(
             "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)),
-            (f"  {printable(one.code)}", "bold"),
+            (f"  {one.code}", "bold"),
             f"  {printable(one.name):<{wide}}",
             (f"  {NOUNS[one.severity]:<7}", STYLES[one.severity]),
             f"  {_fix(one)}",
@@ -51,4 +51,4 @@ def statistics_lines(reports: Sequence[Report]) -> Iterator[Line]:
 
 
 def _fix(one: RuleCount) -> str:
-    return f"{'/'.join(map(printable, one.safety))} fix" if one.safety else "no fix"
+    return f"{'/'.join(one.safety)} fix" if one.safety else "no fix"

@@ -1,30 +1,21 @@
-"""A report as text: the headline, what is wrong, what was proven, written and changed, and what to do next.
-
-Names of nodes may contain escape sequences and line breaks, so all text is made printable first.
-"""
+"""A report as text: the headline, what is wrong, what was proven, written and changed, and what to do next."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
 
 from onnxfix.report.render.accepted import accepted_lines, accepted_words
-from onnxfix.report.render.builds import build_lines
+from onnxfix.report.render.details import build_lines, intake_lines, network_lines, stopped_lines
 from onnxfix.report.render.difference import change_list
 from onnxfix.report.render.findings import (
     finding_lines,
     fix_lines,
-    labeled,
     left_lines,
     note_counts,
     severity_words,
 )
-from onnxfix.report.render.lines import Line, line
-from onnxfix.report.render.networks import network_lines
+from onnxfix.report.render.lines import Line, labeled, line
 from onnxfix.report.render.numbers import size
-from onnxfix.report.render.overall import render_summary
 from onnxfix.report.render.proof import (
     PLEASE_REPORT,
     proof_lines,
@@ -32,29 +23,13 @@ from onnxfix.report.render.proof import (
     status_words,
     tensorrt_line,
 )
-from onnxfix.report.render.sizes import range_text
-from onnxfix.report.render.stopped import stopped_lines
-from onnxfix.report.render.stream import printable
 from onnxfix.report.report import Report, StepDone
 from onnxfix.report.summary import SEVERITIES, Change, Summary
 from onnxfix.targets import TARGETS, mismatch
 
-if TYPE_CHECKING:
-    from onnxfix.pipeline.intake import Example, InputKind, Intake, Way
-
-
-__all__ = ["render_report", "render_summary"]
-
 
 def render_report(report: Report, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
     """The lines of one report. ``quiet``: one line, and what broke. ``verbose`` lists every finding, fix and check."""
-    # There may be tens of thousands of these, and few are shown.
-    many: dict[str, Any] = {
-        "findings": report.findings,
-        "applied": report.applied,
-        "difference": report.difference,
-    }
-    report = replace(_printable(replace(report, findings=(), applied=(), difference=None)), **many)
     summary = report.summary
     yield _headline(report, summary, quiet)
     if quiet:
@@ -65,7 +40,7 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
     yield from _before(report)
     yield from _steps(report.steps)
     for item in report.withdrawn:
-        text = f"{item.code} at {printable(item.place.short)}: {item.fix}: {item.reason}"
+        text = f"{item.code} at {item.place.short}: {item.fix}: {item.reason}"
         yield labeled("withdrawn", text, style="bold red")
     yield from _problems(report)
     if report.difference is not None:
@@ -94,24 +69,6 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
     for note in report.notes:
         if note != _other_target(report):  # the line about TensorRT says it
             yield labeled("note", note, style="")
-
-
-def _printable(value: Any) -> Any:
-    """The same record with every string in it made safe to print."""
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, tuple):
-        items = tuple(map(_printable, value))
-        return value if all(map(operator.is_, items, value)) else items
-    if hasattr(value, "on_one_line"):  # TensorRT's own line breaks do not forge lines
-        value = value.on_one_line()
-    if isinstance(value, Mapping):
-        return {_printable(key): _printable(item) for key, item in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        current = [(f.name, getattr(value, f.name)) for f in fields(value) if f.init]
-        changed = {name: safe for name, item in current if (safe := _printable(item)) is not item}
-        return replace(value, **changed) if changed else value
-    return value
 
 
 def _other_target(report: Report) -> str:
@@ -282,7 +239,7 @@ def change_lines(summary: Summary, verbose: bool) -> Iterator[Line]:
     rows: list[tuple[str, Change]] = []
     if summary.compute is not None and summary.constants is not None:
         rows = [("compute nodes", summary.compute)]
-        rows += [(f"  {printable(change.name)}", change) for change in shown]
+        rows += [(f"  {change.name}", change) for change in shown]
         rows += [("Constant nodes", summary.constants)] if summary.constants.changed else []
     rows += [("TensorRT layers", summary.layers)] if summary.layers is not None else []
     if not any(change.changed for _, change in rows):
@@ -314,41 +271,3 @@ _HEADS = ("before", "after", "")
 
 def _difference(change: Change) -> str:
     return f"{change.after - change.before:+,}".replace("-", "−") if change.changed else ""
-
-
-_SHOWN = 8  # examples
-
-
-def intake_lines(intake: Intake, verbose: bool) -> Iterator[str]:
-    """Lines about inputs, sizes and examples; ``verbose`` adds the operators that require the sizes."""
-    for one in intake.inputs:
-        yield f"input {one.name}: {_kind(one)}"
-    for way in intake.ways:
-        yield from _way(way, verbose)
-    yield from map(_example, intake.examples if verbose else intake.examples[:_SHOWN])
-
-
-def _kind(one: InputKind) -> str:
-    dims = "of unknown rank" if one.dims is None else f"[{', '.join(map(str, one.dims))}]"
-    values = f"; the model distinguishes the values {', '.join(map(str, one.values))}" if one.values else ""
-    limits = "".join(f"; {limit}" for limit in one.limits)
-    return f"{one.type} {dims}{', optional' if one.optional else ''}{values}{limits}"
-
-
-def _way(way: Way, verbose: bool) -> Iterator[str]:
-    values = ", ".join(f"{name}={value}" for name, value in way.values.items())
-    indent = ""
-    if values:
-        yield f"where {values}:"
-        indent = "  "
-    for one in way.sizes:
-        yield f"{indent}{one.symbol}: {range_text(one)}"
-        if verbose:
-            yield from (f"{indent}  {reason}" for reason in one.because)
-    yield from (f"{indent}{one}" for one in way.conditions)
-
-
-def _example(one: Example) -> str:
-    if one.ran is None:
-        return f"not tried: {one.words} (ONNX Runtime is not installed)"
-    return f"runs: {one.words}" if one.ran else f"fails: {one.words}: {one.reason}"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from onnxfix.report.render.findings import labeled
-from onnxfix.report.render.lines import Line, line
+from onnxfix.report.render.lines import Line, labeled, line
 from onnxfix.report.render.numbers import counted
-from onnxfix.report.render.stream import as_json, printable
+from onnxfix.report.render.stream import as_json
 from onnxfix.report.report import plain
 
 if TYPE_CHECKING:
@@ -26,18 +25,18 @@ def view_json(found: View) -> str:
 def view_lines(found: View) -> Iterator[Line]:
     """What was written, the finding if it is about one, and where the rule finds more."""
     yield line(
-        (printable(found.path), "bold"),
-        f"  {counted(found.nodes, 'node')} → {printable(found.output)}",
+        (found.path, "bold"),
+        f"  {counted(found.nodes, 'node')} → {found.output}",
         hang=2,
     )
     finding = found.finding
     if finding is not None:
-        yield labeled("finding", (printable(finding.code), "bold"), f" {printable(finding.name)}", style="")
-        place, message = printable(finding.place.short), printable(finding.message)
+        yield labeled("finding", (finding.code, "bold"), f" {finding.name}", style="")
+        place, message = finding.place.short, finding.message
         yield line("    ", (f"{place}:", "cyan"), f" {message}", hang=6)
     for other in found.others[:MOST]:
-        yield labeled("--place", printable(other.short), style="")
+        yield labeled("--place", other.short, style="")
     if len(found.others) > MOST:
         yield labeled("", f"and {len(found.others) - MOST:,} more (onnxfix check lists them)")
     if found.complaint:
-        yield labeled("checker", printable(found.complaint), style="yellow")
+        yield labeled("checker", found.complaint, style="yellow")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from making.definitions import Definitions, described, document, object_of
 from onnxfix.diagnosis.records import Culprit, Diagnosis, NodeError, OutputComparison
 from onnxfix.fleet.journal import RECORDS
 from onnxfix.report.render import diagnosis
 from onnxfix.report.report import SCHEMA, UNWRITTEN, Report
-from onnxfix.report.schema import Definitions, described, document, object_of
 from onnxfix.report.summary import Summary
 from onnxfix.verification.verdict import Status
 

@@ -1,4 +1,4 @@
-"""JSON Schemas of the reports, made from the records that are written: ``docs/make.py`` publishes them in docs/schema/.
+"""JSON Schemas made from the records that reports are written from.
 
 A schema says what ``report.plain`` makes of a record: all its fields, and the properties that JSON has besides. It
 allows other keys, since a later version may add some; a key that is removed or changes its meaning raises the version.
@@ -118,16 +118,6 @@ def document(name: str, title: str, root: Mapping[str, Any], definitions: Defini
     """A schema as a whole; ``name`` is that of its file."""
     made = dict(sorted(definitions.made.items()))
     return {"$schema": DIALECT, "$id": name, "title": title, **root, "$defs": made}
-
-
-def strict(schema: Any) -> Any:
-    """The same schema, which allows no other keys: for tests that nothing is missing from it."""
-    if isinstance(schema, Mapping):
-        closed = {key: strict(value) for key, value in schema.items()}
-        if closed.get("type") == "object" and "properties" in closed:
-            closed.setdefault("additionalProperties", False)
-        return closed
-    return [strict(one) for one in schema] if isinstance(schema, list) else schema
 
 
 def _either(schemas: list[dict[str, Any]]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from onnxfix.engine import Found
 from onnxfix.place import Place
 from onnxfix.report.from_engine import finding_of
 from onnxfix.report.render.headline import headline
-from onnxfix.report.render.pointers import explained_by, fixed_by
+from onnxfix.report.render.words import required_option
 from onnxfix.report.report import AppliedFix, Finding, Report
 from onnxfix.rule import Rule, Safety, Severity
 
@@ -187,12 +187,13 @@ def _pointer(found: Found, own: Sequence[Finding], codes: set[str]) -> str:
     for items, certain in ((here, sure), (same_kind, False)):
         fixes = sorted((item for item in items if item.fix), key=lambda item: Safety[item.safety.upper()])
         if fixes:
-            return fixed_by(fixes[0].code, fixes[0].safety, sure=certain)
+            verb = "fixes it" if certain else "may fix it"
+            return f"{fixes[0].code} {verb}{required_option(fixes[0].safety)}"
         if items:
-            return explained_by(items[0].code)
+            return f"see {items[0].code}"
     # A wrong engine does not show the cause: a rule that helps elsewhere may have nothing to do with it.
     named = [code for code in about if code in codes and found.rule.per != "execution"]
-    return explained_by(named[0]) if named else ""
+    return f"see {named[0]}" if named else ""
 
 
 def with_judgments(report: Report, rules: Sequence[Rule], known: Sequence[Rule]) -> Report:

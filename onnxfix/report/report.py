@@ -14,10 +14,9 @@ from onnxfix.causes import Problem
 from onnxfix.errors import UsageError, decoded
 from onnxfix.place import Place
 from onnxfix.record import record
+from onnxfix.report.findings import COLUMNS, Suppressed, Vanished, row_of
 from onnxfix.report.findings import Finding as Finding
-from onnxfix.report.findings import Suppressed, Vanished
 from onnxfix.report.summary import Summary, summarize
-from onnxfix.report.table import COLUMNS, row_of
 from onnxfix.rule import Severity
 from onnxfix.shown import Shown, pandas_for
 

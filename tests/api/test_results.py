@@ -20,10 +20,9 @@ from onnxfix.examination.judge import judged
 from onnxfix.lowering.records import Lowering
 from onnxfix.place import Place
 from onnxfix.reduction.records import Reduction
-from onnxfix.report.findings import Suppressed
+from onnxfix.report.findings import COLUMNS, Suppressed
 from onnxfix.report.layers import LayerReport
 from onnxfix.report.report import AppliedFix, Finding, Report, Withdrawn
-from onnxfix.report.table import COLUMNS
 from onnxfix.rule import Severity
 from onnxfix.shown import Shown
 from onnxfix.trt.layer_records import LayerTable

@@ -15,7 +15,7 @@ from onnxfix.config.records import Config, Suppression, Values
 from onnxfix.errors import UsageError
 from onnxfix.options import RunOptions
 from onnxfix.place import Place
-from onnxfix.report.render.accepted import accepted_lines, accepted_words
+from onnxfix.report.render.findings import accepted_lines, accepted_words
 from onnxfix.report.render.html import render_html
 from onnxfix.report.report import AppliedFix, Finding, Report, Withdrawn
 from onnxfix.trt.records import TrtBuild

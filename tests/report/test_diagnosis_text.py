@@ -25,8 +25,8 @@ from onnxfix.place import Place
 from onnxfix.report.render.bars import error_lines, value_lines
 from onnxfix.report.render.diagnosis import diagnosis_data, diagnosis_lines
 from onnxfix.report.render.lines import wrapped
-from onnxfix.report.render.numbers import bound, cosine, percent, share
 from onnxfix.report.render.stream import as_json
+from onnxfix.report.render.words import bound, cosine, percent, share
 from onnxfix.verification.compare.decades import ErrorHistogram
 
 TRUTH = np.array([[1.0, 2.0, 3.0], [4.0, 8.0, 6.0]], np.float32)

@@ -10,9 +10,8 @@ import pytest
 
 from onnxfix.place import Place
 from onnxfix.report.findings import Finding
-from onnxfix.report.render.statistics import statistics_lines
+from onnxfix.report.render.statistics import RuleCount, statistics, statistics_lines
 from onnxfix.report.report import AppliedFix, Report
-from onnxfix.report.statistics import RuleCount, statistics
 from support.cli import run
 from support.models import model
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from onnxfix.diagnosis.records import Histogram
-from onnxfix.report.render.numbers import count, number
+from onnxfix.report.render.words import count, number
 from onnxfix.verification.compare.decades import ErrorHistogram
 
 ROWS = 8

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from onnxfix import system
-from onnxfix.report.render.numbers import counted
+from onnxfix.report.render.words import counted
 
 if TYPE_CHECKING:
     from onnxfix.pipeline.intake import Example, InputKind, Intake, Way

@@ -13,7 +13,7 @@ from onnxfix._version import __version__
 from onnxfix.diagnosis.records import Culprit, Diagnosis, Marking, NodeError, NonFinite, OutputComparison
 from onnxfix.report.render.bars import error_lines, value_lines
 from onnxfix.report.render.lines import GLUE, Line, columns, labeled, line
-from onnxfix.report.render.numbers import bound, cosine, count, number, percent, places, share
+from onnxfix.report.render.words import bound, cosine, count, number, percent, places, share
 from onnxfix.report.report import plain
 
 SCHEMA = 1

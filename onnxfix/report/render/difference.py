@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from onnxfix.difference.records import Detail, ModelChange, ModelDifference
 from onnxfix.report.render.lines import GLUE, Line, labeled, line
-from onnxfix.report.render.numbers import counted
 from onnxfix.report.render.stream import as_json
+from onnxfix.report.render.words import counted
 from onnxfix.report.report import plain
 
 _SIGNS = {"removed": ("-", "red"), "added": ("+", "green"), "changed": ("~", "yellow")}

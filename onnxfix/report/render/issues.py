@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from onnxfix.place import NOWHERE, Place
 from onnxfix.record import record
 from onnxfix.report.fingerprint import fingerprints
-from onnxfix.report.render.pointers import required_option
 from onnxfix.report.render.proof import NOT_COMPARED
+from onnxfix.report.render.words import required_option
 from onnxfix.report.report import Finding, Report
 from onnxfix.report.summary import SEVERITIES
 

@@ -13,6 +13,7 @@ from onnxfix.report.render.proof import status_words
 from onnxfix.report.render.sections import ui
 from onnxfix.report.render.sections.report import NOUNS, report_page
 from onnxfix.report.render.stream import printable
+from onnxfix.report.render.words import counted
 from onnxfix.report.report import FailOn, Report
 
 MARK = "<!-- onnxfix -->"
@@ -42,7 +43,8 @@ def render_markdown(
     """A table of the models, those that fail first, then parts, as many as fit into ``LONGEST`` characters."""
     reports = sorted(reports, key=lambda report: not report.exit_code_for(fail_on))
     count = len(reports) + len(errors)
-    parts = [MARK, *shorten(_head(reports, errors, warnings, fail_on), LONGEST // 2), ""]
+    head = shorten(_head(reports, errors, warnings, fail_on), LONGEST // 2)
+    parts = [MARK, *head, *([""] if head[-1] else [])]
     room = LONGEST - sum(len(line) + 1 for line in parts)
     for number, report in enumerate(reports):
         if count > 1 and report.command == "check" and not issues_of(report) and not report.suppressed:
@@ -93,7 +95,7 @@ def _sign(report: Report, fail_on: FailOn) -> str:
 def _outcome(report: Report) -> str:
     """The worst first: what failed, what TensorRT thinks of it where that is news, what is left."""
     summary = report.summary
-    left = ", ".join(ui.plural(number, NOUNS[name]) for name, number in summary.severities.items() if number)
+    left = ", ".join(counted(number, NOUNS[name]) for name, number in summary.severities.items() if number)
     found = "" if report.command == "verify" else left or "nothing found" * (report.command == "check")
     proof = status_words(report)[0]
     bad = summary.proof in ("failed", "unproven", "not compared", "partly")
@@ -187,7 +189,7 @@ def _rules(it: ui.Groups) -> Iterator[str]:
     yield from _table(head, map(_rule, grave))
     named = ", ".join(f"{safe(group.code)} ×{len(group.entries)}" for group in notes)
     count = sum(len(group.entries) for group in notes)
-    yield from folded(f"{ui.plural(count, 'note')}: {named}", _table(head, map(_rule, notes)))
+    yield from folded(f"{counted(count, 'note')}: {named}", _table(head, map(_rule, notes)))
 
 
 def _rule(group: ui.Group) -> tuple[str, ...]:

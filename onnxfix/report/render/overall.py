@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from onnxfix.report.render.accepted import accepted_words
-from onnxfix.report.render.findings import severity_words
+from onnxfix.report.render.findings import accepted_words, severity_words
 from onnxfix.report.render.lines import Line, line
-from onnxfix.report.render.numbers import counted
 from onnxfix.report.render.proof import status_words
+from onnxfix.report.render.words import counted
 from onnxfix.report.report import Report
 
 MOST = 20

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from onnxfix.report.render.details import build_lines, network_lines, stop_of
 from onnxfix.report.render.lines import GLUE, Line, labeled, line
-from onnxfix.report.render.numbers import counted
+from onnxfix.report.render.words import counted
 from onnxfix.report.report import Report
 from onnxfix.report.summary import RungFact, Summary, TrtFact
 from onnxfix.system import quoted_path

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from onnxfix.report.render.accepted import accepted_lines, accepted_words
 from onnxfix.report.render.details import build_lines, intake_lines, network_lines, stopped_lines
 from onnxfix.report.render.difference import change_list
 from onnxfix.report.render.findings import (
+    accepted_lines,
+    accepted_words,
     finding_lines,
     fix_lines,
     left_lines,
@@ -15,7 +16,6 @@ from onnxfix.report.render.findings import (
     severity_words,
 )
 from onnxfix.report.render.lines import Line, labeled, line
-from onnxfix.report.render.numbers import size
 from onnxfix.report.render.proof import (
     PLEASE_REPORT,
     proof_lines,
@@ -23,6 +23,7 @@ from onnxfix.report.render.proof import (
     status_words,
     tensorrt_line,
 )
+from onnxfix.report.render.words import size
 from onnxfix.report.report import Report, StepDone
 from onnxfix.report.summary import SEVERITIES, Change, Summary
 from onnxfix.targets import TARGETS, mismatch

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from onnxfix.report.render.lines import Line, labeled, line
-from onnxfix.report.render.numbers import counted
 from onnxfix.report.render.stream import as_json
+from onnxfix.report.render.words import counted
 from onnxfix.report.report import plain
 
 if TYPE_CHECKING:

@@ -153,17 +153,10 @@ def _crossings(spots: Sequence[Spot], order: Sequence[Sequence[int]]) -> int:
 def _set_x(spots: Sequence[Spot], order: Sequence[Sequence[int]]) -> None:
     """Side by side at first; then each row moves towards what it is connected to, as far as there is room."""
     for row in order:
-        x = 0.0
-        for number in row:
-            spots[number].x = x
-            x += spots[number].width + GAP
-        for number in row:
-            spots[number].x -= x / 2
+        _place(spots, row, [0.0] * len(row))
     for sweep in range(_SWEEPS):
         for row in order if sweep % 2 == 0 else reversed(order):
-            wanted = [_wanted(spots, number) for number in row]
-            for number, x in zip(row, _apart([spots[one].width for one in row], wanted), strict=True):
-                spots[number].x = x
+            _place(spots, row, [_wanted(spots, number) for number in row])
 
 
 def _wanted(spots: Sequence[Spot], number: int) -> float:
@@ -173,29 +166,15 @@ def _wanted(spots: Sequence[Spot], number: int) -> float:
     return (sum(near) / len(near) if near else spot.middle) - spot.width / 2
 
 
-def _apart(widths: Sequence[float], wanted: Sequence[float]) -> list[float]:
-    """The places nearest to the wanted ones at which nothing overlaps: neighbors that would meet move as a block."""
-    blocks: list[list[float]] = []  # the sum of wanted lefts (as if alone), how many, and the width so far
-    for width, want in zip(widths, wanted, strict=True):
-        blocks.append([want, 1, width + GAP])
-        while len(blocks) > 1 and _left(blocks[-2]) + blocks[-2][2] > _left(blocks[-1]):
-            total, count, size = blocks.pop()
-            into = blocks[-1]
-            into[0] += total - count * into[2]
-            into[1] += count
-            into[2] += size
-    places: list[float] = []
-    left_over = iter(widths)
-    for block in blocks:
-        x = _left(block)
-        for _ in range(int(block[1])):
-            places.append(x)
-            x += next(left_over) + GAP
-    return places
-
-
-def _left(block: Sequence[float]) -> float:
-    return block[0] / block[1]
+def _place(spots: Sequence[Spot], row: Sequence[int], wanted: Sequence[float]) -> None:
+    """Set the x of a row's spots: nothing overlaps, and on average all are where they are wanted."""
+    x = wanted[0]
+    for number, want in zip(row, wanted, strict=True):
+        spots[number].x = max(x, want)
+        x = spots[number].x + spots[number].width + GAP
+    shift = sum(want - spots[number].x for number, want in zip(row, wanted, strict=True)) / len(row)
+    for number in row:
+        spots[number].x += shift
 
 
 def _set_y(spots: Sequence[Spot], order: Sequence[Sequence[int]]) -> float:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from markupsafe import Markup
 
 from onnxfix.record import record
-from onnxfix.report.render.numbers import number
 from onnxfix.report.render.sections import ui
 from onnxfix.report.render.sections.checks import power
+from onnxfix.report.render.words import number
 
 WIDTH, HEIGHT = 1060, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 30, 58

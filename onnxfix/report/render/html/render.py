@@ -27,6 +27,7 @@ from onnxfix.report.render.sections import ui
 from onnxfix.report.render.sections.checks import STATUSES
 from onnxfix.report.render.sections.report import KINDS, before_and_after, report_page
 from onnxfix.report.render.stream import printable
+from onnxfix.report.render.words import counted
 from onnxfix.report.report import FailOn, Report
 
 SIGNS = {"good": "✓", "bad": "✗", "warn": "!", "note": "i", "none": ui.DASH}
@@ -64,7 +65,7 @@ def render_html(
         fail_on: the least severity of a finding that fails a run; None: no finding does; "": each report has its own.
     """
     alone = len(reports) + len(errors) == 1
-    name = reports[0].path if reports and alone else ui.plural(len(reports) + len(errors), "model")
+    name = reports[0].path if reports and alone else counted(len(reports) + len(errors), "model")
     pages = [report_page(report, fail_on) for report in reports]
     index = None if len(reports) + len(errors) < 2 else _index(reports, pages, errors)
     return _render(name, pages, errors=errors, warnings=warnings, index=index, many=True, folded=not alone)
@@ -106,7 +107,7 @@ def _render(name: str, pages: Sequence[ui.Page], **more: Any) -> str:
             script=Markup(script),
             version=__version__,
             keys=KEYS,
-            missing=ui.Chip("bad", f"{ui.plural(len(given['errors']), 'model')} without a report"),
+            missing=ui.Chip("bad", f"{counted(len(given['errors']), 'model')} without a report"),
             warnings=ui.Items(tuple(given["warnings"])) if given["warnings"] else None,
             show=macros.show,
             section=macros.section,
@@ -135,7 +136,7 @@ def _index(
     table = ui.Table((*head, *(f"|{name}" for name in checks), "#Time"), tuple(rows), "Models", "index")
     kinds = Counter(page.outcome.kind for page in pages)
     counts = [ui.Chip(kind, f"{kinds[kind]:,}") for kind in ("bad", "warn", "good") if kinds[kind]]
-    return ui.Section("index", ui.plural(len(rows), "model"), (table,), counts)
+    return ui.Section("index", counted(len(rows), "model"), (table,), counts)
 
 
 def _index_cells(number: int, report: Report, page: ui.Page, checks: Sequence[str]) -> Iterator[ui.Content]:
@@ -202,7 +203,7 @@ def _environment() -> Environment:
         curve=_curve,
         laid_out=lay_out,
         plotted=plot_depths,
-        plural=ui.plural,
+        plural=counted,
         px=lambda value: f"{value:.0f}",
         short=_short,
         signed=lambda value: f"{value:+,}".replace("-", "−") if value else "0",

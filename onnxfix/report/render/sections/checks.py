@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from onnxfix.names import RUNGS
-from onnxfix.report.render.numbers import number
 from onnxfix.report.render.proof import left_out_words, random_words
 from onnxfix.report.render.sections import ui
+from onnxfix.report.render.words import counted, number
 from onnxfix.report.report import Report
 from onnxfix.report.summary import RungFact
 from onnxfix.verification.compare.compare import Metrics, largest
@@ -84,14 +84,14 @@ def _feeds(check: RungResult) -> ui.Fold:
     head = ("Inputs", "Result", "Output", "#Differing", "#Largest error", "#Relative", "First difference")
     blocks: list[ui.Block] = [ui.Table(head, rows, f"Feeds of {check.name}")]
     if len(check.feeds) > len(shown):
-        blocks.append(ui.Paragraph(f"and {ui.plural(len(check.feeds) - len(shown), 'more feed')}", "remark"))
+        blocks.append(ui.Paragraph(f"and {counted(len(check.feeds) - len(shown), 'more feed')}", "remark"))
     if check.random:
         blocks.append(ui.Paragraph(random_words(check), "remark"))
     if check.excluded:
         names = ", ".join(check.excluded)
         words = f"not compared, since the original is not deterministic: {names}"
         blocks.append(ui.Paragraph(words, "remark"))
-    title = f"{check.name}: {ui.plural(len(check.feeds), 'feed')}", ui.small(f"seed {check.seed}")
+    title = f"{check.name}: {counted(len(check.feeds), 'feed')}", ui.small(f"seed {check.seed}")
     return ui.Fold(title, blocks)
 
 
@@ -132,10 +132,10 @@ def output_section(report: Report) -> ui.Section | None:
     apart = [(name, checks) for name, checks in found.items() if name not in same]
     blocks: list[ui.Block] = [_output(name, checks) for name, checks in apart[:_OUTPUTS]]
     if len(apart) > _OUTPUTS:
-        blocks.append(ui.Paragraph(f"and {ui.plural(len(apart) - _OUTPUTS, 'more output')}", "remark"))
+        blocks.append(ui.Paragraph(f"and {counted(len(apart) - _OUTPUTS, 'more output')}", "remark"))
     if same:
         more = f" and {len(same) - _OUTPUTS:,} more" if len(same) > _OUTPUTS else ""
-        words = f"{ui.plural(len(same), 'output')} bit-identical in every check"
+        words = f"{counted(len(same), 'output')} bit-identical in every check"
         names = ui.name(", ".join(same[:_OUTPUTS]) + more)
         blocks.append(ui.Part(None, (ui.Paragraph(ui.Chip("good", words)), ui.Paragraph(names))))
     aside = "absolute errors against the original, over all feeds"
@@ -157,7 +157,7 @@ def _card(output: str, check: str, metrics: Sequence[Metrics]) -> tuple[ui.Conte
     """The errors of an output under one check."""
     elements, off = sum(one.elements for one in metrics), sum(one.mismatches for one in metrics)
     if _same(metrics):
-        words = f"bit-identical in all {ui.plural(elements, 'element')}"
+        words = f"bit-identical in all {counted(elements, 'element')}"
         return ui.strong(check), (ui.Paragraph(ui.Chip("good", words)),)
     worst = max(metrics, key=lambda one: one.max_abs)
     wrong = any(one.agreement == "different" for one in metrics)

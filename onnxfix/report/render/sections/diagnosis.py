@@ -16,10 +16,10 @@ from onnxfix.report.render.diagnosis import (
     own_of,
     where_of,
 )
-from onnxfix.report.render.numbers import share
 from onnxfix.report.render.sections import ui
 from onnxfix.report.render.sections.checks import error_bars
 from onnxfix.report.render.sections.report import version_pairs
+from onnxfix.report.render.words import counted, share
 
 _KINDS = {"agree": "good", "rounding": "good", "differ": "bad", "unexplained": "bad"}
 _BINS = 12
@@ -88,7 +88,7 @@ def _culprits(found: Sequence[Culprit]) -> ui.Section | None:
         parts.append(ui.Part(ui.name(where_of(one.error)), (facts,)))
     if len(parts) > _OPEN + 1:
         parts[_OPEN:] = [ui.Fold(f"{len(parts) - _OPEN} more", tuple(parts[_OPEN:]))]
-    aside = ui.plural(len(found), "node")
+    aside = counted(len(found), "node")
     return ui.Section("culprits", "Where it goes wrong", parts, aside, brief=True, folded=False)
 
 
@@ -103,7 +103,7 @@ def _depths(found: Diagnosis) -> ui.Section | None:
         )
         for one in found.depths
     )
-    words = f"Errors along {ui.plural(found.nodes, 'node')}, as shares of each tensor's scale"
+    words = f"Errors along {counted(found.nodes, 'node')}, as shares of each tensor's scale"
     marks = [("dot whole", "error in the whole run"), ("dot own", "the node's own error")]
     marks += [("dot blame", "to blame")] if any(point.blamed for point in points) else []
     rows = tuple(
@@ -125,7 +125,7 @@ def _outputs(found: Sequence[OutputComparison]) -> ui.Section | None:
     ranked = sorted(found, key=lambda one: one.same)
     blocks: list[ui.Block] = [_output(one) for one in ranked[:_OUTPUTS]]
     if len(found) > _OUTPUTS:
-        blocks.append(ui.Paragraph(f"and {ui.plural(len(found) - _OUTPUTS, 'more output')}", "remark"))
+        blocks.append(ui.Paragraph(f"and {counted(len(found) - _OUTPUTS, 'more output')}", "remark"))
     return ui.Section("outputs", "Outputs", blocks, brief=True, folded=False)
 
 

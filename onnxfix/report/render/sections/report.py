@@ -11,13 +11,13 @@ from itertools import groupby
 from onnxfix.place import Place
 from onnxfix.report.findings import Finding, Suppressed
 from onnxfix.report.neighborhood import Picture
-from onnxfix.report.render.accepted import accepted_words
-from onnxfix.report.render.findings import remedy_of
+from onnxfix.report.render.findings import accepted_words, remedy_of
 from onnxfix.report.render.proof import tensorrt_line, unchanged_words
 from onnxfix.report.render.sections import ui
 from onnxfix.report.render.sections.changes import operator_section
 from onnxfix.report.render.sections.checks import check_section, output_section
 from onnxfix.report.render.sections.tensorrt import tensorrt_section
+from onnxfix.report.render.words import counted
 from onnxfix.report.report import AppliedFix, FailOn, Report, Withdrawn
 from onnxfix.report.summary import OPTIONS, Change, RungFact, Summary, worst_first
 from onnxfix.verification.verdict import ALONE
@@ -90,7 +90,7 @@ def _outcome(summary: Summary) -> ui.Chip:
         return _PROOFS[summary.proof]
     for severity in ("error", "warning"):
         if number := summary.severities[severity]:
-            return ui.Chip(KINDS[severity], ui.plural(number, NOUNS[severity]))
+            return ui.Chip(KINDS[severity], counted(number, NOUNS[severity]))
     return ui.Chip("good", "No errors or warnings")
 
 
@@ -129,7 +129,7 @@ def _proof(report: Report, summary: Summary) -> str:
 
 def _agreement(check: RungFact) -> str:
     how = "bit-identical" if check.agreement == "identical" else f"within {check.tolerance or 'tolerance'}"
-    return f"{check.name} {how} ({ui.plural(check.feeds, 'feed')})"
+    return f"{check.name} {how} ({counted(check.feeds, 'feed')})"
 
 
 def _tiles(report: Report) -> Iterator[ui.Tile]:
@@ -137,7 +137,7 @@ def _tiles(report: Report) -> Iterator[ui.Tile]:
     if report.command != "verify":
         for severity, kind in KINDS.items():
             count = summary.severities[severity]
-            noun = ui.plural(count, NOUNS[severity]).partition(" ")[2]
+            noun = counted(count, NOUNS[severity]).partition(" ")[2]
             yield ui.Tile(f"{count:,}", noun, kind if count else "none")
     if report.command == "apply":
         yield ui.Tile(f"{len(report.applied):,}", "fixed", "good" if report.applied else "none")
@@ -185,14 +185,14 @@ def _findings(report: Report) -> ui.Section | None:
         chip = ui.Chip(KINDS[found[0].severity], NOUNS[found[0].severity])
         groups.append(_group(chip, found, report.pictures, is_open))
     blocks += [ui.Groups(groups, "finding", there), *_left_out(len(items))]
-    aside = ui.plural(len(items), "finding")
+    aside = counted(len(items), "finding")
     return ui.Section("findings", "Findings", blocks, aside, brief=True, folded=False)
 
 
 def fixed_words(errors: int, warnings: int, notes: int) -> str:
     """``1 error, 2 notes``: what a command fixes."""
-    counted = ((errors, "error"), (warnings, "warning"), (notes, "note"))
-    return ", ".join(ui.plural(count, noun) for count, noun in counted if count)
+    counts = ((errors, "error"), (warnings, "warning"), (notes, "note"))
+    return ", ".join(counted(count, noun) for count, noun in counts if count)
 
 
 def _fixes(report: Report) -> ui.Section | None:
@@ -208,7 +208,7 @@ def _fixes(report: Report) -> ui.Section | None:
     )
     blocks: list[ui.Block] = [legend] if report.pictures else []
     blocks += [ui.Groups(groups, "fix"), *_left_out(len(report.applied))]
-    return ui.Section("fixed", "Fixed", blocks, ui.plural(len(report.applied), "fix"), brief=True)
+    return ui.Section("fixed", "Fixed", blocks, counted(len(report.applied), "fix"), brief=True)
 
 
 def _group(

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from onnxfix.report.render.proof import LAUNCHES, milliseconds
 from onnxfix.report.render.sections import ui
 from onnxfix.report.render.sections.changes import change_tables
+from onnxfix.report.render.words import counted
 from onnxfix.report.report import Report
 from onnxfix.report.summary import Change
 from onnxfix.trt.reading import Reading
@@ -66,7 +67,7 @@ def _builds(builds: Sequence[TrtBuild]) -> Iterator[ui.Block]:
             for issue in issues[:_MESSAGES]
         ]
         if entries:
-            title = f"TensorRT's messages on the {name}: {ui.plural(len(issues), 'message')}"
+            title = f"TensorRT's messages on the {name}: {counted(len(issues), 'message')}"
             yield ui.Fold(title, (ui.Items(entries),), open=bool(one.errors))
 
 

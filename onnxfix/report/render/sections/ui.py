@@ -276,12 +276,6 @@ class Page:
     sections: Sequence[Section] = ()
 
 
-def plural(number: int, noun: str) -> str:
-    """``1 model``, ``1,200 models``, ``2 fixes``."""
-    ending = "" if number == 1 else "es" if noun.endswith("x") else "s"
-    return f"{number:,} {noun}{ending}"
-
-
 def seconds(number: float) -> str:
     """A duration."""
     return f"{number * 1000:.0f} ms" if number < 1 else f"{number:.1f} s"

@@ -1,4 +1,4 @@
-"""Numbers as people read them in tables."""
+"""Numbers and other small words as people read them."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ def count(value: int) -> str:
 
 
 def counted(value: int, noun: str) -> str:
-    """``1 node``, ``1,204 nodes``."""
-    return f"{value:,} {noun}{'' if value == 1 else 's'}"
+    """``1 node``, ``1,204 nodes``, ``2 fixes``."""
+    ending = "" if value == 1 else "es" if noun.endswith("x") else "s"
+    return f"{value:,} {noun}{ending}"
 
 
 def size(value: int) -> str:
@@ -66,3 +67,11 @@ def places(names: Sequence[str]) -> str:
     """The first names, and how many more there are."""
     more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
     return f"{', '.join(names[:FEW])}{more}"
+
+
+_OPTIONS = {"numeric": "--numeric-fixes", "unsafe": "--unsafe-fixes"}
+
+
+def required_option(safety: str) -> str:
+    """The option that a fix of this safety requires, as the end of a sentence; "" for an exact fix."""
+    return f", with {_OPTIONS[safety]}" if safety in _OPTIONS else ""

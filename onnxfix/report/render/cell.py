@@ -33,17 +33,6 @@ def _piece(text: str, style: str) -> str:
     return f'<span style="{"; ".join(rules)}">{shown}</span>' if rules else shown
 
 
-def plain_page(title: str, lines: Iterable[Line]) -> str:
-    """A page of its own that holds lines of text."""
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark"><title>{escape(title)}</title></head>
-<body style="margin:2em auto; max-width:70em; padding:0 1em">{lines_cell(lines)}</body></html>
-"""
-
-
 def rules_cell(rules: Sequence[Rule]) -> str:
     """A table of rules."""
     rows: list[tuple[str, tuple[str, ...]]] = [("th", ("code", "name", "severity", "fix", "what it finds"))]

@@ -9,7 +9,7 @@ from typing import Any, cast
 from onnxfix.shown import Shown
 
 #: For each kind of result, in onnxfix.report.render: the command line's lines, its JSON as data ("": the result's own),
-#: and its page ("": it has none but the lines).
+#: and its page.
 _FORMS = {
     "Report": ("text:render_report", "", "sections.report:report_page"),
     "Diagnosis": (
@@ -20,8 +20,8 @@ _FORMS = {
     "Lowering": ("precision:precision_lines", "precision:precision_data", "sections.results:precision_page"),
     "Reduction": ("reduction:reduction_lines", "reduction:reduction_data", "sections.results:reduction_page"),
     "LayerReport": ("layers:layers_lines", "layers:layers_data", "sections.results:layers_page"),
-    "Lifted": ("lift:lifted_lines", "lift:lifted_data", ""),
-    "Examination": ("doctor:examination_lines", "", ""),
+    "Lifted": ("lift:lifted_lines", "lift:lifted_data", "sections.results:lift_page"),
+    "Examination": ("doctor:examination_lines", "", "sections.results:doctor_page"),
 }
 
 
@@ -59,11 +59,7 @@ def page(result: Shown) -> str:
 
     if _kind(result) == "Report":
         return render_html([result])  # type: ignore[list-item]
-    if _FORMS[_kind(result)][2]:
-        return render_page(_call(result, 2))
-    from onnxfix.report.render.cell import plain_page  # lazy: start-up
-
-    return plain_page(f"onnxfix: {_kind(result)}", _call(result, 0))
+    return render_page(_call(result, 2))
 
 
 def _kind(result: Shown) -> str:

@@ -132,7 +132,7 @@ def test_the_head_says_what_was_proven_and_what_was_not(page: str) -> None:
     assert "✗ Verified exit code 2" in text, "nothing is green where the run fails: here by a problem"
     assert "TensorRT 11.0, for compute capability 8.9: builds it" in text
     assert "reference within tolerance (2 feeds)" in text
-    assert "Not run: ort-cuda: no NVIDIA driver found." in text
+    assert "not run: ort-cuda (no GPU)" in text
     assert "10 → 8 compute nodes" in text
     assert "11 → 6 TensorRT layers" in text
 
@@ -182,13 +182,14 @@ def test_identical_outputs_share_a_line() -> None:
 
 def test_tensorrt(page: str) -> None:
     text = words(page, "m0-tensorrt")
-    assert "original ✓ accepted 11 250 ms 2.5 s 3.0 MiB 1" in text
+    assert "original: accepted, 11 layers (9 SHUFFLE, 2 CONVOLUTION), 1 warning, 0.25 s to parse" in text
+    assert "2.50 s to build for compute capability 8.9, engine of 3,145,728 bytes" in text
     assert "TensorRT's own words (3 times)" in text
     assert "SHUFFLE 9 4 −5" in text
-    assert "original ✗ differs read wrong new ✓ agrees" in text
-    assert "NVIDIA T4, compute capability 7.5" in text
-    assert "faster 0.50× the original's time CUDA graphs, noise 1.0 %" in text
-    assert "original 2.000 ms 1.800 ms to 2.200 ms" in text
+    assert "original: read differently, read wrong" in text
+    assert "new: read correctly" in text
+    assert "repaired the original was wrong GPU NVIDIA T4, compute capability 7.5" in text
+    assert "latency original 2.000 ms, new 1.000 ms (0.50x, CUDA graphs, 500 runs each; noise 1 %)" in text
 
 
 def test_what_was_not_done_leaves_nothing() -> None:

@@ -12,15 +12,14 @@ from onnxfix.place import Place
 from onnxfix.report.findings import Finding, Suppressed
 from onnxfix.report.neighborhood import Picture
 from onnxfix.report.render.findings import accepted_words, remedy_of
-from onnxfix.report.render.proof import tensorrt_line, unchanged_words
+from onnxfix.report.render.proof import proof_lines, tensorrt_line
 from onnxfix.report.render.sections import ui
 from onnxfix.report.render.sections.changes import operator_section
 from onnxfix.report.render.sections.checks import check_section, output_section
 from onnxfix.report.render.sections.tensorrt import tensorrt_section
 from onnxfix.report.render.words import counted
 from onnxfix.report.report import AppliedFix, FailOn, Report, Withdrawn
-from onnxfix.report.summary import OPTIONS, Change, RungFact, Summary, worst_first
-from onnxfix.verification.verdict import ALONE
+from onnxfix.report.summary import OPTIONS, Change, Summary, worst_first
 
 KINDS = {"error": "bad", "warning": "warn", "info": "note"}
 """The chips of severities."""
@@ -95,41 +94,14 @@ def _outcome(summary: Summary) -> ui.Chip:
 
 
 def _lead(report: Report) -> Iterator[ui.Paragraph]:
-    """What was proven, what TensorRT makes of the model, and which checks gave no result."""
-    summary = report.summary
+    """TensorRT's result where it is news, and what was proven, in the words of the command line."""
     if report.headline:
         yield ui.Paragraph(report.headline, "headline")
-    proof = _proof(report, summary) if summary.proof else ""
-    if proof:
-        yield ui.Paragraph(proof, "proof")
-    if summary.tensorrt is not None:
-        yield ui.Paragraph(" ".join(tensorrt_line(summary.tensorrt).plain.split()), "proof")
-    reasons: dict[str, list[str]] = {}
-    for check in summary.not_run:
-        reasons.setdefault(check.reason or check.status, []).append(check.name)
-    if reasons:
-        words = " · ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
-        yield ui.Paragraph(f"Not run: {words}.", "muted")
-
-
-def _proof(report: Report, summary: Summary) -> str:
-    if summary.proof == "unchanged":
-        return f"No fix applies: {unchanged_words(report)}."
-    passed = {check.name for check in summary.passed}
-    compares = [check for check in summary.passed if check.agreement and check.name not in ALONE]
-    alone = [check.name for check in summary.passed if check not in compares]
-    required = report.verdict.required if report.verdict is not None else ()
-    missing = [name for name in required if name not in passed]
-    parts = [f"{check.name}: {check.reason}" for check in summary.rungs if check.status == "failed"]
-    parts += map(_agreement, compares)
-    parts += [f"passed: {', '.join(alone)}"] if alone else []
-    parts += [f"required and not passed: {', '.join(missing)}"] if missing else []
-    return f"{' · '.join(parts)}." if parts else ""
-
-
-def _agreement(check: RungFact) -> str:
-    how = "bit-identical" if check.agreement == "identical" else f"within {check.tolerance or 'tolerance'}"
-    return f"{check.name} {how} ({counted(check.feeds, 'feed')})"
+    lines = [*proof_lines(report)]
+    if report.verdict is None and report.summary.tensorrt is not None:
+        lines.append(tensorrt_line(report.summary.tensorrt))
+    for line in lines:
+        yield ui.Paragraph(" ".join(line.plain.split()), "proof")
 
 
 def _tiles(report: Report) -> Iterator[ui.Tile]:

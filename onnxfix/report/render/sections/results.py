@@ -1,12 +1,14 @@
-"""The pages of the other results: a mixed-precision plan, a reduced model, the layers of an engine."""
+"""The pages of the other results: mixed precision, a reduced model, an engine's layers, a network, the machine."""
 
 from __future__ import annotations
 
+from onnxfix.examination import Examination
 from onnxfix.lowering.records import Lowering
 from onnxfix.reduction.records import Reduction
 from onnxfix.report.layers import LayerReport
-from onnxfix.report.render import layers, precision, reduction
+from onnxfix.report.render import doctor, layers, lift, precision, reduction
 from onnxfix.report.render.sections import ui
+from onnxfix.trt.lift.records import Lifted
 
 
 def precision_page(found: Lowering) -> ui.Page:
@@ -59,6 +61,23 @@ def layers_page(report: LayerReport) -> ui.Page:
     table = ui.Table(head, rows, "The nodes of the model in the engine")
     sections = (ui.Section("nodes", "Nodes", (table,), brief=True, folded=False),) if rows else ()
     return _page(report, layers.outcome(report), not report.exit_code, "", sections)
+
+
+def lift_page(found: Lifted) -> ui.Page:
+    """TensorRT's network as a model, in the words of the command line."""
+    head, *rest = (line.plain for line in lift.lifted_lines(found))
+    outcome = head.removeprefix(f"{found.model}: ")
+    chip = ui.Chip("bad" if found.exit_code else "good", outcome)
+    section = ui.Section("network", "Network", [ui.Lines(rest)])
+    return ui.Page(found.model, "", chip, found.exit_code, sections=[section])
+
+
+def doctor_page(found: Examination) -> ui.Page:
+    """What this machine can run, in the words of the command line."""
+    lines = [line.plain for line in doctor.examination_lines(found)]
+    chip = ui.Chip("bad" if found.exit_code else "good", lines[-1] if not found.problems else "problems")
+    section = ui.Section("machine", "Machine", [ui.Lines(lines)])
+    return ui.Page("onnxfix doctor", "", chip, found.exit_code, sections=[section])
 
 
 def _page(

@@ -70,18 +70,7 @@ class Shares:
     most: float
 
 
-@record
-class Spread:
-    """A bar up to the median, with a line from ``low`` to ``high``, as shares of the largest. ``kind``: "was", "is"."""
-
-    median: float
-    low: float
-    high: float
-    most: float
-    kind: str
-
-
-Inline = Chip | Text | Link | Mark | Delta | Shares | Spread
+Inline = Chip | Text | Link | Mark | Delta | Shares
 Content = Union[str, int, Inline, "Paragraph", "Fold", None, Sequence["Content"]]
 
 
@@ -151,6 +140,13 @@ class Items:
     """A list."""
 
     entries: Sequence[Content]
+
+
+@record
+class Lines:
+    """Lines as the command line shows them."""
+
+    lines: Sequence[str]
 
 
 @record
@@ -236,7 +232,21 @@ class Groups:
     filters: Sequence[tuple[str, str]] = ()
 
 
-Block = Paragraph | Items | Facts | Table | Fold | Cards | Part | Legend | Groups | Bars | PairBars | Depths
+Block = (
+    Paragraph
+    | Items
+    | Lines
+    | Facts
+    | Table
+    | Fold
+    | Cards
+    | Part
+    | Legend
+    | Groups
+    | Bars
+    | PairBars
+    | Depths
+)
 
 
 @record

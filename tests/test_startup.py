@@ -50,8 +50,8 @@ FOREIGN = {
     "ray",
 }
 """What only verification and fleets use."""
-TERMINAL = {"rich", "pydantic"}
-"""What only a terminal, and a wrong argument, need; old versions of typer load rich themselves."""
+TERMINAL = {"rich", "pydantic", "jinja2"}
+"""What only a terminal, a wrong argument and HTML need; old versions of typer load rich themselves."""
 OWN = {
     "onnxfix.verification", "onnxfix.pipeline.proof", "onnxfix.pipeline.prove", "onnxfix.pipeline.whole",
     "onnxfix.examination", "onnxfix.pipeline.lifting", "onnxfix.fleet.local", "onnxfix.fleet.journal",

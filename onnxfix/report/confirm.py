@@ -239,7 +239,7 @@ def _repaired(
 
 def _invalid(report: Report, rules: Sequence[Rule], problems: list[Problem]) -> list[Finding]:
     """Findings of onnx.checker."""
-    rung = report.verdict.rung("contract") if report.verdict is not None else None
+    rung = report.check("contract")
     if rung is None or not rung.checks:
         return []
     checks = rung.checks[0], rung.checks[-1]

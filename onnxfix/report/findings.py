@@ -1,14 +1,11 @@
-"""Findings as records: those that are left, those that are accepted, and those that are gone."""
+"""Findings as records: those that are left, fixed, withdrawn, accepted and gone."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onnxfix.place import Place
 from onnxfix.record import record
-
-if TYPE_CHECKING:
-    from onnxfix.report.report import AppliedFix, Withdrawn
 
 
 @record
@@ -31,6 +28,37 @@ class Finding:
     on_engine: bool = False
     pointer: str = ""
     rule_url: str = ""
+
+
+@record
+class AppliedFix:
+    """A fix that is in the result. ``confirmed`` is TensorRT's message about the original at that place, or "".
+
+    ``on_engine``: engines were executed; that of the original was wrong because of what this fix repairs, and that of
+    the result is right.
+    """
+
+    code: str
+    name: str
+    severity: str
+    place: Place
+    message: str
+    fix: str
+    safety: str
+    round: int
+    confirmed: str = ""
+    on_engine: bool = False
+    rule_url: str = ""
+
+
+@record
+class Withdrawn:
+    """A fix that was withdrawn because the model did not verify with it."""
+
+    code: str
+    place: Place
+    fix: str
+    reason: str
 
 
 @record

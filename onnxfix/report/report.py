@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from onnxfix._version import __version__
 from onnxfix.causes import Problem
 from onnxfix.errors import UsageError, decoded
-from onnxfix.place import Place
 from onnxfix.record import record
 from onnxfix.report.findings import COLUMNS, Suppressed, Vanished, row_of
+from onnxfix.report.findings import AppliedFix as AppliedFix
 from onnxfix.report.findings import Finding as Finding
+from onnxfix.report.findings import Withdrawn as Withdrawn
 from onnxfix.report.summary import Summary, summarize
 from onnxfix.rule import Severity
 from onnxfix.shown import Shown, pandas_for
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from onnxfix.trt.reading import Reading
     from onnxfix.trt.records import TrtBuild
     from onnxfix.verification.ladder import Verdict
-    from onnxfix.verification.verdict import Executed
+    from onnxfix.verification.verdict import Executed, RungResult
 
 SCHEMA = 2
 """Version of the JSON report; it increases when a field changes its meaning or is removed."""
@@ -43,27 +44,6 @@ DERIVED = ("schema", "exit_code", "versions", "summary")
 """Keys of the JSON report besides the fields of ``Report``."""
 _RUNTIMES = ("", "-gpu", "-directml", "-openvino", "-qnn", "-rocm", "-migraphx", "-training")
 _BY_ONNX = ("contract", "reference", "trt-build")  # rungs without ONNX Runtime
-
-
-@record
-class AppliedFix:
-    """A fix that is in the result. ``confirmed`` is TensorRT's message about the original at that place, or "".
-
-    ``on_engine``: engines were executed; that of the original was wrong because of what this fix repairs, and that of
-    the result is right.
-    """
-
-    code: str
-    name: str
-    severity: str
-    place: Place
-    message: str
-    fix: str
-    safety: str
-    round: int
-    confirmed: str = ""
-    on_engine: bool = False
-    rule_url: str = ""
 
 
 @record
@@ -109,16 +89,6 @@ class DataFile:
     bytes: int
     kind: str
     sha256: str = ""
-
-
-@record
-class Withdrawn:
-    """A fix that was withdrawn because the model did not verify with it."""
-
-    code: str
-    place: Place
-    fix: str
-    reason: str
 
 
 @record
@@ -208,21 +178,30 @@ class Report(Shown):
         return self.pending.model() if self.pending is not None else None
 
     @property
+    def checks(self) -> tuple[RungResult, ...]:
+        """The results of the checks, in the order in which they ran; empty if nothing was verified."""
+        return self.verdict.rungs if self.verdict is not None else ()
+
+    def check(self, name: str) -> RungResult | None:
+        """The result of the check of this name; None if it was not requested."""
+        return next((one for one in self.checks if one.name == name), None)
+
+    @property
     def builds(self) -> tuple[TrtBuild, ...]:
         """TensorRT's builds of the original and, if it is another model, of the result; empty if it did not run."""
-        rung = self.verdict.rung("trt-build") if self.verdict is not None else None
+        rung = self.check("trt-build")
         return rung.builds if rung is not None else (self.build,) if self.build is not None else ()
 
     @property
     def networks(self) -> tuple[Reading, ...]:
         """How TensorRT imports the original and, if it is another model, the result; empty if it did not run."""
-        rung = self.verdict.rung("trt-network") if self.verdict is not None else None
+        rung = self.check("trt-network")
         return rung.networks if rung is not None else (self.network,) if self.network is not None else ()
 
     @property
     def executed(self) -> Executed | None:
         """The comparison of executed engines of the original and of the result; None if none was executed."""
-        rung = self.verdict.rung("trt-gpu") if self.verdict is not None else None
+        rung = self.check("trt-gpu")
         return rung.executed if rung is not None else None
 
     @property
@@ -250,7 +229,7 @@ class Report(Shown):
     @property
     def versions(self) -> dict[str, str]:
         """The versions of the packages that were used: distribution -> version."""
-        rungs = self.verdict.rungs if self.verdict is not None else ()
+        rungs = self.checks
         found = {"onnxfix": __version__, "onnx": _version("onnx")}
         if self.intake is not None or any(one.judged and one.name not in _BY_ONNX for one in rungs):
             found.update(runtimes())

@@ -166,7 +166,7 @@ def summarize(report: Report) -> Summary:
         fixed=fixed,
         proof=proof,
         values_compared=_compared(report) if proof not in ("", "unchanged", "partly") else None,
-        rungs=tuple(_rung(one, report.verdict) for one in report.verdict.rungs)
+        rungs=tuple(_rung(one, report.verdict) for one in report.checks)
         if report.verdict is not None
         else (),
         compute=compute,
@@ -222,7 +222,7 @@ def _proof(report: Report) -> Proof:
 
 def _compared(report: Report) -> bool:
     """Whether a check that judged the models has compared their values."""
-    rungs = report.verdict.rungs if report.verdict is not None else ()
+    rungs = report.checks
     return any(rung.judged and rung.compares for rung in rungs)
 
 
@@ -277,7 +277,7 @@ def _tensorrt(report: Report) -> TrtFact | None:
     package, version = judges[-1]
     target = TARGETS.get(report.target)
     other = target is not None and bool(mismatch(target, package, version))
-    rungs = report.verdict.rungs if report.verdict is not None else ()
+    rungs = report.checks
     parts = [*(rung.part for rung in rungs), *(build.part for build in report.builds)]
     return TrtFact(
         package,

@@ -112,7 +112,7 @@ def fix_lines(applied: Sequence[AppliedFix], verbose: bool) -> Iterator[Line]:
         if items[0].severity == "info" and not verbose:
             continue
         title = f" {name}{_times(len(items))}{_level(items)}"
-        what = "" if verbose else _alike(items)
+        what = "" if verbose else _common_fix(items)
         label = "fixed" if verbose or not begun else ""
         yield labeled(label, (code, "bold"), title, what, style="bold green")
         begun = True
@@ -138,7 +138,7 @@ def _fixes(items: Sequence[AppliedFix]) -> Iterator[Line]:
         yield line("    ", (f"{name}:", "cyan"), f" {item.fix}{level}{_confirmed(item)}{words}", hang=6)
 
 
-def _alike(items: Sequence[AppliedFix]) -> str:
+def _common_fix(items: Sequence[AppliedFix]) -> str:
     """What was done, where that is the same for all fixes of a rule, and the place if there is only one."""
     at = f", at {items[0].place.short}" if len(items) == 1 else ""
     words = {f"{item.fix}{at}{_confirmed(item)}" for item in items}

@@ -92,7 +92,7 @@ def _accepted(report: Report) -> Iterator[_Case]:
 def _checks(report: Report, issues: Sequence[Issue]) -> Iterator[_Case]:
     """The rungs, and what the verdict says of none of them."""
     reasons = {one.code: one for one in issues}
-    for rung in report.verdict.rungs if report.verdict is not None else ():
+    for rung in report.checks:
         issue = reasons.pop(rung.name, None)
         result: Result = "skipped" if rung.status == "skipped" else ""
         if rung.status == "broke":

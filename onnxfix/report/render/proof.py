@@ -35,7 +35,7 @@ def status_words(report: Report) -> tuple[str, str]:
     """The verdict in a few words, with its style; ("", "") where there is none."""
     proof = report.summary.proof
     if proof == "failed":
-        refuting = refuting_rungs(report)
+        refuting = refuting_checks(report)
         refused = _refused_by_tensorrt(refuting)
         return (f"NOT VERIFIED: {refused}" if refused else f"FAILED: {', '.join(refuting)}"), "bold red"
     if proof == "unproven":
@@ -49,9 +49,9 @@ def status_words(report: Report) -> tuple[str, str]:
     return words.get(proof, ("", ""))
 
 
-def refuting_rungs(report: Report) -> list[str]:
+def refuting_checks(report: Report) -> list[str]:
     """The rungs that found a difference."""
-    return [rung.name for rung in report.verdict.rungs if rung.refutes] if report.verdict is not None else []
+    return [rung.name for rung in report.checks if rung.refutes]
 
 
 def _refused_by_tensorrt(refuting: list[str]) -> str | None:
@@ -61,10 +61,10 @@ def _refused_by_tensorrt(refuting: list[str]) -> str | None:
 
 def why_unverified(report: Report) -> str:
     """Why a verdict is not "passed": a rung found a difference, a required rung did not run, or none ran."""
-    refuting = refuting_rungs(report)
+    refuting = refuting_checks(report)
     if refuting:
         return _refused_by_tensorrt(refuting) or "the result did not verify"
-    rungs = report.verdict.rungs if report.verdict is not None else ()
+    rungs = report.checks
     results = {rung.name: rung for rung in rungs}
     for name in report.verdict.required if report.verdict is not None else ():
         rung = results.get(name)
@@ -86,21 +86,21 @@ def why_unverified(report: Report) -> str:
 
 
 def proof_lines(report: Report) -> Iterator[Line]:
-    """What was proven, in one line for values and one for TensorRT; then the checks of which more must be said."""
+    """What was proven, in one line for values and one for TensorRT; then the checks of which there is more to say."""
     if report.verdict is None:
         return
-    summary, apart = report.summary, [rung for rung in report.verdict.rungs if _apart(rung, report)]
+    summary, apart = report.summary, [rung for rung in report.checks if _needs_own_line(rung, report)]
     worst = [rung for rung in apart if rung.status in ("failed", "broke")]
     for rung in worst:
-        yield _rung(rung)
+        yield _check_line(rung)
         yield from _other_outputs(rung)
     yield from _diagnosis(report)
     yield from _verdict(report, [rung.name for rung in apart])
     yield from _left_out(summary)
     if summary.tensorrt is not None:
         yield tensorrt_line(summary.tensorrt)
-    yield from (_rung(rung) for rung in apart if rung not in worst)
-    for rung in report.verdict.rungs:
+    yield from (_check_line(rung) for rung in apart if rung not in worst)
+    for rung in report.checks:
         if rung.latency is not None:
             yield from latency_lines(rung.latency)
 
@@ -116,7 +116,7 @@ def _other_outputs(rung: RungResult) -> Iterator[Line]:
 
 def _diagnosis(report: Report) -> Iterator[Line]:
     """The command that finds the node from which on two models differ, where ``verify`` found that they do."""
-    rungs = report.verdict.rungs if report.verdict is not None else ()
+    rungs = report.checks
     failed = {rung.name for rung in rungs if any(feed.status == "different" for feed in rung.feeds)}
     if report.command == "verify" and report.output and failed & {"reference", "ort-cpu"}:
         command = f"onnxfix diagnose {quoted_path(report.path)} {quoted_path(report.output)}"
@@ -173,7 +173,7 @@ def _values(report: Report, apart: list[str]) -> list[str]:
         found.append(unchanged_words(report))
     elif not compared and contract is not None and contract.status == "passed":
         found.append(contract.reason)
-    rungs = report.verdict.rungs if report.verdict is not None else ()
+    rungs = report.checks
     if random := next((rung.random for rung in rungs if rung.random), ()):
         more = f" and {len(random) - 2} more" if len(random) > 2 else ""
         found.append(f"the same random numbers in both for {', '.join(random[:2])}{more}")
@@ -231,20 +231,21 @@ _READ = {
 }
 
 
-def _listed(rung: RungResult, report: Report) -> bool:
+def _is_in_findings(rung: RungResult, report: Report) -> bool:
     """Whether findings say already what TensorRT refuses, which is no fault of the fixes."""
-    told = (item.message if item.code.startswith("TRT") else item.confirmed for item in report.findings)
-    messages = " ".join(told)
+    messages = " ".join(
+        item.message if item.code.startswith("TRT") else item.confirmed for item in report.findings
+    )
     if rung.name == "trt-build" and rung.builds and rung.builds[-1].errors:
         return not rung.refutes and " ".join(rung.builds[-1].errors[0].text.split()) in messages
     refused = bool(rung.networks) and rung.networks[-1].status == "refused"
     return refused and bool(report.builds) and not report.builds[-1].accepted
 
 
-def _apart(rung: RungResult, report: Report) -> bool:
+def _needs_own_line(rung: RungResult, report: Report) -> bool:
     """Whether a rung needs a line of its own: it failed or broke, could not run for a reason that takes more words, or
     found something besides."""
-    if rung.name in _BY_TENSORRT and _listed(rung, report):
+    if rung.name in _BY_TENSORRT and _is_in_findings(rung, report):
         return False
     if rung.status in ("failed", "broke"):
         return True
@@ -258,7 +259,7 @@ def _apart(rung: RungResult, report: Report) -> bool:
     return rung.sweep is not None or (partly and rung.compares)
 
 
-def _rung(rung: RungResult) -> Line:
+def _check_line(rung: RungResult) -> Line:
     blame = f" ({PLEASE_REPORT})" if rung.status == "broke" else ""
     word = "not run" if rung.status == "skipped" else rung.status
     return labeled(word, f"{rung.name}: {rung.reason}{blame}", style=_STYLE.get(rung.status, "dim"))
@@ -267,12 +268,12 @@ def _rung(rung: RungResult) -> Line:
 # ------------------------------------------------------------------------------------------------------------ in full
 
 
-def rung_lines(report: Report) -> Iterator[Line]:
+def check_lines(report: Report) -> Iterator[Line]:
     """The line about values, then every rung with its reason and its details."""
-    rungs = report.verdict.rungs if report.verdict is not None else ()
+    rungs = report.checks
     yield from _verdict(report, [rung.name for rung in rungs if rung.status in ("failed", "broke")])
     yield from _left_out(report.summary)
-    said: set[str] = set()
+    shown_notes: set[str] = set()
     for rung in rungs:
         blame = f" ({PLEASE_REPORT})" if rung.status == "broke" else ""
         reason = f"  {rung.reason}{blame}" if rung.reason or blame else ""
@@ -280,8 +281,8 @@ def rung_lines(report: Report) -> Iterator[Line]:
         if rung.latency is not None:
             yield from latency_lines(rung.latency)
         yield from map(_detail, _details(rung))
-        yield from map(_detail, (note for note in rung.notes if note not in said))
-        said.update(rung.notes)
+        yield from map(_detail, (note for note in rung.notes if note not in shown_notes))
+        shown_notes.update(rung.notes)
         yield _detail(f"{rung.seconds:.2f} s, seed {rung.seed}")
 
 

@@ -18,8 +18,8 @@ from onnxfix.report.render.findings import (
 from onnxfix.report.render.lines import Line, labeled, line
 from onnxfix.report.render.proof import (
     PLEASE_REPORT,
+    check_lines,
     proof_lines,
-    rung_lines,
     status_words,
     tensorrt_line,
 )
@@ -38,7 +38,7 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
             yield labeled("broke", f"{rung.name}: {rung.reason} ({PLEASE_REPORT})", style="bold red")
         yield from _problems(report)
         return
-    yield from _before(report)
+    yield from _repaired_objection(report)
     yield from _steps(report.steps)
     for item in report.withdrawn:
         text = f"{item.code} at {item.place.short}: {item.fix}: {item.reason}"
@@ -48,7 +48,7 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
         yield from change_list(report.difference, verbose)
         if report.changed and not report.difference.changes:
             yield line("  only declared types or the order of nodes would change")
-        yield from rung_lines(report) if verbose else proof_lines(report)
+        yield from check_lines(report) if verbose else proof_lines(report)
         yield labeled("written", ("nothing, as --diff asks", "dim"), style="")
         return
     yield from finding_lines(report.findings, verbose)
@@ -56,13 +56,13 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
         yield from (line(f"  {each}", hang=4) for each in intake_lines(report.intake, verbose))
     if summary.tensorrt is not None and report.verdict is None:
         yield tensorrt_line(summary.tensorrt)
-    yield from rung_lines(report) if verbose else proof_lines(report)
-    yield from _ending(report)
+    yield from check_lines(report) if verbose else proof_lines(report)
+    yield from _outcome_lines(report)
     if verbose or report.verdict is None or report.verdict.passed:  # otherwise nothing was changed
         yield from change_lines(summary, verbose)
         yield from fix_lines(report.applied, verbose)
     if verbose:
-        yield from _asked(report)
+        yield from _build_details(report)
     else:
         yield from note_counts(report.findings)
     yield from left_lines(report)
@@ -83,15 +83,15 @@ def _other_target(report: Report) -> str:
 
 def _headline(report: Report, summary: Summary, quiet: bool) -> Line:
     """The model, and the worst first: what failed, what TensorRT says, then counts."""
-    told: list[str | tuple[str, str]] = []
+    statements: list[str | tuple[str, str]] = []
     status, style = status_words(report)
     if status and (quiet or report.command == "verify" or summary.proof not in ("verified", "unchanged")):
-        told.append((status, style))
+        statements.append((status, style))
     if report.headline:
-        told.append(report.headline)
+        statements.append(report.headline)
     if report.command != "verify":
-        told.append((_counts(report, summary, quiet), _style(summary)))
-    parts = [part for one in told for part in ("; ", one)][1:]
+        statements.append((_counts(report, summary, quiet), _style(summary)))
+    parts = [part for statement in statements for part in ("; ", statement)][1:]
     if report.reused:
         parts.insert(0, "unchanged, skipped: ")
     path = report.path
@@ -132,7 +132,7 @@ def _style(summary: Summary) -> str:
     return {"error": "red", "warning": "yellow"}.get(worst, "")
 
 
-def _before(report: Report) -> Iterator[Line]:
+def _repaired_objection(report: Report) -> Iterator[Line]:
     """What TensorRT objected to, where the fixes have mended that."""
     if report.headline and report.won:
         issue = report.builds[0].errors[0]
@@ -162,14 +162,14 @@ def _problems(report: Report) -> Iterator[Line]:
         yield labeled("problem", f"{problem}{blame}", style="bold red")
 
 
-def _asked(report: Report) -> Iterator[Line]:
+def _build_details(report: Report) -> Iterator[Line]:
     """What a check learned from TensorRT."""
     builds = build_lines([report.build]) if report.build is not None else ()
     networks = network_lines([report.network]) if report.network is not None else ()
     yield from (line(f"  {each}", hang=4) for each in (*builds, *networks))
 
 
-def _ending(report: Report) -> Iterator[Line]:
+def _outcome_lines(report: Report) -> Iterator[Line]:
     """What was written, or why nothing was and what to do about it."""
     if report.command == "verify":
         yield from _stopped(report)
@@ -186,7 +186,7 @@ def _ending(report: Report) -> Iterator[Line]:
         yield labeled("written", ("nothing", "bold red"))
         if not report.verdict.failed:
             yield from _stopped(report)
-            yield from _unjudged_help(report)
+            yield from _help_lines(report)
 
 
 def _data(report: Report) -> Iterator[Line]:
@@ -201,8 +201,8 @@ def _data(report: Report) -> Iterator[Line]:
         yield labeled(label, (files[0].path, "bold"), f"{more}  {total}{with_whom}")
 
 
-def _unjudged_help(report: Report) -> Iterator[Line]:
-    if report.verdict is not None and any(rung.cause == "timeout" for rung in report.verdict.rungs):
+def _help_lines(report: Report) -> Iterator[Line]:
+    if report.verdict is not None and any(rung.cause == "timeout" for rung in report.checks):
         more = "time ran out: --timeout and --rung-timeout allow more. "
         yield labeled(
             "help",

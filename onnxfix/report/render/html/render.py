@@ -82,7 +82,7 @@ def render_cell(page: ui.Page, report: Report) -> str:
     written = f"written: {report.output}" if report.output and report.command == "apply" else ""
     target = f"target {report.target}" if report.target else ""
     aside = " · ".join(filter(None, (written, target, f"{report.seconds:.1f} s")))
-    return str(_macros("cell.html.j2").cell(page, aside))
+    return "".join(str(_macros("cell.html.j2").cell(page, aside)).splitlines())  # a line in a notebook's file
 
 
 def _render(name: str, pages: Sequence[ui.Page], **more: Any) -> str:

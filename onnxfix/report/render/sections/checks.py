@@ -41,7 +41,7 @@ def check_section(report: Report) -> ui.Section | None:
     rows = tuple(_check_row(report.verdict.rung(name), facts.get(name), name) for name in RUNGS)
     head = ("Check", "Result", "Values", "#Feeds", "#Largest error", "#Time", "What was found")
     matrix = ui.Table(head, rows, "Checks, from the cheapest to the most informative", "matrix")
-    feeds = [_feeds(check) for check in report.verdict.rungs if check.feeds]
+    feeds = [_feeds(check) for check in report.checks if check.feeds]
     required = report.verdict.required
     aside = f"required: {', '.join(required)}" if required else None
     return ui.Section("checks", "Checks", (matrix, *feeds), aside, brief=True)
@@ -117,7 +117,7 @@ def _feed_rows(feed: FeedResult) -> Iterator[tuple[ui.Content, ...]]:
 def output_section(report: Report) -> ui.Section | None:
     """Every output under every check that compared it with the original's."""
     found: dict[str, list[tuple[str, list[Metrics]]]] = {}
-    for check in report.verdict.rungs if report.verdict is not None else ():
+    for check in report.checks:
         if check.name in ALONE:
             continue
         by_name: dict[str, list[Metrics]] = {}

@@ -20,7 +20,7 @@ _LINES = 500
 
 def tensorrt_section(report: Report) -> ui.Section | None:
     """Everything of TensorRT's, in the words of the command line; None where it did not run."""
-    checks = report.verdict.rungs if report.verdict is not None else ()
+    checks = report.checks
     latency = [line for check in checks if check.latency is not None for line in latency_lines(check.latency)]
     parts = (
         ("Builds", [*build_lines(report.builds)]),

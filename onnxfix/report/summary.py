@@ -93,6 +93,11 @@ class Remedy:
     warnings: int
     notes: int
 
+    @property
+    def severities(self) -> dict[str, int]:
+        """The counts by the names of severities."""
+        return {"error": self.errors, "warning": self.warnings, "info": self.notes}
+
 
 @record
 class TrtFact:

@@ -159,7 +159,7 @@ def left_lines(report: Report) -> Iterator[Line]:
     summary = report.summary
     before = dict.fromkeys(SEVERITIES, 0)
     for remedy in summary.remedies:
-        counts = {"error": remedy.errors, "warning": remedy.warnings, "info": remedy.notes}
+        counts = remedy.severities
         words = severity_words({name: counts[name] - before[name] for name in SEVERITIES})
         before = counts
         again = " ".join(["rerun with", *remedy.options])

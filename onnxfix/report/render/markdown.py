@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from onnxfix.report.render.findings import severity_words
 from onnxfix.report.render.issues import errors_of, issues_of
 from onnxfix.report.render.proof import status_words
 from onnxfix.report.render.sections import ui
-from onnxfix.report.render.sections.report import NOUNS, report_page
+from onnxfix.report.render.sections.report import report_page
 from onnxfix.report.render.stream import printable
 from onnxfix.report.render.words import counted
 from onnxfix.report.report import FailOn, Report
@@ -95,7 +96,7 @@ def _sign(report: Report, fail_on: FailOn) -> str:
 def _outcome(report: Report) -> str:
     """The worst first: what failed, what TensorRT thinks of it where that is news, what is left."""
     summary = report.summary
-    left = ", ".join(counted(number, NOUNS[name]) for name, number in summary.severities.items() if number)
+    left = severity_words(summary.severities)
     found = "" if report.command == "verify" else left or "nothing found" * (report.command == "check")
     proof = status_words(report)[0]
     bad = summary.proof in ("failed", "unproven", "not compared", "partly")

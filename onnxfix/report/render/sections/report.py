@@ -11,7 +11,7 @@ from itertools import groupby
 from onnxfix.place import Place
 from onnxfix.report.findings import Finding, Suppressed
 from onnxfix.report.neighborhood import Picture
-from onnxfix.report.render.findings import accepted_words, remedy_of
+from onnxfix.report.render.findings import NOUNS, accepted_words, remedy_of, severity_words
 from onnxfix.report.render.proof import proof_lines, tensorrt_line
 from onnxfix.report.render.sections import ui
 from onnxfix.report.render.sections.changes import operator_section
@@ -23,7 +23,6 @@ from onnxfix.report.summary import OPTIONS, Change, Summary, worst_first
 
 KINDS = {"error": "bad", "warning": "warn", "info": "note"}
 """The chips of severities."""
-NOUNS = {"error": "error", "warning": "warning", "info": "note"}
 MOST = 5000
 """Findings, and fixes, that a page lists."""
 _OPEN = 12
@@ -145,9 +144,7 @@ def _findings(report: Report) -> ui.Section | None:
         key=lambda one: (order.index(one.severity), -counts[one.severity, one.code], one.code),
     )
     blocks: list[ui.Block] = [
-        ui.Paragraph(
-            [f"Fixes {fixed_words(one.errors, one.warnings, one.notes)}: ", ui.command(one.command)], "remedy"
-        )
+        ui.Paragraph([f"Fixes {severity_words(one.severities)}: ", ui.command(one.command)], "remedy")
         for one in report.summary.remedies
     ]
     groups = []
@@ -159,12 +156,6 @@ def _findings(report: Report) -> ui.Section | None:
     blocks += [ui.Groups(groups, "finding", there), *_left_out(len(items))]
     aside = counted(len(items), "finding")
     return ui.Section("findings", "Findings", blocks, aside, brief=True, folded=False)
-
-
-def fixed_words(errors: int, warnings: int, notes: int) -> str:
-    """``1 error, 2 notes``: what a command fixes."""
-    counts = ((errors, "error"), (warnings, "warning"), (notes, "note"))
-    return ", ".join(counted(count, noun) for count, noun in counts if count)
 
 
 def _fixes(report: Report) -> ui.Section | None:

@@ -27,23 +27,29 @@ def change_tables(
     items: Sequence[Change], totals: Sequence[Change], caption: str, what: str
 ) -> Iterator[ui.Block]:
     """The changed ones first, then the most frequent; the rest on request."""
-    compared = any(one.changed for one in items)
+    compared = any(change.changed for change in items)
     ranked = sorted(
-        items, key=lambda one: (not one.changed, -abs(one.after - one.before), -one.after, one.name)
+        items,
+        key=lambda change: (
+            not change.changed,
+            -abs(change.after - change.before),
+            -change.after,
+            change.name,
+        ),
     )
-    most = max((max(one.before, one.after) for one in items), default=1)
+    most = max((max(change.before, change.after) for change in items), default=1)
     head = (what, "#Before", "#After", "#Change", "") if compared else (what, "#Nodes", "")
 
-    def row(one: Change, longest: int) -> tuple[ui.Content, ...]:
-        bar = ui.Shares(one.before if compared else 0, one.after, longest) if longest else ""
+    def row(change: Change, longest: int) -> tuple[ui.Content, ...]:
+        bar = ui.Shares(change.before if compared else 0, change.after, longest) if longest else ""
         if not compared:
-            return one.name, one.after, bar
-        return one.name, one.before, one.after, ui.Delta(one.after - one.before), bar
+            return change.name, change.after, bar
+        return change.name, change.before, change.after, ui.Delta(change.after - change.before), bar
 
-    rows = [row(one, most) for one in ranked]
-    shown = max(_SHOWN, sum(one.changed for one in ranked))
+    rows = [row(change, most) for change in ranked]
+    shown = max(_SHOWN, sum(change.changed for change in ranked))
     rest = rows[shown:] if len(rows) > shown + 3 else []
-    sums = [row(one, 0) for one in totals]
+    sums = [row(change, 0) for change in totals]
     yield ui.Table(head, [*sums, *rows[: len(rows) - len(rest)]], caption, "changes", len(sums))
     if rest:
         yield ui.Fold(f"{len(rest)} more", (ui.Table(head, rest, f"{caption}, the rest"),))

@@ -37,7 +37,7 @@ def check_section(report: Report) -> ui.Section | None:
     """Every check: its outcome, what was compared, the largest error, and why; None where none was requested."""
     if report.verdict is None:
         return None
-    facts = {one.name: one for one in report.summary.rungs}
+    facts = {fact.name: fact for fact in report.summary.rungs}
     rows = tuple(_check_row(report.verdict.rung(name), facts.get(name), name) for name in RUNGS)
     head = ("Check", "Result", "Values", "#Feeds", "#Largest error", "#Time", "What was found")
     matrix = ui.Table(head, rows, "Checks, from the cheapest to the most informative", "matrix")
@@ -100,13 +100,13 @@ def _feed_rows(feed: FeedResult) -> Iterator[tuple[ui.Content, ...]]:
     status: ui.Content = ui.Chip(_AGREES[feed.status], feed.status)
     if not feed.metrics:
         yield (label, status, feed.reason, ui.DASH, ui.DASH, ui.DASH, ui.DASH)
-    for one in feed.metrics:
-        output = [ui.name(one.name), ui.small(one.reason or feed.reason)]
-        differing = f"{one.mismatches:,} of {one.elements:,}" if one.elements else ui.DASH
+    for metrics in feed.metrics:
+        output = [ui.name(metrics.name), ui.small(metrics.reason or feed.reason)]
+        differing = f"{metrics.mismatches:,} of {metrics.elements:,}" if metrics.elements else ui.DASH
         first: ui.Content = ui.DASH
-        if one.at is not None and one.values is not None:
-            first = ui.name(f"[{', '.join(map(str, one.at))}] {one.values[0]} → {one.values[1]}")
-        errors = number(one.max_abs), number(one.relative)
+        if metrics.at is not None and metrics.values is not None:
+            first = ui.name(f"[{', '.join(map(str, metrics.at))}] {metrics.values[0]} → {metrics.values[1]}")
+        errors = number(metrics.max_abs), number(metrics.relative)
         yield (label, status, output, differing, *errors, first)
         label = status = ""
 
@@ -116,20 +116,20 @@ def _feed_rows(feed: FeedResult) -> Iterator[tuple[ui.Content, ...]]:
 
 def output_section(report: Report) -> ui.Section | None:
     """Every output under every check that compared it with the original's."""
-    found: dict[str, list[tuple[str, list[Metrics]]]] = {}
+    by_output: dict[str, list[tuple[str, list[Metrics]]]] = {}
     for check in report.checks:
         if check.name in ALONE:
             continue
         by_name: dict[str, list[Metrics]] = {}
         for feed in check.feeds:
-            for one in feed.metrics if feed.status != "not counted" else ():
-                by_name.setdefault(one.output or one.name, []).append(one)
+            for metric in feed.metrics if feed.status != "not counted" else ():
+                by_name.setdefault(metric.output or metric.name, []).append(metric)
         for name, metrics in by_name.items():
-            found.setdefault(name, []).append((check.name, metrics))
-    if not found:
+            by_output.setdefault(name, []).append((check.name, metrics))
+    if not by_output:
         return None
-    same = [name for name, checks in found.items() if all(map(_same, (one for _, one in checks)))]
-    apart = [(name, checks) for name, checks in found.items() if name not in same]
+    same = [name for name, checks in by_output.items() if all(_same(metrics) for _, metrics in checks)]
+    apart = [(name, checks) for name, checks in by_output.items() if name not in same]
     blocks: list[ui.Block] = [_output(name, checks) for name, checks in apart[:_OUTPUTS]]
     if len(apart) > _OUTPUTS:
         blocks.append(ui.Paragraph(f"and {counted(len(apart) - _OUTPUTS, 'more output')}", "remark"))
@@ -144,7 +144,7 @@ def output_section(report: Report) -> ui.Section | None:
 
 def _same(metrics: Sequence[Metrics]) -> bool:
     """Whether an output is bit-identical under a check, on every feed."""
-    return not any(one.mismatches or one.agreement == "different" for one in metrics)
+    return not any(metric.mismatches or metric.agreement == "different" for metric in metrics)
 
 
 def _output(name: str, checks: Sequence[tuple[str, Sequence[Metrics]]]) -> ui.Part:
@@ -155,63 +155,68 @@ def _output(name: str, checks: Sequence[tuple[str, Sequence[Metrics]]]) -> ui.Pa
 
 def _card(output: str, check: str, metrics: Sequence[Metrics]) -> tuple[ui.Content, tuple[ui.Block, ...]]:
     """The errors of an output under one check."""
-    elements, off = sum(one.elements for one in metrics), sum(one.mismatches for one in metrics)
+    elements, off = sum(metric.elements for metric in metrics), sum(metric.mismatches for metric in metrics)
     if _same(metrics):
         words = f"bit-identical in all {counted(elements, 'element')}"
         return ui.strong(check), (ui.Paragraph(ui.Chip("good", words)),)
-    worst = max(metrics, key=lambda one: one.max_abs)
-    wrong = any(one.agreement == "different" for one in metrics)
+    worst = max(metrics, key=lambda metric: metric.max_abs)
+    wrong = any(metric.agreement == "different" for metric in metrics)
     chip = ui.Chip("bad", "different") if wrong else ui.Chip("good", "within tolerance")
-    figures = ui.given(
+    figures = ui.facts(
         [
             ("Differing", f"{off:,} of {elements:,} elements"),
             ("Largest error", f"{number(worst.max_abs)} (scale {number(worst.scale)})"),
-            ("Largest relative", number(max(one.max_rel for one in metrics))),
+            ("Largest relative", number(max(metric.max_rel for metric in metrics))),
             ("Out of tolerance, excused", ", ".join(_excused(metrics))),
-            ("Why", next((one.reason for one in metrics if one.reason), "")),
+            ("Why", next((metric.reason for metric in metrics if metric.reason), "")),
         ]
     )
     # An output that is identical as a whole has no histogram.
-    equal = sum(one.elements for one in metrics if one.errors is None and one.agreement == "identical")
+    equal = sum(
+        metric.elements for metric in metrics if metric.errors is None and metric.agreement == "identical"
+    )
     return [ui.strong(check), chip], (
         figures,
-        *error_bars([one.errors for one in metrics], equal, f"{output}, {check}"),
+        *error_bars([metric.errors for metric in metrics], equal, f"{output}, {check}"),
     )
 
 
 def _excused(metrics: Sequence[Metrics]) -> Iterator[str]:
     """Elements that agree with the original by other measures than its own values."""
-    twin, noise = sum(one.by_twin for one in metrics), sum(one.by_noise for one in metrics)
+    twin, noise = sum(metric.by_twin for metric in metrics), sum(metric.by_noise for metric in metrics)
     if twin:
         yield f"{twin:,} agree with the original in higher precision"
     if noise:
         yield f"{noise:,} differ no more than the original from itself in float64"
 
 
-def error_bars(found: Iterable[ErrorHistogram | None], equal: int, name: str) -> Iterator[ui.Bars]:
+def error_bars(histograms: Iterable[ErrorHistogram | None], equal: int, name: str) -> Iterator[ui.Bars]:
     """Several histograms of absolute errors as one, by powers of 10; nothing where there is no error."""
     counts: dict[int | None, float] = {None: float(equal)} if equal else {}
-    for one in found:
-        for exponent, count in _bins(one) if one is not None else ():
+    for histogram in histograms:
+        for exponent, count in _bins(histogram) if histogram is not None else ():
             counts[exponent] = counts.get(exponent, 0.0) + count
-    exponents = [one for one in counts if one is not None]
+    exponents = [histogram for histogram in counts if histogram is not None]
     if not exponents:
         return
     bars = [("0", counts[None])] if None in counts else []
-    bars += [(power(one), counts.get(one, 0.0)) for one in range(min(exponents), max(exponents) + 1)]
+    bars += [
+        (power(histogram), counts.get(histogram, 0.0))
+        for histogram in range(min(exponents), max(exponents) + 1)
+    ]
     words = ", ".join(f"{count:,.0f} {'equal' if low == '0' else f'from {low}'}" for low, count in bars)
     kinds = tuple("zero" if low == "0" else "bar" for low, _ in bars)
     yield ui.Bars(bars, f"Absolute errors of {name}: {words}", kinds)
 
 
-def _bins(one: ErrorHistogram) -> Iterator[tuple[int | None, float]]:
+def _bins(histogram: ErrorHistogram) -> Iterator[tuple[int | None, float]]:
     """The exponent of each bin's lower edge, and how many elements it stands for."""
-    if one.zeros:
-        yield None, float(one.zeros * one.step)
-    for low, high, count in zip(one.edges, one.edges[1:], one.counts, strict=False):
+    if histogram.zeros:
+        yield None, float(histogram.zeros * histogram.step)
+    for low, high, count in zip(histogram.edges, histogram.edges[1:], histogram.counts, strict=False):
         if count:  # the first bin may be wide: what counts is its upper end
             exponent = round(math.log10(high)) - 1 if math.isfinite(high) else round(math.log10(low))
-            yield exponent, float(count * one.step)
+            yield exponent, float(count * histogram.step)
 
 
 _DIGITS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

@@ -30,164 +30,171 @@ _OUTPUTS = 40
 """Outputs that are shown."""
 
 
-def diagnosis_page(found: Diagnosis) -> ui.Page:
+def diagnosis_page(diagnosis: Diagnosis) -> ui.Page:
     """Everything that a diagnosis found."""
-    if found.against in ("fp16", "bf16"):  # the other side's nodes are the same ones between Casts
-        found = replace(
-            found,
-            culprits=tuple(replace(one, error=replace(one.error, nodes=())) for one in found.culprits),
-            table=tuple(replace(one, nodes=()) for one in found.table),
+    if diagnosis.against in ("fp16", "bf16"):  # the other side's nodes are the same ones between Casts
+        diagnosis = replace(
+            diagnosis,
+            culprits=tuple(replace(node, error=replace(node.error, nodes=())) for node in diagnosis.culprits),
+            table=tuple(replace(node, nodes=()) for node in diagnosis.table),
         )
-    head, _, rest = outcome(found).partition(": ")
+    head, _, rest = outcome(diagnosis).partition(": ")
     sections = (
-        _culprits(found.culprits),
-        _depths(found),
-        _outputs(found.outputs),
-        _beginnings(found.begins),
-        _nodes(found.table),
-        _markings(found),
-        _kept(found.keep_fp32),
-        _environment(found),
+        _culprits(diagnosis.culprits),
+        _depths(diagnosis),
+        _outputs(diagnosis.outputs),
+        _beginnings(diagnosis.begins),
+        _nodes(diagnosis.table),
+        _markings(diagnosis),
+        _kept(diagnosis.keep_fp32),
+        _environment(diagnosis),
     )
     return ui.Page(
-        found.path,
-        found.other or found.against,
-        ui.Chip(_KINDS.get(found.status, "warn"), head[:1].upper() + head[1:]),
-        found.exit_code,
-        tuple(_lead(found, rest)),
-        sections=tuple(one for one in sections if one is not None),
+        diagnosis.path,
+        diagnosis.other or diagnosis.against,
+        ui.Chip(_KINDS.get(diagnosis.status, "warn"), head[:1].upper() + head[1:]),
+        diagnosis.exit_code,
+        tuple(_lead(diagnosis, rest)),
+        sections=tuple(node for node in sections if node is not None),
     )
 
 
-def _lead(found: Diagnosis, rest: str) -> Iterator[ui.Paragraph]:
+def _lead(diagnosis: Diagnosis, rest: str) -> Iterator[ui.Paragraph]:
     if rest:
         yield ui.Paragraph(rest, "proof")
-    if found.status == "rounding" and found.tolerance is not None:
-        tolerance = ui.command(f"{found.tolerance:.1g}")
+    if diagnosis.status == "rounding" and diagnosis.tolerance is not None:
+        tolerance = ui.command(f"{diagnosis.tolerance:.1g}")
         yield ui.Paragraph(["A tolerance of ", tolerance, " of each output's scale is right."])
-    yield ui.Paragraph(f"{effort_of(found)}. Truth: {found.truth}.", "muted")
-    yield from (ui.Paragraph(note, "remark") for note in found.notes)
+    yield ui.Paragraph(f"{effort_of(diagnosis)}. Truth: {diagnosis.truth}.", "muted")
+    yield from (ui.Paragraph(note, "remark") for note in diagnosis.notes)
 
 
-def _culprits(found: Sequence[Culprit]) -> ui.Section | None:
+def _culprits(culprits: Sequence[Culprit]) -> ui.Section | None:
     """The nodes that are to blame, worst first."""
-    if not found:
+    if not culprits:
         return None
     parts: list[ui.Block] = []
-    for one in found:
-        rule = [ui.command(f"onnxfix explain {one.rule}"), ui.small(one.fix)] if one.rule else None
-        facts = ui.given(
+    for culprit in culprits:
+        rule = (
+            [ui.command(f"onnxfix explain {culprit.rule}"), ui.small(culprit.fix)] if culprit.rule else None
+        )
+        facts = ui.facts(
             [
-                ("Why", [ui.Chip("bad", one.cause), " ", one.reason]),
-                ("What to do", one.advice),
+                ("Why", [ui.Chip("bad", culprit.cause), " ", culprit.reason]),
+                ("What to do", culprit.advice),
                 ("Rule", rule),
-                ("Error", own_of(one.error)),
-                ("Values", facts_of(one.error)),
+                ("Error", own_of(culprit.error)),
+                ("Values", facts_of(culprit.error)),
             ]
         )
-        parts.append(ui.Part(ui.name(where_of(one.error)), (facts,)))
+        parts.append(ui.Part(ui.name(where_of(culprit.error)), (facts,)))
     if len(parts) > _OPEN + 1:
         parts[_OPEN:] = [ui.Fold(f"{len(parts) - _OPEN} more", tuple(parts[_OPEN:]))]
-    aside = counted(len(found), "node")
+    aside = counted(len(culprits), "node")
     return ui.Section("culprits", "Where it goes wrong", parts, aside, brief=True, folded=False)
 
 
-def _depths(found: Diagnosis) -> ui.Section | None:
+def _depths(diagnosis: Diagnosis) -> ui.Section | None:
     """Errors along the model, and the numbers behind them."""
-    if not found.depths:
+    if not diagnosis.depths:
         return None
-    blamed = {one.error.place.output for one in found.culprits}
+    blamed = {one.error.place.output for one in diagnosis.culprits}
     points = tuple(
         ui.Point(
             one.number, one.own_error, one.output_error, f"{one.op_type} {one.output}", one.output in blamed
         )
-        for one in found.depths
+        for one in diagnosis.depths
     )
-    words = f"Errors along {counted(found.nodes, 'node')}, as shares of each tensor's scale"
+    words = f"Errors along {counted(diagnosis.nodes, 'node')}, as shares of each tensor's scale"
     marks = [("dot whole", "error in the whole run"), ("dot own", "the node's own error")]
     marks += [("dot blame", "to blame")] if any(point.blamed for point in points) else []
     rows = tuple(
         (one.number, ui.name(one.output), one.op_type, share(one.own_error), share(one.output_error))
-        for one in found.depths
+        for one in diagnosis.depths
     )
     table = ui.Table(("Node", "Output", "Operator", "#Own error", "#Error"), rows, words)
     blocks = (
         ui.Legend(marks),
-        ui.Depths(points, found.nodes, words),
+        ui.Depths(points, diagnosis.nodes, words),
         ui.Fold("The numbers", (table,)),
     )
     return ui.Section("depth", "Error by depth", blocks, "share of each tensor's scale")
 
 
-def _outputs(found: Sequence[OutputComparison]) -> ui.Section | None:
-    if not found:
+def _outputs(outputs: Sequence[OutputComparison]) -> ui.Section | None:
+    if not outputs:
         return None
-    ranked = sorted(found, key=lambda one: one.same)
-    blocks: list[ui.Block] = [_output(one) for one in ranked[:_OUTPUTS]]
-    if len(found) > _OUTPUTS:
-        blocks.append(ui.Paragraph(f"and {counted(len(found) - _OUTPUTS, 'more output')}", "remark"))
+    ranked = sorted(outputs, key=lambda output: output.same)
+    blocks: list[ui.Block] = [_output(output) for output in ranked[:_OUTPUTS]]
+    if len(outputs) > _OUTPUTS:
+        blocks.append(ui.Paragraph(f"and {counted(len(outputs) - _OUTPUTS, 'more output')}", "remark"))
     return ui.Section("outputs", "Outputs", blocks, brief=True, folded=False)
 
 
-def _output(one: OutputComparison) -> ui.Part:
-    shape = "" if one.shape is None else str(list(one.shape))
-    heading = [ui.name(one.name), ui.small(f"{one.dtype}{shape}")]
-    if one.same:
+def _output(output: OutputComparison) -> ui.Part:
+    shape = "" if output.shape is None else str(list(output.shape))
+    heading = [ui.name(output.name), ui.small(f"{output.dtype}{shape}")]
+    if output.same:
         return ui.Part(heading, (ui.Paragraph(ui.Chip("good", "identical")),))
-    words = f"{one.differing:,} of {one.elements:,} elements differ"
+    words = f"{output.differing:,} of {output.elements:,} elements differ"
     charts = (
-        ("Absolute errors", tuple(error_bars([one.errors], 0, one.name))),
-        ("Values: truth and other side", tuple(_value_bars(one.histogram, one.name))),
+        ("Absolute errors", tuple(error_bars([output.errors], 0, output.name))),
+        ("Values: truth and other side", tuple(_value_bars(output.histogram, output.name))),
     )
     cards = ui.Cards(tuple((ui.strong(title), chart) for title, chart in charts if chart))
-    return ui.Part(heading, (ui.Paragraph(ui.Chip("warn", words)), ui.Items(tuple(figures_of(one))), cards))
+    return ui.Part(
+        heading, (ui.Paragraph(ui.Chip("warn", words)), ui.Items(tuple(figures_of(output))), cards)
+    )
 
 
-def _value_bars(found: Histogram | None, name: str) -> Iterator[ui.PairBars]:
+def _value_bars(histogram: Histogram | None, name: str) -> Iterator[ui.PairBars]:
     """The values of both sides between the same edges."""
-    if found is None:
+    if histogram is None:
         return
-    step = max(-(-len(found.truth) // _BINS), 1)
+    step = max(-(-len(histogram.truth) // _BINS), 1)
     truth, other = (
         [float(sum(side[at : at + step])) for at in range(0, len(side), step)]
-        for side in (found.truth, found.other)
+        for side in (histogram.truth, histogram.other)
     )
-    bars = tuple(zip(map(share, found.edges[::step]), truth, other, strict=False))
+    bars = tuple(zip(map(share, histogram.edges[::step]), truth, other, strict=False))
     yield ui.PairBars(bars, f"Values of {name} in the truth and on the other side, from {bars[0][0]} on")
 
 
-def _beginnings(found: Sequence[NodeError]) -> ui.Section | None:
-    if not found:
+def _beginnings(nodes: Sequence[NodeError]) -> ui.Section | None:
+    if not nodes:
         return None
     head = ("Node", "#Error at its inputs", "#Error at its output")
-    rows = tuple((_named(one), share(one.input_error), share(one.output_error)) for one in found)
+    rows = tuple((_named(node), share(node.input_error), share(node.output_error)) for node in nodes)
     return ui.Section("begins", "Begins at", (ui.Table(head, rows, "The first nodes that differ"),))
 
 
-def _named(one: NodeError) -> ui.Content:
-    return [ui.name(" / ".join((*one.place.graph, node_name(one)))), ui.small(one.place.op_type)]
+def _named(node: NodeError) -> ui.Content:
+    return [ui.name(" / ".join((*node.place.graph, node_name(node)))), ui.small(node.place.op_type)]
 
 
-def _nodes(found: Sequence[NodeError]) -> ui.Section | None:
-    if not found:
+def _nodes(nodes: Sequence[NodeError]) -> ui.Section | None:
+    if not nodes:
         return None
     figures = ("#Own error", "#Rounding", "#At inputs", "#At output", "#Amplified", "#Effect on outputs")
-    rows = tuple((_named(one), *map(share, shares_of(one)), ui.small(facts_of(one))) for one in found)
+    rows = tuple((_named(node), *map(share, shares_of(node)), ui.small(facts_of(node))) for node in nodes)
     table = ui.Table(("Node", *figures, "Values"), rows, "Nodes with the largest own error")
     note = ui.Paragraph("Errors are shares of the output's scale, its largest magnitude.", "remark")
     return ui.Section("nodes", "Worst nodes", (table, note), brief=True)
 
 
-def shares_of(one: NodeError) -> tuple[float | None, ...]:
+def shares_of(node: NodeError) -> tuple[float | None, ...]:
     """The figures of a node, in the order of tables."""
-    return one.own_error, one.noise, one.input_error, one.output_error, one.amplification, one.effect
+    return node.own_error, node.noise, node.input_error, node.output_error, node.amplification, node.effect
 
 
-def _markings(found: Diagnosis) -> ui.Section | None:
-    if not found.markings:
+def _markings(diagnosis: Diagnosis) -> ui.Section | None:
+    if not diagnosis.markings:
         return None
     changed = {True: ui.Chip("good", "unchanged"), False: ui.Chip("warn", "changed")}
-    rows = tuple((", ".join(one.tensors), changed[one.unchanged], one.reason) for one in found.markings)
+    rows = [
+        (", ".join(marking.tensors), changed[marking.unchanged], marking.reason)
+        for marking in diagnosis.markings
+    ]
     head = ("Tensors that became outputs", "The engine's own outputs", "Reason")
     table = ui.Table(head, rows, "Builds with inner tensors as outputs")
     return ui.Section("marked", "Marked builds", (table,))
@@ -200,12 +207,12 @@ def _kept(names: Sequence[str]) -> ui.Section | None:
     return ui.Section("keep", "Keep in float32", (ui.Items(tuple(map(ui.command, names))), how))
 
 
-def _environment(found: Diagnosis) -> ui.Section:
+def _environment(diagnosis: Diagnosis) -> ui.Section:
     pairs: list[tuple[str, ui.Content]] = [
         ("Command", "onnxfix diagnose"),
-        ("Model", ui.name(found.path)),
-        ("Against", ui.name(found.other or found.against)),
-        ("Samples", str(found.samples)),
-        *version_pairs({"onnxfix": __version__, **found.environment}),
+        ("Model", ui.name(diagnosis.path)),
+        ("Against", ui.name(diagnosis.other or diagnosis.against)),
+        ("Samples", str(diagnosis.samples)),
+        *version_pairs({"onnxfix": __version__, **diagnosis.environment}),
     ]
-    return ui.Section("environment", "Environment", (ui.given(pairs),))
+    return ui.Section("environment", "Environment", (ui.facts(pairs),))

@@ -136,19 +136,25 @@ def _findings(report: Report) -> ui.Section | None:
     if not items:
         none = ui.Paragraph([ui.Chip("good", "none"), " No rule has a finding."], "empty")
         return ui.Section("findings", "Findings", (none,))
-    there = tuple((name, f"{NOUNS[name]}s") for name in KINDS if any(one.severity == name for one in items))
-    counts = Counter((one.severity, one.code) for one in items)
+    there = tuple(
+        (name, f"{NOUNS[name]}s") for name in KINDS if any(finding.severity == name for finding in items)
+    )
+    counts = Counter((finding.severity, finding.code) for finding in items)
     order = list(KINDS)
     ranked = sorted(
         items[:MOST],
-        key=lambda one: (order.index(one.severity), -counts[one.severity, one.code], one.code),
+        key=lambda finding: (
+            order.index(finding.severity),
+            -counts[finding.severity, finding.code],
+            finding.code,
+        ),
     )
     blocks: list[ui.Block] = [
-        ui.Paragraph([f"Fixes {severity_words(one.severities)}: ", ui.command(one.command)], "remedy")
-        for one in report.summary.remedies
+        ui.Paragraph([f"Fixes {severity_words(finding.severities)}: ", ui.command(finding.command)], "remedy")
+        for finding in report.summary.remedies
     ]
     groups = []
-    for _, each in groupby(ranked, key=lambda one: (one.severity, one.code, one.name)):
+    for _, each in groupby(ranked, key=lambda finding: (finding.severity, finding.code, finding.name)):
         found = list(each)
         is_open = found[0].severity != "info" and len(found) <= _OPEN
         chip = ui.Chip(KINDS[found[0].severity], NOUNS[found[0].severity])
@@ -163,8 +169,8 @@ def _fixes(report: Report) -> ui.Section | None:
     if not report.applied:
         return None
     order = list(KINDS)
-    ranked = sorted(report.applied[:MOST], key=lambda one: (order.index(one.severity), one.code))
-    grouped = groupby(ranked, key=lambda one: (one.severity, one.code, one.name))
+    ranked = sorted(report.applied[:MOST], key=lambda fix: (order.index(fix.severity), fix.code))
+    grouped = groupby(ranked, key=lambda fix: (fix.severity, fix.code, fix.name))
     groups = [_group(ui.Chip("good", "fixed"), list(each), report.pictures) for _, each in grouped]
     legend = ui.Legend(
         (("focus", "place of the fix"), ("removed", "removed"), ("added", "added"), ("changed", "changed"))
@@ -188,7 +194,7 @@ def _entry(item: Finding | AppliedFix, picture: Picture | None) -> ui.Entry:
     place = item.place
     option = OPTIONS.get(item.safety, "") if isinstance(item, Finding) else ""
     level = ui.small(f"{item.safety}, needs {option}" if option else item.safety)
-    facts = ui.given(
+    facts = ui.facts(
         [
             ("Node", ui.name(place.node) if place.node else None),
             ("Output", ui.name(place.output) if place.output else None),
@@ -225,8 +231,8 @@ def _withdrawn(items: Sequence[Withdrawn]) -> ui.Section | None:
     if not items:
         return None
     entries = tuple(
-        [ui.strong(one.code), " ", ui.name(one.place.text), f": {one.fix}. ", ui.small(one.reason)]
-        for one in items
+        [ui.strong(fix.code), " ", ui.name(fix.place.text), f": {fix.fix}. ", ui.small(fix.reason)]
+        for fix in items
     )
     return ui.Section("withdrawn", "Withdrawn", [ui.Items(entries)], "the model did not verify with these")
 
@@ -264,11 +270,11 @@ def _steps(report: Report) -> ui.Section | None:
     if not report.steps:
         return None
     entries: list[ui.Content] = []
-    for one in report.steps:
-        taken = one.status == "taken"
-        nodes = ui.small(f" {one.nodes_before:,} → {one.nodes_after:,} nodes") if taken else None
-        chip = ui.Chip("good" if taken else "bad", one.status)
-        entries.append((chip, f" {one.name} ({one.tool}): {one.reason}", nodes))
+    for step in report.steps:
+        taken = step.status == "taken"
+        nodes = ui.small(f" {step.nodes_before:,} → {step.nodes_after:,} nodes") if taken else None
+        chip = ui.Chip("good" if taken else "bad", step.status)
+        entries.append((chip, f" {step.name} ({step.tool}): {step.reason}", nodes))
     return ui.Section("steps", "Whole-model steps", [ui.Items(entries)])
 
 
@@ -293,7 +299,7 @@ def _environment(report: Report) -> ui.Section:
         *version_pairs(report.versions),
         ("GPU", f"{ran.gpu} ({ran.compute_capability})" if ran is not None else None),
     ]
-    return ui.Section("environment", "Environment", (ui.given(pairs),))
+    return ui.Section("environment", "Environment", (ui.facts(pairs),))
 
 
 def version_pairs(versions: Mapping[str, str]) -> list[tuple[str, ui.Content]]:

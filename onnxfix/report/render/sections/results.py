@@ -11,17 +11,16 @@ from onnxfix.report.render.sections import ui
 from onnxfix.trt.lift.records import Lifted
 
 
-def precision_page(found: Lowering) -> ui.Page:
+def precision_page(plan: Lowering) -> ui.Page:
     """The errors of the outputs, the checks, and the nodes that stay in float32."""
-    lead = f"{precision.share_words(found)}; budget {found.budget:g}" if found.nodes else ""
+    lead = f"{precision.share_words(plan)}; budget {plan.budget:g}" if plan.nodes else ""
     outputs = tuple(
-        (ui.name(one.name), f"{one.error:.3g}", f"{one.mean:.3g}", f"{one.scale:.3g}")
-        for one in found.outputs
+        (ui.name(one.name), f"{one.error:.3g}", f"{one.mean:.3g}", f"{one.scale:.3g}") for one in plan.outputs
     )
-    checks = tuple((ui.name(name), status, reason) for name, status, reason in found.checks)
+    checks = tuple((ui.name(name), status, reason) for name, status, reason in plan.checks)
     kept = tuple(
         (ui.name(one.place.node or one.place.output), one.place.op_type, precision.reason_of(one))
-        for one in found.kept
+        for one in plan.kept
     )
     tables = (
         (
@@ -32,7 +31,7 @@ def precision_page(found: Lowering) -> ui.Page:
         ("checks", "Checks", ui.Table(("Check", "Result", "Why"), checks, "Checks of the result")),
         (
             "kept",
-            f"{len(found.kept)} nodes stay in float32",
+            f"{len(plan.kept)} nodes stay in float32",
             ui.Table(("Node", "Operator", "Why"), kept, "Nodes in float32"),
         ),
     )
@@ -41,18 +40,18 @@ def precision_page(found: Lowering) -> ui.Page:
         for ident, title, table in tables
         if table.rows
     )
-    return _page(found, precision.outcome(found), not found.exit_code, lead, sections)
+    return _page(plan, precision.outcome(plan), not plan.exit_code, lead, sections)
 
 
-def reduction_page(found: Reduction) -> ui.Page:
+def reduction_page(result: Reduction) -> ui.Page:
     """How small the model became, the failure, and the command that reproduces it."""
     blocks: list[ui.Block] = []
-    if found.failure is not None:
-        blocks.append(ui.Paragraph(f"Fails: {found.failure.text}"))
-    if found.folder:
-        blocks.append(ui.Paragraph(["In ", ui.name(found.folder), ": ", ui.command(found.command)]))
+    if result.failure is not None:
+        blocks.append(ui.Paragraph(f"Fails: {result.failure.text}"))
+    if result.folder:
+        blocks.append(ui.Paragraph(["In ", ui.name(result.folder), ": ", ui.command(result.command)]))
     sections = (ui.Section("failure", "Failure", blocks, brief=True, folded=False),) if blocks else ()
-    return _page(found, reduction.outcome(found), found.status == "reduced", "", sections)
+    return _page(result, reduction.outcome(result), result.status == "reduced", "", sections)
 
 
 def layers_page(report: LayerReport) -> ui.Page:
@@ -63,32 +62,32 @@ def layers_page(report: LayerReport) -> ui.Page:
     return _page(report, layers.outcome(report), not report.exit_code, "", sections)
 
 
-def lift_page(found: Lifted) -> ui.Page:
+def lift_page(network: Lifted) -> ui.Page:
     """TensorRT's network as a model, in the words of the command line."""
-    head, *rest = (line.plain for line in lift.lifted_lines(found))
-    outcome = head.removeprefix(f"{found.model}: ")
-    chip = ui.Chip("bad" if found.exit_code else "good", outcome)
+    head, *rest = (line.plain for line in lift.lifted_lines(network))
+    outcome = head.removeprefix(f"{network.model}: ")
+    chip = ui.Chip("bad" if network.exit_code else "good", outcome)
     section = ui.Section("network", "Network", [ui.Lines(rest)])
-    return ui.Page(found.model, "", chip, found.exit_code, sections=[section])
+    return ui.Page(network.model, "", chip, network.exit_code, sections=[section])
 
 
-def doctor_page(found: Examination) -> ui.Page:
+def doctor_page(machine: Examination) -> ui.Page:
     """What this machine can run, in the words of the command line."""
-    lines = [line.plain for line in doctor.examination_lines(found)]
-    chip = ui.Chip("bad" if found.exit_code else "good", lines[-1] if not found.problems else "problems")
+    lines = [line.plain for line in doctor.examination_lines(machine)]
+    chip = ui.Chip("bad" if machine.exit_code else "good", lines[-1] if not machine.problems else "problems")
     section = ui.Section("machine", "Machine", [ui.Lines(lines)])
-    return ui.Page("onnxfix doctor", "", chip, found.exit_code, sections=[section])
+    return ui.Page("onnxfix doctor", "", chip, machine.exit_code, sections=[section])
 
 
 def _page(
-    found: Lowering | Reduction | LayerReport,
+    result: Lowering | Reduction | LayerReport,
     outcome: str,
     is_good: bool,
     lead: str,
     sections: tuple[ui.Section, ...],
 ) -> ui.Page:
-    notes = ui.Section("notes", "Notes", (ui.Items(found.notes),), brief=True, folded=False)
+    notes = ui.Section("notes", "Notes", (ui.Items(result.notes),), brief=True, folded=False)
     chip = ui.Chip("good" if is_good else "bad", outcome)
     paragraphs = (ui.Paragraph(lead),) if lead else ()
-    sections = (*sections, notes) if found.notes else sections
-    return ui.Page(found.path, "", chip, found.exit_code, paragraphs, sections=sections)
+    sections = (*sections, notes) if result.notes else sections
+    return ui.Page(result.path, "", chip, result.exit_code, paragraphs, sections=sections)

@@ -37,16 +37,16 @@ def tensorrt_section(report: Report) -> ui.Section | None:
     return ui.Section("tensorrt", "TensorRT", blocks) if blocks else None
 
 
-def _executed(found: Executed | None) -> Iterator[ui.Block]:
-    if found is None:
+def _executed(executed: Executed | None) -> Iterator[ui.Block]:
+    if executed is None:
         return
     kinds = {"agree": "good", "repaired": "good", "alike": "warn", "unsteady": "warn", "wrong": "bad"}
     yield ui.Paragraph("Executed engines", "heading")
-    yield ui.given(
+    yield ui.facts(
         [
-            ("Outcome", (ui.Chip(kinds[found.outcome], found.outcome), " ", found.reason)),
-            ("GPU", f"{found.gpu}, compute capability {found.compute_capability}"),
-            ("Precision of products", found.precision),
+            ("Outcome", (ui.Chip(kinds[executed.outcome], executed.outcome), " ", executed.reason)),
+            ("GPU", f"{executed.gpu}, compute capability {executed.compute_capability}"),
+            ("Precision of products", executed.precision),
         ]
     )
 

@@ -300,7 +300,7 @@ def binary_size(number: float) -> str:
     return f"{number:,.2f} GiB"
 
 
-def given(pairs: Sequence[tuple[str, Content]]) -> Facts:
+def facts(pairs: Sequence[tuple[str, Content]]) -> Facts:
     """Facts without those that are empty."""
     return Facts(tuple((name, content) for name, content in pairs if content not in (None, "", (), [], 0)))
 

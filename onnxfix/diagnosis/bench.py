@@ -44,7 +44,7 @@ class Clock:
 class Bench:
     """The sandbox ``worker``, a ``scratch`` folder, and the seconds that one call may take, within ``clock``. ``runs``
     counts what was executed, in whole graphs; ``load_seconds`` and ``run_seconds`` are what that took. ``rounding``:
-    values in half precision are rounded between nodes (:mod:`onnxfix.diagnosis.exact`). ``evaluated``: a part ran in
+    values in half precision are rounded between nodes (:mod:`onnxfix.diagnosis.child`). ``evaluated``: a part ran in
     the reference evaluator."""
 
     worker: Worker

@@ -1,15 +1,20 @@
-"""Nodes in one form, whatever the opset and the exporter that wrote them."""
+"""Nodes and constants in one form, whatever the opset and the exporter that wrote them."""
 
 from __future__ import annotations
 
-from functools import cache
+import os
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, NodeProto, helper
+import numpy.typing as npt
+from onnx import AttributeProto, NodeProto, TensorProto, helper
 from onnx.defs import SchemaError, get_schema
 
-from onnxfix import walk
+from onnxfix import system, walk
+from onnxfix.errors import ModelError
+from onnxfix.files import lazy, tensors
 from onnxfix.record import record
 
 #: Attributes that became inputs in later opsets, by operator: attribute -> the number of the input.
@@ -141,3 +146,169 @@ def _defaults(op_type: str, opset: int, domain: str) -> dict[str, Any]:
         if attribute.default_value.name:
             found[name] = _plain(attribute.default_value)
     return found
+
+
+_WHOLE = 1 << 12
+"""Elements up to which a tensor is read whole."""
+_SIDE = 16
+"""Elements along each side of the grid of samples."""
+_MARKED = 4
+"""Different values from which on a content is something to recognize: a vector of zeros occurs everywhere."""
+
+
+@record
+class Content:
+    """What a constant contains, to recognize a weight in another file. Large weights are not read: up to 256 elements
+    on a grid stand for them. Floats are compared as float16, so that a copy in half precision has the same keys.
+    ``key`` is equal for equal contents, ``turned`` is the key of its transpose (of a
+    matrix; else ``key``). ``small`` are the elements of an integer or Boolean tensor of up to 64, or of a float scalar;
+    else None. ``marked``: no other tensor is likely to have this key by chance."""
+
+    key: tuple[Any, ...]
+    turned: tuple[Any, ...]
+    small: tuple[Any, ...] | None
+    marked: bool
+    size: int
+
+
+class Reader:
+    """Reads contents of the tensors of one model. ``folder`` is where its external data is."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._paths: dict[str, Path] = {}
+        self._open: dict[Path, int] = {}
+
+    def close(self) -> None:
+        """Close the files that were opened."""
+        for file in self._open.values():
+            os.close(file)
+        self._open.clear()
+
+    def content(self, tensor: TensorProto) -> Content | None:
+        """The content of a tensor; None where it cannot be read, or numpy has no such type."""
+        try:
+            dims = tuple(int(dim) for dim in tensor.dims)
+            if tensor.data_type == TensorProto.STRING:
+                text = ("text", dims, tuple(tensor.string_data))
+                return Content(
+                    text, text, None, len(set(tensor.string_data)) >= _MARKED, len(tensor.string_data)
+                )
+            if tensors.element_count(dims) <= _WHOLE or not self._sampled(tensor):
+                return content_of(self._whole(tensor))
+            return _sampled_content(self._grid(tensor, dims), dims)
+        except (ModelError, OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def _whole(self, tensor: TensorProto) -> npt.NDArray[Any]:
+        found = tensors.to_array(tensor, Path(self.folder) if self.folder else None, 1 << 40)
+        if found is None:
+            raise ModelError(f"{tensor.name}: cannot be read")
+        return found
+
+    @staticmethod
+    def _sampled(tensor: TensorProto) -> bool:
+        where = lazy.range_of(tensor)
+        outside = tensors.is_external(tensor)
+        plain = bool(tensor.raw_data) if where is None and not outside else outside or _raw(where)
+        return plain and tensors.nbytes(tensor) == tensors.element_count(tensor.dims) * _item(tensor).itemsize
+
+    def _grid(self, tensor: TensorProto, dims: tuple[int, ...]) -> npt.NDArray[Any]:
+        dtype, (rows, columns) = _item(tensor), _matrix(dims)
+        where = [row * columns + column for row in _spread(rows) for column in _spread(columns)]
+        size = dtype.itemsize
+        data = b"".join(self._bytes(tensor, at * size, size) for at in where)
+        return np.frombuffer(data, dtype).reshape(len(_spread(rows)), len(_spread(columns)))
+
+    def _bytes(self, tensor: TensorProto, offset: int, length: int) -> bytes:
+        if tensors.is_external(tensor):
+            path, start, _ = self._external(tensor)
+            if path not in self._open:
+                self._open[path] = os.open(path, system.READ)
+            return system.read_at(self._open[path], length, start + offset)
+        where = lazy.range_of(tensor)
+        if where is not None:
+            return where.source.read(where.offset + offset, length)
+        return tensor.raw_data[offset : offset + length]
+
+    def _external(self, tensor: TensorProto) -> tuple[Path, int, int]:
+        if tensor.name not in self._places:
+            self._places[tensor.name] = tensors.external_range(tensor, Path(self.folder), self._paths)
+        return self._places[tensor.name]
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[Path, int, int]]:
+        return {}
+
+
+def content_of(array: npt.NDArray[Any]) -> Content:
+    """The content of an array of numbers or Booleans."""
+    dims = tuple(array.shape)
+    if array.dtype.kind in "OUS":
+        text = ("text", dims, tuple(array.reshape(-1).tolist()))
+        return Content(text, text, None, False, array.size)
+    if array.size > _WHOLE:
+        rows, columns = _matrix(dims)
+        flat = array.reshape(rows, columns)
+        return _sampled_content(flat[np.ix_(_spread(rows), _spread(columns))], dims)
+    if array.dtype.kind in "iub" and array.size <= 64:
+        small = tuple(int(one) for one in array.reshape(-1))
+        key = ("whole", dims if array.size > 1 else (), small)
+        return Content(key, key, small, len(set(small)) >= 8, array.size)
+    if array.size == 1:
+        value = float(np.float32(array.reshape(-1)[0]))
+        number = ("number", f"{value:.5g}")
+        return Content(number, number, (value,), False, 1)
+    return _sampled_content(array.reshape(_matrix(dims)), dims)
+
+
+def node_content(node: NodeProto, reader: Reader) -> Content | None:
+    """The content of a Constant node; None where it is sparse or of strings."""
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            return reader.content(attribute.t)
+        if attribute.name in ("value_float", "value_floats"):
+            return content_of(np.array(helper.get_attribute_value(attribute), np.float32))
+        if attribute.name in ("value_int", "value_ints"):
+            return content_of(np.array(helper.get_attribute_value(attribute), np.int64))
+    return None
+
+
+def _sampled_content(grid: npt.NDArray[Any], dims: tuple[int, ...]) -> Content:
+    longer = tuple(dim for dim in dims if dim != 1)
+    named = longer if len(longer) <= 1 else dims
+    rounded = _rounded(grid)
+    key = ("grid", named, rounded.tobytes())
+    turned = key
+    if len(dims) == 2 and len(longer) == 2:
+        turned = ("grid", named[::-1], np.ascontiguousarray(rounded.T).tobytes())
+    marked = len(np.unique(rounded)) >= min(_MARKED, max(2, grid.size))
+    return Content(key, turned, None, bool(marked), tensors.element_count(dims))
+
+
+def _rounded(grid: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if grid.dtype.kind in "iub":
+        return grid.astype(np.int64)
+    with np.errstate(all="ignore"):
+        return np.asarray(grid.astype(np.float32).astype(np.float16) + np.float16(0))  # no -0
+
+
+def _matrix(dims: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns of a tensor as a matrix, the first dimension apart; a vector is a column."""
+    longer = [dim for dim in dims if dim != 1]
+    rows = longer[0] if longer else 1
+    return rows, tensors.element_count(longer[1:]) if longer else 1
+
+
+def _spread(count: int) -> list[int]:
+    """Up to 16 indices that are spread evenly over a side."""
+    wanted = min(count, _SIDE)
+    return [number * (count - 1) // max(wanted - 1, 1) for number in range(wanted)]
+
+
+def _item(tensor: TensorProto) -> np.dtype[Any]:
+    return np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+
+
+def _raw(where: lazy.Range | None) -> bool:
+    return where is not None and where.field == lazy.RAW

@@ -18,11 +18,11 @@ from onnxfix import walk
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.evidence import Seen, upstream
+from onnxfix.diagnosis.fingerprints import probe
 from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.lockstep import Side
 from onnxfix.diagnosis.matching import match
-from onnxfix.diagnosis.probing import probe
 from onnxfix.diagnosis.records import Culprit
+from onnxfix.diagnosis.rows import Side
 from onnxfix.diagnosis.sides import Prepared
 from onnxfix.errors import ModelError
 from onnxfix.files import tensors

@@ -1,4 +1,4 @@
-"""A diagnosis from end to end: walk through the samples, choose the culprits, and say why and what to do."""
+"""A diagnosis from end to end."""
 
 from __future__ import annotations
 
@@ -12,22 +12,65 @@ from onnx import NodeProto
 
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench, Clock, drop
-from onnxfix.diagnosis.beyond import excess, is_beyond, is_beyond_whole, own_size, ranked_rows, rounded_up
-from onnxfix.diagnosis.depths import depths
 from onnxfix.diagnosis.descend import Inner, descended
 from onnxfix.diagnosis.distance import distance
-from onnxfix.diagnosis.engines import Engines
+from onnxfix.diagnosis.engines import Engines, Execution
 from onnxfix.diagnosis.evidence import Collector, Seen
-from onnxfix.diagnosis.executed import Execution
 from onnxfix.diagnosis.explaining import Explainer
 from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.lockstep import Lockstep, Row, Walk, beginnings
+from onnxfix.diagnosis.lockstep import Lockstep, beginnings
 from onnxfix.diagnosis.outputs import Outputs
-from onnxfix.diagnosis.records import Against, Culprit, Diagnosis, Marking, NodeError, OutputComparison
+from onnxfix.diagnosis.records import (
+    Against,
+    Culprit,
+    DepthError,
+    Diagnosis,
+    Marking,
+    NodeError,
+    OutputComparison,
+)
+from onnxfix.diagnosis.rows import (
+    Row,
+    Walk,
+    excess,
+    is_beyond,
+    is_beyond_whole,
+    own_size,
+    ranked_rows,
+    rounded_up,
+)
 from onnxfix.diagnosis.sides import LOW, Prepared
 from onnxfix.diagnosis.store import Held
 from onnxfix.place import Place
 from onnxfix.verification.compare.tolerance import Allowed
+
+SECTIONS = 1000
+"""Sections of a model, at most."""
+
+
+def depths(rows: Iterable[Row], graph: Graph) -> tuple[DepthError, ...]:
+    """Of each section of the model the node with the largest error, in the order of computation."""
+    step = max(1, -(-len(graph.nodes) // SECTIONS))
+    worst: dict[int, Row] = {}
+    for row in rows:
+        if row.own is None and row.whole is None:
+            continue
+        old = worst.get(row.number // step)
+        if old is None or _size(row) > _size(old):
+            worst[row.number // step] = row
+    return tuple(_depth(graph, row) for _, row in sorted(worst.items()))
+
+
+def _size(row: Row) -> tuple[float, float]:
+    """The error at a node's output, then its own."""
+    whole, own = (one.relative if one is not None else 0.0 for one in (row.whole, row.own))
+    return whole, own
+
+
+def _depth(graph: Graph, row: Row) -> DepthError:
+    own, whole = (one.relative if one is not None else None for one in (row.own, row.whole))
+    return DepthError(row.number, row.name, graph.nodes[row.number].op_type, own, whole)
+
 
 MOST = 8
 """Suspected nodes that are looked at closely."""

@@ -9,15 +9,17 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxfix.diagnosis.counterpart import (
+    Change,
     Counterpart,
     Parameter,
+    alike,
+    change_of,
     counterpart_of,
     parameters,
     version_of,
 )
 from onnxfix.diagnosis.facts import Evidence, magnitude, number, numeric
 from onnxfix.diagnosis.records import Why
-from onnxfix.diagnosis.weights import Change, alike, change_of
 
 Explanation = tuple[Why, str]
 

@@ -10,9 +10,8 @@ from onnx import NodeProto, TensorProto
 
 from onnxfix import walk
 from onnxfix.diagnosis.bench import Bench
-from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.lockstep import Row, Side, aligned
-from onnxfix.diagnosis.regions import Region
+from onnxfix.diagnosis.graph import Graph, Region
+from onnxfix.diagnosis.rows import Row, Side, aligned
 from onnxfix.diagnosis.store import Held
 from onnxfix.record import record
 

@@ -15,13 +15,9 @@ from onnx import ModelProto
 from onnxfix.diagnosis.bench import Bench, Clock, drop
 from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.distance import Distance, distance
-from onnxfix.diagnosis.graph import Graph, declared_types
-from onnxfix.diagnosis.noise import Noise
-from onnxfix.diagnosis.regions import Region, levels, regions
-from onnxfix.diagnosis.rows import Row, Side, Walk, aligned
+from onnxfix.diagnosis.graph import Graph, Region, declared_types, levels, regions
+from onnxfix.diagnosis.rows import Noise, Row, Side, Walk, aligned
 from onnxfix.diagnosis.store import Held
-
-__all__ = ["Lockstep", "Row", "Side", "Walk", "aligned", "alone", "beginnings"]
 
 _FIRST, _MOST = 8, 400  # nodes of a chunk
 _BYTES = 96 << 20  # of outputs of a chunk

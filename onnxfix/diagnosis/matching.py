@@ -17,9 +17,17 @@ import numpy as np
 from onnxfix.diagnosis.canonical import SHAPED
 from onnxfix.diagnosis.fingerprints import Fingerprint, Probe
 from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.interface import inputs_of, outputs_of
-from onnxfix.diagnosis.names import Names
-from onnxfix.diagnosis.pairing import EQUAL, How, Pair, Pairs, following, nearest
+from onnxfix.diagnosis.pairing import (
+    EQUAL,
+    How,
+    Names,
+    Pair,
+    Pairs,
+    following,
+    inputs_of,
+    nearest,
+    outputs_of,
+)
 from onnxfix.diagnosis.views import SINGLE, Classes, View
 from onnxfix.record import record
 

@@ -1,19 +1,19 @@
-"""What a walk through two sides measures: a row for each tensor."""
+"""What a walk through two sides measures of each tensor, and whether that is more than rounding explains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onnx import ModelProto
 
 from onnxfix.causes import Cause
-from onnxfix.diagnosis.bench import Bench
+from onnxfix.diagnosis.bench import Bench, drop
 from onnxfix.diagnosis.child import Reply
-from onnxfix.diagnosis.distance import Distance
-from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.regions import Region
+from onnxfix.diagnosis.distance import Distance, distance
+from onnxfix.diagnosis.graph import Graph, Region
 from onnxfix.diagnosis.store import Held
 from onnxfix.record import record
 
@@ -100,3 +100,175 @@ def fitting(held: Held, truth: Held) -> Any:
 def aligned(held: Held, like: Held) -> Held:
     """A value in the element type of another, for sides that name types differently (int32 for int64)."""
     return held.as_type(like.dtype) if held.is_tensor and like.is_tensor else held
+
+
+_SHARE = 8.0  # times the measured noise that is no difference
+FLOOR = {"float64": 2.0**-48, "float32": 2.0**-19, "float16": 2.0**-9, "bfloat16": 2.0**-6}
+"""Share of a tensor's scale that another kernel, or another order of sums, may make of it: 32 units in the last place
+for float32."""
+
+
+def allowed(row: Row) -> float:
+    """How far a tensor may be from the truth by rounding alone, in its own unit."""
+    scale = row.own.scale if row.own is not None else 0.0
+    return max(_SHARE * row.noise, _floor(row) * scale)
+
+
+def _floor(row: Row) -> float:
+    return max(row.kernels, FLOOR.get(row.dtype, 0.0)) if row.dtype in FLOOR else 0.0
+
+
+def excess(row: Row) -> float:
+    """The own error as a multiple of what rounding may make of it."""
+    if row.own is None:
+        return 0.0
+    if row.own.shape or row.own.special > row.unstable:
+        return math.inf
+    limit = allowed(row)
+    largest = row.own.largest / limit if limit else (math.inf if row.own.largest else 0.0)
+    return max(largest, _typical_excess(row))
+
+
+def _typical_excess(row: Row) -> float:
+    """The same for the quantiles of all elements: where a few elements are unstable, or much larger than all others,
+    the largest difference says nothing of the rest."""
+    typical = row.own.typical if row.own is not None else None
+    if row.own is None or typical is None:
+        return 0.0
+    scale = row.own.scale if row.dtype in FLOOR else 0.0
+    found = [0.0]
+    noises = row.typical_noise or (0.0,) * len(typical.off)
+    for off, size, noise in zip(typical.off, typical.size, noises, strict=True):
+        limit = max(_SHARE * noise, FLOOR.get(row.dtype, 0.0) * size, row.kernels * scale)
+        if off:
+            found.append(off / limit if limit else math.inf)
+    return max(found)
+
+
+def is_beyond(row: Row) -> bool:
+    """Whether the region computes something else than the truth, beyond rounding."""
+    return excess(row) > 1.0
+
+
+def is_beyond_whole(row: Row) -> bool:
+    """Whether a tensor of the other side's own run is beyond rounding."""
+    if row.whole is None:
+        return False
+    limit = max(_SHARE * row.noise, 8 * _floor(row) * row.whole.scale)
+    return not math.isfinite(row.whole.relative) or row.whole.largest > limit
+
+
+def rounded_up(share: float) -> float:
+    """Twice a share, rounded up to one digit: a tolerance that it passes with some room."""
+    if share <= 0:
+        return 0.0
+    unit = 10.0 ** math.floor(math.log10(2 * share))
+    return math.ceil(2 * share / unit - 1e-9) * unit
+
+
+def ranked_rows(rows: Iterable[tuple[int, Row]]) -> list[tuple[int, Row]]:
+    """Rows by their own error, the worst of each node."""
+    best: dict[int, tuple[int, Row]] = {}
+    for feed, row in rows:
+        if row.own is None:
+            continue
+        old = best.get(row.number)
+        if old is None or own_size(row) > own_size(old[1]):
+            best[row.number] = (feed, row)
+    return sorted(best.values(), key=lambda one: (-own_size(one[1]), one[1].number))
+
+
+def own_size(row: Row) -> float:
+    """The own error as a share of the scale; 0 where it was not measured."""
+    return row.own.relative if row.own is not None else 0.0
+
+
+_BOUND = 64  # nodes of the truth that a region stands for
+_HALVES = ("float16", "bfloat16")
+
+
+class Noise:
+    """Weighs rows of one chunk. ``values`` are the truth's, ``computed`` the other side's of the same inputs, by the
+    truth's names; ``unit`` is the share of a value that one rounding amounts to."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        truth: Graph,
+        unit: float,
+        values: Mapping[str, Held],
+        computed: Mapping[str, Held],
+    ) -> None:
+        self.bench, self.truth, self.unit, self.values, self.computed = bench, truth, unit, values, computed
+
+    def weighed(self, off: Sequence[Row]) -> list[Row]:
+        """The rows with their noise: the truth's nodes from the region's inputs on, these moved. If only the last
+        node's inputs moved, a rounding that the truth has before it and the other side has not would count as noise.
+        """
+        outputs: dict[int, list[Row]] = {}
+        for row in off:
+            outputs.setdefault(row.number, []).append(row)
+        bounded = {number: self._back(rows) for number, rows in outputs.items()}
+        rows = [row for row in off if bounded[row.number]]
+        asked = [(bounded[n], [row.name for row in outputs[n]]) for n in bounded if bounded[n]]
+        return self._moved(rows, asked) if rows else []
+
+    def _moved(self, off: Sequence[Row], asked: Sequence[tuple[list[int], list[str]]]) -> list[Row]:
+        part, inputs, names = self.truth.apart(asked, self.values)
+        feed = {name: self.values[name] for name in inputs}
+        where = {name: new for one in names for name, new in one.items()}
+        replies: list[Reply] = []
+        halves = any(held.dtype in _HALVES for held in (*feed.values(), *(self.values[r.name] for r in off)))
+        for moved, seed in (*(((0.0, 0),) if halves else ()), (self.unit, 0), (self.unit, 1)):
+            replies.append(self.bench.run(part, feed, of=self.truth, moved=moved, seed=seed))
+            if replies[-1].error:
+                break
+        if not replies[-1].error:
+            found = [self._weighed(row, [r.values[where[row.name]] for r in replies], halves) for row in off]
+        elif len(asked) == 1:
+            found = list(off)
+        else:
+            half = len(asked) // 2
+            found = []
+            for some in (asked[:half], asked[half:]):
+                names_here = {name for _, outputs in some for name in outputs}
+                found += self._moved([row for row in off if row.name in names_here], some)
+        drop([held for one in replies for held in one.values.values()])
+        return found
+
+    def _weighed(self, row: Row, values: Sequence[Held], halves: bool) -> Row:
+        """A row with its noise. ``values`` are what the truth's nodes compute of moved inputs; with ``halves`` first
+        of the inputs as they are: ONNX Runtime may compute a node among others with more digits than alone, in half
+        precision."""
+        truth, own = self.values[row.name], row.own
+        base = values[0].load() if halves else truth.load()
+        computed = self.computed.get(row.name)
+        if halves and computed is not None and distance(truth.load(), base).relative > 0:
+            own = distance(base, aligned(computed, truth).load())
+        noise = [distance(base, one.load()) for one in values[int(halves) :]]
+        quantiles = [one.typical.off for one in noise if one.typical is not None]
+        return replace(
+            row,
+            own=own,
+            noise=max(one.largest for one in noise),
+            typical_noise=tuple(map(max, *quantiles)) if len(quantiles) > 1 else (*quantiles, ())[0],
+            unstable=max(one.special for one in noise),
+        )
+
+    def _back(self, rows: Sequence[Row]) -> list[int]:
+        """The truth's nodes that compute these outputs of one node from what the region reads; the node alone where
+        that does not bound them; none where values that they read are not kept."""
+        given = {name for row in rows if row.region is not None for name in row.region.inputs.values()}
+        found, stack = {rows[0].number}, [rows[0].number]
+        while stack and len(found) <= _BOUND:
+            for name in self.truth.reads[stack.pop()]:
+                number = self.truth.producer.get(name, -1)
+                if name in given or self.truth.is_constant(name) or number in found or number < 0:
+                    continue
+                found.add(number)
+                stack.append(number)
+        numbers = sorted(found) if len(found) <= _BOUND else [rows[0].number]
+        made = {name for number in numbers for name in self.truth.nodes[number].output}
+        read = {name for number in numbers for name in self.truth.reads[number]} - made
+        known = all(name in self.values or self.truth.is_constant(name) for name in read)
+        return numbers if known and not self.truth.random.intersection(numbers) else []

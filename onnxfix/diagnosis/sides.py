@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
 import onnx
+from onnx import FunctionProto, ModelProto, NodeProto
 
 from onnxfix import walk
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench
-from onnxfix.diagnosis.calls import restored, stamped
+from onnxfix.diagnosis.fingerprints import probe
 from onnxfix.diagnosis.graph import Graph, has_functions, open_graph
-from onnxfix.diagnosis.interface import inputs_of
-from onnxfix.diagnosis.lockstep import Side
 from onnxfix.diagnosis.matching import match
-from onnxfix.diagnosis.probing import probe
+from onnxfix.diagnosis.pairing import inputs_of
+from onnxfix.diagnosis.rows import Side
 from onnxfix.diagnosis.store import Held
 from onnxfix.errors import Fault, ModelError
 from onnxfix.graph import unfolding
@@ -27,6 +27,87 @@ from onnxfix.record import record
 from onnxfix.trt import lift
 from onnxfix.verification.readback.interface import partners
 from onnxfix.verification.rungs.builder import Builder
+
+_STAMP = "onnxfix inside "
+
+
+def stamped(proto: ModelProto) -> ModelProto:
+    """A copy in which every node of a function is named by the numbers of the function and of the node in it.
+
+    ONNX's inliner keeps the name, and appends ``__`` and the number of the call: ``restored`` reads both.
+    """
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    for number, function in enumerate(copy.functions):
+        for place, node in enumerate(function.node):
+            node.name = f"{_STAMP}{number} {place}"
+    return copy
+
+
+def restored(inlined: ModelProto, original: ModelProto) -> dict[str, Place]:
+    """Give nodes their names back, in place, and return the places of those that come from functions, by each of their
+    outputs: the function, the node and its output in it, and around it the node of the main graph that calls it."""
+    functions = list(original.functions)
+    chains = dict(enumerate(_chains(original), 1))
+    found = {}
+    for node in walk.nodes(inlined.graph.node):
+        function, place, call = _read(node)
+        if function < 0:
+            continue
+        source = functions[function].node[place]
+        node.name = f"{source.name}__{call}" if source.name else ""
+        chain, around = chains.get(call, ((), None))
+        trail = [_named(functions[one]) for one in chain]
+        if not chain or chain[-1] != function:  # counted in another way than expected
+            trail, around = [_named(functions[function])], None
+        index = around.index if around is not None else -1
+        for name, old in zip(node.output, source.output, strict=False):
+            found[name] = Place(tuple(trail), source.name, source.op_type, old, index, around)
+    return found
+
+
+def _named(function: FunctionProto) -> str:
+    """A function as places name it."""
+    overload = getattr(function, "overload", "")
+    return f"fn {function.domain}::{function.name}" + (f":{overload}" if overload else "")
+
+
+def _read(node: NodeProto) -> tuple[int, int, int]:
+    """The numbers of function, node and call in a stamp; -1 where there is none."""
+    if not node.name.startswith(_STAMP):
+        return -1, -1, -1
+    function, _, rest = node.name[len(_STAMP) :].partition(" ")
+    place, _, call = rest.partition("__")
+    return int(function), int(place), int(call) if call.isdigit() else 0
+
+
+def _chains(model: ModelProto) -> Iterator[tuple[tuple[int, ...], Place]]:
+    """The functions that each call is inside of, outermost first, and the main graph's node around it; in the order in
+    which the inliner numbers calls: each before those inside of it."""
+    known = {
+        (one.domain, one.name, getattr(one, "overload", "")): number
+        for number, one in enumerate(model.functions)
+    }
+    for index, node in enumerate(model.graph.node):
+        output = next((name for name in node.output if name), "")
+        place = Place((), node.name, node.op_type, output, index)
+        for chain in _calls([node], known, model.functions, ()):
+            yield chain, place
+
+
+def _calls(
+    nodes: Sequence[NodeProto],
+    known: Mapping[tuple[str, str, str], int],
+    functions: Sequence[FunctionProto],
+    around: tuple[int, ...],
+) -> Iterator[tuple[int, ...]]:
+    for node in walk.nodes(nodes):
+        number = known.get((node.domain, node.op_type, getattr(node, "overload", "")))
+        if number is not None and number not in around:
+            chain = (*around, number)
+            yield chain
+            yield from _calls(functions[number].node, known, functions, chain)
+
 
 UNITS = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 """Half of the distance between 1 and the next number of a low-precision type."""
@@ -58,7 +139,6 @@ class Prepared:
 
     def feed(self, feed: Mapping[str, Held]) -> dict[str, Held]:
         """The inputs of the other side by its own names, in its own types."""
-        from onnxfix.diagnosis.lockstep import aligned  # lazy: start-up
 
         found = {}
         for theirs, ours in self.inputs.items():
@@ -67,8 +147,7 @@ class Prepared:
                 elem = info.type.tensor_type.elem_type
                 held = feed[ours]
                 if elem and held.is_tensor:
-                    dtype = onnx.helper.tensor_dtype_to_np_dtype(elem)
-                    held = aligned(held, Held(dtype.name, held.shape))
+                    held = held.as_type(onnx.helper.tensor_dtype_to_np_dtype(elem).name)
                 found[theirs] = held
         return found
 

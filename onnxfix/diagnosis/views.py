@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from onnxfix.diagnosis.canonical import SHAPED, THROUGH, Role, role
-from onnxfix.diagnosis.contents import Content, Reader, node_content
+from onnxfix.diagnosis.canonical import SHAPED, THROUGH, Content, Reader, Role, node_content, role
 from onnxfix.diagnosis.fingerprints import Fingerprint
 from onnxfix.diagnosis.graph import Graph
 

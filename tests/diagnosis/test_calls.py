@@ -7,7 +7,7 @@ import pytest
 from onnx import ModelProto, inliner, parser
 
 import onnxfix
-from onnxfix.diagnosis.calls import restored, stamped
+from onnxfix.diagnosis.sides import restored, stamped
 
 OUTER, INNER = "fn l::outer", "fn l::inner"
 

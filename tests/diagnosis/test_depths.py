@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from onnxfix.diagnosis import depths as module
-from onnxfix.diagnosis.depths import depths
+from onnxfix.diagnosis import diagnose as module
+from onnxfix.diagnosis.diagnose import depths
 
 
 def row(number: int, own: float | None, whole: float | None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxfix.diagnosis.exact import exact
+from onnxfix.diagnosis.child import exact
 from support import ort
 from support.models import model
 

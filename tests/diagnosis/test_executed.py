@@ -16,8 +16,7 @@ from onnxfix.diagnosis.bench import Bench, Clock
 from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.diagnose import Case, diagnose
 from onnxfix.diagnosis.distance import distance
-from onnxfix.diagnosis.engines import Engines, declare, prepared
-from onnxfix.diagnosis.executed import is_off
+from onnxfix.diagnosis.engines import Engines, declare, is_off, prepared
 from onnxfix.diagnosis.explaining import Explainer
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.records import Diagnosis

@@ -15,7 +15,8 @@ from onnxfix.diagnosis import lockstep as module
 from onnxfix.diagnosis.bench import Bench, Clock
 from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.lockstep import Lockstep, Side, Walk, aligned, beginnings
+from onnxfix.diagnosis.lockstep import Lockstep, beginnings
+from onnxfix.diagnosis.rows import Side, Walk, aligned
 from onnxfix.diagnosis.sides import opened, same_names
 from onnxfix.diagnosis.store import Held
 from onnxfix.sandbox import shared

@@ -11,11 +11,10 @@ import pytest
 from onnx import ModelProto, helper
 
 from onnxfix.diagnosis.bench import Bench, Clock
-from onnxfix.diagnosis.beyond import is_beyond
-from onnxfix.diagnosis.executed import Execution
+from onnxfix.diagnosis.engines import Execution
 from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.lockstep import Walk
 from onnxfix.diagnosis.marking import CUTS, FEW, WINDOW
+from onnxfix.diagnosis.rows import Walk, is_beyond
 from onnxfix.diagnosis.sides import itself
 from onnxfix.sandbox import shared
 from support.fake_engine import FakeEngines, Fault, fused, swapped

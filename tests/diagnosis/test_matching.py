@@ -12,7 +12,7 @@ import pytest
 from onnx import ModelProto, parser
 
 import onnxfix
-from onnxfix.diagnosis.contents import Reader, content_of
+from onnxfix.diagnosis.canonical import Reader, content_of
 from onnxfix.diagnosis.fingerprints import error, fingerprint
 from onnxfix.diagnosis.graph import Graph, open_graph
 from onnxfix.diagnosis.matching import match

@@ -10,9 +10,8 @@ import pytest
 
 import onnxfix
 from onnxfix.diagnosis.bench import Bench
-from onnxfix.diagnosis.fingerprints import fingerprint
+from onnxfix.diagnosis.fingerprints import fingerprint, fingerprints, probe
 from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.probing import fingerprints, probe
 from onnxfix.sandbox import shared
 from support.matched import every_value, feed_of, planted, read, renamed
 

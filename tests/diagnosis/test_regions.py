@@ -7,8 +7,7 @@ import random
 import pytest
 from onnx import ModelProto
 
-from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.regions import levels, regions
+from onnxfix.diagnosis.graph import Graph, levels, regions
 from onnxfix.diagnosis.sides import same_names
 from support.models import model
 

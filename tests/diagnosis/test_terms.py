@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onnxfix.diagnosis.counterpart import change_of
 from onnxfix.diagnosis.rounding import to_tf32
 from onnxfix.diagnosis.terms import terms_of
-from onnxfix.diagnosis.weights import change_of
 from support import ort
 from support.evidence import normal
 from support.models import model

@@ -1,4 +1,4 @@
-"""Runs parts of models in the sandbox, on values that are stored in a scratch folder."""
+"""Runs models, and parts of them, in the sandbox, on values that are stored in a scratch folder."""
 
 from __future__ import annotations
 
@@ -43,16 +43,13 @@ class Clock:
 @dataclass
 class Bench:
     """The sandbox ``worker``, a ``scratch`` folder, and the seconds that one call may take, within ``clock``. ``runs``
-    counts what was executed, in whole graphs; ``load_seconds`` and ``run_seconds`` are what that took. ``rounding``:
-    values in half precision are rounded between nodes (:mod:`onnxfix.diagnosis.child`). ``evaluated``: a part ran in
-    the reference evaluator."""
+    counts what was executed, in whole graphs. ``rounding``: values in half precision are rounded between nodes
+    (``child.exact``). ``evaluated``: a part ran in the reference evaluator."""
 
     worker: Worker
     scratch: Path
     timeout: float = 600.0
     runs: float = 0.0
-    load_seconds: float = 0.0
-    run_seconds: float = 0.0
     clock: Clock = field(default_factory=Clock)
     rounding: bool = True
     evaluated: bool = False
@@ -69,7 +66,7 @@ class Bench:
 
     def run(
         self,
-        model: ModelProto | str,
+        model: ModelProto,
         feed: Mapping[str, Held],
         *,
         of: Graph | None = None,
@@ -77,53 +74,55 @@ class Bench:
         moved: float = 0.0,
         seed: int = 0,
     ) -> Reply:
-        """Run a model file, or a part of the graph ``of``; a child that dies is a reply too. A part of a few nodes for
-        which ONNX Runtime has no kernel runs in the reference evaluator.
+        """Run a part of the graph ``of``; a child that dies is a reply too. A part of a few nodes for which ONNX
+        Runtime has no kernel runs in the reference evaluator.
 
         Raises:
             Fault: the sandbox's own code failed.
         """
-        found = self._run(model, feed, of, backend, moved, seed)
-        if (
-            not found.lacking
-            or isinstance(model, str)
-            or backend != "ort-cpu"
-            or len(model.graph.node) > _FEW
-        ):
-            return found
-        other = self._run(model, feed, of, "reference", moved, seed)
-        self.evaluated |= not other.error
-        return found if other.error else other
+        self.runs += of.share(model) if of is not None else 0.0
+        data = model.SerializeToString()
+        where: dict[str, Any] = {"folder": of.folder, "mapped": of.mapped} if of is not None else {}
+        reply = self._run(data, feed, backend=backend, moved=moved, seed=seed, **where)
+        if not reply.no_kernel or backend != "ort-cpu" or len(model.graph.node) > _FEW:
+            return reply
+        evaluated = self._run(data, feed, backend="reference", moved=moved, seed=seed, **where)
+        self.evaluated |= not evaluated.error
+        return reply if evaluated.error else evaluated
 
-    def _run(
+    def compute(
         self,
-        model: ModelProto | str,
-        feed: Mapping[str, Held],
-        of: Graph | None,
-        backend: str,
-        moved: float,
-        seed: int,
-    ) -> Reply:
-        if of is not None and not isinstance(model, str):
-            self.runs += of.share(model)
+        path: Path,
+        feed: Mapping[str, Any],
+        *,
+        backend: str = "ort-cpu",
+        moved: float = 0.0,
+        seed: int = 0,
+    ) -> tuple[dict[str, Any], Reply]:
+        """Run a model file on values: its outputs, and the reply, whose own values are gone.
+
+        Raises:
+            Fault: the sandbox's own code failed.
+        """
+        held = self.hold(feed)
+        reply = self._run(str(path), held, backend=backend, moved=moved, seed=seed)
+        values = {name: one.load() for name, one in reply.values.items()}
+        drop([*held.values(), *reply.values.values()])
+        return values, reply
+
+    def _run(self, model: bytes | str, feed: Mapping[str, Held], **options: Any) -> Reply:
         scratch = self.path()
         outcome = self.worker.call(
             f"{_CHILD}:run",
             timeout=self.clock.within(self.timeout),
-            model=model if isinstance(model, str) else model.SerializeToString(),
+            model=model,
             feed=feed,
             scratch=str(scratch),
-            folder=of.folder if of is not None else "",
-            mapped=of.mapped if of is not None else 0,
-            backend=backend,
-            moved=moved,
-            seed=seed,
             rounding=self.rounding,
+            **options,
         )
         if outcome.ok:
             reply: Reply = outcome.value
-            self.load_seconds += reply.load_seconds
-            self.run_seconds += reply.run_seconds
             return (
                 replace(reply, error=self.worker.starved(reply.error)) if reply.cause == "memory" else reply
             )
@@ -131,7 +130,7 @@ class Bench:
             raise Fault(outcome.message)
         for left in self.scratch.glob(f"{scratch.name}.*"):  # what it wrote before it died
             left.unlink(missing_ok=True)
-        return Reply(error=outcome.message, cause=ENDED[outcome.status])
+        return Reply(error=outcome.message, cause=ENDED[outcome.status], unable=outcome.status == "memory")
 
     def call(self, function: str, **arguments: Any) -> Any:
         """What another function of the child returns.

@@ -5,7 +5,6 @@ Every function is called through :class:`onnxfix.sandbox.Worker`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -108,20 +107,22 @@ def _halves(model: ModelProto, kinds: Collection[int]) -> set[str]:
     return halves - moving
 
 
-_WORDS = 600
+_WORDS = 1500
 
 
 @record
 class Reply:
-    """The outputs of a part by name, or ``error``: why there are none, with its ``cause`` as data. ``lacking``:
-    ONNX Runtime has no kernel for a node. Times are of loading and of running."""
+    """The outputs of a model by name, or ``error``: why there are none, with its ``cause`` as data, the ``stage``
+    ("load" or "run") and ONNX Runtime's ``status`` (FAIL, INVALID_ARGUMENT, ...). ``no_kernel``: ONNX Runtime has none
+    for a node. ``unable``: the backend cannot do this, or has no memory left, which proves nothing about the model."""
 
     values: dict[str, Held] = field(default_factory=dict)
     error: str = ""
     cause: Cause = ""
-    lacking: bool = False
-    load_seconds: float = 0.0
-    run_seconds: float = 0.0
+    stage: str = ""
+    status: str = ""
+    no_kernel: bool = False
+    unable: bool = False
 
 
 def run(
@@ -147,41 +148,40 @@ def run(
         backend: "ort-cpu", "ort-cuda" or "reference".
         moved: move floating-point inputs at random by this share of each element first.
         seed: of the moves.
-        rounding: round every value in half precision, as ONNX Runtime by itself does not on a CPU.
+        rounding: round every value in half precision, as ONNX Runtime by itself does not on a CPU; of bytes alone.
     """
     values = {name: held.load() for name, held in feed.items()}
     if moved:
         values = shaken(values, seed, moved)
-    began = time.perf_counter()
+    stage = "load"
     try:
         session = _session(model, folder, mapped, backend, scratch, rounding)
-        loaded = time.perf_counter()
-        found = session.run(values)
+        stage = "run"
+        outputs = session.run(values)
     except Exception as error:
-        return _failed(error)
+        return _failed(error, stage)
     finally:
         allow_maps()
-    ended = time.perf_counter()
     try:
-        held = {
-            name: hold(value, Path(f"{scratch}.{number}"))
-            for number, (name, value) in enumerate(zip(session.outputs, found, strict=True))
-        }
+        return Reply(
+            {
+                name: hold(value, Path(f"{scratch}.{number}"))
+                for number, (name, value) in enumerate(zip(session.outputs, outputs, strict=True))
+            }
+        )
     except OSError as error:
-        return Reply(error=f"the disk is full: {one_line(error)}", cause="memory")
-    return Reply(held, load_seconds=loaded - began, run_seconds=ended - loaded)
+        return Reply(error=f"the disk is full: {one_line(error)}", cause="memory", unable=True)
 
 
 def _session(
     model: bytes | str, folder: str, mapped: int, backend: str, scratch: str, rounding: bool
 ) -> backends.Session:
     allow_maps(mapped)
-    threads = cores()
     if isinstance(model, str):
-        return backends.load(backend, model, **({"threads": threads} if backend == "ort-cpu" else {}))
+        return backends.load(backend, model)
     if backend == "ort-cpu":
         where = ort_weights.Stored(inside=mapped, folder=folder)
-        options = ort.session_options(threads)
+        options = ort.session_options(cores())
         # The copies that kernels pack of weights save time only where a session runs more than once.
         options.add_session_config_entry("session.disable_prepacking", "1")
         part = onnx.ModelProto.FromString(model)
@@ -197,12 +197,18 @@ def _session(
         path.unlink(missing_ok=True)
 
 
-def _failed(error: Exception) -> Reply:
-    lacking = isinstance(error, (backends.Unsupported, backends.Broken))
-    starved = isinstance(error, MemoryError) or (not lacking and bool(NO_MEMORY.search(str(error))))
-    cause: Cause = "memory" if starved else (getattr(error, "cause", "") or "refused")
-    kernel = isinstance(error, backends.NoKernel) or (not starved and ort_messages.is_gap(str(error)))
-    return Reply(error=str(error) if lacking else one_line(error, _WORDS), cause=cause, lacking=kernel)
+def _failed(error: Exception, stage: str) -> Reply:
+    text = str(error)
+    unable = isinstance(error, (backends.Unsupported, backends.Broken))
+    starved = isinstance(error, MemoryError) or (not unable and bool(NO_MEMORY.search(text)))
+    return Reply(
+        error=text if unable else one_line(error, _WORDS),
+        cause="memory" if starved else (getattr(error, "cause", "") or "refused"),
+        stage=stage,
+        status=ort_messages.status(text),
+        no_kernel=isinstance(error, backends.NoKernel) or (not starved and ort_messages.is_gap(text)),
+        unable=unable or starved,
+    )
 
 
 def inlined(model: bytes) -> bytes:

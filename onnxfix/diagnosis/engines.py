@@ -102,7 +102,7 @@ class Engines:
         if ran.error:
             return Reply(error=ran.error, cause=ran.cause)
         held = {name: hold(value, self.bench.path()) for name, value in ran.outputs.items()}
-        return Reply(held, run_seconds=ran.seconds)
+        return Reply(held)
 
 
 def prepared(engines: Engines, like: Prepared, precision: str, where: str) -> Prepared:

@@ -71,9 +71,9 @@ class Lockstep:
             if self.walk.failed and self.clock.over:
                 self.walk.failed, self.walk.cause, self.walk.complete = "", "", False
                 break
-            if (self.walk.cause == "memory" or self.walk.lacking) and count > 1 and end - start > 1:
+            if (self.walk.cause == "memory" or self.walk.no_kernel) and count > 1 and end - start > 1:
                 # Less at a time may fit, or be few enough nodes for the reference evaluator.
-                self.walk.failed, self.walk.cause, self.walk.lacking = "", "", False
+                self.walk.failed, self.walk.cause, self.walk.no_kernel = "", "", False
                 count = min(count, end - start) // 2
                 continue
             if self.walk.failed:
@@ -130,7 +130,7 @@ class Lockstep:
         made = [name for n in numbers for name in self.truth.nodes[n].output if self._wanted(name)]
         reply = self._truth(numbers, made)
         if reply.error:
-            self.walk.failed, self.walk.cause, self.walk.lacking = reply.error, reply.cause, reply.lacking
+            self.walk.failed, self.walk.cause, self.walk.no_kernel = reply.error, reply.cause, reply.no_kernel
             return 0
         self.values.update(reply.values)
         self.walk.drawn.update(

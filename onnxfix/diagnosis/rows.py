@@ -67,12 +67,12 @@ class Side:
 class Walk:
     """The result of a walk. ``truth`` and ``other`` are the two sides' values of the model's outputs.
 
-    ``failed`` is why the truth stopped, with its ``cause`` (``lacking``: for a kernel); ``stopped`` why the other
-    side's own run did, at the node ``at`` of its graph. ``refused`` are regions that did not run alone, by a target,
-    with the reason. ``kinds`` are types and shapes of the truth's tensors, without values; ``types`` are the element
-    types of the other side's. ``drawn`` are the truth's values of random operators. Of engines: ``off`` are outputs of
-    the whole model that are beyond what kernels may cost, and ``left`` the other side's nodes (by number) among which
-    the search for their beginning ended.
+    ``failed`` is why the truth stopped, with its ``cause`` (``no_kernel``: a kernel is missing); ``stopped`` why the
+    other side's own run did, at the node ``at`` of its graph. ``refused`` are regions that did not run alone, by a
+    target, with the reason. ``kinds`` are types and shapes of the truth's tensors, without values; ``types`` are the
+    element types of the other side's. ``drawn`` are the truth's values of random operators. Of engines: ``off`` are
+    outputs of the whole model that are beyond what kernels may cost, and ``left`` the other side's nodes (by number)
+    among which the search for their beginning ended.
     """
 
     rows: dict[str, Row] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Walk:
     other: dict[str, Held] = field(default_factory=dict)
     failed: str = ""
     cause: Cause = ""
-    lacking: bool = False
+    no_kernel: bool = False
     stopped: str = ""
     at: int | None = None
     refused: dict[str, str] = field(default_factory=dict)

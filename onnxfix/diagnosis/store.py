@@ -94,7 +94,9 @@ def hold(value: Any, file: Path) -> Held:
     """
     if isinstance(value, np.generic):
         value = np.asarray(value)
-    if isinstance(value, np.ndarray) and value.dtype.kind not in "OUS":
+    if isinstance(value, np.ndarray) and value.dtype.kind in "US":
+        value = value.astype(object)  # as ONNX Runtime takes texts
+    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
         if value.nbytes <= _INLINE:
             return Held(value.dtype.name, value.shape, value=value)
         np.ascontiguousarray(value).reshape(-1).view(np.uint8).tofile(file)

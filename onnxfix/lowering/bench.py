@@ -1,21 +1,39 @@
-"""The sandbox in which ``precision`` runs a model and its variants."""
+"""The sandbox in which ``precision`` runs a model and its variants, and what is called there.
+
+The child loads the model once. Values stay there; errors and measurements cross the pipe. Weights stay in the model's
+file where ONNX Runtime can map them, so that a variant costs little more than its nodes.
+"""
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxfix.causes import ENDED, Cause
-from onnxfix.diagnosis.lowered import Low
+import numpy as np
+import onnx
+from onnx import ModelProto
+
+from onnxfix import backends
+from onnxfix.allowance import cores
+from onnxfix.backends import ort, ort_weights
+from onnxfix.causes import ENDED, NO_MEMORY, Cause
+from onnxfix.diagnosis.lowered import Low, lowerable, with_casts
 from onnxfix.errors import OnnxfixError
-from onnxfix.lowering.child import Reply
+from onnxfix.lowering import masks, selfmeasure
+from onnxfix.lowering.convert import widened
 from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.selfmeasure import Own, Tensor
-from onnxfix.sandbox import Worker
+from onnxfix.record import record
+from onnxfix.sandbox import Worker, note, one_line
+from onnxfix.verification.compare.tolerance import EXACT, distances, wide
 
-_CHILD = "onnxfix.lowering.child"
+THREADS = max(1, cores() // 2)
+_SMALL = 1 << 16  # bytes of a weight from which on variants share it
+_WORDS = 1500
 
 
 class Failed(OnnxfixError):
@@ -29,7 +47,7 @@ class Failed(OnnxfixError):
 class Bench:
     """A model in a sandbox, with its float32 outputs on the feeds that it takes (``samples``). Use it as a context.
 
-    ``step`` is in seconds, for each run of the model.
+    ``step`` is in seconds, for each run of the model. Each method raises Failed where the model does not run.
     """
 
     def __init__(self, step: float = 600.0) -> None:
@@ -46,41 +64,212 @@ class Bench:
         self._folder.cleanup()
 
     def open(self, path: Path, to: Low, feeds: Sequence[Mapping[str, Any]], most: int = 16) -> None:
-        """Load the model and run it in float32 on those of the feeds that it takes, ``most`` at most.
-
-        Raises:
-            Failed: it does not run.
-        """
+        """Load the model and run it in float32 on those of the feeds that it takes, ``most`` at most."""
         given = [dict(feed) for feed in feeds]
         self.samples = self._call(
-            "open_model", path=str(path.absolute()), to=to, scratch=self._folder.name, feeds=given, most=most
+            "open", path=str(path.absolute()), to=to, scratch=self._folder.name, feeds=given, most=most
         )
 
     def saturate(self, names: Collection[str]) -> None:
-        """Saturate constants in all variants from here on. Raises Failed."""
+        """From here on, run variants with these constants saturated, and no others; see ``masks``. What they are
+        compared with stays."""
         self._call("saturate", names=sorted(names))
 
     def measure(self) -> tuple[dict[str, Tensor], dict[int, Own]]:
-        """Ranges by tensor and own errors by node. Raises Failed."""
+        """Ranges by tensor and own errors by node."""
         found: tuple[dict[str, Tensor], dict[int, Own]] = self._call("measure")
         return found
 
     def errors(self, low: Collection[int], *, quick: bool = False) -> tuple[OutputError, ...]:
         """The outputs' errors with these nodes in the low type; ``quick``: on the sample with the largest error in the
-        last run on all of them. Raises Failed."""
+        last run on all of them."""
         found: tuple[OutputError, ...] = self._call("errors", low=sorted(low), quick=quick)
         return found
 
     def result_errors(self, path: Path, *, wide: bool) -> tuple[OutputError, ...]:
-        """The errors of a result file; ``wide``: with kernels of float32. Raises Failed."""
+        """The errors of a result file as ONNX Runtime runs it; ``wide``: with a float32 kernel for each node, and the
+        Casts that its types demand."""
         found: tuple[OutputError, ...] = self._call("result_errors", path=str(path.absolute()), wide=wide)
         return found
 
-    def _call(self, function: str, **arguments: Any) -> Any:
-        outcome = self._worker.call(f"{_CHILD}:{function}", timeout=self.step, **arguments)
+    def _call(self, method: str, **arguments: Any) -> Any:
+        outcome = self._worker.call(
+            f"{__name__}:perform", timeout=self.step, method=method, arguments=arguments
+        )
         if not outcome.ok:
             raise Failed(outcome.message, ENDED[outcome.status])
         reply: Reply = outcome.value
         if reply.error:
             raise Failed(reply.error, reply.cause)
         return reply.value
+
+
+# ------------------------------------------------------------------------------------------------ in the sandbox
+
+
+@record
+class Reply:
+    """The result of a call: ``error`` is "" on success, ``cause`` why it failed where the model is not to blame."""
+
+    error: str = ""
+    cause: Cause = ""
+    value: Any = None
+
+
+_OPENED: list[_Opened] = []
+"""The model that the process works on, at most one."""
+
+
+def perform(method: str, arguments: Mapping[str, Any]) -> Reply:
+    """Open a model, or call a method of the one that is open. An exception is a reply too."""
+    try:
+        if method == "open":
+            _OPENED[:] = [_Opened(**arguments)]
+            return Reply(value=len(_OPENED[0].feeds))
+        return Reply(value=getattr(_OPENED[0], method)(**arguments))
+    except Exception as error:
+        starved = isinstance(error, MemoryError) or bool(NO_MEMORY.search(str(error)))
+        absent = isinstance(error, (backends.Unsupported, backends.Broken))
+        return Reply(one_line(error, _WORDS), "memory" if starved else "not-installed" if absent else "")
+
+
+class _Opened:
+    """A model with its ``feeds`` and its float32 outputs on them (``truth``): ``plain`` as it was read, ``model`` with
+    what is saturated. ``worst`` is the sample with the largest error in the last run on all of them."""
+
+    def __init__(
+        self, path: str, to: Low, scratch: str, feeds: Sequence[Mapping[str, Any]], most: int
+    ) -> None:
+        """Run the model on those of the feeds that it takes, ``most`` at most. It is an error if it takes none."""
+        self.plain, self.where = ort_weights.shared(path, Path(scratch) / "weights.bin", _SMALL)
+        self.model, self.worst = self.plain, 0
+        self.able = lowerable(self.plain, to, Path(path).parent, strict=True)
+        self.feeds: list[dict[str, Any]] = []
+        self.truth: list[dict[str, Any]] = []
+        session, refused = self._session(self.plain), None
+        for feed in feeds:
+            if len(self.feeds) == most:
+                break
+            try:
+                values = session.run(dict(feed))
+            except Exception as error:
+                refused = error
+                continue
+            self.feeds.append(dict(feed))
+            self.truth.append(dict(zip(session.outputs, values, strict=True)))
+        if refused is not None and not self.feeds:
+            raise refused
+
+    def _session(self, model: ModelProto) -> ort.OrtSession:
+        return ort.load_mapped(model, self.where, ort.session_options(THREADS, lean=self.where.large))
+
+    def saturate(self, names: Collection[str]) -> None:
+        self.model = ModelProto()
+        self.model.CopyFrom(self.plain)
+        masks.saturate(self.model, names, self.able.to, Path(self.where.folder))
+
+    def measure(self) -> tuple[dict[str, Tensor], dict[int, Own]]:
+        """What the self-measuring variant sees on all feeds: by tensor, and by node."""
+        tensors: dict[str, Tensor] = {}
+        nodes: dict[int, Own] = {}
+        variant, probes = selfmeasure.measuring(self.model, self.able)
+        session = self._session(variant)
+        for feed in self.feeds:
+            note("measuring")
+            values = dict(zip(session.outputs, session.run(feed), strict=True))
+            seen, own = probes.read(values)
+            tensors = {
+                name: one.joined(tensors[name]) if name in tensors else one for name, one in seen.items()
+            }
+            nodes = {index: one.joined(nodes[index]) if index in nodes else one for index, one in own.items()}
+        return tensors, nodes
+
+    def errors(self, low: Collection[int], quick: bool) -> tuple[OutputError, ...]:
+        variant = with_casts(self.model, self.able, frozenset(low), apart=False)
+        return self._compared(self._session(variant), [self.worst] if quick else None)
+
+    def result_errors(self, path: str, wide: bool) -> tuple[OutputError, ...]:
+        if not wide:
+            return self._compared(ort.load(path, THREADS), None)
+        where = ort_weights.stored(path)
+        model = widened(where.skeleton or onnx.load(path, load_external_data=not where.outside))
+        options = ort.session_options(THREADS, lean=where.large)
+        return self._compared(ort.load_mapped(model, where, options), None)
+
+    def _compared(self, session: ort.OrtSession, samples: Sequence[int] | None) -> tuple[OutputError, ...]:
+        """The errors over these samples (None: all)."""
+        sums: dict[str, _Sum] = {}
+        largest: list[float] = []
+        for number in range(len(self.feeds)) if samples is None else samples:
+            note("running")
+            feed = {name: _as(value, session.element(name)) for name, value in self.feeds[number].items()}
+            values = dict(zip(session.outputs, session.run(feed), strict=True))
+            alone: dict[str, _Sum] = {}
+            for name, value in self.truth[number].items():
+                for into in (sums, alone):
+                    into.setdefault(name, _Sum()).add(value, values.get(name))
+            largest.append(max((one.error(name).error for name, one in alone.items()), default=0.0))
+        if samples is None and largest:
+            self.worst = int(np.argmax(largest))
+        return tuple(one.error(name) for name, one in sums.items())
+
+
+def _as(value: Any, element: str | None) -> Any:
+    """A value in the type of a session's input, which is low with ``--io-types low``."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.float32 or element in (None, "float"):
+        return value
+    kinds = {"float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16}
+    with np.errstate(all="ignore"):
+        return (
+            value.astype(onnx.helper.tensor_dtype_to_np_dtype(kinds[element])) if element in kinds else value
+        )
+
+
+@dataclass
+class _Sum:
+    """An output's error, summed over samples."""
+
+    worst: float = 0.0
+    scale: float = 0.0
+    power: float = 0.0
+    values: int = 0
+    error_power: float = 0.0
+    count: int = 0
+    differing: int = 0
+    broken: bool = False
+    floats: bool = False
+
+    def add(self, truth: Any, value: Any) -> None:
+        if isinstance(truth, (list, tuple)) and isinstance(value, (list, tuple)) and len(truth) == len(value):
+            for one, other in zip(truth, value, strict=True):
+                self.add(one, other)
+        elif not isinstance(truth, np.ndarray) or not isinstance(value, np.ndarray):
+            self.broken |= truth is not None or value is not None
+        elif value.shape != truth.shape:
+            self.broken = True
+        elif "float" in truth.dtype.name:
+            self._add_floats(wide(truth), wide(value))
+        else:
+            self.count += truth.size
+            self.differing += int((truth != value).sum())
+
+    def _add_floats(self, truth: np.ndarray[Any, Any], value: np.ndarray[Any, Any]) -> None:
+        gap, _, special = distances(truth, value, EXACT)
+        self.floats, self.broken = True, self.broken or bool(special.any())
+        truth, gap = (one[np.isfinite(truth)] for one in (truth, gap))
+        self.values += truth.size
+        self.worst = max(self.worst, float(gap.max(initial=0.0)))
+        self.scale = max(self.scale, float(np.abs(truth).max(initial=0.0)))
+        self.power += float((truth**2).sum())
+        self.error_power += float((gap**2).sum())
+
+    def error(self, name: str) -> OutputError:
+        if self.broken:
+            return OutputError(name, math.inf, math.inf, math.inf, self.scale, math.inf)
+        if not self.floats:
+            share = self.differing / self.count if self.count else 0.0
+            return OutputError(name, share, math.sqrt(share), share, 1.0, share)
+        scale = self.scale or 1.0
+        rms = math.sqrt(self.error_power / self.power) if self.power else float(self.worst > 0)
+        mean = math.sqrt(self.error_power / self.values) / scale if self.values else 0.0
+        return OutputError(name, self.worst / scale, rms, self.worst, self.scale, mean)

@@ -130,8 +130,7 @@ class Home:
             environment=environment,
             command=COMMAND,
         )
-        ran = reducer.values.run(case)
-        expected, other = ({} if ran.error else dict(ran.values)), check.seen(case, self.folder / MODEL)
+        expected, other = reducer.values.run(case)[0], check.seen(case, self.folder / MODEL)
         self._optional(EXPECTED, npz(expected) if expected else None)
         self._optional(SEEN, npz(other) if other else None)
         self._optional("error.txt", f"{reducer.seen.text}\n".encode())

@@ -209,7 +209,7 @@ class _Run:
                 return replace(base, status=status, reason=found.unknown, cause=found.cause)  # type: ignore[arg-type]
             start = found
         else:
-            start = _Start(state.case, state.failure, not self.values.run(state.case).error)
+            start = _Start(state.case, state.failure, self.values.runs(state.case))
         done = state is not None and state.complete
         return self._reduced(base, start, done=done, resumed=state is not None)
 
@@ -277,7 +277,7 @@ class _Run:
                 case, failure = given, again[0]
         if failure.kind == "differs":
             failure = replace(failure, op_type="")
-        return _Start(case, failure, not self.values.run(case).error)
+        return _Start(case, failure, self.values.runs(case))
 
     def _inputs(self) -> Iterator[dict[str, Any]]:
         """The user's inputs, else generated ones that ONNX Runtime accepts, else any."""
@@ -304,7 +304,7 @@ class _Run:
                 except (UsageError, MemoryError):
                     continue
                 first = first if first is not None else values
-                if not self.values.run(replace(self.whole, inputs=values)).error:
+                if self.values.runs(replace(self.whole, inputs=values)):
                     accepted += 1
                     yield values
             if accepted:

@@ -9,12 +9,12 @@ from typing import Any
 
 from onnx import ModelProto, ValueInfoProto
 
+from onnxfix.diagnosis.bench import Bench
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.case import Case
-from onnxfix.reduction.checks import Check, differing
-from onnxfix.reduction.child import Compared
+from onnxfix.reduction.checks import Check, differing, ended
 from onnxfix.reduction.records import Failure, Seen
-from onnxfix.reduction.values import CHILD, write
+from onnxfix.reduction.values import differences, write
 from onnxfix.sandbox import shared
 
 OTHER = "other.onnx"
@@ -47,9 +47,7 @@ class AgainstCheck(Check):
         with tempfile.TemporaryDirectory(prefix="onnxfix-reduce-", ignore_cleanup_errors=True) as folder:
             file = Path(folder) / OTHER
             write(other.model, file)
-            feed = dict(other.inputs)
-            outcome = self.worker.call(f"{CHILD}:run", timeout=self.step, path=str(file), feed=feed)
-        values = outcome.value.values if outcome.ok else {}
+            values, _ = Bench(self.worker, Path(folder), self.step).compute(file, other.inputs)
         return {name: values[self._partner(name)] for name in case.outputs if self._partner(name) in values}
 
     def examine(self, case: Case, path: Path) -> Seen:
@@ -58,21 +56,19 @@ class AgainstCheck(Check):
             return Seen(unknown="the second model has no such part")
         file = path.with_name(OTHER)
         write(other.model, file)
-        outcome = self.worker.call(
-            f"{CHILD}:compared", timeout=self.step, path=str(path), other=str(file), feed=dict(case.inputs),
-            feed_other=dict(other.inputs), pairs=[(name, self._partner(name)) for name in case.outputs],
-        )  # fmt: skip
-        if outcome.status in ("crash", "timeout"):
-            return Seen((Failure(outcome.status, text=outcome.message),))
-        if not outcome.ok:
-            return Seen(unknown=outcome.message, cause="memory" if outcome.status == "memory" else "fault")
-        found: Compared = outcome.value
-        if found.first.error:
-            return Seen(unknown=f"ONNX Runtime does not run the model: {found.first.error}")
-        if found.second.error:
-            text = f"the second model fails: {found.second.error}"
-            return Seen((Failure("error", found.second.stage, code=found.second.status, text=text),))
-        return Seen(differing(found))
+        bench = Bench(self.worker, path.parent, self.step)
+        truth, reply = bench.compute(path, case.inputs)
+        if reply.error:
+            text = f"ONNX Runtime does not run the model: {reply.error}"
+            return ended(reply) or Seen(unknown=text)
+        values, reply = bench.compute(file, other.inputs)
+        if reply.error:
+            failure = Failure(
+                "error", reply.stage, code=reply.status, text=f"the second model fails: {reply.error}"
+            )
+            return ended(reply) or Seen((failure,))
+        pairs = [(name, self._partner(name)) for name in case.outputs]
+        return Seen(differing(differences(bench, path, case.inputs, truth, values, pairs)))
 
     def _partner(self, name: str) -> str:
         """What the other model calls a tensor; "" where it has no such tensor."""

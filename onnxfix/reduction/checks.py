@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from onnx import GraphProto, NodeProto, helper
 
 from onnxfix import walk
 from onnxfix.backends import ort_messages
-from onnxfix.causes import cause_of
+from onnxfix.diagnosis.bench import Bench
+from onnxfix.diagnosis.child import Reply
 from onnxfix.errors import UsageError
 from onnxfix.nvidia import Missing
 from onnxfix.place import Place
 from onnxfix.reduction.case import Case
-from onnxfix.reduction.child import Compared, Ran
 from onnxfix.reduction.records import Failure, Kind, Seen
-from onnxfix.reduction.values import CHILD
+from onnxfix.reduction.values import differences
 from onnxfix.sandbox import shared
 from onnxfix.trt import lift, messages
 from onnxfix.trt.lift.types import ONNX_TYPES
 from onnxfix.trt.reading import Misread
 from onnxfix.trt.records import Issue, TrtBuild
 from onnxfix.verification import cuda
+from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.compare.twin import half_type
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.ladder import Limits
@@ -185,13 +188,11 @@ def _lifted(builder: Builder, case: Case, path: Path, folder: Path) -> dict[str,
     for name, number in inputs.items():
         value, elem = case.inputs[name], types[names[number]]
         feed[names[number]] = value.astype(helper.tensor_dtype_to_np_dtype(elem)) if elem else value
-    outcome = shared("reduction").call(
-        f"{CHILD}:run", timeout=builder.options.timeout, path=str(out), feed=feed
-    )
-    if not outcome.ok or outcome.value.error:
+    values, reply = Bench(shared("reduction"), folder, builder.options.timeout).compute(out, feed)
+    if reply.error:
         return {}
     outputs = partners(case.outputs, [one.name for one in found.outputs])
-    computed = list(outcome.value.values.values())
+    computed = list(values.values())
     return {name: computed[number] for name, number in outputs.items()}
 
 
@@ -239,70 +240,63 @@ class OrtCheck(Check):
     def __init__(self, name: str, step: float = 300.0) -> None:
         self.name, self.step = name, step
         self.worker = shared(f"reduction {name}")
-        self._tried, self._missing = False, cast("Missing | None", None)
 
     def seen(self, case: Case, path: Path) -> dict[str, Any]:
         """What CUDA computes; nothing for the CPU, whose outputs are the expected ones."""
         if self.name == "ort-cpu":
             return {}
-        outcome = self.worker.call(
-            f"{CHILD}:run", timeout=self.step, path=str(path), feed=dict(case.inputs), backend=self.name
-        )
-        return dict(outcome.value.values) if outcome.ok else {}
+        with tempfile.TemporaryDirectory(prefix="onnxfix-reduce-", ignore_cleanup_errors=True) as folder:
+            return self._bench(Path(folder)).compute(path, case.inputs, backend=self.name)[0]
 
     def examine(self, case: Case, path: Path) -> Seen:
-        absent = self._absent()
+        absent = self._absent
         if absent is not None:
             return Seen(unknown=absent.reason, cause=absent.cause)
-        lacking = [one.name for one in case.model.graph.input if one.name not in case.inputs]
-        if lacking:
-            return Seen(unknown=f"there is no value for the input {lacking[0]}")
+        unknown = [one.name for one in case.model.graph.input if one.name not in case.inputs]
+        if unknown:
+            return Seen(unknown=f"there is no value for the input {unknown[0]}")
+        bench = self._bench(path.parent)
+        truth, reply = bench.compute(path, case.inputs)
+        seen = ended(reply)
+        if self.name == "ort-cpu" or seen is not None:
+            return seen or Seen((trouble(reply, case),) if reply.error else ())
+        if reply.error:
+            return Seen(unknown=f"ONNX Runtime does not run the model on the CPU either: {reply.error}")
+        other, reply = bench.compute(path, case.inputs, backend=self.name)
+        if reply.error:
+            return ended(reply) or Seen((trouble(reply, case),))
         pairs = [(name, name) for name in case.outputs]
-        if self.name == "ort-cpu":
-            outcome = self.worker.call(
-                f"{CHILD}:run", timeout=self.step, path=str(path), feed=dict(case.inputs)
-            )
-        else:
-            outcome = self.worker.call(
-                f"{CHILD}:compared", timeout=self.step, path=str(path), other=str(path), feed=dict(case.inputs),
-                feed_other=dict(case.inputs), pairs=pairs, backend=self.name,
-            )  # fmt: skip
-        if outcome.status in ("crash", "timeout"):
-            return Seen((Failure(outcome.status, text=outcome.message),))
-        if not outcome.ok:
-            return Seen(unknown=outcome.message, cause="memory" if outcome.status == "memory" else "fault")
-        found: Ran | Compared = outcome.value
-        return self._seen(found, case)
+        return Seen(differing(differences(bench, path, case.inputs, truth, other, pairs, moves=1)))
 
+    def _bench(self, scratch: Path) -> Bench:
+        return Bench(self.worker, scratch, self.step)
+
+    @cached_property
     def _absent(self) -> Missing | None:
         """Why there is no CUDA here; None where there is, and on the CPU."""
-        if self.name == "ort-cuda" and not self._tried:
-            self._tried = True
-            self._missing = cuda.unavailable(self.worker, self.step)
-        return self._missing
-
-    def _seen(self, found: Ran | Compared, case: Case) -> Seen:
-        ran = found if isinstance(found, Ran) else found.second if not found.first.error else found.first
-        if ran.lacking:
-            return Seen(unknown=ran.error, cause=cause_of(ran.error))
-        if ran.error and isinstance(found, Compared) and found.first.error:
-            return Seen(unknown=f"ONNX Runtime does not run the model on the CPU either: {ran.error}")
-        if ran.error:
-            return Seen((trouble(ran, case),))
-        return Seen(differing(found) if isinstance(found, Compared) else ())
+        return cuda.unavailable(self.worker, self.step) if self.name == "ort-cuda" else None
 
 
-def trouble(ran: Ran, case: Case) -> Failure:
+def ended(reply: Reply) -> Seen | None:
+    """What a run shows that ended its process, or that proves nothing; None for any other."""
+    if reply.cause == "crash" or reply.cause == "timeout":
+        return Seen((Failure(reply.cause, text=reply.error),))
+    if reply.unable:
+        return Seen(unknown=reply.error, cause="memory" if reply.cause == "memory" else "")
+    return None
+
+
+def trouble(reply: Reply, case: Case) -> Failure:
     """An error of ONNX Runtime as a failure."""
     graph = case.model.graph
-    operator, inner = _innermost(ran.error, graph)
-    place = place_of(node_of(ran.error, graph), graph)
+    operator, inner = _innermost(reply.error, graph)
+    place = place_of(node_of(reply.error, graph), graph)
     if inner is not None and inner.output and place.output not in inner.output:
         place = Place((place.output,), inner.name, inner.op_type, inner.output[0])
     names = labels(case) | {operator}
-    form = messages.form_of(ort_messages.reason(ort_messages.without_status(ran.error)), names)
-    kind: Kind = "refused" if ran.stage == "load" else "error"
-    return Failure(kind, ran.stage, place, operator, ran.status, form=form, text=ran.error)
+    form = messages.form_of(ort_messages.reason(ort_messages.without_status(reply.error)), names)
+    kind: Kind = "refused" if reply.stage == "load" else "error"
+    return Failure(kind, reply.stage, place, operator, reply.status, form=form, text=reply.error)
 
 
 def _innermost(text: str, graph: GraphProto) -> tuple[str, NodeProto | None]:
@@ -316,13 +310,13 @@ def _innermost(text: str, graph: GraphProto) -> tuple[str, NodeProto | None]:
     return operator, named[0] if len(named) == 1 else None
 
 
-def differing(found: Compared) -> tuple[Failure, ...]:
+def differing(metrics: Iterable[Metrics]) -> tuple[Failure, ...]:
     """What differs, as failures."""
     return tuple(
         Failure(
             "differs", kind_of(one.kind), Place(output=one.output), text=f"output {one.output} {one.reason}"
         )
-        for one in found.differences
+        for one in metrics
     )
 
 

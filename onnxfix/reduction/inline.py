@@ -353,5 +353,5 @@ def _after(reducer: Reducer, case: Case, at: int, iteration: int) -> list[Any] |
     node.output[:carried] = names
     del model.graph.output[:]
     model.graph.output.extend(ValueInfoProto(name=name) for name in names)
-    ran = reducer.values.run(case.with_model(model))
-    return [ran.values[name] for name in names] if not ran.error else None
+    values, reply = reducer.values.run(case.with_model(model))
+    return [values[name] for name in names] if not reply.error else None

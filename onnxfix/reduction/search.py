@@ -84,7 +84,7 @@ class Reducer:
         self.terms.say(f"{self.case.count} nodes left: {what}")
         self.tries += 1
         found = self.examine(candidate, inside)
-        if found is None or (self.runs and self.values.run(candidate).error):
+        if found is None or (self.runs and not self.values.runs(candidate)):
             return False
         self.case, self.seen = candidate, found
         if not self.failure.same(found, candidate.origin):

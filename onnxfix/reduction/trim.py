@@ -68,11 +68,11 @@ def declared(reducer: Reducer) -> bool:
     """Outputs get the types and shapes that they have when the model is run."""
     if not reducer.runs:
         return False
-    ran = reducer.values.run(reducer.case)
+    values, _ = reducer.values.run(reducer.case)
     model = reducer.case.copy()
     for info in model.graph.output:
-        if isinstance(ran.values.get(info.name), np.ndarray):
-            info.CopyFrom(cases.info_of(info.name, ran.values[info.name]))
+        if isinstance(values.get(info.name), np.ndarray):
+            info.CopyFrom(cases.info_of(info.name, values[info.name]))
     changed = model != reducer.case.model
     return changed and reducer.attempt(reducer.case.with_model(model), "declared outputs")
 

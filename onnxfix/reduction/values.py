@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
+from onnxfix.diagnosis.bench import Bench
+from onnxfix.diagnosis.child import Reply
 from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.files import saving
 from onnxfix.model import Model
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.case import Case
-from onnxfix.reduction.child import Ran
 from onnxfix.sandbox import shared
+from onnxfix.verification.compare.compare import Metrics, compare, different, identical, moved_by
+from onnxfix.verification.compare.rounding import RELATIVE, SHARE
+from onnxfix.verification.readback.child import aligned
 
-CHILD = "onnxfix.reduction.child"
 _KEPT = 512 << 20  # bytes of values that are remembered
 _APART = 8  # tensors that are computed one by one where all at once fail
+_MOVES = 3
+"""Times that inputs are moved before a difference is called rounding."""
 
 
 class Values:
     """Values of inner tensors on demand. ``step`` is the time limit of one run in seconds, ``scratch`` a folder."""
 
     def __init__(self, scratch: Path, step: float = 300.0) -> None:
-        self.scratch, self.step = scratch, step
-        self.worker = shared("reduction")
+        self.bench, self.path = Bench(shared("reduction"), scratch, step), scratch / "values.onnx"
         self._known: dict[str, Any] = {}
         self._size = 0
-        self.runs = 0
 
     def forget(self) -> None:
         """Forget everything: inputs or weights have changed."""
@@ -39,14 +42,11 @@ class Values:
 
     def of(self, case: Case, names: Sequence[str]) -> dict[str, Any] | None:
         """The values of these tensors of the main graph; None where one of them cannot be computed."""
-        found = {name: self._at_hand(case, name) for name in names}
-        missing = [name for name, value in found.items() if value is None]
+        values = {name: self._at_hand(case, name) for name in names}
+        missing = [name for name, value in values.items() if value is None]
         if missing:
-            ran = self._computed(case, missing)
-            if ran is None:
-                return None
-            found.update(ran)
-        return found
+            values.update(self._compute(case, missing))
+        return values if all(value is not None for value in values.values()) else None
 
     def _at_hand(self, case: Case, name: str) -> Any:
         if name in case.inputs:
@@ -56,32 +56,56 @@ class Values:
         stored = next((one for one in case.model.graph.initializer if one.name == name), None)
         return cases.array_of(stored) if stored is not None else None
 
-    def _computed(self, case: Case, names: list[str]) -> dict[str, Any] | None:
-        ran = self.run(part_for(case, names))
-        if ran.error and 1 < len(names) <= _APART:
-            each = [self.run(part_for(case, [name])) for name in names]
-            values = {name: value for one in each for name, value in one.values.items()}
-        else:
-            values = dict(ran.values)
+    def _compute(self, case: Case, names: list[str]) -> dict[str, Any]:
+        values, reply = self.run(part_for(case, names))
+        if reply.error and 1 < len(names) <= _APART:
+            for name in names:
+                values.update(self.run(part_for(case, [name]))[0])
         for name, value in values.items():
             size = getattr(value, "nbytes", 0)
             if self._size + size <= _KEPT:
                 self._known[name], self._size = value, self._size + size
-        return values if all(values.get(name) is not None for name in names) else None
+        return values
 
-    def run(self, case: Case) -> Ran:
+    def run(self, case: Case) -> tuple[dict[str, Any], Reply]:
         """Run a case with ONNX Runtime on the CPU. A crash or a time limit is an error of it."""
-        path = self.scratch / "values.onnx"
         try:
-            write(case.model, path)
+            write(case.model, self.path)
+            return self.bench.compute(self.path, case.inputs)
         except OnnxfixError as error:
-            return Ran(error=str(error), lacking=True)
-        self.runs += 1
-        outcome = self.worker.call(f"{CHILD}:run", timeout=self.step, path=str(path), feed=dict(case.inputs))
-        if outcome.ok:
-            ran: Ran = outcome.value
-            return ran
-        return Ran(error=outcome.message, status=outcome.status.upper(), stage="run")
+            return {}, Reply(error=str(error), unable=True)
+
+    def runs(self, case: Case) -> bool:
+        """Whether ONNX Runtime runs a case."""
+        return not self.run(case)[1].error
+
+
+def differences(
+    bench: Bench,
+    path: Path,
+    feed: Mapping[str, Any],
+    truth: Mapping[str, Any],
+    other: Mapping[str, Any],
+    pairs: Sequence[tuple[str, str]],
+    *,
+    moves: int = _MOVES,
+) -> list[Metrics]:
+    """Where the values ``other`` differ from the ``truth``, what the model file computes of ``feed``; ``pairs`` are
+    the names of outputs in both.
+
+    They are held to the tolerance of the type, and to what the model itself moves by when its inputs are moved, which
+    is tried ``moves`` times: a value that is rounded to fewer bits may fall to the other side by chance.
+    """
+    both = {name: aligned(truth.get(name), other.get(theirs)) for name, theirs in pairs}
+    if all(identical(*pair) for pair in both.values()):
+        return []
+    found: dict[str, list[Metrics]] = {}
+    for seed in range(moves):
+        moved, _ = bench.compute(path, feed, moved=RELATIVE, seed=seed)
+        for name, (a, b) in both.items():
+            slack = SHARE * moved_by(name, truth.get(name), moved.get(name, truth.get(name)))
+            found[name] = found.get(name) or different(compare(name, a, b, exact=False, slack=slack))
+    return [metric for metrics in found.values() for metric in metrics]
 
 
 def write(model: ModelProto, path: Path) -> None:
@@ -157,8 +181,6 @@ class Facts:
         elem, shape = self._types.get(name, (0, None))
         if not elem or elem == TensorProto.STRING or shape is None or any(dim.value is None for dim in shape):
             return None
-        from onnx import helper  # lazy: seldom used
-
         dtype = helper.tensor_dtype_to_np_dtype(elem)
         sizes = tuple(dim.value for dim in shape)
         if "float" in dtype.name:

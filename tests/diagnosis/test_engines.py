@@ -57,9 +57,9 @@ class Beside:
     def run(self, name: str, feed: Mapping[str, Any]) -> Ran:
         if self.failure:
             return Ran(error=self.failure, cause="crash")
-        reply = self.bench.run(str(self._path), self.bench.hold(feed))
+        values, reply = self.bench.compute(self._path, feed)
         assert not reply.error, reply.error
-        return Ran({one: held.load() for one, held in reply.values.items()})
+        return Ran(values)
 
 
 @pytest.fixture

@@ -9,13 +9,12 @@ import pytest
 from onnx import numpy_helper
 
 from onnxfix.diagnosis.lowered import ELEMENT, Low, lowerable, with_casts
-from onnxfix.lowering.convert import converted
+from onnxfix.lowering.convert import converted, widened
 from onnxfix.lowering.guards import Facts
 from onnxfix.lowering.islands import Graph, settled
 from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.search import Search, worst
 from onnxfix.lowering.selfmeasure import Own
-from onnxfix.lowering.widened import widened
 
 CHAIN = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[2,4] x, float[4,4] w) => (float[2,4] y, int64[2] k) <int64[2] s = {2, 4}> {

@@ -14,9 +14,9 @@ from onnx import TensorProto, numpy_helper
 
 import onnxfix
 from onnxfix.lowering import lower as lowering
+from onnxfix.lowering.convert import widened
 from onnxfix.lowering.guards import Facts, Guard
 from onnxfix.lowering.records import Lowering
-from onnxfix.lowering.widened import widened
 from support.cli import run as cli
 from support.paths import FIXTURES
 

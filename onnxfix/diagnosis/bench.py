@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from onnxfix.sandbox import Worker
 _CHILD = "onnxfix.diagnosis.child"
 _LEAST = 5.0  # seconds
 _FEW = 32  # nodes that are evaluated in Python
+
+Run = Callable[[ModelProto, Mapping[str, Held]], Reply]
+"""Runs a part of a model on stored values."""
 
 
 class Clock:
@@ -90,6 +94,45 @@ class Bench:
         self.evaluated |= not evaluated.error
         return reply if evaluated.error else evaluated
 
+    def run_part(
+        self,
+        graph: Graph,
+        numbers: Collection[int],
+        outputs: Sequence[str],
+        known: Mapping[str, Held],
+        *,
+        moved: float = 0.0,
+        run: Run | None = None,
+    ) -> Reply:
+        """Compute these outputs by these nodes of a graph, from the values that are ``known``. ``run`` runs the part
+        instead of ONNX Runtime on the CPU.
+
+        Raises:
+            Fault: the sandbox's own code failed.
+        """
+        if not outputs:
+            return Reply()
+        part, inputs = graph.part(numbers, outputs, known)
+        return _run_on(part, inputs, known, run or partial(self.run, of=graph, moved=moved))
+
+    def run_apart(
+        self,
+        graph: Graph,
+        regions: Sequence[tuple[Collection[int], Sequence[str]]],
+        known: Mapping[str, Held],
+        *,
+        moved: float = 0.0,
+        seed: int = 0,
+        run: Run | None = None,
+    ) -> tuple[list[dict[str, Held]], Reply]:
+        """The same for regions that compute apart from each other: outputs by region (none where there is an error),
+        and the reply."""
+        part, inputs, names = graph.apart(regions, known)
+        reply = _run_on(part, inputs, known, run or partial(self.run, of=graph, moved=moved, seed=seed))
+        if reply.error:
+            return [{} for _ in names], reply
+        return [{name: reply.values[new] for name, new in one.items()} for one in names], reply
+
     def compute(
         self,
         path: Path,
@@ -142,6 +185,13 @@ class Bench:
         if not outcome.ok:
             raise Fault(outcome.message)
         return outcome.value
+
+
+def _run_on(part: ModelProto, inputs: Sequence[str], known: Mapping[str, Held], run: Run) -> Reply:
+    unknown = next((name for name in inputs if name not in known), None)
+    if unknown is not None:
+        return Reply(error=f"the value of {unknown} is not known", cause="fault")
+    return run(part, {name: known[name] for name in inputs})
 
 
 def drop(values: Sequence[Held]) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ import numpy.typing as npt
 from onnx import AttributeProto, NodeProto, TensorProto, helper
 from onnx.defs import SchemaError, get_schema
 
-from onnxfix import system, walk
+from onnxfix import walk
 from onnxfix.errors import ModelError
-from onnxfix.files import lazy, tensors
+from onnxfix.files import tensors
 from onnxfix.record import record
 
 #: Attributes that became inputs in later opsets, by operator: attribute -> the number of the input.
@@ -149,7 +148,7 @@ def _defaults(op_type: str, opset: int, domain: str) -> dict[str, Any]:
 
 
 _WHOLE = 1 << 12
-"""Elements up to which a tensor is read whole."""
+"""Elements up to which all of a tensor are compared."""
 _SIDE = 16
 """Elements along each side of the grid of samples."""
 _MARKED = 4
@@ -158,8 +157,8 @@ _MARKED = 4
 
 @record
 class Content:
-    """What a constant contains, to recognize a weight in another file. Large weights are not read: up to 256 elements
-    on a grid stand for them. Floats are compared as float16, so that a copy in half precision has the same keys.
+    """What a constant contains, to recognize a weight in another file. Up to 256 elements on a grid stand for a
+    large weight. Floats are compared as float16, so that a copy in half precision has the same keys.
     ``key`` is equal for equal contents, ``turned`` is the key of its transpose (of a
     matrix; else ``key``). ``small`` are the elements of an integer or Boolean tensor of up to 64, or of a float scalar;
     else None. ``marked``: no other tensor is likely to have this key by chance."""
@@ -171,74 +170,18 @@ class Content:
     size: int
 
 
-class Reader:
-    """Reads contents of the tensors of one model. ``folder`` is where its external data is."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self._paths: dict[str, Path] = {}
-        self._open: dict[Path, int] = {}
-
-    def close(self) -> None:
-        """Close the files that were opened."""
-        for file in self._open.values():
-            os.close(file)
-        self._open.clear()
-
-    def content(self, tensor: TensorProto) -> Content | None:
-        """The content of a tensor; None where it cannot be read, or numpy has no such type."""
-        try:
-            dims = tuple(int(dim) for dim in tensor.dims)
-            if tensor.data_type == TensorProto.STRING:
-                text = ("text", dims, tuple(tensor.string_data))
-                return Content(
-                    text, text, None, len(set(tensor.string_data)) >= _MARKED, len(tensor.string_data)
-                )
-            if tensors.element_count(dims) <= _WHOLE or not self._sampled(tensor):
-                return content_of(self._whole(tensor))
-            return _sampled_content(self._grid(tensor, dims), dims)
-        except (ModelError, OSError, ValueError, TypeError, KeyError):
-            return None
-
-    def _whole(self, tensor: TensorProto) -> npt.NDArray[Any]:
-        found = tensors.to_array(tensor, Path(self.folder) if self.folder else None, 1 << 40)
-        if found is None:
-            raise ModelError(f"{tensor.name}: cannot be read")
-        return found
-
-    @staticmethod
-    def _sampled(tensor: TensorProto) -> bool:
-        where = lazy.range_of(tensor)
-        outside = tensors.is_external(tensor)
-        plain = bool(tensor.raw_data) if where is None and not outside else outside or _raw(where)
-        return plain and tensors.nbytes(tensor) == tensors.element_count(tensor.dims) * _item(tensor).itemsize
-
-    def _grid(self, tensor: TensorProto, dims: tuple[int, ...]) -> npt.NDArray[Any]:
-        dtype, (rows, columns) = _item(tensor), _matrix(dims)
-        where = [row * columns + column for row in _spread(rows) for column in _spread(columns)]
-        size = dtype.itemsize
-        data = b"".join(self._bytes(tensor, at * size, size) for at in where)
-        return np.frombuffer(data, dtype).reshape(len(_spread(rows)), len(_spread(columns)))
-
-    def _bytes(self, tensor: TensorProto, offset: int, length: int) -> bytes:
-        if tensors.is_external(tensor):
-            path, start, _ = self._external(tensor)
-            if path not in self._open:
-                self._open[path] = os.open(path, system.READ)
-            return system.read_at(self._open[path], length, start + offset)
-        where = lazy.range_of(tensor)
-        if where is not None:
-            return where.source.read(where.offset + offset, length)
-        return tensor.raw_data[offset : offset + length]
-
-    def _external(self, tensor: TensorProto) -> tuple[Path, int, int]:
-        if tensor.name not in self._places:
-            self._places[tensor.name] = tensors.external_range(tensor, Path(self.folder), self._paths)
-        return self._places[tensor.name]
-
-    @cached_property
-    def _places(self) -> dict[str, tuple[Path, int, int]]:
-        return {}
+def tensor_content(tensor: TensorProto, folder: str) -> Content | None:
+    """The content of a tensor, whose external data is in ``folder``; None where it cannot be read, or numpy has no
+    such type."""
+    if tensor.data_type == TensorProto.STRING:
+        texts = tuple(tensor.string_data)
+        key = ("text", tuple(tensor.dims), texts)
+        return Content(key, key, None, len(set(texts)) >= _MARKED, len(texts))
+    try:
+        array = tensors.to_array(tensor, Path(folder) if folder else None, 1 << 40)
+    except (ModelError, OSError, ValueError, TypeError, KeyError):
+        return None
+    return content_of(array) if array is not None else None
 
 
 def content_of(array: npt.NDArray[Any]) -> Content:
@@ -262,11 +205,11 @@ def content_of(array: npt.NDArray[Any]) -> Content:
     return _sampled_content(array.reshape(_matrix(dims)), dims)
 
 
-def node_content(node: NodeProto, reader: Reader) -> Content | None:
+def node_content(node: NodeProto, folder: str) -> Content | None:
     """The content of a Constant node; None where it is sparse or of strings."""
     for attribute in node.attribute:
         if attribute.name == "value":
-            return reader.content(attribute.t)
+            return tensor_content(attribute.t, folder)
         if attribute.name in ("value_float", "value_floats"):
             return content_of(np.array(helper.get_attribute_value(attribute), np.float32))
         if attribute.name in ("value_int", "value_ints"):
@@ -304,11 +247,3 @@ def _spread(count: int) -> list[int]:
     """Up to 16 indices that are spread evenly over a side."""
     wanted = min(count, _SIDE)
     return [number * (count - 1) // max(wanted - 1, 1) for number in range(wanted)]
-
-
-def _item(tensor: TensorProto) -> np.dtype[Any]:
-    return np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
-
-
-def _raw(where: lazy.Range | None) -> bool:
-    return where is not None and where.field == lazy.RAW

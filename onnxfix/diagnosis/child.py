@@ -5,107 +5,24 @@ Every function is called through :class:`onnxfix.sandbox.Worker`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, helper, shape_inference
+from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from onnxfix import backends
 from onnxfix.allowance import cores
 from onnxfix.backends import ort, ort_messages, ort_weights
 from onnxfix.causes import NO_MEMORY, Cause
+from onnxfix.diagnosis.lowered import ELEMENT, FLOAT, fresh, names_of
 from onnxfix.diagnosis.store import Held, hold
 from onnxfix.graph.unfolding import unfolded
+from onnxfix.model import Model
 from onnxfix.record import record
 from onnxfix.sandbox import allow_maps, one_line
 from onnxfix.verification.compare.rounding import shaken
-
-_HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-#: What only moves or constant values: rounded already.
-_MOVING = frozenset(("Constant", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
-_INPUTS_SINCE = 13
-"""The opset from which on Unsqueeze and Squeeze have their axes as an input, and take bfloat16."""
-
-
-def exact(model: ModelProto) -> ModelProto:
-    """A model that computes the same with every value of its main graph in half precision rounded; the model itself
-    where there is none. Types that shape inference does not find are left as they are.
-
-    For most operators ONNX Runtime has no float16 kernel for the CPU. It computes them in float32 between Casts of its
-    own, and removes a Cast to float16 that a Cast back follows, with all optimizations off too: 300 * 300 / 300 is
-    then 300, where it is infinite. Two nodes in float16 between them keep the Casts: an Unsqueeze and a Squeeze, which
-    have kernels for it and compute nothing.
-    """
-    if not _touches_half(model):
-        return model
-    version = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 0)
-    halves = _halves(model, (TensorProto.FLOAT16,) if version < _INPUTS_SINCE else _HALF)
-    read = {name for node in model.graph.node for name in node.input}
-    if halves.isdisjoint(read):
-        return model
-    found = ModelProto()
-    found.CopyFrom(model)
-    graph, nodes = found.graph, list[NodeProto]()
-    axes = "" if version < _INPUTS_SINCE else "exact/axes"
-    if axes:
-        graph.initializer.append(helper.make_tensor(axes, TensorProto.INT64, [1], [0]))
-    for node in graph.node:
-        nodes.append(node)
-        for place, name in enumerate(node.output):
-            if name in halves and name in read:
-                node.output[place] = f"{name}/computed"
-                nodes += _rounding(f"{name}/computed", name, axes)
-    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
-    return found
-
-
-def _rounding(source: str, result: str, axes: str) -> list[NodeProto]:
-    """Two nodes that compute nothing and have kernels for half precision."""
-    between = f"{result}/rounded"
-    if axes:
-        given = [axes]
-        return [
-            helper.make_node("Unsqueeze", [source, *given], [between]),
-            helper.make_node("Squeeze", [between, *given], [result]),
-        ]
-    return [
-        helper.make_node("Unsqueeze", [source], [between], axes=[0]),
-        helper.make_node("Squeeze", [between], [result], axes=[0]),
-    ]
-
-
-def _touches_half(model: ModelProto) -> bool:
-    """Whether an input, a weight, a constant or the target of a Cast is in half precision."""
-    graph = model.graph
-    if any(info.type.tensor_type.elem_type in _HALF for info in graph.input):
-        return True
-    if any(tensor.data_type in _HALF for tensor in graph.initializer):
-        return True
-    attributes = (one for node in graph.node for one in node.attribute)
-    return any(
-        (one.name in ("to", "dtype") and one.i in _HALF) or one.t.data_type in _HALF for one in attributes
-    )
-
-
-def _halves(model: ModelProto, kinds: Collection[int]) -> set[str]:
-    """The values of these types that nodes of the main graph compute; none where nothing but Casts reads or writes
-    such: ONNX Runtime adds no Casts then, and removes none."""
-    try:
-        typed = shape_inference.infer_shapes(model)
-    except Exception:
-        return set()  # shapes that contradict each other: it is left to ONNX Runtime to say so
-    known = (*typed.graph.value_info, *typed.graph.output)
-    halves = {info.name for info in known if info.type.tensor_type.elem_type in kinds}
-    nodes = [node for node in model.graph.node if node.op_type != "Cast"]
-    if not any(name in halves for node in nodes for name in (*node.input, *node.output)):
-        return set()
-    moving = {name for node in model.graph.node if node.op_type in _MOVING for name in node.output}
-    return halves - moving
-
 
 _WORDS = 1500
 
@@ -185,7 +102,7 @@ def _session(
         # The copies that kernels pack of weights save time only where a session runs more than once.
         options.add_session_config_entry("session.disable_prepacking", "1")
         part = onnx.ModelProto.FromString(model)
-        return ort.load_mapped(exact(part) if rounding else part, where, options)
+        return ort.load_mapped(between_casts(part) if rounding else part, where, options)
     path = Path(scratch + ".onnx")
     whole = onnx.ModelProto.FromString(model)
     if folder:
@@ -242,3 +159,75 @@ def optimized(path: str, out: str) -> str:
     except Exception as error:
         return one_line(error, _WORDS)
     return ""
+
+
+# ---------------------------------------------------------------------------- half precision, rounded as it says
+
+_LOWS = frozenset(ELEMENT.values())
+#: These take any type, or are Casts themselves.
+_AS_THEY_ARE = frozenset({"Cast", "CastLike", "Constant", "Identity", "Shape", "Size"})
+
+
+def between_casts(model: ModelProto) -> ModelProto:
+    """A copy of the model in which every node of the main graph that reads or writes half precision computes in
+    float32, between Casts; the model itself where there is none. Control flow and functions stay as they are.
+
+    ONNX Runtime has few half-precision kernels for the CPU. Where it lacks one it puts Casts around nodes itself and
+    then drops pairs of them, with all optimizations off too: 300 * 300 / 300 is then 300, where it is infinite. Of
+    bfloat16 it refuses most. This rounds exactly where the model's types say so.
+
+    Raises:
+        ModelError: the graph is not valid.
+    """
+    if not _touches_half(model):
+        return model
+    made = ModelProto()
+    made.CopyFrom(model)
+    overlay = Model(model, None)
+    infos = {name: overlay.shapes.info(value) for name, value in overlay.main.values.items()}
+    kinds = {name: info.elem for name, info in infos.items() if info.kind == "tensor"}
+    names = names_of(made)
+    nodes: list[NodeProto] = []
+    wide: dict[str, str] = {}
+
+    def cast(source: str, result: str, to: int) -> str:
+        nodes.append(helper.make_node("Cast", [source], [result], fresh(names, f"{result}/Cast"), to=to))
+        return result
+
+    for node, original in zip(list(made.graph.node), overlay.main.nodes, strict=True):
+        if original.op_type in _AS_THEY_ARE or original.subgraphs or not original.is_onnx:
+            nodes.append(node)
+            continue
+        for slot, name in enumerate(node.input):
+            if kinds.get(name) in _LOWS:
+                if name not in wide:
+                    wide[name] = cast(name, fresh(names, f"{name}/wide"), FLOAT)
+                node.input[slot] = wide[name]
+        after = [(slot, name) for slot, name in enumerate(node.output) if kinds.get(name) in _LOWS]
+        for slot, name in after:
+            node.output[slot] = fresh(names, f"{name}/made")
+        _retype(node)
+        nodes.append(node)
+        for slot, name in after:
+            cast(node.output[slot], name, int(kinds[name] or FLOAT))
+    del made.graph.node[:]
+    made.graph.node.extend(nodes)
+    del made.graph.value_info[:]  # claims, which may be about types and shapes that are not there any more
+    return made
+
+
+def _touches_half(model: ModelProto) -> bool:
+    """Whether an input, a weight, a constant or the target of a Cast is in half precision."""
+    declared = [info.type.tensor_type.elem_type for info in model.graph.input]
+    stored = [tensor.data_type for tensor in model.graph.initializer]
+    attributes = [one for node in model.graph.node for one in node.attribute]
+    named = [one.i if one.name in ("to", "dtype") else one.t.data_type for one in attributes]
+    return not _LOWS.isdisjoint((*declared, *stored, *named))
+
+
+def _retype(node: NodeProto) -> None:
+    """An attribute that names the type of what the node writes, as float32."""
+    for attribute in node.attribute:
+        if attribute.name == "value" and attribute.HasField("t") and attribute.t.data_type in _LOWS:
+            array = numpy_helper.to_array(attribute.t)
+            attribute.t.CopyFrom(numpy_helper.from_array(array.astype("float32"), attribute.t.name))

@@ -82,10 +82,7 @@ def _computed(graph: Graph, number: int, given: Values, bench: Bench) -> Values:
     if not wanted:
         return given
     held = bench.hold(given)
-    part, inputs = graph.part(upstream(graph, wanted, frozenset(given)), wanted, held)
-    if any(name not in held for name in inputs):
-        raise _Unknown
-    reply = bench.run(part, {name: held[name] for name in inputs}, of=graph)
+    reply = bench.run_part(graph, upstream(graph, wanted, frozenset(given)), wanted, held)
     if reply.error:
         raise _Unknown
     return {**given, **{name: found.load() for name, found in reply.values.items()}}
@@ -275,12 +272,10 @@ def _outputs(
         if name in graph.producer and not graph.is_constant(name)
     ]
     held = bench.hold(values)
-    if wanted:
-        part, inputs = graph.part(range(len(graph.nodes)), wanted, held)
-        reply = bench.run(part, {name: held[name] for name in inputs}, of=graph)
-        if reply.error:
-            raise _Unknown
-        values.update({name: found.load() for name, found in reply.values.items()})
+    reply = bench.run_part(graph, range(len(graph.nodes)), wanted, held)
+    if reply.error:
+        raise _Unknown
+    values.update({name: found.load() for name, found in reply.values.items()})
     inner = _Outer(graph, outer.node, (), values)
     return [inner.value(name) for name in graph.outputs]
 

@@ -15,7 +15,7 @@ from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.evidence import Collector
 from onnxfix.diagnosis.graph import OWN, Graph, Region, declared_types
-from onnxfix.diagnosis.lockstep import Lockstep, alone
+from onnxfix.diagnosis.lockstep import Lockstep, walk_alone
 from onnxfix.diagnosis.marking import Bisection, Window
 from onnxfix.diagnosis.records import Culprit, Diagnosis, Marking
 from onnxfix.diagnosis.rows import FLOOR, Row, Side, Walk, fitting
@@ -197,7 +197,7 @@ class Execution:
         """One sample; ``their_feed`` are the inputs by the other side's names."""
         collector = Collector(self.bench, self.truth, self.side, feed)
         self.say("running the truth")
-        walk = self.walk = alone(self.bench, self.truth, feed, self.clock)
+        walk = self.walk = walk_alone(self.bench, self.truth, feed, self.clock)
         if walk.failed or not walk.complete:
             return walk
         names = list(walk.truth)

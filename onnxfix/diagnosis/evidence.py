@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from typing import Any
 
 from onnx import NodeProto, TensorProto
@@ -53,9 +54,7 @@ class Collector:
         wanted = [name for name in wanted if not self.truth.is_constant(name)]
         if wanted:
             numbers = upstream(self.truth, wanted, frozenset(self.feed))
-            part, inputs = self.truth.part(numbers, wanted, self.feed)
-            feed = {name: self.feed[name] for name in inputs if name in self.feed}
-            reply = self.bench.run(part, feed, of=self.truth)
+            reply = self.bench.run_part(self.truth, numbers, wanted, self.feed)
             found.update(reply.values)
             self.error = reply.error
         return found
@@ -119,12 +118,11 @@ class Collector:
             }
             given.update({name: held for name, held in theirs.items() if name in self.side.graph.inputs})
             own = self._own(region, given)
-        moved = {}
-        part, inputs, names = self.truth.apart([((row.number,), outputs)], known)
-        if outputs and all(name in known for name in inputs):
-            feed = {name: known[name] for name in inputs}
-            reply = self.bench.run(part, feed, of=self.truth, moved=self.side.unit, seed=1)
-            moved = {n: reply.values[new].load() for n, new in names[0].items() if new in reply.values}
+        moved: dict[str, Any] = {}
+        if outputs:
+            alone = [((row.number,), outputs)]
+            (values,), _ = self.bench.run_apart(self.truth, alone, known, moved=self.side.unit, seed=1)
+            moved = {name: held.load() for name, held in values.items()}
         return replace(
             self.bare(row),
             inputs={name: known[name].load() for name in self.truth.reads[row.number] if name in known},
@@ -142,14 +140,10 @@ class Collector:
         )
 
     def _own(self, region: Region, given: Mapping[str, Held]) -> dict[str, Held]:
-        graph = self.side.graph
-        part, inputs, names = graph.apart([(region.nodes, list(region.targets))], given)
-        if any(name not in given for name in inputs):
-            return {}
-        feed = {name: given[name] for name in inputs}
-        reply = self.side.run(self.bench, part, feed)
-        found = {region.targets[n]: reply.values[new] for n, new in names[0].items() if new in reply.values}
-        return found
+        asked = [(region.nodes, list(region.targets))]
+        run = partial(self.side.run, self.bench)
+        (values,), _ = self.bench.run_apart(self.side.graph, asked, given, run=run)
+        return {region.targets[name]: held for name, held in values.items()}
 
     def effect(self, own: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Held]:
         """The truth's outputs that depend on these tensors, if these had these values."""
@@ -163,10 +157,7 @@ class Collector:
         found = {name: given[name] for name in outputs if name in own}
         if not reached:
             return found
-        part, inputs = self.truth.part(upstream(self.truth, reached, known), reached, given)
-        if any(name not in given for name in inputs):
-            return {}
-        reply = self.bench.run(part, {name: given[name] for name in inputs}, of=self.truth)
+        reply = self.bench.run_part(self.truth, upstream(self.truth, reached, known), reached, given)
         return {} if reply.error else {**reply.values, **found}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from onnxfix.diagnosis.bench import Bench, drop
 from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.lockstep import walk_alone
 from onnxfix.diagnosis.store import Held
 from onnxfix.record import record
 
@@ -105,8 +106,6 @@ def _usual(samples: Sequence[float]) -> float:
     return sizes[len(sizes) // 4] if sizes else 0.0
 
 
-_FIRST, _MOST = 32, 400  # nodes of a part
-_BYTES = 96 << 20  # of outputs of a part
 _TRIES = 4
 
 Feeds = Callable[[Mapping[str, Held]], Mapping[str, Held]]
@@ -132,38 +131,20 @@ def probe(a: Graph, b: Graph, theirs: Feeds, bench: Bench, samples: Iterable[Map
 def fingerprints(
     graph: Graph, feed: Mapping[str, Held], bench: Bench, wanted: Sequence[str]
 ) -> dict[str, Fingerprint]:
-    """The fingerprints of a model's tensors in a run, up to where it fails. Values are dropped when nothing needs them.
+    """The fingerprints of a model's tensors in a run, up to where it fails.
 
     Raises:
         Fault: the sandbox's own code failed.
     """
-    asked = set(wanted)
-    values = dict(feed)
-    found = dict(_printed(values, asked))
-    start, count, total = 0, _FIRST, len(graph.nodes)
-    while start < total:
-        end = min(start + count, total)
-        numbers = [n for n in range(start, end) if graph.nodes[n].op_type != "Constant"]
-        made = [name for n in numbers for name in graph.nodes[n].output if name]
-        part, inputs = graph.part(numbers, made, values)
-        if any(name not in values for name in inputs):
-            break
-        reply = bench.run(part, {name: values[name] for name in inputs}, of=graph) if made else None
-        if reply is not None:
-            if reply.error:
-                break
-            found.update(_printed(reply.values, asked))
-            values.update(reply.values)
-        size = sum(held.nbytes for held in reply.values.values()) if reply is not None else 0
-        start, count = end, max(8, min(_MOST, count * 4, int(count * _BYTES / max(size, 1))))
-        for name in [name for name in values if graph.last_use.get(name, -1) < end and name not in feed]:
-            values.pop(name).drop()
-    drop([held for name, held in values.items() if name not in feed])
+    asked, found = set(wanted), dict[str, Fingerprint]()
+
+    def look(values: Mapping[str, Held]) -> None:
+        for name, held in values.items():
+            seen = fingerprint(held.load()) if name in asked and held.is_tensor else None
+            if seen is not None:
+                found[name] = seen
+
+    look(feed)
+    walk = walk_alone(bench, graph, feed, look=look)
+    drop([held for name, held in walk.truth.items() if name not in feed])
     return found
-
-
-def _printed(values: Mapping[str, Held], asked: set[str]) -> Iterator[tuple[str, Fingerprint]]:
-    for name, held in values.items():
-        seen = fingerprint(held.load()) if name in asked and held.is_tensor else None
-        if seen is not None:
-            yield name, seen

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from onnx import ModelProto
 
 from onnxfix.diagnosis.bench import Bench, Clock, drop
-from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph, Region, declared_types, levels, regions
 from onnxfix.diagnosis.rows import Noise, Row, Side, Walk, aligned
@@ -22,12 +22,17 @@ from onnxfix.diagnosis.store import Held
 _FIRST, _MOST = 8, 400  # nodes of a chunk
 _BYTES = 96 << 20  # of outputs of a chunk
 
+Look = Callable[[Mapping[str, Held]], None]
+
 
 class Lockstep:
     """Walks through one sample."""
 
-    def __init__(self, bench: Bench, truth: Graph, side: Side, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, bench: Bench, truth: Graph, side: Side, *, clock: Clock | None = None, look: Look | None = None
+    ) -> None:
         self.bench, self.truth, self.side, self.clock = bench, truth, side, clock or Clock(None)
+        self._run, self._look = partial(side.run, bench), look
         self.regions = regions(truth, side.graph, side.pairs)
         self.levels = levels(side.graph, side.pairs, truth)
         self.ours = dict(side.pairs)
@@ -87,9 +92,7 @@ class Lockstep:
         """The model's outputs on both sides, those that are constant included."""
         for graph, values in ((self.truth, self.values), (self.side.graph, self.theirs)):
             constant = [name for name in graph.outputs if name not in values and graph.is_constant(name)]
-            if constant:
-                part, _ = graph.part((), constant, {})
-                values.update(self.bench.run(part, {}, of=graph).values)
+            values.update(self.bench.run_part(graph, (), constant, {}).values)
         self.walk.truth = {name: self.values[name] for name in self.truth.outputs if name in self.values}
         self.walk.other = {
             self.ours.get(name, name): self.theirs[name]
@@ -128,11 +131,13 @@ class Lockstep:
         """One chunk; returns the bytes of the truth's values in it."""
         numbers = [n for n in range(start, end) if self.truth.nodes[n].op_type != "Constant"]
         made = [name for n in numbers for name in self.truth.nodes[n].output if self._wanted(name)]
-        reply = self._truth(numbers, made)
+        reply = self.bench.run_part(self.truth, numbers, made, self.values)
         if reply.error:
             self.walk.failed, self.walk.cause, self.walk.no_kernel = reply.error, reply.cause, reply.no_kernel
             return 0
         self.values.update(reply.values)
+        if self._look is not None:
+            self._look(reply.values)
         self.walk.drawn.update(
             (name, reply.values[name])
             for number in self.truth.random.intersection(numbers)
@@ -150,15 +155,6 @@ class Lockstep:
 
     def _wanted(self, name: str) -> bool:
         return bool(name) and (name in self._needed or name in self.truth.outputs)
-
-    def _truth(self, numbers: Sequence[int], made: Sequence[str]) -> Reply:
-        if not made:
-            return Reply()
-        part, inputs = self.truth.part(numbers, made, self.values)
-        lacking = next((name for name in inputs if name not in self.values), None)
-        if lacking is not None:
-            return Reply(error=f"the value of {lacking} is not known", cause="fault")
-        return self.bench.run(part, {name: self.values[name] for name in inputs}, of=self.truth)
 
     # ---------------------------------------------------------------------------------------- the other side
 
@@ -197,15 +193,8 @@ class Lockstep:
                 or (split and name in self._used)
             )
         ]
-        if not made:
-            return
-        part, inputs = graph.part(numbers, made, self.theirs)
-        lacking = next((name for name in inputs if name not in self.theirs), None)
-        if lacking is not None:
-            self.walk.stopped, self.walk.at = f"the value of {lacking} is not known", numbers[0]
-            return
-        reply = self.side.run(self.bench, part, {name: self.theirs[name] for name in inputs})
-        if reply.error and len(numbers) > 1 and reply.cause != "timeout":
+        reply = self.bench.run_part(graph, numbers, made, self.theirs, run=self._run)
+        if reply.error and len(numbers) > 1 and reply.cause not in ("timeout", "fault"):
             half = len(numbers) // 2
             for some in (numbers[:half], numbers[half:]):
                 if not self.walk.stopped:
@@ -261,16 +250,10 @@ class Lockstep:
         """What regions compute from the truth's values; halved where they do not run together."""
         if not here:
             return []
-        graph = self.side.graph
-        known = self._known(here)
-        part, inputs, names = graph.apart([(one.nodes, list(one.targets)) for one in here], known)
-        lacking = [name for name in inputs if name not in known]
-        reply = Reply(error=f"the value of {lacking[0]} is not known") if lacking else Reply()
-        if not lacking:
-            feed = {name: known[name] for name in inputs}
-            reply = self.side.run(self.bench, part, feed)
+        asked = [(one.nodes, list(one.targets)) for one in here]
+        values, reply = self.bench.run_apart(self.side.graph, asked, self._known(here), run=self._run)
         if not reply.error:
-            return [{name: reply.values[new] for name, new in one.items()} for one in names]
+            return values
         if len(here) > 1:
             half = len(here) // 2
             return [*self._apart(here[:half]), *self._apart(here[half:])]
@@ -308,9 +291,11 @@ class Lockstep:
                 self.theirs.pop(name).drop()
 
 
-def alone(bench: Bench, truth: Graph, feed: Mapping[str, Held], clock: Clock | None = None) -> Walk:
-    """A walk through the truth, without another side."""
-    return Lockstep(bench, truth, Side(Graph(ModelProto()), {}), clock=clock).run(feed, {})
+def walk_alone(
+    bench: Bench, graph: Graph, feed: Mapping[str, Held], clock: Clock | None = None, look: Look | None = None
+) -> Walk:
+    """A walk through one graph; ``look`` gets the values of each chunk before they are dropped."""
+    return Lockstep(bench, graph, Side(Graph(ModelProto()), {}), clock=clock, look=look).run(feed, {})
 
 
 def beginnings(rows: Mapping[str, Row], truth: Graph, beyond: Collection[str]) -> list[str]:

@@ -56,15 +56,11 @@ def match(
     if interface is None:
         interface = {**inputs_of(a, b), **outputs_of(a, b)}
     one, other = View(a), View(b)
-    try:
-        pairs = Pairs(one, other, interface)
-        pairs.how.update(
-            (theirs, "name" if theirs == ours else "structure") for theirs, ours in interface.items()
-        )
-        _Matcher(one, other, pairs).run(probe)
-    finally:
-        one.close()
-        other.close()
+    pairs = Pairs(one, other, interface)
+    pairs.how.update(
+        (theirs, "name" if theirs == ours else "structure") for theirs, ours in interface.items()
+    )
+    _Matcher(one, other, pairs).run(probe)
     return Matching(dict(pairs.to_a), dict(pairs.how), tuple(_notes(one, other, pairs)))
 
 

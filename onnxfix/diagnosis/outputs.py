@@ -67,11 +67,8 @@ class Outputs:
         truth = self.truth
         made = [name for name in names if name in walk.truth and name not in feed]
         made = [name for name in made if not truth.is_constant(name)]
-        if not made:
-            return {}
-        part, inputs = truth.part(upstream(truth, made, frozenset(feed)), made, feed)
-        given = {name: feed[name] for name in inputs if name in feed}
-        reply = self.bench.run(part, given, of=truth, moved=self.side.unit)
+        numbers = upstream(truth, made, frozenset(feed))
+        reply = self.bench.run_part(truth, numbers, made, feed, moved=self.side.unit)
         values = reply.values.items()
         found = {name: moved_by(name, walk.truth[name].load(), held.load()) for name, held in values}
         drop(list(reply.values.values()))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onnx import ModelProto
 
 from onnxfix.causes import Cause
-from onnxfix.diagnosis.bench import Bench, drop
+from onnxfix.diagnosis.bench import Bench, Run, drop
 from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph, Region
@@ -39,10 +39,6 @@ class Row:
     kernels: float = 0.0
 
 
-Runner = Callable[[ModelProto, Mapping[str, Held]], Reply]
-"""Runs a part of a model on stored values."""
-
-
 @record
 class Side:
     """The other side: its graph, its tensors by the truth's names (``pairs``: its name -> the truth's), the ``backend``
@@ -53,7 +49,7 @@ class Side:
     pairs: Mapping[str, str]
     backend: str = "ort-cpu"
     unit: float = 1e-7
-    runner: Runner | None = None
+    runner: Run | None = None
     kernels: float = 0.0
 
     def run(self, bench: Bench, part: ModelProto, feed: Mapping[str, Held]) -> Reply:
@@ -214,17 +210,17 @@ class Noise:
         return self._moved(rows, asked) if rows else []
 
     def _moved(self, off: Sequence[Row], asked: Sequence[tuple[list[int], list[str]]]) -> list[Row]:
-        part, inputs, names = self.truth.apart(asked, self.values)
-        feed = {name: self.values[name] for name in inputs}
-        where = {name: new for one in names for name, new in one.items()}
-        replies: list[Reply] = []
-        halves = any(held.dtype in _HALVES for held in (*feed.values(), *(self.values[r.name] for r in off)))
+        read = [name for numbers, _ in asked for number in numbers for name in self.truth.reads[number]]
+        known = [self.values[name] for name in (*read, *(row.name for row in off)) if name in self.values]
+        halves = any(held.dtype in _HALVES for held in known)
+        runs: list[dict[str, Held]] = []
         for moved, seed in (*(((0.0, 0),) if halves else ()), (self.unit, 0), (self.unit, 1)):
-            replies.append(self.bench.run(part, feed, of=self.truth, moved=moved, seed=seed))
-            if replies[-1].error:
+            regions, reply = self.bench.run_apart(self.truth, asked, self.values, moved=moved, seed=seed)
+            runs.append({name: held for one in regions for name, held in one.items()})
+            if reply.error:
                 break
-        if not replies[-1].error:
-            found = [self._weighed(row, [r.values[where[row.name]] for r in replies], halves) for row in off]
+        if not reply.error:
+            found = [self._weighed(row, [values[row.name] for values in runs], halves) for row in off]
         elif len(asked) == 1:
             found = list(off)
         else:
@@ -233,7 +229,7 @@ class Noise:
             for some in (asked[:half], asked[half:]):
                 names_here = {name for _, outputs in some for name in outputs}
                 found += self._moved([row for row in off if row.name in names_here], some)
-        drop([held for one in replies for held in one.values.values()])
+        drop([held for values in runs for held in values.values()])
         return found
 
     def _weighed(self, row: Row, values: Sequence[Held], halves: bool) -> Row:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from onnxfix.diagnosis.canonical import SHAPED, THROUGH, Content, Reader, Role, node_content, role
+from onnxfix.diagnosis.canonical import SHAPED, THROUGH, Content, Role, node_content, role, tensor_content
 from onnxfix.diagnosis.fingerprints import Fingerprint
 from onnxfix.diagnosis.graph import Graph
 
@@ -46,12 +46,7 @@ class View:
         for number, one in enumerate(self.roles):
             for index, name in one.data:
                 self.uses.setdefault(name, []).append((number, index))
-        self._reader = Reader(graph.folder)
         self._contents: dict[str, Content | None] = {}
-
-    def close(self) -> None:
-        """Close the files that were opened to read weights."""
-        self._reader.close()
 
     def role(self, name: str) -> Role | None:
         """The role of a value's node; None for inputs and constants."""
@@ -79,7 +74,7 @@ class View:
         if name in graph.producer:
             node = graph.nodes[graph.producer[name]]
             if node.op_type == "Constant":
-                return node_content(node, self._reader)
+                return node_content(node, graph.folder)
             if node.op_type in SINGLE and node.input:
                 return self.content(node.input[0])
             if node.op_type == "Transpose":
@@ -87,7 +82,7 @@ class View:
                 if inner is not None and inner.turned != inner.key:
                     return Content(inner.turned, inner.key, None, inner.marked, inner.size)
             return None
-        return self._reader.content(graph.weights[name]) if name in graph.weights else None
+        return tensor_content(graph.weights[name], graph.folder) if name in graph.weights else None
 
     def is_constant(self, name: str) -> bool:
         """Whether it is a constant, or a copy of one."""

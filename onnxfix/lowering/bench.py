@@ -21,10 +21,10 @@ from onnxfix import backends
 from onnxfix.allowance import cores
 from onnxfix.backends import ort, ort_weights
 from onnxfix.causes import ENDED, NO_MEMORY, Cause
+from onnxfix.diagnosis.child import between_casts
 from onnxfix.diagnosis.lowered import Low, lowerable, with_casts
 from onnxfix.errors import OnnxfixError
 from onnxfix.lowering import masks, selfmeasure
-from onnxfix.lowering.convert import widened
 from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.selfmeasure import Own, Tensor
 from onnxfix.record import record
@@ -192,7 +192,7 @@ class _Opened:
         if not wide:
             return self._compared(ort.load(path, THREADS), None)
         where = ort_weights.stored(path)
-        model = widened(where.skeleton or onnx.load(path, load_external_data=not where.outside))
+        model = between_casts(where.skeleton or onnx.load(path, load_external_data=not where.outside))
         options = ort.session_options(THREADS, lean=where.large)
         return self._compared(ort.load_mapped(model, where, options), None)
 

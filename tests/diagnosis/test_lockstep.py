@@ -224,7 +224,7 @@ def test_the_truth_takes_fewer_nodes_at_a_time_where_memory_runs_out(
         return plain(part, feed, **more)
 
     monkeypatch.setattr(bench, "run", run)
-    walk = module.alone(bench, graph, bench.hold({"x": X}))
+    walk = module.walk_alone(bench, graph, bench.hold({"x": X}))
     assert not walk.failed
     assert list(walk.truth) == ["y"]
     assert tried[0] == 5

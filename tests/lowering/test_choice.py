@@ -8,8 +8,9 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
+from onnxfix.diagnosis.child import between_casts
 from onnxfix.diagnosis.lowered import ELEMENT, Low, lowerable, with_casts
-from onnxfix.lowering.convert import converted, widened
+from onnxfix.lowering.convert import converted
 from onnxfix.lowering.guards import Facts
 from onnxfix.lowering.islands import Graph, settled
 from onnxfix.lowering.records import OutputError
@@ -172,7 +173,7 @@ def test_the_converted_model_computes_what_the_simulation_does(to: Low) -> None:
         "i": np.array([1, 0]),
     }
     simulated = _values(with_casts(model, able, low, apart=False), feed)
-    for one, other in zip(simulated, _values(widened(made), feed), strict=True):
+    for one, other in zip(simulated, _values(between_casts(made), feed), strict=True):
         assert np.array_equal(one, other)
     half = {tensor.name for tensor in made.graph.initializer if tensor.data_type == ELEMENT[to]}
     assert {"w", "s", "two", "lines"} <= half
@@ -196,6 +197,6 @@ def test_nodes_called_as_tensors_are() -> None:
     rng = np.random.default_rng(0)
     feed = {name: rng.normal(size=shape).astype(np.float32) for name, shape in (("x", (2, 4)), ("w", (4, 4)))}
     assert np.array_equal(
-        _values(widened(made), feed)[0],
+        _values(between_casts(made), feed)[0],
         _values(with_casts(model, able, frozenset(able.slots), apart=False), feed)[0],
     )

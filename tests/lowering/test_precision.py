@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import onnxfix
+from onnxfix.diagnosis.child import between_casts
 from onnxfix.lowering import lower as lowering
-from onnxfix.lowering.convert import widened
 from onnxfix.lowering.guards import Facts, Guard
 from onnxfix.lowering.records import Lowering
 from support.cli import run as cli
@@ -36,7 +36,7 @@ def _run(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.ndarray
     """The model as its types say, whatever kernels ONNX Runtime has."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    data = widened(model).SerializeToString()
+    data = between_casts(model).SerializeToString()
     found: list[np.ndarray] = onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"]).run(
         None, feed
     )

@@ -1,4 +1,7 @@
-"""How far two values of an output are from each other: the figures that people ask for."""
+"""How far two values of an output are from each other: the figures that people ask for.
+
+They are gathered block by block, so that no array is held twice.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxfix.diagnosis.figures import Percentile, Values, as_text, least_rtol, unit
-from onnxfix.diagnosis.records import NonFinite, OutputComparison
+from onnxfix.diagnosis.records import Histogram, NonFinite, OutputComparison
 from onnxfix.record import record
 from onnxfix.verification.compare import tolerance
 from onnxfix.verification.compare.compare import bits_differ, dtype_name, structure_of
@@ -20,6 +22,74 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Array = npt.NDArray[Any]
+    Floats = npt.NDArray[np.float64]
+
+EXACT_UP_TO = 1 << 21
+"""Elements up to which a percentile is exact; their errors are held in memory (8 bytes each)."""
+_MANTISSA = 8
+ACCURACY = 2.0**-_MANTISSA
+"""Beyond that, a percentile is too large by at most this share of itself."""
+BINS = 32
+"""Bins of a histogram of values."""
+_MOST = 1e300
+_SHIFT = np.uint64(52 - _MANTISSA)
+
+
+class Percentile:
+    """The least value that a share of the elements does not exceed: exact where ``total``, the number of elements at
+    most, is small, otherwise by counts of float64's exponent and upper bits of the mantissa. No element is negative."""
+
+    def __init__(self, total: int) -> None:
+        self._values: Floats | None = np.empty(total) if total <= EXACT_UP_TO else None
+        self._counts = np.zeros(0 if self._values is not None else 1 << (11 + _MANTISSA), np.int64)
+        self._count = 0
+
+    def add(self, values: Floats) -> None:
+        """More elements, none of them NaN."""
+        if self._values is not None:
+            self._values[self._count : self._count + values.size] = values
+        else:
+            np.add.at(self._counts, (values.view(np.uint64) >> _SHIFT).astype(np.intp), 1)
+        self._count += values.size
+
+    def at(self, share: float) -> float:
+        """The value at a share of all elements, such as 0.99; 0.0 where there are none."""
+        if not self._count:
+            return 0.0
+        rank = min(max(math.ceil(share * self._count), 1), self._count) - 1
+        if self._values is not None:
+            return float(np.partition(self._values[: self._count], rank)[rank])
+        place = int(np.searchsorted(np.cumsum(self._counts), rank, side="right"))
+        if not place:
+            return 0.0  # the lowest bin: zeros, and what is too small to tell from them
+        return float(np.array([(place + 1) << int(_SHIFT)], np.uint64).view(np.float64)[0])
+
+
+def _edges(low: float, high: float) -> Floats | None:
+    """The edges of a histogram of values; None where there are none, or float64 does not hold edges."""
+    largest = max(abs(low), abs(high))
+    if not math.isfinite(high - low) or largest > _MOST:
+        return None
+    least = 2 * BINS * float(np.spacing(largest))
+    if high - low < least:
+        low, high = low - max(least, 0.5), high + max(least, 0.5)
+    return np.histogram_bin_edges(np.empty(0), BINS, (low, high))
+
+
+def least_rtol(distance: Floats, size: Floats) -> float:
+    """The least ``rtol`` with which ``distance <= rtol * size`` (positive) holds for all elements in float64.
+
+    A quotient that was rounded may be one step too low or too high for that.
+    """
+    quotient = distance / size
+    top = quotient >= quotient.max() * (1.0 - 4.0 * float(np.finfo(float).eps))
+    rtol, distance, size = quotient[top], distance[top], size[top]
+    rtol = np.where(rtol * size < distance, np.nextafter(rtol, np.inf), rtol)
+    for _ in range(2):
+        below = np.nextafter(rtol, 0.0)
+        rtol = np.where(below * size >= distance, below, rtol)
+    return float(rtol.max())
+
 
 BLOCK = 1 << 16
 """Elements that are widened to float64 at a time."""
@@ -47,8 +117,6 @@ def compare_output(name: str, pairs: Sequence[tuple[Any, Any]], *, noise: float 
         **tally.figures(),
         rtol=tally.rtol if possible else None,
         atol=tally.atol if possible else None,
-        truth_nonfinite=tally.nonfinite[0],
-        other_nonfinite=tally.nonfinite[1],
         noise=noise,
         differs=found.differs,
     )
@@ -65,7 +133,7 @@ class _Leaf:
 
     @property
     def text(self) -> bool:
-        return _is_text(self.truth.dtype) or _is_text(self.other.dtype)
+        return any(side.dtype.kind in "OUST" for side in (self.truth, self.other))
 
     def blocks(self) -> Iterator[tuple[int, Array, Array]]:
         """Flat blocks of both, each with the position of its first element."""
@@ -76,6 +144,11 @@ class _Leaf:
     def index(self, flat: int) -> tuple[int, ...]:
         """The index of an element in the output."""
         return (*self.at, *map(int, np.unravel_index(flat, self.truth.shape)))
+
+    def texts(self, flat: int) -> tuple[str, str]:
+        """An element of both sides as text."""
+        index = np.unravel_index(flat, self.truth.shape)
+        return str(self.truth[index]), str(self.other[index])
 
 
 @dataclass
@@ -125,33 +198,35 @@ class _Tally:
     """The figures of all leaves: a first pass finds the range of values, a second one compares."""
 
     def __init__(self, leaves: Sequence[_Leaf]) -> None:
-        self.differing = 0
-        self.comparable = True
+        self.differing, self.comparable = 0, True
         self.rtol: float | None = 0.0
         self.atol: float | None = 0.0
-        self.nonfinite = (NonFinite(), NonFinite())
+        self.nonfinite = [NonFinite(), NonFinite()]
         self._low, self._high, self._scale, self._largest = math.inf, -math.inf, 0.0, 0.0
         self._max = [0.0, 0.0]
         self._sums: dict[str, list[float]] = {key: [] for key in ("abs", "rel", "tt", "oo", "to", "dd")}
-        self._counts = [0, 0]
-        self._rows = [0, 0]
+        self._counts, self._rows = [0, 0], [0, 0]
+        #: The first element that is finite on one side only, the worst one, and the first that differs.
         self._special: tuple[_Leaf, int] | None = None
         self._worst: tuple[_Leaf, int] | None = None
         self._first: tuple[_Leaf, int] | None = None
-        self._numeric = [leaf for leaf in leaves if not leaf.text]
-        total = sum(leaf.truth.size for leaf in self._numeric)
+        numeric = [leaf for leaf in leaves if not leaf.text]
+        total = sum(leaf.truth.size for leaf in numeric)
         self._p99 = Percentile(total), Percentile(total)
-        self._errors = Decades()
-        for leaf in self._numeric:
+        self._errors, self._values = Decades(), np.zeros((2, BINS), np.int64)
+        for leaf in numeric:
             self._scan(leaf)
-        self._values = Values(self._low, self._high)
-        self._unit = unit(self._largest)
-        for leaf in self._numeric:
+        self._edges = _edges(self._low, self._high)
+        power = math.frexp(self._largest)[1]
+        self._unit = (
+            power if abs(power) > 465 else 0
+        )  # values are divided by 2**_unit: squares stay in float64
+        for leaf in numeric:
             self._measure(leaf)
             self._argmax(leaf)
         for leaf in leaves:
             if leaf.text:
-                self._texts(leaf)
+                self._compare_texts(leaf)
 
     def figures(self) -> dict[str, Any]:
         """The fields of ``OutputComparison`` that this knows alone."""
@@ -160,6 +235,10 @@ class _Tally:
             _total(self._sums[key]) / count if count else 0.0
             for key, count in zip(("abs", "rel"), self._counts, strict=True)
         ]
+        tt, oo, to, dd = (_total(self._sums[key]) for key in ("tt", "oo", "to", "dd"))
+        cosine = None
+        if tt and oo:
+            cosine = 1.0 if not dd else min(max(to / (math.sqrt(tt) * math.sqrt(oo)), -1.0), 1.0)
         return {
             "max_abs": self._max[0],
             "mean_abs": means[0],
@@ -168,53 +247,44 @@ class _Tally:
             "mean_rel": means[1],
             "p99_rel": self._p99[1].at(0.99),
             "scale": self._scale,
-            "cosine": self._cosine(),
-            "snr": self._snr(),
+            "cosine": cosine,
+            "snr": 10.0 * (math.log10(tt) - math.log10(dd)) if tt and dd else None,
             "argmax": self._rows[0] / self._rows[1] if self._rows[1] else None,
             "worst": place[0].index(place[1]) if place else None,
             "sample": place[0].sample if place else 0,
-            "values": _values_at(*place) if place else None,
-            "histogram": self._values.histogram(),
+            "values": place[0].texts(place[1]) if place else None,
+            "truth_nonfinite": self.nonfinite[0],
+            "other_nonfinite": self.nonfinite[1],
+            "histogram": self._histogram(),
             "errors": self._errors.histogram(),
         }
 
-    def _cosine(self) -> float | None:
-        tt, oo, to, dd = (_total(self._sums[key]) for key in ("tt", "oo", "to", "dd"))
-        if not tt or not oo:
+    def _histogram(self) -> Histogram | None:
+        if self._edges is None or not self._values.any():
             return None
-        return 1.0 if not dd else min(max(to / (math.sqrt(tt) * math.sqrt(oo)), -1.0), 1.0)
-
-    def _snr(self) -> float | None:
-        signal, distance = _total(self._sums["tt"]), _total(self._sums["dd"])
-        return 10.0 * (math.log10(signal) - math.log10(distance)) if signal and distance else None
+        truth, other = (tuple(map(int, side)) for side in self._values)
+        return Histogram(tuple(map(float, self._edges)), truth, other)
 
     def _scan(self, leaf: _Leaf) -> None:
         """Ranges of finite values, and what is not finite."""
         for start, *sides in leaf.blocks():
             for side, block in enumerate(map(tolerance.wide, sides)):
                 finite = np.isfinite(block)
-                if not finite.all():
-                    self._count_nonfinite(side, leaf, start, block, finite)
                 some = block[finite]
+                if some.size < block.size:
+                    known, nan = self.nonfinite[side], int(np.isnan(block).sum())
+                    first = known.first or leaf.index(start + int(np.argmin(finite)))
+                    inf = block.size - some.size - nan
+                    self.nonfinite[side] = NonFinite(known.nan + nan, known.inf + inf, first)
                 if not some.size:
                     continue
                 if some.dtype.kind != "c":
-                    self._low, self._high = (
-                        min(self._low, float(some.min())),
-                        max(self._high, float(some.max())),
-                    )
+                    self._low = min(self._low, float(some.min()))
+                    self._high = max(self._high, float(some.max()))
                 largest = float(np.abs(some).max())
                 self._largest = max(self._largest, largest)
                 if not side:
                     self._scale = max(self._scale, largest)
-
-    def _count_nonfinite(self, side: int, leaf: _Leaf, start: int, block: Array, finite: Array) -> None:
-        known, nan = self.nonfinite[side], int(np.isnan(block).sum())
-        first = known.first if known.first is not None else leaf.index(start + int(np.argmin(finite)))
-        inf = int(finite.size - np.count_nonzero(finite)) - nan
-        both = list(self.nonfinite)
-        both[side] = NonFinite(known.nan + nan, known.inf + inf, first)
-        self.nonfinite = (both[0], both[1])
 
     def _measure(self, leaf: _Leaf) -> None:
         """The second pass: distances, tolerances, sums."""
@@ -233,10 +303,14 @@ class _Tally:
                 self._special = self._special or (leaf, start + int(np.argmax(special)))
             distance = tolerance.gaps(truth, other)[both]
             self._relate(leaf, start, distance, np.abs(wide[both]), both)
-            if wide.dtype.kind != "c":
+            if wide.dtype.kind != "c" and self._edges is not None:
                 for side, block in enumerate((wide, wide_other)):
-                    self._values.add(side, block[np.isfinite(block)])
-            self._sum(wide[both], wide_other[both])
+                    span = self._edges[0], self._edges[-1]
+                    self._values[side] += np.histogram(block[np.isfinite(block)], BINS, span)[0]
+            one, two = (np.ldexp(_parts(side[both]), -self._unit) for side in (wide, wide_other))
+            off = two - one
+            for key, left, right in (("tt", one, one), ("oo", two, two), ("to", one, two), ("dd", off, off)):
+                self._sums[key].append(float(np.dot(left, right)))
 
     def _relate(self, leaf: _Leaf, start: int, distance: Array, size: Array, both: Array) -> None:
         """Errors of the elements that are finite on both sides, which ``both`` marks in the block."""
@@ -258,21 +332,10 @@ class _Tally:
                 rtol = least_rtol(distance[some], size[some])
                 if self.rtol is not None:
                     self.rtol = max(self.rtol, rtol) if math.isfinite(rtol) else None
-        for place, errors in enumerate((distance, relative)):
+        for place, (key, errors) in enumerate((("abs", distance), ("rel", relative))):
             self._p99[place].add(errors)
             self._counts[place] += errors.size
-        self._sums["abs"].append(float(distance.sum()))
-        self._sums["rel"].append(float(relative.sum()))
-
-    def _sum(self, truth: Array, other: Array) -> None:
-        """Sums of squares and products."""
-        parts = [_parts(side) for side in (truth, other)]
-        if self._unit:
-            parts = [np.ldexp(side, -self._unit) for side in parts]
-        one, two = parts
-        off = two - one
-        for key, left, right in (("tt", one, one), ("oo", two, two), ("to", one, two), ("dd", off, off)):
-            self._sums[key].append(float(np.dot(left, right)))
+            self._sums[key].append(float(errors.sum()))
 
     def _argmax(self, leaf: _Leaf) -> None:
         """Counts rows in which the other side's largest element is where the truth has one as large."""
@@ -290,7 +353,7 @@ class _Tally:
             self._rows[0] += int(np.count_nonzero((chosen == best) | (chosen != chosen) & (best != best)))
             self._rows[1] += len(one)
 
-    def _texts(self, leaf: _Leaf) -> None:
+    def _compare_texts(self, leaf: _Leaf) -> None:
         """Strings, or strings and numbers: equal or not."""
         for start, truth, other in leaf.blocks():
             unequal = np.asarray(truth.astype(object) != other.astype(object), bool)
@@ -303,10 +366,6 @@ class _Tally:
 def _total(sums: Sequence[float]) -> float:
     """The sum; infinite where float64 does not hold it (``math.fsum`` raises there)."""
     return float(np.sum(np.array(sums, np.float64)))
-
-
-def _is_text(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind in "OUST"
 
 
 def _type_and_shape(value: Any) -> tuple[str, tuple[int, ...] | None]:
@@ -338,8 +397,3 @@ def _ordered(block: Array) -> Array:
 def _parts(wide: Array) -> Array:
     """Complex numbers as twice as many real ones."""
     return wide.view(np.float64) if wide.dtype.kind == "c" else wide
-
-
-def _values_at(leaf: _Leaf, flat: int) -> tuple[str, str]:
-    index = np.unravel_index(flat, leaf.truth.shape)
-    return as_text(leaf.truth[index]), as_text(leaf.other[index])

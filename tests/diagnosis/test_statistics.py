@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from onnxfix.diagnosis import figures, statistics
-from onnxfix.diagnosis.figures import ACCURACY, Percentile, least_rtol
+from onnxfix.diagnosis import statistics
 from onnxfix.diagnosis.records import NonFinite, OutputComparison
-from onnxfix.diagnosis.statistics import compare_output
+from onnxfix.diagnosis.statistics import ACCURACY, Percentile, compare_output, least_rtol
 from onnxfix.verification.compare.decades import Decades
 
 FLOATS = [np.float64, np.float32, np.float16, ml_dtypes.bfloat16]
@@ -328,7 +327,7 @@ def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(hnp.arrays(np.float64, st.integers(1, 300), elements=st.floats(0.0, 1e300)), st.floats(0.01, 1.0))
 def test_percentiles_of_many_elements_are_nearly_exact(errors: Any, share: float) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "EXACT_UP_TO", 0)
+        patch.setattr(statistics, "EXACT_UP_TO", 0)
         many = Percentile(errors.size)
         for part in np.array_split(errors, 3):
             many.add(np.ascontiguousarray(part))

@@ -17,9 +17,9 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoPro
 from onnxfix import walk
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.distance import distance
-from onnxfix.diagnosis.evidence import Seen, upstream
+from onnxfix.diagnosis.facts import Evidence
 from onnxfix.diagnosis.fingerprints import probe
-from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.graph import Graph, upstream
 from onnxfix.diagnosis.matching import match
 from onnxfix.diagnosis.records import Culprit
 from onnxfix.diagnosis.rows import Side
@@ -54,22 +54,24 @@ class _Unknown(Exception):
     """It cannot be entered."""
 
 
-def inside(seen: Seen, truth: Graph, side: Side, bench: Bench) -> Inner | None:
+def inside(evidence: Evidence, truth: Graph, side: Side, bench: Bench) -> Inner | None:
     """What runs inside of a suspected node; None where the other side has no such node, it cannot be told what runs
     there, or no iteration differs."""
-    region = seen.row.region
+    region = evidence.row.region
     theirs = (
-        next((name for name, ours in region.targets.items() if ours == seen.row.name), "") if region else ""
+        next((name for name, ours in region.targets.items() if ours == evidence.row.name), "")
+        if region
+        else ""
     )
     number = side.graph.producer.get(theirs, -1)
-    if region is None or number < 0 or side.graph.nodes[number].op_type != seen.node.op_type:
+    if region is None or number < 0 or side.graph.nodes[number].op_type != evidence.node.op_type:
         return None
     try:
-        ours = _Outer(truth, seen.node, truth.reads[seen.row.number], dict(seen.inputs))
-        given = {name: seen.given[one] for name, one in region.inputs.items() if one in seen.given}
+        ours = _Outer(truth, evidence.node, truth.reads[evidence.row.number], dict(evidence.given))
+        given = {name: evidence.given[one] for name, one in region.inputs.items() if one in evidence.given}
         values = _computed(side.graph, number, given, bench)
         other = _Outer(side.graph, side.graph.nodes[number], side.graph.reads[number], values)
-        if seen.node.op_type == "If":
+        if evidence.node.op_type == "If":
             return _branch(ours, other, side, bench)
         return _iteration(ours, other, side, bench)
     except (_Unknown, ModelError, KeyError, IndexError, ValueError):
@@ -311,12 +313,12 @@ Diagnose = Callable[[Inner], Sequence[Culprit]]
 
 
 def descended(
-    seen: Seen, culprit: Culprit, truth: Graph, side: Side, bench: Bench, diagnose: Diagnose
+    evidence: Evidence, culprit: Culprit, truth: Graph, side: Side, bench: Bench, diagnose: Diagnose
 ) -> list[Culprit]:
     """The culprits inside of a culprit that has graphs inside, as ``diagnose`` finds them there; itself where there are
     none."""
-    if seen.node.op_type not in ENTERED:
+    if evidence.node.op_type not in ENTERED:
         return [culprit]
-    inner = inside(seen, truth, side, bench)
+    inner = inside(evidence, truth, side, bench)
     found = diagnose(inner) if inner is not None else ()
     return moved(inner, culprit, found) if inner is not None and found else [culprit]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 from onnx import NodeProto
 
 from onnxfix.causes import Cause
@@ -15,8 +14,9 @@ from onnxfix.diagnosis.bench import Bench, Clock, drop
 from onnxfix.diagnosis.descend import Inner, descended
 from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.engines import Engines, Execution
-from onnxfix.diagnosis.evidence import Collector, Seen
+from onnxfix.diagnosis.evidence import Collector
 from onnxfix.diagnosis.explaining import Explainer
+from onnxfix.diagnosis.facts import Evidence
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import Lockstep, beginnings
 from onnxfix.diagnosis.outputs import Outputs
@@ -355,41 +355,45 @@ class _Judge:
 
     def _seen(
         self, suspects: Sequence[tuple[int, Row]], outputs: Sequence[OutputComparison]
-    ) -> list[tuple[int, Seen]]:
+    ) -> list[tuple[int, Evidence]]:
         """The values around suspects, and what each alone does to the outputs."""
-        found: list[tuple[int, Seen]] = []
+        found: list[tuple[int, Evidence]] = []
         measure = len(suspects) > 1 and any(not one.same for one in outputs)
         for feed in dict.fromkeys(number for number, _ in suspects):
             walk, values = self.state.walks[feed], self.state.feeds[feed]
             rows = [row for number, row in suspects if number == feed]
-            collector = Collector(self.bench, self.case.truth, self.case.prepared.side, values)
+            collector = Collector(
+                self.bench, self.case.truth, self.case.prepared.side, values, self.case.against
+            )
             if self.state.interrupted:
                 found += [(feed, collector.bare(row)) for row in rows]
                 continue
             theirs = self.case.prepared.feed(values)
-            for one in collector.seen(rows, theirs, list(walk.truth) if measure else (), walk.types):
+            for one in collector.gather(rows, theirs, list(walk.truth) if measure else (), walk.types):
                 effect = self._effect(collector, one, walk) if measure else None
                 found.append((feed, replace(one, effect=effect)))
         return found
 
-    def _effect(self, collector: Collector, seen: Seen, walk: Walk) -> float | None:
+    def _effect(self, collector: Collector, evidence: Evidence, walk: Walk) -> float | None:
         """The largest error in an output, as a share of its scale, that this node alone causes."""
-        own = {name: value for name, value in seen.own.items() if isinstance(value, np.ndarray)}
-        if not own:
+        if not evidence.own:
             return None
-        found = collector.effect(own, list(walk.truth))
+        found = collector.effect(evidence.own, list(walk.truth))
         shares = [distance(walk.truth[name].load(), held.load()).relative for name, held in found.items()]
         return max(shares, default=None)
 
-    def _worth(self, seen: Seen) -> float:
-        return seen.effect if seen.effect is not None else own_size(seen.row)
+    def _worth(self, evidence: Evidence) -> float:
+        return evidence.effect if evidence.effect is not None else own_size(evidence.row)
 
-    def _culprits(self, feed: int, seen: Seen) -> list[Culprit]:
+    def _culprits(self, feed: int, evidence: Evidence) -> list[Culprit]:
         """The culprit, or those inside of it."""
-        culprit = self.case.explainer.culprit(_error(self.case, feed, seen.row, seen.effect), seen)
+        error = _error(self.case, feed, evidence.row, evidence.effect)
+        culprit = self.case.explainer.culprit(error, evidence)
         if self.state.interrupted or self.case.engines is not None:
             return [culprit]
-        return descended(seen, culprit, self.case.truth, self.case.prepared.side, self.bench, self._inside)
+        return descended(
+            evidence, culprit, self.case.truth, self.case.prepared.side, self.bench, self._inside
+        )
 
     def _inside(self, inner: Inner) -> Sequence[Culprit]:
         """The culprits in a graph inside of a node."""

@@ -1,49 +1,37 @@
-"""The values around a suspected node: what the truth and the other side read and write there."""
+"""The evidence about a suspected node: what the truth and the other side read and write there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from onnx import NodeProto, TensorProto
+import numpy as np
 
 from onnxfix import walk
 from onnxfix.diagnosis.bench import Bench
-from onnxfix.diagnosis.graph import Graph, Region
+from onnxfix.diagnosis.facts import Array, Evidence
+from onnxfix.diagnosis.graph import Graph, Region, downstream, upstream
+from onnxfix.diagnosis.records import Against, NodeError
 from onnxfix.diagnosis.rows import Row, Side, aligned
+from onnxfix.diagnosis.sides import LOW
 from onnxfix.diagnosis.store import Held
-from onnxfix.record import record
+from onnxfix.files.tensors import to_array
+from onnxfix.place import NOWHERE
 
-
-@record
-class Seen:
-    """A suspected tensor: the truth's ``node`` and ``others`` of the other side; the values of ``inputs``, of the
-    ``truth``'s outputs, of what the other side computes of the same inputs (``own``), and of the truth's outputs with
-    inputs ``moved`` by one rounding; by the truth's names. ``weights`` are constants that the two read, by their names
-    there. ``types`` are the element types of what the other side reads there, and ``given`` the values of the region's
-    inputs, of a node with graphs inside."""
-
-    row: Row
-    node: NodeProto
-    others: tuple[NodeProto, ...] = ()
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    truth: Mapping[str, Any] = field(default_factory=dict)
-    own: Mapping[str, Any] = field(default_factory=dict)
-    moved: Mapping[str, Any] = field(default_factory=dict)
-    weights: Mapping[str, TensorProto] = field(default_factory=dict)
-    other_weights: Mapping[str, TensorProto] = field(default_factory=dict)
-    types: frozenset[str] = frozenset()
-    effect: float | None = None
-    given: Mapping[str, Any] = field(default_factory=dict)
+_LIMIT = 1 << 31
+"""Bytes of a weight that is compared with another: those of a protobuf."""
 
 
 class Collector:
     """Runs the truth again, as far as the suspected tensors need it, and keeps the values around them."""
 
-    def __init__(self, bench: Bench, truth: Graph, side: Side, feed: Mapping[str, Held]) -> None:
-        self.bench, self.truth, self.side, self.feed = bench, truth, side, dict(feed)
+    def __init__(
+        self, bench: Bench, truth: Graph, side: Side, feed: Mapping[str, Held], against: Against = "model"
+    ) -> None:
+        self.bench, self.truth, self.side, self.feed, self.against = bench, truth, side, dict(feed), against
         self.known: dict[str, Held] = {}
         self.error = ""  # why the truth did not run, the last time
 
@@ -59,13 +47,13 @@ class Collector:
             self.error = reply.error
         return found
 
-    def seen(
+    def gather(
         self,
         rows: Sequence[Row],
         theirs: Mapping[str, Held],
         outputs: Sequence[str] = (),
         types: Mapping[str, str] | None = None,
-    ) -> list[Seen]:
+    ) -> list[Evidence]:
         """The values around each row's node. ``theirs`` are the other side's inputs, ``types`` the element types of its
         tensors. ``outputs``: the effect on these will be asked for, so that what it needs is kept too."""
         wanted = dict.fromkeys(
@@ -81,7 +69,7 @@ class Collector:
         )
         known = self.values(list(wanted))
         self.known.update(known)
-        return [self._seen(row, known, theirs, types or {}) for row in rows]
+        return [self._gather(row, known, theirs, types or {}) for row in rows]
 
     def _beside(self, names: Sequence[str], outputs: Sequence[str]) -> list[str]:
         """What the nodes between these values and the outputs read besides, as far as it is worth keeping."""
@@ -93,53 +81,65 @@ class Collector:
         found = [one for one in read if one not in made and one not in names and not graph.is_constant(one)]
         return [one for one in found if one not in graph.untensored]
 
-    def bare(self, row: Row) -> Seen:
+    def bare(self, row: Row) -> Evidence:
         """What is known of a row without running anything."""
-        nodes = row.region.nodes if row.region is not None else ()
-        return Seen(
-            row,
+        numbers = row.region.nodes if row.region is not None else ()
+        return Evidence(
+            self.against,
+            NodeError(NOWHERE, 0.0),
             self.truth.nodes[row.number],
-            tuple(self.side.graph.nodes[number] for number in nodes),
-            weights=_constants(self.truth, [row.number]),
-            other_weights=_constants(self.side.graph, nodes),
+            _weights(self.truth, [row.number]),
+            {},
+            {},
+            others=tuple(self.side.graph.nodes[number] for number in numbers),
+            constants=_weights(self.side.graph, numbers),
+            low=LOW.get(self.against, ""),
+            opsets=_opsets(self.truth),
+            other_opsets=_opsets(self.side.graph),
+            names=row.region.inputs if row.region is not None else {},
+            row=row,
         )
 
-    def _seen(
+    def _gather(
         self, row: Row, known: Mapping[str, Held], theirs: Mapping[str, Held], types: Mapping[str, str]
-    ) -> Seen:
+    ) -> Evidence:
         node, region = self.truth.nodes[row.number], row.region
         outputs = [name for name in node.output if name in known]
-        own: dict[str, Held] = {}
-        if region is not None:
-            given = {
-                name: known[ours].as_type(types[name]) if name in types else known[ours]
-                for name, ours in region.inputs.items()
-                if ours in known
-            }
-            given.update({name: held for name, held in theirs.items() if name in self.side.graph.inputs})
-            own = self._own(region, given)
+        own = self._own(region, known, theirs, types) if region is not None else {}
         moved: dict[str, Any] = {}
         if outputs:
             alone = [((row.number,), outputs)]
             (values,), _ = self.bench.run_apart(self.truth, alone, known, moved=self.side.unit, seed=1)
             moved = {name: held.load() for name, held in values.items()}
+        bare = self.bare(row)
+        reads = {name: known[name].load() for name in self.truth.reads[row.number] if name in known}
+        given: dict[str, Any] = {}
+        if region is not None and walk.subgraphs(node):
+            given = reads | {one: known[one].load() for one in region.inputs.values() if one in known}
         return replace(
-            self.bare(row),
-            inputs={name: known[name].load() for name in self.truth.reads[row.number] if name in known},
-            truth={name: known[name].load() for name in outputs},
-            own={name: held.load() for name, held in own.items()},
-            moved=moved,
-            types=frozenset(
-                types[name] for name in (region.inputs if region is not None else ()) if name in types
-            ),
-            given={
-                name: known[name].load()
-                for name in (region.inputs.values() if region is not None and walk.subgraphs(node) else ())
-                if name in known
-            },
+            bare,
+            inputs={**bare.inputs, **_arrays(reads)},
+            truth=_arrays({name: known[name].load() for name in outputs}),
+            own=_arrays({name: held.load() for name, held in own.items()}),
+            moved=_arrays(moved),
+            types=frozenset(types[name] for name in bare.names if name in types),
+            given=given,
         )
 
-    def _own(self, region: Region, given: Mapping[str, Held]) -> dict[str, Held]:
+    def _own(
+        self,
+        region: Region,
+        known: Mapping[str, Held],
+        theirs: Mapping[str, Held],
+        types: Mapping[str, str],
+    ) -> dict[str, Held]:
+        """What the other side computes of the truth's values."""
+        given = {
+            name: known[ours].as_type(types[name]) if name in types else known[ours]
+            for name, ours in region.inputs.items()
+            if ours in known
+        }
+        given.update({name: held for name, held in theirs.items() if name in self.side.graph.inputs})
         asked = [(region.nodes, list(region.targets))]
         run = partial(self.side.run, self.bench)
         (values,), _ = self.bench.run_apart(self.side.graph, asked, given, run=run)
@@ -161,30 +161,17 @@ class Collector:
         return {} if reply.error else {**reply.values, **found}
 
 
-def downstream(graph: Graph, names: Sequence[str]) -> set[int]:
-    """The nodes that depend on these values."""
-    reached, found = set(names), set[int]()
-    for number, node in enumerate(graph.nodes):
-        if not reached.isdisjoint(graph.reads[number]):
-            found.add(number)
-            reached.update(name for name in node.output if name)
-    return found
+def _arrays(values: Mapping[str, Any]) -> dict[str, Array]:
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
-def upstream(graph: Graph, names: Sequence[str], given: frozenset[str]) -> list[int]:
-    """The nodes that these values need, back to ``given`` ones, in order."""
-
-    def makers(names: Iterable[str]) -> list[int]:
-        return [graph.producer[name] for name in names if name not in given and name in graph.producer]
-
-    return sorted(walk.reached(makers(names), lambda number: makers(graph.reads[number])))
+def _opsets(graph: Graph) -> dict[str, int]:
+    return {one.domain: int(one.version) for one in graph.proto.opset_import}
 
 
-def _constants(graph: Graph, numbers: Sequence[int]) -> dict[str, TensorProto]:
-    found = {}
-    for number in numbers:
-        for name in graph.reads[number]:
-            tensor = graph.constant(name)
-            if tensor is not None:
-                found[name] = tensor
-    return found
+def _weights(graph: Graph, numbers: Sequence[int]) -> dict[str, Array]:
+    """The values of the constants that these nodes read; without those that cannot be read."""
+    folder = Path(graph.folder) if graph.folder else None
+    names = dict.fromkeys(name for number in numbers for name in graph.reads[number])
+    tensors = {name: tensor for name in names if (tensor := graph.constant(name)) is not None}
+    return _arrays({name: to_array(tensor, folder, _LIMIT) for name, tensor in tensors.items()})

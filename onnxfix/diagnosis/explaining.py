@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from onnx import NodeProto, TensorProto
 
 from onnxfix.diagnosis.advice import advise, keep_fp32
 from onnxfix.diagnosis.counterpart import counterpart_of
-from onnxfix.diagnosis.evidence import Seen
 from onnxfix.diagnosis.explain import explain
 from onnxfix.diagnosis.facts import Evidence
 from onnxfix.diagnosis.findings import Findings, Hazard, collect
@@ -23,12 +20,8 @@ from onnxfix.diagnosis.records import Against, Culprit, NodeError, Why
 from onnxfix.diagnosis.sides import LOW
 from onnxfix.diagnosis.terms import attributes
 from onnxfix.errors import OnnxfixError
-from onnxfix.files.tensors import to_array
 from onnxfix.place import Place
 from onnxfix.record import record
-
-_LIMIT = 1 << 31
-"""Bytes of a weight that is compared with another: those of a protobuf."""
 
 
 @record
@@ -57,46 +50,26 @@ class Explainer:
         """Whether the other side is a second model: run as the first, or its engine."""
         return self.against == "model" or (self.against == "trt-gpu" and self.other is not self.truth)
 
-    def _hazards(self, seen: Seen) -> tuple[Hazard, ...]:
+    def _hazards(self, evidence: Evidence) -> tuple[Hazard, ...]:
         """The findings at a node; of two models, those that only the second one has there, and for its engine all."""
-        ours = self.findings.at(name for name in seen.node.output if name)
+        ours = self.findings.at(name for name in evidence.node.output if name)
         if not self.is_pair:
             return ours
         known = {one.code for one in ours} if self.against == "model" else set()
-        theirs = self.other_findings.at(name for node in seen.others for name in node.output if name)
+        theirs = self.other_findings.at(name for node in evidence.others for name in node.output if name)
         return tuple(one for one in theirs if one.code not in known)
 
-    def culprit(self, error: NodeError, seen: Seen) -> Culprit:
+    def culprit(self, error: NodeError, evidence: Evidence) -> Culprit:
         """The culprit with its cause, the reason in a sentence, and advice."""
-        evidence = self._evidence(error, seen)
+        evidence = replace(evidence, error=error, findings=self._hazards(evidence))
         lost = missing(evidence, self.truth, self.matched) if self.is_pair else None
         if lost is not None:
             error = replace(error, place=lost.place)
             cause, reason = lost.cause, lost.text
         else:
             cause, reason = explain(evidence)
-        found = advise(cause, evidence, self.path)
-        return Culprit(error, cause, reason, found.text, found.rule, found.fix)
-
-    def _evidence(self, error: NodeError, seen: Seen) -> Evidence:
-        weights = _arrays(seen.weights, self.truth)
-        return Evidence(
-            against=self.against,
-            error=error,
-            node=seen.node,
-            inputs={**weights, **_only_arrays(seen.inputs)},
-            truth=_only_arrays(seen.truth),
-            own=_only_arrays(seen.own),
-            moved=_only_arrays(seen.moved),
-            others=seen.others,
-            constants=_arrays(seen.other_weights, self.other),
-            findings=self._hazards(seen),
-            low=LOW.get(self.against, ""),
-            opsets=_opsets(self.truth),
-            other_opsets=_opsets(self.other),
-            names=seen.row.region.inputs if seen.row.region is not None else {},
-            types=seen.types,
-        )
+        advice = advise(cause, evidence, self.path)
+        return Culprit(error, cause, reason, advice.text, advice.rule, advice.fix)
 
     def keep_fp32(self, culprits: Sequence[Culprit]) -> tuple[str, ...]:
         """Expressions for the nodes to keep in float32: their names, the outputs of those without a name."""
@@ -110,21 +83,6 @@ def _findings(graph: Graph, low: str = "") -> Findings:
         return collect(graph.proto, Path(graph.folder) if graph.folder else None, low)
     except OnnxfixError:
         return Findings()
-
-
-def _only_arrays(values: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-
-
-def _arrays(tensors: Mapping[str, TensorProto], graph: Graph) -> dict[str, np.ndarray[Any, Any]]:
-    """The values of constants; without those that cannot be read."""
-    folder = Path(graph.folder) if graph.folder else None
-    found = {name: to_array(tensor, folder, _LIMIT) for name, tensor in tensors.items()}
-    return {name: array for name, array in found.items() if array is not None}
-
-
-def _opsets(graph: Graph) -> dict[str, int]:
-    return {one.domain: int(one.version) for one in graph.proto.opset_import}
 
 
 _FAR = 6  # nodes in a row that may be missing

@@ -11,6 +11,7 @@ from onnx import NodeProto, TensorProto
 
 from onnxfix.diagnosis.findings import Hazard
 from onnxfix.diagnosis.records import Against, NodeError
+from onnxfix.diagnosis.rows import Row
 from onnxfix.dtypes import FLOATS
 from onnxfix.record import record
 
@@ -45,7 +46,9 @@ class Evidence:
     node; of two models those that only the second has there.
     ``low`` is the precision of the other side: "float16", "bfloat16", or "" for that of the truth. ``opsets`` and
     ``other_opsets`` are both models' imports; ``names`` leads from tensors of the other side to the truth's,
-    and ``types`` are the element types of those that its nodes read.
+    and ``types`` are the element types of those that its nodes read. ``row`` is what the walk measured; ``given`` are
+    the values that the node and its region read, of a node with graphs inside; ``effect`` is the largest error in an
+    output of the model, as a share of its scale, that this node alone causes (None: not measured).
     """
 
     against: Against
@@ -63,6 +66,9 @@ class Evidence:
     other_opsets: Mapping[str, int] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     types: Collection[str] = ()
+    row: Row = Row("", -1)
+    given: Mapping[str, Any] = field(default_factory=dict)
+    effect: float | None = None
 
     @property
     def side(self) -> str:

@@ -316,3 +316,22 @@ def levels(other: Graph, pairs: Mapping[str, str], truth: Graph) -> list[int]:
         found.append(level)
         made.update((name, level) for name in node.output if name)
     return found
+
+
+def downstream(graph: Graph, names: Sequence[str]) -> set[int]:
+    """The nodes that depend on these values."""
+    reached, found = set(names), set[int]()
+    for number, node in enumerate(graph.nodes):
+        if not reached.isdisjoint(graph.reads[number]):
+            found.add(number)
+            reached.update(name for name in node.output if name)
+    return found
+
+
+def upstream(graph: Graph, names: Sequence[str], given: frozenset[str]) -> list[int]:
+    """The nodes that these values need, back to ``given`` ones, in order."""
+
+    def makers(names: Iterable[str]) -> list[int]:
+        return [graph.producer[name] for name in names if name not in given and name in graph.producer]
+
+    return sorted(walk.reached(makers(names), lambda number: makers(graph.reads[number])))

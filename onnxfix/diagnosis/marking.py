@@ -16,8 +16,7 @@ from typing import Protocol
 from onnxfix.diagnosis.bench import drop
 from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.distance import Distance, distance
-from onnxfix.diagnosis.evidence import upstream
-from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.graph import Graph, upstream
 from onnxfix.diagnosis.records import Marking
 from onnxfix.diagnosis.store import Held
 from onnxfix.record import record

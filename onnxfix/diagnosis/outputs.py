@@ -10,8 +10,7 @@ import numpy as np
 
 from onnxfix.backends import reference
 from onnxfix.diagnosis.bench import Bench, drop
-from onnxfix.diagnosis.evidence import upstream
-from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.graph import Graph, upstream
 from onnxfix.diagnosis.records import Against, OutputComparison
 from onnxfix.diagnosis.rows import Side, Walk
 from onnxfix.diagnosis.sides import LOW

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from onnx import NodeProto, TensorProto
 
-from onnxfix.diagnosis.advice import advise, keep_fp32
 from onnxfix.diagnosis.counterpart import counterpart_of
-from onnxfix.diagnosis.explain import explain
+from onnxfix.diagnosis.explain import advise, explain, keep_fp32
 from onnxfix.diagnosis.facts import Evidence
 from onnxfix.diagnosis.findings import Findings, Hazard, collect
 from onnxfix.diagnosis.graph import Graph

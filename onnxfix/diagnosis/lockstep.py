@@ -298,7 +298,7 @@ def walk_alone(
     return Lockstep(bench, graph, Side(Graph(ModelProto()), {}), clock=clock, look=look).run(feed, {})
 
 
-def beginnings(rows: Mapping[str, Row], truth: Graph, beyond: Collection[str]) -> list[str]:
+def beginnings(truth: Graph, beyond: Collection[str]) -> list[str]:
     """The tensors in ``beyond`` none of whose ancestors is in it, in the order of computation."""
     off = set[str]()
     found = []

@@ -23,7 +23,8 @@ class Row:
     """What one tensor of the truth shows: ``own`` distance of the region that computes it, ``noise`` (absolute) that
     rounding explains, with its quantiles ``typical_noise`` (``distance.LEVELS``; none for few elements) and the number
     of elements that rounding makes finite or not (``unstable``), distance ``whole`` in the other side's own run, and
-    the largest relative distance ``before`` among the region's inputs there. None: not measured."""
+    the largest relative distance ``before`` among the region's inputs there. None: not measured. ``feed``
+    counts the samples from 0."""
 
     name: str
     number: int
@@ -37,6 +38,7 @@ class Row:
     shape: tuple[int, ...] = ()
     region: Region | None = None
     kernels: float = 0.0
+    feed: int = 0
 
 
 @record
@@ -162,16 +164,13 @@ def rounded_up(share: float) -> float:
     return math.ceil(2 * share / unit - 1e-9) * unit
 
 
-def ranked_rows(rows: Iterable[tuple[int, Row]]) -> list[tuple[int, Row]]:
+def ranked_rows(rows: Iterable[Row]) -> list[Row]:
     """Rows by their own error, the worst of each node."""
-    best: dict[int, tuple[int, Row]] = {}
-    for feed, row in rows:
-        if row.own is None:
-            continue
-        old = best.get(row.number)
-        if old is None or own_size(row) > own_size(old[1]):
-            best[row.number] = (feed, row)
-    return sorted(best.values(), key=lambda one: (-own_size(one[1]), one[1].number))
+    best: dict[int, Row] = {}
+    for row in rows:
+        if row.own is not None and (row.number not in best or own_size(row) > own_size(best[row.number])):
+            best[row.number] = row
+    return sorted(best.values(), key=lambda row: (-own_size(row), row.number))
 
 
 def own_size(row: Row) -> float:

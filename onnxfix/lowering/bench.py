@@ -24,7 +24,7 @@ from onnxfix.causes import ENDED, NO_MEMORY, Cause
 from onnxfix.diagnosis.child import between_casts
 from onnxfix.diagnosis.lowered import Low, lowerable, with_casts
 from onnxfix.errors import OnnxfixError
-from onnxfix.lowering import masks, selfmeasure
+from onnxfix.lowering import guards, selfmeasure
 from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.selfmeasure import Own, Tensor
 from onnxfix.record import record
@@ -71,7 +71,7 @@ class Bench:
         )
 
     def saturate(self, names: Collection[str]) -> None:
-        """From here on, run variants with these constants saturated, and no others; see ``masks``. What they are
+        """From here on, run variants with these constants saturated, and no others; see ``guards.masks``. What they are
         compared with stays."""
         self._call("saturate", names=sorted(names))
 
@@ -166,7 +166,7 @@ class _Opened:
     def saturate(self, names: Collection[str]) -> None:
         self.model = ModelProto()
         self.model.CopyFrom(self.plain)
-        masks.saturate(self.model, names, self.able.to, Path(self.where.folder))
+        guards.saturate(self.model, names, self.able.to, Path(self.where.folder))
 
     def measure(self) -> tuple[dict[str, Tensor], dict[int, Own]]:
         """What the self-measuring variant sees on all feeds: by tensor, and by node."""

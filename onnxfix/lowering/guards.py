@@ -1,20 +1,207 @@
-"""Nodes that must not compute in the low type, whatever the budget: their values leave its range, or what they decide
-changes."""
+"""Nodes that must not compute in the low type, whatever the budget, and attention masks that it cannot represent.
+
+The data decides about ranges, and rules about what no sample may show: a row of equal elements, a channel that is
+always 0. The rules PRC00x recognize norms, softmaxes, epsilons and masks that half precision breaks; they look at the
+model as if all of it were converted.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
-from onnx import ModelProto, NodeProto
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from onnxfix.diagnosis.lowered import ELEMENT, Lowerable
+from onnxfix.diagnosis.lowered import ELEMENT, Low, Lowerable, lowerable
 from onnxfix.dtypes import FLOATS
-from onnxfix.lowering.kinds import DENOMINATORS, SQUARES, SUMS
+from onnxfix.engine import Found, check
+from onnxfix.files import tensors
+from onnxfix.graph.overlay import Node
+from onnxfix.lowering.convert import converted
+from onnxfix.lowering.kinds import DENOMINATORS, MOVES, SQUARES, SUMS
 from onnxfix.lowering.records import Why
 from onnxfix.lowering.selfmeasure import Own, Tensor
+from onnxfix.model import Model
 from onnxfix.record import record
+from onnxfix.registry import registry
 from onnxfix.targets import Target
+
+_RULE = "PRC003"
+_PASSES = frozenset({*MOVES, "Add", "Cast", "Mul", "Sub"})
+"""Operators that hand a mask on."""
+_LARGEST = 1 << 28
+
+
+@record
+class Masks:
+    """``constants`` are the names of mask constants; ``nodes`` are those that a mask goes through, the Softmax
+    included, by index: large magnitudes are meant there."""
+
+    constants: frozenset[str] = frozenset()
+    nodes: frozenset[int] = frozenset()
+
+
+def masks(model: ModelProto, base_dir: Path | None) -> Masks:
+    """The masks of the main graph.
+
+    Raises:
+        OnnxfixError: the rules could not be loaded.
+    """
+    able = lowerable(model, "fp16", base_dir, strict=True)
+    low = converted(model, able, frozenset(able.slots), base_dir=base_dir, weights=False).proto
+    overlay = Model(low, None)
+    constants: set[str] = set()
+    starts: set[str] = set()
+    for found in check(overlay, registry().choose([_RULE])):
+        node = found.match.node
+        if node is None or node.op_type == "Cast" or node.scope is not overlay.main:
+            continue
+        names = {_original(getattr(value, "name", "")) for value in found.match.reads}
+        constants |= {name for name in names if _beyond(_constant(model, name, base_dir), 65504.0)}
+        starts.update(_original(name) for name in node.proto.output)
+    if not constants:
+        return Masks()
+    return Masks(frozenset(constants), _path(model, starts))
+
+
+def _original(name: str) -> str:
+    return name.removesuffix("/fp16")
+
+
+def _path(model: ModelProto, starts: Collection[str]) -> frozenset[int]:
+    """The nodes from these tensors to the next Softmax; nodes are in order."""
+    reached, found = set(starts), set()
+    for index, node in enumerate(model.graph.node):
+        if reached.isdisjoint((*node.input, *node.output)):
+            continue
+        if node.op_type in _PASSES:
+            reached.update(node.output)
+            found.add(index)
+        elif node.op_type == "Softmax":
+            found.add(index)
+    return frozenset(found)
+
+
+def saturate(model: ModelProto, names: Collection[str], to: Low, base_dir: Path | None) -> None:
+    """Replace, in place, what is finite and beyond the low type's range in these constants by its limit."""
+    for owner, tensor in _holders(model, names):
+        array = tensors.to_array(tensor, base_dir, _LARGEST)
+        if array is None or not _beyond(array, _limit(to)):
+            continue
+        limit = np.float32(_limit(to))
+        made = numpy_helper.from_array(
+            np.where(np.isfinite(array), np.clip(array, -limit, limit), array).astype(np.float32), tensor.name
+        )
+        if isinstance(owner, NodeProto):
+            del owner.attribute[:]
+            owner.attribute.append(helper.make_attribute("value", made))
+        else:
+            tensor.CopyFrom(made)
+
+
+def _limit(to: Low) -> float:
+    return FLOATS[ELEMENT[to]].highest
+
+
+def _beyond(array: Any, limit: float) -> bool:
+    if array is None or array.dtype != np.float32:
+        return False
+    return bool((np.isfinite(array) & (np.abs(array) > limit)).any())
+
+
+def _constant(model: ModelProto, name: str, base_dir: Path | None) -> Any:
+    for _, tensor in _holders(model, [name]):
+        return tensors.to_array(tensor, base_dir, _LARGEST)
+    return None
+
+
+def _holders(model: ModelProto, names: Collection[str]) -> list[tuple[NodeProto | None, TensorProto]]:
+    """The constants of these names, with their Constant nodes."""
+    inputs = {info.name for info in model.graph.input}
+    found: list[tuple[NodeProto | None, TensorProto]] = [
+        (None, tensor)
+        for tensor in model.graph.initializer
+        if tensor.name in names and tensor.name not in inputs
+    ]
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.output and node.output[0] in names:
+            array = tensors.constant_node_array(node, None, _LARGEST)
+            if array is not None:
+                found.append((node, numpy_helper.from_array(np.asarray(array), node.output[0])))
+    return found
+
+
+#: Rules that look at the model as it is: norms of float32 that a conversion would break.
+_BEFORE: dict[str, Why] = {"PRC011": "norm"}
+#: Rules that look at it converted.
+_AFTER: dict[str, Why] = {"PRC001": "norm", "PRC002": "constant", "PRC007": "softmax"}
+_QUOTIENT = frozenset({"Cast", "Div", "Mul", "Reciprocal"})
+"""Operators by which a norm ends, after its root."""
+
+
+def hazards(model: ModelProto, able: Lowerable, base_dir: Path | None) -> dict[int, tuple[Why, str]]:
+    """The nodes that rules name, by index, with the reason and the rule's code. Nothing is asked about bfloat16 but
+    norms: it has float32's range.
+
+    Raises:
+        OnnxfixError: the rules could not be loaded.
+    """
+    index_of = {name: i for i, node in enumerate(model.graph.node) for name in node.output if name}
+    named = [*_by_outputs(model, _BEFORE, base_dir)]
+    if able.to == "fp16":
+        low = converted(model, able, frozenset(able.slots), base_dir=base_dir, weights=False).proto
+        named += _by_outputs(low, _AFTER)
+    found: dict[int, tuple[Why, str]] = {}
+    for names, reason in named:
+        # The conversion adds and removes nodes: outputs identify those that it kept.
+        indices = [index_of.get(name.removesuffix(f"/{able.to}"), -1) for name in names]
+        found.update({index: reason for index in indices if index in able.slots and index not in found})
+    return found
+
+
+def _by_outputs(
+    model: ModelProto, rules: dict[str, Why], base_dir: Path | None = None
+) -> Iterator[tuple[list[str], tuple[Why, str]]]:
+    """For each match in the main graph: the outputs of the nodes that it is about, and the reason."""
+    overlay = Model(model, base_dir)
+    for found in check(overlay, registry().choose(list(rules))):
+        why = rules[found.rule.code], found.rule.code
+        nodes = [node for node in _nodes(found, found.rule.code) if node.scope is overlay.main]
+        yield [name for node in nodes for name in node.proto.output if name], why
+
+
+def _nodes(found: Found, code: str) -> Iterator[Node]:
+    """The nodes of a match, and for a norm those that end it."""
+    match = found.match
+    if match.node is None:
+        return
+    inside = [match.node, *(one for one in match.reads if isinstance(one, Node))]
+    yield from inside
+    if code == "PRC002":  # what the epsilon protects
+        yield from _readers(match.node)
+    if code in ("PRC001", "PRC011"):
+        for node in _readers(match.node):
+            if node.op_type in _QUOTIENT:
+                yield node
+                if _inverts(node):
+                    yield from (one for one in _readers(node) if one.op_type in _QUOTIENT)
+
+
+def _inverts(node: Node) -> bool:
+    """Whether the quotient is yet to come: 1 / s, or s in another type."""
+    divided = node.input(0)
+    ones = node.op_type == "Div" and divided is not None and divided.is_constant
+    return ones or node.op_type in ("Cast", "Reciprocal")
+
+
+def _readers(node: Node) -> Iterator[Node]:
+    output = node.output()
+    if output is not None:
+        yield from (use.node for use in output.uses)
+
 
 MARGIN = 4.0
 """Factor by which other data may exceed the samples' magnitudes."""

@@ -24,9 +24,9 @@ from onnxfix.place import Place
 from onnxfix.record import record
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.against import OTHER, AgainstCheck
-from onnxfix.reduction.arrays import npz
 from onnxfix.reduction.case import Case
 from onnxfix.reduction.checks import Check
+from onnxfix.reduction.commands import npz
 from onnxfix.reduction.records import Failure, Reduction
 from onnxfix.reduction.search import Reducer
 from onnxfix.report.render.reduction import readme, script

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 from onnx import (
-    AttributeProto,
-    FunctionProto,
     GraphProto,
     ModelProto,
     NodeProto,
@@ -20,6 +18,7 @@ from onnx import (
 )
 
 from onnxfix import walk
+from onnxfix.errors import Fault
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.case import Case
 from onnxfix.reduction.search import Reducer
@@ -48,12 +47,10 @@ def _new(reducer: Reducer, candidate: Case | None) -> set[str]:
 
 def _candidates(reducer: Reducer) -> Iterator[tuple[str, Case | None]]:
     graph = reducer.case.model.graph
-    functions = {cases.key_of(one): one for one in reducer.case.model.functions}
+    if reducer.case.model.functions:
+        yield "the bodies of functions", functions_inlined(reducer)
     for number, node in enumerate(graph.node):
-        function = functions.get(cases.call_of(node))
-        if function is not None:
-            yield "the body of a function", function_inlined(reducer.case, number, function)
-        elif node.op_type == "If" and not node.domain:
+        if node.op_type == "If" and not node.domain:
             for name in _branches(reducer, node):
                 yield "one branch", branch_inlined(reducer.case, number, name)
         elif node.op_type == "Loop" and not node.domain:
@@ -185,45 +182,13 @@ def _spliced(
 # -------------------------------------------------------------------------------------------------- the four kinds
 
 
-def function_inlined(case: Case, number: int, function: FunctionProto) -> Case | None:
-    """The case with the function's nodes in place of a call; None where the two import other operator sets."""
-    node = case.model.graph.node[number]
-    versions = {cases.domain_of(one.domain): one.version for one in case.model.opset_import}
-    imports = {cases.domain_of(one.domain): one.version for one in function.opset_import}
-    if any(versions.get(domain, version) != version for domain, version in imports.items()):
+def functions_inlined(reducer: Reducer) -> Case | None:
+    """The case with the nodes of all local functions in place of their calls; None where ONNX cannot inline them."""
+    try:
+        data = reducer.values.bench.call("inlined", model=reducer.case.model.SerializeToString())
+    except Fault:
         return None
-    passed = [*node.input, *[""] * len(function.input)]
-    given = dict(zip(function.input, passed, strict=False))
-    results = [(a, b) for a, b in zip(function.output, node.output, strict=False) if b]
-    body = [_with_attributes(one, node, function) for one in function.node]
-    model, rename = _spliced(case, number, body, (), given, results)
-    for domain, version in imports.items():
-        if domain not in versions:
-            model.opset_import.append(helper.make_opsetid(domain, version))
-    return case.with_model(model, origin=rename.origin)
-
-
-def _with_attributes(node: NodeProto, call: NodeProto, function: FunctionProto) -> NodeProto:
-    """A node of a function with the caller's attributes, at any depth."""
-    values = {one.name: one for one in getattr(function, "attribute_proto", ())}
-    values.update({one.name: one for one in call.attribute})
-    found = NodeProto()
-    found.CopyFrom(node)
-    for one in walk.nodes([found]):
-        attributes = [_resolved(attribute, values) for attribute in one.attribute]
-        cases.refill(one.attribute, [attribute for attribute in attributes if attribute is not None])
-    return found
-
-
-def _resolved(attribute: AttributeProto, values: Mapping[str, AttributeProto]) -> AttributeProto | None:
-    if not attribute.ref_attr_name:
-        return attribute
-    if attribute.ref_attr_name not in values:
-        return None
-    found = AttributeProto()
-    found.CopyFrom(values[attribute.ref_attr_name])
-    found.name = attribute.name
-    return found
+    return reducer.case.with_model(ModelProto.FromString(data))
 
 
 def branch_inlined(case: Case, number: int, name: str) -> Case | None:

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from onnxfix.diagnosis.advice import advise, keep_fp32, tolerance
-from onnxfix.diagnosis.explain import explain
+from onnxfix.diagnosis.explain import advise, explain, keep_fp32, tolerance
 from onnxfix.diagnosis.findings import collect, halved
 from onnxfix.diagnosis.records import Culprit, NodeError
 from onnxfix.place import Place

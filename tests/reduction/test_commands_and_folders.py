@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import onnxfix
-from onnxfix.reduction.arrays import npz
+from onnxfix.reduction.commands import npz
 from support import models
 from support.reductions import COMMAND, fresh, operators, reduced
 

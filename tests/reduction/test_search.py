@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto
 
 import onnxfix
 from onnxfix.place import Place
@@ -201,41 +200,6 @@ def test_outputs_that_differ_are_one_failure_wherever_the_part_ends() -> None:
 def test_the_form_of_a_message(text: str, other: str, same: bool) -> None:
     names = {"y", "z", "node_of_y", "node_of_z"}
     assert (messages.form_of(text, names) == messages.form_of(other, names)) is same
-
-
-def inlined(model: ModelProto) -> ModelProto:
-    case = cases.Case(model, {})
-    functions = {cases.key_of(one): one for one in model.functions}
-    while True:
-        calls = [n for n, one in enumerate(case.model.graph.node) if cases.call_of(one) in functions]
-        if not calls:
-            return case.model
-        node = case.model.graph.node[calls[0]]
-        found = inline.function_inlined(case, calls[0], functions[cases.call_of(node)])
-        assert found is not None
-        case = found
-
-
-def test_a_function_with_attributes_subgraphs_and_omitted_inputs_is_inlined() -> None:
-    model = models.model("""<ir_version: 10, opset_import: ["" : 20, "my" : 1]>
-    g (float[4] x, bool c) => (float[4] y, float[4] z) { h = my.F<slope = 0.5>(x, c)  y = my.F(h, c)  z = Neg(x) }
-    <domain: "my", opset_import: ["" : 20]>
-    G (h) => (i) { i = Mul(h, h) }
-    <domain: "my", opset_import: ["" : 20, "my" : 1]>
-    F <slope: float = 0.25> (p, c) => (q) {
-        m = Constant<value = float {3}>()
-        h = LeakyRelu<alpha: float = @slope>(p)
-        i = Clip(h, , m)
-        q = If (c) <then_branch = t () => (r) { r = Add(i, h) }, else_branch = e () => (s) { s = my.G(i) }>
-    }""")
-    flat = inlined(model)
-    onnx.checker.check_model(flat)
-    assert {one.name for one in flat.functions} == {"G"}  # called in a branch
-    rng = np.random.default_rng(0)
-    for given in (True, False):
-        feed = {"x": rng.normal(size=4).astype(np.float32), "c": np.array(given)}
-        for a, b in zip(run(model, feed), run(flat, feed), strict=True):
-            np.testing.assert_array_equal(a, b)
 
 
 def test_a_branch_that_returns_what_is_outside_is_inlined() -> None:

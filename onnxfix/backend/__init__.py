@@ -16,8 +16,8 @@ TensorRT's parser imports the model, the network that it made is read back as ON
 
 from __future__ import annotations
 
+from onnxfix.backend.devices import BackendError
 from onnxfix.backend.interface import AsIs, NumericallyRepaired, Prepared, Repaired, TensorrtBackend
-from onnxfix.backend.records import BackendError
 
 __all__ = [
     "AsIs", "BackendError", "NumericallyRepaired", "Prepared", "Repaired", "TensorrtBackend", "is_compatible",

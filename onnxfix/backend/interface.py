@@ -16,8 +16,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, defs, helpe
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from onnxfix import api
-from onnxfix.backend.devices import CPU, CUDA, Side, opened, side_of
-from onnxfix.backend.records import BackendError, Options, Repair
+from onnxfix.backend.devices import CPU, CUDA, BackendError, Options, Repair, Side, opened, side_of
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading, saving
 from onnxfix.forks import forked

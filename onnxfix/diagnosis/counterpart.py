@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -11,7 +10,7 @@ import ml_dtypes
 import numpy as np
 from onnx import NodeProto, defs, helper
 
-from onnxfix.diagnosis.facts import Array, Evidence, at, blocks, number, numeric
+from onnxfix.diagnosis.facts import Array, Evidence, at, blocks, farthest, number, numeric
 from onnxfix.diagnosis.terms import attributes
 from onnxfix.files.tensors import constant_node_array
 from onnxfix.record import record
@@ -214,15 +213,18 @@ def change_of(first: Array, second: Array) -> Change | None:
     if _core(first) != _core(second):
         sizes = f"{list(first.shape)} in the first model and {list(second.shape)} in the other"
         return Change(first.size, first.size, f"has the shape {sizes}")
-    found = _compared(first, second)
-    if found.differing == 0:
+    differing = sum(
+        int(np.count_nonzero((one != other) & ~(np.isnan(one) & np.isnan(other))))
+        for _, (one, other) in blocks(first, second)
+    )
+    if not differing:
         return None
     rounded = _rounded(first, second)
     if rounded:
-        return Change(found.differing, first.size, f"is stored in {rounded} on the other side", rounded)
-    factor = _factor(first, second, found)
-    text = _described(first, second, found, factor)
-    return Change(found.differing, first.size, text, factor=factor is not None)
+        return Change(differing, first.size, f"is stored in {rounded} on the other side", rounded)
+    factor = _factor(first, second) if differing > 1 else None
+    text = _describe(first, second, differing, factor)
+    return Change(differing, first.size, text, factor=factor is not None)
 
 
 def alike(first: Array, second: Array) -> bool:
@@ -242,59 +244,22 @@ def _core(array: Array) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-@dataclass
-class _Compared:
-    """Counts and places of what differs; ``product`` is the sum of first * second, ``square`` that of first squared."""
-
-    differing: int = 0
-    first: int = -1
-    largest: float = 0.0
-    largest_at: int = -1
-    product: float = 0.0
-    square: float = 0.0
-
-
-def _compared(first: Array, second: Array) -> _Compared:
-    found = _Compared()
-    for start, (one, other) in blocks(first, second):
-        off = ~((one == other) | (np.isnan(one) & np.isnan(other)))
-        if off.any():
-            _add(found, start, off, one, other)
-        with np.errstate(all="ignore"):
-            found.product += float(np.sum(one * other))
-            found.square += float(np.sum(one * one))
-    return found
-
-
-def _add(found: _Compared, start: int, off: Array, one: Array, other: Array) -> None:
-    """Add a block in which ``off`` marks what differs."""
-    found.differing += int(np.count_nonzero(off))
-    found.first = start + int(np.argmax(off)) if found.first < 0 else found.first
-    with np.errstate(all="ignore"):
-        distance = np.abs(one - other)
-    distance[~off] = 0.0
-    distance[np.isnan(distance)] = np.inf
-    worst = int(np.argmax(distance))
-    if distance[worst] > found.largest:
-        found.largest, found.largest_at = float(distance[worst]), start + worst
-
-
-def _described(first: Array, second: Array, found: _Compared, factor: float | None) -> str:
+def _describe(first: Array, second: Array, differing: int, factor: float | None) -> str:
     elements = first.size
     if elements == 1:
         return f"is {_both(first, second, 0)}"
-    if found.differing > 1 and not np.any(second):
-        return f"is all zeros on the other side ({found.differing} of {elements} elements differ)"
+    if differing > 1 and not np.any(second):
+        return f"is all zeros on the other side ({differing} of {elements} elements differ)"
     if factor is not None:
         return f"is the first model's times {factor:.4g} ({elements} elements)"
-    if found.differing > 1 and first.ndim > 1 and first.shape == second.shape:
+    if differing > 1 and first.ndim > 1 and first.shape == second.shape:
         axes = _transposed(first, second)
         if axes:
             return f"is transposed (the axes {axes[0]} and {axes[1]} are swapped)"
-    flat = found.first if found.differing == 1 else found.largest_at
-    many = "elements differs" if found.differing == 1 else "elements differ, most"
+    flat = farthest(first, second).flat
+    many = "elements differs" if differing == 1 else "elements differ, most"
     where = at([int(i) for i in np.unravel_index(flat, first.shape)])
-    return f"differs: {found.differing} of {elements} {many}{where}: {_both(first, second, flat)}"
+    return f"differs: {differing} of {elements} {many}{where}: {_both(first, second, flat)}"
 
 
 def _both(first: Array, second: Array, flat: int) -> str:
@@ -302,11 +267,15 @@ def _both(first: Array, second: Array, flat: int) -> str:
     return f"{number(one)} in the first model and {number(other)} in the other"
 
 
-def _factor(first: Array, second: Array, found: _Compared) -> float | None:
+def _factor(first: Array, second: Array) -> float | None:
     """The factor by which all elements are scaled, up to the rounding of their types; None where there is none."""
-    if found.differing < 2 or not np.isfinite(found.square) or not found.square or not found.product:
+    product = square = 0.0
+    with np.errstate(all="ignore"):
+        for _, (one, other) in blocks(first, second):
+            product, square = product + float(np.sum(one * other)), square + float(np.sum(one * one))
+    if not np.isfinite(square) or not square or not product:
         return None
-    factor = found.product / found.square
+    factor = product / square
     half = min(first.dtype.itemsize, second.dtype.itemsize) == 2
     step, smallest = (2.0**-7, 2.0**-23) if half else (_ALIKE, 1e-37)
     if not np.isfinite(factor) or abs(factor - 1) <= 2.0**-10:

@@ -62,11 +62,8 @@ class Explainer:
         """The culprit with its cause, the reason in a sentence, and advice."""
         evidence = replace(evidence, error=error, findings=self._hazards(evidence))
         lost = missing(evidence, self.truth, self.matched) if self.is_pair else None
-        if lost is not None:
-            error = replace(error, place=lost.place)
-            cause, reason = lost.cause, lost.text
-        else:
-            cause, reason = explain(evidence)
+        place, cause, reason = lost or (error.place, *explain(evidence))
+        error = replace(error, place=place)
         advice = advise(cause, evidence, self.path)
         return Culprit(error, cause, reason, advice.text, advice.rule, advice.fix)
 
@@ -88,18 +85,10 @@ _FAR = 6  # nodes in a row that may be missing
 _HALF = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 
 
-@record
-class Missing:
-    """The ``place`` of the last node that is missing, the cause, and a sentence about all of them."""
-
-    place: Place
-    cause: Why
-    text: str
-
-
-def missing(evidence: Evidence, truth: Graph, matched: Collection[str]) -> Missing | None:
-    """The nodes of the truth that the other side lacks before this one; None where it reads the same tensors, or has
-    the tensor that it should read (``matched``: the truth's tensors that the other side has) and reads another one."""
+def missing(evidence: Evidence, truth: Graph, matched: Collection[str]) -> tuple[Place, Why, str] | None:
+    """The nodes of the truth that the other side lacks before this one: the place of the last, the cause, and a
+    sentence. None where it reads the same tensors, or has the tensor that it should read (``matched``: the truth's
+    tensors that the other side has) and reads another one."""
     nodes = counterpart_of(evidence).nodes
     node = evidence.node
     if len(nodes) != 1 or nodes[0].op_type != node.op_type or len(nodes[0].input) != len(node.input):
@@ -128,7 +117,9 @@ def _between(truth: Graph, name: str, source: str) -> list[int]:
     return []
 
 
-def _about(evidence: Evidence, truth: Graph, chain: list[int], name: str, source: str) -> Missing:
+def _about(
+    evidence: Evidence, truth: Graph, chain: list[int], name: str, source: str
+) -> tuple[Place, Why, str]:
     nodes = [truth.nodes[number] for number in reversed(chain)]
     last = nodes[-1]
     kinds = ", ".join(node.op_type for node in nodes)
@@ -136,9 +127,7 @@ def _about(evidence: Evidence, truth: Graph, chain: list[int], name: str, source
     verb = "is" if len(nodes) == 1 else "are"
     what = f"{kinds} before {name!r} {verb} missing in {evidence.side}, where {evidence.node.op_type} reads {source!r}"
     text = f"the first model rounds to {low} here: {what}" if low else what
-    return Missing(
-        Place((), last.name, last.op_type, name, chain[0]), "precision" if low else "operator", text
-    )
+    return Place((), last.name, last.op_type, name, chain[0]), "precision" if low else "operator", text
 
 
 def _rounded_to(nodes: list[NodeProto]) -> str:

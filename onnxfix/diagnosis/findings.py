@@ -10,7 +10,6 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from onnxfix import engine, walk
-from onnxfix.causes import Problem
 from onnxfix.files.lazy import with_payload
 from onnxfix.files.tensors import is_external, nbytes
 from onnxfix.model import Model
@@ -44,7 +43,6 @@ class Findings:
     """All findings, by the outputs of the nodes of the main graph that they are about or that are around them."""
 
     by_output: Mapping[str, tuple[Hazard, ...]] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
 
     def at(self, outputs: Iterable[str]) -> tuple[Hazard, ...]:
         """The findings about the node with these outputs: the worst first, then by code."""
@@ -56,31 +54,28 @@ def collect(proto: ModelProto, base_dir: Path | None = None, low: str = "") -> F
     """Run the default rules on a model, and with ``low`` "float16" those about half precision on the model in that
     precision.
 
-    The model is not changed. A rule that fails is named in ``problems``.
+    The model is not changed. A rule that fails finds nothing.
 
     Raises:
         ModelError: names are defined twice or not at all, or the graph has a cycle.
         OnnxfixError: the built-in rules could not be loaded.
     """
     rules = [rule for rule in registry().choose() if rule.per not in NO_MODEL]
-    problems: list[Problem] = []
-    found = list(_checked(Model(proto, base_dir), rules, problems, half=False))
+    found = list(_check(Model(proto, base_dir), rules, half=False))
     # bfloat16 has the range of float32: what the rules say about the range of float16 does not apply.
     if low == "float16":
         rules = [rule for rule in rules if rule.code.startswith(_HALF)]
-        found += _checked(Model(halved(proto), base_dir), rules, problems, half=True)
+        found += _check(Model(halved(proto), base_dir), rules, half=True)
     by_output: dict[str, list[Hazard]] = {}
     for output, hazard in found:
         by_output.setdefault(output, []).append(hazard)
-    return Findings({name: tuple(dict.fromkeys(some)) for name, some in by_output.items()}, tuple(problems))
+    return Findings({name: tuple(dict.fromkeys(some)) for name, some in by_output.items()})
 
 
-def _checked(
-    model: Model, rules: list[Rule], problems: list[Problem], *, half: bool
-) -> Iterable[tuple[str, Hazard]]:
+def _check(model: Model, rules: list[Rule], *, half: bool) -> Iterable[tuple[str, Hazard]]:
     """The findings about nodes, each with the outputs of the node of the main graph."""
     model.target = DEFAULT
-    for item in engine.check(model, rules, problems):
+    for item in engine.check(model, rules, problems=[]):
         outer = item.match.node
         while outer is not None and outer.scope.parent is not None:
             outer = outer.scope.owner

@@ -10,6 +10,7 @@ missing one only makes a region larger: so what is unclear stays apart.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,10 @@ class _Matcher:
 
     def _steps(self) -> list[Callable[[], int]]:
         steps = [self._equal_computations, self._speaking_names, self._equal_values, self._equal_weights]
-        steps += [self._equal_names, self._same_inputs, self._inputs_of_pairs]
-        return [*steps, self._other_operator, self._one_input, self._between] if self.a.prints else steps
+        same_inputs = partial(self._unique, self._inputs_key, reshaped=True)
+        steps += [self._equal_names, same_inputs, self._inputs_of_pairs]
+        keys = (self._begins_key, self._one_input_key, self._between_key) if self.a.prints else ()
+        return [*steps, *(partial(self._unique, key) for key in keys)]
 
     def _settle(self, steps: Sequence[Callable[[], int]]) -> None:
         """Take evidence, the strongest first, until none is left."""
@@ -197,11 +200,8 @@ class _Matcher:
 
     # -------------------------------------------------------------------------------- by neighbors of unequal nodes
 
-    def _same_inputs(self) -> int:
-        """Nodes of one operator with the same inputs, the only ones on both sides: attributes or constants differ."""
-        return self._unique(self._inputs_key, reshaped=True)
-
     def _inputs_key(self, view: View, name: str) -> Any:
+        """Nodes of one operator with the same inputs, the only ones on both sides: attributes or constants differ."""
         number, index = view.at[name]
         one = view.roles[number]
         sources = self.classes.sources(view, number)
@@ -216,12 +216,9 @@ class _Matcher:
             index,
         )
 
-    def _other_operator(self) -> int:
+    def _begins_key(self, view: View, name: str) -> Any:
         """Nodes with the same inputs and other operators, where these values are equal and a difference begins: further
         down it could be another way to compute the same."""
-        return self._unique(self._begins_key)
-
-    def _begins_key(self, view: View, name: str) -> Any:
         number, index = view.at[name]
         one = view.roles[number]
         known = self.pairs.to_a if view is self.b else self.pairs.to_b
@@ -248,11 +245,8 @@ class _Matcher:
             view.prints[name].shape,
         )
 
-    def _one_input(self) -> int:
-        """Nodes of one operator that share an input, where the other input comes from nodes of one operator."""
-        return self._unique(self._one_input_key)
-
     def _one_input_key(self, view: View, name: str) -> Any:
+        """Nodes of one operator that share an input, where the other input comes from nodes of one operator."""
         number, index = view.at[name]
         one = view.roles[number]
         signals = [view.source(value) for value in view.signals(number)]
@@ -265,11 +259,8 @@ class _Matcher:
         ]
         return one.op, tuple(sorted(shape, key=str) if one.commutative else shape), index
 
-    def _between(self) -> int:
-        """Nodes of one operator between the same paired values."""
-        return self._unique(self._between_key)
-
     def _between_key(self, view: View, name: str) -> Any:
+        """Nodes of one operator between the same paired values."""
         numbers, known = self.classes.of(view), self.pairs.to_a if view is self.b else self.pairs.to_b
         if view.op(name) in SINGLE:
             return None
@@ -278,6 +269,7 @@ class _Matcher:
         return (view.op(name), view.at[name][1], before, after) if before and after else None
 
     def _unique(self, key: Callable[[View, str], Any], *, reshaped: bool = False) -> int:
+        """Pair values of nodes that are the only ones with a key on both sides."""
         self._common = set(self.classes.a.values()) & set(self.classes.b.values())
         ours, theirs = (
             _grouped((found, name) for name in self._free(view) if (found := key(view, name)) is not None)

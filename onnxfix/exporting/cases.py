@@ -1,14 +1,58 @@
-"""The inputs that an export is compared on: those given, others of their kind, and other sizes."""
+"""What is compared with a module's own outputs: its arguments, others of their kind, and other sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import field
+from typing import Any, Protocol
 
 import numpy as np
 
-from onnxfix.exporting.subject import Case, Given
+from onnxfix.record import record
 from onnxfix.verification.feeds.signature import Signature
+
+
+@record
+class Given:
+    """A tensor among the arguments: its array, and the name of its parameter ("" where it lies within one)."""
+
+    name: str
+    array: Any
+
+
+class Subject(Protocol):
+    """A module with the arguments that it was exported with.
+
+    ``torch`` is the version that runs it, ``exporter`` "dynamo", "legacy" or "". ``given`` are the tensors among its
+    arguments, in order. ``bounds`` are the least and the greatest size of dynamic dimensions, by name, where the
+    user set any.
+    """
+
+    @property
+    def torch(self) -> str: ...
+    @property
+    def exporter(self) -> str: ...
+    @property
+    def given(self) -> Sequence[Given]: ...
+    @property
+    def bounds(self) -> Mapping[str, tuple[int, int]]: ...
+
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """The tensors of its outputs, for these in the place of the given ones.
+
+        Raises:
+            Exception: whatever the module raises.
+        """
+
+
+@record
+class Case:
+    """Inputs to compare on: ``label`` says which, ``arrays`` are in the order of ``Subject.given``."""
+
+    label: str
+    arrays: tuple[Any, ...]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
 
 _LARGEST = 1 << 26
 """Elements of all inputs up to which larger ones are made."""

@@ -16,8 +16,7 @@ import numpy as np
 
 from onnxfix import backends
 from onnxfix.causes import Cause
-from onnxfix.exporting.cases import cases, wired
-from onnxfix.exporting.subject import Case, Subject
+from onnxfix.exporting.cases import Case, Subject, cases, wired
 from onnxfix.names import PYTORCH
 from onnxfix.sandbox import one_line, shared
 from onnxfix.verification.compare.compare import (

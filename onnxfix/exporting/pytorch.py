@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from onnxfix.errors import UsageError
-from onnxfix.exporting.subject import Given
+from onnxfix.exporting.cases import Given
 
 INSTALL = "pip install torch onnxscript"
 EMBEDDED = 1 << 30

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from onnxfix import deadline
 from onnxfix.errors import UsageError, fault_of
 from onnxfix.exporting import pytorch
+from onnxfix.exporting.cases import Subject
 from onnxfix.exporting.judge import judge
-from onnxfix.exporting.subject import Subject
 from onnxfix.names import PYTORCH
 from onnxfix.options import RunOptions, Verification
 from onnxfix.pipeline import applying

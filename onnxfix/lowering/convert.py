@@ -113,8 +113,7 @@ class _Conversion:
                 self._lower(index, node)
             else:
                 self._keep(node)
-        self._finish_outputs()
-        kept = [node for node in self.nodes if not self._is_dead(node)]
+        kept = [node for node in self.nodes if self._is_needed(node)]
         del graph.node[:]
         graph.node.extend(kept)
         self._drop_initializers()
@@ -204,9 +203,9 @@ class _Conversion:
         self.proto.graph.initializer.append(low_tensor(array, name, self.to))
         return True
 
-    def _is_dead(self, node: NodeProto) -> bool:
+    def _is_needed(self, node: NodeProto) -> bool:
         constant = node.op_type == "Constant" and not node.domain
-        return constant and not any(name in self.read for name in node.output)
+        return not constant or any(name in self.read for name in node.output)
 
     def _drop_initializers(self) -> None:
         """Remove the constants that were read in float32 and are now in the low type only, which gets their name."""
@@ -249,17 +248,10 @@ class _Conversion:
             del node.attribute[:]
             node.attribute.append(helper.make_attribute("value", low_tensor(value, "value", self.to)))
 
-    # -- the interface
-
-    def _finish_outputs(self) -> None:
-        for info in self.proto.graph.output:
-            name = info.name
-            if self.io_types == "low" and self.stored.get(name) == self.to and name not in self.held:
-                info.type.tensor_type.elem_type = self.to
-
     def _declare(self) -> None:
-        """Correct the declared types of inner tensors."""
-        for info in self.proto.graph.value_info:
+        """Correct the declared types of inner tensors, and of outputs where these may be low."""
+        graph = self.proto.graph
+        for info in (*graph.value_info, *(graph.output if self.io_types == "low" else ())):
             if self.stored.get(info.name) == self.to and info.name not in self.held:
                 info.type.tensor_type.elem_type = self.to
 

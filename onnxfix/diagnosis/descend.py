@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import AttributeProto, ModelProto, ValueInfoProto, helper, numpy_helper
 
 from onnxfix import walk
 from onnxfix.diagnosis.bench import Bench
@@ -57,100 +57,123 @@ class _Unknown(Exception):
 def inside(evidence: Evidence, truth: Graph, side: Side, bench: Bench) -> Inner | None:
     """What runs inside of a suspected node; None where the other side has no such node, it cannot be told what runs
     there, or no iteration differs."""
-    region = evidence.row.region
-    theirs = (
-        next((name for name, ours in region.targets.items() if ours == evidence.row.name), "")
-        if region
-        else ""
-    )
-    number = side.graph.producer.get(theirs, -1)
-    if region is None or number < 0 or side.graph.nodes[number].op_type != evidence.node.op_type:
+    row, node, other = evidence.row, evidence.node, side.graph
+    targets = row.region.targets.items() if row.region is not None else ()
+    number = next((other.producer[name] for name, ours in targets if ours == row.name), -1)
+    if row.region is None or number < 0 or other.nodes[number].op_type != node.op_type:
         return None
     try:
-        ours = _Outer(truth, evidence.node, truth.reads[evidence.row.number], dict(evidence.given))
-        given = {name: evidence.given[one] for name, one in region.inputs.items() if one in evidence.given}
-        values = _computed(side.graph, number, given, bench)
-        other = _Outer(side.graph, side.graph.nodes[number], side.graph.reads[number], values)
-        if evidence.node.op_type == "If":
-            return _branch(ours, other, side, bench)
-        return _iteration(ours, other, side, bench)
+        given = {
+            name: evidence.given[ours] for name, ours in row.region.inputs.items() if ours in evidence.given
+        }
+        values = _compute(other, number, given, bench)
+        if node.op_type != "If":
+            return _enter_iteration(
+                _Body(truth, row.number, evidence.given, "body"),
+                _Body(other, number, values, "body"),
+                side,
+                bench,
+            )
+        taken = _is_true(_value(truth, evidence.given, node.input[0]))
+        if taken != _is_true(_value(other, values, other.nodes[number].input[0])):
+            return None  # the difference is the condition
+        name = "then_branch" if taken else "else_branch"
+        ours, theirs = _Body(truth, row.number, evidence.given, name), _Body(other, number, values, name)
+        return _match(ours, theirs, [], None, side, bench)
     except (_Unknown, ModelError, KeyError, IndexError, ValueError):
         return None
 
 
-def _computed(graph: Graph, number: int, given: Values, bench: Bench) -> Values:
+def _compute(graph: Graph, number: int, given: Mapping[str, Any], bench: Bench) -> Mapping[str, Any]:
     """The values that a node of the other side reads, from the truth's values of its region's inputs."""
     wanted = [name for name in graph.reads[number] if not graph.is_constant(name) and name not in given]
-    if not wanted:
-        return given
-    held = bench.hold(given)
+    held = bench.hold(given) if wanted else {}
     reply = bench.run_part(graph, upstream(graph, wanted, frozenset(given)), wanted, held)
     if reply.error:
         raise _Unknown
-    return {**given, **{name: found.load() for name, found in reply.values.items()}}
+    return {**given, **{name: value.load() for name, value in reply.values.items()}}
 
 
-class _Outer:
-    """A node with graphs inside, and the values that it reads."""
+def _value(graph: Graph, values: Mapping[str, Any], name: str) -> Any:
+    """A value that is known or constant, None for an omitted one."""
+    if not name or name in values:
+        return values.get(name)
+    tensor = graph.constant(name)
+    folder = Path(graph.folder) if graph.folder else None
+    array = tensors.to_array(tensor, folder, _LIMIT) if tensor is not None else None
+    if array is None:
+        raise _Unknown
+    return array
 
-    def __init__(self, graph: Graph, node: NodeProto, reads: Sequence[str], values: Values) -> None:
-        self.graph, self.node, self.reads, self.known = graph, node, reads, values
+
+def _is_true(value: Any) -> bool:
+    return bool(np.asarray(value).reshape(-1)[0])
+
+
+class _Body:
+    """A graph inside of a node: ``formal`` are its inputs, ``outside`` the values of the main graph that it reads, of
+    which ``given`` are no constants, and ``known`` the values that the node reads."""
+
+    def __init__(self, graph: Graph, number: int, known: Mapping[str, Any], name: str) -> None:
+        self.graph, self.node, self.known, self.name = graph, graph.nodes[number], known, name
+        attribute = next((one for one in self.node.attribute if one.name == name), None)
+        if attribute is None or attribute.type != AttributeProto.GRAPH:
+            raise _Unknown
+        body = self.body = attribute.g
+        self.formal = [info.name for info in body.input]
+        own = {tensor.name for tensor in body.initializer}.union(
+            self.formal, *(node.output for node in body.node)
+        )
+        read = {name for node in body.node for name in walk.reads(node)} | {info.name for info in body.output}
+        self.outside = [name for name in graph.reads[number] if name in read and name not in own]
+        self.given = [name for name in self.outside if not graph.is_constant(name)]
 
     def value(self, name: str) -> Any:
-        """The value of an input, None for an omitted one."""
-        if not name:
-            return None
-        if name in self.known:
-            return self.known[name]
-        tensor = self.graph.constant(name)
-        folder = Path(self.graph.folder) if self.graph.folder else None
-        found = tensors.to_array(tensor, folder, _LIMIT) if tensor is not None else None
-        if found is None:
-            raise _Unknown
-        return found
+        """The value of an input of the node."""
+        return _value(self.graph, self.known, name)
 
     def attribute(self, name: str, default: Any) -> Any:
-        """The value of an attribute."""
+        """The value of an attribute of the node."""
         found = next((one for one in self.node.attribute if one.name == name), None)
         return default if found is None else helper.get_attribute_value(found)
 
-    def body(self, name: str) -> GraphProto:
-        """The graph of an attribute."""
-        found = next((one for one in self.node.attribute if one.name == name), None)
-        if found is None or found.type != AttributeProto.GRAPH:
-            raise _Unknown
-        return found.g
+    def feed(self, formal: Sequence[Any], given: Sequence[str]) -> dict[str, Any]:
+        """Values of its formal inputs, and those of the main graph, by name."""
+        return {**dict(zip(self.formal, formal, strict=True)), **{name: self.value(name) for name in given}}
 
-    def outside(self, body: GraphProto) -> list[str]:
-        """The values of the main graph that a body reads."""
-        own = {tensor.name for tensor in body.initializer} | {info.name for info in body.input}
-        own |= {name for node in body.node for name in node.output}
-        return [name for name in self.reads if name not in own and name in _read(body)]
-
-    def model(self, body: GraphProto, formal: Mapping[str, Any], given: Sequence[str]) -> Graph:
-        """A body as a model: its ``formal`` inputs and values of the main graph (``given``) are inputs, other values of
-        the main graph are weights."""
+    def model(self, feed: Mapping[str, Any]) -> Graph:
+        """The body as a model. What is fed is an input; other values of the main graph are weights."""
         model = ModelProto(ir_version=self.graph.proto.ir_version)
         model.opset_import.extend(self.graph.proto.opset_import)
         graph = model.graph
-        graph.CopyFrom(body)
-        del graph.input[:]
-        outside = self.outside(body)
-        weights, nodes = self.graph.constants(name for name in outside if self.graph.is_constant(name))
+        graph.CopyFrom(self.body)
+        del graph.input[:], graph.node[:]
+        constant = [name for name in self.outside if self.graph.is_constant(name)]
+        weights, nodes = self.graph.constants(constant)
         graph.initializer.extend(weights)
-        for name in outside:
-            if not self.graph.is_constant(name) and name not in given:
-                graph.initializer.append(numpy_helper.from_array(np.asarray(self.value(name)), name))
-        stored = list(graph.node)
-        del graph.node[:]
-        graph.node.extend([*nodes, *stored])
-        values = {**formal, **{name: self.value(name) for name in given}}
-        graph.input.extend(_declared(name, value) for name, value in values.items())
+        graph.initializer.extend(
+            numpy_helper.from_array(np.asarray(self.value(name)), name)
+            for name in self.given
+            if name not in feed
+        )
+        graph.node.extend([*nodes, *self.body.node])
+        graph.input.extend(_declared(name, value) for name, value in feed.items())
         return Graph(model, self.graph.folder, self.graph.mapped)
 
-
-def _read(body: GraphProto) -> set[str]:
-    return {name for node in body.node for name in walk.reads(node)} | {info.name for info in body.output}
+    def outputs(self, formal: Sequence[Any], bench: Bench) -> list[Any]:
+        """What it computes of values of its formal inputs."""
+        values = self.feed(formal, self.given)
+        graph = self.model(values)
+        wanted = [
+            name
+            for name in dict.fromkeys(graph.outputs)
+            if name in graph.producer and not graph.is_constant(name)
+        ]
+        reply = bench.run_part(graph, range(len(graph.nodes)), wanted, bench.hold(values))
+        if reply.error:
+            raise _Unknown
+        values.update({name: held.load() for name, held in reply.values.items()})
+        return [_value(graph, values, name) for name in graph.outputs]
 
 
 def _declared(name: str, value: Any) -> ValueInfoProto:
@@ -160,126 +183,64 @@ def _declared(name: str, value: Any) -> ValueInfoProto:
     )
 
 
-# ------------------------------------------------------------------------------------------------------- graphs
-
-
-def _branch(ours: _Outer, theirs: _Outer, side: Side, bench: Bench) -> Inner:
-    taken = bool(np.asarray(ours.value(ours.node.input[0])).reshape(-1)[0])
-    if taken != bool(np.asarray(theirs.value(theirs.node.input[0])).reshape(-1)[0]):
-        raise _Unknown  # the difference is the condition
-    name = "then_branch" if taken else "else_branch"
-    return _Bodies(ours, theirs, name, side, bench).inner({}, {}, None)
-
-
-def _iteration(ours: _Outer, theirs: _Outer, side: Side, bench: Bench) -> Inner | None:
+def _enter_iteration(ours: _Body, theirs: _Body, side: Side, bench: Bench) -> Inner | None:
     """The first iteration in which the two bodies make different values of the same."""
-    bodies = _Bodies(ours, theirs, "body", side, bench)
-    for number, values in enumerate(_inputs_of_iterations(ours, bodies)):
-        formal = dict(zip(bodies.formal_b, values, strict=True))
-        found, other = bodies.run(dict(zip(bodies.formal_a, values, strict=True)), formal)
-        if any(_is_off(one, two) for one, two in zip(found, other, strict=True)):
-            return bodies.inner(dict(zip(bodies.formal_a, values, strict=True)), formal, number)
+    for number, (formal, made) in enumerate(_iterations(ours, bench)):
+        if any(_is_off(*pair) for pair in zip(made, theirs.outputs(formal, bench), strict=True)):
+            return _match(ours, theirs, formal, number, side, bench)
     return None
 
 
-def _inputs_of_iterations(outer: _Outer, bodies: _Bodies) -> Iterator[list[Any]]:
-    """The values of the body's inputs in each iteration of the truth."""
-    inputs = [outer.value(name) for name in outer.node.input]
-    if outer.node.op_type == "Loop":
+def _iterations(body: _Body, bench: Bench) -> Iterator[tuple[list[Any], list[Any]]]:
+    """The inputs and the outputs of the truth's body in each iteration."""
+    inputs = [body.value(name) for name in body.node.input]
+    if body.node.op_type == "Loop":
         most, condition, state = inputs[0], inputs[1] if len(inputs) > 1 else None, inputs[2:]
         count = _ITERATIONS if most is None else min(int(np.asarray(most).reshape(-1)[0]), _ITERATIONS)
-        going = condition is None or bool(np.asarray(condition).reshape(-1)[0])
-        for number in range(count):
-            if not going:
+        going = condition is None or _is_true(condition)
+        for number in range(count if going else 0):
+            formal = [np.array(number, np.int64), np.array(True), *state]
+            made = body.outputs(formal, bench)
+            yield formal, made
+            if not _is_true(made[0]):
                 return
-            values = [np.array(number, np.int64), np.array(True), *state]
-            yield values
-            made = bodies.truth(dict(zip(bodies.formal_a, values, strict=True)))
-            going, state = bool(np.asarray(made[0]).reshape(-1)[0]), made[1 : 1 + len(state)]
+            state = made[1 : 1 + len(state)]
         return
-    scanned = int(outer.attribute("num_scan_inputs", 0))
+    scanned = int(body.attribute("num_scan_inputs", 0))
     state, sequences = inputs[: len(inputs) - scanned], inputs[len(inputs) - scanned :]
-    axes = list(outer.attribute("scan_input_axes", [0] * scanned))
-    backwards = list(outer.attribute("scan_input_directions", [0] * scanned))
+    axes = list(body.attribute("scan_input_axes", [0] * scanned))
+    backwards = list(body.attribute("scan_input_directions", [0] * scanned))
     for number in range(min(sequences[0].shape[axes[0]], _ITERATIONS)):
         parts = [
             np.take(one, one.shape[axis] - 1 - number if back else number, axis=axis)
             for one, axis, back in zip(sequences, axes, backwards, strict=True)
         ]
-        yield [*state, *parts]
-        state = bodies.truth(dict(zip(bodies.formal_a, [*state, *parts], strict=True)))[: len(state)]
+        made = body.outputs([*state, *parts], bench)
+        yield [*state, *parts], made
+        state = made[: len(state)]
 
 
 def _is_off(one: Any, other: Any) -> bool:
-    found = distance(np.asarray(one), np.asarray(other))
-    return found.shape or bool(found.special) or found.relative > _OFF
+    far = distance(np.asarray(one), np.asarray(other))
+    return far.shape or bool(far.special) or far.relative > _OFF
 
 
-class _Bodies:
-    """The graphs of one attribute on both sides."""
-
-    def __init__(self, ours: _Outer, theirs: _Outer, name: str, side: Side, bench: Bench) -> None:
-        self.ours, self.theirs, self.name, self.side, self.bench = ours, theirs, name, side, bench
-        self.a, self.b = ours.body(name), theirs.body(name)
-        if len(self.a.input) != len(self.b.input) or len(self.a.output) != len(self.b.output):
-            raise _Unknown
-        self.formal_a = [info.name for info in self.a.input]
-        self.formal_b = [info.name for info in self.b.input]
-        read = set(ours.outside(self.a))
-        #: values of the main graph that both read: theirs -> ours
-        self.shared = {
-            other: side.pairs[other]
-            for other in theirs.outside(self.b)
-            if other in side.pairs and side.pairs[other] in read and not theirs.graph.is_constant(other)
-        }
-        self._last: tuple[Any, list[Any]] | None = None
-
-    def truth(self, formal: Values) -> list[Any]:
-        """The outputs of the truth's body."""
-        key = tuple(id(value) for value in formal.values())
-        if self._last is None or self._last[0] != key:
-            given = [name for name in self.ours.outside(self.a) if not self.ours.graph.is_constant(name)]
-            self._last = key, _outputs(self.ours, self.a, formal, given, self.bench)
-        return self._last[1]
-
-    def run(self, ours: Values, theirs: Values) -> tuple[list[Any], list[Any]]:
-        """The outputs of both bodies on values of their own inputs."""
-        given = [name for name in self.theirs.outside(self.b) if not self.theirs.graph.is_constant(name)]
-        return self.truth(ours), _outputs(self.theirs, self.b, theirs, given, self.bench)
-
-    def inner(self, ours: Values, theirs: Values, iteration: int | None) -> Inner:
-        """Both bodies as models, matched."""
-        given = [name for name in self.ours.outside(self.a) if not self.ours.graph.is_constant(name)]
-        truth = self.ours.model(self.a, ours, given)
-        other = self.theirs.model(self.b, theirs, list(self.shared))
-        inputs = {**dict(zip(self.formal_b, self.formal_a, strict=True)), **self.shared}
-        outputs = dict(zip(other.outputs, truth.outputs, strict=True))
-        feed = {**ours, **{name: self.ours.value(name) for name in given}}
-        bare = Prepared(replace(self.side, graph=other, pairs=inputs), inputs, self.name)
-        found = match(truth, other, probe(truth, other, bare.feed, self.bench, [feed]), {**inputs, **outputs})
-        prepared = replace(bare, side=replace(bare.side, pairs=found.pairs))
-        node = self.ours.node
-        label = node.name or next((name for name in node.output if name), "")
-        return Inner(truth, prepared, feed, f"{label}.{self.name}", iteration)
-
-
-def _outputs(
-    outer: _Outer, body: GraphProto, formal: Values, given: Sequence[str], bench: Bench
-) -> list[Any]:
-    graph = outer.model(body, formal, given)
-    values = {**formal, **{name: outer.value(name) for name in given}}
-    wanted = [
-        name
-        for name in dict.fromkeys(graph.outputs)
-        if name in graph.producer and not graph.is_constant(name)
-    ]
-    held = bench.hold(values)
-    reply = bench.run_part(graph, range(len(graph.nodes)), wanted, held)
-    if reply.error:
-        raise _Unknown
-    values.update({name: found.load() for name, found in reply.values.items()})
-    inner = _Outer(graph, outer.node, (), values)
-    return [inner.value(name) for name in graph.outputs]
+def _match(
+    ours: _Body, theirs: _Body, formal: Sequence[Any], iteration: int | None, side: Side, bench: Bench
+) -> Inner:
+    """Both bodies as models, matched, on values of the formal inputs."""
+    read = set(ours.outside)
+    #: values of the main graph that both read: theirs -> ours
+    shared = {name: side.pairs[name] for name in theirs.given if side.pairs.get(name) in read}
+    feed = ours.feed(formal, ours.given)
+    truth, other = ours.model(feed), theirs.model(theirs.feed(formal, list(shared)))
+    inputs = {**dict(zip(theirs.formal, ours.formal, strict=True)), **shared}
+    outputs = dict(zip(other.outputs, truth.outputs, strict=True))
+    bare = Prepared(replace(side, graph=other, pairs=inputs), inputs, ours.name)
+    matching = match(truth, other, probe(truth, other, bare.feed, bench, [feed]), {**inputs, **outputs})
+    prepared = replace(bare, side=replace(bare.side, pairs=matching.pairs))
+    label = ours.node.name or next((name for name in ours.node.output if name), "")
+    return Inner(truth, prepared, feed, f"{label}.{ours.name}", iteration)
 
 
 # ------------------------------------------------------------------------------------------------------ culprits

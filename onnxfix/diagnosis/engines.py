@@ -195,7 +195,8 @@ class Execution:
 
     def run(self, feed: Mapping[str, Held], their_feed: Mapping[str, Held]) -> Walk:
         """One sample; ``their_feed`` are the inputs by the other side's names."""
-        collector = Collector(self.bench, self.truth, self.side, feed)
+        self.feed, self.their_feed = feed, their_feed
+        self.collector = Collector(self.bench, self.truth, self.side, feed)
         self.say("running the truth")
         walk = self.walk = walk_alone(self.bench, self.truth, feed, self.clock)
         if walk.failed or not walk.complete:
@@ -211,18 +212,18 @@ class Execution:
             return walk
         walk.other = {self.side.pairs.get(name, name): held for name, held in plain.values.items()}
         walk.other = {name: walk.other[name] for name in names if name in walk.other}
-        walk.off = tuple(self._wrong(walk, feed))
+        walk.off = tuple(self._wrong(walk))
         if walk.off:
             far = {name: distance(walk.truth[name].load(), walk.other[name].load()) for name in walk.off}
-            self._narrow(walk, max(far, key=lambda name: far[name].relative), feed, their_feed, collector)
+            self._narrow(walk, max(far, key=lambda name: far[name].relative))
         return walk
 
-    def _wrong(self, walk: Walk, feed: Mapping[str, Held]) -> list[str]:
+    def _wrong(self, walk: Walk) -> list[str]:
         """The outputs that the proof calls wrong: the rung trt-gpu judges them in the same way on these inputs."""
         ours = {name: walk.truth[name].load() for name in walk.other}
         theirs = {name: fitting(held, walk.truth[name]) for name, held in walk.other.items()}
         terms = judge.Terms([*theirs], coarse=self.coarse)
-        trial = Trial("", None, {name: held.load() for name, held in feed.items()}, Ran(ours))
+        trial = Trial("", None, {name: held.load() for name, held in self.feed.items()}, Ran(ours))
         trials, step = [trial] if self.truth.path is not None else [], self.bench.timeout
         path = self.truth.path or self.bench.scratch
         noise = Noise(self.bench.worker, path, trials, "ort-cpu", step=step, half=bool(self.half))
@@ -230,19 +231,12 @@ class Execution:
         wrong = [one for result in found.results for one in different(result.metrics)]
         return [] if found.finding == "agree" else list(dict.fromkeys(one.output for one in wrong))
 
-    def _narrow(
-        self,
-        walk: Walk,
-        wrong: str,
-        feed: Mapping[str, Held],
-        their_feed: Mapping[str, Held],
-        collector: Collector,
-    ) -> None:
+    def _narrow(self, walk: Walk, wrong: str) -> None:
         pairs = self.side.pairs
         theirs = {ours: name for name, ours in pairs.items()}
 
         def values(names: Sequence[str]) -> Mapping[str, Held]:
-            found = collector.values([pairs[name] for name in names if name in pairs])
+            found = self.collector.values([pairs[name] for name in names if name in pairs])
             return {name: found[pairs[name]] for name in names if pairs.get(name) in found}
 
         search = Bisection(
@@ -261,30 +255,23 @@ class Execution:
         if window.reason:
             self.notes.append(f"the search for the first difference ended early: {window.reason}")
         self.say(f"measuring {len(window.nodes)} nodes apart")
-        self._own(walk, window, feed, their_feed, collector)
+        self._own(walk, window)
         for name, far in ((pairs[one], far) for one, far in window.seen.items()):
             held = walk.rows.get(name)
             number = self.truth.producer[name]
             walk.rows[name] = replace(held, whole=far) if held is not None else Row(name, number, whole=far)
 
-    def _own(
-        self,
-        walk: Walk,
-        window: Window,
-        feed: Mapping[str, Held],
-        their_feed: Mapping[str, Held],
-        collector: Collector,
-    ) -> None:
+    def _own(self, walk: Walk, window: Window) -> None:
         """The own errors of the window's nodes, each alone, then all together where none shows it."""
         lockstep = Lockstep(self.bench, self.truth, self.side)
         members, producer = set(window.nodes), self.side.graph.producer
         here = [one for one in lockstep.regions if any(producer[name] in members for name in one.targets)]
-        found = self._measured(here, feed, their_feed, collector)
+        found = self._measure(here)
         walk.rows.update(found.rows)
         for one in [one for one in here if self._is_refused(one, found)]:
             grown = self._grown(one, lockstep.regions)
             while grown is not None and len(grown.nodes) <= len(one.nodes) + GROWN:
-                more = self._measured([grown], feed, their_feed, collector)
+                more = self._measure([grown])
                 if not more.refused:
                     walk.rows.update((name, row) for name, row in more.rows.items() if row.own is not None)
                     for name in one.targets.values():
@@ -297,26 +284,20 @@ class Execution:
         together = self._together(window.nodes)
         if not together.targets:
             return
-        rows = self._measured([together], feed, their_feed, collector).rows
+        rows = self._measure([together]).rows
         walk.rows.update({name: row for name, row in rows.items() if self.judged(row)})
         self.notes.append("no node of those that are left differs alone: they were measured together")
 
-    def _measured(
-        self,
-        here: Sequence[Region],
-        feed: Mapping[str, Held],
-        their_feed: Mapping[str, Held],
-        collector: Collector,
-    ) -> Walk:
+    def _measure(self, here: Sequence[Region]) -> Walk:
         """The own errors of those of these regions whose values are known."""
         names = [(*one.inputs.values(), *one.targets.values()) for one in here]
-        wanted = dict.fromkeys(name for some in names for name in some if name not in feed)
-        given = {**feed, **collector.values(list(wanted))}
+        wanted = dict.fromkeys(name for some in names for name in some if name not in self.feed)
+        given = {**self.feed, **self.collector.values(list(wanted))}
         known = [all(name in given for name in some) for some in names]
         ready = [one for one, whole in zip(here, known, strict=True) if whole]
         for one in ready:  # outputs that nothing reads are not known from the truth's own walk
             self.engines.types.update((name, given[ours].dtype) for name, ours in one.targets.items())
-        found = Lockstep(self.bench, self.truth, self.side).measure(ready, given, their_feed)
+        found = Lockstep(self.bench, self.truth, self.side).measure(ready, given, self.their_feed)
         for name, row in found.rows.items() if self.half else ():
             if row.region is not None and len(row.region.nodes) > 1:
                 found.rows[name] = replace(row, kernels=max(row.kernels, FLOOR[self.half]))

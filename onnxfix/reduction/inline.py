@@ -18,6 +18,7 @@ from onnx import (
 )
 
 from onnxfix import walk
+from onnxfix.diagnosis.lowered import fresh, names_of
 from onnxfix.errors import Fault
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.case import Case
@@ -86,11 +87,7 @@ class Renamer:
         """Give a value of the body a name of its own."""
         if not name or name in self.names:
             return
-        new = f"{self.prefix}{name}"
-        while new in self.taken:
-            new += "_"
-        self.taken.add(new)
-        self.names[name] = new
+        new = self.names[name] = fresh(self.taken, f"{self.prefix}{name}")
         self.origin[new] = self.origin.get(name, name)
 
     def node(self, node: NodeProto) -> NodeProto:
@@ -117,14 +114,6 @@ def _stored(graph: GraphProto) -> Iterator[TensorProto]:
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield sparse.values
-
-
-def _names(model: ModelProto) -> set[str]:
-    found = {name for node in walk.model_nodes(model) for name in (*node.input, *node.output)}
-    for graph in walk.graphs(model.graph):
-        found.update(info.name for info in (*graph.input, *graph.output))
-        found.update(tensor.name for tensor in _stored(graph))
-    return found
 
 
 def _inner_names(nodes: Sequence[NodeProto]) -> Iterator[str]:
@@ -155,7 +144,7 @@ def _spliced(
     for inner, outer in results:
         if inner in defined and inner not in direct:
             direct[inner] = outer
-    rename = Renamer(_prefix(node), {**given, **direct}, case.origin, _names(model))
+    rename = Renamer(_prefix(node), {**given, **direct}, case.origin, names_of(model))
     for inner, outer in direct.items():
         rename.origin[outer] = rename.origin.get(inner, inner)
     for name in (*(tensor.name for tensor in initializers), *(one.values.name for one in sparse)):

@@ -234,7 +234,7 @@ def _without(
     taken = {one for node in walk.model_nodes(model) for one in (*node.input, *node.output)}
     for one in missing:
         outer = f"{name}/{one}"
-        while outer in taken:
+        while outer in taken:  # the same name in each try: the search ends where a cut was tried before
             outer += "_"
         if cases.makes_shapes(values[one]):
             model.graph.initializer.append(cases.tensor_of(outer, values[one]))

@@ -34,8 +34,6 @@ _ITERATIONS = 256
 _OFF = 1e-5  # share of the scale from which on an iteration differs
 _LIMIT = 1 << 30
 
-Values = dict[str, Any]
-
 
 @record
 class Inner:
@@ -45,7 +43,7 @@ class Inner:
 
     truth: Graph
     prepared: Prepared
-    feed: Values
+    feed: Mapping[str, Any]
     name: str
     iteration: int | None = None
 

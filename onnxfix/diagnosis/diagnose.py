@@ -59,7 +59,7 @@ def depths(rows: Iterable[Row], graph: Graph) -> tuple[DepthError, ...]:
         old = worst.get(row.number // step)
         if old is None or _size(row) > _size(old):
             worst[row.number // step] = row
-    return tuple(_depth(graph, row) for _, row in sorted(worst.items()))
+    return tuple(_make_depth(graph, row) for _, row in sorted(worst.items()))
 
 
 def _size(row: Row) -> tuple[float, float]:
@@ -68,7 +68,7 @@ def _size(row: Row) -> tuple[float, float]:
     return whole, own
 
 
-def _depth(graph: Graph, row: Row) -> DepthError:
+def _make_depth(graph: Graph, row: Row) -> DepthError:
     own, whole = (one.relative if one is not None else None for one in (row.own, row.whole))
     return DepthError(row.number, row.name, graph.nodes[row.number].op_type, own, whole)
 
@@ -176,16 +176,16 @@ def diagnose(case: Case, bench: Bench, base: Diagnosis, clock: Clock, say: Say) 
     and nothing is run any more to explain it.
     """
     began, survey = time.perf_counter(), Survey()
-    found: Diagnosis | None = None
+    diagnosis: Diagnosis | None = None
     try:
         walk_samples(case, bench, survey, clock, say)
         if not survey.interrupted:
-            found = explain_survey(case, bench, survey, base, say)
+            diagnosis = explain_survey(case, bench, survey, base, say)
     except KeyboardInterrupt:
         survey.interrupted = True
-    found = found or explain_survey(case, bench, survey, base, say)
+    diagnosis = diagnosis or explain_survey(case, bench, survey, base, say)
     return replace(
-        found,
+        diagnosis,
         samples=len(survey.walks),
         nodes=max(len(case.truth.nodes), 1),
         compared=len(survey.rows),
@@ -194,7 +194,7 @@ def diagnose(case: Case, bench: Bench, base: Diagnosis, clock: Clock, say: Say) 
         complete=survey.complete and not survey.interrupted,
         interrupted=survey.interrupted,
         markings=survey.markings,
-        notes=(*found.notes, *survey.notes, *case.prepared.notes),
+        notes=(*diagnosis.notes, *survey.notes, *case.prepared.notes),
     )
 
 
@@ -261,17 +261,17 @@ def explain_survey(case: Case, bench: Bench, survey: Survey, base: Diagnosis, sa
     measure = len(suspects) > 1 and any(not one.same for one in outputs)
     culprits = _name_culprits(case, bench, survey, _gather(case, bench, survey, suspects, measure), say)
     strange = sorted(ranked, key=lambda row: (-excess(row), row.number))[:_TABLE]
-    found = replace(
+    diagnosis = replace(
         base,
         outputs=outputs,
         culprits=culprits,
-        begins=_beginnings(case, survey) if suspects else (),
+        begins=_find_beginnings(case, survey) if suspects else (),
         table=tuple(case.error(row) for row in strange if own_size(row) > 0),
         depths=depths(survey.rows.values(), case.truth),
         keep_fp32=case.explainer.keep_fp32(culprits) if low else (),
-        notes=(*base.notes, *_notes(case, survey)),
+        notes=(*base.notes, *_note_gaps(case, survey)),
     )
-    return _conclude(case, survey, found, wrong)
+    return _conclude(case, survey, diagnosis, wrong)
 
 
 def _gather(
@@ -288,7 +288,7 @@ def _gather(
             continue
         outputs = list(walk.truth) if measure else ()
         for one in collector.gather(rows, case.prepared.feed(values), outputs, walk.types):
-            gathered.append(replace(one, effect=_effect(collector, one, walk) if measure else None))
+            gathered.append(replace(one, effect=_measure_effect(collector, one, walk) if measure else None))
     return sorted(
         gathered,
         key=lambda one: (
@@ -299,7 +299,7 @@ def _gather(
     )
 
 
-def _effect(collector: Collector, evidence: Evidence, walk: Walk) -> float | None:
+def _measure_effect(collector: Collector, evidence: Evidence, walk: Walk) -> float | None:
     """The largest error in an output, as a share of its scale, that this node alone causes."""
     if not evidence.own:
         return None
@@ -316,28 +316,28 @@ def _name_culprits(
     def diagnose_inside(inner: Inner) -> Sequence[Culprit]:
         explainer = replace(case.explainer, truth=inner.truth, other=inner.prepared.side.graph)
         inside = Case(inner.truth, inner.prepared, case.against, [inner.feed], 1, False, explainer)
-        found = diagnose(inside, bench, Diagnosis("", case.against, "", "unknown"), Clock(None), say)
-        survey.interrupted = survey.interrupted or found.interrupted
-        return found.culprits
+        diagnosis = diagnose(inside, bench, Diagnosis("", case.against, "", "unknown"), Clock(None), say)
+        survey.interrupted = survey.interrupted or diagnosis.interrupted
+        return diagnosis.culprits
 
     # Of several that read what a missing node should compute, the worst stands for that node.
     named: dict[Place, Culprit] = {}
     for evidence in gathered:
-        found = [case.explainer.culprit(case.error(evidence.row, evidence.effect), evidence)]
+        culprits = [case.explainer.culprit(case.error(evidence.row, evidence.effect), evidence)]
         if not survey.interrupted and case.engines is None:
-            found = descended(evidence, found[0], case.truth, case.side, bench, diagnose_inside)
-        for culprit in found:
+            culprits = descended(evidence, culprits[0], case.truth, case.side, bench, diagnose_inside)
+        for culprit in culprits:
             named.setdefault(culprit.error.place, culprit)
     return tuple(named.values())
 
 
-def _beginnings(case: Case, survey: Survey) -> tuple[NodeError, ...]:
+def _find_beginnings(case: Case, survey: Survey) -> tuple[NodeError, ...]:
     """The first tensors that differ in the other side's own run, beyond noise."""
     off = {name for name, row in survey.rows.items() if is_beyond_whole(row)}
     return tuple(case.error(survey.rows[name]) for name in beginnings(case.truth, off)[:MOST])
 
 
-def _notes(case: Case, survey: Survey) -> Iterator[str]:
+def _note_gaps(case: Case, survey: Survey) -> Iterator[str]:
     """What could not be run on the other side."""
     stopped = survey.stopped
     if stopped is not None:
@@ -349,34 +349,38 @@ def _notes(case: Case, survey: Survey) -> Iterator[str]:
         yield f"{len(refused)} tensors that the other side does not compute alone, such as {name}: {why}"
 
 
-def _conclude(case: Case, survey: Survey, found: Diagnosis, wrong: Sequence[OutputComparison]) -> Diagnosis:
+def _conclude(
+    case: Case, survey: Survey, diagnosis: Diagnosis, wrong: Sequence[OutputComparison]
+) -> Diagnosis:
     # TensorRT's network is also judged by its weights, bit by bit.
-    misread = case.against == "trt-network" and any(one.cause == "weight" for one in found.culprits)
-    unjudged = not found.outputs  # it ended before the walk reached one
-    if found.culprits and (wrong or misread or unjudged):
-        worst = found.culprits[0]
-        return replace(found, status="differ", reason=f"{worst.error.place.text}: {worst.reason}")
+    misread = case.against == "trt-network" and any(one.cause == "weight" for one in diagnosis.culprits)
+    unjudged = not diagnosis.outputs  # it ended before the walk reached one
+    if diagnosis.culprits and (wrong or misread or unjudged):
+        worst = diagnosis.culprits[0]
+        return replace(diagnosis, status="differ", reason=f"{worst.error.place.text}: {worst.reason}")
     if wrong:
-        text = f"output {wrong[0].name} differs, and {_left(case, survey)}"
+        text = f"output {wrong[0].name} differs, and {_describe_rest(case, survey)}"
         if survey.interrupted or not survey.complete:
             text = f"output {wrong[0].name} differs; the search for the node was not finished"
-        return replace(found, status="unexplained", reason=text)
+        return replace(diagnosis, status="unexplained", reason=text)
     if survey.stopped is not None:
-        return replace(found, status="unknown", reason=survey.stopped.stopped, cause="refused")
-    if survey.interrupted or (not survey.complete and not found.outputs):
+        return replace(diagnosis, status="unknown", reason=survey.stopped.stopped, cause="refused")
+    if survey.interrupted or (not survey.complete and not diagnosis.outputs):
         text = f"{survey.ending}; no difference was found in {len(survey.rows)} tensors"
-        return replace(found, status="unknown", reason=text, cause="" if survey.interrupted else "timeout")
-    if not found.outputs:
-        return replace(found, status="unknown", reason="the other side computes no output of the model")
-    if all(one.same for one in found.outputs):
-        return replace(found, status="agree", reason="all outputs are bit-identical")
-    share = max((one.max_abs / one.scale if one.scale else one.max_abs) for one in found.outputs)
+        return replace(
+            diagnosis, status="unknown", reason=text, cause="" if survey.interrupted else "timeout"
+        )
+    if not diagnosis.outputs:
+        return replace(diagnosis, status="unknown", reason="the other side computes no output of the model")
+    if all(one.same for one in diagnosis.outputs):
+        return replace(diagnosis, status="agree", reason="all outputs are bit-identical")
+    share = max((one.max_abs / one.scale if one.scale else one.max_abs) for one in diagnosis.outputs)
     tolerance = rounded_up(share)
     text = f"the outputs differ by rounding only: a tolerance of {tolerance:.1g} (of each output's scale) is right"
-    return replace(found, status="rounding", reason=text, tolerance=tolerance)
+    return replace(diagnosis, status="rounding", reason=text, tolerance=tolerance)
 
 
-def _left(case: Case, survey: Survey) -> str:
+def _describe_rest(case: Case, survey: Survey) -> str:
     """What is known where no node's own error shows why."""
     walk = next((one for one in survey.walks if len(one.left) > 1), None)
     if walk is None:

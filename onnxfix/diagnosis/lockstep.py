@@ -48,7 +48,7 @@ class Lockstep:
                     self._needed[self.ours[name]] = max(
                         self._needed.get(self.ours[name], -1), self.levels[number]
                     )
-        self._uncut = frozenset(self._closed())
+        self._uncut = frozenset(self._find_uncut())
         self._types = declared_types(side.graph)
         self.walk = Walk(types=self._types)
         self.values: dict[str, Held] = {}
@@ -100,7 +100,7 @@ class Lockstep:
             if name in self.theirs
         }
 
-    def _closed(self) -> Iterator[int]:
+    def _find_uncut(self) -> Iterator[int]:
         """Where the walk must not be cut: values that are no tensors cross there, which have no type to declare."""
         for name in self.truth.untensored:
             if name in self.truth.producer:

@@ -33,9 +33,6 @@ MOVES = frozenset(
 HEAVY = frozenset({"Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
 """Products and convolutions: what half precision is for."""
 
-COST = {"heavy": 16.0, "other": 1.0}
-"""What it costs to keep a node in float32."""
-
 DENOMINATORS = {"Div": 1, "Log": 0, "Reciprocal": 0, "Sqrt": 0}
 """Operators and the input that must not become 0."""
 
@@ -67,4 +64,4 @@ def is_heavy(op_type: str) -> bool:
 
 def cost_of(op_type: str) -> float:
     """What it costs to keep a node of this operator in float32, in cheap nodes."""
-    return COST["heavy" if is_heavy(op_type) else "other"]
+    return 16.0 if is_heavy(op_type) else 1.0

@@ -136,26 +136,16 @@ def upstream(graph: GraphProto, names: Iterable[str], stops: Collection[str] = (
 
 def called(model: ModelProto, nodes: Iterable[NodeProto]) -> list[FunctionProto]:
     """The local functions that these nodes call, directly or not, in stored order."""
-    known = {key_of(function): function for function in model.functions}
-    found: set[tuple[str, str, str]] = set()
-    pending = list(nodes)
+    known = {(domain_of(one.domain), one.name, getattr(one, "overload", "")): one for one in model.functions}
+    reached: set[tuple[str, str, str]] = set()
+    pending = list(nodes) if known else []
     while pending:
         for node in walk.nodes([pending.pop()]):
-            key = call_of(node)
-            if key in known and key not in found:
-                found.add(key)
+            key = domain_of(node.domain), node.op_type, getattr(node, "overload", "")
+            if key in known and key not in reached:
+                reached.add(key)
                 pending.extend(known[key].node)
-    return [function for key, function in known.items() if key in found]
-
-
-def key_of(function: FunctionProto) -> tuple[str, str, str]:
-    """Domain, name and overload of a local function."""
-    return domain_of(function.domain), function.name, getattr(function, "overload", "")
-
-
-def call_of(node: NodeProto) -> tuple[str, str, str]:
-    """The same of the function that a node would call."""
-    return domain_of(node.domain), node.op_type, getattr(node, "overload", "")
+    return [function for key, function in known.items() if key in reached]
 
 
 def domain_of(name: str) -> str:

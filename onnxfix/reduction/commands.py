@@ -33,7 +33,6 @@ def npz(values: Mapping[str, Any]) -> bytes:
 
 
 MODEL, INPUTS = "{}", "{inputs}"
-_TAIL = 2000  # characters of output that are kept
 _NOT_STARTED = (126, 127)  # exit codes of a shell that cannot execute the command
 
 

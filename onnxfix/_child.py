@@ -19,7 +19,7 @@ from typing import Any, Literal
 from onnxfix import replies, system
 from onnxfix.allowance import MEMORY_MB, memory_limit_mb
 from onnxfix.causes import NO_MEMORY
-from onnxfix.confinement.rights import confine
+from onnxfix.confinement import confine
 from onnxfix.record import record
 
 _HEADER = struct.Struct(">Q")

@@ -16,8 +16,7 @@ from typing import Any
 
 from onnxfix import _child, deadline, spares, system
 from onnxfix._child import Outcome, default_memory_mb
-from onnxfix.confinement import policy
-from onnxfix.confinement.rights import Confinement
+from onnxfix.confinement import Policy, confine, policy
 from onnxfix.sandbox import SLICE, Worker, within
 
 
@@ -48,20 +47,15 @@ def _by_fork(fn: Callable[..., Any], args: tuple[Any, ...], timeout: float, memo
     limit = memory_mb if memory_mb is not None else default_memory_mb()
     parent = os.getpid()
     lasting = threading.current_thread() is threading.main_thread()
-    with (
-        _child.pipe() as result,
-        _child.pipe() as stderr,
-        contextlib.closing(
-            Confinement(policy())
-        ) as confinement,  # here: what a fork writes to is copied first
-    ):
+    rights = policy()  # here: what a fork writes to is copied first
+    with _child.pipe() as result, _child.pipe() as stderr:
         with warnings.catch_warnings():
             # Python 3.12 warns of forks beside threads: the child runs `fn` alone and leaves by _exit.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
             ends = result[1], stderr[1]
-            _in_fork((fn, args), ends, timeout, limit, parent if lasting else 0, confinement)
+            _in_fork((fn, args), ends, timeout, limit, parent if lasting else 0, rights)
         outcome = _await_fork(pid, result, stderr, timeout)
     if outcome.status == "memory" and memory_mb is None and limit is not None:
         return replace(outcome, message=f"{outcome.message} ({within(limit)})")
@@ -74,7 +68,7 @@ def _in_fork(
     timeout: float,
     memory_mb: int | None,
     parent: int,
-    confinement: Confinement,
+    rights: Policy | None,
 ) -> None:
     if sys.platform == "win32":  # for the type checker: ``forked`` does not come here
         raise NotImplementedError
@@ -84,7 +78,7 @@ def _in_fork(
         _child.limit(memory_mb, system.data_bytes())
         if parent:
             _child.die_with(parent)
-        confinement.confine()
+        confine(rights)
         _child.arm(timeout)
         reply = _child.invoke(*call, {})
         while reply:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from onnxfix import confinement
-from onnxfix.confinement import InForce, Policy, places, seccomp
+from onnxfix.confinement import InForce, Policy
 from onnxfix.forks import forked
 from onnxfix.sandbox import Worker, run
 from support.patience import PATIENCE
@@ -160,7 +160,7 @@ def test_a_service_that_shares_the_gpu_stays_reachable(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
-    monkeypatch.setattr(places, "nvidia_devices", lambda: [])
+    monkeypatch.setattr(confinement, "nvidia_devices", lambda: [])
     assert shares() is False
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path_factory.getbasetemp()))
     assert shares() is True
@@ -174,7 +174,7 @@ def test_cuda_starts_and_another_driver_gets_its_files(monkeypatch: pytest.Monke
         (["dxg"], True, False),
         ([], False, True),
     ):
-        monkeypatch.setattr(places, "nvidia_devices", lambda devices=devices: devices)
+        monkeypatch.setattr(confinement, "nvidia_devices", lambda devices=devices: devices)
         found = confinement.policy()
         assert found is not None
         assert (found.local_sockets, found.files) == (local, files)
@@ -194,10 +194,10 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
         (found / name).write_text(name, encoding="ascii")
     monkeypatch.setenv("HOME", str(found))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    monkeypatch.setattr(places, "_named", {})
-    places.homes.cache_clear()
+    monkeypatch.setattr(confinement, "_named", {})
+    confinement._homes.cache_clear()
     yield found
-    places.homes.cache_clear()
+    confinement._homes.cache_clear()
 
 
 def opened(paths: Sequence[Path]) -> list[str]:
@@ -300,10 +300,10 @@ def test_the_switch_can_leave_files_alone(home: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_files_named_last_are_known(home: Path) -> None:
-    for number in range(3 * places._MOST_NAMED):
+    for number in range(3 * confinement._MOST_NAMED):
         confinement.name(home / f".{number}" / "model.onnx")
-    assert len(places.named()) == places._MOST_NAMED
-    assert places.named()[-1] == str(home / f".{number}")
+    assert len(confinement._named) == confinement._MOST_NAMED
+    assert list(confinement._named)[-1] == str(home / f".{number}")
     assert not confinement.outdated(Policy(files=True))  # none of them exists
 
 
@@ -336,8 +336,8 @@ def verdict(program: bytes, arch: int, number: int, first: int = 0) -> str:
 @pytest.mark.parametrize("local", [False, True])
 @pytest.mark.parametrize("signals", [False, True])
 def test_the_filter_denies_what_it_says(processor: str, local: bool, signals: bool) -> None:
-    machine, names = seccomp._MACHINES[processor], _NAMES[processor]
-    program = seccomp._program(machine, local, signals)
+    machine, names = confinement._MACHINES[processor], _NAMES[processor]
+    program = confinement._make_program(machine, local, signals)
 
     def says(number: int, first: int = 0, arch: int = machine.arch) -> str:
         return verdict(program, arch, number, first)
@@ -358,5 +358,5 @@ def test_the_filter_denies_what_it_says(processor: str, local: bool, signals: bo
 
 
 def test_no_processor_but_those_known_is_filtered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seccomp, "_MACHINES", {})
-    assert not seccomp.restrict(None, local_sockets=False, signals=False)
+    monkeypatch.setattr(confinement, "_MACHINES", {})
+    assert not confinement._filter_calls(None, False, signals=False)

@@ -54,7 +54,7 @@ TERMINAL = {"rich", "pydantic", "jinja2"}
 """What only a terminal, a wrong argument and HTML need; old versions of typer load rich themselves."""
 OWN = {
     "onnxfix.verification", "onnxfix.pipeline.proof", "onnxfix.pipeline.prove", "onnxfix.pipeline.whole",
-    "onnxfix.examination", "onnxfix.pipeline.lifting", "onnxfix.fleet.local", "onnxfix.fleet.journal",
+    "onnxfix.examination", "onnxfix.pipeline.lifting", "onnxfix.fleet.processes", "onnxfix.fleet.journal",
     "onnxfix.fleet.ray", "onnxfix.fleet.remote",
     "onnxfix.report.catalogue", "onnxfix.report.render.doctor", "onnxfix.backends.ort", "onnxfix.trt.build",
     "onnxfix.backends.reference", "onnxfix.trt.lift",

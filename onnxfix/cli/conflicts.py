@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from onnxfix.allowance import structure_limit
 from onnxfix.errors import UsageError
 from onnxfix.files.apart import File, data_named, files_named, inputs_of, replaceable, separate
-from onnxfix.fleet.paths import remote
+from onnxfix.fleet.names import is_remote
 
 if TYPE_CHECKING:
     from onnxfix.cli.reports import Destination
@@ -54,7 +54,7 @@ def _refuse_conflicts(
         files.check_files(options.trt)
         of_trt = files.files(options.trt)
     results = [*(File("--report", one.path) for one in reports), *more]
-    models = [task.source for task in tasks if not remote(task.source)]
+    models = [task.source for task in tasks if not is_remote(task.source)]
     known = [File("a model of this run", Path(model)) for model in models]
     for one in results:
         _refuse_unwritable(one)
@@ -77,14 +77,14 @@ def _refuse_conflicts(
 
 def _outputs(tasks: Sequence[Task]) -> list[File]:
     """The local files that the tasks write, with the data files that their results may have."""
-    targets = [task.target for task in tasks if task.target and not remote(task.target)]
+    targets = [task.target for task in tasks if task.target and not is_remote(task.target)]
     outputs = [File("the output", Path(target)) for target in targets]
     return outputs + [File("the output's data", Path(f"{target}.data")) for target in targets]
 
 
 def _keep_data(tasks: Sequence[Task]) -> None:
     """Refuse results that would replace another model's external data."""
-    local = [task for task in tasks if task.command == "apply" and not remote(task.source)]
+    local = [task for task in tasks if task.command == "apply" and not is_remote(task.source)]
     outputs = _outputs(tasks)
     replaced = [Path(task.source) for task in local if task.options.output.in_place]
     if not outputs and not replaced:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from onnxfix.allowance import cores
 from onnxfix.errors import UsageError
-from onnxfix.fleet import named, paths
-from onnxfix.fleet.here import Here, Progress
-from onnxfix.fleet.work import Command, Executor, Outcome, Task
+from onnxfix.fleet import names
+from onnxfix.fleet.work import Command, Executor, Here, Outcome, Progress, Task
 from onnxfix.options import RunOptions
 
 
@@ -28,16 +27,16 @@ def tasks_of(
         UsageError: a glob or a folder has no model, options exclude each other, or a result would replace another file.
     """
     writes = command == "apply" and not options.output.diff
-    results = named.Results(output_dir) if writes and not options.output.in_place else None
-    models = named.expand(patterns, results)
+    results = names.Results(output_dir) if writes and not options.output.in_place else None
+    models = names.expand(patterns, results)
     targets: dict[str, str] = {}
     if writes:
-        targets = named.targets(models, output, output_dir, options.output.in_place)
+        targets = names.targets(models, output, output_dir, options.output.in_place)
         for path in (*targets, *targets.values()) if options.output.share_data else ():
-            if paths.remote(path):
+            if names.is_remote(path):
                 raise UsageError(f"{path}: --share-data takes local files: models at URLs are copied")
     if output_dir is not None:
-        named.make_folders(list(targets.values()))
+        names.make_folders(list(targets.values()))
     return [
         Task(index, as_reported(model.source), targets.get(model.source, ""), command, options, stamped)
         for index, model in enumerate(models)
@@ -46,7 +45,7 @@ def tasks_of(
 
 def as_reported(source: str) -> str:
     """A local path as reports write it."""
-    return source if paths.remote(source) else str(Path(source))
+    return source if names.is_remote(source) else str(Path(source))
 
 
 def here_or_local(jobs: str, tasks: Sequence[Task]) -> Executor:
@@ -59,13 +58,12 @@ def here_or_local(jobs: str, tasks: Sequence[Task]) -> Executor:
         raise UsageError(
             f"--jobs {jobs}: is not a number of models to run at once, or auto for one on each core"
         )
-    count = 0 if jobs == "auto" else int(jobs)
-    count = count or cores()
+    count = (0 if jobs == "auto" else int(jobs)) or cores()
     if count < 2 or len(tasks) < 2:
         return Here()
-    from onnxfix.fleet.local import Local  # lazy: start-up
+    from onnxfix.fleet.processes import Processes  # lazy: start-up
 
-    return Local(count)
+    return Processes(count)
 
 
 def executor_of(jobs: str, ray: str | None, tasks: Sequence[Task]) -> Executor:
@@ -80,7 +78,7 @@ def executor_of(jobs: str, ray: str | None, tasks: Sequence[Task]) -> Executor:
         raise UsageError(
             "--jobs applies to this machine only: with --ray, Ray decides how many models run at once"
         )
-    from onnxfix.fleet.ray.executor import RayExecutor  # lazy: --ray only
+    from onnxfix.fleet.ray import RayExecutor  # lazy: --ray only
 
     return RayExecutor(ray)
 

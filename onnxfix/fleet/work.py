@@ -1,7 +1,7 @@
 """The work on one model as plain data, and doing it: shared by all executors.
 
 A ``Task`` says what to do with one model, an ``Outcome`` what the result was. Both are frozen and can be pickled, so
-that a task may run in this process (``perform``), in a worker process (``fleet.local``) or on another machine
+that a task may run in this process (``Here``), in a worker process (``fleet.processes``) or on another machine
 (``fleet.ray``). Paths may be URLs that fsspec knows, in ``source``, ``target`` and the report alike; ``perform``
 copies remote files to a temporary folder and uploads the result (``fleet.remote``).
 
@@ -13,26 +13,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from onnxfix.allowance import structure_limit
 from onnxfix.errors import MissingFile, TimeLimit, explained
-from onnxfix.fleet import paths
-from onnxfix.fleet.stamps import Watched
-from onnxfix.fleet.task_files import TaskFiles
+from onnxfix.fleet import names
 from onnxfix.options import RunOptions
 from onnxfix.record import record
 
 if TYPE_CHECKING:
+    from onnxfix.fleet.contents import Watch
     from onnxfix.report.report import Report
 
 Command = Literal["check", "apply"]
 Step = Callable[[str], None]
 """Called with a short description before each step of one model."""
+Record = TypeVar("Record")
 
 
 @record
@@ -77,48 +80,128 @@ class Outcome:
     reused: bool = False
 
 
+Progress = Callable[[Task, str], None]
+"""Called with a task and a short description of its step."""
+
+
 class Executor(Protocol):
     """Runs tasks somewhere."""
 
-    def run(
-        self, tasks: Sequence[Task], progress: Callable[[Task, str], None] | None = None
-    ) -> Iterator[Outcome]:
+    def run(self, tasks: Sequence[Task], progress: Progress | None = None) -> Iterator[Outcome]:
         """Run the tasks; yields the outcome of each once, as it arrives, in any order.
 
         A task that fails or kills its worker has an outcome that says so; it never raises here. Closing the iterator
         (as KeyboardInterrupt does) stops running tasks: afterwards none of their processes is left, and no partly
-        written file. ``progress`` may be called from any thread, with a task and a short description of its step.
+        written file.
         """
         ...  # pragma: no cover
 
 
+class Here:
+    """Runs tasks one after another in this process."""
+
+    def run(self, tasks: Sequence[Task], progress: Progress | None = None) -> Iterator[Outcome]:
+        for task in tasks:
+            yield perform(task, partial(progress, task) if progress is not None else None)
+
+
+@record
+class TaskFiles:
+    """The files of a task with local paths: its own. ``fleet.remote`` has a subclass for URLs.
+
+    ``target`` is "" where nothing will be written. ``fetched`` maps each URL that was copied here to its fingerprint
+    before the copy.
+    """
+
+    source: str
+    target: str
+    fetched: Mapping[str, str] = field(default_factory=dict)
+
+    def as_named(self, record: Record) -> Record:
+        """A string, or a record of strings, with the paths that the user named instead of those of local copies."""
+        return record
+
+    def publish(self) -> None:
+        """Move the result to its final place."""
+
+
+def in_turns(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
+    """The tasks that may run at once, and those that must wait: of two links to one file that is replaced in place, the
+    second must find the fixed model."""
+    together: list[Task] = []
+    waiting: list[Task] = []
+    replaced: set[str] = set()
+    for task in tasks:
+        file = os.path.realpath(task.source) if task.options.output.in_place else ""
+        (waiting if file and file in replaced else together).append(task)
+        replaced.add(file)
+    return together, waiting
+
+
+def more_memory_helps(outcome: Outcome, granted_mb: int) -> bool:
+    """Whether a model ran out of ``granted_mb`` MiB and may succeed with more.
+
+    It may not if it ran into the user's own limit for sandbox children, or if its file has been replaced already.
+    """
+    options, report = outcome.task.options, outcome.report
+    if report is None or not outcome.memory:
+        return outcome.memory
+    users_limit = options.memory_mb is not None and options.memory_mb <= granted_mb and not report.problems
+    return not users_limit and not (report.output and options.output.in_place)
+
+
+def sweep(tasks: Sequence[Task], since: float) -> None:
+    """Delete temporary files that dead workers left beside the results of their tasks ``since`` then (seconds since the
+    epoch). Call it when no worker runs: the temporary file of a long name starts with a part of it only, which other
+    models may share.
+    """
+    for task in tasks:
+        target = task.target or task.source
+        if task.command != "apply" or names.is_remote(target):
+            continue
+        folder, name = os.path.split(os.path.abspath(target))
+        ours = re.compile(rf"\.{re.escape(name[:40])}\.[a-z0-9_]{{8}}\.tmp")
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if ours.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime >= since:
+                    if entry.is_dir(follow_symlinks=False):
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                    elif entry.is_file(follow_symlinks=False):
+                        os.unlink(entry.path)
+
+
 def perform(task: Task, progress: Step | None = None) -> Outcome:
     """Do one task in this process. Raises only KeyboardInterrupt and SystemExit."""
-    watched = Watched()
+    hashes: dict[str, str] = {}
 
     def do() -> Report:
         with structure_limit(task.options.structure_mb), _local_files(task, progress) as files:
-            if task.stamped:
-                watched.begin(files)
+            watch = _watch(files) if task.stamped else None
             local = replace(task, source=files.source, target=files.target)
             report = replace(_do(local, progress), pending=None)
             if report.output:
                 files.publish()
-            if task.stamped:
-                watched.end(task, files, report)
+            if watch is not None:
+                hashes.update(watch.hash_files(task, report))
             return files.as_named(report)
 
     outcome = attempt(task, do)
-    return replace(outcome, files=watched.files) if outcome.report is not None else outcome
+    return replace(outcome, files=hashes) if outcome.report is not None else outcome
+
+
+def _watch(files: TaskFiles) -> Watch:
+    from onnxfix.fleet.contents import Watch  # lazy: start-up, for a journal only
+
+    return Watch(files)
 
 
 def _local_files(task: Task, progress: Step | None) -> contextlib.AbstractContextManager[TaskFiles]:
     """The task's files on this machine, while the context lasts; URLs are copied."""
-    if not paths.remote(task.source) and not paths.remote(task.target):
+    if not names.is_remote(task.source) and not names.is_remote(task.target):
         return contextlib.nullcontext(TaskFiles(task.source, task.target))
-    from onnxfix.fleet.remote.staging import staged  # lazy: URLs only
+    from onnxfix.fleet import remote  # lazy: URLs only
 
-    return staged(task.source, task.target, progress)
+    return remote.stage(task.source, task.target, progress)
 
 
 def attempt(task: Task, do: Callable[[], Report]) -> Outcome:

@@ -14,7 +14,7 @@ import onnxfix
 from onnxfix import packs
 from onnxfix.errors import UsageError
 from onnxfix.examination import facts
-from onnxfix.fleet.versions import versions
+from onnxfix.fleet.contents import versions
 from onnxfix.registry import forget, registry
 from support import cli, models
 

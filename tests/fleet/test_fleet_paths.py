@@ -18,10 +18,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
-from onnxfix.fleet import named, stamps
-from onnxfix.fleet.named import Results, expand, targets
-from onnxfix.fleet.paths import Named
-from onnxfix.fleet.remote import staging, store
+from onnxfix.fleet import contents, remote
+from onnxfix.fleet.names import Named, Results, expand, targets
 from onnxfix.fleet.work import Outcome, Task, perform
 from onnxfix.options import RunOptions
 from support import cli
@@ -168,7 +166,7 @@ def test_the_order_is_not_the_file_systems(
     names = [str(tmp_path / name) for name in ("a.onnx", "b.onnx")]
     for name in names:
         Path(name).touch()
-    monkeypatch.setattr(named.glob, "glob", lambda *_, **__: sorted(names, reverse=backwards))
+    monkeypatch.setattr("glob.glob", lambda *_, **__: sorted(names, reverse=backwards))
     assert [one.source for one in expand([str(tmp_path / "*.onnx")])] == names
 
 
@@ -348,16 +346,16 @@ def test_the_result_is_what_the_local_run_writes(tmp_path: Path, model: Path) ->
     assert outcome.report.applied == expected.report.applied
     assert files()["/b/m.onnx"] == model.read_bytes()
     assert set(files()) == {"/b/m.onnx", "/o/deep/m.onnx"}
-    assert list(Path(staging.tempfile.gettempdir()).glob("onnxfix-*/target/m.onnx")) == []
+    assert list(Path(remote.tempfile.gettempdir()).glob("onnxfix-*/target/m.onnx")) == []
 
 
 def test_check_reads_a_url(model: Path) -> None:
     put("memory://b/m.onnx", model)
-    remote, local = perform(Task(0, "memory://b/m.onnx")), perform(Task(0, str(model)))
-    assert remote.report is not None
+    far, local = perform(Task(0, "memory://b/m.onnx")), perform(Task(0, str(model)))
+    assert far.report is not None
     assert local.report is not None
-    assert remote.report.path == "memory://b/m.onnx"
-    assert remote.report.findings == local.report.findings != ()
+    assert far.report.path == "memory://b/m.onnx"
+    assert far.report.findings == local.report.findings != ()
 
 
 def test_external_data_comes_along_and_goes_up_before_the_model(tmp_path: Path, heavy: Path) -> None:
@@ -464,7 +462,7 @@ def test_errors_name_the_url(content: bytes | None, words: str) -> None:
     for task in (Task(0, "memory://b/m.onnx"), Task(0, "memory://b/m.onnx", "memory://o/m.onnx", "apply")):
         outcome = perform(task)
         assert outcome.error.startswith(words)
-        assert staging.tempfile.gettempdir() not in outcome.error
+        assert remote.tempfile.gettempdir() not in outcome.error
     assert not [name for name in files() if name.startswith("/o")]
 
 
@@ -518,18 +516,17 @@ def test_whatever_a_store_raises_is_one_line(model: Path, monkeypatch: pytest.Mo
     with pytest.raises(OnnxfixError, match=r"cannot be listed: Odd: the token has expired"):
         expand(["memory://b/*.onnx"])
     with pytest.raises(OnnxfixError, match="cannot be read: Odd"):
-        store.fingerprint("memory://b/m.onnx")
+        remote.fingerprint("memory://b/m.onnx")
 
 
 def test_a_fingerprint_changes_with_the_file(model: Path) -> None:
     put("memory://b/m.onnx", model)
-    before = store.fingerprint("memory://b/m.onnx")
-    assert store.fingerprint("memory://b/m.onnx") == before
-    assert store.size("memory://b/m.onnx") == model.stat().st_size
+    before = remote.fingerprint("memory://b/m.onnx")
+    assert remote.fingerprint("memory://b/m.onnx") == before
     MemoryFileSystem().pipe_file("/b/m.onnx", model.read_bytes() + b"\0")
-    assert store.fingerprint("memory://b/m.onnx") != before
+    assert remote.fingerprint("memory://b/m.onnx") != before
     with pytest.raises(ModelError, match="no such file"):
-        store.fingerprint("memory://b/gone.onnx")
+        remote.fingerprint("memory://b/gone.onnx")
 
 
 def test_a_model_that_is_replaced_after_it_was_fetched_is_done_again(
@@ -537,17 +534,17 @@ def test_a_model_that_is_replaced_after_it_was_fetched_is_done_again(
 ) -> None:
     url = put("memory://b/m.onnx", model)
     task = Task(0, url, str(tmp_path / "out.onnx"), "apply", QUICK, stamped=True)
-    assert perform(task).files == {url: store.fingerprint(url), task.target: stamps.content(task.target)}
-    real = staging._get
+    assert perform(task).files == {url: remote.fingerprint(url), task.target: contents.hash_file(task.target)}
+    real = remote._get
 
     def meddled(url: str, path: Path) -> None:
         real(url, path)
         put(url, write(tmp_path / "another.onnx", "another"))
 
-    monkeypatch.setattr(staging, "_get", meddled)
+    monkeypatch.setattr(remote, "_get", meddled)
     outcome = perform(task)
     assert outcome.report is not None
-    assert stamps.contents(task, outcome.report, outcome.files) != outcome.files
+    assert contents.hash_files(task, outcome.report, outcome.files) != outcome.files
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -32,9 +33,8 @@ pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 from ray_nodes import Cluster
 
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.fleet import leftovers
-from onnxfix.fleet.ray import cluster, executor
-from onnxfix.fleet.work import Outcome, Task
+from onnxfix.fleet import ray as fleet
+from onnxfix.fleet.work import Outcome, Task, sweep
 from onnxfix.options import RunOptions
 from support.options import run_options
 
@@ -99,6 +99,10 @@ def done(**more: Any) -> Outcome:
     return Outcome(Task(99, "of the worker's"), **more)
 
 
+def attempt(ray: Ray, tasks: list[Task]) -> Iterator[Outcome]:
+    return fleet.Run(ray, tasks, []).outcomes()
+
+
 def died() -> Exception:
     from ray.exceptions import WorkerCrashedError
 
@@ -110,7 +114,7 @@ def died() -> Exception:
 
 def test_a_task_asks_for_a_cpu_and_its_share_of_memory() -> None:
     ray = Ray(done(), nodes=((2, 0, 4096), (8, 0, 32768)))
-    run = executor._Run(ray, tasks(1))
+    run = fleet.Run(ray, tasks(1), [])
     assert [outcome.task.index for outcome in run.outcomes()] == [0]
     assert ray.sent[0][1] == {"num_cpus": 1, "num_gpus": 0, "max_retries": 0, "memory": 2048 << 20}
 
@@ -118,48 +122,30 @@ def test_a_task_asks_for_a_cpu_and_its_share_of_memory() -> None:
 @pytest.mark.parametrize("options", [run_options(rungs=("ort-cuda",)), run_options(require=("trt-gpu",))])
 def test_a_gpu_rung_asks_for_a_gpu(options: RunOptions) -> None:
     ray = Ray(done(), nodes=((2, 0, 999999), (4, 1, 8192)))
-    assert len(list(executor._Run(ray, tasks(1, options)).outcomes())) == 1
+    assert len(list(attempt(ray, tasks(1, options)))) == 1
     assert ray.sent[0][1]["num_gpus"] == 1
     assert ray.sent[0][1]["memory"] == 2048 << 20  # of the node with the GPU
     with pytest.raises(UsageError, match="no node of the cluster has a CPU and a GPU"):
-        executor._Run(Ray(), tasks(1, options))
-
-
-def test_a_large_model_asks_for_more_and_never_for_more_than_a_node_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sizes = {"0.onnx": 0.0, "1.onnx": 500.0, "2.onnx": 1e6}
-    monkeypatch.setattr(executor, "size_mb", lambda task: sizes[task.source])
-    ray = Ray(*[done()] * 3, nodes=((4, 0, 4096), (2, 0, 3000)))
-    options = run_options(rungs=("ort-cpu",))
-    made = [Task(task.index, task.source, command="apply", options=options) for task in tasks(3)]
-    list(executor._Run(ray, made).outcomes())
-    assert [asked["memory"] >> 20 for _, asked in ray.sent] == [1024, 512 + 1100, 4096]
+        attempt(Ray(), tasks(1, options))
 
 
 def test_a_node_that_does_not_say_its_memory_is_asked_for_none() -> None:
     ray = Ray(done(), nodes=((2, 0, 0),))
-    list(executor._Run(ray, tasks(1)).outcomes())
+    list(attempt(ray, tasks(1)))
     assert "memory" not in ray.sent[0][1]
 
 
-def test_ray_holds_a_bounded_number_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "IN_FLIGHT", 5)
-    for cpus, most in ((1, 5), (3, 12)):
-        ray = Ray(*[done()] * 40, nodes=((cpus, 0, 4096),))
-        outcomes = list(executor._Run(ray, tasks(40)).outcomes())
-        assert [outcome.task.index for outcome in outcomes] == list(range(40))
-        assert ray.most == most
-
-
-def test_two_links_to_a_file_are_not_replaced_at_once(tmp_path: Path) -> None:
+def test_two_links_to_a_file_are_not_replaced_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "m.onnx").touch()
     links = [tmp_path / f"link{i}.onnx" for i in range(3)]
     for link in links:
         link.symlink_to(tmp_path / "m.onnx")
     made = [Task(i, str(link), "", "apply", run_options(in_place=True)) for i, link in enumerate(links)]
     ray = Ray(*[done()] * 3)
-    assert len(list(executor._Run(ray, made).outcomes())) == 3
+    monkeypatch.setattr(fleet, "connected", lambda address: contextlib.nullcontext(ray))
+    assert len(list(fleet.RayExecutor().run(made))) == 3
     assert ray.most == 1
 
 
@@ -168,36 +154,21 @@ def test_two_links_to_a_file_are_not_replaced_at_once(tmp_path: Path) -> None:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "PAUSES", (0.0,) * 3)
+    monkeypatch.setattr(fleet, "PAUSES", (0.0,) * 3)
 
 
 @pytest.mark.usefixtures("no_pauses")
 def test_a_lost_worker_costs_another_attempt_elsewhere() -> None:
     ray = Ray(died(), done(), done())
-    outcomes = {outcome.task.index: outcome for outcome in executor._Run(ray, tasks(2)).outcomes()}
+    outcomes = {outcome.task.index: outcome for outcome in attempt(ray, tasks(2))}
     assert {index: outcome.attempts for index, outcome in outcomes.items()} == {0: 2, 1: 1}
     assert outcomes[0].task == tasks(1)[0]  # the driver's, whatever the worker calls it
     assert not outcomes[0].error
 
 
-def test_a_lost_task_pauses_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(executor.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(executor.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    monkeypatch.setattr(executor, "IN_FLIGHT", 1)
-    monkeypatch.setattr(executor, "PAUSES", (7.0,))
-    ray = Ray(died(), *[done()] * 3, nodes=((0, 0, 0), (1, 0, 0)))
-    monkeypatch.setattr(executor.cluster, "nodes_of", lambda *_: [cluster.Node(0, 0)])
-    monkeypatch.setattr(executor, "_grant", lambda *_: 0)
-    order = [(outcome.task.index, now[0]) for outcome in executor._Run(ray, tasks(3)).outcomes()]
-    assert order[:2] == [(1, 0.0), (2, 0.0)]
-    assert order[2][0] == 0
-    assert 7.0 <= order[2][1] < 8.0
-
-
 @pytest.mark.usefixtures("no_pauses")
 def test_a_model_that_kills_every_worker_is_an_error_of_its_own() -> None:
-    [outcome] = executor._Run(Ray(*[died()] * (len(executor.PAUSES) + 1)), tasks(1)).outcomes()
+    [outcome] = attempt(Ray(*[died()] * (len(fleet.PAUSES) + 1)), tasks(1))
     assert outcome.error.startswith("0.onnx: its Ray worker died 4 times: The worker died unexpectedly")
     assert "\n" not in outcome.error
     assert (outcome.attempts, outcome.crashed, outcome.memory) == (4, True, False)
@@ -207,7 +178,7 @@ def test_out_of_memory_is_tried_once_more_with_a_whole_node() -> None:
     ray = Ray(
         done(error="0.onnx: no", memory=True), done(error="0.onnx: no", memory=True), nodes=((4, 0, 8192),)
     )
-    [outcome] = executor._Run(ray, tasks(1)).outcomes()
+    [outcome] = attempt(ray, tasks(1))
     assert [asked["memory"] >> 20 for _, asked in ray.sent] == [2048, 8192]
     assert (outcome.attempts, outcome.memory) == (2, True)
 
@@ -216,19 +187,19 @@ def test_without_its_own_node_the_run_ends() -> None:
     from ray.exceptions import LocalRayletDiedError
 
     with pytest.raises(OnnxfixError, match="the Ray node of this run's connection died"):
-        list(executor._Run(Ray(LocalRayletDiedError()), tasks(1)).outcomes())
+        list(attempt(Ray(LocalRayletDiedError()), tasks(1)))
 
 
 def test_a_node_with_another_onnxfix_ends_the_run() -> None:
     with pytest.raises(UsageError, match="--ray: process 7 on node has another onnxfix"):
-        list(executor._Run(Ray("process 7 on node has another onnxfix"), tasks(1)).outcomes())
+        list(attempt(Ray("process 7 on node has another onnxfix"), tasks(1)))
 
 
 def test_what_a_task_raises_is_that_models_error() -> None:
     from ray.exceptions import RayTaskError
 
     error = RayTaskError("work", "Traceback\n  much\nValueError: odd", ValueError("odd"))
-    [outcome] = executor._Run(Ray(error), tasks(1)).outcomes()
+    [outcome] = attempt(Ray(error), tasks(1))
     assert outcome.error.startswith("0.onnx: internal error of onnxfix, please report it: ValueError: odd")
 
 
@@ -239,52 +210,50 @@ def test_a_file_that_only_we_have_is_explained(tmp_path: Path, monkeypatch: pyte
         done(error=f"{name}.onnx: gone", worker="7 on 10.0.0.1", node="10.0.0.1", missing=True)
         for name in (0, 1)
     ]
-    outcomes = {one.task.index: one.error for one in executor._Run(Ray(*ends), tasks(2)).outcomes()}
+    outcomes = {one.task.index: one.error for one in attempt(Ray(*ends), tasks(2))}
     assert outcomes == {
         0: "0.onnx: gone (on Ray's node 10.0.0.1; with local paths, all nodes must share the folder)",
         1: "1.onnx: gone",
     }
 
 
-def test_what_no_node_has_room_for_any_more_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_NODE_CHECK_SECONDS", 0.0)
-    monkeypatch.setattr(executor, "size_mb", lambda task: 1e6)
-    ray = Ray(nodes=((1, 0, 2048), (1, 0, 8192)))
-    results = executor._Run(ray, tasks(1)).outcomes()
-    wait = ray.wait
-
-    def shrunk(*asked: Any, **more: Any) -> Any:
-        found = wait(*asked, **more)
-        if len(ray.sent) == 1:
-            ray.machines = ray.machines[:1]  # the large one is gone before the task ends
-        else:
-            ray.ends = [done()]
-        return found
-
-    monkeypatch.setattr(ray, "wait", shrunk)
-    assert next(results).task.index == 0
-    assert [asked["memory"] >> 20 for _, asked in ray.sent] == [8192, 2048]
-    assert ray.canceled == [(0, False)]
-
-
 def test_the_run_ends_when_no_node_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_NODE_CHECK_SECONDS", "_NO_NODE_SECONDS", "_POLL_SECONDS"):
-        monkeypatch.setattr(executor, name, 0.0)
+    for name in ("_NO_NODE_SECONDS", "_POLL_SECONDS"):
+        monkeypatch.setattr(fleet, name, 0.0)
     with pytest.raises(UsageError, match="no node of the cluster has a CPU"):
-        executor._Run(Ray(nodes=()), tasks(1))
+        attempt(Ray(nodes=()), tasks(1))
     ray = Ray()
-    run = executor._Run(ray, tasks(1))
+    run = fleet.Run(ray, tasks(1), [])
     ray.machines = ()
     with pytest.raises(OnnxfixError, match="no node of the Ray cluster is left"):
         list(run.outcomes())
 
 
+def test_what_no_node_has_room_for_any_more_is_taken_back() -> None:
+    ray = Ray(done(error="0.onnx: no", memory=True), nodes=((1, 0, 2048), (1, 0, 8192)))
+    results = attempt(ray, tasks(1))
+    wait = ray.wait
+
+    def shrunk(*asked: Any, **more: Any) -> Any:
+        found = wait(*asked, **more)
+        if len(ray.sent) == 2:
+            ray.machines = ray.machines[:1]  # the large one is gone before the second attempt ends
+        elif len(ray.sent) == 3:
+            ray.ends = [done()]
+        return found
+
+    ray.wait = shrunk  # type: ignore[method-assign]
+    assert next(results).task.index == 0
+    assert [asked["memory"] >> 20 for _, asked in ray.sent] == [2048, 8192, 2048]
+    assert ray.canceled == [(1, False)]
+
+
 def test_what_is_under_way_is_canceled_and_then_killed() -> None:
-    ray = Ray()
-    run = executor._Run(ray, tasks(2))
-    run._submit_waiting()
-    run.end()
-    assert ray.canceled == [(0, False), (1, False), (0, True), (1, True)]
+    ray = Ray(done())
+    results = attempt(ray, tasks(3))
+    assert next(results).task.index == 0
+    results.close()  # type: ignore[attr-defined]
+    assert ray.canceled == [(1, False), (2, False), (1, True), (2, True)]
 
 
 def test_leftovers_are_the_tasks_own_and_new(tmp_path: Path) -> None:
@@ -292,14 +261,15 @@ def test_leftovers_are_the_tasks_own_and_new(tmp_path: Path) -> None:
         ".m.onnx.abcd1234.tmp", ".m.onnx.old_1234.tmp", ".m.onnx.v2.onnx.abcd1234.tmp", ".n.onnx.abcd1234.tmp",
         ".m.onnx.abcd1234", "m.onnx",
     ]  # fmt: skip
+    began = time.time() - fleet.CLOCK_SKEW
     for name in names:
         (tmp_path / name).touch()
     os.utime(tmp_path / ".m.onnx.old_1234.tmp", (1, 1))
     task = Task(0, "in.onnx", str(tmp_path / "m.onnx"), "apply")
-    leftovers.tidy(Task(0, "in.onnx", "memory://b/m.onnx", "apply"), time.time())
-    leftovers.tidy(Task(0, str(tmp_path / "m.onnx")), time.time())
+    others = Task(0, "in.onnx", "memory://b/m.onnx", "apply"), Task(0, str(tmp_path / "m.onnx"))
+    sweep(others, began)
     assert len(list(tmp_path.iterdir())) == len(names)
-    leftovers.tidy(task, time.time())
+    sweep([task], began)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])
 
 
@@ -316,7 +286,7 @@ def test_leftovers_are_the_tasks_own_and_new(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_address_is_refused_at_once(address: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words), cluster.connected(address):
+    with pytest.raises(UsageError, match=words), fleet.connected(address):
         pass
 
 
@@ -324,7 +294,7 @@ def test_the_address_in_the_environment_is_looked_at_too(monkeypatch: pytest.Mon
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with (
         pytest.raises(UsageError, match=r"--ray 127\.0\.0\.1:1: no Ray cluster answers"),
-        cluster.connected("auto"),
+        fleet.connected("auto"),
     ):
         pass
 
@@ -347,7 +317,7 @@ def test_without_ray_one_line_says_what_to_install(tmp_path: Path) -> None:
 def test_what_rays_threads_print_is_dropped(capsys: pytest.CaptureFixture[str]) -> None:
     import threading
 
-    with cluster._without_rays_output():
+    with fleet._without_rays_output():
         thread = threading.Thread(target=lambda: print("noise"), name="ray_listen_error_messages")
         thread.start()
         thread.join()
@@ -411,7 +381,7 @@ def test_one_model_is_done_again_and_another_is_given_up(
     messages = [f"onnxfix: {error['message']}" for error in found["errors"]]
     assert sorted(told.stderr.splitlines()) == sorted(messages)
     counts = {name: seen(pack).count(name) for name in ("poison", "once")}
-    assert counts == {"poison": 1 + len(executor.PAUSES), "once": seen(pack).count("a") + 1}
+    assert counts == {"poison": 1 + len(fleet.PAUSES), "once": seen(pack).count("a") + 1}
     (folder / "poison.onnx").unlink()
     local = run(pack, *asked(folder, "local"), cwd=tmp_path)
     assert files(tmp_path / "ray") == files(tmp_path / "local")

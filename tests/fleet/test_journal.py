@@ -17,12 +17,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxfix.causes import Problem
 from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.fleet import contents, work
 from onnxfix.fleet import journal as journals
-from onnxfix.fleet import stamps, versions, work
 from onnxfix.fleet.drive import drive, tasks_of
-from onnxfix.fleet.here import Here
 from onnxfix.fleet.journal import NAME, Journal, place_of, recall
-from onnxfix.fleet.work import Outcome, Task
+from onnxfix.fleet.work import Here, Outcome, Task
 from onnxfix.options import RunOptions
 from onnxfix.pipeline import applying
 from onnxfix.report.report import DERIVED, Report, plain
@@ -206,10 +205,10 @@ def test_check_and_apply_and_other_places_are_apart(folder: Path) -> None:
 
 def test_other_versions_are_other_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go(folder)
-    known = versions.versions()
+    known = contents.versions()
     for name in ("onnx", "onnxfix", "GPUs", "source of onnxfix_rules", "source of onnxfix"):
         assert name in known
-        monkeypatch.setattr(journals, "versions", lambda name=name: known | {name: "another"})
+        monkeypatch.setattr(contents, "versions", lambda name=name: known | {name: "another"})
         assert go(folder)[0] == ALL, name
 
 
@@ -221,15 +220,15 @@ def test_a_rule_pack_is_known_by_its_sources(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "some_module.py").write_text("x = 1\n")
     (tmp_path / "stranger.py").write_text("x = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
-    names = [name for name, _ in versions._sources("some_pack.inner")]
-    assert names == ["__init__.py", "_helper.py", "inner/rule.py"]
-    assert [path.name for _, path in versions._sources("some_module")] == ["some_module.py"]
-    assert list(versions._sources("no_such_module")) == []
-    before = versions._hash(versions._sources("some_pack"))
+    hashes = [contents._hash_sources("some_pack.inner"), contents._hash_sources("no_such_module")]
     (package / "_helper.py").write_text("x = 2\n")
-    changed = versions._hash(versions._sources("some_pack"))
+    hashes.append(contents._hash_sources("some_pack.inner"))
     (package / "_helper.py").rename(package / "_other.py")
-    assert len({before, changed, versions._hash(versions._sources("some_pack"))}) == 3
+    hashes.append(contents._hash_sources("some_pack.inner"))
+    assert len(set(hashes)) == len(hashes)
+    module = contents._hash_sources("some_module")
+    (tmp_path / "stranger.py").write_text("x = 2\n")
+    assert contents._hash_sources("some_module") == module
 
 
 def test_files_that_options_name_count_by_content(tmp_path: Path) -> None:
@@ -320,18 +319,18 @@ def test_a_model_that_changes_while_it_is_stamped_is_not_noted(
     folder: Path, monkeypatch: pytest.MonkeyPatch, in_place: bool
 ) -> None:
     """A large file takes a while to be read: what is read must not be taken for what was worked on."""
-    real = stamps.digest
+    real = contents.digest
 
     def meddled(path: str) -> str:
         if Path(path) == folder / "m1.onnx":
             write(folder / "m1.onnx", "written to meanwhile")
         return real(path)
 
-    monkeypatch.setattr(stamps, "digest", meddled)
+    monkeypatch.setattr(contents, "digest", meddled)
     options, out = run_options(verify=False, in_place=in_place), None if in_place else "out"
     _, outcomes = go(folder, options, out=out)
     assert [bool(outcome.files) for outcome in outcomes] == [True, False, True]
-    monkeypatch.setattr(stamps, "digest", real)
+    monkeypatch.setattr(contents, "digest", real)
     assert go(folder, options, out=out)[0] == ["m1.onnx"]
 
 
@@ -360,17 +359,17 @@ def test_a_report_with_problems_is_tried_again(folder: Path) -> None:
 
 def test_a_gpu_that_came_or_went_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(versions, "_DRIVER", tmp_path)
-    seen = [versions._gpus()]
+    monkeypatch.setattr(contents, "_DRIVER", tmp_path)
+    seen = [contents._describe_gpus()]
     (tmp_path / "gpus" / "0").mkdir(parents=True)
     for model, number in (("H100", 1), ("L4", 1), ("L4", 2)):
         text = f"Model: \t\t NVIDIA {model}\nIRQ:   \t\t {number}\n"
         (tmp_path / "gpus" / "0" / "information").write_text(text)
-        seen.append(versions._gpus())
+        seen.append(contents._describe_gpus())
     assert len(set(seen)) == 3
     assert seen[2] == seen[3]  # its interrupt is no matter
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert versions._gpus() not in seen
+    assert contents._describe_gpus() not in seen
 
 
 @pytest.mark.parametrize("cut", [1, 40, 400])
@@ -432,19 +431,6 @@ def test_a_journal_does_not_replace_a_file_of_the_run(folder: Path) -> None:
     assert not report.exists()
 
 
-def test_an_old_journal_is_written_anew_with_what_counts(folder: Path) -> None:
-    path = folder / "journal"
-    for seed in range(4):
-        go(folder, run_options(verify=False, seed=seed))
-    lines = path.read_bytes().splitlines(keepends=True)
-    assert len(lines) <= 1 + 3 * 3
-    path.write_bytes(b"".join(lines[:1] + 5 * lines[1:]))
-    with Journal(path), pytest.raises(UsageError):
-        Journal(path)  # the new file is held as the old one was
-    assert len(path.read_bytes().splitlines()) == 1 + 3
-    assert go(folder, run_options(verify=False, seed=3))[0] == []
-
-
 def test_a_journal_that_cannot_be_written_to_ends_the_work(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -482,7 +468,7 @@ def test_without_a_journal_nothing_is_read_twice(tmp_path: Path, monkeypatch: py
     def unwanted(*_: object) -> None:
         raise AssertionError("nobody asked for it")
 
-    monkeypatch.setattr(stamps, "digest", unwanted)
+    monkeypatch.setattr(contents, "digest", unwanted)
     [task] = tasks_of([str(write(tmp_path / "m.onnx"))], "check", run_options())
     [outcome] = drive([task], Here())
     assert outcome.report is not None

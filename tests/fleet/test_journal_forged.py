@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from onnxfix.fleet import stamps
+from onnxfix.fleet import contents
 from onnxfix.fleet.drive import tasks_of
 from onnxfix.fleet.journal import Journal
 from onnxfix.fleet.work import Task, perform
@@ -61,7 +61,7 @@ def test_what_is_no_file_is_not_waited_for(task: Task, tmp_path: Path) -> None:
     """A named pipe blocks whoever opens it, and a device may have no end."""
     os.mkfifo(tmp_path / "pipe")
     for place in (tmp_path / "pipe", Path("/dev/zero"), Path("/dev/tty"), tmp_path):
-        assert stamps.content(str(place)) == ""
+        assert contents.hash_file(str(place)) == ""
         entry = entry_of(task)
         entry["files"][str(place)] = ""
         forge(task, entry)
@@ -85,8 +85,8 @@ def test_a_line_names_the_files_of_its_task_and_no_others(
     other.write_bytes(Path(task.source).read_bytes())
     good, read = entry_of(task), []
     files = good["files"]
-    digest = stamps.digest
-    monkeypatch.setattr(stamps, "digest", lambda path: read.append(path) or digest(path))
+    digest = contents.digest
+    monkeypatch.setattr(contents, "digest", lambda path: read.append(path) or digest(path))
     for change in (
         {"files": {}},
         {"files": {str(other): files[task.source]}},

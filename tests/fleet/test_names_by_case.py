@@ -9,8 +9,7 @@ import pytest
 
 from onnxfix import system
 from onnxfix.errors import UsageError
-from onnxfix.fleet.named import targets
-from onnxfix.fleet.paths import Named
+from onnxfix.fleet.names import Named, targets
 
 
 def without_case(monkeypatch: pytest.MonkeyPatch) -> None:

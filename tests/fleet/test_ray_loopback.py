@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 
-from onnxfix.fleet.ray import cluster
+from onnxfix.errors import OnnxfixError
+from onnxfix.fleet import ray as fleet
 from support.fleets import variables_as_before
 
 __all__ = ["variables_as_before"]  # a fixture
@@ -48,8 +49,8 @@ def listening(pid: int) -> list[str]:
 
 
 def test_a_local_instance_listens_on_the_loopback_only() -> None:
-    variable = os.environ.get(cluster._CLUSTERS)
-    with cluster.connected("local") as ray:
+    variable = os.environ.get(fleet._CLUSTERS)
+    with fleet.connected("local") as ray:
 
         @ray.remote
         def one() -> int:
@@ -59,7 +60,7 @@ def test_a_local_instance_listens_on_the_loopback_only() -> None:
         found = listening(os.getpid())
     assert len(found) > 3
     assert set(found) <= {"0100007F", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, alone and in IPv6
-    assert os.environ.get(cluster._CLUSTERS) == variable  # another cluster of this process is another matter
+    assert os.environ.get(fleet._CLUSTERS) == variable  # another cluster of this process is another matter
 
 
 def test_an_instance_that_others_could_reach_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,5 +69,5 @@ def test_an_instance_that_others_could_reach_is_refused(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(ray, "init", lambda **_: None)
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "192.0.2.2")
-    with pytest.raises(cluster.OnnxfixError, match=r"--ray local: Ray would listen at 192\.0\.2\.2"):
-        cluster._connect(ray, "local")
+    with pytest.raises(OnnxfixError, match=r"--ray local: Ray would listen at 192\.0\.2\.2"):
+        fleet._connect(ray, "local")

@@ -1,7 +1,8 @@
-"""Models in object stores: copied to a temporary folder, processed there as local files, results uploaded.
+"""Models in object stores, through fsspec: listing, identity and errors; copying models here and results there.
 
-A model is copied with its external data. A result is uploaded after it was written locally, and so after it verified:
-external data first and the model last, so that nobody sees a model without its data. Local files are never copied.
+Each kind of store needs its own package: s3fs, gcsfs, adlfs, ... A model is copied to a temporary folder with its
+external data and processed there. A result is uploaded after it was written locally, and so after it verified: external
+data first and the model last, so that nobody sees a model without its data. Local files are never copied.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onnxfix.errors import OnnxfixError
+from onnxfix.errors import MissingFile, OnnxfixError, UsageError
 from onnxfix.files import apart
-from onnxfix.fleet import paths
-from onnxfix.fleet.remote import store
-from onnxfix.fleet.task_files import Record, TaskFiles
+from onnxfix.fleet import names
+from onnxfix.fleet.names import Named
+from onnxfix.fleet.work import Record, TaskFiles
 from onnxfix.record import record
 
+READ = "cannot be read"
 ATOMIC_UPLOADS = frozenset(
     ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "tos", "hf", "memory")
 )
@@ -61,14 +63,14 @@ class Staged(TaskFiles):
         Raises:
             OnnxfixError: the store cannot be written, or another file has the name of the external data.
         """
-        if paths.remote(self.url):
+        if names.is_remote(self.url):
             for location, path in _external(Path(self.target)):
-                _put_data(path, paths.beside(self.url, location))
+                _put_data(path, names.beside(self.url, location))
             _put(Path(self.target), self.url)
 
 
 @contextlib.contextmanager
-def staged(source: str, target: str, progress: Callable[[str], None] | None = None) -> Iterator[Staged]:
+def stage(source: str, target: str, progress: Callable[[str], None] | None = None) -> Iterator[Staged]:
     """Local stand-ins for ``source`` and ``target`` while the context lasts; a local path stands for itself.
 
     An ``OnnxfixError`` that leaves the context names URLs instead of the copies.
@@ -80,7 +82,7 @@ def staged(source: str, target: str, progress: Callable[[str], None] | None = No
     with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         files = _stand_ins(source, target, os.path.realpath(folder))
         try:
-            if paths.remote(source):
+            if names.is_remote(source):
                 if progress is not None:
                     progress("fetching")
                 fetched = _fetch(source, Path(files.source))
@@ -94,9 +96,9 @@ def _stand_ins(source: str, target: str, folder: str) -> Staged:
     here = {"source": source, "target": target}
     folders = []
     for role, path in (("source", source), ("target", target)):
-        if paths.remote(path):
+        if names.is_remote(path):
             Path(folder, role).mkdir()
-            here[role] = os.path.join(folder, role, paths.name_of(path))
+            here[role] = os.path.join(folder, role, names.name_of(path))
             folders.append((os.path.join(folder, role), path.rpartition("/")[0]))
     return Staged(here["source"], here["target"], url=target, folders=tuple(folders))
 
@@ -107,16 +109,16 @@ def _fetch(url: str, path: Path) -> dict[str, str]:
     External data that is missing, or whose name leads out of the folder, is left out: reading the model then reports
     it as for local files.
     """
-    before = {url: store.fingerprint(url)}
+    before = {url: fingerprint(url)}
     _get(url, path)
     for location, place in _external(path):
-        data = paths.beside(url, location)
-        system, inner = store.filesystem(data)
-        with store.one_line_errors(data, store.READ):
+        data = names.beside(url, location)
+        system, inner = filesystem(data)
+        with one_line_errors(data, READ):
             exists = system.isfile(inner)
         if exists:
             place.parent.mkdir(parents=True, exist_ok=True)
-            before[data] = store.fingerprint(data)
+            before[data] = fingerprint(data)
             _get(data, place)
     return before
 
@@ -131,8 +133,8 @@ def _external(model: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _get(url: str, path: Path) -> None:
-    system, inner = store.filesystem(url)
-    with store.one_line_errors(url, store.READ):
+    system, inner = filesystem(url)
+    with one_line_errors(url, READ):
         try:
             system.get_file(inner, str(path))
         except OSError as error:
@@ -148,8 +150,8 @@ def _put_data(path: Path, url: str) -> None:
     Raises:
         OnnxfixError: other bytes are there, which may belong to another model.
     """
-    system, inner = store.filesystem(url)
-    with store.one_line_errors(url, store.READ):
+    system, inner = filesystem(url)
+    with one_line_errors(url, READ):
         system.invalidate_cache()  # listings from before this run
         exists = system.exists(inner)
         same = exists and _same_bytes(path, system, inner)
@@ -173,9 +175,9 @@ def _same_bytes(path: Path, system: Any, inner: str) -> bool:
 
 def _put(path: Path, url: str) -> None:
     """Upload a file so that readers see all of it or nothing, as far as the store allows."""
-    system, inner = store.filesystem(url)
+    system, inner = filesystem(url)
     protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
-    with store.one_line_errors(url, "cannot be written"):
+    with one_line_errors(url, "cannot be written"):
         if protocols & ATOMIC_UPLOADS:
             system.put_file(str(path), inner)
             return
@@ -216,3 +218,109 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if type(value) in (tuple, list):
         return type(value)(_mapped(item, change) for item in value)
     return value
+
+
+# ------------------------------------------------------------------------------------------------------- stores
+
+
+def matches(pattern: str) -> Iterator[Named]:
+    """The models that a URL, or a URL with wildcards, names. Matches are sorted by name.
+
+    Raises:
+        UsageError: the glob matches no file, or the protocol is unknown or its package is missing.
+        OnnxfixError: the store cannot be listed.
+    """
+    system, path = filesystem(pattern)  # a missing package is reported before any work
+    if not names.is_glob(pattern):
+        yield Named(pattern, names.name_of(pattern))
+        return
+    with one_line_errors(pattern, "cannot be listed"):
+        if system.isfile(path):
+            yield Named(pattern, names.name_of(pattern))
+            return
+        found = system.glob(path, detail=True)
+        paths = sorted(name for name, info in found.items() if info.get("type") == "file")
+        urls = [str(system.unstrip_protocol(name)) for name in paths]
+    if not paths:
+        raise UsageError(f"{pattern}: no file matches")
+    root = names.glob_root(path, "/")
+    for name, url in zip(paths, urls, strict=True):
+        yield Named(url, posixpath.relpath(name, root or posixpath.curdir))
+
+
+def canonical(url: str) -> str:
+    """The URL as its file system spells it, so that two spellings of one place are equal."""
+    system, path = filesystem(url)
+    return str(system.unstrip_protocol(path))
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """fsspec's file system of a URL, and the path in it.
+
+    Raises:
+        UsageError: fsspec or the protocol's package is not installed, or the protocol is unknown.
+        OnnxfixError: the file system cannot be set up.
+    """
+    try:
+        import fsspec  # lazy: optional package
+    except ImportError:
+        raise UsageError(f"{url}: needs fsspec: pip install 'onnxfix[remote]'") from None
+    if "::" in url:
+        raise UsageError(f"{url}: chained URLs are not supported; name the file itself")
+    protocol = url.partition("://")[0]
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+    except ImportError as error:  # fsspec's text names the package
+        raise UsageError(f"{url}: {protocol}:// needs another package: {error}") from None
+    except ValueError as error:
+        raise UsageError(f"{url}: {error}; fsspec knows no such protocol") from None
+    except Exception as error:  # the protocol's package rejects its settings
+        raise OnnxfixError(f"{url}: {_described(error)}") from None
+    return system, str(path)
+
+
+def fingerprint(url: str) -> str:
+    """A hash of the store's metadata of the file (entity tag, size, time); it changes when the file is replaced.
+
+    Raises:
+        ModelError: the file does not exist.
+        OnnxfixError: the store cannot be read.
+    """
+    system, path = filesystem(url)
+    with one_line_errors(url, READ):
+        system.invalidate_cache()
+        return str(system.ukey(path))
+
+
+@contextlib.contextmanager
+def one_line_errors(url: str, failure: str) -> Iterator[None]:
+    """Turn what a store raises into one line that names the URL and the ``failure``.
+
+    Raises:
+        ModelError: the file does not exist.
+        OnnxfixError: any other failure; each store's package has exceptions of its own.
+    """
+    try:
+        yield
+    except OnnxfixError:
+        raise
+    except FileNotFoundError as error:
+        if failure != READ:  # a missing bucket, for example
+            raise OnnxfixError(f"{url}: {failure}: {error.strerror or error}") from None
+        raise MissingFile(f"{url}: no such file") from None
+    except PermissionError as error:
+        raise OnnxfixError(f"{url}: {failure}: permission denied{_details(error)}") from None
+    except Exception as error:
+        raise OnnxfixError(f"{url}: {failure}: {_described(error)}") from None
+
+
+def _details(error: OSError) -> str:
+    """What a store adds to "permission denied", if anything."""
+    text = error.strerror or str(error)
+    return "" if not text or text.lower() == "permission denied" else f" ({text})"
+
+
+def _described(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

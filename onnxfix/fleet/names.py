@@ -1,23 +1,77 @@
-"""Which models the command line names, by local path, folder, glob or URL, and where their results go."""
+"""Which models the command line names, by local path, folder, glob or URL, and where their results go.
+
+A URL such as ``s3://bucket/model.onnx`` is remote and handled by ``fleet.remote``. ``file://`` names a local file like
+any other path.
+"""
 
 from __future__ import annotations
 
 import glob
 import os
 import posixpath
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from onnxfix import system
 from onnxfix.errors import UsageError
-from onnxfix.fleet.paths import Named, beside, glob_root, is_glob, joined, local, name_of, remote
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
+_WILDCARD = re.compile(r"[*?\[]")
+
+
+class Named(NamedTuple):
+    """A model that the command line names.
+
+    ``source`` is a local path or a URL. ``inside`` is its path in an output folder, with slashes: the file name after
+    the folders between the glob's root and the model.
+    """
+
+    source: str
+    inside: str
 
 
 class Results(NamedTuple):
     """Where results of a run go: beside the models (None) or to a folder."""
 
     folder: str | None = None
+
+
+def is_remote(path: str) -> bool:
+    """Whether ``path`` is a URL of something other than a local file."""
+    found = _URL.match(path)
+    return found is not None and found[1].lower() not in ("file", "local")
+
+
+def local(path: str) -> str:
+    """A local path without ``file://``; any other path as it is."""
+    found = _URL.match(path)
+    return path[found.end() :] if found is not None and not is_remote(path) else path
+
+
+def name_of(source: str) -> str:
+    """The last part of a path or URL."""
+    return posixpath.basename(source) if is_remote(source) else os.path.basename(source)
+
+
+def beside(source: str, name: str) -> str:
+    """The path or URL of another file in the folder of ``source``."""
+    if is_remote(source):
+        return f"{source.rpartition('/')[0]}/{name}"
+    return str(Path(source).with_name(name))
+
+
+def is_glob(pattern: str) -> bool:
+    """Whether the pattern has a wildcard: ``*``, ``?`` or ``[``."""
+    return _WILDCARD.search(pattern) is not None
+
+
+def glob_root(pattern: str, separator: str) -> str:
+    """The folders of a glob before the first part with a wildcard."""
+    before, slash, _ = _WILDCARD.split(pattern, maxsplit=1)[0].rpartition(separator)
+    return before + slash
 
 
 def expand(patterns: Sequence[str], results: Results | None = None) -> list[Named]:
@@ -33,52 +87,54 @@ def expand(patterns: Sequence[str], results: Results | None = None) -> list[Name
         UsageError: a glob or a folder has no such file, or a URL's protocol is unknown or its package is missing.
         OnnxfixError: the store cannot be listed.
     """
-    found: dict[str, Named] = {}
+    models: dict[str, Named] = {}
     for pattern in patterns:
-        for model in _remote_matches(pattern) if remote(pattern) else _local_matches(local(pattern), results):
-            key = _canonical(model.source) if remote(model.source) else _folder_entry(model.source)
-            found.setdefault(key, model)
-    return list(found.values())
+        for model in _match(pattern, results):
+            if is_remote(model.source):
+                key = _canonical(model.source)
+            else:  # links in its folders are resolved, but not one that is the file itself
+                folder, name = os.path.split(model.source)
+                key = os.path.join(os.path.realpath(folder), name)
+            models.setdefault(key, model)
+    return list(models.values())
 
 
-def _folder_entry(path: str) -> str:
-    """The path with links in its folders resolved, but not a link that is the file itself."""
-    folder, name = os.path.split(path)
-    return os.path.join(os.path.realpath(folder), name)
+def _match(pattern: str, results: Results | None) -> Iterable[Named]:
+    if is_remote(pattern):
+        from onnxfix.fleet import remote  # lazy: URLs only
 
-
-def _local_matches(pattern: str, results: Results | None) -> Iterator[Named]:
+        return remote.matches(pattern)
+    pattern = local(pattern)
     if os.path.isdir(pattern):
-        yield from _in_folder(pattern, results)
-        return
+        return _list_folder(pattern, results)
     if not is_glob(pattern) or os.path.lexists(pattern):
-        yield Named(pattern, os.path.basename(pattern))
-        return
-    names = [name for name in glob.glob(pattern, recursive=True) if os.path.isfile(name)]
-    if not names:
+        return [Named(pattern, os.path.basename(pattern))]
+    paths = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
+    if not paths:
         raise UsageError(f"{pattern}: no file matches")
-    root = glob_root(pattern, os.sep)
-    for name in sorted(names):
-        yield Named(name, os.path.relpath(name, root or os.curdir).replace(os.sep, "/"))
+    return _relative_to(glob_root(pattern, os.sep) or os.curdir, paths)
 
 
-def _in_folder(folder: str, results: Results | None) -> Iterator[Named]:
+def _list_folder(folder: str, results: Results | None) -> Iterator[Named]:
     """The .onnx files in a folder and below, by path."""
-    found = []
+    paths = []
     avoided = os.path.realpath(results.folder) if results is not None and results.folder is not None else None
-    for place, folders, names in os.walk(folder):
+    for place, folders, files in os.walk(folder):
         folders[:] = [
             name
             for name in folders
             if not name.startswith(".") and os.path.realpath(os.path.join(place, name)) != avoided
         ]
-        models = [name for name in names if name.lower().endswith(".onnx") and not name.startswith(".")]
+        models = [name for name in files if name.lower().endswith(".onnx") and not name.startswith(".")]
         earlier = {_fixed(name) for name in models} if results is not None else set()
-        found += [os.path.join(place, name) for name in models if name not in earlier]
-    if not found:
+        paths += [os.path.join(place, name) for name in models if name not in earlier]
+    if not paths:
         raise UsageError(f"{folder}: no .onnx file in this folder or below it")
-    for path in sorted(found):
-        yield Named(path, os.path.relpath(path, folder).replace(os.sep, "/"))
+    return _relative_to(folder, paths)
+
+
+def _relative_to(root: str, paths: Iterable[str]) -> Iterator[Named]:
+    return (Named(path, os.path.relpath(path, root).replace(os.sep, "/")) for path in sorted(paths))
 
 
 def _fixed(name: str) -> str:
@@ -86,16 +142,10 @@ def _fixed(name: str) -> str:
     return f"{posixpath.splitext(name)[0]}.fixed.onnx"
 
 
-def _remote_matches(pattern: str) -> Iterable[Named]:
-    from onnxfix.fleet.remote import store  # lazy: URLs only
-
-    return store.matches(pattern)
-
-
 def _canonical(url: str) -> str:
-    from onnxfix.fleet.remote import store  # lazy: URLs only
+    from onnxfix.fleet import remote  # lazy: URLs only
 
-    return store.canonical(url)
+    return remote.canonical(url)
 
 
 def targets(
@@ -113,20 +163,19 @@ def targets(
         raise UsageError("--output takes one model; use --output-dir for several")
     if in_place:
         for model in models:
-            if remote(model.source):
+            if is_remote(model.source):
                 raise UsageError(
                     f"{model.source}: --in-place takes local files; use --output or --output-dir"
                 )
         return {}
     sources = {_file(model.source): model.source for model in models}
-    found: dict[str, str] = {}
-    used: set[str] = set()
+    files: dict[str, str] = {}
     alike: dict[str, str] = {}
     for model in models:
         target = _target(model, output, output_dir)
         _refuse_unusable(model, target)
         file = _file(target)
-        if file in used:
+        if file in files.values():
             raise UsageError(f"two models would be written to {target}")
         other = sources.get(file)
         if other is not None and other != model.source:
@@ -135,36 +184,37 @@ def targets(
                 "--output-dir, or leave earlier results out of the glob"
             )
         near = alike.setdefault(_folded(file), file)
-        if near != file and not remote(target) and system.ignores_case(os.path.dirname(file)):
+        if near != file and not is_remote(target) and system.ignores_case(os.path.dirname(file)):
             raise UsageError(
                 f"two models would be written to {target}: the file system takes it and {os.path.basename(near)} for "
                 "one name; write them to two folders"
             )
-        used.add(file)
-        found[model.source] = target
-    return found
+        files[model.source] = file
+    return {model.source: _target(model, output, output_dir) for model in models}
 
 
 def _target(model: Named, output: str | None, output_dir: str | None) -> str:
     if output is not None:
-        return output if remote(output) else local(output)
-    if output_dir is not None:
-        if ".." in model.inside.split("/"):
-            raise UsageError(
-                f"{model.source}: '..' after a wildcard or at the end of the path leads out of {output_dir}; "
-                "name the model by another path"
-            )
-        return joined(output_dir, model.inside)
-    return beside(model.source, _fixed(name_of(model.source)))
+        return local(output)
+    if output_dir is None:
+        return beside(model.source, _fixed(name_of(model.source)))
+    if ".." in model.inside.split("/"):
+        raise UsageError(
+            f"{model.source}: '..' after a wildcard or at the end of the path leads out of {output_dir}; "
+            "name the model by another path"
+        )
+    if is_remote(output_dir):
+        return f"{output_dir.rstrip('/')}/{model.inside}"
+    return os.path.join(local(output_dir), *model.inside.split("/"))
 
 
 def _file(path: str) -> str:
     """Equal for two paths that name one file, with links followed."""
-    return _canonical(path) if remote(path) else os.path.realpath(path)
+    return _canonical(path) if is_remote(path) else os.path.realpath(path)
 
 
 def _refuse_unusable(model: Named, target: str) -> None:
-    path = "" if remote(target) else os.path.splitdrive(target)[1]
+    path = "" if is_remote(target) else os.path.splitdrive(target)[1]
     bad = next(filter(system.unusable, path.replace(os.sep, "/").split("/")), None)
     if bad is not None:
         raise UsageError(
@@ -183,7 +233,7 @@ def make_folders(paths: Sequence[str]) -> None:
     Raises:
         UsageError: a folder cannot be made.
     """
-    for folder in dict.fromkeys(os.path.dirname(path) for path in paths if not remote(path)):
+    for folder in dict.fromkeys(os.path.dirname(path) for path in paths if not is_remote(path)):
         try:
             os.makedirs(folder or os.curdir, exist_ok=True)
         except OSError as error:

@@ -1,1 +1,0 @@
-"""Running on a Ray cluster. Imported only with ``--ray``."""

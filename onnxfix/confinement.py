@@ -7,6 +7,8 @@ about files, TCP and signals. What a system lacks is left out, and ``in_force`` 
 ``ONNXFIX_CONFINEMENT=off`` turns all of it off, ``network`` leaves the files alone.
 """
 
+# Long because: one promise, and what is given up for it stands behind one call.
+
 from __future__ import annotations
 
 import contextlib

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from onnxfix.allowance import structure_limit
 from onnxfix.errors import UsageError
 from onnxfix.files.apart import File, data_named, files_named, inputs_of, replaceable, separate
-from onnxfix.fleet.names import is_remote
+from onnxfix.fleet.paths import is_remote
 
 if TYPE_CHECKING:
     from onnxfix.cli.reports import Destination

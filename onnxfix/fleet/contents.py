@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 from onnxfix._version import __version__
 from onnxfix.errors import OnnxfixError
 from onnxfix.files.sharing import digest
-from onnxfix.fleet import names
+from onnxfix.fleet import paths
 from onnxfix.packs import installed, setting
 
 if TYPE_CHECKING:
-    from onnxfix.fleet.work import Task, TaskFiles
+    from onnxfix.fleet.paths import TaskFiles
+    from onnxfix.fleet.work import Task
     from onnxfix.report.report import Report
 
 _DRIVER = Path("/proc/driver/nvidia")
@@ -39,7 +40,7 @@ def hash_files(task: Task, report: Report, known: Iterable[str]) -> dict[str, st
 def hash_file(path: str) -> str:
     """The SHA-256 of a local regular file, the store's fingerprint of a remote one; "" where it cannot be read."""
     try:
-        if not names.is_remote(path):
+        if not paths.is_remote(path):
             return digest(path)
         from onnxfix.fleet import remote  # lazy: URLs only
 
@@ -60,9 +61,9 @@ def _list_files(
 
 def _files_of(model: str, known: Iterable[str] = ()) -> Iterator[str]:
     """A model and its external data, as far as the model can be read."""
-    if names.is_remote(model):
+    if paths.is_remote(model):
         yield model
-        yield from (url for url in known if url != model and url.startswith(names.beside(model, "")))
+        yield from (url for url in known if url != model and url.startswith(paths.beside(model, "")))
         return
     from onnxfix.files import apart  # lazy: start-up
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from onnxfix.allowance import cores
 from onnxfix.errors import UsageError
-from onnxfix.fleet import names
+from onnxfix.fleet import names, paths
 from onnxfix.fleet.work import Command, Executor, Here, Outcome, Progress, Task
 from onnxfix.options import RunOptions
 
@@ -33,7 +33,7 @@ def tasks_of(
     if writes:
         targets = names.targets(models, output, output_dir, options.output.in_place)
         for path in (*targets, *targets.values()) if options.output.share_data else ():
-            if names.is_remote(path):
+            if paths.is_remote(path):
                 raise UsageError(f"{path}: --share-data takes local files: models at URLs are copied")
     if output_dir is not None:
         names.make_folders(list(targets.values()))
@@ -45,7 +45,7 @@ def tasks_of(
 
 def as_reported(source: str) -> str:
     """A local path as reports write it."""
-    return source if names.is_remote(source) else str(Path(source))
+    return source if paths.is_remote(source) else str(Path(source))
 
 
 def here_or_local(jobs: str, tasks: Sequence[Task]) -> Executor:

@@ -29,7 +29,7 @@ from onnxfix.difference.records import ModelDifference
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import regular
 from onnxfix.files.lazy import Pending
-from onnxfix.fleet import contents, names
+from onnxfix.fleet import contents, paths
 from onnxfix.fleet.work import Outcome, Task
 from onnxfix.pipeline.intake import Intake
 from onnxfix.pipeline.stopped import Stopped
@@ -153,7 +153,7 @@ def place_of(journal: Path | None, resume: bool, output_dir: str | None) -> Path
     """
     if journal is not None or not resume:
         return journal
-    if output_dir is None or names.is_remote(output_dir):
+    if output_dir is None or paths.is_remote(output_dir):
         raise UsageError(
             "--resume keeps its journal in a local --output-dir; without one, name a file by --journal"
         )

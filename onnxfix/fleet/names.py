@@ -1,77 +1,23 @@
-"""Which models the command line names, by local path, folder, glob or URL, and where their results go.
-
-A URL such as ``s3://bucket/model.onnx`` is remote and handled by ``fleet.remote``. ``file://`` names a local file like
-any other path.
-"""
+"""Which models the command line names, by local path, folder, glob or URL, and where their results go."""
 
 from __future__ import annotations
 
 import glob
 import os
 import posixpath
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from onnxfix import system
 from onnxfix.errors import UsageError
-
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
-_WILDCARD = re.compile(r"[*?\[]")
-
-
-class Named(NamedTuple):
-    """A model that the command line names.
-
-    ``source`` is a local path or a URL. ``inside`` is its path in an output folder, with slashes: the file name after
-    the folders between the glob's root and the model.
-    """
-
-    source: str
-    inside: str
+from onnxfix.fleet.paths import Named, beside, glob_root, is_glob, is_remote, local, name_of
 
 
 class Results(NamedTuple):
     """Where results of a run go: beside the models (None) or to a folder."""
 
     folder: str | None = None
-
-
-def is_remote(path: str) -> bool:
-    """Whether ``path`` is a URL of something other than a local file."""
-    found = _URL.match(path)
-    return found is not None and found[1].lower() not in ("file", "local")
-
-
-def local(path: str) -> str:
-    """A local path without ``file://``; any other path as it is."""
-    found = _URL.match(path)
-    return path[found.end() :] if found is not None and not is_remote(path) else path
-
-
-def name_of(source: str) -> str:
-    """The last part of a path or URL."""
-    return posixpath.basename(source) if is_remote(source) else os.path.basename(source)
-
-
-def beside(source: str, name: str) -> str:
-    """The path or URL of another file in the folder of ``source``."""
-    if is_remote(source):
-        return f"{source.rpartition('/')[0]}/{name}"
-    return str(Path(source).with_name(name))
-
-
-def is_glob(pattern: str) -> bool:
-    """Whether the pattern has a wildcard: ``*``, ``?`` or ``[``."""
-    return _WILDCARD.search(pattern) is not None
-
-
-def glob_root(pattern: str, separator: str) -> str:
-    """The folders of a glob before the first part with a wildcard."""
-    before, slash, _ = _WILDCARD.split(pattern, maxsplit=1)[0].rpartition(separator)
-    return before + slash
 
 
 def expand(patterns: Sequence[str], results: Results | None = None) -> list[Named]:

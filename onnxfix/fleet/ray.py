@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from onnxfix import _child, allowance, packs
 from onnxfix.errors import OnnxfixError, UsageError, explained
-from onnxfix.fleet import names
+from onnxfix.fleet import paths
 from onnxfix.fleet.contents import versions
 from onnxfix.fleet.work import Outcome, Progress, Task, in_turns, more_memory_helps, sweep
 
@@ -205,7 +205,7 @@ class Run:
 def _explain(outcome: Outcome) -> Outcome:
     """The outcome; if a file is missing on the node but exists here, its error says why."""
     source = outcome.task.source
-    if not outcome.missing or names.is_remote(source) or not os.path.exists(source):
+    if not outcome.missing or paths.is_remote(source) or not os.path.exists(source):
         return outcome
     where = f"on Ray's node {outcome.node}; with local paths, all nodes must share the folder"
     return replace(outcome, error=f"{outcome.error} ({where})")

@@ -20,9 +20,8 @@ from typing import Any
 
 from onnxfix.errors import MissingFile, OnnxfixError, UsageError
 from onnxfix.files import apart
-from onnxfix.fleet import names
-from onnxfix.fleet.names import Named
-from onnxfix.fleet.work import Record, TaskFiles
+from onnxfix.fleet import paths
+from onnxfix.fleet.paths import Named, Record, TaskFiles
 from onnxfix.record import record
 
 READ = "cannot be read"
@@ -63,9 +62,9 @@ class Staged(TaskFiles):
         Raises:
             OnnxfixError: the store cannot be written, or another file has the name of the external data.
         """
-        if names.is_remote(self.url):
+        if paths.is_remote(self.url):
             for location, path in _external(Path(self.target)):
-                _put_data(path, names.beside(self.url, location))
+                _put_data(path, paths.beside(self.url, location))
             _put(Path(self.target), self.url)
 
 
@@ -82,7 +81,7 @@ def stage(source: str, target: str, progress: Callable[[str], None] | None = Non
     with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
         files = _stand_ins(source, target, os.path.realpath(folder))
         try:
-            if names.is_remote(source):
+            if paths.is_remote(source):
                 if progress is not None:
                     progress("fetching")
                 fetched = _fetch(source, Path(files.source))
@@ -96,9 +95,9 @@ def _stand_ins(source: str, target: str, folder: str) -> Staged:
     here = {"source": source, "target": target}
     folders = []
     for role, path in (("source", source), ("target", target)):
-        if names.is_remote(path):
+        if paths.is_remote(path):
             Path(folder, role).mkdir()
-            here[role] = os.path.join(folder, role, names.name_of(path))
+            here[role] = os.path.join(folder, role, paths.name_of(path))
             folders.append((os.path.join(folder, role), path.rpartition("/")[0]))
     return Staged(here["source"], here["target"], url=target, folders=tuple(folders))
 
@@ -112,7 +111,7 @@ def _fetch(url: str, path: Path) -> dict[str, str]:
     before = {url: fingerprint(url)}
     _get(url, path)
     for location, place in _external(path):
-        data = names.beside(url, location)
+        data = paths.beside(url, location)
         system, inner = filesystem(data)
         with one_line_errors(data, READ):
             exists = system.isfile(inner)
@@ -231,20 +230,20 @@ def matches(pattern: str) -> Iterator[Named]:
         OnnxfixError: the store cannot be listed.
     """
     system, path = filesystem(pattern)  # a missing package is reported before any work
-    if not names.is_glob(pattern):
-        yield Named(pattern, names.name_of(pattern))
+    if not paths.is_glob(pattern):
+        yield Named(pattern, paths.name_of(pattern))
         return
     with one_line_errors(pattern, "cannot be listed"):
         if system.isfile(path):
-            yield Named(pattern, names.name_of(pattern))
+            yield Named(pattern, paths.name_of(pattern))
             return
         found = system.glob(path, detail=True)
-        paths = sorted(name for name, info in found.items() if info.get("type") == "file")
-        urls = [str(system.unstrip_protocol(name)) for name in paths]
-    if not paths:
+        files = sorted(name for name, info in found.items() if info.get("type") == "file")
+        urls = [str(system.unstrip_protocol(name)) for name in files]
+    if not files:
         raise UsageError(f"{pattern}: no file matches")
-    root = names.glob_root(path, "/")
-    for name, url in zip(paths, urls, strict=True):
+    root = paths.glob_root(path, "/")
+    for name, url in zip(files, urls, strict=True):
         yield Named(url, posixpath.relpath(name, root or posixpath.curdir))
 
 

@@ -20,11 +20,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from onnxfix.allowance import structure_limit
 from onnxfix.errors import MissingFile, TimeLimit, explained
-from onnxfix.fleet import names
+from onnxfix.fleet import paths
+from onnxfix.fleet.paths import TaskFiles
 from onnxfix.options import RunOptions
 from onnxfix.record import record
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 Command = Literal["check", "apply"]
 Step = Callable[[str], None]
 """Called with a short description before each step of one model."""
-Record = TypeVar("Record")
 
 
 @record
@@ -105,26 +105,6 @@ class Here:
             yield perform(task, partial(progress, task) if progress is not None else None)
 
 
-@record
-class TaskFiles:
-    """The files of a task with local paths: its own. ``fleet.remote`` has a subclass for URLs.
-
-    ``target`` is "" where nothing will be written. ``fetched`` maps each URL that was copied here to its fingerprint
-    before the copy.
-    """
-
-    source: str
-    target: str
-    fetched: Mapping[str, str] = field(default_factory=dict)
-
-    def as_named(self, record: Record) -> Record:
-        """A string, or a record of strings, with the paths that the user named instead of those of local copies."""
-        return record
-
-    def publish(self) -> None:
-        """Move the result to its final place."""
-
-
 def in_turns(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
     """The tasks that may run at once, and those that must wait: of two links to one file that is replaced in place, the
     second must find the fixed model."""
@@ -157,7 +137,7 @@ def sweep(tasks: Sequence[Task], since: float) -> None:
     """
     for task in tasks:
         target = task.target or task.source
-        if task.command != "apply" or names.is_remote(target):
+        if task.command != "apply" or paths.is_remote(target):
             continue
         folder, name = os.path.split(os.path.abspath(target))
         ours = re.compile(rf"\.{re.escape(name[:40])}\.[a-z0-9_]{{8}}\.tmp")
@@ -197,7 +177,7 @@ def _watch(files: TaskFiles) -> Watch:
 
 def _local_files(task: Task, progress: Step | None) -> contextlib.AbstractContextManager[TaskFiles]:
     """The task's files on this machine, while the context lasts; URLs are copied."""
-    if not names.is_remote(task.source) and not names.is_remote(task.target):
+    if not paths.is_remote(task.source) and not paths.is_remote(task.target):
         return contextlib.nullcontext(TaskFiles(task.source, task.target))
     from onnxfix.fleet import remote  # lazy: URLs only
 

@@ -19,7 +19,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
 from onnxfix.fleet import contents, remote
-from onnxfix.fleet.names import Named, Results, expand, targets
+from onnxfix.fleet.names import Results, expand, targets
+from onnxfix.fleet.paths import Named
 from onnxfix.fleet.work import Outcome, Task, perform
 from onnxfix.options import RunOptions
 from support import cli

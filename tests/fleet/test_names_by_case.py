@@ -9,7 +9,8 @@ import pytest
 
 from onnxfix import system
 from onnxfix.errors import UsageError
-from onnxfix.fleet.names import Named, targets
+from onnxfix.fleet.names import targets
+from onnxfix.fleet.paths import Named
 
 
 def without_case(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
-"""Writes docs/rules/, docs/schema/, docs/misimports.md, docs/conformance.md and the tables of docs/hazards.md:
-``python docs/make.py``.
+"""Writes docs/rules/, docs/schema/, docs/misimports.md, docs/conformance.md, the tables of docs/hazards.md and the
+catalog of the rules, rules/onnxfix_rules/catalog.json: ``python docs/make.py``.
 
 With ``--check`` it writes nothing, names what is stale, and ends with 1 where anything is.
 
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onnxfix import catalog
 from onnxfix.registry import BUILT_IN, rules_of
 from onnxfix.report.catalogue import Facts, facts_of
 from onnxfix.report.render.rules import fixes, rule_markdown, rules_markdown
@@ -47,6 +48,7 @@ MEASURED = DOCS.parent / "benchmarks" / "gpu" / "hazards.json"
 CONFORMANCE = DOCS / "conformance.md"
 RECORDED = DOCS.parent / "benchmarks" / "conformance" / "results.json"
 VARIANTS = DOCS.parent / "benchmarks" / "misimports" / "found.md"
+CATALOG = DOCS.parent / "rules" / BUILT_IN / catalog.NAME
 MOST_EXAMPLES = 6
 """Examples on a page; the rule's file and ``onnxfix explain`` have them all."""
 _TITLE = re.compile(r"^### (\d+)\. (.+)$", re.MULTILINE)
@@ -140,8 +142,8 @@ def _sentence(text: str) -> str:
 def main() -> int:
     """Write what has changed, and remove the pages of rules that are gone; with ``--check``, only say so."""
     parser = argparse.ArgumentParser(
-        description="Write docs/rules/, docs/schema/, docs/misimports.md, docs/conformance.md and the tables of "
-        "docs/hazards.md."
+        description="Write docs/rules/, docs/schema/, docs/misimports.md, docs/conformance.md, the tables of "
+        "docs/hazards.md and the catalog of the rules."
     )
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
     check = parser.parse_args().check
@@ -168,8 +170,8 @@ def contents() -> dict[Path, str]:
     """Every file that is written here, with its text."""
     rules = sorted(rules_of(BUILT_IN), key=lambda rule: rule.code)
     facts = {rule.code: facts_of(rule) for rule in rules}
-    catalogue = HAZARDS.read_text(encoding="utf-8")
-    titles = titles_of(catalogue)
+    hazards = HAZARDS.read_text(encoding="utf-8")
+    titles = titles_of(hazards)
     engines = Engines.read()
     files = {PAGES / "README.md": rules_markdown(rules, [facts[rule.code] for rule in rules])}
     for rule in rules:
@@ -180,7 +182,8 @@ def contents() -> dict[Path, str]:
         VARIANTS.read_text(encoding="utf-8"), {number: anchor(number, titles) for number in titles}
     )
     files[CONFORMANCE] = conformance_page(json.loads(RECORDED.read_text(encoding="utf-8")))
-    files[HAZARDS] = filled(catalogue, titles, rules, facts, engines)
+    files[HAZARDS] = filled(hazards, titles, rules, facts, engines)
+    files[CATALOG] = catalog.text_of(rules)
     files |= {SCHEMAS / name: text for name, text in schemas().items()}
     return files
 

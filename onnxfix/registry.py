@@ -9,7 +9,7 @@ from functools import cache
 from types import ModuleType
 from typing import NamedTuple
 
-from onnxfix import index, packs
+from onnxfix import catalog, packs
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.packs import BUILT_IN
 from onnxfix.rule import Rule
@@ -127,7 +127,8 @@ def _loaded(setting: str) -> Registry:
             continue
         value, name = pack.module, pack.name
         try:
-            found = _built_in() if value == BUILT_IN else list(rules_of(value))
+            found = catalog.load(value) if value == BUILT_IN else None
+            found = list(rules_of(value)) if found is None else found
         except Exception as error:  # whatever a third party's module raises at import
             warning = f"rule pack {name!r} ({value}) cannot be loaded: {type(error).__name__}: {error}"
             warnings.append(" ".join(warning.split()))
@@ -135,7 +136,7 @@ def _loaded(setting: str) -> Registry:
             continue
         for rule in found:
             known = rules.setdefault(rule.code, rule)
-            # A pack may list a rule of another pack, for which the index has another object.
+            # A pack may list a rule of another pack, for which the catalog has another object.
             if known is not rule and (known.module, known.name) != (rule.module, rule.name):
                 warnings.append(f"rule pack {name!r}: {rule.code} is taken by {known.module}")
     return Registry(
@@ -146,15 +147,6 @@ def _loaded(setting: str) -> Registry:
 def forget() -> None:
     """Load everything again the next time, after a pack was installed."""
     _loaded.cache_clear()
-
-
-def _built_in() -> list[Rule]:
-    """The built-in rules, from the index if it is valid."""
-    found = index.load(BUILT_IN)
-    if found is None:
-        found = list(rules_of(BUILT_IN))
-        index.save(BUILT_IN, found)
-    return found
 
 
 def rules_of(entry: str) -> Iterable[Rule]:

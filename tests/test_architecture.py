@@ -45,7 +45,7 @@ LAYERS = [
     ["transaction", "fitting"],
     ["targets"],
     ["rule"],
-    ["index"],
+    ["catalog"],
     ["registry"],
     ["engine"],
     ["sizes"],

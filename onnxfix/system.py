@@ -34,7 +34,7 @@ console's Ctrl-C does not reach the child."""
 READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 """Flags of ``os.open`` for reading bytes. Without O_BINARY, Windows translates line ends and stops at a byte 0x1A."""
 OPEN_FILES_CAN_BE_REPLACED = os.name != "nt"
-"""Whether a file can be renamed, replaced and deleted while a process has it open."""
+"""Whether a file can be renamed, replaced and deleted while a process has it open. Where not, models are read whole."""
 _LOCKED_BYTE = 0x7FFF_0000
 """What Windows locks is unreadable for others, so that it is a byte which no journal has."""
 _POSITIONS = threading.Lock()

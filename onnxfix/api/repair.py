@@ -132,7 +132,7 @@ def apply(
         source: path, bytes, ``ModelProto`` (never changed), or the ``torch.onnx.ONNXProgram`` that torch.onnx.export
             returned: that is also compared with PyTorch's own outputs (check ``pytorch``), as ``export`` does.
         output: file to write; not the source, see ``in_place``.
-        in_place: replace the source file, in one step; a ``.bak`` is kept until the new file is in place.
+        in_place: replace the source file, in one step.
         share_data: leave external data in the source's files, for an ``output`` in the source's folder; the result
             records their hashes, which ``verify`` and ``apply`` compare. By default the result has a copy of its own
             (``report.data``).

@@ -20,33 +20,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from onnxfix import system
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import lazy, regular
 from onnxfix.files.folders import GONE, WHO, Folder, writing
-from onnxfix.files.temporary import PLAIN, Rights, Stamp, Temporary, chmod, temporary_beside
+from onnxfix.files.temporary import PLAIN, Rights, Stamp, Temporary, temporary_beside
 
 
 def install(
     files: Sequence[Temporary],
     *,
-    backup: bool = False,
     replaced: Stamp = (),
     together: bool = False,
 ) -> None:
     """Rename complete files to their final names, in order. The last one refers to the others. If it cannot be
     installed, none is.
 
-    With ``backup``, NAME.bak has the old bytes of the last file until the new one is installed. If the last file
-    replaces one, all get that file's owner and mode, and are flushed to the disk first, so that a power failure cannot
-    destroy both; a new file is left to the system's cache. ``replaced`` is the ``lazy.stamp_of`` the file that is to be
-    replaced, if that must not have changed. With ``together``, the others may replace files as well, to which only the
-    file refers that the last one replaces: at no moment does it refer to the new ones.
+    If the last file replaces one, all get that file's owner and mode, and are flushed to the disk first, so that a
+    power failure cannot destroy both; a new file is left to the system's cache. ``replaced`` is the ``lazy.stamp_of``
+    the file that is to be replaced, if that must not have changed. With ``together``, the others may replace files as
+    well, to which only the file refers that the last one replaces: at no moment does it refer to the new ones.
 
     Raises:
         OnnxfixError: the destination cannot be replaced or is not a regular file, or another process interferes.
@@ -57,8 +53,6 @@ def install(
         old = _regular(home, last.final, where)
         if replaced and (old is None or lazy.stamp_of(old) != replaced):
             raise OnnxfixError(f"{where}: is no longer the file that was read; nothing was written")
-        if old is not None and not system.OPEN_FILES_CAN_BE_REPLACED:
-            lazy.let_go_of(old)
         rights = {file: _rights(old, file, last) for file in files}
         for file in files[:-1]:
             if not together and file.home.lookup(file.final) is not None:
@@ -70,8 +64,7 @@ def install(
                 os.fsync(file.fd)
         if not home.reached():
             raise OnnxfixError(f"{where}: {GONE}")
-        keeping = contextlib.nullcontext() if not together else _aside(files)
-        with _backup(home, last.final, where) if backup and old is not None else keeping:
+        with _aside(files) if together else contextlib.nullcontext():
             try:
                 for file in files:
                     file.place()
@@ -185,36 +178,3 @@ def _aside(files: Sequence[Temporary]) -> Iterator[None]:
                     file.home.unlink(f"{file.final}.bak")
                 else:
                     file.home.move(f"{file.final}.bak", file.home, file.final)
-
-
-@contextlib.contextmanager
-def _backup(home: Folder, name: str, where: Path) -> Iterator[None]:
-    """NAME.bak with the bytes of a file, for the duration of the context."""
-    saved = f"{name}.bak"
-    there = home.lookup(saved)
-    if there is not None:
-        if not stat.S_ISREG(there.st_mode) or not same_bytes(home.path / saved, home.path / name):
-            raise OnnxfixError(f"{where}.bak: is in the way of a backup; move it and run again")
-        home.unlink(saved)  # left by a run that was killed
-    made = True
-    try:
-        try:
-            home.link(name, home, saved)
-        except FileExistsError:
-            made = False
-            raise
-        except OSError:  # a file system without hard links
-            _copy(home, name, saved)
-        yield
-    finally:  # the destination is either the old file or the new one, complete
-        if made:
-            home.unlink(saved)
-
-
-def _copy(home: Folder, name: str, copy: str) -> None:
-    source = home.open(name)
-    with open(source, "rb") as reader:
-        mode = os.fstat(source).st_mode & 0o777
-        with open(home.create(copy), "wb") as writer:
-            shutil.copyfileobj(reader, writer, 1 << 20)
-            chmod(writer.fileno(), mode)

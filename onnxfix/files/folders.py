@@ -19,10 +19,9 @@ from pathlib import Path
 from onnxfix import confinement
 from onnxfix.errors import OnnxfixError
 
-PINS = {os.open, os.stat, os.unlink, os.rename, os.mkdir, os.rmdir, os.link} <= os.supports_dir_fd
+PINS = {os.open, os.stat, os.unlink, os.rename, os.mkdir, os.rmdir} <= os.supports_dir_fd
 """Whether folders are held open here."""
 PRIVATE = 0o700
-_LINKS_LINKS = os.link in os.supports_follow_symlinks
 _CLOSED = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | _CLOSED
 # O_PATH: opens folders that may be searched and not listed, too.
@@ -93,15 +92,6 @@ class Folder:
             raise OnnxfixError(f"{self.path / name}: is in a folder that others may write to; {WHO}")
         return handle
 
-    def open(self, name: str) -> int:
-        """Descriptor of an existing file, for reading. Links are not followed, and a pipe does not block.
-
-        Raises:
-            OSError: it is missing, or a link.
-        """
-        flags = os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0)
-        return os.open(self._named(name), flags, dir_fd=self.fd)
-
     def lookup(self, name: str) -> os.stat_result | None:
         """``os.stat`` of a name without following links; None if it does not exist."""
         try:
@@ -117,15 +107,6 @@ class Folder:
     def move(self, name: str, to: Folder, new: str) -> None:
         """Rename, replacing a file of the new name."""
         os.replace(self._named(name), to._named(new), src_dir_fd=self.fd, dst_dir_fd=to.fd)
-
-    def link(self, name: str, to: Folder, new: str) -> None:
-        """Create a hard link; a symbolic link itself is linked, not its target.
-
-        Raises:
-            OSError: the new name exists, or the file system has no hard links.
-        """
-        follow = {"follow_symlinks": False} if _LINKS_LINKS else {}
-        os.link(self._named(name), to._named(new), src_dir_fd=self.fd, dst_dir_fd=to.fd, **follow)
 
     def enter(self, name: str) -> Folder:
         """Open a folder inside this one.

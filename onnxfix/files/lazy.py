@@ -62,7 +62,6 @@ class Source:
         found = os.fstat(self.fd)
         self.size = found.st_size
         self.stamp = stamp_of(found)
-        self._copied = False
         self._known: dict[tuple[int, int], bytes] = {}
         _SOURCES[self.number] = self
 
@@ -99,27 +98,8 @@ class Source:
         Raises:
             ModelError: the file was changed, replaced, or removed.
         """
-        there = self.stamp if self._copied else stamp(self.path)
-        if not there == self.stamp == stamp_of(os.fstat(self.fd)):
+        if not stamp(self.path) == self.stamp == stamp_of(os.fstat(self.fd)):
             raise changed(self.path)
-
-    def let_go(self) -> None:
-        """Go on with a temporary copy, so that the file itself can be replaced where the system refuses that while it
-        is open.
-
-        Raises:
-            ModelError: the file has changed since it was opened, or cannot be read.
-            OSError: the copy cannot be written.
-        """
-        import tempfile  # lazy: start-up
-
-        self.check()
-        with tempfile.TemporaryFile() as copy:
-            for start in range(0, self.size, _STEP):
-                copy.write(self.read(start, min(_STEP, self.size - start)))
-            copy.flush()
-            os.dup2(copy.fileno(), self.fd, inheritable=False)
-        self.stamp, self._copied = stamp_of(os.fstat(self.fd)), True
 
     def fingerprint(self, where: Range) -> bytes:
         """Length and hash of a range's bytes; computed once.
@@ -142,13 +122,6 @@ class Source:
 
 
 _SOURCES: WeakValueDictionary[int, Source] = WeakValueDictionary()
-
-
-def let_go_of(found: os.stat_result) -> None:
-    """No model that is in use keeps this file open; see ``Source.let_go``."""
-    for source in list(_SOURCES.values()):
-        if source.stamp[:2] == (found.st_dev, found.st_ino):
-            source.let_go()
 
 
 def stamp_of(found: os.stat_result) -> tuple[int, ...]:

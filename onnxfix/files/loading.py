@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, TensorProto
 
-from onnxfix import confinement
+from onnxfix import confinement, system
 from onnxfix.errors import MissingFile, ModelError, about
 from onnxfix.files import bounds, copying, lazy, scan, tensors, wire
 from onnxfix.files.lazy import LARGE, Source
@@ -207,7 +207,10 @@ def open_model(path: Path, *, large: int = LARGE, budget: bounds.Budget | None =
         raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
     if source.size == 0:
         raise ModelError(f"{path}: is empty")
-    if source.size <= SMALL and large >= LARGE:
+    if (
+        source.size <= (SMALL if system.OPEN_FILES_CAN_BE_REPLACED else wire.PROTOBUF_LIMIT)
+        and large >= LARGE
+    ):
         data = source.read(0, source.size)
         _charge(data, budget)
         return Loaded(parse(data, str(path)), data, path, beside=((path, source.stamp),))

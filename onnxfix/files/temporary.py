@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,8 @@ from onnxfix.record import record
 Stamp = tuple[int, ...]
 PLAIN = 0o666
 """Maximum mode of a new file."""
+TICK = 0.012
+"""Seconds after which a change gets another time: the clock that a system stamps files with ticks every 1 to 10 ms."""
 
 
 @record
@@ -100,7 +101,7 @@ class Temporary:
         self._stamp = self._now()
         self.folder.seal()
         if self.folder.exposed:
-            _outlast(self._stamp[-1])
+            time.sleep(TICK)
 
     def _now(self) -> Stamp:
         return stamp_of(os.fstat(self.fd), self.folder.exposed)
@@ -201,19 +202,6 @@ def stamp_of(found: os.stat_result, strict: bool = False) -> Stamp:
     if not strict:
         return found.st_dev, found.st_ino, found.st_size
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def _outlast(changed: int) -> None:
-    """Wait until the clock that the system stamps files with has advanced, so that a later change is visible."""
-    clock = getattr(time, "CLOCK_REALTIME_COARSE", None)
-    if clock is None or sys.platform == "win32":
-        return
-    for _ in range(
-        20
-    ):  # of a millisecond; clocks tick every 1 to 10, and a file server's may be ahead of ours
-        if time.clock_gettime_ns(clock) > changed:
-            return
-        time.sleep(0.001)
 
 
 def chmod(fd: int, mode: int) -> None:

@@ -282,7 +282,6 @@ class Candidate:
             files.insert(0, self._split.weights)
         atomic.install(
             files,
-            backup=in_place,
             replaced=self._loaded.stamp if in_place else (),
             together=bool(self._replaced),
         )

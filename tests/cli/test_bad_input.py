@@ -301,9 +301,9 @@ def test_name_too_long_for_the_output(tmp_path: Path) -> None:
     code, out, err = run("apply", path)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert "too long" in err
-    assert run("apply", path, "--in-place", "--no-verify")[0] == 2  # its .bak would be too long
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     assert run("apply", path, "-o", tmp_path / ("o" * 250 + ".onnx"))[0] == 0
+    assert run("apply", path, "--in-place", "--no-verify")[0] == 0
 
 
 def test_error_names_the_model(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import io
 import os
 import pickle
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -109,8 +108,8 @@ def _started(folder: Path, environment: Mapping[str, str]) -> _Process:
 class _Child:
     """One process and its three pipes."""
 
-    def __init__(self, memory_mb: int | None, variables: Mapping[str, str], confined: bool) -> None:
-        self.policy = policy() if confined else None
+    def __init__(self, memory_mb: int | None, variables: Mapping[str, str]) -> None:
+        self.policy = policy()
         package = Path(__file__).resolve().parent
         environment = dict(os.environ, PYTHONSAFEPATH="1", **variables)
         environment["PYTHONPATH"] = os.pathsep.join(
@@ -226,8 +225,7 @@ class Worker:
     that is available when it starts, or to that of ``memory_limit``: a child that was started under another limit is
     replaced. ``generation`` counts the starts: a new child has lost the state of the one before. ``limit_mb`` is the
     limit of the last child. ``variables`` are environment variables that the child starts with. The child is confined
-    (``onnxfix.confinement``) unless it is not ``confined``, because it does what this process does; one that cannot
-    open what was named since it started is replaced.
+    (``onnxfix.confinement``); one that cannot open what was named since it started is replaced.
     """
 
     def __init__(
@@ -235,11 +233,9 @@ class Worker:
         *,
         memory_mb: int | None = None,
         variables: Mapping[str, str] | None = None,
-        confined: bool = True,
     ) -> None:
         self._memory_mb = memory_mb
         self._variables = dict(variables or {})
-        self._confined = confined
         self._posted: deque[Posted] = deque()  # calls that were not waited for, in order
         self._set_mb: int | None = None
         self.limit_mb: int | None = memory_mb
@@ -264,13 +260,6 @@ class Worker:
             child, self._child = self._child, None
             child.close()
 
-    def interrupt(self) -> None:
-        """From another thread: ask what runs in the child to end, by SIGTERM."""
-        child = self._child
-        if child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                child.process.send_signal(signal.SIGTERM)
-
     def start(self) -> None:
         """Start the child, unless it runs."""
         limit = self._memory_mb if self._memory_mb is not None else memory_limit_mb()
@@ -281,7 +270,7 @@ class Worker:
         if self._child is None:
             self._set_mb = limit
             self.limit_mb = self._memory_mb if self._memory_mb is not None else default_memory_mb()
-            self._child = _Child(self.limit_mb, self._variables, self._confined)
+            self._child = _Child(self.limit_mb, self._variables)
             self.generation += 1
 
     def begin(self, target: str, *, timeout: float, **kwargs: Any) -> None:

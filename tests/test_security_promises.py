@@ -57,7 +57,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
     "Children have no network": (
         "test_confinement.py::test_a_fork_has_no_sockets_but_pairs",
         "test_confinement.py::test_a_program_that_a_fork_starts_has_no_network_either",
-        "test_confinement.py::test_a_worker_is_confined_and_that_of_a_fleet_is_not",
+        "test_confinement.py::test_a_worker_is_confined",
         "test_confinement.py::test_the_filter_denies_what_it_says",
     ),
     "Children leave other processes alone": ("test_confinement.py::test_a_fork_does_not_reach_this_process",),

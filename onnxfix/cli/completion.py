@@ -1,14 +1,12 @@
 """What a shell completes besides commands and choices: targets, checks and rules. It imports no model library.
 
-Rules are named after their files (``cst002_no_op_cast.py`` is CST002, no-op-cast), which a test asserts; importing them
-would take half a second. Rules of other packs are not listed.
+Rules are read from their catalog; importing them would take half a second. Rules of other packs are not listed.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import os
-from collections.abc import Iterable, Iterator
+import json
 from pathlib import Path
 
 from onnxfix.names import RUNGS, TARGETS
@@ -35,7 +33,7 @@ def failures(incomplete: str) -> list[str]:
 def rules(incomplete: str) -> list[tuple[str, str]]:
     """Families and codes of rules with their names, also behind a comma; names where no code begins like that."""
     before, last = _last(incomplete)
-    known = dict(files())
+    known = known_rules()
     families = dict.fromkeys(code[:3] for code in known)
     found = [(family, "all of the family") for family in families if _begins(family, last)]
     if len(found) < 2:  # more would be too many to choose from
@@ -44,24 +42,13 @@ def rules(incomplete: str) -> list[tuple[str, str]]:
     return [(before + value, text) for value, text in found]
 
 
-def files() -> Iterator[tuple[str, str]]:
+def known_rules() -> dict[str, str]:
     """Code and name of each built-in rule, in the order of the codes."""
     spec = importlib.util.find_spec(BUILT_IN)
     if spec is None or spec.origin is None:
-        return
-    stems = sorted(_stems(Path(spec.origin).parent))
-    for stem in stems:
-        code, _, name = stem.partition("_")
-        yield code.upper(), name.replace("_", "-")
-
-
-def _stems(folder: Path) -> Iterable[str]:
-    for _, folders, names in os.walk(folder):
-        folders[:] = [one for one in folders if not one.startswith("_")]
-        for name in names:
-            stem, suffix = os.path.splitext(name)
-            if suffix == ".py" and not stem.startswith("_"):
-                yield stem
+        return {}
+    rows = json.loads(Path(spec.origin).with_name("catalog.json").read_bytes())
+    return {row["code"]: row["name"] for row in rows}
 
 
 def _last(incomplete: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import signal
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,6 @@ from onnxfix import replies, system
 from onnxfix.allowance import MEMORY_MB, memory_limit_mb
 from onnxfix.causes import NO_MEMORY
 from onnxfix.confinement import confine
-from onnxfix.record import record
 
 _HEADER = struct.Struct(">Q")
 _PR_SET_PDEATHSIG = 1
@@ -38,7 +37,7 @@ _STATUS = {
 Status = Literal["ok", "error", "crash", "timeout", "memory"]
 
 
-@record
+@dataclass(frozen=True)
 class Outcome:
     """How a guarded call ended. ``value`` is set when ``status`` is "ok", the one-line ``message`` else."""
 

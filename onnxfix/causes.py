@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Literal
-
-from onnxfix.record import record
 
 #: "not-installed": a package is missing. "not-loadable": it is installed and does not load. "version": it is too old.
 #: "no-gpu": the driver finds none. "gpu-not-served": the GPU found is not supported. "memory", "timeout", "crash": how
@@ -46,7 +45,7 @@ def cause_of(text: str) -> Cause:
     return "memory" if NO_MEMORY.search(text) else ""
 
 
-@record
+@dataclass(frozen=True)
 class Problem:
     """Why the result of a run is incomplete, in one line: a fault of onnxfix or of the ``rule`` named, or, with
     ``source`` "tensorrt", that TensorRT could not be run, and with "model", that the model is not valid and rules

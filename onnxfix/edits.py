@@ -15,13 +15,12 @@ import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from onnxfix.graph.overlay import Node, Scope, Value
-from onnxfix.record import record
 from onnxfix.shapes.ops.base import RANK_LIMIT
 
 _MOST_ELEMENTS = 1 << 20
 
 
-@record
+@dataclass(frozen=True)
 class AddNode:
     """Put a node into ``scope`` before ``before`` (at the end without it). Its outputs are new names.
 
@@ -33,14 +32,14 @@ class AddNode:
     before: Node | None = None
 
 
-@record
+@dataclass(frozen=True)
 class RemoveNode:
     """Take a node out. Refused while one of its outputs is used, is a graph output, or is pinned."""
 
     node: Node
 
 
-@record
+@dataclass(frozen=True)
 class SetInput:
     """Let ``node.inputs[index]`` read ``name``; ``""`` leaves it out. The list grows by one at most."""
 
@@ -49,7 +48,7 @@ class SetInput:
     name: str
 
 
-@record
+@dataclass(frozen=True)
 class SetOutput:
     """Rename an output; every use follows. Refused for graph outputs and pinned values."""
 
@@ -58,7 +57,7 @@ class SetOutput:
     name: str
 
 
-@record
+@dataclass(frozen=True)
 class ReplaceUses:
     """Let every consumer of ``value`` read ``name`` instead. Refused for graph outputs and pinned values."""
 
@@ -66,7 +65,7 @@ class ReplaceUses:
     name: str
 
 
-@record
+@dataclass(frozen=True)
 class SetAttribute:
     """Set an attribute of ``node``; ``attribute=None`` drops the one called ``name``. None that holds a graph."""
 
@@ -75,7 +74,7 @@ class SetAttribute:
     attribute: AttributeProto | None
 
 
-@record
+@dataclass(frozen=True)
 class RenameNode:
     """Give a node another name."""
 
@@ -83,7 +82,7 @@ class RenameNode:
     name: str
 
 
-@record
+@dataclass(frozen=True)
 class AddInitializer:
     """Add a constant tensor to a graph or subgraph; its name is new."""
 
@@ -91,14 +90,14 @@ class AddInitializer:
     tensor: TensorProto
 
 
-@record
+@dataclass(frozen=True)
 class RemoveInitializer:
     """Remove an initializer, dense or sparse. Refused while it is used, an output, pinned, or a graph input."""
 
     value: Value
 
 
-@record
+@dataclass(frozen=True)
 class SetValueInfo:
     """Replace (or, with ``info=None``, remove) the declared type of an inner value of ``scope``."""
 
@@ -107,14 +106,14 @@ class SetValueInfo:
     info: ValueInfoProto | None
 
 
-@record
+@dataclass(frozen=True)
 class SortNodes:
     """Bring the nodes of ``scope`` into topological order, moving as few as that needs."""
 
     scope: Scope
 
 
-@record
+@dataclass(frozen=True)
 class SetImport:
     """Let the model of ``scope`` import ``version`` of ONNX's operators. Every node may mean something else then, so
     that no other fix shares its round; the other edits of the fix say it anew where it does."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from onnxfix.errors import UsageError
-from onnxfix.record import record
 
 LEVELS = ("quick", "default", "thorough")
 
 
-@record
+@dataclass(frozen=True)
 class Effort:
     """How much of its planned work a check that runs models does. ``name`` is one of ``LEVELS``, or "" for ``seconds``.
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 from onnxfix.causes import Cause
-from onnxfix.record import record
 
 _CU_COMPUTE_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR, cuda.h
 
 
-@record
+@dataclass(frozen=True)
 class Gpu:
     """A GPU that the driver shows. ``capability`` is its compute capability, such as "8.9"."""
 
@@ -21,7 +21,7 @@ class Gpu:
     capability: str
 
 
-@record
+@dataclass(frozen=True)
 class Missing:
     """No package can be used: the reason (``what``), the same as data (``cause``), and the command that fixes it
     (``mend``), if one does. ``more`` is text after the command."""

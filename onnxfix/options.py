@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.effort import DEFAULT, Effort
 from onnxfix.errors import UsageError
-from onnxfix.record import record
 
 if TYPE_CHECKING:
     from onnxfix.trt.records import TrtOptions
 
 
-@record
+@dataclass(frozen=True)
 class Rules:
     """Which rules run (``select``, ``ignore``: codes, code prefixes, names, or ``ALL``; None: the defaults), and the
     name of the target that they judge for (None: the default)."""
@@ -25,7 +24,7 @@ class Rules:
     target: str | None = None
 
 
-@record
+@dataclass(frozen=True)
 class Fixes:
     """What may be changed besides exact fixes, and which whole-model steps run first. ``unsafe`` implies ``numeric``;
     ``graphsurgeon`` are paths of scripts."""
@@ -36,7 +35,7 @@ class Fixes:
     graphsurgeon: Sequence[str | os.PathLike[str]] = ()
 
 
-@record
+@dataclass(frozen=True)
 class Specialization:
     """What becomes constant: ``dims`` by symbol (or ``INPUT.AXIS``), ``inputs`` by name.
 
@@ -66,7 +65,7 @@ class Specialization:
         return tuple(one[1:] for one in values if isinstance(one, str) and one.startswith("@"))
 
 
-@record
+@dataclass(frozen=True)
 class Verification:
     """How two models are compared. ``enabled`` False: by the interface contract only.
 
@@ -103,7 +102,7 @@ class Verification:
                 raise UsageError(f"{name} contradicts exact: identical bits have no tolerance")
 
 
-@record
+@dataclass(frozen=True)
 class Output:
     """Where the result goes: to ``path``, over the source (``in_place``), or nowhere.
 
@@ -124,7 +123,7 @@ class Output:
             raise UsageError("--share-data has no effect with --in-place: the model keeps its data files")
 
 
-@record
+@dataclass(frozen=True)
 class RunOptions:
     """Everything that ``check``, ``apply`` and ``verify`` need to know besides the models.
 

@@ -11,10 +11,10 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from importlib import metadata
 
 from onnxfix.errors import UsageError
-from onnxfix.record import record
 
 GROUP = "onnxfix.rules"
 BUILT_IN = "onnxfix_rules"
@@ -25,7 +25,7 @@ NONE = "none"
 _CHOSEN: ContextVar[str | None] = ContextVar("packs", default=None)
 
 
-@record
+@dataclass(frozen=True)
 class Pack:
     """An installed rule pack: its entry point (``name`` and ``module``), the distribution that brings it, with its
     version, the folder that this is in ("" where that is unknown), and whether it is ``loaded``."""

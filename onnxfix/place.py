@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
-from onnxfix.record import record
 
-
-@record(eq=False)
+@dataclass(frozen=True, eq=False)
 class Place:
     """A node, a value, a graph, or (all empty) the model as a whole.
 

@@ -38,7 +38,6 @@ from onnxfix.graph.shared import Operator, elem_types, every_node, shared
 from onnxfix.graph.signatures import Formal, signature, takes
 from onnxfix.model import Model
 from onnxfix.place import Place
-from onnxfix.record import record
 from onnxfix.shapes import symbols
 from onnxfix.shapes.symbols import Dim, equal
 from onnxfix.targets import DEFAULT, Target
@@ -76,7 +75,7 @@ class Severity(enum.IntEnum):
     """TensorRT rejects it or is known to compute something else."""
 
 
-@record
+@dataclass(frozen=True)
 class Fix:
     """A remedy as data: a ``title`` in the imperative, and edits.
 
@@ -101,7 +100,7 @@ class Fix:
         return tuple(self.source() if callable(self.source) else self.source)
 
 
-@record
+@dataclass(frozen=True)
 class Match:
     """One place where a rule's pattern stands.
 
@@ -141,7 +140,7 @@ Context = Literal["renamed", "branch", "function", "foreign"]
 of a local function, and with nodes that call local functions of their operators' names."""
 
 
-@record
+@dataclass(frozen=True)
 class Example:
     """A model in ONNX's text format that shows what a rule does: ``Fixed``, ``Flagged`` or ``Silent``.
 
@@ -166,7 +165,7 @@ class Example:
     """Whether the rule reports a finding."""
 
 
-@record
+@dataclass(frozen=True)
 class Fixed(Example):
     """The rule reports the model ``before`` and its fix makes ``after`` of it."""
 
@@ -174,14 +173,14 @@ class Fixed(Example):
     found: ClassVar[bool] = True
 
 
-@record
+@dataclass(frozen=True)
 class Flagged(Example):
     """The rule reports the model, and there is no fix at the example's ``safety``."""
 
     found: ClassVar[bool] = True
 
 
-@record
+@dataclass(frozen=True)
 class Silent(Example):
     """The rule reports nothing."""
 

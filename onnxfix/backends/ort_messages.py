@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 from onnxfix.causes import NO_MEMORY
-from onnxfix.record import record
 
 _OWN = re.compile(
     r"/onnxruntime_src/\S+?:\d+ "
@@ -62,7 +62,7 @@ _NO_GPU_MEMORY = re.compile(r"BFCArena|ALLOC_FAILED")
 _HOST = re.compile(r"\s*;\s*GPU=.*", re.S)
 
 
-@record
+@dataclass(frozen=True)
 class Clues:
     """What a message says about the node that it is about: its ``names``, ``outputs`` and ``operators``, each as often
     as the message has a form for it."""

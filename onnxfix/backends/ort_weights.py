@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -20,7 +20,6 @@ from onnx import ModelProto, TensorProto
 from onnxfix import walk
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import lazy, loading, tensors, wire
-from onnxfix.record import record
 
 WORTH = 1 << 18
 """Bytes of a weight from which on it is mapped: below, a system call costs more than the copy."""
@@ -36,7 +35,7 @@ def weight_bytes(model: ModelProto) -> int:
     return sum(tensors.nbytes(one) for one in walk.model_tensors(model))
 
 
-@record
+@dataclass(frozen=True)
 class Stored:
     """A model's weights: their bytes (``total``), how much is mapped of files of their own (``outside``), and the
     skeleton with which ``inside`` more is mapped of the model's file. ``folder`` is where all these files are."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from onnxfix import system
 from onnxfix.errors import UsageError
-from onnxfix.record import record
 from onnxfix.report.fingerprint import fingerprints
 from onnxfix.report.report import Finding, Report
 
@@ -19,7 +18,7 @@ FORMAT = "onnxfix-baseline"
 VERSION = 1
 
 
-@record
+@dataclass(frozen=True)
 class Known:
     """A finding of an earlier run. ``place`` is for people."""
 
@@ -28,7 +27,7 @@ class Known:
     place: str
 
 
-@record
+@dataclass(frozen=True)
 class Baseline:
     """The known findings of models, by path relative to the folder of the file, or by URL."""
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from onnxfix import system
 from onnxfix.place import Place
-from onnxfix.record import record
 
 DEFAULT = "default"
 """The origin of a setting that nobody set."""
@@ -22,7 +21,7 @@ FAIL_ON = ("info", "warning", "error", "never")
 """The values of ``fail-on``."""
 
 
-@record
+@dataclass(frozen=True)
 class Values:
     """What one source says; None: nothing. ``models`` are globs of the models that it is about, () for all.
 
@@ -54,7 +53,7 @@ class Values:
 SETTINGS = tuple(one.name for one in fields(Values) if one.name not in ("origin", "models"))
 
 
-@record
+@dataclass(frozen=True)
 class Settings:
     """What holds for one model. ``origins`` says where each setting comes from: its name -> text."""
 
@@ -76,7 +75,7 @@ class Settings:
         return self.origins.get(name, DEFAULT)
 
 
-@record
+@dataclass(frozen=True)
 class Suppression:
     """A kind of finding that does not fail a run, and why.
 
@@ -106,7 +105,7 @@ class Suppression:
         return self.rule if self.node == "*" else f"{self.rule} at {self.node}"
 
 
-@record
+@dataclass(frozen=True)
 class Config:
     """A configuration file. ``root`` is the folder to which its paths and globs are relative, ``packs`` the rule packs
     that it has loaded (None: it says nothing)."""

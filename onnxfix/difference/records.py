@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from onnxfix.place import Place
-from onnxfix.record import record
 
 Sign = Literal["removed", "added", "changed"]
 #: What is different. "constant" is a Constant node; "model" is what stands beside the graph, such as the IR version.
 Subject = Literal["model", "opset", "function", "input", "output", "node", "constant", "initializer"]
 
 
-@record
+@dataclass(frozen=True)
 class Detail:
     """A part of something that changed, and its text in both models; "" where it is not there."""
 
@@ -21,7 +21,7 @@ class Detail:
     after: str
 
 
-@record
+@dataclass(frozen=True)
 class ModelChange:
     """Something that only one model has, or that both have with other contents.
 
@@ -37,7 +37,7 @@ class ModelChange:
     rules: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class ModelDifference:
     """All differences between the models ``path`` and ``other``, in the order of the first model.
 

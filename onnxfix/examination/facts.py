@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from onnxfix.examination.records import Driver, Library, Machine
 from onnxfix.nvidia import Gpu, Missing
 from onnxfix.packs import Pack
 from onnxfix.packs import installed as installed_packs
-from onnxfix.record import record
 from onnxfix.sandbox import Outcome, Worker, default_memory_mb, one_line
 from onnxfix.trt.package import Choice
 
@@ -81,7 +80,7 @@ _LIBRARIES = {
 }
 
 
-@record
+@dataclass(frozen=True)
 class TooOld:
     """An installed distribution that is older than another one (or onnxfix) requires."""
 
@@ -91,7 +90,7 @@ class TooOld:
     owner: str
 
 
-@record
+@dataclass(frozen=True)
 class Facts:
     """All facts about this machine.
 

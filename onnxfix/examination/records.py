@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from onnxfix.confinement import InForce
 from onnxfix.nvidia import Gpu
 from onnxfix.packs import Pack
-from onnxfix.record import record
 from onnxfix.shown import Shown
 
 SCHEMA = 1
 """Version of the JSON document; it increases when a field changes its meaning or is removed."""
 
 
-@record
+@dataclass(frozen=True)
 class Driver:
     """NVIDIA's driver as its library reports it.
 
@@ -29,7 +28,7 @@ class Driver:
     fault: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class Library:
     """A shared library of CUDA. ``cuda`` is the CUDA version that it is for, ``path`` where it was loaded from."""
 
@@ -40,7 +39,7 @@ class Library:
     wheel: bool = False
 
 
-@record
+@dataclass(frozen=True)
 class Machine:
     """Hardware, operating system, Python, and NVIDIA's libraries.
 
@@ -64,7 +63,7 @@ class Machine:
     children: InForce = field(default_factory=InForce)
 
 
-@record
+@dataclass(frozen=True)
 class Package:
     """An installed distribution. ``note`` is what it was built for, ``fault`` what is wrong with it."""
 
@@ -74,7 +73,7 @@ class Package:
     fault: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class Rung:
     """A check. ``reason`` is what it runs on, or why it cannot run; ``mend`` the command that fixes that,
     or ""."""
@@ -85,7 +84,7 @@ class Rung:
     mend: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class Problem:
     """Something that is broken or does not fit together, and the command (or another instruction) that fixes it."""
 
@@ -93,7 +92,7 @@ class Problem:
     mend: str
 
 
-@record(repr=False)
+@dataclass(frozen=True, repr=False)
 class Examination(Shown):
     """The whole examination. ``print`` shows it as the command line does. An unavailable check is no
     problem by itself: not every machine needs every check."""

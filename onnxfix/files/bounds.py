@@ -12,6 +12,7 @@ seven letters 87 (2.1 GB, as measured, and 20 seconds). What is made to fill mem
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -21,7 +22,6 @@ from onnx import ModelProto
 from onnxfix.allowance import structure_mb
 from onnxfix.errors import ModelError
 from onnxfix.files.wire import MAX_DEPTH, is_repeated, read_varint
-from onnxfix.record import record
 
 _MIB = 1 << 20
 BASE, RATE, MOST = 512 * _MIB, 96, 8192 * _MIB
@@ -53,7 +53,7 @@ class TooLarge(ModelError):
     """The structure of a model takes more memory than it may."""
 
 
-@record
+@dataclass(frozen=True)
 class Kind:
     """What the fields of a message are called and cost, by number.
 

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,10 +16,9 @@ from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.files.lazy import Range, Source, changed
 from onnxfix.files.scan import Piece
 from onnxfix.files.temporary import Temporary
-from onnxfix.record import record
 
 
-@record
+@dataclass(frozen=True)
 class Whole:
     """A file that becomes part of another one, and its size when it was planned."""
 

@@ -15,6 +15,7 @@ import itertools
 import os
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -23,7 +24,6 @@ from onnx import ModelProto, TensorProto
 from onnxfix import system
 from onnxfix.errors import ModelError
 from onnxfix.files.wire import prefix
-from onnxfix.record import record
 from onnxfix.walk import model_tensors
 
 RAW = 9
@@ -144,7 +144,7 @@ def changed(path: Path) -> ModelError:
     )
 
 
-@record
+@dataclass(frozen=True)
 class Range:
     """Location of a payload: ``length`` bytes at ``offset``, those of the TensorProto field number ``field``."""
 

@@ -7,7 +7,7 @@ is written by copying its file. External data is never parsed: loading checks th
 from __future__ import annotations
 
 import os
-from dataclasses import field
+from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,6 @@ from onnxfix.errors import MissingFile, ModelError, about
 from onnxfix.files import bounds, copying, lazy, scan, tensors, wire
 from onnxfix.files.lazy import LARGE, Source
 from onnxfix.files.temporary import PLAIN
-from onnxfix.record import record
 from onnxfix.walk import model_tensors
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ SMALL = 1 << 18
 """Bytes up to which a file is simply read: leaving parts of it in the file gains nothing."""
 
 
-@record
+@dataclass(frozen=True)
 class Loaded:
     """A model as it was read. ``proto`` is a private copy, free to be edited.
 

@@ -4,7 +4,7 @@ where the model does not fit into one protobuf."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from google.protobuf.message import EncodeError
 from onnx import ModelProto, TensorProto
@@ -14,7 +14,6 @@ from onnxfix.files import copying, lazy, scan, tensors, wire
 from onnxfix.files.copying import Target, Whole
 from onnxfix.files.lazy import Range
 from onnxfix.files.temporary import Temporary
-from onnxfix.record import record
 from onnxfix.walk import model_tensors
 
 ALIGNMENT = 4096
@@ -57,7 +56,7 @@ def _in_memory(data: bytes, pieces: Sequence[scan.Piece]) -> Iterator[bytes]:
             yield piece if isinstance(piece, bytes) else piece.read()
 
 
-@record
+@dataclass(frozen=True)
 class Layout:
     """The content of a model's file, and in ``moved`` that of a second one for weights that are not in the first.
     ``proto`` is the model with the locations of external data that its file has."""

@@ -6,13 +6,13 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from onnxfix import confinement
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import regular
 from onnxfix.files.folders import WHO, Folder, temporary_name, thoroughly, writing
-from onnxfix.record import record
 
 Stamp = tuple[int, ...]
 PLAIN = 0o666
@@ -21,7 +21,7 @@ TICK = 0.012
 """Seconds after which a change gets another time: the clock that a system stamps files with ticks every 1 to 10 ms."""
 
 
-@record
+@dataclass(frozen=True)
 class Rights:
     """A file's mode, and its owner and group if those are to be kept."""
 

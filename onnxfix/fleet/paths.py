@@ -10,11 +10,9 @@ import os
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
-
-from onnxfix.record import record
 
 Record = TypeVar("Record")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
@@ -67,7 +65,7 @@ def glob_root(pattern: str, separator: str) -> str:
     return before + slash
 
 
-@record
+@dataclass(frozen=True)
 class TaskFiles:
     """The files of a task with local paths: its own. ``fleet.remote`` has a subclass for URLs.
 

@@ -14,7 +14,7 @@ import posixpath
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from onnxfix.errors import MissingFile, OnnxfixError, UsageError
 from onnxfix.files import apart
 from onnxfix.fleet import paths
 from onnxfix.fleet.paths import Named, Record, TaskFiles
-from onnxfix.record import record
 
 READ = "cannot be read"
 ATOMIC_UPLOADS = frozenset(
@@ -34,7 +33,7 @@ name."""
 _CHUNK = 1 << 22
 
 
-@record
+@dataclass(frozen=True)
 class Staged(TaskFiles):
     """Local copies of a remote source, and a local file for a remote target.
 

@@ -17,7 +17,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -27,7 +27,6 @@ from onnxfix.errors import MissingFile, TimeLimit, explained
 from onnxfix.fleet import paths
 from onnxfix.fleet.paths import TaskFiles
 from onnxfix.options import RunOptions
-from onnxfix.record import record
 
 if TYPE_CHECKING:
     from onnxfix.fleet.contents import Watch
@@ -38,7 +37,7 @@ Step = Callable[[str], None]
 """Called with a short description before each step of one model."""
 
 
-@record
+@dataclass(frozen=True)
 class Task:
     """What to do with one model. ``index`` is its position on the command line, by which results are ordered.
 
@@ -54,7 +53,7 @@ class Task:
     stamped: bool = False
 
 
-@record
+@dataclass(frozen=True)
 class Outcome:
     """The result of a task: a ``report`` (without its ``model``), or an ``error`` in one line that names the model.
 

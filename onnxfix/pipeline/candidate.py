@@ -7,6 +7,7 @@ import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
 
@@ -18,10 +19,9 @@ from onnxfix.files.copying import Whole
 from onnxfix.files.folders import GONE, Folder, writing
 from onnxfix.files.temporary import Stamp, Temporary, temporary_in
 from onnxfix.options import Output
-from onnxfix.record import record
 
 
-@record
+@dataclass(frozen=True)
 class _Split:
     """A model and its data file, in a folder of their own under their final names: the model refers to its weights by
     name, and is installed as it was proven."""

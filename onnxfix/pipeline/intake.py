@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnxfix import dtypes
-from onnxfix.record import record
 from onnxfix.shapes.algebra.dim import from_sum
 from onnxfix.shapes.algebra.text import text_of
 from onnxfix.sizes.demands import Kind
@@ -19,7 +18,7 @@ from onnxfix.verification.ladder import verify
 from onnxfix.verification.verdict import FeedResult
 
 
-@record
+@dataclass(frozen=True)
 class InputKind:
     """An input: its element type by ONNX's name, its dimensions (sizes and symbols, None without a rank), whether it
     has a default, values on both sides of the model's comparisons with it, and the known limits of its elements, as
@@ -33,7 +32,7 @@ class InputKind:
     limits: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class Way:
     """A path through the model for these ``values`` of inputs, with the sizes that it requires, and ``conditions``
     between them, as text."""
@@ -43,7 +42,7 @@ class Way:
     conditions: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class Example:
     """Sizes and values, whether ONNX Runtime ran the model with them (None: it was not tried), and why not."""
 
@@ -52,7 +51,7 @@ class Example:
     reason: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class Intake:
     """The inputs that a model accepts. ``examples`` are those that verification starts with."""
 

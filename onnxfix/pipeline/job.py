@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,12 @@ from onnxfix.pipeline.opening import Opened
 from onnxfix.pipeline.plan import Plan
 from onnxfix.pipeline.proof import Comparison, comparison_of
 from onnxfix.pipeline.whole.steps import Step
-from onnxfix.record import record
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 
 
-@record
+@dataclass(frozen=True)
 class Job:
     """A model to fix, and how the result is compared with it. ``notes`` are for the report."""
 

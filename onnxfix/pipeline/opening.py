@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -14,7 +15,6 @@ from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import apart, loading, regular, sharing, tensors
 from onnxfix.options import Output, RunOptions
 from onnxfix.pipeline.plan import Plan
-from onnxfix.record import record
 from onnxfix.trt import files
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Source: TypeAlias = "str | os.PathLike[str] | ModelProto | bytes"
 
 
-@record
+@dataclass(frozen=True)
 class Opened:
     """A model that was read, the whole-model ``steps`` that it goes through, and the file that its result goes to
     (None: nowhere)."""

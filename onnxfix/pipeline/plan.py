@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from onnxfix.options import RunOptions
-from onnxfix.record import record
 from onnxfix.registry import registry
 from onnxfix.rule import Rule, Safety
 from onnxfix.targets import Target, choose_target
@@ -16,7 +15,7 @@ Progress = Callable[[str], None]
 """Called with a short text before each step of a run."""
 
 
-@record
+@dataclass(frozen=True)
 class Plan:
     """A run's options, the ``rules`` that it selects among all that are ``known``, its target, and its progress.
     ``installed`` is the version of the installed TensorRT that the target was chosen for, "" for any other target."""

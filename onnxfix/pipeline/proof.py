@@ -6,7 +6,7 @@ import itertools
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnx import ModelProto
@@ -16,7 +16,6 @@ from onnxfix.files import loading, saving
 from onnxfix.files.temporary import Temporary, temporary_beside
 from onnxfix.options import Verification
 from onnxfix.pipeline import contract
-from onnxfix.record import record
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.ladder import Limits, Verdict
@@ -26,7 +25,7 @@ from onnxfix.verification.specialize.specialization import ResolvedSpecializatio
 from onnxfix.verification.validity import judge
 
 
-@record
+@dataclass(frozen=True)
 class Comparison:
     """How two models are compared: a run's options, with the rungs that they imply, and how the second model is
     specialized (None: not at all). ``budget`` is the tolerance where the user gives none."""

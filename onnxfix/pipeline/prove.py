@@ -7,7 +7,7 @@ import itertools
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnx import ModelProto
@@ -29,7 +29,6 @@ from onnxfix.pipeline.proof import (
     repeated,
 )
 from onnxfix.pipeline.whole.run import StepRun, after_unsafe, unsafe_notes
-from onnxfix.record import record
 from onnxfix.report.report import StepDone, Withdrawn
 from onnxfix.rule import Safety
 from onnxfix.sandbox import shared
@@ -43,7 +42,7 @@ MAX_WITHDRAWN = 25
 _RUNS = itertools.count()
 
 
-@record
+@dataclass(frozen=True)
 class Proven:
     """A fixed model and its verdict. ``original`` is a file that backends read the original from, ``candidate`` the
     temporary files of the result."""
@@ -59,7 +58,7 @@ class Proven:
     candidate: Candidate
 
 
-@record
+@dataclass(frozen=True)
 class _Attempt:
     """A model with some fixes, and what the ladder says of it."""
 

@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from onnxfix.files.folders import writing
 from onnxfix.files.temporary import PLAIN, temporary_beside
 from onnxfix.nvidia import driver_there, gpus
 from onnxfix.place import Place
-from onnxfix.record import record
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.against import OTHER, AgainstCheck
 from onnxfix.reduction.case import Case
@@ -43,7 +42,7 @@ COMMAND = f"python {SCRIPT}"
 _PACKAGES = ("onnx", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_dtypes", "protobuf")
 
 
-@record
+@dataclass(frozen=True)
 class Saved:
     """What a folder holds: the reduced model with its inputs, the failure, and what it was made for."""
 

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,6 @@ from onnxfix.files import loading
 from onnxfix.pipeline import reduced
 from onnxfix.pipeline.opening import Source, name_of
 from onnxfix.pipeline.proof import on_disk
-from onnxfix.record import record
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.against import AgainstCheck
 from onnxfix.reduction.case import Case
@@ -50,7 +49,7 @@ _EVERY = 5.0  # seconds between two times that the folder is written
 _SHARE = 20  # times as long as writing it takes, at least
 
 
-@record
+@dataclass(frozen=True)
 class ReduceOptions:
     """How a reduction is to be done.
 

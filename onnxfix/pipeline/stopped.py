@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
 from onnxfix.pipeline.intake import InputKind, kinds_of, way_of
 from onnxfix.place import Place
-from onnxfix.record import record
 from onnxfix.sandbox import shared
 from onnxfix.sizes.bounds import bounds
 from onnxfix.sizes.demands import Demand
@@ -40,7 +39,7 @@ _SHOWN = 3  # requirements of a node that are shown
 _MARK = re.compile(r"onnxfix\.(\d+)\b")
 
 
-@record
+@dataclass(frozen=True)
 class Needed:
     """A requirement of a node, as text, and the inputs whose values it depends on; none where it depends on sizes
     alone."""
@@ -49,7 +48,7 @@ class Needed:
     inputs: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class Stopped:
     """The node at which ONNX Runtime stops in the original: its place and operator ("" where unknown).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from onnxfix.options import Rules, RunOptions
 from onnxfix.pipeline.picturing import Atlas
 from onnxfix.pipeline.plan import planned
 from onnxfix.place import Place
-from onnxfix.record import record
 from onnxfix.report.findings import Finding
 from onnxfix.report.from_engine import finding_of
 from onnxfix.verification.checker import check
@@ -25,7 +25,7 @@ _SECONDS = 60.0
 """Time for onnx.checker."""
 
 
-@record
+@dataclass(frozen=True)
 class View:
     """What was written: ``finding`` (None: a node that was named) with the ``nodes`` around it, in ``output``.
     ``others`` are the places of further findings of the rule. ``complaint`` is onnx.checker's about the part, "" where

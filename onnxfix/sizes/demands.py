@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from onnxfix.record import record
 from onnxfix.shapes.algebra.dim import Atom
 from onnxfix.shapes.algebra.text import text_of
 from onnxfix.shapes.symbols import Dim, as_dim, equal, evaluate
@@ -79,7 +79,7 @@ def related(kind: Kind, left: int, right: int) -> bool:
     return (kind in (Kind.BROADCAST, Kind.EXTENDS) and left == 1) or (kind is Kind.BROADCAST and right == 1)
 
 
-@record
+@dataclass(frozen=True)
 class Demand:
     """A condition on dimensions with the place and operator of its node; ``about`` names what it is about."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,13 @@ from onnx import ModelProto, helper, numpy_helper
 from onnxfix.errors import ModelError
 from onnxfix.graph.overlay import Node, Scope
 from onnxfix.model import Model
-from onnxfix.record import record
 from onnxfix.shapes import dimnames
 from onnxfix.shapes.algebra.dim import Atom
 from onnxfix.sizes.demands import Demand, open_ones
 from onnxfix.sizes.operators import demanded
 
 
-@record
+@dataclass(frozen=True)
 class Problem:
     """The free sizes, and the demands on them.
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from onnxfix.record import record
 from onnxfix.sizes.problem import Problem
 from onnxfix.sizes.solve import GRID, candidates
 
 _NEAR = 256  # sizes from the minimum on that are tested one by one
 
 
-@record
+@dataclass(frozen=True)
 class Range:
     """The valid sizes of a symbol, for valid sizes of the others: from ``least`` to ``most`` in steps of ``step``.
 

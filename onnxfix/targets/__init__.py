@@ -11,7 +11,7 @@ import importlib.metadata
 import importlib.util
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
@@ -19,7 +19,6 @@ from onnxfix import dtypes
 from onnxfix.errors import UsageError
 from onnxfix.names import DEFAULT_TARGET, target_of
 from onnxfix.names import TARGETS as NAMES
-from onnxfix.record import record
 from onnxfix.targets import documented, measured, plugins
 from onnxfix.targets.documented import Types, names, table
 
@@ -39,7 +38,7 @@ class Support(NamedTuple):
     notes: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class Target:
     """A product line of TensorRT.
 

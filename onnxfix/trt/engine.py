@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from onnxfix.backends import Unsupported
 from onnxfix.causes import Cause
 from onnxfix.errors import OnnxfixError
 from onnxfix.nvidia import gpus
-from onnxfix.record import record
 from onnxfix.sandbox import one_line
 from onnxfix.trt import latency as trt_latency
 from onnxfix.trt import plugins
@@ -58,7 +57,7 @@ class EngineError(OnnxfixError):
     """An engine does not load or run; ``str`` is TensorRT's reason, verbatim and on one line."""
 
 
-@record
+@dataclass(frozen=True)
 class Ran:
     """What a model or an engine gave for one feed.
 

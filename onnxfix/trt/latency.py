@@ -14,7 +14,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,6 @@ import numpy as np
 
 from onnxfix.backends import Unsupported
 from onnxfix.errors import OnnxfixError
-from onnxfix.record import record
 from onnxfix.sandbox import one_line
 from onnxfix.trt.cudart import Cuda, CudaError
 from onnxfix.trt.timing import Capturer, Latency, Limits, compared, interleave, timing
@@ -38,7 +37,7 @@ class NotRun(OnnxfixError):
     """TensorRT refuses to make a context or to run; its log contains the reason."""
 
 
-@record
+@dataclass(frozen=True)
 class Tools:
     """What engines are timed with: the CUDA runtime and TensorRT's module; ``load`` deserializes an engine file,
     ``inputs`` are the inputs in an engine's types, and ``heard`` returns TensorRT's errors since the last call."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from onnxfix.place import Place
-from onnxfix.record import record
 from onnxfix.trt.records import TrtBuild
 
 #: What became of an ONNX node. "engine": layers of the engine name it. "merged": TensorRT imported it as layers, and
@@ -18,7 +18,7 @@ Fate = Literal["engine", "merged", "folded", "inside", "unknown"]
 Source = Literal["", "log", "inspector"]
 
 
-@record
+@dataclass(frozen=True)
 class LayerTensor:
     """An input, a constant or an output of an engine's layer. ``dtype`` is the element type as numpy names it, or
     TensorRT's own word for types that numpy does not have; ``dims`` has -1 where the size is dynamic. ``layout`` is
@@ -30,7 +30,7 @@ class LayerTensor:
     layout: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class EngineLayer:
     """One layer of an engine, in the order of execution.
 
@@ -52,7 +52,7 @@ class EngineLayer:
     profile: int = 0
 
 
-@record
+@dataclass(frozen=True)
 class Candidate:
     """A tactic that TensorRT timed: its kernel, its hash in hexadecimal, and milliseconds."""
 
@@ -61,7 +61,7 @@ class Candidate:
     ms: float
 
 
-@record
+@dataclass(frozen=True)
 class Autotuning:
     """The choice of one tactic, as the builder logs it while an editable timing cache is in use: the operation, its key
     in the cache, the hash of the ``chosen`` tactic ("" where none was logged), and all that were timed, fastest
@@ -73,7 +73,7 @@ class Autotuning:
     candidates: tuple[Candidate, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class ImportedLayer:
     """One layer of the imported network: the parser's stamp of the ONNX node that it is for, its kind, and the element
     types of its inputs and outputs."""
@@ -85,7 +85,7 @@ class ImportedLayer:
     outputs: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class NodeLayers:
     """What became of one ONNX node.
 
@@ -112,7 +112,7 @@ class NodeLayers:
         return bool(self.fused_with)
 
 
-@record
+@dataclass(frozen=True)
 class LayerTable:
     """The nodes of a model and the layers of the engine that TensorRT built of it.
 

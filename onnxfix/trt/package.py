@@ -10,11 +10,11 @@ import importlib
 import importlib.util
 import os
 import re
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from onnxfix.errors import UsageError
 from onnxfix.nvidia import Gpu, Missing, gpus
-from onnxfix.record import record
 from onnxfix.sandbox import one_line
 from onnxfix.trt import trial
 from onnxfix.trt.log import logger_of
@@ -33,7 +33,7 @@ TF32_OFF = {"NVIDIA_TF32_OVERRIDE": "0"}
 OLDEST_TENSORRT = 10
 
 
-@record
+@dataclass(frozen=True)
 class Choice:
     """The package to build with. ``capability`` is what engines are built for; ``gpu`` is None where they are built
     ahead of time for a GPU that is not here, or that TensorRT loads no engine on (``note`` says so). ``served`` are the

@@ -9,13 +9,13 @@ the exporter froze must not pass for a dynamic one by chance.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
 from google.protobuf.message import Error
 
 from onnxfix.errors import UsageError
-from onnxfix.record import record
 from onnxfix.shapes import dimnames
 from onnxfix.sizes.search import Search
 from onnxfix.trt.records import Profile, Sizes, Triple
@@ -29,7 +29,7 @@ GROWN: tuple[Sizes, ...] = ((4, 4, 8), (16, 16, 32), (64, 64, 128), (224, 224, 2
 _LARGE = 2**31 - 1
 
 
-@record
+@dataclass(frozen=True)
 class NetInput:
     """An input of the imported network. ``dims`` are sizes and, for dynamic dimensions, symbols."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from onnxfix.causes import Cause
 from onnxfix.place import Place
-from onnxfix.record import record
 
 #: What is read differently: a computed value; the element type, shape or name of an input, an output or a tensor.
 #: "refused": ONNX Runtime does not take what TensorRT imports. "fails": the imported network fails on inputs that the
@@ -19,7 +19,7 @@ Subject = Literal["input", "output", "tensor", "weight", "model", "network"]
 Status = Literal["agrees", "differs", "refused", "gap", "unknown", "broke"]
 
 
-@record
+@dataclass(frozen=True)
 class Misread:
     """One thing that TensorRT reads differently.
 
@@ -68,7 +68,7 @@ class Misread:
         return f"{self.place}: {self.words}" if self.place.known else self.words
 
 
-@record
+@dataclass(frozen=True)
 class Reading:
     """TensorRT's reading of one model against the model itself. No engine was executed for it.
 

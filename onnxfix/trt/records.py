@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from onnxfix.place import NOWHERE, Place
-from onnxfix.record import record
 
 Stage = Literal["", "parse", "profile", "build"]
 Status = Literal["accepted", "refused", "crash", "timeout", "memory", "error"]
@@ -20,7 +19,7 @@ Sizes = tuple[int, int, int]
 Triple = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
-@record
+@dataclass(frozen=True)
 class TrtOptions:
     """The user's options for TensorRT.
 
@@ -71,7 +70,7 @@ def _specs(shapes: str | Sequence[str] | Mapping[str, Sequence[int]]) -> Iterabl
     return (shapes,) if isinstance(shapes, str) else shapes
 
 
-@record
+@dataclass(frozen=True)
 class Issue:
     """One error or warning, verbatim from TensorRT.
 
@@ -118,17 +117,17 @@ class Issue:
         return f"{self.at}: {self.words}" if self.at is not None else self.words
 
 
-@record
+@dataclass(frozen=True)
 class Ending(Issue):
     """How the process of a build ended: TensorRT reported nothing, and the text is onnxfix's."""
 
 
-@record
+@dataclass(frozen=True)
 class TargetOnly(Issue):
     """What the target has and the TensorRT that refused does not, in onnxfix's text: it says nothing of the model."""
 
 
-@record
+@dataclass(frozen=True)
 class Part:
     """A part of a model: so many ``nodes`` of ``of``. ``lacking`` has an issue for each of the others that is not
     judged for itself: only the TensorRT at hand lacks it. The others are around those, in the same branch or loop."""
@@ -147,7 +146,7 @@ class Part:
         return f"{self.nodes:,} of {self.of:,} nodes; {names}{more} not judged"
 
 
-@record
+@dataclass(frozen=True)
 class Profile:
     """An optimization profile: input name -> (min, opt, max).
 
@@ -202,7 +201,7 @@ def spread(rows: Sequence[Sequence[int]], usual: Sequence[int]) -> Triple:
     return tuple(map(min, columns)), tuple(usual), tuple(map(max, columns))
 
 
-@record
+@dataclass(frozen=True)
 class TrtBuild:
     """What TensorRT's parser and builder made of one model. No engine was executed for any of it.
 

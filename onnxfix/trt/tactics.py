@@ -13,11 +13,11 @@ import dataclasses
 import json
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onnxfix.errors import UsageError
-from onnxfix.record import record
 from onnxfix.sandbox import one_line
 from onnxfix.trt.layer_records import Autotuning, Candidate
 from onnxfix.trt.package import product
@@ -28,7 +28,7 @@ _METHODS = ("queryKeys", "query", "update", "serialize")
 SAVE, LOAD = "--save-tactics", "--load-tactics"
 
 
-@record
+@dataclass(frozen=True)
 class Entry:
     """The tactic of one operation: its ``key`` in the cache and the ``tactic``'s hash, both in hexadecimal, and
     milliseconds. Where the builder logged them, ``operation`` is its name and ``timed`` are all tactics to choose
@@ -41,7 +41,7 @@ class Entry:
     timed: tuple[Candidate, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class Tactics:
     """The tactics of a build, with the TensorRT and the compute capability that they are for. ``cache`` is the timing
     cache as TensorRT serialized it. ``new`` counts the entries that were timed in this build, not loaded."""

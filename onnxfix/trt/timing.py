@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
-
-from onnxfix.record import record
 
 Launch = Literal["", "cuda-graph", "stream"]
 Comparison = Literal["", "faster", "same", "slower"]
@@ -22,7 +21,7 @@ LEAST_NOISE = 0.01
 more."""
 
 
-@record
+@dataclass(frozen=True)
 class Timing:
     """One engine. Milliseconds of a run: the median and the 5th and 95th percentiles of ``runs`` runs in ``blocks``
     blocks. ``noise`` is how far the medians of the blocks lie apart (half of the distance between their 5th and 95th
@@ -43,7 +42,7 @@ class Timing:
     engine_bytes: int = 0
 
 
-@record
+@dataclass(frozen=True)
 class Latency:
     """The engines of the original and of the fixed model, on the same inputs (of ``shapes``: input name -> shape) and
     by the same kind of launch.
@@ -66,7 +65,7 @@ class Latency:
     fallback: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class Limits:
     """How long to measure. Each engine warms up for ``warm_seconds`` or ``warm_runs`` runs and is timed for about
     ``seconds`` or ``runs`` runs, in at least ``rounds`` rounds of one block each. A block has up to ``block_runs`` runs

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from onnxfix import backends
 from onnxfix.backends import ort_weights, reference
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.record import record
 from onnxfix.verification.feeds.inputs import shape_of
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.quantizers import Range
@@ -29,7 +29,7 @@ _NAMED = 3
 Extent = tuple[float, float]
 
 
-@record
+@dataclass(frozen=True)
 class Reach:
     """``gain`` is the factor that brings the most inner quantizers to their limits; ``missed`` are the others, as text,
     "" for none."""

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,6 @@ from onnxfix.causes import Cause
 from onnxfix.effort import THOROUGH, Effort
 from onnxfix.errors import ModelError, UsageError, fault_of
 from onnxfix.names import RUNGS
-from onnxfix.record import record
 from onnxfix.sandbox import Worker, one_line, shared
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification import validity, worth
@@ -49,7 +48,7 @@ _EXECUTING = ("reference", "ort-cpu")
 _WARMING = 60.0  # seconds
 
 
-@record
+@dataclass(frozen=True)
 class Limits:
     """Time limits of a rung, in seconds, and its memory limit.
 

@@ -14,13 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.record import record
-
 MOST_BYTES = 64 << 20
 """Bytes of outputs that are kept at most."""
 
 
-@record
+@dataclass(frozen=True)
 class Computed:
     """A model's outputs by name, and the seconds of the processor that they took."""
 

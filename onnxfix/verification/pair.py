@@ -6,14 +6,13 @@ A model that does not fit is never a difference, and rarely a failure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.allowance import cores
 from onnxfix.backends import ort_weights
 from onnxfix.errors import UsageError
-from onnxfix.record import record
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification.compare.compare import different
 from onnxfix.verification.feeds import plan
@@ -31,7 +30,7 @@ LONG = 0.25
 _TRIED = 3  # feeds until a model counts as accepting none
 
 
-@record
+@dataclass(frozen=True)
 class Starved:
     """The result of a rung where memory ran out: status and reason."""
 

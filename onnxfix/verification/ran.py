@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from onnxfix import backends
 from onnxfix.backends import ort_messages
 from onnxfix.causes import ENDED, NO_MEMORY, Cause
 from onnxfix.errors import Fault
-from onnxfix.record import record
 from onnxfix.sandbox import Outcome, one_line
 from onnxfix.verification.compare.compare import Metrics
 
@@ -18,7 +18,7 @@ _WIDEST = 4000  # characters of an error of which a line is made
 _SAID = 600  # characters of ONNX Runtime's words that are kept
 
 
-@record
+@dataclass(frozen=True)
 class Ran:
     """The result of loading, or of one feed. ``stage`` and ``error``: which model failed and why; else both are empty.
 

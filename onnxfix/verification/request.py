@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from onnxfix.effort import THOROUGH, Effort
-from onnxfix.record import record
 from onnxfix.sandbox import Worker
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.compare.compare import Metrics, Terms
@@ -26,7 +25,7 @@ REMOTE = "onnxfix.verification.remote"
 """The module of the functions that rungs call in the sandbox's child."""
 
 
-@record
+@dataclass(frozen=True)
 class Request:
     """All that a rung needs.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
-from onnxfix.record import record
 from onnxfix.sandbox import one_line
 from onnxfix.trt.messages import means
 from onnxfix.trt.records import Issue, TrtBuild
@@ -13,7 +13,7 @@ from onnxfix.trt.records import Issue, TrtBuild
 _WIDEST = 240  # characters of one of TensorRT's texts in a line
 
 
-@record
+@dataclass(frozen=True)
 class Pair:
     """One model, called ``name`` in texts, built for batch 1 alone and for a profile of batch sizes.
 
@@ -56,7 +56,7 @@ def _only(own: TrtBuild, other: TrtBuild) -> list[Issue]:
     return found
 
 
-@record
+@dataclass(frozen=True)
 class SweepResult:
     """A batch sweep up to batch ``greatest`` over ``symbols``. ``reason`` is one line, ``span`` another: how the
     batches of the user's own profile relate to it ("" without one).

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from onnxfix.forks import forked
-from onnxfix.record import record
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification.checker import Complaint, check, check_all, unclaimed, violation
 
 _CHECKER = "onnxfix.verification.checker"
 
 
-@record
+@dataclass(frozen=True)
 class Checked:
     """The result of onnx.checker for one model.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from onnxfix.causes import Cause
 from onnxfix.names import PYTORCH as PYTORCH
 from onnxfix.names import RUNGS
-from onnxfix.record import record
 from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import Part, TrtBuild
 from onnxfix.trt.timing import Latency
@@ -39,7 +39,7 @@ ALONE = (*STATIC, "trt-network")
 Outcome = Literal["agree", "repaired", "alike", "unsteady", "wrong"]
 
 
-@record
+@dataclass(frozen=True)
 class Executed:
     """Executed engines: package and version, GPU, whether NVIDIA lists that GPU for the package, and the precision of
     float32 products ("float32", "tf32", or "" where that is not known).
@@ -67,7 +67,7 @@ class Executed:
 Blame = Literal["", "export", "fix"]
 
 
-@record
+@dataclass(frozen=True)
 class Exported:
     """PyTorch's own outputs beside those of the exported and of the fixed model (check pytorch).
 
@@ -83,7 +83,7 @@ class Exported:
     output: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class FeedResult:
     """One test run. With ``feed`` (None for inputs that the user gave) and the model, ``make_inputs`` gives the same
     inputs again. ``reason`` says why it is "different" or "not counted", or what besides the original judged.
@@ -109,7 +109,7 @@ class FeedResult:
         return self.given, self.feed
 
 
-@record
+@dataclass(frozen=True)
 class LeftOut:
     """Planned inputs that a check did not run with, since its budget did not allow for them (``Effort``): they would
     have taken about so many ``seconds`` of the processor."""
@@ -119,7 +119,7 @@ class LeftOut:
     seconds: float
 
 
-@record
+@dataclass(frozen=True)
 class RungResult:
     """The result of one check. ``reason`` is one line: what was proven, what differs, or why it was skipped or broke;
     ``cause`` is the same as data, where it is known. ``stopped``: this model could not be loaded, with the error
@@ -183,7 +183,7 @@ def unjudged(name: str, reason: str, cause: Cause = "") -> RungResult:
     return RungResult(name, "broke" if cause == "fault" else "skipped", reason, cause=cause)
 
 
-@record
+@dataclass(frozen=True)
 class Verdict:
     """The results of all requested checks, in order, and the names of those that had to pass.
 

@@ -7,13 +7,13 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Literal
 
 from onnx import ModelProto
 
-from onnxfix.record import record
 from onnxfix.sandbox import one_line
 
 FUNCTION = "fix"
@@ -29,7 +29,7 @@ _FOLDED = "64KB"
 """The largest constant that onnxsim folds: Expand of one number can have any size."""
 
 
-@record
+@dataclass(frozen=True)
 class ToolResult:
     """The result of a tool's run. ``fault`` says what is to blame if nothing was written: the tool, or the script."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnx import ModelProto
@@ -17,7 +17,6 @@ from onnxfix.pipeline.candidate import Candidate
 from onnxfix.pipeline.proof import Comparison, climb, reason_of, refuted
 from onnxfix.pipeline.whole import specialize
 from onnxfix.pipeline.whole.steps import Made, Step, make
-from onnxfix.record import record
 from onnxfix.report.report import Fixed, StepDone
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.ladder import DEFAULT_RUNGS, Verdict
@@ -25,7 +24,7 @@ from onnxfix.verification.specialize.specialization import ResolvedSpecializatio
 from onnxfix.verification.verdict import CPU_RUNGS
 
 
-@record
+@dataclass(frozen=True)
 class _Taken:
     """A step and the model after it. ``proven``: it computes the same as the model before, within tolerance."""
 

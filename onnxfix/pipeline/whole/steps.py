@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from onnx import ModelProto
@@ -16,7 +17,6 @@ from onnxfix.files import loading, tensors, wire
 from onnxfix.pipeline import contract
 from onnxfix.pipeline.whole.adopt import adopt
 from onnxfix.pipeline.whole.remote import FUNCTION, ToolResult
-from onnxfix.record import record
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 
@@ -28,7 +28,7 @@ _MORE = 4096
 """Bytes by which a simplified model may always grow; a tenth of the model, where that is more."""
 
 
-@record
+@dataclass(frozen=True)
 class Step:
     """One whole-model edit: onnxsim, or (with ``script``) a GraphSurgeon script."""
 
@@ -55,7 +55,7 @@ class Step:
         return f"{self.package} {importlib.metadata.version(self.package)}"
 
 
-@record
+@dataclass(frozen=True)
 class Made:
     """A step's result. ``broken`` are changes of the interface and losses, one line each.
     ``refused`` is why there is no result, if so."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from onnxfix.record import record
 from onnxfix.shapes.algebra.dim import Dim, as_dim
 
 
@@ -19,7 +19,7 @@ class Truth(Enum):
     UNKNOWN = "unknown"
 
 
-@record
+@dataclass(frozen=True)
 class Answer:
     """A three-valued answer; ``symbols`` are those that an UNKNOWN depends on."""
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import Any
 
-from onnxfix.record import record
 from onnxfix.trt.log import text_of
 from onnxfix.trt.places import stamp_of
 
@@ -33,7 +33,7 @@ _CLASSES = {
 }
 
 
-@record(eq=False)
+@dataclass(frozen=True, eq=False)
 class Tensor:
     """A tensor of the network. ``dtype`` is TensorRT's name of its type; ``shape`` has -1 for dynamic dimensions, and
     is None where TensorRT does not know the rank."""
@@ -87,7 +87,7 @@ class Unliftable(Exception):
     """A layer, or a form of it, cannot be read back: ``str`` is the reason, in one line."""
 
 
-@record(eq=False)
+@dataclass(frozen=True, eq=False)
 class Layer:
     """A layer. ``kind`` is TensorRT's LayerType by name; ``native`` is of the layer's own class, whose properties can
     be read; an input is None where it is left out. ``label`` is what the parser calls the ONNX node that it came

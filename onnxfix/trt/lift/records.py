@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
-from onnxfix.record import record
 from onnxfix.shown import Shown
 
 #: "lifted": the model was written. "refused": TensorRT's parser rejects the model. "unlifted": the network has a layer
@@ -16,7 +15,7 @@ from onnxfix.shown import Shown
 Status = Literal["lifted", "refused", "unlifted", "unstarted", "crash", "timeout", "memory", "error"]
 
 
-@record
+@dataclass(frozen=True)
 class NetTensor:
     """An input or output of the network. ``dtype`` is TensorRT's name of the type ("FLOAT"), ``dims`` are sizes, or
     the names of dynamic dimensions."""
@@ -26,7 +25,7 @@ class NetTensor:
     dims: tuple[int | str, ...]
 
 
-@record
+@dataclass(frozen=True)
 class Gap:
     """A layer that was not read back: its kind and name, the label of the ONNX node that it came from, and why."""
 
@@ -41,7 +40,7 @@ class Gap:
         return f"{self.kind} layer {self.layer or '(unnamed)'}{node}: {self.reason}"
 
 
-@record(repr=False)
+@dataclass(frozen=True, repr=False)
 class Lifted(Shown):
     """A network as an ONNX model, or why there is none.
 

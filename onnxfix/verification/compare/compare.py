@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from onnxfix.record import record
 from onnxfix.verification.compare.decades import ErrorHistogram, error_histogram
 from onnxfix.verification.compare.rounding import Precise, chosen, excused
 from onnxfix.verification.compare.tolerance import (
@@ -38,7 +37,7 @@ Agreement = Literal["identical", "within", "different"]
 Difference = Literal["", "values", "special", "shape", "dtype", "structure", "absent"]
 
 
-@record
+@dataclass(frozen=True)
 class Twin:
     """What the original computes with its half-precision tensors in a wider type.
 
@@ -55,7 +54,7 @@ class Twin:
     overflow: bool
 
 
-@record
+@dataclass(frozen=True)
 class Terms:
     """How two outputs are compared. ``exact``: bit by bit. ``coarse`` and ``allowed`` are as for ``tolerance_for``."""
 
@@ -68,7 +67,7 @@ class Terms:
         return tolerance_for(dtype, self.coarse, self.allowed)
 
 
-@record
+@dataclass(frozen=True)
 class _How(Terms):
     twin: Twin | None = None
     precise: Precise | None = None
@@ -86,7 +85,7 @@ class _How(Terms):
             return replace(own, twin=None)
 
 
-@record
+@dataclass(frozen=True)
 class Metrics:
     """How one output (or one element of a sequence, named ``name[i]``) agrees. ``output`` names the output.
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from onnxfix.record import record
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -23,7 +21,7 @@ _LOWEST = -323
 _POWERS = np.array([float(f"1e{exponent}") for exponent in range(_LOWEST, 309)])
 
 
-@record
+@dataclass(frozen=True)
 class ErrorHistogram:
     """How many absolute errors fall between ``edges`` (powers of 10, one more than counts; the first bin may span
     several), and how many elements have none (``zeros``). Of large outputs every ``step``-th element was counted."""

@@ -8,12 +8,11 @@ elsewhere. So both are held to float64, element by element, on the very feed on 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxfix.record import record
 from onnxfix.verification.compare.tolerance import Tolerance, outside, wide
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ SHARE = 4.0
 """How many times as far from the truth another model may be as the original is, on one of these inputs."""
 
 
-@record
+@dataclass(frozen=True)
 class Precise:
     """What is known of one output beyond float32.
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from onnxfix.record import record
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-@record
+@dataclass(frozen=True)
 class Tolerance:
     """``|a - b| <= rtol * |a| + atol * max|a| + absolute``, with ``a`` the original's finite values.
 
@@ -24,7 +23,7 @@ class Tolerance:
     absolute: float = 0.0
 
 
-@record
+@dataclass(frozen=True)
 class Allowed:
     """A tolerance that the user gives: ``|a - b| <= rtol * |a| + atol``, ``atol`` in the unit of the output.
 

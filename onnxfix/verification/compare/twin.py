@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -34,7 +35,6 @@ from onnx import (
 from onnxfix import backends, walk
 from onnxfix.backends import Session
 from onnxfix.graph.unfolding import unfolded
-from onnxfix.record import record
 
 HALVES = (int(TensorProto.FLOAT16), int(TensorProto.BFLOAT16))
 #: Attributes of ONNX's operators that hold an element type.
@@ -159,7 +159,7 @@ class Traced(Protocol):
         ...
 
 
-@record
+@dataclass(frozen=True)
 class Twins:
     """The original with its half-precision values as outputs (``probe``), and the same in ``elem`` (``single``).
 

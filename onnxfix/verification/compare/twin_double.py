@@ -7,6 +7,7 @@ follows. Everything here runs in the sandbox's child.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 from onnxfix import backends, walk
 from onnxfix.backends import Session, reference
-from onnxfix.record import record
 from onnxfix.verification.compare.twin import element_types, opened, raised, widened
 
 MOST_BYTES = 1 << 30
@@ -30,7 +30,7 @@ _EXACT = frozenset(
 """Types of which float32 holds every value."""
 
 
-@record
+@dataclass(frozen=True)
 class Doubles:
     """The original and the fixed model in float64."""
 

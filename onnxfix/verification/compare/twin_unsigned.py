@@ -8,6 +8,7 @@ are the same weight. Everything here runs in the sandbox's child.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,6 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from onnxfix import backends, walk
 from onnxfix.backends import Session
-from onnxfix.record import record
 from onnxfix.verification.compare.twin import element_types, opened
 
 MOST_BYTES = 1 << 30
@@ -52,7 +52,7 @@ def product(node: NodeProto) -> Operands | None:
     return PRODUCTS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
 
 
-@record
+@dataclass(frozen=True)
 class Unsigned:
     """The original and the fixed model with unsigned weights."""
 

@@ -16,7 +16,6 @@ import onnx
 
 from onnxfix import walk
 from onnxfix.files import tensors
-from onnxfix.record import record
 from onnxfix.shapes import dimnames
 from onnxfix.verification.feeds.operands import BLIND, DRAWS, KEEPS, KEEPS_ALL, MASK_OPS, SAME_SHAPE, SINKS
 
@@ -51,7 +50,7 @@ class Role:
     rank: int | None = None
 
 
-@record
+@dataclass(frozen=True)
 class Site:
     """A node with the values that it reads and makes; None for one that is left out or not known."""
 

@@ -6,12 +6,12 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from onnxfix.errors import UsageError
-from onnxfix.record import record
 from onnxfix.verification.feeds.inputs import Kind, make_inputs, shape_of
 from onnxfix.verification.feeds.signature import FLOATS, Assignment, Input, Signature
 
@@ -25,7 +25,7 @@ _NUMBERS = r"-?\d+(?:\s*[,x]\s*-?\d+)*"
 _SHAPE = re.compile(rf"\[\s*(?:{_NUMBERS})?\s*\]|{_NUMBERS}|(?=,|$)", re.ASCII)
 
 
-@record
+@dataclass(frozen=True)
 class Feed:
     """One test: sizes for the symbols, a kind of data and a seed. ``override`` feeds the inputs with defaults; ``gain``
     and ``turn`` are those of ``make_inputs``. ``last`` is the kind of the last item of the batch, where it is another

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.record import record
 from onnxfix.verification.feeds.backward import Backward
 from onnxfix.verification.feeds.flow import Key, Site
 
@@ -33,7 +33,7 @@ _NEGATIVE = {"Neg": -1.0}
 _BOUNDED = ("Relu", "Clip")
 
 
-@record
+@dataclass(frozen=True)
 class Range:
     """The range of a quantizer in the units of the tensor ``name`` of the main graph: its data, or what an operator on
     integers gives. ``low`` and ``high`` are its limits, ``center`` what becomes the zero point."""
@@ -44,7 +44,7 @@ class Range:
     center: float
 
 
-@record
+@dataclass(frozen=True)
 class Quantizers:
     """``points`` are values to feed, by graph input, the most informative ones first: around the limits of the
     quantizers that its values reach. ``inside`` are quantizers without such a value, ``scaled`` the inputs that they
@@ -56,7 +56,7 @@ class Quantizers:
     hidden: int = 0
 
 
-@record
+@dataclass(frozen=True)
 class _Step:
     """A value on the way back: the quantizer sees ``gain`` times it plus ``offset``."""
 
@@ -110,7 +110,7 @@ def _reachable(
     return tuple(dict.fromkeys(one for one, _ in inside)), scaled
 
 
-@record
+@dataclass(frozen=True)
 class _Limits:
     """Least and greatest quantized number, the zero point, and the scale."""
 

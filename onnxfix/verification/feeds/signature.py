@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import onnx
 from onnxfix import walk
 from onnxfix.errors import ModelError
 from onnxfix.files import loading
-from onnxfix.record import record
 from onnxfix.shapes import dimnames
 from onnxfix.sizes.limits import Limit, limits_of, within
 from onnxfix.sizes.search import Search
@@ -33,7 +32,7 @@ FLOATS = (
 """Types of inputs that hold fractions."""
 
 
-@record
+@dataclass(frozen=True)
 class Input:
     """A graph input. ``dims`` holds sizes and symbols (an unnamed dimension is ``input.axis``), None without a
     rank. ``kind`` is "tensor", "sequence", "optional", "map" or "sparse"; ``elem`` a TensorProto element type.
@@ -47,7 +46,7 @@ class Input:
     inner: str = ""  # an optional's content: "tensor" or "sequence"
 
 
-@record
+@dataclass(frozen=True)
 class Signature:
     """The inputs of a model. Symbols come in the order in which they first appear. ``keep`` is what must live as long
     as the model: the file that holds its weights."""

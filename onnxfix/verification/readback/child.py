@@ -22,7 +22,6 @@ from onnxfix.backends import ort, ort_weights
 from onnxfix.causes import NO_MEMORY, Cause
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import lazy, loading
-from onnxfix.record import record
 from onnxfix.sandbox import one_line
 from onnxfix.verification.compare.compare import (
     Metrics,
@@ -47,7 +46,7 @@ _LARGE = 1024  # bytes of a tensor that a sketch of the model does without
 _WORDS = 1500  # characters of an error: ONNX Runtime names the node at the end of some
 
 
-@record
+@dataclass(frozen=True)
 class Reply:
     """The result of a call. ``error`` is "" on success; ``died``: the child crashed or was killed. ``lacking``: the
     backend cannot do this, which proves nothing about the model; ``starved``: because memory ran out. ``size`` is in

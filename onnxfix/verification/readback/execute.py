@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from onnxfix.backends import ort_messages, reference
 from onnxfix.backends.ort_messages import without_status
 from onnxfix.errors import UsageError
-from onnxfix.record import record
 from onnxfix.sandbox import one_line
 from onnxfix.trt.reading import Misread
 from onnxfix.verification import extents
@@ -51,7 +50,7 @@ REFERENCE_STEP = 30.0
 _WORDS = 400  # characters of ONNX Runtime's message in a record
 
 
-@record
+@dataclass(frozen=True)
 class Terms:
     """``outputs`` are the compared outputs: pairs of names, the model's and the network's. ``trials`` are inputs that
     are known to fit (empty: look for some), ``static`` the differences in the declarations, ``folder`` to write to."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxfix import walk
-from onnxfix.record import record
 from onnxfix.trt.lift.records import Lifted
 from onnxfix.trt.reading import Kind, Misread, Subject
 from onnxfix.verification.compare.compare import Metrics
@@ -33,7 +33,7 @@ _LEAST, _INFLATION = (
 _KEY, _CHOICE = "located", "chosen"
 
 
-@record
+@dataclass(frozen=True)
 class Pair:
     """A model and the network that TensorRT imported from it. ``model`` and ``network`` are their graphs without
     weights; ``wires`` maps the model's inputs to the network's and their types."""
@@ -46,7 +46,7 @@ class Pair:
     known: Signature
 
 
-@record
+@dataclass(frozen=True)
 class Located:
     """``misreads`` are where the two differ first, ``off`` all tensors that depend on these. ``unsure`` is why the
     search is incomplete. ``choices`` are the operators that choose other elements, equal up to rounding."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from onnx import ModelProto
 from onnxfix import backends
 from onnxfix.causes import ENDED, Cause
 from onnxfix.errors import UsageError
-from onnxfix.record import record
 from onnxfix.trt import lift
 from onnxfix.trt.lift.records import Lifted
 from onnxfix.trt.lift.types import ONNX_TYPES
@@ -50,7 +49,7 @@ _UNREAD: dict[str, tuple[Status, Cause]] = {
 }
 
 
-@record
+@dataclass(frozen=True)
 class Read:
     """A reading, and what the next one can use: the inputs that the model accepts, and the tensors that differ because
     of a misread (``off``). ``left_out`` are inputs that the budget did not allow for. ``names`` are the model's

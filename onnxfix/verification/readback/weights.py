@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ import onnx
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix.files import lazy, loading
-from onnxfix.record import record
 from onnxfix.sandbox import Worker, one_line
 from onnxfix.trt.reading import Misread
 from onnxfix.verification.readback.refusals import place_of
@@ -31,7 +31,7 @@ _FEWEST = 8
 _ALIKE = 0.5
 
 
-@record
+@dataclass(frozen=True)
 class Changed:
     """A weight that is another one in the network. ``name`` is the initializer's, or that of the Constant node's
     output; ``index`` the first element that differs, ``onnx`` and ``tensorrt`` its values, or both shapes where the
@@ -45,7 +45,7 @@ class Changed:
     elements: int = 0
 
 
-@record
+@dataclass(frozen=True)
 class Compared:
     """``same`` weights were found bit by bit, ``changed`` ones differ; ``unmatched`` were not found: the parser
     computes something of them, or needs them not."""

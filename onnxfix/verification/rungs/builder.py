@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from onnxfix.causes import ENDED
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import loading
 from onnxfix.nvidia import Missing
-from onnxfix.record import record
 from onnxfix.sandbox import Posted, Worker, one_line, shared
 from onnxfix.trt import build as tensorrt
 from onnxfix.trt import files as trt_files
@@ -40,7 +39,7 @@ WIDEST = 300
 """Characters of TensorRT's reason in a rung's one line."""
 
 
-@record
+@dataclass(frozen=True)
 class Builder:
     """The TensorRT package chosen for this machine, the user's options, and the sandbox that it runs in."""
 

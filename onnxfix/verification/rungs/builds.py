@@ -13,13 +13,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from onnxfix.errors import UsageError
 from onnxfix.place import Place
-from onnxfix.record import record
 from onnxfix.sandbox import Worker
 from onnxfix.trt.layer_records import LayerTable
 from onnxfix.trt.layers import differing
@@ -46,7 +45,7 @@ _COARSE = "float16"
 """TF32 keeps as many digits as half precision."""
 
 
-@record
+@dataclass(frozen=True)
 class BuiltEngine:
     """One of the engines. ``number`` counts builds from 1; ``table`` is what became of the nodes. ``digest`` is the
     SHA-256 of the engine, "" where none was built. ``differs`` are the nodes for which it has other layers or tactics
@@ -66,7 +65,7 @@ class BuiltEngine:
     timing: Timing | None = None
 
 
-@record
+@dataclass(frozen=True)
 class Builds:
     """The engines that were built. ``kept`` is the number of the best one, 0 for none. ``unexecuted`` is why no engine
     was executed ("" where they were), ``oracle`` what they were compared with, and ``trials`` on how many inputs."""

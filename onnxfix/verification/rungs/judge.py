@@ -8,12 +8,11 @@ engine is compared with the original's engine alone.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from onnxfix.record import record
 from onnxfix.trt.engine import Ran
 from onnxfix.verification.compare import compare
 from onnxfix.verification.compare.compare import Metrics, agreement, compare_outputs, difference, different
@@ -54,7 +53,7 @@ _SHARES = (0.5, 0.9, 0.99, 1.0)
 """Quantiles of the elements' errors at which two engines are compared."""
 
 
-@record
+@dataclass(frozen=True)
 class Terms:
     """How outputs are compared. ``names`` are the model's outputs in order, ``excluded`` those that are not compared.
     ``coarse`` and ``allowed`` are as for ``compare``, ``slack`` is the measured noise that each output may be off in
@@ -71,7 +70,7 @@ class Terms:
     single: bool = False
 
 
-@record
+@dataclass(frozen=True)
 class Judgment:
     """The finding for one feed. ``reason`` is one line and ``output`` the first output that it is about; both are ""
     where all agree within the tolerance. Agreement that only kernels explain has a reason too."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from onnxfix import backends, walk
 from onnxfix.backends import Session
 from onnxfix.graph.unfolding import unfolded
-from onnxfix.record import record
 from onnxfix.sandbox import Worker, note
 from onnxfix.trt.engine import Ran
 from onnxfix.verification.compare import twin, twin_double
@@ -119,7 +118,7 @@ class Noise:
 # ------------------------------------------------------------------------------------------- in the sandbox's child
 
 
-@record
+@dataclass(frozen=True)
 class _Way:
     """Another way to compute the model: what loads it, the type that floats of the feed are raised to (0: none), and
     whether they are moved."""

@@ -13,13 +13,12 @@ import importlib.util
 import os
 import tempfile
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnxfix import nvidia
 from onnxfix.causes import Cause
 from onnxfix.nvidia import Gpu, Missing
-from onnxfix.record import record
 from onnxfix.sandbox import Worker, shared
 from onnxfix.trt import build, trial
 from onnxfix.trt import package as trt_package
@@ -38,7 +37,7 @@ _LOADING = 60.0
 H100, and never ends for some recurrences of a few nodes."""
 
 
-@record
+@dataclass(frozen=True)
 class Probe:
     """The result of a trial.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from onnxfix.files.copying import Whole
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
 from onnxfix.nvidia import Missing
-from onnxfix.record import record
 from onnxfix.sandbox import one_line
 from onnxfix.trt.records import Part, TargetOnly, TrtBuild
 from onnxfix.verification.budget import Budget
@@ -40,7 +39,7 @@ from onnxfix.verification.verdict import RungResult
 _CHOICE = "which elements it chooses hangs on rounding"
 
 
-@record
+@dataclass(frozen=True)
 class Rest:
     """The rests of both models, or of the one model: what a request for them has otherwise, how much of each they are,
     and the values at the cuts."""
@@ -237,7 +236,7 @@ def _is_typed(info: ValueInfoProto) -> bool:
     return bool(tensor.elem_type) and tensor.HasField("shape")
 
 
-@record
+@dataclass(frozen=True)
 class _Fed:
     """Inputs of the original with the values at its cuts, and all that it computes of them."""
 

@@ -6,12 +6,11 @@ import hashlib
 import pickle
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from onnxfix.record import record
 from onnxfix.trt.engine import Ran
 from onnxfix.trt.records import Profile
 from onnxfix.verification.budget import Budget
@@ -31,7 +30,7 @@ _MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
 Expect = Callable[[dict[str, Any]], "Ran | None"]
 
 
-@record
+@dataclass(frozen=True)
 class Trial:
     """Inputs for engines, and the expected outputs. ``feed`` is None for inputs that the user gave, which ``given``
     counts from 1."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
-from onnxfix.record import record
 
 _SHOWN = 8
 """Elements of a value up to which it is shown in full."""
 
 
-@record(eq=False)
+@dataclass(frozen=True, eq=False)
 class ResolvedSpecialization:
     """A specialization of one model.
 

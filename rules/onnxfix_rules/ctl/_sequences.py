@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.record import record
 from onnxfix.rule import Draft, Model, Node, Value, equal
 
 MAX_ITEMS = 256
@@ -16,7 +16,7 @@ _MAKERS = frozenset(
 )
 
 
-@record
+@dataclass(frozen=True)
 class Item:
     """A tensor of a sequence: ``source`` itself, or its slice from ``start`` to ``stop`` along ``axis``.
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.record import record
 from onnxfix.rule import Dim, Model, Node, Value, equal
 
 from ._common import DOUBLE, FLOAT, HALF, NUMPY, producer, rank_of, scalar, type_of
 
 
-@record
+@dataclass(frozen=True)
 class Mean:
     """A mean over ``axes`` (None: all of them) that keeps the rank. ``node`` is the ReduceMean or ReduceSum; a
     ReduceSum is divided by the number of elements afterwards, and the reduced dimensions may be restored."""
@@ -22,7 +22,7 @@ class Mean:
     axes: tuple[int, ...] | None
 
 
-@record
+@dataclass(frozen=True)
 class Norm:
     """One norm. ``x`` is its input, before the Casts that widen it.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.record import record
 from onnxfix.rule import Dim, Draft, Fix, Model, Node, Safety, Value, target_of
 
 from ._common import NUMPY, rank_of, type_of
@@ -21,7 +20,7 @@ MOST_ONES = 1 << 16
 Operand = Value | np.ndarray[Any, Any]
 
 
-@record
+@dataclass(frozen=True)
 class _Tail:
     """The scale and bias after a norm, if they have the normalized shape, and the last node."""
 

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
-from onnxfix.record import record
 from onnxfix.rule import (
     INTEGERS,
     AddNode,
@@ -63,7 +62,7 @@ def is_op(node: Node, op_type: str) -> bool:
     return (node.domain, op_type) not in node.model.function_names
 
 
-@record
+@dataclass(frozen=True)
 class Linear:
     """A QuantizeLinear or DequantizeLinear with a known quantized type.
 

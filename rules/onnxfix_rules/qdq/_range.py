@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.record import record
 from onnxfix.rule import INTEGERS, Model, Node, Value, is_float
 
 from ._common import FLOATS, Array, read
@@ -21,7 +20,7 @@ _MARGIN = 2.0**-7
 """Relative error of one operation in any type (bfloat16 has 8 bits)."""
 
 
-@record
+@dataclass(frozen=True)
 class Bounds:
     """Every element except NaN lies in ``[low, high]``; ``nan`` says whether NaN is possible."""
 

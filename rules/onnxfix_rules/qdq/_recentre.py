@@ -9,10 +9,10 @@ reached.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.record import record
 from onnxfix.rule import INTEGERS, Edit, Model, Safety, Value, name_of
 
 from ._common import I4, I8, U4, U8, WEIGHT_LIMIT, Array, Linear, Workshop, numpy_type
@@ -23,7 +23,7 @@ SIGNED: dict[int, int] = {U8: I8, I8: I8, U4: I4, I4: I4}
 """The type that holds the shifted values."""
 
 
-@record
+@dataclass(frozen=True)
 class Shift:
     """A shift of a region: ``point`` is subtracted from every element, which then has type ``elem``."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from onnxfix.record import record
+from dataclasses import dataclass
+
 from onnxfix.rule import Model, Node, Value, is_read
 from onnxfix.targets.documented import names
 
@@ -23,7 +24,7 @@ _TOGETHER = names(
 """Operators whose inputs broadcast (ONNX, Multidirectional Broadcasting)."""
 
 
-@record
+@dataclass(frozen=True)
 class ScalarRegion:
     """A scalar, its quantizing node and the nodes that dequantize the result, or a single dequantizing node."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.record import record
 from onnxfix.rule import (
     Fix,
     Fixed,
@@ -34,7 +34,7 @@ MAX_MOVES = 16
 _KINDS = (I8, U8, I4)
 
 
-@record
+@dataclass(frozen=True)
 class Chain:
     """A constant, the nodes that move it (in order), and the node that reads the last one's output."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.record import record
 from onnxfix.rule import (
     Fix,
     Fixed,
@@ -28,7 +28,7 @@ from ._common import WEIGHT_LIMIT, Array, Workshop, sizes
 from ._constants import MAX_SHARERS
 
 
-@record
+@dataclass(frozen=True)
 class Blocks:
     """``count`` blocks of ``block`` elements along ``axis`` of ``size``; the last one is shorter."""
 

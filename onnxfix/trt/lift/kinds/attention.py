@@ -14,9 +14,10 @@ Two things are not documented, and read as follows:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from onnxfix.record import record
 from onnxfix.trt.lift.emit import Emit
 from onnxfix.trt.lift.kinds import lifts
 from onnxfix.trt.lift.network import Layer, Tensor, Unliftable, read_word
@@ -28,7 +29,7 @@ _QUERY, _KEY, _VALUE, _MASK, _SCALE, _QUERY_LENGTHS, _KEY_LENGTHS = range(7)
 _FORMS, _PADDED = "AttentionIOForm", "PADDED_BHND"
 
 
-@record
+@dataclass(frozen=True)
 class _Tokens:
     """Tokens in one row, as values of one dimension: the number of the sequence that a token belongs to, its place in
     there, that sequence's length, and whether it is a token at all ("" where all are)."""

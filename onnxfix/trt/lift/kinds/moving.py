@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.record import record
 from onnxfix.trt.lift import weights
 from onnxfix.trt.lift.emit import Emit
 from onnxfix.trt.lift.kinds import lifts
@@ -36,7 +36,7 @@ def int64(e: Emit, tensor: Tensor) -> str:
     return turned(e, e.of(tensor), tensor.dtype, "INT64")
 
 
-@record
+@dataclass(frozen=True)
 class Vector:
     """A few integers: numbers that are ``known``, or else a ``name`` of a one-dimensional INT64 value."""
 

@@ -13,11 +13,10 @@ is the precision of the product, in both.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onnxfix.record import record
 from onnxfix.trt.lift.emit import Emit
 from onnxfix.trt.lift.kinds import lifts
 from onnxfix.trt.lift.network import Layer, Tensor, Unliftable
@@ -26,7 +25,7 @@ from onnxfix.trt.lift.types import ONNX_TYPES
 _NATIVE = ("FLOAT", "HALF")  # ONNX Runtime's CPU provider quantizes neither from nor to BFLOAT16
 
 
-@record
+@dataclass(frozen=True)
 class _Grain:
     """Which elements share a scale: those along ``axis`` (None: all), in blocks of ``block`` (0: one scale each).
     ``spread`` are further axes with blocks, and how long those are; None: as long as the axis."""

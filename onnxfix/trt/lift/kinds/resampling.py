@@ -10,10 +10,10 @@ Runtime's resize_op_test.cc), so it does not replace scales by lengths.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.record import record
 from onnxfix.trt.lift.emit import Emit
 from onnxfix.trt.lift.kinds import lifts
 from onnxfix.trt.lift.network import Layer, Unliftable
@@ -29,7 +29,7 @@ _ROUNDING = {
 _RANKS = {"LINEAR": {2: 2, 3: 3, 4: 2, 5: 3}, "CUBIC": {2: 2, 4: 2}}
 
 
-@record
+@dataclass(frozen=True)
 class _Axis:
     """An axis that is resized: its number and, as float32 scalars of the model, its length before and after. ``scale``
     is the given one, "" where the lengths make it."""
@@ -40,7 +40,7 @@ class _Axis:
     scale: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class _Resize:
     """What a RESIZE layer does. ``sizes`` is the output shape as a value, "" with ``scales``; ``shape`` are its
     numbers, -1 where they are not known; ``changed`` the axes that may change."""

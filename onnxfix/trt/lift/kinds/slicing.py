@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from onnxfix.record import record
 from onnxfix.trt.lift.emit import Emit
 from onnxfix.trt.lift.kinds import lifts
 from onnxfix.trt.lift.kinds.moving import Vector, carrier, dims_of, size_of, turned, vector
@@ -19,7 +18,7 @@ _FIRST = -(2**63)
 _Numbers = npt.NDArray[np.int64]
 
 
-@record
+@dataclass(frozen=True)
 class _Window:
     """The elements that a slice reads: along each of ``axes``, ``size`` of them from ``start``, ``stride`` apart. The
     stride may be negative, or 0 for the same element again and again."""

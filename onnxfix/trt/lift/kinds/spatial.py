@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from onnx import helper
 
-from onnxfix.record import record
 from onnxfix.trt.lift import weights
 from onnxfix.trt.lift.emit import Emit
 from onnxfix.trt.lift.kinds import lifts
@@ -23,7 +23,7 @@ from onnxfix.trt.lift.types import FLOATS
 _EXACT = ("FLOAT", "HALF", "BF16", "FP8")
 
 
-@record
+@dataclass(frozen=True)
 class _Window:
     """How windows lie on the spatial axes. ``before`` and ``after`` are what the layer pads, ``spare`` what has to be
     added at the end so that rounding down gives what rounding up does. ``same`` is SAME_UPPER or SAME_LOWER where the

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.record import record
 from onnxfix.rule import AddNode, Dim, Draft, Node, Value, symbols
 from onnxfix_rules.ops.expansions._formulas import Operand, scalar
 
@@ -15,7 +15,7 @@ FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _HALF = 65504.0
 
 
-@record
+@dataclass(frozen=True)
 class Masking:
     """What masks keys. ``lengths`` or ``raw`` is the caller's mask (the number of valid keys, or a 0 for each invalid
     one), which adds ``filtered``; ``bias`` is added; ``causal``: no key after the query's position."""

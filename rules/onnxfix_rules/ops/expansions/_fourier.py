@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from onnxfix.record import record
 
 LIMIT = 1 << 22
 """Maximum elements of a matrix."""
 
 
-@record
+@dataclass(frozen=True)
 class Transform:
     """A DFT along an axis: of ``length`` elements of ``parts`` components (1 for real, 2 for complex), padded with
     zeros or cut to ``points``."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from onnxfix.record import record
 from onnxfix.rule import Draft, Node, Value
 
 LIMIT = 1 << 20
 """Maximum number of elements of the weights, and of the counts."""
 
 
-@record
+@dataclass(frozen=True)
 class Window:
     """The window along one dimension; ``size``, that of the input, is None if unknown."""
 

@@ -7,14 +7,14 @@ Along a spatial axis the full result of a transposed convolution has ``(size - 1
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from onnxfix.record import record
 from onnxfix.rule import Draft, Model, Node
 
 SAME = ("SAME_UPPER", "SAME_LOWER")
 
 
-@record
+@dataclass(frozen=True)
 class Deconv:
     """A ConvTranspose's attributes, one entry per spatial axis; a size is None where it is dynamic."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.record import record
 from onnxfix.rule import Dim, Model, Node, Value, equal
 from onnxfix.shapes.symbols import Answer, as_dim, divide
 
@@ -17,7 +17,7 @@ _MAX_DEPTH = 24
 _PASS_THROUGH = ("Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
-@record
+@dataclass(frozen=True)
 class Ratio:
     """``factor * top / bottom``. ``value`` is the resulting float32, where the sizes are known."""
 

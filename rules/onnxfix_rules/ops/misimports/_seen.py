@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from onnxfix.record import record
 from onnxfix.rule import Dim, Draft, Value, is_small
 
 _LIMIT = 1 << 16
 """Maximum number of elements of a mask that is stored as a constant; larger ones are computed."""
 
 
-@record
+@dataclass(frozen=True)
 class Seen:
     """What may restrict the keys. ``queries`` and ``keys`` are the sequence lengths, None where even the rank is
     unknown; ``limits`` names the restrictions that TensorRT ignores and that have an effect."""

@@ -8,8 +8,8 @@ ONNX drops a last one that starts in the padding at the end, at I + B or after.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from onnxfix.record import record
 from onnxfix.rule import Dim, Draft, Model, Node
 from onnxfix.shapes.symbols import NO, Answer, at_least, mod, symbol
 
@@ -25,7 +25,7 @@ def declared_alike(node: Node, sizes: Sequence[int | None]) -> bool:
     return True
 
 
-@record
+@dataclass(frozen=True)
 class Axis:
     """The windows along one spatial axis of ``size`` elements."""
 
@@ -76,7 +76,7 @@ class Axis:
         return max(last + self.kernel - filled, 0)
 
 
-@record
+@dataclass(frozen=True)
 class Pool:
     """A pooling that rounds up. ``valid``: by ``auto_pad = VALID``, about which implementations disagree when rounding
     up."""

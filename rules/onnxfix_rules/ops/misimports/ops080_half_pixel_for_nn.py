@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from onnxfix.record import record
 from onnxfix.rule import (
     AddNode,
     Draft,
@@ -77,7 +77,7 @@ def half_pixel_for_nn(node: Node, model: Model) -> Iterator[Match]:
     )
 
 
-@record
+@dataclass(frozen=True)
 class _Resized:
     """The axes that are resized, each with its factor and, if static, its size; ``scales`` are the node's."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.record import record
 from onnxfix.rule import (
     Dim,
     Draft,
@@ -76,7 +76,7 @@ def mask_shorter_than_keys(node: Node, model: Model) -> Iterator[Match]:
     )
 
 
-@record
+@dataclass(frozen=True)
 class _Lengths:
     """A mask of known rank and element type, the number of its columns, and the number of keys."""
 

@@ -29,7 +29,7 @@ SWITCH = "ONNXFIX_CONFINEMENT"
 whether one or the other is in the way."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Policy:
     """What a child keeps. ``local_sockets``: sockets of this machine (AF_UNIX). ``files``: it can open only those below
     ``read``, which it may not change, and below ``write``, each with its identity when this was made."""
@@ -40,7 +40,7 @@ class Policy:
     write: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class InForce:
     """What was tried in a child and refused there: to make a ``network`` socket, to signal its parent (``processes``),
     and to list a folder that is not open to it (``files``).

@@ -30,7 +30,7 @@ from typing import Any, cast
 from onnxfix import _child, deadline, spares, system
 from onnxfix._child import Outcome, Share, Status, allow_maps, default_memory_mb, note, one_line
 from onnxfix.allowance import memory_limit_mb
-from onnxfix.confinement import outdated, policy
+from onnxfix.confinement import Policy, outdated, policy
 from onnxfix.errors import working_directory
 
 __all__ = [
@@ -106,21 +106,10 @@ def _started(folder: Path, environment: Mapping[str, str]) -> _Process:
 
 
 class _Child:
-    """One process and its three pipes."""
+    """One process with its three pipes, and what it gave up (None: nothing, or not known)."""
 
-    def __init__(self, memory_mb: int | None, variables: Mapping[str, str]) -> None:
-        self.policy = policy()
-        package = Path(__file__).resolve().parent
-        environment = dict(os.environ, PYTHONSAFEPATH="1", **variables)
-        environment["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [str(package.parent), environment.get("PYTHONPATH")])
-        )
-        # Several BLAS threads cost memory and start-up time, and may change the last bit of sums.
-        for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-            environment.setdefault(name, "1")
-        # ONNX Runtime 1.32 reports sessions to its maker, and keeps a database for that in the user's cache folder.
-        environment.setdefault("ORT_DISABLE_TELEMETRY", "1")
-        self.process: _Process = spares.take() or _started(package.parent, environment)
+    def __init__(self, process: _Process, policy: Policy | None) -> None:
+        self.process, self.policy = process, policy
         streams = self.process.stdin, self.process.stdout, self.process.stderr
         self.requests, replies, stderr = (cast(io.RawIOBase, stream) for stream in streams)
         self._streams = (self.requests, replies, stderr)
@@ -138,18 +127,6 @@ class _Child:
         except BaseException:  # the system may refuse threads
             self.close()
             raise
-        # The death signal is sent when the *thread* that forked ends: only the main one may ask for it.
-        lasting = threading.current_thread() is threading.main_thread()
-        start = {
-            "path": [os.path.abspath(entry) for entry in sys.path if entry],
-            "cwd": working_directory(),
-            "memory_mb": memory_mb,
-            "parent": os.getpid() if lasting else 0,
-            "confinement": self.policy,
-            "environment": environment,
-        }
-        with contextlib.suppress(OSError):
-            _child.write_frame(self.requests, pickle.dumps(start))
 
     def send(self, payload: bytes, timeout: float) -> None:
         """Write a request; a child that does not read a large one is killed after ``timeout`` seconds."""
@@ -182,6 +159,39 @@ class _Child:
             with contextlib.suppress(OSError):
                 stream.close()
         return self.process.returncode or 0  # None in a fork of the owner, which reaps nothing
+
+
+def lasting_parent() -> int:
+    """The id of this process, if a child may ask to die with it: the kernel sends that signal when the *thread* that
+    forked the child ends, so that 0 is the answer in any thread but the main one."""
+    return os.getpid() if threading.current_thread() is threading.main_thread() else 0
+
+
+def _start_child(memory_mb: int | None, variables: Mapping[str, str]) -> _Child:
+    """A child that waits for calls."""
+    package = Path(__file__).resolve().parent
+    environment = dict(os.environ, PYTHONSAFEPATH="1", **variables)
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(package.parent), environment.get("PYTHONPATH")])
+    )
+    # Several BLAS threads cost memory and start-up time, and may change the last bit of sums.
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        environment.setdefault(name, "1")
+    # ONNX Runtime 1.32 reports sessions to its maker, and keeps a database for that in the user's cache folder.
+    environment.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    rights = policy()
+    child = _Child(spares.take() or _started(package.parent, environment), rights)
+    start = {
+        "path": [os.path.abspath(entry) for entry in sys.path if entry],
+        "cwd": working_directory(),
+        "memory_mb": memory_mb,
+        "parent": lasting_parent(),
+        "confinement": rights,
+        "environment": environment,
+    }
+    with contextlib.suppress(OSError):
+        _child.write_frame(child.requests, pickle.dumps(start))
+    return child
 
 
 SLICE = 0.2
@@ -270,7 +280,7 @@ class Worker:
         if self._child is None:
             self._set_mb = limit
             self.limit_mb = self._memory_mb if self._memory_mb is not None else default_memory_mb()
-            self._child = _Child(self.limit_mb, self._variables)
+            self._child = _start_child(self.limit_mb, self._variables)
             self.generation += 1
 
     def begin(self, target: str, *, timeout: float, **kwargs: Any) -> None:
@@ -340,6 +350,14 @@ class Worker:
         except BaseException:
             self.close()
             raise
+
+    def receive(self, process: spares.Spare, timeout: float) -> Outcome:
+        """Wait for the only reply of a process that was forked for it, and end it. See ``call``."""
+        self._child = _Child(process, None)
+        try:
+            return self._receive(self._child, timeout)
+        finally:
+            self.close()
 
     def _receive(self, child: _Child, timeout: float) -> Outcome:
         last, ends = "", time.monotonic() + timeout

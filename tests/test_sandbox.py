@@ -296,16 +296,19 @@ def test_a_failure_without_a_reason_is_a_lack_of_memory_where_there_is_none() ->
 
 
 def test_a_system_that_starts_no_more_threads_is_no_fault_of_ours() -> None:
-    before = threading.stack_size()
-    try:
-        threading.stack_size(1 << 46)  # more than there is
-        with pytest.raises(RuntimeError) as refused:
-            threading.Thread(target=echo).start()
-    finally:
-        threading.stack_size(before)
-    line = explained(refused.value, "m.onnx")
+    """In a process of its own: CPython 3.11 keeps a state of the thread, which gets the time limits of another one."""
+    code = (
+        "import threading\n"
+        "from onnxfix.errors import explained\n"
+        "threading.stack_size(1 << 46)  # more than there is\n"
+        "try:\n"
+        "    threading.Thread(target=print).start()\n"
+        "except RuntimeError as error:\n"
+        "    print(explained(error, 'm.onnx'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    (line,) = done.stdout.splitlines()
     assert line.startswith("m.onnx: the system starts no more threads: ")
-    assert "\n" not in line
 
 
 def test_one_shot() -> None:

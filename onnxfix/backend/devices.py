@@ -7,7 +7,7 @@ import math
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,6 @@ from onnxfix.causes import ENDED, Cause
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.files import loading
 from onnxfix.nvidia import Missing
-from onnxfix.record import record
 from onnxfix.sandbox import shared
 from onnxfix.trt import lift
 from onnxfix.trt.lift.records import NetTensor
@@ -55,7 +54,7 @@ class BackendError(OnnxfixError):
         self.cause: Cause = cause
 
 
-@record
+@dataclass(frozen=True)
 class Options:
     """How a model is prepared.
 

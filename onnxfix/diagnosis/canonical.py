@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from onnx.defs import SchemaError, get_schema
 from onnxfix import walk
 from onnxfix.errors import ModelError
 from onnxfix.files import tensors
-from onnxfix.record import record
 
 #: Attributes that became inputs in later opsets, by operator: attribute -> the number of the input.
 _MOVED: dict[str, dict[str, int]] = {
@@ -62,7 +62,7 @@ _IDLE = {
 }
 
 
-@record
+@dataclass(frozen=True)
 class Role:
     """A node in one form: its operator (with the domain where it is not ONNX's), its attributes without defaults and
     ``fixed`` (those that other opsets have as inputs, by the number of the input), the inputs it computes on
@@ -155,7 +155,7 @@ _MARKED = 4
 """Different values from which on a content is something to recognize: a vector of zeros occurs everywhere."""
 
 
-@record
+@dataclass(frozen=True)
 class Content:
     """What a constant contains, to recognize a weight in another file. Up to 256 elements on a grid stand for a
     large weight. Floats are compared as float16, so that a copy in half precision has the same keys.

@@ -6,7 +6,7 @@ Every function is called through :class:`onnxfix.sandbox.Worker`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
@@ -20,14 +20,13 @@ from onnxfix.diagnosis.lowered import ELEMENT, FLOAT, fresh, names_of
 from onnxfix.diagnosis.store import Held, hold
 from onnxfix.graph.unfolding import unfolded
 from onnxfix.model import Model
-from onnxfix.record import record
 from onnxfix.sandbox import allow_maps, one_line
 from onnxfix.verification.compare.rounding import shaken
 
 _WORDS = 1500
 
 
-@record
+@dataclass(frozen=True)
 class Reply:
     """The outputs of a model by name, or ``error``: why there are none, with its ``cause`` as data, the ``stage``
     ("load" or "run") and ONNX Runtime's ``status`` (FAIL, INVALID_ARGUMENT, ...). ``no_kernel``: ONNX Runtime has none

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -13,7 +14,6 @@ from onnx import NodeProto, defs, helper
 from onnxfix.diagnosis.facts import Array, Evidence, at, blocks, farthest, number, numeric
 from onnxfix.diagnosis.terms import attributes
 from onnxfix.files.tensors import constant_node_array
-from onnxfix.record import record
 
 _STANDARD = ("", "ai.onnx")
 _LIMIT = 1 << 34
@@ -23,7 +23,7 @@ _LIMIT = 1 << 34
 _ALIASES = {("Pad", "value"): "constant_value"}
 
 
-@record
+@dataclass(frozen=True)
 class Counterpart:
     """``nodes`` are those that compute something from tensors that are not constant. ``constants`` are the values that
     are known on the other side, by name; ``casts`` the numbers of the types that Casts there produce."""
@@ -91,7 +91,7 @@ _FOLDS: dict[str, Callable[[Sequence[Array], Mapping[str, Any]], Array]] = {
 }
 
 
-@record
+@dataclass(frozen=True)
 class Parameter:
     """One setting or weight of a node. ``value`` is None where it is not known or not given.
 
@@ -152,7 +152,7 @@ def plain(value: Any) -> Any:
     return [plain(one) for one in value]
 
 
-@record
+@dataclass(frozen=True)
 class _Schema:
     """Of an operator: the attributes' defaults, and the names of the inputs, lower case."""
 
@@ -190,7 +190,7 @@ _ALIKE = 1e-6
 """How far a factor of float32 weights may be from that of all elements, relative."""
 
 
-@record
+@dataclass(frozen=True)
 class Change:
     """How many elements differ, and the sentence about it. ``rounded``: the other side's are these, stored in a type of
     fewer bits; ``factor``: all elements are the first's times one factor."""

@@ -7,7 +7,7 @@ different values of the truth's. Local functions are inlined before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from onnxfix.diagnosis.rows import Side
 from onnxfix.diagnosis.sides import Prepared
 from onnxfix.errors import ModelError
 from onnxfix.files import tensors
-from onnxfix.record import record
 
 ENTERED = frozenset({"If", "Loop", "Scan"})
 """Operators that can be entered."""
@@ -35,7 +34,7 @@ _OFF = 1e-5  # share of the scale from which on an iteration differs
 _LIMIT = 1 << 30
 
 
-@record
+@dataclass(frozen=True)
 class Inner:
     """The graphs that run inside of a node on both sides, and the values of the truth's inputs (``feed``). ``name`` is
     that of the node (of its first output, where it has none) and of the attribute; ``iteration`` counts from 0, None

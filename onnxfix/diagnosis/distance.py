@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from onnxfix.record import record
 from onnxfix.verification.compare.tolerance import EXACT, distances, gaps, wide
 
 _BLOCK = 1 << 20
@@ -18,7 +17,7 @@ LEVELS = (0.5, 0.9)
 _FEWEST, _DRAWN = 16, 1 << 16  # elements that have quantiles, and those that they are estimated from
 
 
-@record
+@dataclass(frozen=True)
 class Typical:
     """Quantiles (``LEVELS``) of the absolute differences, and of the truth's magnitudes, of finite elements."""
 
@@ -26,7 +25,7 @@ class Typical:
     size: tuple[float, ...]
 
 
-@record
+@dataclass(frozen=True)
 class Distance:
     """``largest`` absolute difference of elements that are finite on both sides, ``scale`` the largest finite magnitude
     of the truth, with its range from ``low`` to ``high``. ``special`` counts elements that are NaN or infinite on one

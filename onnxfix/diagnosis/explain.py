@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,7 +32,6 @@ from onnxfix.diagnosis.rounding import (
     tf32,
     underflow,
 )
-from onnxfix.record import record
 from onnxfix.rule import Severity
 
 Explanation = tuple[Why, str]
@@ -256,7 +256,7 @@ _OPTIONS = {"exact": "", "numeric": " --numeric-fixes", "unsafe": " --unsafe-fix
 OF_PRECISION: tuple[Why, ...] = ("overflow", "underflow", "precision", "cancellation", "ill-conditioned")
 
 
-@record
+@dataclass(frozen=True)
 class Advice:
     """What to do, in one sentence; the code of the ``rule`` that names or fixes the node, and the safety of its fix (""
     for none)."""

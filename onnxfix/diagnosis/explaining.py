@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -20,10 +20,9 @@ from onnxfix.diagnosis.sides import LOW
 from onnxfix.diagnosis.terms import attributes
 from onnxfix.errors import OnnxfixError
 from onnxfix.place import Place
-from onnxfix.record import record
 
 
-@record
+@dataclass(frozen=True)
 class Explainer:
     """Explains the culprits of one diagnosis: of ``truth`` against ``other``, which may be the same graph. ``path`` is
     what people call the truth's model, and ``matched`` are those of its tensors that the other side has."""

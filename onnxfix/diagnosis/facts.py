@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from onnxfix.diagnosis.findings import Hazard
 from onnxfix.diagnosis.records import Against, NodeError
 from onnxfix.diagnosis.rows import Row
 from onnxfix.dtypes import FLOATS
-from onnxfix.record import record
 
 Array = np.ndarray[Any, Any]
 
@@ -34,7 +33,7 @@ SIDES: dict[Against, str] = {
 _LOW = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 
 
-@record
+@dataclass(frozen=True)
 class Evidence:
     """A node of the truth's model and what computes its outputs on the other side.
 
@@ -66,7 +65,7 @@ class Evidence:
     other_opsets: Mapping[str, int] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     types: Collection[str] = ()
-    row: Row = Row("", -1)
+    row: Row = field(default_factory=lambda: Row("", -1))
     given: Mapping[str, Any] = field(default_factory=dict)
     effect: float | None = None
 
@@ -97,7 +96,7 @@ class Evidence:
         return ""
 
 
-@record
+@dataclass(frozen=True)
 class Limits:
     """The largest finite value of a low precision, its smallest normal one, the smallest of all, and the relative size
     of one rounding."""
@@ -120,7 +119,7 @@ def unit_of(evidence: Evidence) -> float:
     return limits(evidence.low).unit if evidence.low else 1e-7
 
 
-@record
+@dataclass(frozen=True)
 class Focus:
     """The element with the largest own error, in the output where that is the largest share of the scale.
 
@@ -181,7 +180,7 @@ def blocks(*arrays: Array) -> Iterator[tuple[int, list[Array]]]:
         yield start, [np.asarray(one[start : start + BLOCK]).astype(np.float64) for one in flat]
 
 
-@record
+@dataclass(frozen=True)
 class Worst:
     """Where two arrays are farthest apart: the flat index, and how far (infinite where one alone is not finite)."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,6 @@ from onnxfix.files.lazy import with_payload
 from onnxfix.files.tensors import is_external, nbytes
 from onnxfix.model import Model
 from onnxfix.place import Place
-from onnxfix.record import record
 from onnxfix.registry import registry
 from onnxfix.rule import NO_MODEL, Rule, Severity
 from onnxfix.targets import DEFAULT
@@ -23,7 +22,7 @@ _HALF = "PRC"
 """The family of the rules about half precision."""
 
 
-@record
+@dataclass(frozen=True)
 class Hazard:
     """A finding at a node. ``fix`` is the title of its fix, and ``safety`` that fix's ("exact", "numeric", "unsafe"),
     both "" where there is none. ``half``: it was found in the model as it would be in half precision, not as it is."""
@@ -38,7 +37,7 @@ class Hazard:
     half: bool = False
 
 
-@record
+@dataclass(frozen=True)
 class Findings:
     """All findings, by the outputs of the nodes of the main graph that they are about or that are around them."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from onnxfix.diagnosis.bench import Bench, drop
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import walk_alone
 from onnxfix.diagnosis.store import Held
-from onnxfix.record import record
 
 SAMPLES = 32
 """Elements of which the values are kept."""
@@ -22,7 +22,7 @@ _ENOUGH = 4
 """Different values from which on equal values are evidence: masks of ones are everywhere."""
 
 
-@record
+@dataclass(frozen=True)
 class Fingerprint:
     """``kind`` is "f" for numbers with a fraction, "i" for integers, "b" for truths. ``mean``, ``norm`` (root mean
     square) and ``scale`` (largest magnitude) are of the finite elements; ``odd`` counts the others. ``samples`` are

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from onnxfix.backends import ort_weights
 from onnxfix.diagnosis.store import Held
 from onnxfix.errors import ModelError
 from onnxfix.place import Place
-from onnxfix.record import record
 from onnxfix.verification.feeds.operands import DRAWS
 
 OWN = "/own/"
@@ -250,7 +250,7 @@ def has_functions(graph: Graph) -> bool:
     return bool(graph.proto.functions)
 
 
-@record
+@dataclass(frozen=True)
 class Region:
     """Nodes of the other model (``nodes``, by number) that compute ``targets`` (its name -> the truth's) from
     ``inputs`` (its name -> the truth's), and from its own weights. ``at`` is the number of the truth's node after which

@@ -12,7 +12,7 @@ reads it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -22,7 +22,6 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, defs, helpe
 from onnxfix import walk
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.record import record
 
 Low = Literal["fp16", "bf16"]
 
@@ -67,7 +66,7 @@ class Slots(NamedTuple):
     outputs: tuple[int, ...]
 
 
-@record
+@dataclass(frozen=True)
 class Lowerable:
     """Which nodes of a model's main graph can compute in the low type.
 
@@ -82,7 +81,7 @@ class Lowerable:
     floats: frozenset[str]
 
 
-@record
+@dataclass(frozen=True)
 class Rounded:
     """``proto`` is the model with Casts; ``low`` are the indices (stored order of the original) of the nodes that are
     rounded, ``whole`` says of others that read or write float32 why they are not (those to keep are not among them).

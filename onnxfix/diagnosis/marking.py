@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -19,7 +19,6 @@ from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph, upstream
 from onnxfix.diagnosis.records import Marking
 from onnxfix.diagnosis.store import Held
-from onnxfix.record import record
 
 CUTS = 3
 """Places of the graph that are looked at with one build."""
@@ -39,7 +38,7 @@ class Engine(Protocol):
         ...
 
 
-@record
+@dataclass(frozen=True)
 class Window:
     """What is left: the nodes (by number, in order) one of which begins to differ, the distance of each tensor that was
     seen, and the builds. ``reason`` says why the search ended early."""

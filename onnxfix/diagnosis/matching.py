@@ -10,6 +10,7 @@ missing one only makes a region larger: so what is unclear stays apart.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,12 +31,11 @@ from onnxfix.diagnosis.pairing import (
     outputs_of,
 )
 from onnxfix.diagnosis.views import SINGLE, Classes, View
-from onnxfix.record import record
 
 _ROUNDS = 400
 
 
-@record
+@dataclass(frozen=True)
 class Matching:
     """``pairs`` leads from B's tensors to A's, inputs included, constants not; ``how`` says what paired each."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from onnxfix.diagnosis.rows import Side, Walk
 from onnxfix.diagnosis.sides import LOW
 from onnxfix.diagnosis.statistics import compare_output
 from onnxfix.diagnosis.store import Held
-from onnxfix.record import record
 from onnxfix.verification.compare.compare import Metrics, Terms, compare_outputs, different, moved_by
 from onnxfix.verification.compare.rounding import SHARE
 from onnxfix.verification.compare.tolerance import Allowed
@@ -25,7 +24,7 @@ from onnxfix.verification.readback.child import aligned
 from onnxfix.verification.request import REMOTE
 
 
-@record(eq=False)
+@dataclass(frozen=True, eq=False)
 class Outputs:
     """Compares outputs. ``allowed`` is what they may differ by, in the place of the tolerance of their types. Of
     engines, ``Walk.off`` has what is wrong. ``run``: whether models may run for it."""

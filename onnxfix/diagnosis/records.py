@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from onnxfix.causes import Cause
 from onnxfix.interrupts import INTERRUPTED
 from onnxfix.place import Place
-from onnxfix.record import record
 from onnxfix.shown import Shown
 from onnxfix.verification.compare.decades import ErrorHistogram
 
@@ -32,7 +31,7 @@ Why = Literal[
 ]  # fmt: skip
 
 
-@record
+@dataclass(frozen=True)
 class Histogram:
     """How many values fall between ``edges`` (one more than counts), in the truth and on the other side. Values that
     are not finite are not counted."""
@@ -42,7 +41,7 @@ class Histogram:
     other: tuple[int, ...]
 
 
-@record
+@dataclass(frozen=True)
 class NonFinite:
     """NaN and infinities of one side: how many, and the index of the first."""
 
@@ -51,7 +50,7 @@ class NonFinite:
     first: tuple[int, ...] | None = None
 
 
-@record
+@dataclass(frozen=True)
 class OutputComparison:
     """How one output of the model agrees, over all samples.
 
@@ -107,7 +106,7 @@ class OutputComparison:
         return not self.differing and not self.differs
 
 
-@record
+@dataclass(frozen=True)
 class NodeError:
     """How one node of the truth's model compares with what computes its output on the other side.
 
@@ -143,7 +142,7 @@ class NodeError:
         return self.output_error / self.input_error
 
 
-@record
+@dataclass(frozen=True)
 class DepthError:
     """The error at one node: ``number`` is its place in the order of computation, of ``Diagnosis.nodes``. The other
     fields are those of ``NodeError``."""
@@ -155,7 +154,7 @@ class DepthError:
     output_error: float | None = None
 
 
-@record
+@dataclass(frozen=True)
 class Culprit:
     """A node that computes something else.
 
@@ -171,7 +170,7 @@ class Culprit:
     fix: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class Marking:
     """One build with inner ``tensors`` as outputs. ``unchanged``: its own outputs stayed bit-identical to those of the
     unmarked build. ``believed``: they still show the difference that is looked for, else ``reason`` says what changed,
@@ -184,7 +183,7 @@ class Marking:
     believed: bool = True
 
 
-@record(repr=False)
+@dataclass(frozen=True, repr=False)
 class Diagnosis(Shown):
     """The result of ``diagnose``.
 

@@ -15,10 +15,9 @@ from onnxfix.diagnosis.child import Reply
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph, Region
 from onnxfix.diagnosis.store import Held
-from onnxfix.record import record
 
 
-@record
+@dataclass(frozen=True)
 class Row:
     """What one tensor of the truth shows: ``own`` distance of the region that computes it, ``noise`` (absolute) that
     rounding explains, with its quantiles ``typical_noise`` (``distance.LEVELS``; none for few elements) and the number
@@ -41,7 +40,7 @@ class Row:
     feed: int = 0
 
 
-@record
+@dataclass(frozen=True)
 class Side:
     """The other side: its graph, its tensors by the truth's names (``pairs``: its name -> the truth's), the ``backend``
     that runs it (or ``runner``, where it is none of ONNX Runtime's), and the share ``unit`` of a value that one

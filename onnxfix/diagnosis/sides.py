@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,6 @@ from onnxfix.diagnosis.store import Held
 from onnxfix.errors import Fault, ModelError
 from onnxfix.graph import unfolding
 from onnxfix.place import Place
-from onnxfix.record import record
 from onnxfix.trt import lift
 from onnxfix.verification.readback.interface import partners
 from onnxfix.verification.rungs.builder import Builder
@@ -127,7 +126,7 @@ class Impossible(Exception):
         self.cause = cause
 
 
-@record
+@dataclass(frozen=True)
 class Prepared:
     """The other side, and how inputs of the truth are fed to it: its input -> the truth's. ``name`` is for people."""
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnxfix.diagnosis.records import Histogram, NonFinite, OutputComparison
-from onnxfix.record import record
 from onnxfix.verification.compare import tolerance
 from onnxfix.verification.compare.compare import bits_differ, dtype_name, structure_of
 from onnxfix.verification.compare.decades import Decades
@@ -122,7 +121,7 @@ def compare_output(name: str, pairs: Sequence[tuple[Any, Any]], *, noise: float 
     )
 
 
-@record
+@dataclass(frozen=True)
 class _Leaf:
     """Two arrays of one shape; ``at`` is their position in sequences and maps around them."""
 

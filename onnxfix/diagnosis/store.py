@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 import pickle
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from onnxfix import replies
-from onnxfix.record import record
 
 _SHAPE = 64  # elements
 _INLINE = 1 << 14
 """Bytes up to which a value travels through the pipe and stays in memory: a file would cost more."""
 
 
-@record
+@dataclass(frozen=True)
 class Held:
     """A value that was stored: an array by ``dtype`` (its numpy name) and ``shape``, in a ``file`` or, if it is small
     or not an array (sequence, map, strings, None), as it is in ``value``. ``stored`` is the type in which it is stored,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from onnx import NodeProto, helper
 
 from onnxfix.diagnosis.facts import Array, numeric
-from onnxfix.record import record
 
 
-@record
+@dataclass(frozen=True)
 class Terms:
     """The element is the sum of ``left * right`` and ``rest``, times ``factor``. All are float64; ``left`` and
     ``right`` have one element a term."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
-from onnxfix.record import record
 from onnxfix.verification.feeds.signature import Signature
 
 
-@record
+@dataclass(frozen=True)
 class Given:
     """A tensor among the arguments: its array, and the name of its parameter ("" where it lies within one)."""
 
@@ -45,7 +44,7 @@ class Subject(Protocol):
         """
 
 
-@record
+@dataclass(frozen=True)
 class Case:
     """Inputs to compare on: ``label`` says which, ``arrays`` are in the order of ``Subject.given``."""
 

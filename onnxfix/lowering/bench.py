@@ -27,7 +27,6 @@ from onnxfix.errors import OnnxfixError
 from onnxfix.lowering import guards, selfmeasure
 from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.selfmeasure import Own, Tensor
-from onnxfix.record import record
 from onnxfix.sandbox import Worker, note, one_line
 from onnxfix.verification.compare.tolerance import EXACT, distances, wide
 
@@ -107,7 +106,7 @@ class Bench:
 # ------------------------------------------------------------------------------------------------ in the sandbox
 
 
-@record
+@dataclass(frozen=True)
 class Reply:
     """The result of a call: ``error`` is "" on success, ``cause`` why it failed where the model is not to blame."""
 

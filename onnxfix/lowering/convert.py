@@ -7,6 +7,7 @@ name: an output of the graph, or a graph inside a node. A Cast is made once for 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from onnxfix.errors import ModelError
 from onnxfix.files import tensors
 from onnxfix.lowering.kinds import is_heavy
 from onnxfix.lowering.records import IoTypes
-from onnxfix.record import record
 
 NUMPY: dict[int, Any] = {ELEMENT["fp16"]: np.float16, ELEMENT["bf16"]: ml_dtypes.bfloat16}
 _ANY = frozenset({"Shape", "Size", "Cast"})
@@ -28,7 +28,7 @@ _ANY = frozenset({"Shape", "Size", "Cast"})
 _HUGE = 1 << 40
 
 
-@record
+@dataclass(frozen=True)
 class Converted:
     """The model, and how many Casts were added."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from onnxfix.lowering.kinds import DENOMINATORS, MOVES, SQUARES, SUMS
 from onnxfix.lowering.records import Why
 from onnxfix.lowering.selfmeasure import Own, Tensor
 from onnxfix.model import Model
-from onnxfix.record import record
 from onnxfix.registry import registry
 from onnxfix.targets import Target
 
@@ -35,7 +35,7 @@ _PASSES = frozenset({*MOVES, "Add", "Cast", "Mul", "Sub"})
 _LARGEST = 1 << 28
 
 
-@record
+@dataclass(frozen=True)
 class Masks:
     """``constants`` are the names of mask constants; ``nodes`` are those that a mask goes through, the Softmax
     included, by index: large magnitudes are meant there."""
@@ -209,7 +209,7 @@ _SCALARS = 64
 """Elements up to which every element of a constant matters: epsilons, scales, bounds."""
 
 
-@record
+@dataclass(frozen=True)
 class Guard:
     """Why a node is kept, and the number that decided."""
 
@@ -218,7 +218,7 @@ class Guard:
     rule: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class Facts:
     """What is known of a model: its graph, what can have the low type, what was measured by tensor and by node, what
     rules name (``hazards``), and the nodes that saturated masks go through."""

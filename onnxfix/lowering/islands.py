@@ -4,6 +4,7 @@ would cost more than they gain."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
 from onnx import ModelProto, NodeProto
@@ -11,13 +12,12 @@ from onnx import ModelProto, NodeProto
 from onnxfix import walk
 from onnxfix.diagnosis.lowered import Lowerable
 from onnxfix.lowering.kinds import MOVES, is_heavy
-from onnxfix.record import record
 
 MOST = 4
 """Computing nodes of an island that is given up for fewer Casts."""
 
 
-@record
+@dataclass(frozen=True)
 class Graph:
     """The main graph as far as types go. ``io_low``: inputs and outputs have the low type."""
 

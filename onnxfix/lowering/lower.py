@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from onnxfix.lowering.kinds import is_heavy
 from onnxfix.lowering.records import IoTypes, Kept, Lowering, Range
 from onnxfix.lowering.search import Plan, Search, worst
 from onnxfix.place import Place
-from onnxfix.record import record
 from onnxfix.targets import Target
 
 MOST_RANGES = 32
@@ -32,7 +31,7 @@ _NORMS = (
 )
 
 
-@record
+@dataclass(frozen=True)
 class Wish:
     """What was asked for: the type, the budget (share of each output's scale), the types of the interface, patterns of
     nodes to keep, the product line, seconds for the search, and the most samples."""
@@ -46,7 +45,7 @@ class Wish:
     samples: int = 16
 
 
-@record
+@dataclass(frozen=True)
 class Found:
     """A plan for a model, with what it rests on. ``facts.model`` is the model with its masks saturated."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.lowered import Low
 from onnxfix.place import Place
-from onnxfix.record import record
 from onnxfix.shown import Shown
 
 #: Types of the result's inputs and outputs: float32 as in the original, or the low type.
@@ -31,7 +30,7 @@ Why = Literal[
 ]  # fmt: skip
 
 
-@record
+@dataclass(frozen=True)
 class Kept:
     """A node that stays in float32. ``seen`` is the number that decided (the largest magnitude, or the share of
     elements that became 0), None where there is none; ``rule`` the rule that names it. ``own_error`` is the error of
@@ -46,7 +45,7 @@ class Kept:
     effect: float | None = None
 
 
-@record
+@dataclass(frozen=True)
 class Range:
     """Values of a tensor over all samples: largest magnitude, and share of elements that are not 0 and round to 0."""
 
@@ -55,7 +54,7 @@ class Range:
     lost: float = 0.0
 
 
-@record
+@dataclass(frozen=True)
 class OutputError:
     """How far an output of the mixed-precision model is from float32: the largest distance (``absolute``), the same
     as a share of ``scale`` (the largest finite magnitude in float32; ``error``), and the root mean square of the
@@ -71,7 +70,7 @@ class OutputError:
     mean: float = 0.0
 
 
-@record(repr=False)
+@dataclass(frozen=True, repr=False)
 class Lowering(Shown):
     """The result of ``precision``.
 

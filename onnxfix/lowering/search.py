@@ -12,13 +12,12 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from onnxfix.lowering.guards import Facts
 from onnxfix.lowering.islands import Graph, settled
 from onnxfix.lowering.kinds import cost_of
 from onnxfix.lowering.records import OutputError
-from onnxfix.record import record
 
 _PARTS = 8
 """Parts that the model is divided into at first."""
@@ -40,7 +39,7 @@ Errors = tuple[OutputError, ...]
 Run = Callable[[frozenset[int], bool], Errors]
 
 
-@record
+@dataclass(frozen=True)
 class Plan:
     """The nodes in the low type, those kept by the search and those kept for fewer Casts, and the errors. ``met``: the
     errors are within the budget. ``best`` is the smallest error that was found with any node in the low type.

@@ -6,6 +6,7 @@ than the model's own memory shows all of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ import onnx
 from onnx import ModelProto, NodeProto, helper
 
 from onnxfix.diagnosis.lowered import ELEMENT, FLOAT, Lowerable, fresh, names_of
-from onnxfix.record import record
 
 #: What is measured of a tensor: the largest magnitude, how many elements there are, how many are not 0, how many still
 #: are not 0 when rounded, the largest distance to a whole number, and the largest distance to the rounded value.
@@ -23,7 +23,7 @@ TENSOR = ("highest", "count", "nonzero", "left", "fraction", "rounding")
 OUTPUT = ("power", "error_power", "highest_error")
 
 
-@record
+@dataclass(frozen=True)
 class Tensor:
     """What was measured of a float32 tensor; see ``TENSOR``. ``count`` adds up over ``samples``."""
 
@@ -58,7 +58,7 @@ class Tensor:
         )
 
 
-@record
+@dataclass(frozen=True)
 class Own:
     """What was measured of a node's outputs in the low type, summed over outputs and samples; see ``OUTPUT``.
     ``choices`` and ``changed`` count elements that are no floating-point numbers, and those of them that differ."""
@@ -93,7 +93,7 @@ def _greater(one: float, other: float) -> float:
     return float(np.fmax(one, other)) if np.isfinite(one) and np.isfinite(other) else float("inf")
 
 
-@record
+@dataclass(frozen=True)
 class Probes:
     """The outputs of a self-measuring model: by name what each is about, a tensor or a node's output."""
 

@@ -7,7 +7,7 @@ than its own bytes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,13 @@ from onnx import (
 
 from onnxfix import walk
 from onnxfix.files import lazy, loading, tensors
-from onnxfix.record import record
 from onnxfix.verification.feeds.operands import DRAWS
 
 SMALL = 64
 """Elements of an integer tensor of rank 0 or 1 up to which it counts as one that shapes are made of."""
 
 
-@record
+@dataclass(frozen=True)
 class Case:
     """A model with the values of its inputs (as far as they are known).
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from onnxfix.causes import Cause
 from onnxfix.interrupts import INTERRUPTED
 from onnxfix.place import NOWHERE, Place
-from onnxfix.record import record
 from onnxfix.shown import Shown
 
 #: What fails. "refused": TensorRT or ONNX Runtime takes no such model. "crash", "timeout": how its process ended.
@@ -22,7 +21,7 @@ Status = Literal["reduced", "passes", "unknown"]
 _COMPUTED = {"values", "shape"}
 
 
-@record
+@dataclass(frozen=True)
 class Failure:
     """Why a model fails, and where.
 
@@ -65,7 +64,7 @@ class Failure:
         return same and bool(self.place.label) and other.place.label in labels
 
 
-@record
+@dataclass(frozen=True)
 class Seen:
     """The result of a check: all ``failures`` that it found (none: the model passes), or why it is ``unknown``."""
 
@@ -74,7 +73,7 @@ class Seen:
     cause: Cause = ""
 
 
-@record
+@dataclass(frozen=True)
 class Step:
     """One change that kept the failure: which kind, and the nodes that were left after it."""
 
@@ -82,7 +81,7 @@ class Step:
     nodes: int
 
 
-@record(repr=False)
+@dataclass(frozen=True, repr=False)
 class Reduction(Shown):
     """The result of ``reduce``.
 

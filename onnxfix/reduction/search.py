@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onnx import ValueInfoProto
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.record import record
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.case import Case
 from onnxfix.reduction.checks import Check
@@ -26,7 +26,7 @@ class OutOfTime(Exception):
     """The time limit of the search was reached."""
 
 
-@record
+@dataclass(frozen=True)
 class Terms:
     """The surroundings of a search: the ``check``, the ``failure`` to keep, a ``scratch`` folder, what to call with
     progress and after each change (``kept``), and when to stop (of ``time.monotonic``)."""

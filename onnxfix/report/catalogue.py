@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from onnxfix.engine import Found
 from onnxfix.errors import OnnxfixError
-from onnxfix.record import record
 from onnxfix.rule import NO_MODEL, Example, Rule, Safety, Severity
 from onnxfix.targets import TARGETS
 from onnxfix.testing import findings, model_of
 
 
-@record
+@dataclass(frozen=True)
 class Link:
     """A reference. ``url`` is empty for an issue of a repository without an owner in the text."""
 
@@ -25,7 +25,7 @@ class Link:
     url: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class Facts:
     """Facts about a rule.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from onnxfix.place import Place
-from onnxfix.record import record
 
 
-@record
+@dataclass(frozen=True)
 class Finding:
     """A hazard at a place. ``fix`` and ``safety`` are empty if there is no fix.
 
@@ -30,7 +30,7 @@ class Finding:
     rule_url: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class AppliedFix:
     """A fix that is in the result. ``confirmed`` is TensorRT's message about the original at that place, or "".
 
@@ -51,7 +51,7 @@ class AppliedFix:
     rule_url: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class Withdrawn:
     """A fix that was withdrawn because the model did not verify with it."""
 
@@ -61,7 +61,7 @@ class Withdrawn:
     reason: str
 
 
-@record
+@dataclass(frozen=True)
 class Suppressed:
     """A finding that does not fail the run. ``by`` is "configuration" or "baseline", ``origin`` the file that says so.
 
@@ -75,7 +75,7 @@ class Suppressed:
     until: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class Vanished:
     """A known finding of a baseline that is no longer there. ``place`` is for people."""
 

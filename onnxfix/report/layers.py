@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from onnxfix.record import record
+from dataclasses import dataclass
+
 from onnxfix.shown import Shown
 from onnxfix.trt.layer_records import LayerTable
 from onnxfix.trt.tactics import Tactics
 from onnxfix.verification.rungs.builds import Builds
 
 
-@record(repr=False)
+@dataclass(frozen=True, repr=False)
 class LayerReport(Shown):
     """``path`` is the model, ``table`` its nodes in the engine (the one that was kept), ``product`` the TensorRT that
     built it. ``builds`` are the engines that were compared (None: one was built). ``engine`` and ``tactics_file`` are

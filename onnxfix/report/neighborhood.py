@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from onnxfix.place import Place
-from onnxfix.record import record
 
 #: "node": an operator. "input", "output": of the graph, or a value from outside of the subgraph.
 Kind = Literal["node", "input", "output"]
@@ -13,7 +13,7 @@ Kind = Literal["node", "input", "output"]
 Mark = Literal["", "removed", "added", "changed"]
 
 
-@record
+@dataclass(frozen=True)
 class Box:
     """A node, an input or an output of the graph.
 
@@ -32,7 +32,7 @@ class Box:
     below: int = 0
 
 
-@record
+@dataclass(frozen=True)
 class Wire:
     """A value, from box ``source`` to box ``target``. ``label`` is its type and shape, as far as they are known."""
 
@@ -42,7 +42,7 @@ class Wire:
     label: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class Neighborhood:
     """Some nodes of a graph and the values between them. Wires run from a box to a later one."""
 
@@ -50,7 +50,7 @@ class Neighborhood:
     wires: tuple[Wire, ...]
 
 
-@record
+@dataclass(frozen=True)
 class Picture:
     """What is around ``place``, where rule ``code`` has a finding or a fix, in the model that it was found in.
     ``after`` is the same part of the result, for a fix that was applied; None for a finding."""

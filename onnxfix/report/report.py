@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from onnxfix._version import __version__
 from onnxfix.causes import Problem
 from onnxfix.errors import UsageError, decoded
-from onnxfix.record import record
 from onnxfix.report.findings import COLUMNS, Suppressed, Vanished, row_of
 from onnxfix.report.findings import AppliedFix as AppliedFix
 from onnxfix.report.findings import Finding as Finding
@@ -46,7 +45,7 @@ _RUNTIMES = ("", "-gpu", "-directml", "-openvino", "-qnn", "-rocm", "-migraphx",
 _BY_ONNX = ("contract", "reference", "trt-build")  # rungs without ONNX Runtime
 
 
-@record
+@dataclass(frozen=True)
 class Fixed:
     """A dimension or input that specializing made constant. ``kind`` is "dimension" or "input"; ``value`` is a size, or
     an input's value if that is short, otherwise its type and shape. ``kept``: the input still exists, unused."""
@@ -59,7 +58,7 @@ class Fixed:
     kept: bool = False
 
 
-@record
+@dataclass(frozen=True)
 class StepDone:
     """A whole-model step, such as ``--simplify``.
 
@@ -80,7 +79,7 @@ class StepDone:
     fixed: tuple[Fixed, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class DataFile:
     """A file beside the result that has weights of it, and its size. ``kind`` is "own" (the result's alone), "kept"
     (``--in-place``), or "shared" (the original's, with ``--share-data``; ``sha256`` is its hash)."""
@@ -91,7 +90,7 @@ class DataFile:
     sha256: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class NodeCounts:
     """The nodes of a model, in subgraphs and functions too.
 
@@ -110,7 +109,7 @@ class NodeCounts:
         return sum(self.operators.values())
 
 
-@record(repr=False)
+@dataclass(frozen=True, repr=False)
 class Report(Shown):
     """The report on one model. ``print`` shows it as the command line does, and a notebook as a table.
 

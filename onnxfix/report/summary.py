@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from onnxfix import system
 from onnxfix.causes import Cause
-from onnxfix.record import record
 from onnxfix.targets import TARGETS, mismatch
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ Proof = Literal["", "verified", "partly", "unchanged", "not compared", "failed",
 Agreement = Literal["", "identical", "within"]
 
 
-@record
+@dataclass(frozen=True)
 class RuleCount:
     """How many findings or fixes of one severity a rule has. ``safety`` is that of the safest fix, "" without one."""
 
@@ -45,7 +44,7 @@ class RuleCount:
     safety: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class RungFact:
     """A check in short. ``agreement`` of the values is "identical" (in every bit) or "within" tolerance, "" where the
     check compared none; ``feeds`` and ``shapes`` count the inputs that were compared. ``reason`` is the check's own,
@@ -66,7 +65,7 @@ class RungFact:
     part: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class Change:
     """A count before and after."""
 
@@ -80,7 +79,7 @@ class Change:
         return self.before != self.after
 
 
-@record
+@dataclass(frozen=True)
 class Remedy:
     """Findings that are left and have a fix, and the command that applies it. ``safety`` is the least safe of the
     fixes that it applies, and ``options`` those that it needs; the counts are by severity and include what safer
@@ -99,7 +98,7 @@ class Remedy:
         return {"error": self.errors, "warning": self.warnings, "info": self.notes}
 
 
-@record
+@dataclass(frozen=True)
 class TrtFact:
     """The TensorRT that judged a model.
 
@@ -120,7 +119,7 @@ class TrtFact:
     part: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class Summary:
     """The facts about a report.
 

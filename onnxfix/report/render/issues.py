@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from onnxfix.place import NOWHERE, Place
-from onnxfix.record import record
 from onnxfix.report.fingerprint import fingerprints
 from onnxfix.report.render.proof import NOT_COMPARED
 from onnxfix.report.render.words import required_option
@@ -30,7 +29,7 @@ ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 """Where GitHub and GitLab say which folder is the repository."""
 
 
-@record
+@dataclass(frozen=True)
 class Issue:
     """One issue. ``code`` is the rule's, or the name of the check or step, or "problem" or "error"; ``name`` is the
     rule's. ``path`` is that of the model, as the user gave it ("" for the whole call). ``remedy`` says what helps, ""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from onnxfix.record import record
 from onnxfix.report.render.issues import Issue, errors_of, issues_of
 from onnxfix.report.render.stream import escaped
 from onnxfix.report.report import FailOn, Report
@@ -15,7 +15,7 @@ from onnxfix.report.report import FailOn, Report
 Result = Literal["", "failure", "error", "skipped"]
 
 
-@record
+@dataclass(frozen=True)
 class _Case:
     """A test case: ``message`` is its result in one line, ``details`` what belongs to it."""
 

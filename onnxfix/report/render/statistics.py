@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
-from onnxfix.record import record
 from onnxfix.report.findings import Finding
 from onnxfix.report.render.findings import NOUNS, STYLES
 from onnxfix.report.render.lines import Line, line
@@ -14,7 +14,7 @@ from onnxfix.report.report import AppliedFix, Report, plain
 from onnxfix.rule import Severity
 
 
-@record
+@dataclass(frozen=True)
 class RuleCount:
     """The findings of one rule: how many are ``left`` and how many are ``fixed``, and in how many models.
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from onnxfix.record import record
 from onnxfix.report.neighborhood import Box, Neighborhood
 
 LETTER = 6.7
@@ -40,7 +39,7 @@ class Spot:
         return self.x + self.width / 2
 
 
-@record
+@dataclass(frozen=True)
 class Layout:
     """The spots of all boxes, the way of each wire (top to bottom), labels between two points of a wire (one for each
     value), and the size of it all in pixels."""

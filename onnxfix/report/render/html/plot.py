@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from onnxfix.record import record
 from onnxfix.report.render.sections import ui
 from onnxfix.report.render.sections.checks import power
 from onnxfix.report.render.words import number
@@ -20,7 +20,7 @@ _SMALLEST = 1e-12
 """Errors below this are drawn as this."""
 
 
-@record
+@dataclass(frozen=True)
 class Dot:
     """An error of a node. ``kind`` is "whole" (of the whole run) or "own"."""
 
@@ -31,7 +31,7 @@ class Dot:
     blamed: bool
 
 
-@record
+@dataclass(frozen=True)
 class Plot:
     """``levels`` are lines with their labels, ``ticks`` numbers of nodes, ``blamed`` the nodes to blame."""
 

@@ -6,10 +6,10 @@ Text in these records is raw: renderers escape it. A renderer leaves out what it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Union
 
 from onnxfix.place import Place
-from onnxfix.record import record
 from onnxfix.report.neighborhood import Neighborhood
 
 DASH = "–"
@@ -18,7 +18,7 @@ DASH = "–"
 # ------------------------------------------------------------------------------------------------- inside a line
 
 
-@record
+@dataclass(frozen=True)
 class Chip:
     """A word or two on a colored ground. ``kind`` is "good", "warn", "bad", "note" or "none"."""
 
@@ -30,7 +30,7 @@ NOT_REQUESTED = Chip("none", "not requested")
 """The result of a check that no run was asked for."""
 
 
-@record
+@dataclass(frozen=True)
 class Text:
     """A piece of a line. ``kind`` is "name" (of a node, value or file), "command" (to copy), "strong" or "small"."""
 
@@ -38,7 +38,7 @@ class Text:
     kind: str
 
 
-@record
+@dataclass(frozen=True)
 class Link:
     """The way to another part of the page."""
 
@@ -46,7 +46,7 @@ class Link:
     target: str
 
 
-@record
+@dataclass(frozen=True)
 class Mark:
     """The result of a check as a sign; ``text`` says it in words."""
 
@@ -54,14 +54,14 @@ class Mark:
     text: str
 
 
-@record
+@dataclass(frozen=True)
 class Delta:
     """The difference between two counts."""
 
     value: int
 
 
-@record
+@dataclass(frozen=True)
 class Shares:
     """Two thin bars, one above the other, as shares of the largest."""
 
@@ -77,7 +77,7 @@ Content = Union[str, int, Inline, "Paragraph", "Fold", None, Sequence["Content"]
 # ---------------------------------------------------------------------------------------------------- charts
 
 
-@record
+@dataclass(frozen=True)
 class Bars:
     """A bar for each of ``(name, value)``; ``kinds`` are "bar" or "zero". ``label`` says in words what is shown."""
 
@@ -86,7 +86,7 @@ class Bars:
     kinds: Sequence[str]
 
 
-@record
+@dataclass(frozen=True)
 class PairBars:
     """Two bars for each of ``(name, truth, other side)``, to one scale."""
 
@@ -94,7 +94,7 @@ class PairBars:
     label: str
 
 
-@record
+@dataclass(frozen=True)
 class Point:
     """A node by its number: its own error, the error at its output, its name, and whether it is to blame."""
 
@@ -105,7 +105,7 @@ class Point:
     blamed: bool = False
 
 
-@record
+@dataclass(frozen=True)
 class Depths:
     """The errors of nodes in the order of computation; ``total`` counts the nodes of the model."""
 
@@ -114,7 +114,7 @@ class Depths:
     label: str
 
 
-@record
+@dataclass(frozen=True)
 class Drawing:
     """The nodes around a finding or a fix (None: nothing of them is left)."""
 
@@ -126,7 +126,7 @@ class Drawing:
 # ---------------------------------------------------------------------------------------------------- blocks
 
 
-@record
+@dataclass(frozen=True)
 class Paragraph:
     """``kind`` is how it looks: "", "heading", "proof", "headline", "muted", "remark", "remedy" or
     "empty"."""
@@ -135,28 +135,28 @@ class Paragraph:
     kind: str = ""
 
 
-@record
+@dataclass(frozen=True)
 class Items:
     """A list."""
 
     entries: Sequence[Content]
 
 
-@record
+@dataclass(frozen=True)
 class Lines:
     """Lines as the command line shows them."""
 
     lines: Sequence[str]
 
 
-@record
+@dataclass(frozen=True)
 class Facts:
     """Names with what they are."""
 
     pairs: Sequence[tuple[str, Content]]
 
 
-@record
+@dataclass(frozen=True)
 class Table:
     """``head`` names the columns; a name that begins with ``#`` heads a column of numbers, and one with ``|`` is set
     vertically. The first cell of a row names it, and the first ``totals`` rows are sums. ``kind`` is the style:
@@ -169,7 +169,7 @@ class Table:
     totals: int = 0
 
 
-@record
+@dataclass(frozen=True)
 class Fold:
     """What a reader opens by a click."""
 
@@ -178,14 +178,14 @@ class Fold:
     open: bool = False
 
 
-@record
+@dataclass(frozen=True)
 class Cards:
     """Blocks side by side, each under its title."""
 
     cards: Sequence[tuple[Content, Sequence[Block]]]
 
 
-@record
+@dataclass(frozen=True)
 class Part:
     """A part of a section, set apart from the others by a line."""
 
@@ -193,14 +193,14 @@ class Part:
     blocks: Sequence[Block]
 
 
-@record
+@dataclass(frozen=True)
 class Legend:
     """The marks of a picture, with what they mean. ``kind`` is the style of the mark."""
 
     marks: Sequence[tuple[str, str]]
 
 
-@record
+@dataclass(frozen=True)
 class Entry:
     """A finding or a fix: its place, what it says, in short what helps or how safe it is, and facts about it."""
 
@@ -211,7 +211,7 @@ class Entry:
     drawings: Sequence[Drawing] = ()
 
 
-@record
+@dataclass(frozen=True)
 class Group:
     """The findings, or the fixes, of one rule and severity."""
 
@@ -223,7 +223,7 @@ class Group:
     open: bool = False
 
 
-@record
+@dataclass(frozen=True)
 class Groups:
     """Findings or fixes by rule. ``noun`` is what they are; ``filters`` are the severities that a reader may hide."""
 
@@ -249,7 +249,7 @@ Block = (
 )
 
 
-@record
+@dataclass(frozen=True)
 class Section:
     """A part of a page. ``ident`` is its address; ``aside`` stands beside the title. ``brief``: also shown where there
     is little room, as in Markdown; ``folded`` there."""
@@ -262,7 +262,7 @@ class Section:
     folded: bool = True
 
 
-@record
+@dataclass(frozen=True)
 class Tile:
     """A figure that people look for."""
 
@@ -271,7 +271,7 @@ class Tile:
     kind: str
 
 
-@record
+@dataclass(frozen=True)
 class Page:
     """A result: the model, what it was held against, what came of it, the figures that people look for, and sections.
     ``problems`` say why the result is incomplete."""

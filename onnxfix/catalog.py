@@ -67,10 +67,10 @@ class Listed(Rule):
 
 
 def load(package: str) -> list[Rule] | None:
-    """The rules of a package's catalog; None without one."""
+    """The rules of a package's catalog; None without one, or with one that cannot be read."""
     try:
         return [_listed(row) for row in json.loads(path_of(package).read_bytes())]
-    except OSError:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
 
 

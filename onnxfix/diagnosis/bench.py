@@ -142,13 +142,12 @@ class Bench:
         moved: float = 0.0,
         seed: int = 0,
     ) -> tuple[dict[str, Any], Reply]:
-        """Run a model file on values: its outputs, and the reply, whose own values are gone.
-
-        Raises:
-            Fault: the sandbox's own code failed.
-        """
+        """Run a model file on values: its outputs, and the reply, whose own values are gone."""
         held = self.hold(feed)
-        reply = self._run(str(path), held, backend=backend, moved=moved, seed=seed)
+        try:
+            reply = self._run(str(path), held, backend=backend, moved=moved, seed=seed)
+        except Fault as error:  # of this model: others can still be run
+            reply = Reply(error=str(error), cause="fault", unable=True)
         values = {name: one.load() for name, one in reply.values.items()}
         drop([*held.values(), *reply.values.values()])
         return values, reply

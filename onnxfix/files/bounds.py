@@ -12,6 +12,7 @@ seven letters 87 (2.1 GB, as measured, and 20 seconds). What is made to fill mem
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,7 +22,7 @@ from onnx import ModelProto
 
 from onnxfix.allowance import structure_mb
 from onnxfix.errors import ModelError
-from onnxfix.files.wire import MAX_DEPTH, is_repeated, read_varint
+from onnxfix.files.wire import MAX_DEPTH, is_repeated, read_varint, varint
 
 _MIB = 1 << 20
 BASE, RATE, MOST = 512 * _MIB, 96, 8192 * _MIB
@@ -57,17 +58,21 @@ class TooLarge(ModelError):
 class Kind:
     """What the fields of a message are called and cost, by number.
 
-    ``inner`` are those with messages, ``numbers`` those with lists of numbers: the fewest bytes of a number.
+    ``inner`` are those with messages, ``numbers`` those with lists of numbers: what matches a run of fields that are
+    not packed, and the fewest bytes of a number.
     """
 
     name: str
     fields: dict[int, str]
     costs: dict[int, int]
     inner: dict[int, Kind]
-    numbers: dict[int, int]
+    numbers: dict[int, tuple[re.Pattern[bytes], int]]
 
 
-_WIDTHS = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
+_WIDTHS = {
+    FieldDescriptor.TYPE_FLOAT: (5, rb".{4}", 4),
+    FieldDescriptor.TYPE_DOUBLE: (1, rb".{8}", 8),
+}
 _TEXTS = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
 
@@ -89,8 +94,10 @@ def kinds() -> dict[str, Kind]:
             elif field.type in _TEXTS:
                 kind.costs[field.number] = STRING if is_repeated(field) else FIELD
             elif is_repeated(field):
+                wire, pattern, width = _WIDTHS.get(field.type, (0, rb"[\x80-\xff]{0,9}[\x00-\x7f]", 1))
+                tag = re.escape(varint(field.number << 3 | wire))
                 kind.costs[field.number] = NUMBER
-                kind.numbers[field.number] = _WIDTHS.get(field.type, 1)
+                kind.numbers[field.number] = re.compile(rb"(?:%s%s)+" % (tag, pattern), re.S), width
     found["NodeProto"].costs[2] = OUTPUT
     _link(ModelProto.DESCRIPTOR, found, set())
     return found
@@ -178,8 +185,8 @@ def measure(data: bytes, budget: Budget) -> int:
                 if stop > end:
                     return budget.spent
                 cost, inner = kind.costs.get(number, FIELD), kind.inner.get(number)
-                if number in kind.numbers and wire == 2:  # a packed list
-                    cost = (stop - body) // kind.numbers[number] * NUMBER
+                if number in kind.numbers:
+                    stop, cost = _numbers(data, kind.numbers[number], (position, body, stop, end), wire)
                 elif inner is None and stop - body > _MIB:
                     weights += stop - body
                 budget.charge(cost, stop - weights, kind, number)
@@ -209,3 +216,19 @@ def _field(data: bytes, position: int) -> tuple[int, int, int, int]:
     if wire == 0:
         return tag >> 3, wire, position, read_varint(data, position)[1]
     return tag >> 3, wire, position, position + (8 if wire == 1 else 4 if wire == 5 else 0)
+
+
+def _numbers(
+    data: bytes, run: tuple[re.Pattern[bytes], int], field: tuple[int, int, int, int], wire: int
+) -> tuple[int, int]:
+    """The end of a list of numbers, and its charge: of a packed one, or of a run of fields with one number each.
+
+    ``field`` is where it begins, where its content begins and ends, and where its message ends.
+    """
+    pattern, width = run
+    start, body, stop, end = field
+    if wire == 2:
+        return stop, (stop - body) // width * NUMBER
+    found = pattern.match(data, start, end)
+    last = found.end() if found is not None else stop
+    return last, (last - start) // (width + 1) * NUMBER

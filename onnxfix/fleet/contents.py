@@ -141,7 +141,11 @@ def _hash_sources(module: str) -> str:
         if spec is None or spec.origin is None:  # of a namespace package, the named package in it counts
             continue
         file = Path(spec.origin)
-        for path in sorted(file.parent.rglob("*.py")) if spec.submodule_search_locations else [file]:
+        folder = file.parent
+        whole = [
+            path for path in folder.rglob("*") if path.suffix in (".py", ".json")
+        ]  # with the catalog of rules
+        for path in sorted(whole) if spec.submodule_search_locations else [file]:
             content = path.read_bytes()
             found.update(f"{path.relative_to(file.parent)}\0{len(content)}\0".encode() + content)
         break

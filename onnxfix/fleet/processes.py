@@ -23,6 +23,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessP
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import NoReturn
 
 from onnxfix import _child, allowance, sandbox
 from onnxfix.fleet import work
@@ -111,10 +112,11 @@ def _stop(jobs: Sequence[_Job]) -> None:
     until = time.monotonic() + GRACE
     workers = [job.process for job in jobs if job.process is not None]
     try:
-        for worker in workers:
-            worker.terminate()
-        for worker in workers:
-            worker.join(max(0.0, until - time.monotonic()))
+        while any(worker.is_alive() for worker in workers) and time.monotonic() < until:
+            for worker in workers:
+                worker.terminate()  # again and again: one that waits for a task may have missed the last one
+            for worker in workers:
+                worker.join(_POLL_SECONDS)
     finally:
         for worker in workers:
             worker.kill()
@@ -135,15 +137,16 @@ class _Job:
         self._began = time.perf_counter()
         before = set(multiprocessing.active_children())
         try:
-            if self._pool is None:
-                self._folder = tempfile.mkdtemp(prefix="onnxfix-")
-                self._pool = ProcessPoolExecutor(
-                    max_workers=1,
-                    mp_context=multiprocessing.get_context("spawn"),
-                    initializer=_settle,
-                    initargs=(os.getpid(), self._folder, *self._limits),
-                )
-            future = self._pool.submit(_perform, task)
+            with _starting():
+                if self._pool is None:
+                    self._folder = tempfile.mkdtemp(prefix="onnxfix-")
+                    self._pool = ProcessPoolExecutor(
+                        max_workers=1,
+                        mp_context=multiprocessing.get_context("spawn"),
+                        initializer=_settle,
+                        initargs=(os.getpid(), self._folder, *self._limits),
+                    )
+                future = self._pool.submit(_perform, task)
         except OSError as error:  # no more processes, or no space for temporary files
             future = Future()
             future.set_exception(error)
@@ -190,6 +193,24 @@ class _Job:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    """Around the start of a process: it imports nothing from the user's folder, and the terminal's Ctrl-C does not
+    reach it before it has set its signals."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if sys.platform != "win32" else None
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
+        if sys.platform != "win32" and mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def _read(folder: str, name: str) -> str:
     with contextlib.suppress(OSError):
         return Path(folder, name).read_text(encoding="utf-8", errors="replace")[-4096:]
@@ -202,6 +223,7 @@ def _read(folder: str, name: str) -> str:
 class _State:
     folder = ""
     busy = False
+    leaving = False
 
 
 def _settle(parent: int, folder: str, memory_mb: int | None, cores: int) -> None:
@@ -214,6 +236,7 @@ def _settle(parent: int, folder: str, memory_mb: int | None, cores: int) -> None
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform != "win32":
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, _leave)
     _child.die_with(parent, signal.SIGTERM)
     _State.folder = folder
@@ -231,11 +254,17 @@ def _settle(parent: int, folder: str, memory_mb: int | None, cores: int) -> None
 
 
 def _leave(*_: object) -> None:
-    """End this worker; a task that is under way cleans up first."""
-    if not _State.busy:
-        os._exit(128 + signal.SIGTERM)
-    _State.busy = False
-    raise KeyboardInterrupt
+    """End this worker; a task that is under way cleans up first, whatever signals follow."""
+    if _State.busy and not _State.leaving:
+        _State.leaving = True
+        raise KeyboardInterrupt
+    if not _State.leaving:
+        _end()
+
+
+def _end() -> NoReturn:
+    shutil.rmtree(_State.folder, ignore_errors=True)
+    os._exit(128 + signal.SIGTERM)
 
 
 def _perform(task: Task) -> Outcome:
@@ -245,7 +274,7 @@ def _perform(task: Task) -> Outcome:
         return work.perform(task, _note)
     except KeyboardInterrupt:
         sandbox.close_shared()
-        os._exit(128 + signal.SIGTERM)
+        _end()
     finally:
         _State.busy = False
 

@@ -282,7 +282,7 @@ def ended(reply: Reply) -> Seen | None:
     if reply.cause == "crash" or reply.cause == "timeout":
         return Seen((Failure(reply.cause, text=reply.error),))
     if reply.unable:
-        return Seen(unknown=reply.error, cause="memory" if reply.cause == "memory" else "")
+        return Seen(unknown=reply.error, cause=reply.cause if reply.cause in ("memory", "fault") else "")
     return None
 
 

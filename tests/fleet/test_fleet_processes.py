@@ -481,3 +481,23 @@ def test_nothing_heavy_is_imported_for_the_interface() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=60
     )
     assert done.stdout == "set()\n", done.stderr
+
+
+def test_workers_import_nothing_from_the_folder_of_the_models(tmp_path: Path) -> None:
+    """The installed command has its own folder in sys.path, and not the current one."""
+    (tmp_path / "bin").mkdir()
+    started = tmp_path / "bin" / "started.py"
+    started.write_text("from onnxfix.__main__ import main\n\nif __name__ == '__main__':\n    main()\n")
+    folder = tmp_path / "models"
+    folder.mkdir()
+    for name in ("pickle", "socket", "tempfile", "runpy"):
+        (folder / f"{name}.py").write_text("open('ran', 'w').close()\nraise ImportError('not meant to be')\n")
+    for name in ("a.onnx", "b.onnx"):
+        write(folder / name)
+    words = [sys.executable, started, "check", "a.onnx", "b.onnx", "--jobs", "2", "--fail-on", "never"]
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "rules")])
+    done = subprocess.run(
+        words, cwd=folder, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert not (folder / "ran").exists()

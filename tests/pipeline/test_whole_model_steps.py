@@ -346,6 +346,30 @@ def test_a_script_changes_what_it_changes(tmp_path: Path) -> None:
     assert report.exit_code == 0
 
 
+def test_a_script_may_leave_alone_an_if_that_reads_a_weight(tmp_path: Path) -> None:
+    """graphsurgeon moves such a weight into the branches."""
+    text = """g (float[2] x, bool c) => (float[2] y) <float[2] w = {1, 2}> {
+        r = If(c) <then_branch = t () => (float[2] a) { a = Add(x, w) },
+                   else_branch = e () => (float[2] b) { b = Mul(x, w) }>
+        n = Exp(r)  y = Neg(n) }"""
+    script = "def fix(graph):\n    next(node for node in graph.nodes if node.op == 'Neg').name = 'z'\n"
+    report = apply(model_at(tmp_path, text), graphsurgeon=[write(tmp_path / "s.py", script)])
+    assert the_step(report).status == "taken", the_step(report).reason
+    assert report.model is not None
+    assert [tensor.name for tensor in report.model.graph.initializer] == ["w"]
+    assert report.model.graph.node[-1].name == "z"
+
+
+def test_onnxsim_keeps_what_is_said_of_nodes(tmp_path: Path) -> None:
+    proto = models.model("g (float[2] x) => (float[2] y) { a = Identity(x)  b = Exp(a)  y = Neg(b) }", 18)
+    proto.graph.node[2].metadata_props.add(key="pkg.torch", value="layer.1")
+    report = apply(models.write(tmp_path / "m.onnx", proto), simplify=True)
+    assert the_step(report).status == "taken", the_step(report).reason
+    assert report.model is not None
+    assert len(report.model.graph.node) == 2
+    assert report.model.graph.node[1] == proto.graph.node[2]
+
+
 def test_scripts_run_in_their_order_and_a_wrong_one_does_not_stop_the_others(tmp_path: Path) -> None:
     path = model_at(tmp_path)
     names = [("drop", DROP), ("wrong", WRONG), ("count", COUNT)]

@@ -25,6 +25,8 @@ from onnxfix.place import Place
 from onnxfix.report.render.bars import error_lines, value_lines
 from onnxfix.report.render.diagnosis import diagnosis_data, diagnosis_lines
 from onnxfix.report.render.lines import wrapped
+from onnxfix.report.render.markdown import render_page
+from onnxfix.report.render.sections.diagnosis import diagnosis_page
 from onnxfix.report.render.stream import as_json
 from onnxfix.report.render.words import bound, cosine, percent, share
 from onnxfix.verification.compare.decades import ErrorHistogram
@@ -175,6 +177,13 @@ def test_every_status_has_its_headline(
     lines = shown(found).splitlines()
     assert lines[0].startswith(f"m.onnx against fp16  {first}")
     assert lines[1].startswith(second) if second else len(lines) == 2
+
+
+def test_markdown_has_every_culprit() -> None:
+    rows = [replace(CULPRIT, error=replace(POW, place=replace(POW.place, node=f"n{i}"))) for i in range(8)]
+    text = render_page(diagnosis_page(replace(FOUND, culprits=tuple(rows))))
+    assert all(f"n{i}" in text for i in range(8))
+    assert text.count("What to do") == 8
 
 
 def test_names_cannot_forge_lines_or_move_the_cursor() -> None:

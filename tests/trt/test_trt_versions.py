@@ -1,7 +1,7 @@
 """The installed TensorRT-RTX, whichever supported version it is: networks of real exports are read back and compared.
 
 What is expected is the same for all versions, so that an environment with the oldest or with the newest one shows where
-the package has changed; ``benchmarks/network/versions.py`` asks several versions in turn, about all fixtures.
+the package has changed.
 """
 
 from __future__ import annotations

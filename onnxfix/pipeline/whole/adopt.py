@@ -1,7 +1,7 @@
 """Takes over the graph that a tool wrote, and names what the tool may not lose.
 
-What a model says of itself (metadata, producer, annotations, training information) stays as it was, and so do nodes and
-weights that the tool left alone. The others are the tool's own.
+What a model says of itself (metadata, producer, annotations, training information) stays as it was, and so do nodes
+that the tool left alone, and weights that a script left alone. The others are the tool's own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def adopt(
     merged.CopyFrom(original)
     graph = merged.graph
     if unchanged is None:
-        _fill(graph, "node", _in_old_order(result.graph.node, original.graph.node))
+        nodes = _in_old_order(result.graph.node, original.graph.node)
+        _fill(graph, "node", _described(original.graph.node, nodes))
         _fill(graph, "initializer", _stored(original.graph, result.graph, base_dir))
         lost = [*_foreign_imports(original, result), *_lost_calls(original.graph, result.graph)]
     else:
@@ -44,6 +45,10 @@ def adopt(
         _fill(graph, "node", _untouched(old.node, new.node, kept.node, lambda node: tuple(node.output)))
         weights = _untouched(old.initializer, new.initializer, kept.initializer, lambda tensor: tensor.name)
         _fill(graph, "initializer", weights)
+        _add_captured(graph, old)
+        if not _captures(graph) <= _known(graph, new):  # a node in its old form reads what the tool moved
+            _fill(graph, "node", new.node)
+            _fill(graph, "initializer", new.initializer)
         _take_changes(merged, result, unchanged)
         _take_changes(graph, result.graph, unchanged.graph)
     if merged.ir_version < 4:  # each weight must be an input too
@@ -97,6 +102,43 @@ def _untouched(
     for item in result:
         twin = kept.get(key(item))
         yield old.get(key(item), item) if twin is not None and _same(twin, item) else item
+
+
+def _described(original: Iterable[NodeProto], result: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """The result's nodes; one that differs only in name and description from the original's is that."""
+    old = {tuple(node.output): node for node in original}
+    for node in result:
+        before = old.get(tuple(node.output))
+        yield before if before is not None and _same(_bare(before), _bare(node)) else node
+
+
+def _bare(node: NodeProto) -> NodeProto:
+    """A node without its name and description."""
+    bare = NodeProto()
+    bare.CopyFrom(node)
+    for name in ("name", "doc_string", "metadata_props"):
+        bare.ClearField(name)
+    attributes = sorted(bare.attribute, key=lambda attribute: attribute.name)
+    _fill(bare, "attribute", attributes)
+    return bare
+
+
+def _add_captured(graph: GraphProto, original: GraphProto) -> None:
+    """Add the original's weights that nodes read and the tool moved into their subgraphs."""
+    missing = _captures(graph) - walk.defined(graph)
+    graph.initializer.extend(tensor for tensor in original.initializer if tensor.name in missing)
+
+
+def _captures(graph: GraphProto) -> set[str]:
+    """What nodes read of the graph itself, from within their subgraphs too."""
+    return {name for node in graph.node for name in walk.captures(node)}
+
+
+def _known(graph: GraphProto, result: GraphProto) -> set[str]:
+    """What nodes of the graph may read."""
+    inputs = {info.name for info in result.input}
+    sparse = {tensor.values.name for tensor in result.sparse_initializer}
+    return {"", *walk.defined(graph), *inputs, *sparse}
 
 
 def _stored(original: GraphProto, result: GraphProto, base_dir: Path) -> Iterator[TensorProto]:

@@ -107,18 +107,35 @@ def layers_lines(report: LayerReport, *, quiet: bool = False, verbose: bool = Fa
         yield line(f"  {text}", hang=4)
     if quiet:
         return
-    for note in (*report.notes, *report.table.unknown):
+    for note in notes(report):
         yield line(f"  note: {note}", hang=8)
-    if report.builds is not None:
-        yield from (line(f"  {text}", hang=4) for text in _compared(report.builds))
+    for text in _engines(report):
+        yield line(f"  {text}", hang=4)
     if not build.accepted:
         return
-    counts = Counter(row.fate for row in report.table.nodes)
-    said = (f"{counts[fate]} {words}" for fate, words in _FATES.items() if counts[fate])
-    yield line(f"  {len(report.table.nodes)} nodes: {', '.join(said)}", hang=4)
     yield from _table(report)
     if verbose:
         yield from _layers(report)
+
+
+def notes(report: LayerReport) -> tuple[str, ...]:
+    """Notes for a reader."""
+    return (*report.notes, *report.table.unknown)
+
+
+def facts(report: LayerReport) -> Iterator[str]:
+    """What was written, the engines that were compared, and the nodes by what became of them."""
+    yield from _files(report)
+    yield from _engines(report)
+
+
+def _engines(report: LayerReport) -> Iterator[str]:
+    if report.builds is not None:
+        yield from _compared(report.builds)
+    if report.table.build.accepted:
+        counts = Counter(row.fate for row in report.table.nodes)
+        fates = (f"{counts[fate]} {words}" for fate, words in _FATES.items() if counts[fate])
+        yield f"{len(report.table.nodes)} nodes: {', '.join(fates)}"
 
 
 def outcome(report: LayerReport) -> str:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-GLUE = "\x1f"
-"""A space at which no line is broken."""
+GLUE = "\ud800"
+"""A space at which no line is broken: half a character, which no name can have."""
 LABEL = 10
 """Columns of the labels at the beginning of lines."""
 NARROWEST = 40

@@ -172,6 +172,8 @@ def _blocks(blocks: Iterable[ui.Block]) -> Iterator[str]:
                 yield from _rows(block)
             case ui.Groups():
                 yield from _rules(block)
+            case ui.Fold(brief=True):
+                yield from folded(_inline(block.title), _blocks(block.blocks))
 
 
 def _rows(it: ui.Table) -> Iterator[str]:

@@ -80,7 +80,7 @@ def _culprits(culprits: Sequence[Culprit]) -> ui.Section | None:
         )
         facts = ui.facts(
             [
-                ("Why", [ui.Chip("bad", culprit.cause), " ", culprit.reason]),
+                ("Why", [ui.Chip("bad", culprit.cause), ": ", culprit.reason]),
                 ("What to do", culprit.advice),
                 ("Rule", rule),
                 ("Error", own_of(culprit.error)),
@@ -89,7 +89,7 @@ def _culprits(culprits: Sequence[Culprit]) -> ui.Section | None:
         )
         parts.append(ui.Part(ui.name(where_of(culprit.error)), (facts,)))
     if len(parts) > _OPEN + 1:
-        parts[_OPEN:] = [ui.Fold(f"{len(parts) - _OPEN} more", tuple(parts[_OPEN:]))]
+        parts[_OPEN:] = [ui.Fold(f"{len(parts) - _OPEN} more", tuple(parts[_OPEN:]), brief=True)]
     aside = counted(len(culprits), "node")
     return ui.Section("culprits", "Where it goes wrong", parts, aside, brief=True, folded=False)
 

@@ -58,8 +58,13 @@ def layers_page(report: LayerReport) -> ui.Page:
     """What TensorRT made of each node."""
     head, *rows = layers.rows(report)
     table = ui.Table(head, rows, "The nodes of the model in the engine")
-    sections = (ui.Section("nodes", "Nodes", (table,), brief=True, folded=False),) if rows else ()
-    return _page(report, layers.outcome(report), not report.exit_code, "", sections)
+    engine = ui.Section(
+        "engine", "Engine", (ui.Items(tuple(layers.facts(report))),), brief=True, folded=False
+    )
+    nodes = (ui.Section("nodes", "Nodes", (table,), brief=True, folded=False),) if rows else ()
+    return _page(
+        report, layers.outcome(report), not report.exit_code, "", (engine, *nodes), layers.notes(report)
+    )
 
 
 def lift_page(network: Lifted) -> ui.Page:
@@ -85,9 +90,11 @@ def _page(
     is_good: bool,
     lead: str,
     sections: tuple[ui.Section, ...],
+    remarks: tuple[str, ...] | None = None,
 ) -> ui.Page:
-    notes = ui.Section("notes", "Notes", (ui.Items(result.notes),), brief=True, folded=False)
+    remarks = result.notes if remarks is None else remarks
+    notes = ui.Section("notes", "Notes", (ui.Items(remarks),), brief=True, folded=False)
     chip = ui.Chip("good" if is_good else "bad", outcome)
     paragraphs = (ui.Paragraph(lead),) if lead else ()
-    sections = (*sections, notes) if result.notes else sections
+    sections = (*sections, notes) if remarks else sections
     return ui.Page(result.path, "", chip, result.exit_code, paragraphs, sections=sections)

@@ -171,11 +171,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Fold:
-    """What a reader opens by a click."""
+    """What a reader opens by a click. ``brief``: also shown in Markdown."""
 
     title: Content
     blocks: Sequence[Block]
     open: bool = False
+    brief: bool = False
 
 
 @dataclass(frozen=True)

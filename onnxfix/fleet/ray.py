@@ -178,11 +178,14 @@ class Run:
                 self._submit(self.submitted.pop(ref)._replace(memory_mb=self._largest_mb()))
 
     def _cancel(self) -> None:
-        """Cancel what still runs, first as Ctrl-C would, then by force."""
-        refs = list(self.submitted)
+        """Cancel what still runs, first as Ctrl-C would, then by force; what those leave is swept like that of workers
+        that died."""
+        refs = list(reversed(self.submitted))  # those that wait first, so that none begins meanwhile
         for forced, seconds in ((False, GRACE), (True, _POLL_SECONDS)):
             if not refs:
                 break
+            if forced:
+                self.lost += [self.submitted[ref].task for ref in refs]
             for ref in refs:
                 with contextlib.suppress(Exception):  # it may have ended, or its node may be lost
                     self.ray.cancel(ref, force=forced)

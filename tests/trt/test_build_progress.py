@@ -22,7 +22,7 @@ pytestmark = [
 
 def test_a_terminal_shows_how_far_a_build_is() -> None:
     """Its share and its phase, in the line of the step; other output has neither."""
-    line = command("layers", FIXTURES / "segformer.dynamo.op20.onnx")
+    line = command("layers", FIXTURES / "segformer.dynamo.op20.onnx", "--builds", "2")
     ours, theirs = os.openpty()
     environ = environment() | {"COLUMNS": "200"}
     with subprocess.Popen(line, env=environ, stdout=subprocess.DEVNULL, stderr=theirs) as run:
@@ -32,7 +32,9 @@ def test_a_terminal_shows_how_far_a_build_is() -> None:
             shown += data
     os.close(ours)
     assert run.returncode == 0
-    assert re.search(rb"segformer.dynamo.op20.onnx: building \(TensorRT: \d+ %, \w", shown), shown
+    assert re.search(rb"segformer.dynamo.op20.onnx: building engine \d of 2 \(TensorRT: \d+ %, \w", shown), (
+        shown
+    )
     assert subprocess.run(line, env=environ, capture_output=True, check=True).stderr == b""
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-GLUE = "\ud800"
+GLUE = "\udfff"
 """A space at which no line is broken: half a character, which no name can have."""
 LABEL = 10
 """Columns of the labels at the beginning of lines."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -303,7 +304,8 @@ def test_what_hangs_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None
     text = "g (float[3,9,2] x) => (float[3,9,2] y) <int64[1] s = {9}> { y = CenterCropPad<axes = [1]>(x, s) }"
     _bodies._cached.cache_clear()
     with monkeypatch.context() as patched:
-        patched.setattr(_bodies, "TIMEOUT_S", 0.0)
+        patched.setattr(_bodies, "TIMEOUT_S", 0.05)
+        patched.setattr(_bodies, "_build", _ignoring(lambda: time.sleep(60)))
         assert not findings(operator_with_function_body, model_of(text, 18))
     assert len(findings(operator_with_function_body, model_of(text, 18))) == 1
 

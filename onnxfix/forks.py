@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
-import stat
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -69,7 +67,8 @@ def _in_fork(
     """Call, and send the reply to the second of ``ends``; the third is for what is printed."""
     try:
         spares.detach((os.open(os.devnull, os.O_RDONLY), ends[2], ends[2]))
-        _give_up_pipes(ends)
+        if os.path.isdir("/proc/self/fd"):
+            spares.give_up_files(ends, pipes=True)  # what runs here must not answer for another process
         _child.limit(memory_mb, system.data_bytes())
         if parent:
             _child.die_with(parent)
@@ -78,13 +77,3 @@ def _in_fork(
         _child.write_frame(io.FileIO(ends[1], "wb", closefd=False), _child.invoke(*call, {}))
     finally:
         os._exit(0)  # never run the parent's exit handlers
-
-
-def _give_up_pipes(kept: Sequence[int]) -> None:
-    """Let the parent's other pipes and sockets lead nowhere: what runs here must not answer for another process."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
-        with contextlib.suppress(OSError):  # that of the listing is gone
-            mode = os.fstat(int(name)).st_mode
-            if int(name) > 2 and int(name) not in kept and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
-                os.dup2(nothing, int(name), inheritable=False)

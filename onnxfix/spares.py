@@ -15,9 +15,10 @@ import gc
 import io
 import os
 import signal
+import stat
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 
 from onnxfix import _child, system
@@ -145,7 +146,7 @@ def become_child(parent: int, ends: Sequence[int], mask: set[int | signal.Signal
     try:
         detach(ends)
         _child.die_with(parent)
-        _give_up_files()
+        give_up_files()
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
@@ -178,12 +179,18 @@ def detach(ends: Sequence[int]) -> None:
     faulthandler.disable()  # a crash is expected, and its dump of no use to the user
 
 
-def _give_up_files() -> None:
-    """Let all descriptors but the first three lead nowhere. They stay taken: an object of the parent that still has one
-    may close it, which must not hit a file of this process."""
+def give_up_files(kept: Collection[int] = (), *, pipes: bool = False) -> None:
+    """Let descriptors lead nowhere: all but the first three and ``kept``; with ``pipes`` only pipes and sockets.
+
+    They stay taken: an object of the parent that still has one may close it, which must not hit a file of this process.
+    """
     nothing = os.open(os.devnull, os.O_RDWR)
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2:
-            with contextlib.suppress(OSError):  # that of the listing is gone
-                os.fstat(int(name))
-                os.dup2(nothing, int(name), inheritable=False)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # that of the listing is gone
+            mode = os.fstat(number).st_mode
+            if (
+                number > 2
+                and number not in kept
+                and (not pipes or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode))
+            ):
+                os.dup2(nothing, number, inheritable=False)

@@ -145,14 +145,29 @@ def test_the_portable_files_are_there_and_need_nothing_special() -> None:
 def test_hooks_run_tools_of_the_environment_and_scripts_that_exist() -> None:
     tools = {Requirement(text).name for text in project()["optional-dependencies"]["dev"]} | {"python"}
     local = [hook for repo in parsed(HOOKS)["repos"] if repo["repo"] == "local" for hook in repo["hooks"]]
-    assert {hook["id"] for hook in local} == {"ruff-check", "ruff-format", "mypy", "docs"}
-    for hook in local:
+    assert {hook["id"] for hook in local} == {"ruff-check", "ruff-format", "mypy", "docs", "subject"}
+    for hook in (one for one in local if one["language"] == "system"):
         program, *arguments = hook["entry"].split()
-        assert hook["language"] == "system"
         assert program in tools
         assert all((ROOT / one).is_file() for one in arguments if one.endswith(".py"))
     for repo in parsed(HOOKS)["repos"]:
         assert repo["repo"] == "local" or re.fullmatch(r"v\d+\.\d+\.\d+", repo["rev"])
+
+
+@pytest.mark.parametrize(
+    ("message", "accepted"),
+    [
+        ("proof: use one rounding estimate\n\nWhy, and what was measured.\n", True),
+        ("fixup! rules: add OPS097 half-precision-mean", True),
+        ("Proof: Use one rounding estimate", False),
+        ("use one rounding estimate\n\nproof: not in the subject", False),
+        ("proof: " + "long " * 12, False),
+    ],
+)
+def test_the_hook_holds_the_subjects_of_commits(message: str, accepted: bool) -> None:
+    [hook] = [hook for repo in parsed(HOOKS)["repos"] for hook in repo["hooks"] if hook["id"] == "subject"]
+    assert {"--multiline", "--negate"} == set(hook["args"])
+    assert bool(re.search(hook["entry"], message, re.MULTILINE | re.DOTALL)) is accepted
 
 
 @pytest.mark.parametrize(

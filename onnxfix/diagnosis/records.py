@@ -59,8 +59,8 @@ class OutputComparison:
     NaN equals every NaN, -0.0 is not 0.0) or have no counterpart.
 
     Errors are of elements that are finite on both sides: absolute ones in the output's unit, relative ones where the
-    true value is not 0. ``p99`` is the least error that 99 % of them do not exceed, exact up to 2 million elements
-    and at most 0.4 % too large beyond. ``scale`` is the truth's largest finite magnitude. ``cosine`` is the cosine
+    true value is not 0. ``p99`` is the least error that 99 % of them do not exceed; of more than half a million
+    elements, it is taken of as many that are evenly spread. ``scale`` is the truth's largest finite magnitude. ``cosine`` is the cosine
     similarity and ``snr`` the signal-to-noise ratio in dB (None where it is infinite or undefined). ``argmax`` is the
     share of rows (along the last axis) in which the other side's largest element is at an index where the truth has
     its largest; None where rows have one element or the type is no number.

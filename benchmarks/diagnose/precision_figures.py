@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnxfix.diagnosis.lowered import ELEMENT
 from onnxfix.files import loading
 from onnxfix.lowering.bench import Bench, Failed
-from onnxfix.lowering.kinds import MOVES, is_heavy
+from onnxfix.lowering.lowered import ELEMENT, MOVES, is_heavy
 from onnxfix.lowering.records import OutputError
 from onnxfix.model import Model
 

@@ -15,8 +15,8 @@ from onnxfix.errors import UsageError
 from onnxfix.options import Rules, RunOptions, Verification
 
 if TYPE_CHECKING:
-    from onnxfix.diagnosis.lowered import Low
     from onnxfix.diagnosis.records import Against, Diagnosis
+    from onnxfix.lowering.lowered import Low
     from onnxfix.lowering.records import IoTypes, Lowering
     from onnxfix.pipeline.opening import Source
     from onnxfix.reduction.records import Reduction
@@ -193,8 +193,8 @@ def precision(
         UsageError: an argument does not fit.
         OnnxfixError: the output cannot be written. Nothing half-written is left behind.
     """
-    from onnxfix.diagnosis.lowered import Low  # lazy: start-up
     from onnxfix.lowering.lower import Wish  # lazy: start-up
+    from onnxfix.lowering.lowered import Low  # lazy: start-up
     from onnxfix.lowering.records import IoTypes  # lazy: start-up
     from onnxfix.pipeline import lowering  # lazy: start-up
 

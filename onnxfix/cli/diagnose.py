@@ -71,10 +71,10 @@ def diagnose(
     """Find the node where two ways to compute a model begin to differ, why, and what to do."""
     with guarded(format, structure_limit):
         from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
-        from onnxfix.diagnosis.keep import keep_text  # lazy: start-up
         from onnxfix.files import atomic  # lazy: start-up
         from onnxfix.files.apart import File  # lazy: start-up
         from onnxfix.fleet.work import Task  # lazy: start-up
+        from onnxfix.lowering.records import keep_text  # lazy: start-up
         from onnxfix.options import RunOptions, Verification  # lazy: start-up
         from onnxfix.pipeline.diagnosing import diagnose  # lazy: start-up
         from onnxfix.report.render.diagnosis import diagnosis_lines  # lazy: start-up

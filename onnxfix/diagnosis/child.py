@@ -10,16 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
-from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from onnxfix import backends
 from onnxfix.allowance import cores
 from onnxfix.backends import ort, ort_messages, ort_weights
 from onnxfix.causes import NO_MEMORY, Cause
-from onnxfix.diagnosis.lowered import ELEMENT, FLOAT, fresh, names_of
 from onnxfix.diagnosis.store import Held, hold
 from onnxfix.graph.unfolding import unfolded
-from onnxfix.model import Model
+from onnxfix.lowering.convert import between_casts
 from onnxfix.sandbox import allow_maps, one_line
 from onnxfix.verification.compare.rounding import shaken
 
@@ -158,75 +156,3 @@ def optimized(path: str, out: str) -> str:
     except Exception as error:
         return one_line(error, _WORDS)
     return ""
-
-
-# ---------------------------------------------------------------------------- half precision, rounded as it says
-
-_LOWS = frozenset(ELEMENT.values())
-#: These take any type, or are Casts themselves.
-_AS_THEY_ARE = frozenset({"Cast", "CastLike", "Constant", "Identity", "Shape", "Size"})
-
-
-def between_casts(model: ModelProto) -> ModelProto:
-    """A copy of the model in which every node of the main graph that reads or writes half precision computes in
-    float32, between Casts; the model itself where there is none. Control flow and functions stay as they are.
-
-    ONNX Runtime has few half-precision kernels for the CPU. Where it lacks one it puts Casts around nodes itself and
-    then drops pairs of them, with all optimizations off too: 300 * 300 / 300 is then 300, where it is infinite. Of
-    bfloat16 it refuses most. This rounds exactly where the model's types say so.
-
-    Raises:
-        ModelError: the graph is not valid.
-    """
-    if not _touches_half(model):
-        return model
-    made = ModelProto()
-    made.CopyFrom(model)
-    overlay = Model(model, None)
-    infos = {name: overlay.shapes.info(value) for name, value in overlay.main.values.items()}
-    kinds = {name: info.elem for name, info in infos.items() if info.kind == "tensor"}
-    names = names_of(made)
-    nodes: list[NodeProto] = []
-    wide: dict[str, str] = {}
-
-    def cast(source: str, result: str, to: int) -> str:
-        nodes.append(helper.make_node("Cast", [source], [result], fresh(names, f"{result}/Cast"), to=to))
-        return result
-
-    for node, original in zip(list(made.graph.node), overlay.main.nodes, strict=True):
-        if original.op_type in _AS_THEY_ARE or original.subgraphs or not original.is_onnx:
-            nodes.append(node)
-            continue
-        for slot, name in enumerate(node.input):
-            if kinds.get(name) in _LOWS:
-                if name not in wide:
-                    wide[name] = cast(name, fresh(names, f"{name}/wide"), FLOAT)
-                node.input[slot] = wide[name]
-        after = [(slot, name) for slot, name in enumerate(node.output) if kinds.get(name) in _LOWS]
-        for slot, name in after:
-            node.output[slot] = fresh(names, f"{name}/made")
-        _retype(node)
-        nodes.append(node)
-        for slot, name in after:
-            cast(node.output[slot], name, int(kinds[name] or FLOAT))
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    del made.graph.value_info[:]  # claims, which may be about types and shapes that are not there any more
-    return made
-
-
-def _touches_half(model: ModelProto) -> bool:
-    """Whether an input, a weight, a constant or the target of a Cast is in half precision."""
-    declared = [info.type.tensor_type.elem_type for info in model.graph.input]
-    stored = [tensor.data_type for tensor in model.graph.initializer]
-    attributes = [one for node in model.graph.node for one in node.attribute]
-    named = [one.i if one.name in ("to", "dtype") else one.t.data_type for one in attributes]
-    return not _LOWS.isdisjoint((*declared, *stored, *named))
-
-
-def _retype(node: NodeProto) -> None:
-    """An attribute that names the type of what the node writes, as float32."""
-    for attribute in node.attribute:
-        if attribute.name == "value" and attribute.HasField("t") and attribute.t.data_type in _LOWS:
-            array = numpy_helper.to_array(attribute.t)
-            attribute.t.CopyFrom(numpy_helper.from_array(array.astype("float32"), attribute.t.name))

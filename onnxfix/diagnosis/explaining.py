@@ -14,11 +14,11 @@ from onnxfix.diagnosis.explain import advise, explain, keep_fp32
 from onnxfix.diagnosis.facts import Evidence
 from onnxfix.diagnosis.findings import Findings, Hazard, collect
 from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.keep import pattern
 from onnxfix.diagnosis.records import Against, Culprit, NodeError, Why
 from onnxfix.diagnosis.sides import LOW
 from onnxfix.diagnosis.terms import attributes
 from onnxfix.errors import OnnxfixError
+from onnxfix.lowering.records import pattern
 from onnxfix.place import Place
 
 

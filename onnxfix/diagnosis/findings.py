@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto
 
-from onnxfix import engine, walk
-from onnxfix.files.lazy import with_payload
-from onnxfix.files.tensors import is_external, nbytes
+from onnxfix import engine
+from onnxfix.lowering.convert import converted
+from onnxfix.lowering.lowered import lowerable
 from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.registry import registry
@@ -64,7 +63,11 @@ def collect(proto: ModelProto, base_dir: Path | None = None, low: str = "") -> F
     # bfloat16 has the range of float32: what the rules say about the range of float16 does not apply.
     if low == "float16":
         rules = [rule for rule in rules if rule.code.startswith(_HALF)]
-        found += _check(Model(halved(proto), base_dir), rules, half=True)
+        able = lowerable(proto, "fp16", base_dir)
+        halved = converted(
+            proto, able, frozenset(able.slots), base_dir=base_dir, io_types="low", weights=False
+        )
+        found += _check(Model(halved.proto, None), rules, half=True)
     by_output: dict[str, list[Hazard]] = {}
     for output, hazard in found:
         by_output.setdefault(output, []).append(hazard)
@@ -91,77 +94,6 @@ def _check(model: Model, rules: list[Rule], *, half: bool) -> Iterable[tuple[str
             fix.safety.name.lower() if fix is not None else "",
             half,
         )
-        yield from ((value.name, hazard) for value in outer.outputs if value is not None)
-
-
-# -------------------------------------------------------------------------------- the model in half precision
-
-
-_FLOAT, _FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
-_SMALL = 4096
-"""Bytes up to which a constant is converted. A larger one becomes an input: no rule looks at its values."""
-_TYPED = ("to", "dtype")
-"""Attributes that hold an element type."""
-
-
-def halved(proto: ModelProto) -> ModelProto:
-    """A copy with float16 in place of float32. It is for checking only: large weights become inputs of the graph."""
-    model = ModelProto()
-    model.CopyFrom(proto)
-    for body in walk.bodies(model):
-        for graph in [body] if isinstance(body, GraphProto) else []:
-            for inner in walk.graphs(graph):
-                _convert(inner, inputs=inner is graph)
-        for node in walk.nodes(body.node):
-            for attribute in node.attribute:
-                if (
-                    attribute.name in _TYPED
-                    and attribute.type == AttributeProto.INT
-                    and attribute.i == _FLOAT
-                ):
-                    attribute.i = _FLOAT16
-                elif node.op_type in ("Constant", "ConstantOfShape"):
-                    _convert_attribute(attribute)
-    return model
-
-
-def _convert(graph: GraphProto, *, inputs: bool) -> None:
-    """Convert a graph's interface and initializers; ``inputs``: large ones may become inputs (not in a branch)."""
-    del graph.value_info[:]
-    for info in (*graph.input, *graph.output):
-        _retype(info)
-    kept: list[TensorProto] = []
-    named = {info.name for info in graph.input}
-    for tensor in graph.initializer:
-        if tensor.data_type != _FLOAT:
-            kept.append(tensor)
-        elif not is_external(tensor) and (nbytes(tensor) <= _SMALL or not inputs):
-            kept.append(_in_half(tensor))
-        elif tensor.name not in named:
-            graph.input.append(helper.make_tensor_value_info(tensor.name, _FLOAT16, list(tensor.dims)))
-    copies = [TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
-    del graph.initializer[:]
-    graph.initializer.extend(copies)
-
-
-def _retype(info: ValueInfoProto) -> None:
-    kind = info.type.tensor_type
-    if info.type.HasField("tensor_type") and kind.elem_type == _FLOAT:
-        kind.elem_type = _FLOAT16
-
-
-def _convert_attribute(attribute: AttributeProto) -> None:
-    if attribute.type == AttributeProto.TENSOR and attribute.t.data_type == _FLOAT:
-        if nbytes(attribute.t) <= _SMALL and not is_external(attribute.t):
-            attribute.t.CopyFrom(_in_half(attribute.t))
-    elif attribute.name in ("value_float", "value_floats"):
-        stored = [attribute.f] if attribute.name == "value_float" else list(attribute.floats)
-        shape = [] if attribute.name == "value_float" else [len(stored)]
-        tensor = helper.make_tensor("", _FLOAT, shape, stored)
-        attribute.CopyFrom(helper.make_attribute("value", _in_half(tensor)))
-
-
-def _in_half(tensor: TensorProto) -> TensorProto:
-    with np.errstate(all="ignore"):
-        values = numpy_helper.to_array(with_payload(tensor)).astype(np.float16)
-    return numpy_helper.from_array(values, tensor.name)
+        yield from (
+            (value.name.removesuffix("/fp16"), hazard) for value in outer.outputs if value is not None
+        )

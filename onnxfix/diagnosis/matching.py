@@ -2,8 +2,7 @@
 
 Evidence in the order of its strength, again and again until nothing is added: the interface; equal computations from
 what is paired; equal values of a run (with a probe); weights that occur once; names that surroundings confirm; nodes
-with paired inputs whose attributes or weights differ; inputs of paired nodes; nodes between the same paired values. In
-the end, pairs that the values contradict are taken back. A wrong pair would make a node look wrong that is not, while a
+with paired inputs whose attributes or weights differ; inputs of paired nodes; nodes between the same paired values. A wrong pair would make a node look wrong that is not, while a
 missing one only makes a region larger: so what is unclear stays apart.
 """
 
@@ -90,10 +89,6 @@ class _Matcher:
             self.a.prints, self.b.prints = probe(*wanted)
         self.names.alone = True
         self._settle(self._steps())
-        for _ in range(8):
-            if not self.a.prints or not refuted(self.a, self.b, self.pairs, self.classes):
-                break
-            self._settle(self._steps())
 
     def _steps(self) -> list[Callable[[], int]]:
         steps = [self._equal_computations, self._speaking_names, self._equal_values, self._equal_weights]
@@ -332,39 +327,3 @@ def _grouped(items: Iterable[tuple[Any, str]]) -> dict[Any, list[str]]:
     for key, name in items:
         found.setdefault(key, []).append(name)
     return found
-
-
-_APART = 1e-3
-"""Share of a tensor's scale from which on values of two runs differ."""
-_ROUNDING = 1e-5
-"""Share up to which they differ by rounding."""
-
-
-def refuted(a: View, b: View, pairs: Pairs, classes: Classes) -> int:
-    """Take back pairs that the values contradict; returns how many.
-
-    Those whose values differ while all that is computed from them is equal: a real difference would go on. One that
-    later nodes hide entirely has no effect on the outputs; it stays only where names agree, or all but weights.
-    """
-    off = {theirs: pairs.error(theirs, ours) for theirs, ours in pairs.to_a.items()}
-    wrong = []
-    for theirs, ours in pairs.to_a.items():
-        far = off[theirs]
-        if theirs in pairs.fixed or theirs == ours or far is None or far <= _APART:
-            continue
-        after = [off.get(one) for one in following(b, pairs.to_a, theirs)]
-        vanishes = bool(after) and all(one is not None and one <= _ROUNDING for one in after)
-        if vanishes and not _but_for_weights(a, b, ours, theirs, classes):
-            wrong.append(theirs)
-    for theirs in wrong:
-        pairs.ban(theirs)
-    return len(wrong)
-
-
-def _but_for_weights(a: View, b: View, ours: str, theirs: str, classes: Classes) -> bool:
-    """Whether two tensors are computed by the same operator in the same way from paired values, weights aside."""
-    if theirs not in b.at or ours not in a.at:
-        return False
-    one, other = a.at[ours][0], b.at[theirs][0]
-    same = sorted(classes.sources(a, one)) == sorted(classes.sources(b, other))
-    return same and a.manner(one) == b.manner(other)

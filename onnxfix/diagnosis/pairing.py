@@ -90,16 +90,13 @@ EQUAL = 1e-4
 
 
 class Pairs:
-    """``to_a`` leads from B's tensors to A's, ``to_b`` back, ``how`` says by what (by B's tensor). ``fixed`` are the
-    pairs of the interface, which stay; ``banned`` are those that were taken back."""
+    """``to_a`` leads from B's tensors to A's, ``to_b`` back, ``how`` says by what (by B's tensor)."""
 
-    def __init__(self, a: View, b: View, fixed: Mapping[str, str]) -> None:
+    def __init__(self, a: View, b: View, interface: Mapping[str, str]) -> None:
         self.a, self.b = a, b
-        self.to_a: dict[str, str] = dict(fixed)
-        self.to_b = {ours: theirs for theirs, ours in fixed.items()}
+        self.to_a: dict[str, str] = dict(interface)
+        self.to_b = {ours: theirs for theirs, ours in interface.items()}
         self.how: dict[str, How] = {}
-        self.fixed = frozenset(fixed)
-        self.banned: set[Pair] = set()
 
     def error(self, theirs: str, ours: str) -> float | None:
         """How far the values of two tensors are from each other; None where they are not known."""
@@ -111,8 +108,8 @@ class Pairs:
         return off is not None and off <= EQUAL
 
     def is_free(self, theirs: str, ours: str) -> bool:
-        """Whether neither is paired, and the two were not refused before."""
-        return theirs not in self.to_a and ours not in self.to_b and (theirs, ours) not in self.banned
+        """Whether neither is paired."""
+        return theirs not in self.to_a and ours not in self.to_b
 
     def add(self, found: Iterable[Pair], how: How, *, reshaped: bool = False) -> int:
         """Take pairs whose tensors are free, have the same shape (unless ``reshaped``) and do not cross those that are
@@ -143,13 +140,6 @@ class Pairs:
         if _ends_in(self.a, ours, theirs):
             return theirs, theirs
         return (ours, ours) if _ends_in(self.b, theirs, ours) else (theirs, ours)
-
-    def ban(self, theirs: str) -> None:
-        """Take a pair back, for good."""
-        ours = self.to_a.pop(theirs)
-        del self.to_b[ours]
-        self.how.pop(theirs, None)
-        self.banned.add((theirs, ours))
 
     def _same_shape(self, theirs: str, ours: str) -> bool:
         one, other = self.a.prints[ours], self.b.prints[theirs]

@@ -60,10 +60,10 @@ class OutputComparison:
 
     Errors are of elements that are finite on both sides: absolute ones in the output's unit, relative ones where the
     true value is not 0. ``p99`` is the least error that 99 % of them do not exceed; of more than half a million
-    elements, it is taken of as many that are evenly spread. ``scale`` is the truth's largest finite magnitude. ``cosine`` is the cosine
-    similarity and ``snr`` the signal-to-noise ratio in dB (None where it is infinite or undefined). ``argmax`` is the
-    share of rows (along the last axis) in which the other side's largest element is at an index where the truth has
-    its largest; None where rows have one element or the type is no number.
+    elements, it is taken of as many that are evenly spread. ``scale`` is the truth's largest finite magnitude.
+    ``cosine`` is the cosine similarity and ``snr`` the signal-to-noise ratio in dB (None where it is infinite or
+    undefined). ``argmax`` is the share of rows (along the last axis) in which the other side's largest element is at an
+    index where the truth has its largest; None where rows have one element or the type is no number.
 
     ``rtol`` and ``atol`` are the least tolerances with which ``|other - truth| <= atol + rtol * |truth|`` holds in
     float64 for every element, where NaN and infinities agree with themselves: each alone, with the other 0; None

@@ -22,6 +22,7 @@ from onnxfix.diagnosis.rows import Side
 from onnxfix.diagnosis.store import Held
 from onnxfix.errors import Fault, ModelError
 from onnxfix.graph import unfolding
+from onnxfix.lowering.lowered import lowerable, with_casts
 from onnxfix.place import Place
 from onnxfix.trt import lift
 from onnxfix.verification.readback.interface import partners
@@ -225,8 +226,6 @@ def lowered(truth: Graph, against: Literal["fp16", "bf16"]) -> Prepared:
     Raises:
         Impossible: the model's opset has no Cast to the type.
     """
-    from onnxfix.diagnosis.lowered import rounded  # lazy: start-up
-
     low = LOW[against]
     opset = next((one.version for one in truth.proto.opset_import if one.domain in ("", "ai.onnx")), 1)
     if opset < FIRST_OPSET[against]:
@@ -234,13 +233,18 @@ def lowered(truth: Graph, against: Literal["fp16", "bf16"]) -> Prepared:
         raise Impossible(
             f"ONNX casts to {low} from opset {first} on, and the model has opset {opset}", "refused"
         )
-    found = rounded(truth.proto, against, base_dir=Path(truth.folder))
-    other = Graph(found.proto, truth.folder, truth.mapped, untensored=truth.untensored)
+    able = lowerable(truth.proto, against, Path(truth.folder))
+    other = Graph(
+        with_casts(truth.proto, able, able.slots, apart=True),
+        truth.folder,
+        truth.mapped,
+        untensored=truth.untensored,
+    )
     side = Side(other, same_names(truth, other), unit=UNITS[against])
     inputs = {one: one for one in truth.inputs}
     name = f"every node rounded to {low}, on the CPU (products and sums in float32)"
     notes: tuple[str, ...] = ()
-    kept = Counter(truth.nodes[n].op_type for n in found.whole if truth.nodes[n].op_type != "Constant")
+    kept = Counter(truth.nodes[n].op_type for n in able.whole if truth.nodes[n].op_type != "Constant")
     if kept:
         text = ", ".join(f"{count} {kind}" for kind, count in sorted(kept.items()))
         notes = (f"nodes that stay in float32: {text}",)

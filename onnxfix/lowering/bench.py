@@ -21,10 +21,10 @@ from onnxfix import backends
 from onnxfix.allowance import cores
 from onnxfix.backends import ort, ort_weights
 from onnxfix.causes import ENDED, NO_MEMORY, Cause
-from onnxfix.diagnosis.child import between_casts
-from onnxfix.diagnosis.lowered import Low, lowerable, with_casts
 from onnxfix.errors import OnnxfixError
 from onnxfix.lowering import guards, selfmeasure
+from onnxfix.lowering.convert import between_casts
+from onnxfix.lowering.lowered import Low, lowerable, with_casts
 from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.selfmeasure import Own, Tensor
 from onnxfix.sandbox import Worker, note, one_line

@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from onnxfix.diagnosis.lowered import ELEMENT, Low, Lowerable, lowerable
 from onnxfix.dtypes import FLOATS
 from onnxfix.engine import Found, check
 from onnxfix.files import tensors
 from onnxfix.graph.overlay import Node
 from onnxfix.lowering.convert import converted
-from onnxfix.lowering.kinds import DENOMINATORS, MOVES, SQUARES, SUMS
+from onnxfix.lowering.lowered import DENOMINATORS, ELEMENT, MOVES, SQUARES, SUMS, Low, Lowerable, lowerable
 from onnxfix.lowering.records import Why
 from onnxfix.lowering.selfmeasure import Own, Tensor
 from onnxfix.model import Model

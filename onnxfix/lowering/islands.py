@@ -10,8 +10,7 @@ from functools import cached_property
 from onnx import ModelProto, NodeProto
 
 from onnxfix import walk
-from onnxfix.diagnosis.lowered import Lowerable
-from onnxfix.lowering.kinds import MOVES, is_heavy
+from onnxfix.lowering.lowered import MOVES, Lowerable, is_heavy
 
 MOST = 4
 """Computing nodes of an island that is given up for fewer Casts."""

@@ -10,13 +10,11 @@ from typing import Any
 
 from onnx import ModelProto, NodeProto
 
-from onnxfix.diagnosis.keep import pattern
-from onnxfix.diagnosis.lowered import Low, Lowerable, lowerable
 from onnxfix.lowering.bench import Bench
 from onnxfix.lowering.guards import Facts, Guard, guards, hazards, masks, saturate
 from onnxfix.lowering.islands import Graph
-from onnxfix.lowering.kinds import is_heavy
-from onnxfix.lowering.records import IoTypes, Kept, Lowering, Range
+from onnxfix.lowering.lowered import Low, Lowerable, is_heavy, lowerable
+from onnxfix.lowering.records import IoTypes, Kept, Lowering, Range, pattern
 from onnxfix.lowering.search import Plan, Search, worst
 from onnxfix.place import Place
 from onnxfix.targets import Target

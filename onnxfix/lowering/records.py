@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from onnxfix.causes import Cause
-from onnxfix.diagnosis.lowered import Low
+from onnxfix.lowering.lowered import Low
 from onnxfix.place import Place
 from onnxfix.shown import Shown
 
@@ -126,3 +128,27 @@ class Lowering(Shown):
         }
         output = {"output": self.output} if self.output else {}
         return {**facts, "share": round(self.share, 3), "casts": self.casts, **output}
+
+
+_SPACE = re.compile(r"\\?(\s)")
+
+
+def pattern(name: str, names: Sequence[str]) -> str:
+    """A regular expression that matches this name, and no other one of ``names``, from its beginning on."""
+    try:
+        plain = re.compile(name)
+    except re.error:
+        plain = None
+    if plain is not None and plain.match(name) and not any(plain.match(one) for one in names if one != name):
+        return name
+    return f"{re.escape(name)}$"
+
+
+def keep_text(patterns: Iterable[str]) -> str:
+    """The text of the file: each pattern once, in their order."""
+    return "".join(f"{_SPACE.sub(_escaped, one)}\n" for one in dict.fromkeys(patterns) if one)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    """A space as an expression without one."""
+    return f"\\u{ord(match[1]):04x}"

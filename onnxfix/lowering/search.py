@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from onnxfix.lowering.guards import Facts
 from onnxfix.lowering.islands import Graph, settled
-from onnxfix.lowering.kinds import cost_of
+from onnxfix.lowering.lowered import cost_of
 from onnxfix.lowering.records import OutputError
 
 _PARTS = 8

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, helper
 
-from onnxfix.diagnosis.lowered import ELEMENT, FLOAT, Lowerable, fresh, names_of
+from onnxfix.lowering.lowered import ELEMENT, FLOAT, Lowerable, fresh, names_of
 
 #: What is measured of a tensor: the largest magnitude, how many elements there are, how many are not 0, how many still
 #: are not 0 when rounded, the largest distance to a whole number, and the largest distance to the rounded value.

@@ -18,8 +18,8 @@ from onnx import (
 )
 
 from onnxfix import walk
-from onnxfix.diagnosis.lowered import fresh, names_of
 from onnxfix.errors import Fault
+from onnxfix.lowering.lowered import fresh, names_of
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.case import Case
 from onnxfix.reduction.search import Reducer

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto
 
 from onnxfix.diagnosis.explain import advise, explain, keep_fp32, tolerance
-from onnxfix.diagnosis.findings import collect, halved
+from onnxfix.diagnosis.findings import collect
 from onnxfix.diagnosis.records import Culprit, NodeError
 from onnxfix.place import Place
 from onnxfix.rule import Severity
@@ -59,22 +58,6 @@ def test_rules_about_half_precision_see_the_model_as_it_would_be():
     ]
     assert not [one for one in collect(made, low="bfloat16").at(["w"]) if one.half]
     assert made.SerializeToString() == before
-
-
-def test_a_model_in_half_precision_has_no_float32():
-    text = """g (float[4] x) => (float[4] y) <float[2000] big = {1}> {
-      c = Constant<value_float = 2.5>()  k = Cast<to = 1>(x)  p = Mul(k, c)  r = ReduceSum(big, ax)  y = Add(p, r) }"""
-    made = model(text.replace("<float[2000] big = {1}>", ""), big=np.ones(2000, np.float32), ax=np.array([0]))
-    found = halved(made)
-    inputs = {info.name: info.type.tensor_type.elem_type for info in found.graph.input}
-    assert inputs == {"x": TensorProto.FLOAT16, "big": TensorProto.FLOAT16}  # a large weight becomes an input
-    assert [tensor.name for tensor in found.graph.initializer] == ["ax"]
-    constant, cast = found.graph.node[0].attribute[0], found.graph.node[1].attribute[0]
-    assert (constant.name, constant.t.data_type, cast.i) == (
-        "value",
-        TensorProto.FLOAT16,
-        TensorProto.FLOAT16,
-    )
 
 
 # --------------------------------------------------------------------------------------------------------- advice

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxfix.diagnosis.child import between_casts
+from onnxfix.lowering.convert import between_casts
 from support import ort
 from support.models import model
 

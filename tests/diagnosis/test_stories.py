@@ -10,12 +10,12 @@ import pytest
 from onnx import ModelProto
 
 import onnxfix
-from onnxfix.diagnosis.lowered import rounded
 from onnxfix.diagnosis.records import Diagnosis
 from support import ort
 from support.evidence import normal
 from support.models import model
 from support.real_tensorrt import REAL
+from support.rounded import rounded
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ def test_a_maximum_error_of_251_in_half_precision():
     assert worst.error.place.output == "q"
     assert "float16 ends at 65504: the output reaches" in worst.reason
     assert "q" in found.keep_fp32
-    kept = rounded(first, "fp16", keep=found.keep_fp32).proto
+    kept = rounded(first, "fp16", keep=found.keep_fp32)
     y, again = ort.run(first, {"x": x})[0], ort.run(kept, {"x": x})[0]
     assert np.abs(y - again).max() < 1.0  # from 251, with what the diagnosis keeps in float32
 

@@ -8,11 +8,10 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from onnxfix.diagnosis.child import between_casts
-from onnxfix.diagnosis.lowered import ELEMENT, Low, lowerable, with_casts
-from onnxfix.lowering.convert import converted
+from onnxfix.lowering.convert import between_casts, converted
 from onnxfix.lowering.guards import Facts
 from onnxfix.lowering.islands import Graph, settled
+from onnxfix.lowering.lowered import ELEMENT, Low, lowerable, with_casts
 from onnxfix.lowering.records import OutputError
 from onnxfix.lowering.search import Search, worst
 from onnxfix.lowering.selfmeasure import Own

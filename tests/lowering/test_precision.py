@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import onnxfix
-from onnxfix.diagnosis.child import between_casts
 from onnxfix.lowering import lower as lowering
+from onnxfix.lowering.convert import between_casts
 from onnxfix.lowering.guards import Facts, Guard
 from onnxfix.lowering.records import Lowering
 from support.cli import run as cli

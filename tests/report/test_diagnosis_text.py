@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfix.diagnosis.keep import keep_text, pattern
 from onnxfix.diagnosis.records import (
     Culprit,
     Diagnosis,
@@ -21,6 +20,7 @@ from onnxfix.diagnosis.records import (
     OutputComparison,
 )
 from onnxfix.diagnosis.statistics import compare_output
+from onnxfix.lowering.records import keep_text, pattern
 from onnxfix.place import Place
 from onnxfix.report.render.bars import error_lines, value_lines
 from onnxfix.report.render.diagnosis import diagnosis_data, diagnosis_lines

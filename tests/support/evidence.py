@@ -11,11 +11,11 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.facts import Evidence
 from onnxfix.diagnosis.findings import Hazard
-from onnxfix.diagnosis.lowered import rounded
 from onnxfix.diagnosis.records import Against, NodeError
 from onnxfix.files.tensors import to_array
 from onnxfix.place import Place
 from support import ort
+from support.rounded import rounded
 
 UNITS = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 LOW = {"fp16": "float16", "bf16": "bfloat16"}
@@ -44,7 +44,7 @@ def evidence(
     true = dict(zip(names, ort.run(truth, dict(feed)), strict=True))
     if other is None and own is None:
         assert against in UNITS
-        other = rounded(truth, against).proto
+        other = rounded(truth, against)
     theirs = (
         dict(own) if own is not None else dict(zip(names, ort.run(_kept(other), dict(feed)), strict=True))
     )

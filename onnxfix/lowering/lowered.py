@@ -1,0 +1,257 @@
+"""A float32 model as half precision would compute it: Casts that round what its nodes read and write.
+
+Every node still computes in float32, so that ONNX Runtime's CPU kernels run it; what it reads and writes are numbers of
+the low type. Kernels of GPUs work alike: they read and write half precision and accumulate in float32. The Casts come
+in pairs, which optimizations of ONNX Runtime would remove: run such models without them.
+
+Names stay: tensor ``x`` of the model is called ``x`` afterwards and is float32. What a node in the low type wrote is
+rounded; inputs, weights, constants and what other nodes wrote is not, and is rounded where a node in the low type
+reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from onnx import ModelProto, NodeProto, TensorProto, defs, helper
+
+from onnxfix import walk
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.graph.signatures import signature
+from onnxfix.model import Model
+
+Low = Literal["fp16", "bf16"]
+
+FLOAT = int(TensorProto.FLOAT)
+ELEMENT: dict[str, int] = {"fp16": int(TensorProto.FLOAT16), "bf16": int(TensorProto.BFLOAT16)}
+"""The element types, as numbers of ``TensorProto``."""
+
+#: Operators that stay as they are: what they compute is chosen by an attribute, is random, depends on the bits of
+#: float32, or is quantization, whose scales are float32 in most opsets.
+_WHOLE = frozenset({
+    "Bernoulli", "BitCast", "Constant", "DequantizeLinear", "DynamicQuantizeLinear", "EyeLike",
+    "MeanVarianceNormalization", "Multinomial", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "RandomNormal",
+    "RandomNormalLike", "RandomUniform", "RandomUniformLike",
+})  # fmt: skip
+#: Operators that read no value: they take any type.
+_BLIND = frozenset({"Shape", "Size"})
+#: Outputs whose type an attribute chooses.
+_STAYING_OUTPUTS = {"LayerNormalization": (1, 2)}
+#: Inputs that stay float32 though ONNX allows other types: TensorRT reads them as weights of the layer's geometry.
+_STAYING = {"Resize": (1, 2), "Upsample": (1,), "RoiAlign": (1,), "MaxRoiPool": (1,)}
+
+#: Why a node stays in float32, as data. "control-flow": it holds graphs. "function": it calls a local function.
+#: "domain": an operator of another domain. "operator": its types are not chosen by its inputs. "schema": ONNX has no
+#: such operator in this type and opset. "kind": sequences, optionals or maps. "unknown": types are not proven.
+Whole = Literal["control-flow", "function", "domain", "operator", "schema", "kind", "unknown"]
+
+
+class Slots(NamedTuple):
+    """The inputs and outputs of a node, by index, that have the low type if the node has."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Lowerable:
+    """Which nodes of a model's main graph can compute in the low type.
+
+    ``slots`` has them by the node's index in the stored order; ``whole`` says of the other nodes that read or write
+    float32 why they stay (Shape and Size, which read no value, are in neither). ``floats`` are the names of the main
+    graph's tensors that are proven to be float32.
+    """
+
+    to: Low
+    slots: Mapping[int, Slots]
+    whole: Mapping[int, Whole]
+    floats: frozenset[str]
+
+
+def with_casts(model: ModelProto, able: Lowerable, low: Collection[int], *, apart: bool) -> ModelProto:
+    """The model with Casts that round what its float32 nodes read and write, as a copy. Weights are not looked at: they
+    may be stand-ins or external.
+
+    ``low`` are the nodes to round, by index (of those in ``able.slots``). ``apart``: also round what a rounded node
+    reads from another one, which changes nothing in a run of the whole model; without it there are fewer Casts.
+    """
+    proto = ModelProto()
+    proto.CopyFrom(model)
+    names, nodes, lowered = names_of(proto), list[NodeProto](), set[str]()
+    rounded: dict[str, str] = {}  # names of rounded tensors by that of the original
+
+    def add_casts(source: str, result: str) -> None:
+        between = fresh(names, f"{result}/{able.to}")
+        nodes.append(helper.make_node("Cast", [source], [between], between, to=ELEMENT[able.to]))
+        nodes.append(
+            helper.make_node("Cast", [between], [result], fresh(names, f"{between}/float32"), to=FLOAT)
+        )
+
+    for index, node in enumerate(list(proto.graph.node)):
+        slots = able.slots[index] if index in low else Slots((), ())
+        for slot in slots.inputs:
+            name = node.input[slot]
+            if name in lowered and not apart:
+                continue
+            if name not in rounded:
+                rounded[name] = fresh(names, f"{name}/rounded")
+                add_casts(name, rounded[name])
+            node.input[slot] = rounded[name]
+        written = [(slot, node.output[slot]) for slot in slots.outputs if node.output[slot]]
+        for slot, name in written:
+            node.output[slot] = fresh(names, f"{name}/float32")
+        nodes.append(node)
+        for slot, name in written:
+            add_casts(node.output[slot], name)
+            lowered.add(name)
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    return proto
+
+
+def names_of(model: ModelProto) -> set[str]:
+    """Every name of a value or node at any depth: what a new name must avoid."""
+    found = {info.name for info in (*model.graph.input, *model.graph.output, *model.graph.value_info)}
+    for body in walk.bodies(model):
+        for one in walk.nodes(body.node):
+            found.update((one.name, *one.input, *one.output))
+            for graph in walk.subgraphs(one):
+                found.update(info.name for info in (*graph.input, *graph.output))
+                found.update(tensor.name for tensor in graph.initializer)
+    found.update(tensor.name for tensor in model.graph.initializer)
+    found.update(sparse.values.name for sparse in model.graph.sparse_initializer)
+    return found
+
+
+def fresh(taken: set[str], wanted: str) -> str:
+    """``wanted``, with a number where it is taken; the result is taken afterwards."""
+    name, number = wanted, 1
+    while name in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    taken.add(name)
+    return name
+
+
+# ------------------------------------------------------------------------------------------- what can have the low type
+
+
+def lowerable(model: ModelProto, to: Low, base_dir: Path | None = None, *, strict: bool = False) -> Lowerable:
+    """Which nodes of the main graph can compute in ``to``. ``base_dir`` is the folder of external data; types depend on
+    none of it, so that it may be absent. ``strict``: only where ONNX allows the type in the model's opset, not where a
+    later one does.
+
+    Raises:
+        ModelError: the model is not a valid graph.
+    """
+    overlay = Model(model, base_dir)
+    shapes = overlay.shapes
+    cast = signature("Cast", overlay.opset() or 0)
+    rounds = cast is not None and ELEMENT[to] in cast.outputs[0].elems  # not to bfloat16 before opset 13
+
+    def elem(value: Value | None) -> int | None:
+        return None if value is None else shapes.elem_type(value)
+
+    def is_tensor(value: Value | None) -> bool:
+        return value is None or shapes.info(value).kind == "tensor"
+
+    slots: dict[int, Slots] = {}
+    whole: dict[int, Whole] = {}
+    for index, node in enumerate(overlay.main.nodes):
+        if node.is_onnx and node.op_type in _BLIND:
+            continue
+        values = (*node.inputs, *node.outputs)
+        reason = _whole(node) or (None if rounds else "schema") if all(map(is_tensor, values)) else "kind"
+        chosen = reason or _slots(node, elem, ELEMENT[to], strict)
+        if isinstance(chosen, Slots):
+            if chosen.inputs or chosen.outputs:
+                slots[index] = chosen
+        elif FLOAT in (types := list(map(elem, values))) or (None in types and reason != "operator"):
+            whole[index] = chosen
+    values_of = overlay.main.values.items()
+    floats = frozenset(name for name, value in values_of if elem(value) == FLOAT and is_tensor(value))
+    return Lowerable(to, slots, whole, floats)
+
+
+def _whole(node: Node) -> Whole | None:
+    """Why a node is not lowered whatever its types; None where they decide."""
+    if node.subgraphs:
+        return "control-flow"
+    if node.function is not None:
+        return "function"
+    if not node.is_onnx:
+        return "domain"
+    training = node.op_type == "BatchNormalization" and len(node.outputs) > 1
+    return "operator" if training or node.op_type in _WHOLE else None
+
+
+def _slots(node: Node, elem: Callable[[Value | None], int | None], to: int, strict: bool) -> Slots | Whole:
+    """The inputs and outputs that are float32 and may be ``to``; why there are none that can."""
+    own = signature(node.op_type, node.opset or 0)
+    newest = own if strict else signature(node.op_type, defs.onnx_opset_version())
+    if own is None or newest is None:
+        return "schema"
+    operands = [
+        (0, index, value, own.input(index), newest.input(index)) for index, value in enumerate(node.inputs)
+    ] + [
+        (1, index, value, own.output(index), newest.output(index)) for index, value in enumerate(node.outputs)
+    ]
+    #: Type variables that are float32 because one value of that type is.
+    floats = {one.variable for *_, value, one, _ in operands if one is not None and elem(value) == FLOAT} - {
+        ""
+    }
+    staying = _STAYING.get(node.op_type, ()), _STAYING_OUTPUTS.get(node.op_type, ())
+    chosen: tuple[list[int], list[int]] = [], []
+    unsupported = False
+    for side, index, value, one, later in operands:
+        if value is None or one is None or index in staying[side]:
+            continue
+        types = one.elems
+        if later is not None and len(types & _FLOATS) > 1:
+            types |= later.elems & _FLOATS
+        known = elem(value) or (FLOAT if one.variable in floats else None)
+        if known is None and FLOAT in types:
+            return "unknown"
+        if known == FLOAT and to in types:
+            chosen[side].append(index)
+        elif known == FLOAT and types != {FLOAT}:
+            unsupported = True  # of several float types, the low one is none
+    return "schema" if unsupported or not any(chosen) else Slots(tuple(chosen[0]), tuple(chosen[1]))
+
+
+_FLOATS = frozenset({FLOAT, int(TensorProto.DOUBLE), *ELEMENT.values()})
+
+MOVES = frozenset({
+    "Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity",
+    "Pad", "Reshape", "ReverseSequence", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze",
+    "Tile", "Transpose", "Unsqueeze", "Where",
+})  # fmt: skip
+"""Operators that compute nothing of their data: what they write is rounded as what they read."""
+
+HEAVY = frozenset({"Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
+"""Products and convolutions: what half precision is for."""
+
+DENOMINATORS = {"Div": 1, "Log": 0, "Reciprocal": 0, "Sqrt": 0}
+"""Operators and the input that must not become 0."""
+
+SUMS = frozenset({
+    "AveragePool", "GlobalAveragePool", "GlobalLpPool", "LpPool", "ReduceL1", "ReduceL2", "ReduceLogSum",
+    "ReduceLogSumExp", "ReduceMean", "ReduceSum", "ReduceSumSquare",
+})  # fmt: skip
+"""Operators that sum before they make the result small."""
+
+SQUARES = frozenset({"GlobalLpPool", "LpPool", "ReduceL2", "ReduceSumSquare"})
+"""Those that sum squares."""
+
+
+def is_heavy(op_type: str) -> bool:
+    """Whether most of the model's time goes to such nodes."""
+    return op_type in HEAVY
+
+
+def cost_of(op_type: str) -> float:
+    """What it costs to keep a node of this operator in float32, in cheap nodes."""
+    return 16.0 if is_heavy(op_type) else 1.0

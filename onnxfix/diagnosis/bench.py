@@ -12,9 +12,8 @@ from typing import Any
 from onnx import ModelProto
 
 from onnxfix.causes import ENDED
-from onnxfix.diagnosis.child import Reply
+from onnxfix.diagnosis.child import Held, Reply, hold
 from onnxfix.diagnosis.graph import Graph
-from onnxfix.diagnosis.store import Held, hold
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Worker
 
@@ -124,14 +123,23 @@ class Bench:
         moved: float = 0.0,
         seed: int = 0,
         run: Run | None = None,
-    ) -> tuple[list[dict[str, Held]], Reply]:
-        """The same for regions that compute apart from each other: outputs by region (none where there is an error),
-        and the reply."""
+    ) -> list[Reply]:
+        """The same for regions that compute apart from each other: a reply for each. Those that do not run together
+        are run in halves."""
+        if not regions:
+            return []
         part, inputs, names = graph.apart(regions, known)
         reply = _run_on(part, inputs, known, run or partial(self.run, of=graph, moved=moved, seed=seed))
-        if reply.error:
-            return [{} for _ in names], reply
-        return [{name: reply.values[new] for name, new in one.items()} for one in names], reply
+        if not reply.error:
+            return [Reply({name: reply.values[new] for name, new in one.items()}) for one in names]
+        if len(regions) == 1:
+            return [reply]
+        half = len(regions) // 2
+        some, others = (
+            self.run_apart(graph, part, known, moved=moved, seed=seed, run=run)
+            for part in (regions[:half], regions[half:])
+        )
+        return [*some, *others]
 
     def compute(
         self,

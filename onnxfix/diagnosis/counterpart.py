@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 from onnx import NodeProto, defs, helper
 
-from onnxfix.diagnosis.facts import Array, Evidence, at, blocks, farthest, number, numeric
+from onnxfix.diagnosis.distance import distance
+from onnxfix.diagnosis.evidence import Array, Evidence, at, blocks, number, numeric
 from onnxfix.diagnosis.terms import attributes
 from onnxfix.files.tensors import constant_node_array
 
@@ -256,7 +257,7 @@ def _describe(first: Array, second: Array, differing: int, factor: float | None)
         axes = _transposed(first, second)
         if axes:
             return f"is transposed (the axes {axes[0]} and {axes[1]} are swapped)"
-    flat = farthest(first, second).flat
+    flat = distance(first.reshape(-1), second.reshape(-1)).at
     many = "elements differs" if differing == 1 else "elements differ, most"
     where = at([int(i) for i in np.unravel_index(flat, first.shape)])
     return f"differs: {differing} of {elements} {many}{where}: {_both(first, second, flat)}"

@@ -17,13 +17,12 @@ from onnx import AttributeProto, ModelProto, ValueInfoProto, helper, numpy_helpe
 from onnxfix import walk
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.distance import distance
-from onnxfix.diagnosis.facts import Evidence
+from onnxfix.diagnosis.evidence import Evidence
 from onnxfix.diagnosis.fingerprints import probe
 from onnxfix.diagnosis.graph import Graph, upstream
 from onnxfix.diagnosis.matching import match
 from onnxfix.diagnosis.records import Culprit
 from onnxfix.diagnosis.rows import Side
-from onnxfix.diagnosis.sides import Prepared
 from onnxfix.errors import ModelError
 from onnxfix.files import tensors
 
@@ -41,7 +40,7 @@ class Inner:
     for a branch."""
 
     truth: Graph
-    prepared: Prepared
+    side: Side
     feed: Mapping[str, Any]
     name: str
     iteration: int | None = None
@@ -233,11 +232,10 @@ def _match(
     truth, other = ours.model(feed), theirs.model(theirs.feed(formal, list(shared)))
     inputs = {**dict(zip(theirs.formal, ours.formal, strict=True)), **shared}
     outputs = dict(zip(other.outputs, truth.outputs, strict=True))
-    bare = Prepared(replace(side, graph=other, pairs=inputs), inputs, ours.name)
+    bare = replace(side, graph=other, pairs=inputs, inputs=inputs, name=ours.name, notes=())
     matching = match(truth, other, probe(truth, other, bare.feed, bench, [feed]), {**inputs, **outputs})
-    prepared = replace(bare, side=replace(bare.side, pairs=matching.pairs))
     label = ours.node.name or next((name for name in ours.node.output if name), "")
-    return Inner(truth, prepared, feed, f"{label}.{ours.name}", iteration)
+    return Inner(truth, replace(bare, pairs=matching.pairs), feed, f"{label}.{ours.name}", iteration)
 
 
 # ------------------------------------------------------------------------------------------------------ culprits

@@ -11,12 +11,12 @@ from onnx import NodeProto
 
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench, Clock, drop
+from onnxfix.diagnosis.child import Held
 from onnxfix.diagnosis.descend import Inner, descended
 from onnxfix.diagnosis.distance import Distance, distance
-from onnxfix.diagnosis.engines import Engines, Execution
-from onnxfix.diagnosis.evidence import Collector
-from onnxfix.diagnosis.explaining import Explainer
-from onnxfix.diagnosis.facts import Evidence
+from onnxfix.diagnosis.engines import Execution
+from onnxfix.diagnosis.evidence import Collector, Evidence
+from onnxfix.diagnosis.explain import Explainer
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import Lockstep, beginnings
 from onnxfix.diagnosis.outputs import Outputs
@@ -40,8 +40,7 @@ from onnxfix.diagnosis.rows import (
     ranked_rows,
     rounded_up,
 )
-from onnxfix.diagnosis.sides import LOW, Prepared
-from onnxfix.diagnosis.store import Held
+from onnxfix.diagnosis.sides import LOW
 from onnxfix.place import Place
 from onnxfix.verification.compare.tolerance import Allowed
 
@@ -59,18 +58,22 @@ def depths(rows: Iterable[Row], graph: Graph) -> tuple[DepthError, ...]:
         old = worst.get(row.number // step)
         if old is None or _size(row) > _size(old):
             worst[row.number // step] = row
-    return tuple(_make_depth(graph, row) for _, row in sorted(worst.items()))
+    return tuple(
+        DepthError(
+            row.number,
+            row.name,
+            graph.nodes[row.number].op_type,
+            row.own.relative if row.own is not None else None,
+            row.whole.relative if row.whole is not None else None,
+        )
+        for _, row in sorted(worst.items())
+    )
 
 
 def _size(row: Row) -> tuple[float, float]:
     """The error at a node's output, then its own."""
     whole, own = (one.relative if one is not None else 0.0 for one in (row.whole, row.own))
     return whole, own
-
-
-def _make_depth(graph: Graph, row: Row) -> DepthError:
-    own, whole = (one.relative if one is not None else None for one in (row.own, row.whole))
-    return DepthError(row.number, row.name, graph.nodes[row.number].op_type, own, whole)
 
 
 MOST = 8
@@ -84,24 +87,22 @@ Sample = Mapping[str, Any]
 
 @dataclass
 class Case:
-    """What is diagnosed: the ``truth`` and the other side, on ``samples``: candidates, of which ``count`` that the
-    truth accepts are used (``generated``: fewer are enough). ``engines``: the other side are engines. ``allowed``: what
-    outputs may differ by, in the place of the tolerance of their types."""
+    """What is diagnosed: the ``truth`` and the other ``side``, on ``samples``: candidates, of which ``count`` that the
+    truth accepts are used (``generated``: fewer are enough). ``allowed``: what outputs may differ by, in the place of
+    the tolerance of their types."""
 
     truth: Graph
-    prepared: Prepared
-    against: Against
+    side: Side
     samples: Iterable[Sample]
     count: int
     generated: bool
     explainer: Explainer
-    engines: Engines | None = None
     allowed: Allowed | None = None
 
     @property
-    def side(self) -> Side:
-        """The other side."""
-        return self.prepared.side
+    def against(self) -> Against:
+        """What kind of other side it is."""
+        return self.explainer.against
 
     def error(self, row: Row, effect: float | None = None) -> NodeError:
         """What was measured of a tensor, for the report."""
@@ -194,7 +195,7 @@ def diagnose(case: Case, bench: Bench, base: Diagnosis, clock: Clock, say: Say) 
         complete=survey.complete and not survey.interrupted,
         interrupted=survey.interrupted,
         markings=survey.markings,
-        notes=(*diagnosis.notes, *survey.notes, *case.prepared.notes),
+        notes=(*diagnosis.notes, *survey.notes, *case.side.notes),
     )
 
 
@@ -221,15 +222,15 @@ def walk_samples(case: Case, bench: Bench, survey: Survey, clock: Clock, say: Sa
 
 def _walk(case: Case, bench: Bench, survey: Survey, feed: Mapping[str, Held], clock: Clock, say: Say) -> Walk:
     """Walk through one sample, as far as it is not interrupted."""
-    label, their_feed = f"sample {len(survey.walks) + 1}", case.prepared.feed(feed)
-    if case.engines is None:
+    label, their_feed = f"sample {len(survey.walks) + 1}", case.side.feed(feed)
+    if case.side.engines is None:
         lockstep = Lockstep(bench, case.truth, case.side, clock=clock)
         try:
             lockstep.run(feed, their_feed, lambda done, total: say(f"{label}: node {done} of {total}"))
         except KeyboardInterrupt:
             survey.interrupted = True
         return lockstep.walk
-    execution = Execution(bench, case.truth, case.side, case.engines, clock, say, is_beyond)
+    execution = Execution(bench, case.truth, case.side, case.side.engines, clock, say, is_beyond)
     try:
         execution.run(feed, their_feed)
     except KeyboardInterrupt:
@@ -260,12 +261,15 @@ def explain_survey(case: Case, bench: Bench, survey: Survey, base: Diagnosis, sa
     say("looking at the worst nodes")
     measure = len(suspects) > 1 and any(not one.same for one in outputs)
     culprits = _name_culprits(case, bench, survey, _gather(case, bench, survey, suspects, measure), say)
+    # The first tensors that differ in the other side's own run, beyond noise.
+    off = {name for name, row in survey.rows.items() if is_beyond_whole(row)}
+    begins = tuple(case.error(survey.rows[name]) for name in beginnings(case.truth, off)[:MOST])
     strange = sorted(ranked, key=lambda row: (-excess(row), row.number))[:_TABLE]
     diagnosis = replace(
         base,
         outputs=outputs,
         culprits=culprits,
-        begins=_find_beginnings(case, survey) if suspects else (),
+        begins=begins if suspects else (),
         table=tuple(case.error(row) for row in strange if own_size(row) > 0),
         depths=depths(survey.rows.values(), case.truth),
         keep_fp32=case.explainer.keep_fp32(culprits) if low else (),
@@ -287,7 +291,7 @@ def _gather(
             gathered += map(collector.bare, rows)
             continue
         outputs = list(walk.truth) if measure else ()
-        for one in collector.gather(rows, case.prepared.feed(values), outputs, walk.types):
+        for one in collector.gather(rows, case.side.feed(values), outputs, walk.types):
             gathered.append(replace(one, effect=_measure_effect(collector, one, walk) if measure else None))
     return sorted(
         gathered,
@@ -314,8 +318,8 @@ def _name_culprits(
     """The culprits, those inside of an If, Loop or Scan in the place of that node."""
 
     def diagnose_inside(inner: Inner) -> Sequence[Culprit]:
-        explainer = replace(case.explainer, truth=inner.truth, other=inner.prepared.side.graph)
-        inside = Case(inner.truth, inner.prepared, case.against, [inner.feed], 1, False, explainer)
+        explainer = replace(case.explainer, truth=inner.truth, other=inner.side)
+        inside = Case(inner.truth, inner.side, [inner.feed], 1, False, explainer)
         diagnosis = diagnose(inside, bench, Diagnosis("", case.against, "", "unknown"), Clock(None), say)
         survey.interrupted = survey.interrupted or diagnosis.interrupted
         return diagnosis.culprits
@@ -324,17 +328,11 @@ def _name_culprits(
     named: dict[Place, Culprit] = {}
     for evidence in gathered:
         culprits = [case.explainer.culprit(case.error(evidence.row, evidence.effect), evidence)]
-        if not survey.interrupted and case.engines is None:
+        if not survey.interrupted and case.side.engines is None:
             culprits = descended(evidence, culprits[0], case.truth, case.side, bench, diagnose_inside)
         for culprit in culprits:
             named.setdefault(culprit.error.place, culprit)
     return tuple(named.values())
-
-
-def _find_beginnings(case: Case, survey: Survey) -> tuple[NodeError, ...]:
-    """The first tensors that differ in the other side's own run, beyond noise."""
-    off = {name for name, row in survey.rows.items() if is_beyond_whole(row)}
-    return tuple(case.error(survey.rows[name]) for name in beginnings(case.truth, off)[:MOST])
 
 
 def _note_gaps(case: Case, survey: Survey) -> Iterator[str]:

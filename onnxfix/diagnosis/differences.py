@@ -18,7 +18,8 @@ from onnxfix.diagnosis.counterpart import (
     parameters,
     version_of,
 )
-from onnxfix.diagnosis.facts import Evidence, magnitude, number, numeric
+from onnxfix.diagnosis.distance import distance
+from onnxfix.diagnosis.evidence import Evidence, number, numeric
 from onnxfix.diagnosis.records import Why
 
 Explanation = tuple[Why, str]
@@ -145,7 +146,7 @@ def _weight(
             present = other if one.value is None else one
             if np.any(present.value):
                 where = evidence.side if one.value is None else "the first model"
-                size = f"{present.value.size} elements, up to {number(magnitude(present.value))}"
+                size = f"{present.value.size} elements, up to {number(distance(present.value, present.value).scale)}"
                 return (
                     "weight",
                     f"the input {name} of {evidence.node.op_type} ({present.name}, {size}) is only in {where}",

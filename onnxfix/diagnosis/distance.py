@@ -30,7 +30,8 @@ class Distance:
     """``largest`` absolute difference of elements that are finite on both sides, ``scale`` the largest finite magnitude
     of the truth, with its range from ``low`` to ``high``. ``special`` counts elements that are NaN or infinite on one
     side only (or another infinity), ``differing`` those that are not equal. ``shape`` says that shapes differ.
-    ``typical``: None where nothing differs or there are too few elements."""
+    ``typical``: None where nothing differs or there are too few elements. ``at`` is the flat index of the element with
+    the largest difference, of the first special one where there is any."""
 
     largest: float = 0.0
     scale: float = 0.0
@@ -40,14 +41,18 @@ class Distance:
     differing: int = 0
     shape: bool = False
     typical: Typical | None = None
+    at: int = 0
+
+    @property
+    def error(self) -> float:
+        """The largest difference; infinite where shapes or special values differ."""
+        return math.inf if self.shape or self.special else self.largest
 
     @property
     def relative(self) -> float:
         """The difference as a share of the scale; infinite where shapes or special values differ. Where the truth is 0
         throughout, the absolute difference."""
-        if self.shape or self.special:
-            return math.inf
-        return self.largest / self.scale if self.scale else self.largest
+        return self.error / self.scale if self.scale else self.error
 
 
 _NONE = Distance(low=math.inf, high=-math.inf)
@@ -70,7 +75,7 @@ def distance(truth: Any, other: Any) -> Distance:
     a, b = truth.reshape(-1), other.reshape(-1)
     found = _NONE
     for start in range(0, a.size, _BLOCK):
-        found = _joined(found, _block(a[start : start + _BLOCK], b[start : start + _BLOCK]))
+        found = _joined(found, _block(a[start : start + _BLOCK], b[start : start + _BLOCK], start))
     found = _closed(found)
     return replace(found, typical=_typical(a, b)) if found.largest else found
 
@@ -112,7 +117,7 @@ def _closed(found: Distance) -> Distance:
     return found if found.low <= found.high else replace(found, low=0.0, high=0.0)
 
 
-def _block(a: Any, b: Any) -> Distance:
+def _block(a: Any, b: Any, start: int) -> Distance:
     x, y = wide(a), wide(b)
     odd = distances(x, y, EXACT)[2]
     whole = np.isfinite(x)
@@ -125,6 +130,7 @@ def _block(a: Any, b: Any) -> Distance:
         float(real.max(initial=-math.inf)),
         int(odd.sum()),
         int((odd | (off != 0)).sum()),
+        at=start + int(np.argmax(odd if odd.any() else off)),
     )
 
 
@@ -137,6 +143,7 @@ def _joined(a: Distance, b: Distance) -> Distance:
         a.special + b.special,
         a.differing + b.differing,
         a.shape or b.shape,
+        at=a.at if a.special or (a.largest >= b.largest and not b.special) else b.at,
     )
 
 

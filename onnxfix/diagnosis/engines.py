@@ -11,7 +11,7 @@ import onnx
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 
 from onnxfix.diagnosis.bench import Bench, Clock
-from onnxfix.diagnosis.child import Reply
+from onnxfix.diagnosis.child import Held, Reply, hold
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.evidence import Collector
 from onnxfix.diagnosis.graph import OWN, Graph, Region, declared_types
@@ -19,8 +19,7 @@ from onnxfix.diagnosis.lockstep import Lockstep, walk_alone
 from onnxfix.diagnosis.marking import Bisection, Window
 from onnxfix.diagnosis.records import Culprit, Diagnosis, Marking
 from onnxfix.diagnosis.rows import FLOOR, Row, Side, Walk, fitting
-from onnxfix.diagnosis.sides import KERNELS, Prepared
-from onnxfix.diagnosis.store import Held, hold
+from onnxfix.diagnosis.sides import KERNELS
 from onnxfix.files import tensors
 from onnxfix.trt.engine import Ran
 from onnxfix.trt.layers import layers_by_node
@@ -105,13 +104,12 @@ class Engines:
         return Reply(held)
 
 
-def prepared(engines: Engines, like: Prepared, precision: str, where: str) -> Prepared:
+def prepared(engines: Engines, like: Side, precision: str, where: str) -> Side:
     """The engines as the other side. ``like`` is the same graph as the other side of ONNX Runtime. ``precision`` is
     what float32 products are computed in ("float32", "tf32", or ""), ``where`` the GPU, as text."""
     unit = 2.0**-11 if precision == "tf32" else 1e-7
-    side = replace(like.side, unit=unit, runner=engines.part, kernels=KERNELS)
     name = f"engines of {engines.builder.product}, executed on {where}"
-    return replace(like, side=side, name=name, tools={"engines": engines})
+    return replace(like, unit=unit, runner=engines.part, kernels=KERNELS, name=name, engines=engines)
 
 
 def is_dynamic(model: ModelProto) -> bool:

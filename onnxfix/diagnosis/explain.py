@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
+from onnx import NodeProto, TensorProto
 
+from onnxfix.diagnosis.advice import advise, keep_fp32, worst_hazard
 from onnxfix.diagnosis.counterpart import counterpart_of
 from onnxfix.diagnosis.differences import changed
-from onnxfix.diagnosis.facts import (
+from onnxfix.diagnosis.distance import distance
+from onnxfix.diagnosis.evidence import (
     Array,
     Evidence,
     Focus,
-    farthest,
     focus_of,
     number,
     numeric,
 )
-from onnxfix.diagnosis.findings import Hazard
-from onnxfix.diagnosis.records import Against, Culprit, Why
+from onnxfix.diagnosis.findings import Findings, Hazard, collect
+from onnxfix.diagnosis.graph import Graph
+from onnxfix.diagnosis.records import Against, Culprit, NodeError, Why
 from onnxfix.diagnosis.rounding import (
     cancellation,
     ill_conditioned,
@@ -32,6 +37,12 @@ from onnxfix.diagnosis.rounding import (
     tf32,
     underflow,
 )
+from onnxfix.diagnosis.rows import Side
+from onnxfix.diagnosis.sides import LOW
+from onnxfix.diagnosis.terms import attributes
+from onnxfix.errors import OnnxfixError
+from onnxfix.lowering.records import pattern
+from onnxfix.place import Place
 from onnxfix.rule import Severity
 
 Explanation = tuple[Why, str]
@@ -91,14 +102,11 @@ def _rounded(evidence: Evidence, focus: Focus) -> Explanation | None:
 
 
 def _changed(evidence: Evidence, focus: Focus) -> Explanation | None:
+    """A weight or attribute that differs; where TensorRT's network has another value of it, an error of the import."""
     found = changed(evidence)
-    return (found[0], f"{found[1]}: {focus.values}") if found is not None else None
-
-
-def _read_differently(evidence: Evidence, focus: Focus) -> Explanation | None:
-    """A weight or attribute that TensorRT's network has another value of: an error of the import."""
-    found = changed(evidence)
-    return ("import", f"{found[1]}: {focus.values}") if found is not None else None
+    if found is None:
+        return None
+    return "import" if evidence.against == "trt-network" else found[0], f"{found[1]}: {focus.values}"
 
 
 def _lost_cast(evidence: Evidence, focus: Focus) -> Explanation | None:
@@ -150,7 +158,7 @@ def _swapped(op_type: str, first: Array, second: Array) -> Array | None:
 def _is(array: Array | None, focus: Focus, within: float) -> bool:
     if array is None or not numeric(array) or array.shape != focus.own.shape:
         return False
-    return farthest(array, focus.own).error <= within and farthest(array, focus.truth).error > within
+    return distance(array, focus.own).error <= within and distance(array, focus.truth).error > within
 
 
 def _other_operator(evidence: Evidence, focus: Focus) -> Explanation | None:
@@ -171,20 +179,6 @@ def _computed_by(evidence: Evidence) -> str:
     more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
     others = f"{', '.join(nodes[:_SHOWN])}{more}" if nodes else "no node"
     return f"{evidence.node.op_type} in the first model is computed by {others} in {evidence.side}"
-
-
-def worst_hazard(evidence: Evidence) -> Hazard | None:
-    """The finding that explains most: the most severe one, of those that say that values may differ."""
-    telling = [one for one in evidence.findings if one.severity >= Severity.WARNING and not one.half]
-    return max(telling, key=lambda one: (one.severity, one.code == "TRT004"), default=None)
-
-
-def half_hazard(evidence: Evidence) -> Hazard | None:
-    """The finding about half precision at this node; None where it is not computed in half precision."""
-    if not evidence.precision:
-        return None
-    telling = [one for one in evidence.findings if one.half or one.code.startswith("PRC")]
-    return max(telling, key=lambda one: one.severity, default=None)
 
 
 def _hazard_text(hazard: Hazard) -> Explanation:
@@ -240,7 +234,7 @@ _ORDER: dict[Against, tuple[_Test, ...]] = {
     "fp16": (*_RANGES, cancellation, ill_conditioned, precision),
     "bf16": (*_RANGES, cancellation, ill_conditioned, precision),
     "trt-network": (
-        _rounded, _known_hazard, _read_differently, saturation, _hazard, *_NUMERIC, _skipped, _imported,
+        _rounded, _known_hazard, _changed, saturation, _hazard, *_NUMERIC, _skipped, _imported,
     ),
     "trt-gpu": (
         _changed, _lost_cast, _rounded, _known_hazard, *_RANGES, cancellation, in_float32_order, precision, tf32,
@@ -249,120 +243,114 @@ _ORDER: dict[Against, tuple[_Test, ...]] = {
 }  # fmt: skip
 
 
-MARGIN = 4.0
-"""A tolerance is so many times the noise that was measured: other inputs may move the outputs further."""
-_OPTIONS = {"exact": "", "numeric": " --numeric-fixes", "unsafe": " --unsafe-fixes"}
-#: Causes that go away where the node computes in float32.
-OF_PRECISION: tuple[Why, ...] = ("overflow", "underflow", "precision", "cancellation", "ill-conditioned")
-
-
 @dataclass(frozen=True)
-class Advice:
-    """What to do, in one sentence; the code of the ``rule`` that names or fixes the node, and the safety of its fix (""
-    for none)."""
+class Explainer:
+    """Explains the culprits of one diagnosis. ``path`` is what people call the truth's model."""
 
-    text: str
-    rule: str = ""
-    fix: str = ""
+    against: Against
+    truth: Graph
+    other: Side
+    path: str = "MODEL"
 
+    @cached_property
+    def findings(self) -> Findings:
+        """Those of onnxfix's rules on the truth's model."""
+        return _findings(self.truth, LOW.get(self.against, ""))
 
-def tolerance(noise: float) -> float:
-    """The tolerance that is right for this much noise (both as shares of the scale): 1, 2 or 5 times a power of 10.
-    Infinite where the noise is."""
-    if not math.isfinite(noise):
-        return math.inf
-    wanted = max(MARGIN * noise, 1e-7)
-    power = 10.0 ** math.floor(math.log10(wanted))
-    step = next(step for step in (1, 2, 5, 10) if step * power >= wanted * (1 - 1e-9))
-    return float(f"{step * power:.3g}")
+    @cached_property
+    def other_findings(self) -> Findings:
+        """Those on the second model."""
+        return _findings(self.other.graph) if self.is_pair else Findings()
 
+    @property
+    def is_pair(self) -> bool:
+        """Whether the other side is a second model: run as the first, or its engine."""
+        return self.against == "model" or (self.against == "trt-gpu" and self.other.graph is not self.truth)
 
-def advise(cause: Why, evidence: Evidence, path: str = "MODEL") -> Advice:
-    """What to do about a node whose result differs because of ``cause``. ``path`` is the truth's model, as people name
-    it on the command line."""
-    low = evidence.precision
-    hazard = half_hazard(evidence) if low else None
-    hazard = hazard or _relevant(cause, evidence)
-    rule, fix = (hazard.code, hazard.safety) if hazard is not None else ("", "")
-    named = hazard is not None and evidence.against == "model"
-    parts = [_fixed(hazard, path)] if hazard is not None and hazard.fix and not named else []
-    if low and cause in OF_PRECISION:
-        parts.append(_kept(evidence))
-    elif not parts:
-        parts.append(_by_cause(cause, evidence))
-    if named and hazard is not None:
-        parts.append(
-            f"{hazard.code} ({hazard.name}) names the node in the second model only: {hazard.message}"
-        )
-        return Advice("; ".join(parts), rule, fix)
-    return Advice("; or ".join(parts), rule, fix)
+    def _hazards(self, evidence: Evidence) -> tuple[Hazard, ...]:
+        """The findings at a node; of two models, those that only the second one has there, and for its engine all."""
+        ours = self.findings.at(name for name in evidence.node.output if name)
+        if not self.is_pair:
+            return ours
+        known = {one.code for one in ours} if self.against == "model" else set()
+        theirs = self.other_findings.at(name for node in evidence.others for name in node.output if name)
+        return tuple(one for one in theirs if one.code not in known)
 
+    def culprit(self, error: NodeError, evidence: Evidence) -> Culprit:
+        """The culprit with its cause, the reason in a sentence, and advice."""
+        evidence = replace(evidence, error=error, findings=self._hazards(evidence))
+        lost = missing(evidence, self.truth, frozenset(self.other.pairs.values())) if self.is_pair else None
+        place, cause, reason = lost or (error.place, *explain(evidence))
+        error = replace(error, place=place)
+        advice = advise(cause, evidence, self.path)
+        return Culprit(error, cause, reason, advice.text, advice.rule, advice.fix)
 
-def _relevant(cause: Why, evidence: Evidence) -> Hazard | None:
-    """The rule's finding about this cause: any where the cause is a hazard or unknown, else TensorRT's errors."""
-    hazard = worst_hazard(evidence)
-    if hazard is None or cause == "hazard" or evidence.against == "model":
-        return hazard
-    about_import = evidence.against in ("trt-network", "trt-gpu") and hazard.severity is Severity.ERROR
-    return hazard if about_import or cause in ("saturation", "unknown") else None
+    def keep_fp32(self, culprits: Sequence[Culprit]) -> tuple[str, ...]:
+        """Expressions for the nodes to keep in float32: their names, the outputs of those without a name."""
+        names = [node.name for node in self.truth.nodes if node.name]
+        return tuple(pattern(name, names) for name in keep_fp32(culprits))
 
 
-def _fixed(hazard: Hazard, path: str) -> str:
-    model = "" if hazard.half else f" {path}"
-    command = f"onnxfix apply{model} --select {hazard.code}{_OPTIONS[hazard.safety]} ({hazard.fix})"
-    return f"in the model in half precision, {command}" if hazard.half else command
+def _findings(graph: Graph, low: str = "") -> Findings:
+    """Those of a graph; none where the rules cannot read it."""
+    try:
+        return collect(graph.proto, Path(graph.folder) if graph.folder else None, low)
+    except OnnxfixError:
+        return Findings()
 
 
-def _kept(evidence: Evidence) -> str:
+_FAR = 6  # nodes in a row that may be missing
+_HALF = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+
+
+def missing(evidence: Evidence, truth: Graph, matched: Collection[str]) -> tuple[Place, Why, str] | None:
+    """The nodes of the truth that the other side lacks before this one: the place of the last, the cause, and a
+    sentence. None where it reads the same tensors, or has the tensor that it should read (``matched``: the truth's
+    tensors that the other side has) and reads another one."""
+    nodes = counterpart_of(evidence).nodes
     node = evidence.node
-    name = f"node {node.name!r}" if node.name else f"the node of {next(iter(node.output), '')!r}"
-    return f"keep {name} in float32 (onnxfix diagnose --keep-fp32 FILE, onnxfix precision --keep FILE)"
+    if len(nodes) != 1 or nodes[0].op_type != node.op_type or len(nodes[0].input) != len(node.input):
+        return None
+    for ours, theirs in zip(node.input, nodes[0].input, strict=True):
+        read = evidence.names.get(theirs, ours)
+        if read == ours or ours in matched or ours not in truth.producer:
+            continue
+        chain = _between(truth, ours, read)
+        if chain:
+            return _about(evidence, truth, chain, ours, read)
+    return None
 
 
-def _by_cause(cause: Why, evidence: Evidence) -> str:
-    if cause == "rounding":
-        share = tolerance(max(evidence.error.noise, evidence.error.own_error))
-        return f"this is rounding: a tolerance of {share:g} of the scale is right"
-    if cause in ("ill-conditioned", "cancellation"):
-        share = tolerance(max(evidence.error.noise, evidence.error.own_error))
-        if not math.isfinite(share):
-            return "no tolerance helps: with inputs like these the truth itself is not finite everywhere"
-        return (
-            f"no repair of the node can help: its inputs do not determine the result better; compare with a tolerance "
-            f"of {share:g} of the scale, or compute this part in float64"
-        )
-    if cause == "kernel":
-        return _about_kernels(evidence)
-    if cause == "saturation":
-        return "limit the values before the node (Clip), or use a type that holds them"
-    return _TEXTS.get(cause, "reduce the model to this node (onnxfix reduce) and report it")
+def _between(truth: Graph, name: str, source: str) -> list[int]:
+    """The nodes in a row that compute ``name`` from ``source``, the last one first; empty where it is no row."""
+    chain: list[int] = []
+    while len(chain) < _FAR and name in truth.producer:
+        chain.append(truth.producer[name])
+        read = [one for one in truth.reads[chain[-1]] if not truth.is_constant(one)]
+        if source in read:
+            return chain
+        if len(read) != 1:
+            return []
+        name = read[0]
+    return []
 
 
-def _about_kernels(evidence: Evidence) -> str:
-    share = tolerance(max(evidence.error.noise, evidence.error.own_error))
-    allowed = f"a tolerance of {share:g} of the scale is right"
-    if evidence.against in ("ort-cuda", "trt-gpu"):
-        return f"turn TF32 off (NVIDIA_TF32_OVERRIDE=0) to see whether it is the reason; otherwise {allowed}"
-    return f"this is the order of the sums: {allowed}"
+def _about(
+    evidence: Evidence, truth: Graph, chain: list[int], name: str, source: str
+) -> tuple[Place, Why, str]:
+    nodes = [truth.nodes[number] for number in reversed(chain)]
+    last = nodes[-1]
+    kinds = ", ".join(node.op_type for node in nodes)
+    low = _rounded_to(nodes)
+    verb = "is" if len(nodes) == 1 else "are"
+    what = f"{kinds} before {name!r} {verb} missing in {evidence.side}, where {evidence.node.op_type} reads {source!r}"
+    text = f"the first model rounds to {low} here: {what}" if low else what
+    return Place((), last.name, last.op_type, name, chain[0]), "precision" if low else "operator", text
 
 
-_TEXTS: dict[Why, str] = {
-    "weight": "the models hold different weights: export again, or take this weight from the first model",
-    "attribute": "the models state different attributes: export again, or set the attribute as in the first model",
-    "operator": "the models differ in this node: export again, or take the node from the first model",
-    "structure": "the models compute this by other nodes: export again with the options of the first model",
-    "hazard": "no fix is known for this finding: onnxfix explain says what to change",
-    "import": "rewrite the node with explicit attributes, or decompose it; onnxfix lift shows what TensorRT imported",
-    "overflow": "scale the values down before this node",
-}
-
-
-def keep_fp32(culprits: Sequence[Culprit]) -> tuple[str, ...]:
-    """The names of the nodes that should stay in float32, those without a name by their output.
-
-    Where some leave the range of half precision or lose more than its rounding, those that only round are left out.
-    """
-    wanted = [one for one in culprits if one.cause in OF_PRECISION]
-    serious = [one for one in wanted if one.cause != "precision"]
-    places = [one.error.place.around or one.error.place for one in serious or wanted]
-    return tuple(dict.fromkeys(place.node or place.output for place in places))
+def _rounded_to(nodes: list[NodeProto]) -> str:
+    """The type to which these nodes round, where all of them are Casts; else ""."""
+    if any(node.op_type != "Cast" for node in nodes):
+        return ""
+    targets = [int(attributes(node).get("to", 0)) for node in nodes]
+    return next((name for number, name in _HALF.items() if number in targets), "")

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxfix.diagnosis.bench import Bench, drop
+from onnxfix.diagnosis.child import Held
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import walk_alone
-from onnxfix.diagnosis.store import Held
 
 SAMPLES = 32
 """Elements of which the values are kept."""

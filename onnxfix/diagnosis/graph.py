@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 
 from onnxfix import walk
 from onnxfix.backends import ort_weights
-from onnxfix.diagnosis.store import Held
+from onnxfix.diagnosis.child import Held
 from onnxfix.errors import ModelError
 from onnxfix.place import Place
 from onnxfix.verification.feeds.operands import DRAWS

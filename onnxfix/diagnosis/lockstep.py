@@ -8,16 +8,15 @@ itself moves with its inputs (noise), where something differs. Values are droppe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from onnx import ModelProto
 
 from onnxfix.diagnosis.bench import Bench, Clock, drop
+from onnxfix.diagnosis.child import Held
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph, Region, declared_types, levels, regions
 from onnxfix.diagnosis.rows import Noise, Row, Side, Walk, aligned
-from onnxfix.diagnosis.store import Held
 
 _FIRST, _MOST = 8, 400  # nodes of a chunk
 _BYTES = 96 << 20  # of outputs of a chunk
@@ -130,7 +129,12 @@ class Lockstep:
     def _chunk(self, start: int, end: int) -> int:
         """One chunk; returns the bytes of the truth's values in it."""
         numbers = [n for n in range(start, end) if self.truth.nodes[n].op_type != "Constant"]
-        made = [name for n in numbers for name in self.truth.nodes[n].output if self._wanted(name)]
+        made = [
+            name
+            for number in numbers
+            for name in self.truth.nodes[number].output
+            if name and (name in self._needed or name in self.truth.outputs)
+        ]
         reply = self.bench.run_part(self.truth, numbers, made, self.values)
         if reply.error:
             self.walk.failed, self.walk.cause, self.walk.no_kernel = reply.error, reply.cause, reply.no_kernel
@@ -152,9 +156,6 @@ class Lockstep:
         self._noise(here)
         self._release(end)
         return sum(held.nbytes for held in reply.values.values())
-
-    def _wanted(self, name: str) -> bool:
-        return bool(name) and (name in self._needed or name in self.truth.outputs)
 
     # ---------------------------------------------------------------------------------------- the other side
 
@@ -213,16 +214,27 @@ class Lockstep:
     # -------------------------------------------------------------------------------------------- own errors
 
     def _own(self, here: Sequence[Region]) -> None:
-        for region, found in zip(here, self._apart(here), strict=True):
+        """What regions compute from the truth's values, and how far it is from the truth's."""
+        known = {name: held for name, held in self.theirs.items() if name in self.side.graph.inputs}
+        for region in here:
+            for theirs, ours in region.inputs.items():
+                dtype = self._types.get(theirs, "")
+                known[theirs] = self.values[ours].as_type(dtype) if dtype else self.values[ours]
+        asked = [(one.nodes, list(one.targets)) for one in here]
+        replies = self.bench.run_apart(self.side.graph, asked, known, run=self._run)
+        for region, reply in zip(here, replies, strict=True):
+            if reply.error:
+                self.walk.refused.update(dict.fromkeys(region.targets.values(), reply.error))
             before = [self.whole[name].relative for name in region.inputs.values() if name in self.whole]
             for theirs, ours in region.targets.items():
                 number = self.truth.producer.get(ours, -1)
                 if number < 0 or number in self.truth.random:
                     continue
-                truth, held = self.values[ours], found.get(theirs)
+                truth, held = self.values[ours], reply.values.get(theirs)
                 row = Row(
                     ours,
                     number,
+                    own=distance(truth.load(), aligned(held, truth).load()) if held is not None else None,
                     whole=self.whole.get(ours),
                     before=max(before, default=0.0) if self.whole else None,
                     dtype=truth.dtype,
@@ -230,8 +242,6 @@ class Lockstep:
                     region=region,
                     kernels=self.side.kernels,
                 )
-                if held is not None:
-                    row = replace(row, own=distance(truth.load(), aligned(held, truth).load()))
                 self._put(row, held)
 
     def _put(self, row: Row, held: Held | None) -> None:
@@ -246,36 +256,13 @@ class Lockstep:
         if held is not None:
             self._computed[row.name] = held
 
-    def _apart(self, here: Sequence[Region]) -> list[dict[str, Held]]:
-        """What regions compute from the truth's values; halved where they do not run together."""
-        if not here:
-            return []
-        asked = [(one.nodes, list(one.targets)) for one in here]
-        values, reply = self.bench.run_apart(self.side.graph, asked, self._known(here), run=self._run)
-        if not reply.error:
-            return values
-        if len(here) > 1:
-            half = len(here) // 2
-            return [*self._apart(here[:half]), *self._apart(here[half:])]
-        self.walk.refused.update(dict.fromkeys(here[0].targets.values(), reply.error))
-        return [{}]
-
-    def _known(self, here: Sequence[Region]) -> dict[str, Held]:
-        """The truth's values under the other side's names, in its types where these are known."""
-        found = {name: held for name, held in self.theirs.items() if name in self.side.graph.inputs}
-        for region in here:
-            for theirs, ours in region.inputs.items():
-                dtype = self._types.get(theirs, "")
-                found[theirs] = self.values[ours].as_type(dtype) if dtype else self.values[ours]
-        return found
-
     def _noise(self, here: Sequence[Region]) -> None:
         """How far the truth moves where the other side differs."""
         names = dict.fromkeys(ours for region in here for ours in region.targets.values())
         rows = (self.walk.rows.get(name) for name in names)
         off = [row for row in rows if row is not None and row.own is not None and row.own.relative > 0]
         noise = Noise(self.bench, self.truth, self.side.unit, self.values, self._computed)
-        self.walk.rows.update((row.name, row) for row in noise.weighed(off))
+        self.walk.rows.update((row.name, row) for row in noise.weigh(off))
         drop(list(self._computed.values()))
         self._computed.clear()
 

@@ -14,11 +14,10 @@ from functools import cached_property
 from typing import Protocol
 
 from onnxfix.diagnosis.bench import drop
-from onnxfix.diagnosis.child import Reply
+from onnxfix.diagnosis.child import Held, Reply
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph, upstream
 from onnxfix.diagnosis.records import Marking
-from onnxfix.diagnosis.store import Held
 
 CUTS = 3
 """Places of the graph that are looked at with one build."""

@@ -2,8 +2,9 @@
 
 Evidence in the order of its strength, again and again until nothing is added: the interface; equal computations from
 what is paired; equal values of a run (with a probe); weights that occur once; names that surroundings confirm; nodes
-with paired inputs whose attributes or weights differ; inputs of paired nodes; nodes between the same paired values. A wrong pair would make a node look wrong that is not, while a
-missing one only makes a region larger: so what is unclear stays apart.
+with paired inputs whose attributes or weights differ; inputs of paired nodes; nodes between the same paired values. A
+wrong pair would make a node look wrong that is not, while a missing one only makes a region larger: so what is unclear
+stays apart.
 """
 
 from __future__ import annotations

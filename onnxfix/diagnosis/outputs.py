@@ -10,12 +10,12 @@ import numpy as np
 
 from onnxfix.backends import reference
 from onnxfix.diagnosis.bench import Bench, drop
+from onnxfix.diagnosis.child import Held
 from onnxfix.diagnosis.graph import Graph, upstream
 from onnxfix.diagnosis.records import Against, OutputComparison
 from onnxfix.diagnosis.rows import Side, Walk
 from onnxfix.diagnosis.sides import LOW
 from onnxfix.diagnosis.statistics import compare_output
-from onnxfix.diagnosis.store import Held
 from onnxfix.verification.compare.compare import Metrics, Terms, compare_outputs, different, moved_by
 from onnxfix.verification.compare.rounding import SHARE
 from onnxfix.verification.compare.tolerance import Allowed

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from onnxfix.diagnosis.facts import (
+from onnxfix.diagnosis.evidence import (
     Array,
     Evidence,
     Focus,

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from onnx import ModelProto
+from onnx import ModelProto, helper
 
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench, Run, drop
-from onnxfix.diagnosis.child import Reply
+from onnxfix.diagnosis.child import Held, Reply
 from onnxfix.diagnosis.distance import Distance, distance
 from onnxfix.diagnosis.graph import Graph, Region
-from onnxfix.diagnosis.store import Held
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Side:
-    """The other side: its graph, its tensors by the truth's names (``pairs``: its name -> the truth's), the ``backend``
-    that runs it (or ``runner``, where it is none of ONNX Runtime's), and the share ``unit`` of a value that one
-    rounding of it amounts to. ``kernels`` is the share of a tensor's scale that its kernels for one node may cost."""
+    """The other side: its graph, its tensors and inputs by the truth's names (``pairs``, ``inputs``: its name -> the
+    truth's), the ``backend`` that runs it (or ``runner``, where it is none of ONNX Runtime's), and the share ``unit``
+    of a value that one rounding of it amounts to. ``kernels`` is the share of a tensor's scale that its kernels for one
+    node may cost. ``name`` and ``notes`` are for people. ``engines``: of TensorRT, where these are the other side."""
 
     graph: Graph
     pairs: Mapping[str, str]
@@ -52,6 +52,22 @@ class Side:
     unit: float = 1e-7
     runner: Run | None = None
     kernels: float = 0.0
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+    notes: tuple[str, ...] = ()
+    engines: Any = None
+
+    def feed(self, feed: Mapping[str, Held]) -> dict[str, Held]:
+        """The inputs of the other side by its own names, in its own types."""
+        fed = {}
+        for theirs, ours in self.inputs.items():
+            if ours in feed:
+                elem = self.graph.inputs[theirs].type.tensor_type.elem_type
+                numpy_name = helper.tensor_dtype_to_np_dtype(elem).name if elem else ""
+                fed[theirs] = (
+                    feed[ours].as_type(numpy_name) if numpy_name and feed[ours].is_tensor else feed[ours]
+                )
+        return fed
 
     def run(self, bench: Bench, part: ModelProto, feed: Mapping[str, Held]) -> Reply:
         """Run a part of its graph."""
@@ -195,42 +211,34 @@ class Noise:
     ) -> None:
         self.bench, self.truth, self.unit, self.values, self.computed = bench, truth, unit, values, computed
 
-    def weighed(self, off: Sequence[Row]) -> list[Row]:
+    def weigh(self, off: Sequence[Row]) -> list[Row]:
         """The rows with their noise: the truth's nodes from the region's inputs on, these moved. If only the last
         node's inputs moved, a rounding that the truth has before it and the other side has not would count as noise.
         """
         outputs: dict[int, list[Row]] = {}
         for row in off:
             outputs.setdefault(row.number, []).append(row)
-        bounded = {number: self._back(rows) for number, rows in outputs.items()}
-        rows = [row for row in off if bounded[row.number]]
-        asked = [(bounded[n], [row.name for row in outputs[n]]) for n in bounded if bounded[n]]
-        return self._moved(rows, asked) if rows else []
+        regions = [(self._back(rows), [row.name for row in rows]) for rows in outputs.values()]
+        regions = [region for region in regions if region[0]]
+        names = [name for numbers, _ in regions for number in numbers for name in self.truth.reads[number]]
+        names += [row.name for row in off]
+        halves = any(self.values[name].dtype in _HALVES for name in names if name in self.values)
+        moves = [*([(0.0, 0)] if halves else []), (self.unit, 0), (self.unit, 1)]
+        runs = [
+            self.bench.run_apart(self.truth, regions, self.values, moved=moved, seed=seed)
+            for moved, seed in moves
+        ]
+        weighed = []
+        for (_, some), replies in zip(regions, zip(*runs, strict=True), strict=True):
+            ran = not any(reply.error for reply in replies)
+            for row in (row for row in off if row.name in some):
+                weighed.append(
+                    self._weigh(row, [one.values[row.name] for one in replies], halves) if ran else row
+                )
+        drop([held for replies in runs for reply in replies for held in reply.values.values()])
+        return weighed
 
-    def _moved(self, off: Sequence[Row], asked: Sequence[tuple[list[int], list[str]]]) -> list[Row]:
-        read = [name for numbers, _ in asked for number in numbers for name in self.truth.reads[number]]
-        known = [self.values[name] for name in (*read, *(row.name for row in off)) if name in self.values]
-        halves = any(held.dtype in _HALVES for held in known)
-        runs: list[dict[str, Held]] = []
-        for moved, seed in (*(((0.0, 0),) if halves else ()), (self.unit, 0), (self.unit, 1)):
-            regions, reply = self.bench.run_apart(self.truth, asked, self.values, moved=moved, seed=seed)
-            runs.append({name: held for one in regions for name, held in one.items()})
-            if reply.error:
-                break
-        if not reply.error:
-            found = [self._weighed(row, [values[row.name] for values in runs], halves) for row in off]
-        elif len(asked) == 1:
-            found = list(off)
-        else:
-            half = len(asked) // 2
-            found = []
-            for some in (asked[:half], asked[half:]):
-                names_here = {name for _, outputs in some for name in outputs}
-                found += self._moved([row for row in off if row.name in names_here], some)
-        drop([held for values in runs for held in values.values()])
-        return found
-
-    def _weighed(self, row: Row, values: Sequence[Held], halves: bool) -> Row:
+    def _weigh(self, row: Row, values: Sequence[Held], halves: bool) -> Row:
         """A row with its noise. ``values`` are what the truth's nodes compute of moved inputs; with ``halves`` first
         of the inputs as they are: ONNX Runtime may compute a node among others with more digits than alone, in half
         precision."""

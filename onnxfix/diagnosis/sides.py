@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,6 @@ from onnxfix.diagnosis.graph import Graph, has_functions, open_graph
 from onnxfix.diagnosis.matching import match
 from onnxfix.diagnosis.pairing import inputs_of
 from onnxfix.diagnosis.rows import Side
-from onnxfix.diagnosis.store import Held
 from onnxfix.errors import Fault, ModelError
 from onnxfix.graph import unfolding
 from onnxfix.lowering.lowered import lowerable, with_casts
@@ -127,31 +126,6 @@ class Impossible(Exception):
         self.cause = cause
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """The other side, and how inputs of the truth are fed to it: its input -> the truth's. ``name`` is for people."""
-
-    side: Side
-    inputs: Mapping[str, str]
-    name: str
-    notes: tuple[str, ...] = ()
-    tools: dict[str, Any] = field(default_factory=dict)
-
-    def feed(self, feed: Mapping[str, Held]) -> dict[str, Held]:
-        """The inputs of the other side by its own names, in its own types."""
-
-        found = {}
-        for theirs, ours in self.inputs.items():
-            if ours in feed:
-                info = self.side.graph.inputs[theirs]
-                elem = info.type.tensor_type.elem_type
-                held = feed[ours]
-                if elem and held.is_tensor:
-                    held = held.as_type(onnx.helper.tensor_dtype_to_np_dtype(elem).name)
-                found[theirs] = held
-        return found
-
-
 def opened(path: Path, bench: Bench) -> Graph:
     """The graph of a model file, local functions inlined.
 
@@ -197,7 +171,7 @@ def same_names(truth: Graph, other: Graph) -> dict[str, str]:
     return {name: name for name in (*other.producer, *other.inputs) if name in ours}
 
 
-def optimized(truth: Graph, bench: Bench) -> Prepared:
+def optimized(truth: Graph, bench: Bench) -> Side:
     """The model as ONNX Runtime optimizes it by default.
 
     Raises:
@@ -210,17 +184,17 @@ def optimized(truth: Graph, bench: Bench) -> Prepared:
     other = opened(out, bench)
     pairs = same_names(truth, other)
     inputs = {name: name for name in other.inputs if name in truth.inputs}
-    return Prepared(Side(other, pairs), inputs, "ONNX Runtime with its optimizations, on the CPU")
+    return Side(other, pairs, inputs=inputs, name="ONNX Runtime with its optimizations, on the CPU")
 
 
-def itself(truth: Graph, backend: str, name: str) -> Prepared:
+def itself(truth: Graph, backend: str, name: str) -> Side:
     """The model itself, on another backend."""
-    pairs = same_names(truth, truth)
     inputs = {one: one for one in truth.inputs}
-    return Prepared(Side(truth, pairs, backend, kernels=KERNELS if backend else 0.0), inputs, name)
+    kernels = KERNELS if backend else 0.0
+    return Side(truth, same_names(truth, truth), backend, kernels=kernels, inputs=inputs, name=name)
 
 
-def lowered(truth: Graph, against: Literal["fp16", "bf16"]) -> Prepared:
+def lowered(truth: Graph, against: Literal["fp16", "bf16"]) -> Side:
     """The model with the inputs and the output of every node rounded to half precision.
 
     Raises:
@@ -240,35 +214,37 @@ def lowered(truth: Graph, against: Literal["fp16", "bf16"]) -> Prepared:
         truth.mapped,
         untensored=truth.untensored,
     )
-    side = Side(other, same_names(truth, other), unit=UNITS[against])
-    inputs = {one: one for one in truth.inputs}
-    name = f"every node rounded to {low}, on the CPU (products and sums in float32)"
     notes: tuple[str, ...] = ()
     kept = Counter(truth.nodes[n].op_type for n in able.whole if truth.nodes[n].op_type != "Constant")
     if kept:
         text = ", ".join(f"{count} {kind}" for kind, count in sorted(kept.items()))
         notes = (f"nodes that stay in float32: {text}",)
-    return Prepared(side, inputs, name, notes)
+    return Side(
+        other,
+        same_names(truth, other),
+        unit=UNITS[against],
+        inputs={one: one for one in truth.inputs},
+        name=f"every node rounded to {low}, on the CPU (products and sums in float32)",
+        notes=notes,
+    )
 
 
-def paired(
-    truth: Graph, other: Graph, name: str, bench: Bench, samples: Iterable[Mapping[str, Any]]
-) -> Prepared:
+def paired(truth: Graph, other: Graph, name: str, bench: Bench, samples: Iterable[Mapping[str, Any]]) -> Side:
     """The second model as the other side. Values of the first of ``samples`` that the truth accepts help to match.
 
     Raises:
         UsageError: the two have not the same interface.
     """
     inputs = inputs_of(truth, other)
-    bare = Prepared(Side(other, inputs), inputs, name)
-    found = match(truth, other, probe(truth, other, bare.feed, bench, samples))
-    return Prepared(Side(other, found.pairs), inputs, name, found.notes)
+    side = Side(other, inputs, inputs=inputs, name=name)
+    matching = match(truth, other, probe(truth, other, side.feed, bench, samples))
+    return replace(side, pairs=matching.pairs, notes=matching.notes)
 
 
 _CAUSES: dict[str, Cause] = {"unlifted": "gap", "refused": "refused", "memory": "memory"}
 
 
-def imported(truth: Graph, builder: Builder, bench: Bench) -> Prepared:
+def imported(truth: Graph, builder: Builder, bench: Bench) -> Side:
     """TensorRT's network of the model file of ``truth``.
 
     Raises:
@@ -295,9 +271,5 @@ def imported(truth: Graph, builder: Builder, bench: Bench) -> Prepared:
     files = [info.name for info in other.proto.graph.output]
     for name, number in partners(truth.outputs, [tensor.name for tensor in lifted.outputs]).items():
         pairs[files[number]] = name
-    return Prepared(
-        Side(other, pairs),
-        inputs,
-        f"the network that {builder.product} imported, run by ONNX Runtime (no engine was executed)",
-        tuple(lifted.notes),
-    )
+    name = f"the network that {builder.product} imported, run by ONNX Runtime (no engine was executed)"
+    return Side(other, pairs, inputs=inputs, name=name, notes=tuple(lifted.notes))

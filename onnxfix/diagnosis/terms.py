@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, helper
 
-from onnxfix.diagnosis.facts import Array, numeric
+from onnxfix.diagnosis.evidence import Array, numeric
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfix import walk
 from onnxfix.errors import ModelError
@@ -105,26 +105,27 @@ class _Conversion:
 
     def run(self) -> None:
         graph = self.proto.graph
-        if self.io_types == "low":
-            for info in graph.input:
-                self._lower_input(info.name, info.type)
+        initialized = {tensor.name for tensor in graph.initializer}
+        for info in graph.input if self.io_types == "low" else ():
+            if info.name in self.able.floats and info.name not in self.held | initialized:
+                info.type.tensor_type.elem_type = self.to
+                self.stored[info.name] = self.to
         for index, node in enumerate(list(graph.node)):
             if index in self.low:
                 self._lower(index, node)
             else:
-                self._keep(node)
-        kept = [node for node in self.nodes if self._is_needed(node)]
+                for slot, name in enumerate(node.input):
+                    node.input[slot] = self._plain(node, name)
+                self.nodes.append(node)
         del graph.node[:]
-        graph.node.extend(kept)
+        graph.node.extend(
+            node
+            for node in self.nodes
+            if node.op_type != "Constant" or node.domain or any(name in self.read for name in node.output)
+        )
         self._drop_initializers()
         self._declare()
         self.proto.ir_version = max(self.proto.ir_version, 4)  # before, initializers had to be inputs too
-
-    def _lower_input(self, name: str, declared: TypeProto) -> None:
-        initialized = any(tensor.name == name for tensor in self.proto.graph.initializer)
-        if name in self.able.floats and name not in self.held and not initialized:
-            declared.tensor_type.elem_type = self.to
-            self.stored[name] = self.to
 
     def _lower(self, index: int, node: NodeProto) -> None:
         slots = self.able.slots[index]
@@ -145,11 +146,6 @@ class _Conversion:
                 self.where[name, self.to] = node.output[slot]
                 self._cast(node.output[slot], name, FLOAT)
                 self.where[name, FLOAT] = name
-
-    def _keep(self, node: NodeProto) -> None:
-        for slot, name in enumerate(node.input):
-            node.input[slot] = self._plain(node, name)
-        self.nodes.append(node)
 
     def _plain(self, node: NodeProto, name: str) -> str:
         """What a node reads in place of ``name`` where it needs the original type."""
@@ -202,10 +198,6 @@ class _Conversion:
             return False
         self.proto.graph.initializer.append(low_tensor(array, name, self.to))
         return True
-
-    def _is_needed(self, node: NodeProto) -> bool:
-        constant = node.op_type == "Constant" and not node.domain
-        return not constant or any(name in self.read for name in node.output)
 
     def _drop_initializers(self) -> None:
         """Remove the constants that were read in float32 and are now in the low type only, which gets their name."""

@@ -58,16 +58,17 @@ def masks(model: ModelProto, base_dir: Path | None) -> Masks:
         node = found.match.node
         if node is None or node.op_type == "Cast" or node.scope is not overlay.main:
             continue
-        names = {_original(getattr(value, "name", "")) for value in found.match.reads}
-        constants |= {name for name in names if _beyond(_constant(model, name, base_dir), 65504.0)}
-        starts.update(_original(name) for name in node.proto.output)
+        names = {getattr(value, "name", "").removesuffix("/fp16") for value in found.match.reads}
+        constants |= {
+            name
+            for name in names
+            for _, tensor in _holders(model, [name])
+            if _beyond(tensors.to_array(tensor, base_dir, _LARGEST), 65504.0)
+        }
+        starts.update(name.removesuffix("/fp16") for name in node.proto.output)
     if not constants:
         return Masks()
     return Masks(frozenset(constants), _path(model, starts))
-
-
-def _original(name: str) -> str:
-    return name.removesuffix("/fp16")
 
 
 def _path(model: ModelProto, starts: Collection[str]) -> frozenset[int]:
@@ -86,11 +87,11 @@ def _path(model: ModelProto, starts: Collection[str]) -> frozenset[int]:
 
 def saturate(model: ModelProto, names: Collection[str], to: Low, base_dir: Path | None) -> None:
     """Replace, in place, what is finite and beyond the low type's range in these constants by its limit."""
+    limit = np.float32(FLOATS[ELEMENT[to]].highest)
     for owner, tensor in _holders(model, names):
         array = tensors.to_array(tensor, base_dir, _LARGEST)
-        if array is None or not _beyond(array, _limit(to)):
+        if array is None or not _beyond(array, float(limit)):
             continue
-        limit = np.float32(_limit(to))
         made = numpy_helper.from_array(
             np.where(np.isfinite(array), np.clip(array, -limit, limit), array).astype(np.float32), tensor.name
         )
@@ -101,20 +102,10 @@ def saturate(model: ModelProto, names: Collection[str], to: Low, base_dir: Path 
             tensor.CopyFrom(made)
 
 
-def _limit(to: Low) -> float:
-    return FLOATS[ELEMENT[to]].highest
-
-
 def _beyond(array: Any, limit: float) -> bool:
     if array is None or array.dtype != np.float32:
         return False
     return bool((np.isfinite(array) & (np.abs(array) > limit)).any())
-
-
-def _constant(model: ModelProto, name: str, base_dir: Path | None) -> Any:
-    for _, tensor in _holders(model, [name]):
-        return tensors.to_array(tensor, base_dir, _LARGEST)
-    return None
 
 
 def _holders(model: ModelProto, names: Collection[str]) -> list[tuple[NodeProto | None, TensorProto]]:
@@ -243,97 +234,58 @@ class Facts:
 
 def guards(facts: Facts) -> dict[int, Guard]:
     """The nodes to keep in float32, by index, with the first reason that applies."""
-    found: dict[int, Guard] = {}
+    reasons: dict[int, Guard] = {}
     producers = {name: i for i, node in enumerate(facts.model.graph.node) for name in node.output if name}
     for index in facts.able.slots:
-        node = facts.model.graph.node[index]
-        for at, guard in _of_node(facts, index, node, producers):
+        for at, guard in (*_judge_node(facts, index), *_judge_values(facts, index, producers)):
             if at in facts.able.slots:
-                found.setdefault(at, guard)
-    return found
+                reasons.setdefault(at, guard)
+    return reasons
 
 
-def _of_node(
-    facts: Facts, index: int, node: NodeProto, producers: Mapping[str, int]
-) -> Iterator[tuple[int, Guard]]:
+def _judge_node(facts: Facts, index: int) -> Iterator[tuple[int, Guard]]:
+    """What the target and the rules say."""
+    node = facts.model.graph.node[index]
     if facts.target is not None and facts.target.accepts(node.op_type, ELEMENT[facts.able.to]) is False:
         yield index, Guard("target")
     if index in facts.hazards:
         why, rule = facts.hazards[index]
         yield index, Guard(why, rule=rule)
-    yield from _ranges(facts, index, node)
-    yield from _constants(facts, index, node, producers)
-    yield from _sums(facts, index, node)
-    yield from _zeros(facts, index, node, producers)
-    yield from _integers(facts, index, node)
+
+
+def _judge_values(facts: Facts, index: int, producers: Mapping[str, int]) -> Iterator[tuple[int, Guard]]:
+    """What the values say that the node reads and writes, and its own error."""
+    node, slots = facts.model.graph.node[index], facts.able.slots[index]
+    read = [node.input[slot] for slot in slots.inputs]
+    written = (node.output[slot] for slot in slots.outputs if node.output[slot])
+    values = {name: facts.tensors[name] for name in (*read, *written) if name in facts.tensors}
+    for seen in values.values() if index not in facts.masked else ():  # masks are meant to be at the limit
+        if seen.highest * MARGIN > facts.highest:
+            yield index, Guard("overflow", seen.highest)
+    lost = {name: seen for name, seen in values.items() if name in read and seen.lost}
+    for name, seen in lost.items():
+        constant = name not in producers or facts.model.graph.node[producers[name]].op_type == "Constant"
+        if constant and seen.count <= _SCALARS * seen.samples:
+            yield index, Guard("constant", seen.lost)
+    if node.op_type in SUMS:  # they may leave the range before they are divided or their root is taken
+        data, result = facts.tensors.get(node.input[0]), facts.tensors.get(node.output[0])
+        if data is not None and result is not None and result.count:
+            each = data.highest**2 if node.op_type in SQUARES else data.highest
+            if (total := each * data.count / result.count) > facts.highest:
+                yield index, Guard("reduction", total)
+    slot = DENOMINATORS.get(node.op_type)
+    if (
+        slot is not None and slot in slots.inputs and node.input[slot] in lost
+    ):  # divided by, or its root or logarithm is taken
+        name = node.input[slot]
+        yield index, Guard("underflow", lost[name].lost)
+        if name in producers:
+            yield producers[name], Guard("underflow", lost[name].lost)
+    for seen in values.values():  # positions, indices, sizes that the low type does not represent
+        if seen.whole and seen.rounding:
+            yield index, Guard("integers", seen.highest)
     own = facts.own.get(index)
     if own is not None and not math.isfinite(own.error_power):
         yield index, Guard("not-finite")
     if own is not None and own.changed:
         yield index, Guard("choice", own.changed / own.choices)
-
-
-def _ranges(facts: Facts, index: int, node: NodeProto) -> Iterator[tuple[int, Guard]]:
-    """Overflow of what the node reads or writes; masks are meant to be at the limit."""
-    if index in facts.masked:
-        return
-    for name in _floats(facts, index, node):
-        seen = facts.tensors.get(name)
-        if seen is not None and seen.highest * MARGIN > facts.highest:
-            yield index, Guard("overflow", seen.highest)
-
-
-def _constants(
-    facts: Facts, index: int, node: NodeProto, producers: Mapping[str, int]
-) -> Iterator[tuple[int, Guard]]:
-    """Small constants of which an element becomes 0."""
-    for slot in facts.able.slots[index].inputs:
-        name = node.input[slot]
-        made = producers.get(name)
-        constant = made is None or facts.model.graph.node[made].op_type == "Constant"
-        seen = facts.tensors.get(name)
-        if constant and seen is not None and seen.lost and seen.count <= _SCALARS * seen.samples:
-            yield index, Guard("constant", seen.lost)
-
-
-def _sums(facts: Facts, index: int, node: NodeProto) -> Iterator[tuple[int, Guard]]:
-    """Sums that may leave the range before they are divided or their root is taken."""
-    if node.op_type not in SUMS:
-        return
-    data, result = facts.tensors.get(node.input[0]), facts.tensors.get(node.output[0])
-    if data is None or result is None or not result.count:
-        return
-    each = data.highest**2 if node.op_type in SQUARES else data.highest
-    total = each * data.count / result.count
-    if total > facts.highest:
-        yield index, Guard("reduction", total)
-
-
-def _zeros(
-    facts: Facts, index: int, node: NodeProto, producers: Mapping[str, int]
-) -> Iterator[tuple[int, Guard]]:
-    """Values that are divided by, or whose root or logarithm is taken, and that become 0."""
-    slot = DENOMINATORS.get(node.op_type)
-    if slot is None or slot not in facts.able.slots[index].inputs:
-        return
-    name = node.input[slot]
-    seen = facts.tensors.get(name)
-    if seen is not None and seen.lost:
-        yield index, Guard("underflow", seen.lost)
-        if name in producers:
-            yield producers[name], Guard("underflow", seen.lost)
-
-
-def _integers(facts: Facts, index: int, node: NodeProto) -> Iterator[tuple[int, Guard]]:
-    """Whole numbers that the low type does not represent: positions, indices, sizes."""
-    for name in _floats(facts, index, node):
-        seen = facts.tensors.get(name)
-        if seen is not None and seen.whole and seen.rounding:
-            yield index, Guard("integers", seen.highest)
-
-
-def _floats(facts: Facts, index: int, node: NodeProto) -> Iterator[str]:
-    """The float32 tensors that would have the low type if the node had."""
-    slots = facts.able.slots[index]
-    yield from (node.input[slot] for slot in slots.inputs)
-    yield from (node.output[slot] for slot in slots.outputs if node.output[slot])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from onnx import ModelProto, NodeProto
 from onnxfix.lowering.bench import Bench
 from onnxfix.lowering.guards import Facts, Guard, guards, hazards, masks, saturate
 from onnxfix.lowering.islands import Graph
-from onnxfix.lowering.lowered import Low, Lowerable, is_heavy, lowerable
+from onnxfix.lowering.lowered import Low, is_heavy, lowerable
 from onnxfix.lowering.records import IoTypes, Kept, Lowering, Range, pattern
 from onnxfix.lowering.search import Plan, Search, worst
 from onnxfix.place import Place
@@ -103,19 +104,13 @@ def _saturated(
     moved = worst(bench.errors(()))
     if moved > wish.budget / 4:
         bench.saturate(())
-        return (
-            model,
-            frozenset(),
-            [f"masks stay: at the lowest {wish.to} outputs move by {moved:.3g} of their scale"],
-        )
+        note = f"masks stay: at the lowest {wish.to} outputs move by {moved:.3g} of their scale"
+        return model, frozenset(), [note]
     made = ModelProto()
     made.CopyFrom(model)
     saturate(made, found.constants, wish.to, base_dir)
-    return (
-        made,
-        found.nodes,
-        [f"mask saturated to the lowest {wish.to}: {name}" for name in sorted(found.constants)],
-    )
+    notes = [f"mask saturated to the lowest {wish.to}: {name}" for name in sorted(found.constants)]
+    return made, found.nodes, notes
 
 
 def _named(model: ModelProto, patterns: Collection[str]) -> tuple[set[int], list[str]]:
@@ -127,23 +122,14 @@ def _named(model: ModelProto, patterns: Collection[str]) -> tuple[set[int], list
     for wanted in patterns:
         hits = {i for i, node in enumerate(model.graph.node) if wanted in (node.name, *node.output)}
         if not hits:
-            expression = _compiled(wanted)
-            hits = {
-                i
-                for i, node in enumerate(model.graph.node)
-                if expression is not None and expression.match(node.name or _output(node))
-            }
+            with contextlib.suppress(re.error):
+                expression = re.compile(wanted)
+                nodes = enumerate(model.graph.node)
+                hits = {i for i, node in nodes if expression.match(node.name or _output(node))}
         if not hits:
             notes.append(f"no node is called {wanted!r}, nor matches it")
         found |= hits
     return found, notes
-
-
-def _compiled(pattern: str) -> re.Pattern[str] | None:
-    try:
-        return re.compile(pattern)
-    except re.error:
-        return None
 
 
 def _output(node: NodeProto) -> str:
@@ -156,6 +142,9 @@ def described(found: Found, base: Lowering) -> Lowering:
     computing = [index for index in range(len(graph.nodes)) if graph.computes(index)]
     heavy = [index for index in computing if is_heavy(graph.nodes[index].op_type)]
     kept = tuple(_kept(found, computing))
+    constants = {tensor.name for tensor in found.facts.model.graph.initializer}
+    measured = found.facts.tensors.items()
+    ranges = [Range(name, one.highest, one.lost) for name, one in measured if name not in constants]
     names = [node.name for node in graph.nodes if node.name]
     best = plan.best if plan.best != float("inf") else None
     return replace(
@@ -170,7 +159,7 @@ def described(found: Found, base: Lowering) -> Lowering:
         casts=graph.casts(plan.low),
         kept=kept,
         keep_fp32=tuple(pattern(one.place.node, names) for one in kept if one.place.node),
-        ranges=_ranges(found.facts),
+        ranges=tuple(sorted(ranges, key=lambda row: -row.highest)[:MOST_RANGES]),
         samples=found.samples,
         runs=plan.runs,
         notes=(*base.notes, *found.notes),
@@ -184,7 +173,10 @@ def _kept(found: Found, computing: Sequence[int]) -> Iterator[Kept]:
     for index in computing:
         if index in plan.low:
             continue
-        guard = found.guarded.get(index) or _other(index, plan, able)
+        guard = found.guarded.get(index)
+        if guard is None and index not in able.slots:
+            guard = Guard(able.whole.get(index, "unknown"))
+        guard = guard or Guard("error" if index in plan.kept else "neighbor")
         own = found.facts.own.get(index)
         node = found.graph.nodes[index]
         place = Place(node=node.name, op_type=node.op_type, output=_output(node), index=index)
@@ -193,19 +185,3 @@ def _kept(found: Found, computing: Sequence[int]) -> Iterator[Kept]:
             Kept(place, guard.why, guard.seen, guard.rule, own.error if own is not None else None, effect)
         )
     yield from sorted(rows, key=lambda row: (-(row.effect or 0.0), row.place.index))
-
-
-def _other(index: int, plan: Plan, able: Lowerable) -> Guard:
-    if index not in able.slots:
-        return Guard(able.whole.get(index, "unknown"))
-    if index in plan.kept:
-        return Guard("error")
-    return Guard("neighbor")
-
-
-def _ranges(facts: Facts) -> tuple[Range, ...]:
-    constants = {tensor.name for tensor in facts.model.graph.initializer}
-    rows = [
-        Range(name, one.highest, one.lost) for name, one in facts.tensors.items() if name not in constants
-    ]
-    return tuple(sorted(rows, key=lambda row: -row.highest)[:MOST_RANGES])

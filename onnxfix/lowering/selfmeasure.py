@@ -15,17 +15,12 @@ from onnx import ModelProto, NodeProto, helper
 
 from onnxfix.lowering.lowered import ELEMENT, FLOAT, Lowerable, fresh, names_of
 
-#: What is measured of a tensor: the largest magnitude, how many elements there are, how many are not 0, how many still
-#: are not 0 when rounded, the largest distance to a whole number, and the largest distance to the rounded value.
-TENSOR = ("highest", "count", "nonzero", "left", "fraction", "rounding")
-#: What is measured of a node's output: the sum of its squares, that of its error in the low type, and the largest
-#: error. Of an output that is not floating-point: the number of elements, and of those that differ, twice.
-OUTPUT = ("power", "error_power", "highest_error")
-
 
 @dataclass(frozen=True)
 class Tensor:
-    """What was measured of a float32 tensor; see ``TENSOR``. ``count`` adds up over ``samples``."""
+    """What was measured of a float32 tensor over ``samples``: the largest magnitude, how many elements there are, how
+    many are not 0, how many still are not 0 when rounded, the largest distance to a whole number (``fraction``), and
+    the largest distance to the rounded value (``rounding``)."""
 
     highest: float = 0.0
     count: float = 0.0
@@ -60,8 +55,9 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Own:
-    """What was measured of a node's outputs in the low type, summed over outputs and samples; see ``OUTPUT``.
-    ``choices`` and ``changed`` count elements that are no floating-point numbers, and those of them that differ."""
+    """What was measured of a node's outputs in the low type, summed over outputs and samples: the sum of squares, that
+    of the error, and the largest error. ``choices`` and ``changed`` count elements that are no floating-point numbers,
+    and those of them that differ."""
 
     power: float = 0.0
     error_power: float = 0.0

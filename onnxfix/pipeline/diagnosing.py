@@ -16,10 +16,11 @@ from onnxfix.diagnosis.bench import Bench, Clock
 from onnxfix.diagnosis.diagnose import Case
 from onnxfix.diagnosis.diagnose import diagnose as run
 from onnxfix.diagnosis.engines import with_layers
-from onnxfix.diagnosis.explaining import Explainer
+from onnxfix.diagnosis.explain import Explainer
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.records import Against, Diagnosis
-from onnxfix.diagnosis.sides import Impossible, Prepared, itself, lowered, opened, optimized, paired
+from onnxfix.diagnosis.rows import Side
+from onnxfix.diagnosis.sides import Impossible, itself, lowered, opened, optimized, paired
 from onnxfix.errors import UsageError
 from onnxfix.files import loading
 from onnxfix.nvidia import Missing
@@ -118,12 +119,10 @@ def _diagnosed(
         else:
             samples = given if given is not None else generated(known, options)
             count = min(len(given), MOST_SAMPLES) if given is not None else SAMPLES
-            explainer = Explainer(
-                against, truth, prepared.side.graph, name_of(one), frozenset(prepared.side.pairs.values())
-            )
-            engines = prepared.tools.get("engines")
+            engines = prepared.engines
             allowed = recorded_budget(two.proto, path) if two is not None else None
-            case = Case(truth, prepared, against, samples, count, given is None, explainer, engines, allowed)
+            explainer = Explainer(against, truth, prepared, name_of(one))
+            case = Case(truth, prepared, samples, count, given is None, explainer, allowed)
             found = run(case, bench, base, clock, say)
             if engines is not None and found.culprits:
                 say("looking up the engine's layers")
@@ -165,12 +164,12 @@ def _tensorrt(against: Against, options: RunOptions, stack: ExitStack) -> Builde
 
 def _prepared(
     truth: Graph,
-    like: Prepared | None,
+    like: Side | None,
     against: Against,
     bench: Bench,
     builder: Builder | None,
     stack: ExitStack,
-) -> Prepared:
+) -> Side:
     """The other side; ``like`` is the second model."""
     if against == "trt-gpu":
         assert builder is not None
@@ -193,7 +192,7 @@ def _prepared(
     return imported(truth, builder, bench)
 
 
-def _executing(like: Prepared, bench: Bench, builder: Builder, stack: ExitStack) -> Prepared:
+def _executing(like: Side, bench: Bench, builder: Builder, stack: ExitStack) -> Side:
     """Engines of a graph as the other side.
 
     Raises:
@@ -206,7 +205,7 @@ def _executing(like: Prepared, bench: Bench, builder: Builder, stack: ExitStack)
     if here.reason:
         raise Impossible(here.reason, here.cause)
     sessions = stack.enter_context(probe.engines(builder.choice, builder.options, bench.timeout))
-    engines = Engines(like.side.graph, builder, sessions, bench)
+    engines = Engines(like.graph, builder, sessions, bench)
     return prepared(engines, like, here.precision, here.where)
 
 

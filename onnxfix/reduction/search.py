@@ -77,7 +77,8 @@ class Reducer:
             return False
         if time.monotonic() > self.terms.deadline:
             raise OutOfTime
-        key = _digest(candidate)
+        data = candidate.model.SerializeToString(deterministic=True)
+        key = hashlib.blake2b(data, digest_size=16).digest()
         if key in self._tried:
             return False
         self._tried.add(key)
@@ -161,6 +162,7 @@ class Reducer:
     def _outputs(
         self, kept: Collection[int], made: set[str], read: set[str], wanted: Collection[str]
     ) -> list[ValueInfoProto]:
+        """The declarations of a part's outputs."""
         graph = self.case.model.graph
         chosen = set(wanted)
         if not chosen:
@@ -169,18 +171,14 @@ class Reducer:
         names = [
             name for number in sorted(kept) for name in graph.node[number].output if name in made & chosen
         ]
-        names = names or sorted(made - read) or sorted(made)
         known = declared(self.case.model)
-        return [known[name] if name in known else self._info(name) for name in names]
-
-    def _info(self, name: str) -> ValueInfoProto:
-        value = self.values.of(self.case, [name]) if self.runs else None
-        original = self.case.origin.get(name, name)
-        info = self.facts.info(original, (value or {}).get(name), dynamic=self.dynamic)
-        info.name = name
-        return info
-
-
-def _digest(candidate: Case) -> bytes:
-    data = candidate.model.SerializeToString(deterministic=True)
-    return hashlib.blake2b(data, digest_size=16).digest()
+        infos = []
+        for name in names or sorted(made - read) or sorted(made):
+            if name in known:
+                infos.append(known[name])
+                continue
+            values = self.values.of(self.case, [name]) if self.runs else None
+            original = self.case.origin.get(name, name)
+            infos.append(self.facts.info(original, (values or {}).get(name), dynamic=self.dynamic))
+            infos[-1].name = name
+        return infos

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, defs
+from onnx import TensorProto, ValueInfoProto, defs
 
 from onnxfix import walk
 from onnxfix.files import tensors
@@ -80,35 +80,29 @@ def declared(reducer: Reducer) -> bool:
 def cleaned(reducer: Reducer) -> bool:
     """Without what nothing reads: initializers, inputs, declarations, metadata, imports of domains."""
     before = reducer.case
-    for keep_stored in (False, True):
-        model = reducer.case.copy()
-        _clean(model, keep_stored=keep_stored)
-        if model == reducer.case.model or reducer.attempt(reducer.case.with_model(model), "nothing unused"):
-            break
-    return reducer.case is not before
-
-
-def _clean(model: ModelProto, *, keep_stored: bool) -> None:
+    model = before.copy()
     graph = model.graph
-    del graph.value_info[:]
-    del model.metadata_props[:]
+    del graph.value_info[:], model.metadata_props[:]
     for name in ("doc_string", "producer_name", "producer_version", "domain"):
         model.ClearField(name)
     graph.ClearField("doc_string")
+    used = {""}
     for node in walk.model_nodes(model):
+        used.add(cases.domain_of(node.domain))
         node.ClearField("doc_string")
         if "metadata_props" in node.DESCRIPTOR.fields_by_name:
             node.ClearField("metadata_props")
-    used = {cases.domain_of(node.domain) for node in walk.model_nodes(model)} | {""}
-    cases.refill(
-        model.opset_import, [one for one in model.opset_import if cases.domain_of(one.domain) in used]
-    )
-    if not keep_stored:
-        read = {name for node in graph.node for name in walk.reads(node)} | {
-            info.name for info in graph.output
-        }
-        cases.refill(graph.initializer, [one for one in graph.initializer if one.name in read])
-        cases.refill(graph.input, [info for info in graph.input if info.name in read])
+    imports = [one for one in model.opset_import if cases.domain_of(one.domain) in used]
+    cases.refill(model.opset_import, imports)
+    bare = before.with_model(model).copy()
+    read = {name for node in bare.graph.node for name in walk.reads(node)}
+    read |= {info.name for info in bare.graph.output}
+    cases.refill(bare.graph.initializer, [one for one in bare.graph.initializer if one.name in read])
+    cases.refill(bare.graph.input, [info for info in bare.graph.input if info.name in read])
+    for candidate in (bare, model):  # the second keeps what is stored
+        if candidate == before.model or reducer.attempt(before.with_model(candidate), "nothing unused"):
+            break
+    return reducer.case is not before
 
 
 # --------------------------------------------------------------------------------------------------------- shapes
@@ -117,18 +111,15 @@ def _clean(model: ModelProto, *, keep_stored: bool) -> None:
 def sizes(reducer: Reducer) -> bool:
     """Smaller dimensions: each size is replaced everywhere, in inputs, weights and the shapes that nodes read."""
     before = reducer.case
-    for size in sorted(_sizes(reducer.case), reverse=True)[:_TRIES]:
+    shapes = [list(one.dims) for one in before.model.graph.initializer]
+    shapes += [list(value.shape) for value in before.inputs.values() if isinstance(value, np.ndarray)]
+    found = {size for shape in shapes for size in shape if size > 1}
+    for size in sorted(found, reverse=True)[:_TRIES]:
         for smaller in dict.fromkeys(n for n in (1, 2, 3, 4, 8, size // 4, size // 2) if 0 < n < size):
             if reducer.attempt(_resized(reducer.case, size, smaller), f"{smaller} for {size} in shapes"):
                 reducer.values.forget()
                 break
     return reducer.case is not before
-
-
-def _sizes(case: Case) -> set[int]:
-    stored = [list(one.dims) for one in case.model.graph.initializer]
-    given = [list(np.shape(value)) for value in case.inputs.values() if isinstance(value, np.ndarray)]
-    return {size for shape in (*stored, *given) for size in shape if size > 1}
 
 
 def _resized(case: Case, size: int, smaller: int) -> Case | None:
@@ -170,21 +161,17 @@ def _array(tensor: TensorProto) -> np.ndarray[Any, Any] | None:
 def weights(reducer: Reducer) -> bool:
     """Zeros, or ones, in floating-point weights, all at once or one by one; and one weight for several equal ones."""
     before = reducer.case
-    names = [one.name for one in reducer.case.model.graph.initializer if _is_float(one)][:_TRIES]
+    kinds = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+    floats = [one for one in reducer.case.model.graph.initializer if one.data_type in kinds]
+    names = [one.name for one in floats if tensors.element_count(one.dims) > 1][:_TRIES]
     if not (len(names) > 1 and reducer.attempt(_filled(reducer.case, names, 0.0), "weights of zeros")):
         for name in names:
-            _ = reducer.attempt(_filled(reducer.case, [name], 0.0), "weights of zeros") or reducer.attempt(
-                _filled(reducer.case, [name], 1.0), "weights of ones"
-            )
+            if not reducer.attempt(_filled(reducer.case, [name], 0.0), "weights of zeros"):
+                reducer.attempt(_filled(reducer.case, [name], 1.0), "weights of ones")
     if reducer.case is not before:
         reducer.values.forget()
     reducer.attempt(_merged(reducer.case), "equal weights once")
     return reducer.case is not before
-
-
-def _is_float(tensor: TensorProto) -> bool:
-    kinds = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
-    return tensor.data_type in kinds and tensors.element_count(tensor.dims) > 1
 
 
 def _filled(case: Case, names: list[str], number: float) -> Case | None:
@@ -221,12 +208,15 @@ def attributes(reducer: Reducer) -> bool:
     """Without attributes that have a default value."""
     before = reducer.case
     tried = 0
-    for number in range(len(reducer.case.model.graph.node)):
-        for name in [one.name for one in reducer.case.model.graph.node[number].attribute]:
-            if (
-                not _optional(reducer.case.model, reducer.case.model.graph.node[number], name)
-                or tried >= _TRIES
-            ):
+    for number, stored in enumerate(before.model.graph.node):
+        domain = cases.domain_of(stored.domain)
+        imports = (one for one in before.model.opset_import if cases.domain_of(one.domain) == domain)
+        try:
+            known = defs.get_schema(stored.op_type, next(imports).version, domain).attributes
+        except (defs.SchemaError, StopIteration):
+            continue
+        for name in [one.name for one in stored.attribute]:
+            if name not in known or known[name].required or tried >= _TRIES:
                 continue
             tried += 1
             model = reducer.case.copy()
@@ -235,14 +225,3 @@ def attributes(reducer: Reducer) -> bool:
             if reducer.attempt(reducer.case.with_model(model), "attributes at defaults"):
                 reducer.values.forget()
     return reducer.case is not before
-
-
-def _optional(model: ModelProto, node: NodeProto, name: str) -> bool:
-    domain = cases.domain_of(node.domain)
-    version = next((one.version for one in model.opset_import if cases.domain_of(one.domain) == domain), 0)
-    try:
-        schema = defs.get_schema(node.op_type, version, domain)
-    except defs.SchemaError:
-        return False
-    found = schema.attributes.get(name)
-    return found is not None and not found.required

@@ -134,47 +134,35 @@ class Facts:
         self._types: dict[str, tuple[int, tuple[Any, ...] | None]] = {}
         try:
             known = Model(model, base_dir)
-            self._read(known)
+            for name, value in known.main.values.items():
+                if elem := known.shapes.elem_type(value):
+                    self._types[name] = elem, known.shapes.shape(value)
         except ModelError:  # what is known to be wrong is not a graph that shapes can be derived for
             return
-
-    def _read(self, known: Model) -> None:
-        for name, value in known.main.values.items():
-            elem, shape = known.shapes.elem_type(value), known.shapes.shape(value)
-            if elem:
-                self._types[name] = elem, shape
 
     def elem(self, name: str) -> int:
         """Element type; 0 where it is unknown."""
         return self._types.get(name, (0, None))[0]
 
     def info(self, name: str, value: Any, *, dynamic: bool) -> ValueInfoProto:
-        """The declaration of a tensor of this value; ``dynamic``: with symbols where its size depends on the inputs."""
-        if not isinstance(value, np.ndarray):
-            return self._unvalued(name)
-        found = cases.info_of(name, value)
-        shape = self._types.get(name, (0, None))[1]
-        if dynamic and shape is not None and len(shape) == value.ndim:
-            for number, (dim, axis) in enumerate(zip(shape, found.type.tensor_type.shape.dim, strict=True)):
+        """The declaration of a tensor of this value, or of what is known where that is None; ``dynamic``: with symbols
+        where its size depends on the inputs."""
+        elem, shape = self._types.get(name, (0, None))
+        if isinstance(value, np.ndarray):
+            info = cases.info_of(name, value)
+            dynamic = dynamic and shape is not None and len(shape) == value.ndim
+        else:
+            info, dynamic = ValueInfoProto(name=name), True
+            if elem:
+                sizes = None if shape is None else [dim.value for dim in shape]
+                info = helper.make_tensor_value_info(name, elem, sizes)
+        if dynamic:
+            for number, (dim, axis) in enumerate(
+                zip(shape or (), info.type.tensor_type.shape.dim, strict=False)
+            ):
                 if dim.value is None:
-                    symbol = str(dim)
-                    axis.dim_param = symbol if symbol.isidentifier() else f"{name}.{number}"
-        return found
-
-    def _unvalued(self, name: str) -> ValueInfoProto:
-        found = ValueInfoProto(name=name)
-        if self.elem(name):
-            found.type.tensor_type.elem_type = self.elem(name)
-            shape = self._types[name][1]
-            if shape is not None:
-                found.type.tensor_type.shape.SetInParent()
-            for number, dim in enumerate(shape or ()):
-                axis = found.type.tensor_type.shape.dim.add()
-                if dim.value is not None:
-                    axis.dim_value = dim.value
-                else:
                     axis.dim_param = str(dim) if str(dim).isidentifier() else f"{name}.{number}"
-        return found
+        return info
 
     def made(self, name: str) -> np.ndarray[Any, Any] | None:
         """A value of the tensor's type and static shape, for one that cannot be computed; None where one is unknown."""

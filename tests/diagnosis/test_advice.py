@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfix.diagnosis.explain import advise, explain, keep_fp32, tolerance
+from onnxfix.diagnosis.advice import advise, keep_fp32, tolerance
+from onnxfix.diagnosis.explain import explain
 from onnxfix.diagnosis.findings import collect
 from onnxfix.diagnosis.records import Culprit, NodeError
 from onnxfix.place import Place

@@ -8,10 +8,10 @@ from typing import cast
 import numpy as np
 import pytest
 
+from onnxfix.diagnosis.child import Held
 from onnxfix.diagnosis.engines import Engines, with_layers
 from onnxfix.diagnosis.graph import open_graph
 from onnxfix.diagnosis.records import Culprit, Diagnosis, NodeError
-from onnxfix.diagnosis.store import Held
 from onnxfix.place import Place
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.asking import require_tensorrt

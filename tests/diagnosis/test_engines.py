@@ -129,10 +129,10 @@ def test_the_own_errors_of_all_nodes_by_engines(builder: Builder, bench: Bench) 
     graph = net()
     made, sessions = engines(graph, builder, bench)
     side = prepared(made, itself(graph, "", ""), "float32", "a GPU")
-    assert side.side.kernels == KERNELS
+    assert side.kernels == KERNELS
     names = ["a", "s", "b", "c", "i", "y"]
     reply = bench.run(graph.part(range(6), names, made.feed)[0], made.feed, of=graph)
-    lockstep = Lockstep(bench, graph, side.side)
+    lockstep = Lockstep(bench, graph, side)
     walk = lockstep.measure(lockstep.regions, {**made.feed, **reply.values}, made.feed)
     assert not walk.refused
     rows = walk.rows
@@ -178,6 +178,6 @@ def test_an_engine_that_does_not_run(
 def test_tf32_widens_what_a_rounding_is(builder: Builder, bench: Bench) -> None:
     made, _ = engines(net(), builder, bench)
     like = itself(made.graph, "", "")
-    assert prepared(made, like, "tf32", "a GPU").side.unit == 2.0**-11
-    assert prepared(made, like, "float32", "a GPU").side.unit == like.side.unit
+    assert prepared(made, like, "tf32", "a GPU").unit == 2.0**-11
+    assert prepared(made, like, "float32", "a GPU").unit == like.unit
     assert "a GPU" in prepared(made, like, "float32", "a GPU").name

@@ -13,15 +13,14 @@ import pytest
 from onnx import ModelProto
 
 from onnxfix.diagnosis.bench import Bench, Clock
-from onnxfix.diagnosis.child import Reply
+from onnxfix.diagnosis.child import Held, Reply
 from onnxfix.diagnosis.diagnose import Case, diagnose
 from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.engines import Engines, declare, is_off, prepared
-from onnxfix.diagnosis.explaining import Explainer
+from onnxfix.diagnosis.explain import Explainer
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.records import Diagnosis
 from onnxfix.diagnosis.sides import itself
-from onnxfix.diagnosis.store import Held
 from onnxfix.sandbox import shared
 from onnxfix.trt.engine import Ran
 from onnxfix.verification.rungs.judge import Terms, judge
@@ -66,9 +65,7 @@ def diagnosed(
     for name, value in more.items():
         setattr(engines, name, value)
     side = prepared(engines, itself(graph, "", ""), "float32", "nothing")
-    pairs = frozenset(side.side.pairs.values())
-    explainer = Explainer("trt-gpu", graph, graph, "m.onnx", pairs)
-    case = Case(graph, side, "trt-gpu", [feed], 1, False, explainer, engines)
+    case = Case(graph, side, [feed], 1, False, Explainer("trt-gpu", graph, side, "m.onnx"))
     return diagnose(
         case, bench, Diagnosis("m.onnx", "trt-gpu", "", "unknown"), Clock(None), lambda text: None
     ), engines

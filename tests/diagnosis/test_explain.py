@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onnxfix.diagnosis.evidence import Evidence
 from onnxfix.diagnosis.explain import explain
-from onnxfix.diagnosis.facts import Evidence
 from support.evidence import evidence, normal
 from support.models import model
 

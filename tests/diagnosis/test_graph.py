@@ -13,8 +13,8 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from onnxfix.diagnosis.bench import Bench
+from onnxfix.diagnosis.child import Held
 from onnxfix.diagnosis.graph import Graph, open_graph, renamed
-from onnxfix.diagnosis.store import Held
 from onnxfix.errors import ModelError
 from onnxfix.sandbox import shared
 from support.models import model

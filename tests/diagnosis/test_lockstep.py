@@ -13,12 +13,11 @@ from onnx import ModelProto
 
 from onnxfix.diagnosis import lockstep as module
 from onnxfix.diagnosis.bench import Bench, Clock
-from onnxfix.diagnosis.child import Reply
+from onnxfix.diagnosis.child import Held, Reply
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import Lockstep, beginnings
 from onnxfix.diagnosis.rows import Side, Walk, aligned
 from onnxfix.diagnosis.sides import opened, same_names
-from onnxfix.diagnosis.store import Held
 from onnxfix.sandbox import shared
 from support.models import model, write
 

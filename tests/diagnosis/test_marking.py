@@ -56,7 +56,7 @@ class Tried:
         graph = Graph(proto)
         self.engines = FakeEngines(graph, bench, fault, shy, refused)
         like = itself(graph, "", "")
-        side = replace(like.side, runner=self.engines.part, kernels=2e-5)
+        side = replace(like, runner=self.engines.part, kernels=2e-5)
         clock = Clock(seconds)
         self.execution = Execution(bench, graph, side, self.engines, clock, lambda text: None, is_beyond)
         held = bench.hold({"x": X, **feed})
@@ -206,7 +206,7 @@ def test_a_truth_that_does_not_run(bench: Bench) -> None:
     proto.graph.node[3].op_type = "Nonsense"
     graph = Graph(proto)
     engines = FakeEngines(graph, bench, swapped("n5", "Tanh"))
-    side = replace(itself(graph, "", "").side, runner=engines.part)
+    side = replace(itself(graph, "", ""), runner=engines.part)
     held = bench.hold({"x": X})
     walk = Execution(bench, graph, side, engines, Clock(), lambda text: None, is_beyond).run(held, held)
     assert "Nonsense" in walk.failed
@@ -220,7 +220,7 @@ def test_an_engine_that_is_not_built(bench: Bench) -> None:
 
     graph = Graph(chain(20))
     engines = Refusing(graph, bench, swapped("n5", "Tanh"))
-    side = replace(itself(graph, "", "").side, runner=engines.part)
+    side = replace(itself(graph, "", ""), runner=engines.part)
     held = bench.hold({"x": X})
     walk = Execution(bench, graph, side, engines, Clock(), lambda text: None, is_beyond).run(held, held)  # type: ignore[arg-type]
     assert (walk.stopped, walk.failed, walk.other) == ("no engine", "", {})

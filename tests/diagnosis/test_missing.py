@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import onnxfix
-from onnxfix.diagnosis.explaining import missing
+from onnxfix.diagnosis.explain import missing
 from onnxfix.diagnosis.graph import Graph
 from support.evidence import evidence, normal
 from support.models import model

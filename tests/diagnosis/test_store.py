@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnxfix.diagnosis.store import Held, hold
+from onnxfix.diagnosis.child import Held, hold
 
 NUMBERS = [
     "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",

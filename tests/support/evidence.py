@@ -9,7 +9,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix.diagnosis.distance import distance
-from onnxfix.diagnosis.facts import Evidence
+from onnxfix.diagnosis.evidence import Evidence
 from onnxfix.diagnosis.findings import Hazard
 from onnxfix.diagnosis.records import Against, NodeError
 from onnxfix.files.tensors import to_array

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from onnxfix.diagnosis.bench import Bench
-from onnxfix.diagnosis.child import Reply
+from onnxfix.diagnosis.child import Held, Reply
 from onnxfix.diagnosis.graph import OWN, Graph
-from onnxfix.diagnosis.store import Held
 
 Fault = Callable[[Sequence[NodeProto]], None]
 """Changes nodes in place, by the names that they have in the model."""

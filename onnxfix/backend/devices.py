@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,18 +86,6 @@ _UNUSED: list[str] = []
 """Names under which sandboxes hold what nobody can run any more: a finalizer must not talk through a pipe itself."""
 
 
-class Side(ABC):
-    """A model on a device."""
-
-    @abstractmethod
-    def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs by name.
-
-        Raises:
-            BackendError: it does not run on these inputs.
-        """
-
-
 def split(device: str) -> tuple[str, int]:
     """``CUDA`` and 0 for "CUDA" and "CUDA:0"."""
     kind, _, number = device.partition(":")
@@ -129,18 +116,6 @@ def opened(device: str, options: TrtOptions) -> Builder:
     return found
 
 
-def side_of(device: str, found: Builder, path: Path, folder: Path, options: Options) -> Side:
-    """The model file on a device that ``opened`` knows; ``folder`` is a place to write to.
-
-    Raises:
-        BackendError: TensorRT does not take it.
-        UsageError: the options do not fit the model.
-    """
-    if split(device)[0] == CUDA:
-        return Engines(found, path, folder, options)
-    return Network(found, path, folder, options)
-
-
 def _name(owner: object) -> str:
     """A name of its own for what a sandbox holds, which is released some time after its owner is gone."""
     name = f"backend-{next(_NUMBERS)}"
@@ -159,7 +134,7 @@ def _loaded(side: Sessions, name: str, path: Path) -> str:
 # ---------------------------------------------------------------------------------------------------------- engines
 
 
-class Engines(Side):
+class Engines:
     """Engines on the GPU: one for a static model, otherwise one for each optimization profile that inputs need.
 
     A model whose inputs leave nothing open is built at once. Any other is only parsed at first, and built when it
@@ -179,7 +154,15 @@ class Engines(Side):
             _accepted(found.build(path, parse_only=True))
 
     def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        _, side, name = self._serving(feed)
+        """The outputs by name.
+
+        Raises:
+            BackendError: it does not run on these inputs.
+        """
+        serving = next((one for one in self._engines if not outside(one[0].profiles, feed)), None)
+        if serving is None and self._given is not None:
+            raise BackendError(outside(self._engines[0][0].profiles, feed), "inputs")
+        _, side, name = serving or self._make((Profile.of_feeds([feed]),))
         ran = side.run(name, feed)
         if ran.error:
             stage: Stage = "run" if ran.late or ran.broken or ran.cause else "inputs"
@@ -187,14 +170,6 @@ class Engines(Side):
         for output, why in ran.unread.items():
             raise BackendError(f"output {output}: {why}", "run")
         return ran.outputs
-
-    def _serving(self, feed: Mapping[str, Any]) -> tuple[TrtBuild, Sessions, str]:
-        for one in self._engines:
-            if not outside(one[0].profiles, feed):
-                return one
-        if self._given is not None:
-            raise BackendError(outside(self._engines[0][0].profiles, feed), "inputs")
-        return self._make((Profile.of_feeds([feed]),))
 
     def _make(self, profiles: tuple[Profile, ...] | None) -> tuple[TrtBuild, Sessions, str]:
         name = _name(self)
@@ -245,7 +220,7 @@ _UNREAD: dict[str, tuple[Stage, Cause]] = {
 }
 
 
-class Network(Side):
+class Network:
     """What TensorRT's parser made of a model, executed by ONNX Runtime, or by onnx.reference where that cannot."""
 
     def __init__(self, found: Builder, path: Path, folder: Path, options: Options) -> None:
@@ -256,16 +231,18 @@ class Network(Side):
             _accepted(found.build(path, parse_only=True))  # which names the node
         if not self._lifted.lifted:
             raise BackendError(self._lifted.reason, *_UNREAD[self._lifted.status])
-        network = loading.open_model(out).proto
-        self._inputs = _paired(
-            inputs_of(signature(path).model.graph), self._lifted.inputs, network.graph.input
-        )
-        outputs = signature(path).model.graph.output
-        self._outputs = _paired(outputs, self._lifted.outputs, network.graph.output)
+        graph, network = signature(path).model.graph, loading.open_model(out).proto.graph
+        self._inputs = _paired(inputs_of(graph), self._lifted.inputs, network.input)
+        self._outputs = _paired(graph.output, self._lifted.outputs, network.output)
         self._name, self._path, self._step = _name(self), out, options.timeout
         self._sides: dict[str, Sessions] = {}
 
     def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs by name.
+
+        Raises:
+            BackendError: it does not run on these inputs.
+        """
         given = {
             inner: _as(name, feed[name], one) for name, (inner, one) in self._inputs.items() if name in feed
         }

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, defs, helper, shape_inference
+from onnx import ModelProto, NodeProto, TensorProto, defs, helper, shape_inference
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from onnxfix import api
-from onnxfix.backend.devices import CPU, CUDA, BackendError, Options, Repair, Side, opened, side_of
+from onnxfix.backend.devices import CPU, CUDA, BackendError, Engines, Network, Options, Repair, opened, split
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading, saving
 from onnxfix.forks import forked
@@ -44,7 +44,13 @@ class Prepared(BackendRep):
     """
 
     def __init__(
-        self, device: str, options: Options, path: Path, side: Side, report: Report | None, folder: object
+        self,
+        device: str,
+        options: Options,
+        path: Path,
+        side: Engines | Network,
+        report: Report | None,
+        folder: object,
     ) -> None:
         self.device, self.repair, self.report = device, options.repair, report
         self.changed = report is not None and bool(report.output) and report.changed
@@ -148,7 +154,8 @@ class TensorrtBackend(Backend):
         path, report = cls.repaired(
             model, Path(folder.name), options, options.target or target_of(found.choice)
         )
-        side = side_of(device, found, path, Path(folder.name), options)
+        kind = Engines if split(device)[0] == CUDA else Network
+        side = kind(found, path, Path(folder.name), options)
         return Prepared(device, options, path, side, report, folder)
 
     @classmethod
@@ -279,7 +286,11 @@ def model_of(
     names = list(dict.fromkeys(name for name in node.input if name))
     if len(names) != len(arrays):
         raise BackendError(f"{node.op_type} has {len(names)} inputs, and {len(arrays)} were given", "inputs")
-    inputs = [_info(name, np.asarray(value)) for name, value in zip(names, arrays, strict=True)]
+    values = dict(zip(names, map(np.asarray, arrays), strict=True))
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in values.items()
+    ]
     found = [name for name in node.output if name]
     if outputs is None:
         declared = [helper.make_empty_tensor_value_info(name) for name in found]
@@ -289,23 +300,14 @@ def model_of(
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), shape)
             for name, (kind, shape) in pairs
         ]
-    version = opset or _newest(node)
-    graph = helper.make_graph([node], "node", inputs, declared)
-    model = helper.make_model_gen_version(graph, opset_imports=[helper.make_opsetid(node.domain, version)])
-    return model if outputs is not None else _inferred(model)
-
-
-def _info(name: str, value: Any) -> ValueInfoProto:
-    kind = helper.np_dtype_to_tensor_dtype(value.dtype)
-    return helper.make_tensor_value_info(name, kind, value.shape)
-
-
-def _newest(node: NodeProto) -> int:
     try:
-        return int(defs.get_schema(node.op_type, node.domain).since_version)
+        version = opset or int(defs.get_schema(node.op_type, node.domain).since_version)
     except defs.SchemaError:
         where = f"the domain {node.domain}" if node.domain else "ONNX"
         raise ModelError(f"there is no operator {node.op_type} in {where}; give opset_version") from None
+    graph = helper.make_graph([node], "node", inputs, declared)
+    model = helper.make_model_gen_version(graph, opset_imports=[helper.make_opsetid(node.domain, version)])
+    return model if outputs is not None else _inferred(model)
 
 
 def _inferred(model: ModelProto) -> ModelProto:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -57,39 +57,33 @@ def _folded(node: NodeProto, known: Mapping[str, Array]) -> Array | None:
         return None
     if node.op_type == "Constant":
         return constant_node_array(node, None, _LIMIT)
-    fold = _FOLDS.get(node.op_type)
     arrays = [known[name] for name in node.input if name in known]
-    if fold is None or not arrays or len(arrays) != len(node.input):
+    if not arrays or len(arrays) != len(node.input):
         return None
     try:
-        return fold(arrays, attributes(node))
+        return _fold(node.op_type, arrays, attributes(node))
     except (ValueError, TypeError, KeyError):
         return None
 
 
-def _cast(arrays: Sequence[Array], given: Mapping[str, Any]) -> Array:
-    with np.errstate(all="ignore"):
-        return arrays[0].astype(helper.tensor_dtype_to_np_dtype(given["to"]))
-
-
-def _unsqueezed(arrays: Sequence[Array], given: Mapping[str, Any]) -> Array:
-    axes = given["axes"] if len(arrays) < 2 else arrays[1].reshape(-1).tolist()
-    return np.expand_dims(arrays[0], tuple(axes))
-
-
-def _squeezed(arrays: Sequence[Array], given: Mapping[str, Any]) -> Array:
-    axes = given.get("axes") if len(arrays) < 2 else arrays[1].reshape(-1).tolist()
-    return np.squeeze(arrays[0], None if axes is None else tuple(axes))
-
-
-_FOLDS: dict[str, Callable[[Sequence[Array], Mapping[str, Any]], Array]] = {
-    "Identity": lambda arrays, given: arrays[0],
-    "Cast": _cast,
-    "Transpose": lambda arrays, given: arrays[0].transpose(given.get("perm")),
-    "Reshape": lambda arrays, given: arrays[0].reshape(arrays[1].tolist()),
-    "Unsqueeze": _unsqueezed,
-    "Squeeze": _squeezed,
-}
+def _fold(op_type: str, arrays: Sequence[Array], given: Mapping[str, Any]) -> Array | None:
+    data = arrays[0]
+    listed = tuple(arrays[1].reshape(-1).tolist()) if len(arrays) > 1 else given.get("axes")
+    match op_type:
+        case "Identity":
+            return data
+        case "Cast":
+            with np.errstate(all="ignore"):
+                return data.astype(helper.tensor_dtype_to_np_dtype(given["to"]))
+        case "Transpose":
+            return data.transpose(given.get("perm"))
+        case "Reshape":
+            return data.reshape(listed or ())
+        case "Unsqueeze":
+            return np.expand_dims(data, tuple(listed or ()))
+        case "Squeeze":
+            return np.squeeze(data, None if listed is None else tuple(listed))
+    return None
 
 
 @dataclass(frozen=True)
@@ -120,22 +114,18 @@ def parameters(node: NodeProto, values: Mapping[str, Array], version: int) -> di
 
     ``values`` are the tensors that are known, and ``version`` the opset of the node's domain (0: the newest).
     """
-    schema = _schema(node.op_type, "" if node.domain in _STANDARD else node.domain, version)
-    found: dict[str, Parameter] = {}
-    for name, default in schema.defaults.items():
-        found[_name(node, name)] = Parameter(default, default=default)
-    for name, value in attributes(node).items():
-        default = schema.defaults.get(name)
-        found[_name(node, name)] = Parameter(plain(value), default=default)
+    defaults, inputs = _schema(node.op_type, "" if node.domain in _STANDARD else node.domain, version)
+    given = {**defaults, **{name: plain(value) for name, value in attributes(node).items()}}
+    found = {
+        _ALIASES.get((node.op_type, name), name).lower(): Parameter(value, default=defaults.get(name))
+        for name, value in given.items()
+    }
     for i, name in enumerate(node.input):
-        formal = schema.formal(i)
+        # Further inputs of a variadic one are numbered.
+        formal = inputs[i] if i < len(inputs) else f"{inputs[-1] if inputs else 'input'}[{i}]"
         if name:
             found[formal] = Parameter(values.get(name), formal not in _SETTINGS, name, name not in values)
     return found
-
-
-def _name(node: NodeProto, name: str) -> str:
-    return _ALIASES.get((node.op_type, name), name).lower()
 
 
 def plain(value: Any) -> Any:
@@ -153,32 +143,17 @@ def plain(value: Any) -> Any:
     return [plain(one) for one in value]
 
 
-@dataclass(frozen=True)
-class _Schema:
-    """Of an operator: the attributes' defaults, and the names of the inputs, lower case."""
-
-    defaults: Mapping[str, Any]
-    inputs: tuple[str, ...] = ()
-
-    def formal(self, number: int) -> str:
-        """The name of an input; further ones of a variadic input are numbered."""
-        if number < len(self.inputs) - 1 or (self.inputs and number == len(self.inputs) - 1):
-            return self.inputs[number]
-        return f"{self.inputs[-1] if self.inputs else 'input'}[{number}]"
-
-
 @cache
-def _schema(op_type: str, domain: str, version: int) -> _Schema:
+def _schema(op_type: str, domain: str, version: int) -> tuple[dict[str, Any], list[str]]:
+    """The defaults of an operator's attributes, and the names of its inputs in lower case."""
     try:
         schema = defs.get_schema(op_type, version or defs.onnx_opset_version(), domain)
     except defs.SchemaError:
-        return _Schema({})
-    defaults = {
-        name: plain(helper.get_attribute_value(one.default_value))
-        for name, one in schema.attributes.items()
-        if one.default_value.type
-    }
-    return _Schema(defaults, tuple(one.name.lower() for one in schema.inputs))
+        return {}, []
+    attributes = schema.attributes.items()
+    defaults = {name: one.default_value for name, one in attributes if one.default_value.type}
+    plain_defaults = {name: plain(helper.get_attribute_value(one)) for name, one in defaults.items()}
+    return plain_defaults, [one.name.lower() for one in schema.inputs]
 
 
 def version_of(node: NodeProto, opsets: Mapping[str, int]) -> int:
@@ -201,6 +176,11 @@ class Change:
     text: str
     rounded: str = ""
     factor: bool = False
+
+    @property
+    def closeness(self) -> float:
+        """How little is changed, to tell constants apart: the smaller, the less."""
+        return 0.01 if self.rounded or self.factor else self.differing / max(1, self.elements)
 
 
 def change_of(first: Array, second: Array) -> Change | None:
@@ -226,15 +206,6 @@ def change_of(first: Array, second: Array) -> Change | None:
     factor = _factor(first, second) if differing > 1 else None
     text = _describe(first, second, differing, factor)
     return Change(differing, first.size, text, factor=factor is not None)
-
-
-def alike(first: Array, second: Array) -> bool:
-    """Whether both hold the same values, whatever their types; cheaper than to say how they differ."""
-    if not (numeric(first) and numeric(second)):
-        return first.shape == second.shape and bool(np.all(first == second))
-    if _core(first) != _core(second):
-        return False
-    return all(np.array_equal(one, other, equal_nan=True) for _, (one, other) in blocks(first, second))
 
 
 def _core(array: Array) -> tuple[int, ...]:

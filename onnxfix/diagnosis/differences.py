@@ -9,10 +9,8 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxfix.diagnosis.counterpart import (
-    Change,
     Counterpart,
     Parameter,
-    alike,
     change_of,
     counterpart_of,
     parameters,
@@ -36,7 +34,8 @@ def changed(evidence: Evidence) -> Explanation | None:
     other = counterpart_of(evidence)
     if evidence.node.op_type == "Constant":
         return _constant(evidence, other)
-    pairs = [node for node in other.nodes if _same_operator(node, evidence.node)]
+    same = (evidence.node.op_type, evidence.node.domain or "ai.onnx")
+    pairs = [node for node in other.nodes if (node.op_type, node.domain or "ai.onnx") == same]
     if len(pairs) != 1:
         return _weight_anywhere(evidence, other)
     mine = parameters(evidence.node, evidence.inputs, version_of(evidence.node, evidence.opsets))
@@ -48,10 +47,6 @@ def changed(evidence: Evidence) -> Explanation | None:
     if found is None and alone:
         found = _weight(evidence, mine, theirs)
     return found or (None if alone else _weight_anywhere(evidence, other))
-
-
-def _same_operator(one: NodeProto, other: NodeProto) -> bool:
-    return one.op_type == other.op_type and (one.domain or "ai.onnx") == (other.domain or "ai.onnx")
 
 
 def _constant(evidence: Evidence, other: Counterpart) -> Explanation | None:
@@ -98,7 +93,7 @@ def _partner(name: str, place: int, evidence: Evidence, other: Counterpart) -> s
     stated = evidence.node.input[place]
     order = [stated, *(one for one in evidence.node.input if one != stated)]
     same = (one for one in order if one in evidence.inputs)
-    return next((one for one in same if alike(evidence.inputs[one], other.constants[name])), None)
+    return next((one for one in same if change_of(evidence.inputs[one], other.constants[name]) is None), None)
 
 
 def _attribute(
@@ -154,20 +149,14 @@ def _weight(
             continue
         swaps = evidence.node.op_type in _COMMUTATIVE
         known = evidence.inputs if swaps else {one.name: one.value}
+        # Of a commutative operator, the input that is changed least.
         which, change = min(
-            ((which, change_of(array, other.value)) for which, array in known.items()), key=_closeness
+            ((which, change_of(array, other.value)) for which, array in known.items()),
+            key=lambda candidate: candidate[1].closeness if candidate[1] is not None else 0.0,
         )
         if change is not None and not change.rounded:
             return "weight", f"the {_called(evidence.node.op_type, name)} {which!r} {change.text}"
     return None
-
-
-def _closeness(candidate: tuple[str, Change | None]) -> float:
-    """How little a constant is changed, to tell which input of a commutative operator it is."""
-    change = candidate[1]
-    if change is None or change.rounded or change.factor:
-        return 0.0 if change is None else 0.01
-    return change.differing / max(1, change.elements)
 
 
 def _called(op_type: str, formal: str) -> str:

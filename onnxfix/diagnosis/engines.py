@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from onnxfix.diagnosis.evidence import Collector
 from onnxfix.diagnosis.graph import OWN, Graph, Region, declared_types
 from onnxfix.diagnosis.lockstep import Lockstep, walk_alone
 from onnxfix.diagnosis.marking import Bisection, Window
-from onnxfix.diagnosis.records import Culprit, Diagnosis, Marking
+from onnxfix.diagnosis.records import Diagnosis, Marking
 from onnxfix.diagnosis.rows import FLOOR, Row, Side, Walk, fitting
 from onnxfix.diagnosis.sides import KERNELS
 from onnxfix.files import tensors
@@ -76,32 +76,27 @@ class Engines:
         return self._run(baked, {name: held for name, held in feed.items() if name not in fixed})
 
     def _run(self, model: ModelProto, feed: Mapping[str, Held]) -> Reply:
+        """Build an engine of a model, and execute it."""
         self.builds += 1
-        folder = self.bench.path()
-        folder.mkdir()
-        try:
-            return self._built(model, feed, folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _built(self, model: ModelProto, feed: Mapping[str, Held], folder: Path) -> Reply:
-        path, engine = folder / "part.onnx", folder / "part.engine"
         declare(model, self.types)
-        tensors.link_data(model, Path(self.graph.folder), folder)
-        onnx.save(model, path)
         values = {name: held.load() for name, held in feed.items()}
         profiles = (Profile.of_feeds([values]),) if is_dynamic(model) else None
-        build = self.builder.build(path, profiles, save_engine=str(engine))
-        if not build.accepted:
-            return Reply(error=f"{self.builder.product} builds no engine: {build.reason}", cause="refused")
-        error = self.sessions.load(_NAME, str(engine))
-        if error:
-            return Reply(error=f"the engine does not load: {error}", cause=self.sessions.cause)
-        ran = self.sessions.run(_NAME, values)
+        with tempfile.TemporaryDirectory(dir=self.bench.scratch, ignore_cleanup_errors=True) as scratch:
+            path, engine = Path(scratch, "part.onnx"), Path(scratch, "part.engine")
+            tensors.link_data(model, Path(self.graph.folder), path.parent)
+            onnx.save(model, path)
+            build = self.builder.build(path, profiles, save_engine=str(engine))
+            if not build.accepted:
+                return Reply(
+                    error=f"{self.builder.product} builds no engine: {build.reason}", cause="refused"
+                )
+            error = self.sessions.load(_NAME, str(engine))
+            if error:
+                return Reply(error=f"the engine does not load: {error}", cause=self.sessions.cause)
+            ran = self.sessions.run(_NAME, values)
         if ran.error:
             return Reply(error=ran.error, cause=ran.cause)
-        held = {name: hold(value, self.bench.path()) for name, value in ran.outputs.items()}
-        return Reply(held)
+        return Reply({name: hold(value, self.bench.path()) for name, value in ran.outputs.items()})
 
 
 def prepared(engines: Engines, like: Side, precision: str, where: str) -> Side:
@@ -139,12 +134,11 @@ def with_layers(found: Diagnosis, engines: Engines, path: Path) -> Diagnosis:
     if not any(layers.values()):
         why = table.build.reason or "the build's log names none"
         return replace(found, notes=(*found.notes, f"the engine's layers are not known: {why}"))
-    return replace(found, culprits=tuple(_named(one, layers) for one in found.culprits))
-
-
-def _named(culprit: Culprit, layers: Mapping[str, tuple[str, ...]]) -> Culprit:
-    names = dict.fromkeys(layer for node in culprit.error.nodes for layer in layers.get(node, ()))
-    return replace(culprit, error=replace(culprit.error, nodes=tuple(names))) if names else culprit
+    culprits = []
+    for one in found.culprits:
+        names = dict.fromkeys(layer for node in one.error.nodes for layer in layers.get(node, ()))
+        culprits.append(replace(one, error=replace(one.error, nodes=tuple(names))) if names else one)
+    return replace(found, culprits=tuple(culprits))
 
 
 GROWN = 8
@@ -266,7 +260,7 @@ class Execution:
         here = [one for one in lockstep.regions if any(producer[name] in members for name in one.targets)]
         found = self._measure(here)
         walk.rows.update(found.rows)
-        for one in [one for one in here if self._is_refused(one, found)]:
+        for one in [one for one in here if found.refused.keys() & set(one.targets.values())]:
             grown = self._grown(one, lockstep.regions)
             while grown is not None and len(grown.nodes) <= len(one.nodes) + GROWN:
                 more = self._measure([grown])
@@ -300,10 +294,6 @@ class Execution:
             if row.region is not None and len(row.region.nodes) > 1:
                 found.rows[name] = replace(row, kernels=max(row.kernels, FLOOR[self.half]))
         return found
-
-    @staticmethod
-    def _is_refused(region: Region, found: Walk) -> bool:
-        return any(name in found.refused for name in region.targets.values())
 
     def _grown(self, region: Region, regions: Sequence[Region]) -> Region | None:
         """The region with the nodes that compute its inputs: TensorRT may take what they compute only from them. None

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from onnxfix.diagnosis.bench import Bench, drop
 from onnxfix.diagnosis.child import Held
@@ -54,30 +53,16 @@ def fingerprint(value: Any) -> Fingerprint | None:
         return None
     kind = {"b": "b", "i": "i", "u": "i"}.get(value.dtype.kind, "f")
     flat = value.reshape(-1)
-    mean, norm, scale, odd = _figures(flat)
-    small = tuple(int(one) for one in flat) if kind != "f" and flat.size <= _SMALL else None
-    return Fingerprint(kind, value.shape, mean, norm, scale, odd, _samples(flat), small)
-
-
-def _figures(flat: npt.NDArray[Any]) -> tuple[float, float, float, int]:
-    total = squares = largest = 0.0
-    odd = 0
     with np.errstate(all="ignore"):
-        for start in range(0, flat.size, 1 << 20):
-            block = flat[start : start + (1 << 20)].astype(np.float64)
-            finite = block if np.isfinite(block).all() else block[np.isfinite(block)]
-            odd += block.size - finite.size
-            total += float(finite.sum())
-            squares += float(np.square(finite).sum())
-            largest = max(largest, float(np.abs(finite).max(initial=0.0)))
-    count = max(flat.size - odd, 1)
-    return total / count, math.sqrt(squares / count), largest, odd
-
-
-def _samples(flat: npt.NDArray[Any]) -> tuple[float, ...]:
+        finite = flat.astype(np.float64)
+        finite = finite[np.isfinite(finite)]
+        mean, norm = (float(one.mean()) if one.size else 0.0 for one in (finite, np.square(finite)))
+    scale, odd = float(np.abs(finite).max(initial=0.0)), flat.size - finite.size
+    small = tuple(int(one) for one in flat) if kind != "f" and flat.size <= _SMALL else None
     count = min(flat.size, SAMPLES)
     where = [number * (flat.size - 1) // max(count - 1, 1) for number in range(count)]
-    return tuple(float(flat[at]) for at in where)
+    samples = tuple(float(flat[at]) for at in where)
+    return Fingerprint(kind, value.shape, mean, math.sqrt(norm), scale, odd, samples, small)
 
 
 def error(one: Fingerprint | None, other: Fingerprint | None) -> float | None:

@@ -220,7 +220,7 @@ def open_graph(path: Path) -> Graph:
     """The graph of a model file, its weights left in the file where that pays.
 
     Raises:
-        ModelError: it cannot be read. Local functions must be inlined by the caller (``has_functions``).
+        ModelError: it cannot be read. Local functions must be inlined by the caller.
     """
     where = ort_weights.stored(str(path))
     proto = where.skeleton
@@ -243,11 +243,6 @@ def declared_types(graph: Graph) -> dict[str, str]:
         for name, elem in elems.items()
         if elem and elem != strings
     }
-
-
-def has_functions(graph: Graph) -> bool:
-    """Whether a node of it calls a local function."""
-    return bool(graph.proto.functions)
 
 
 @dataclass(frozen=True)

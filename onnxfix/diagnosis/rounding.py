@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -84,7 +85,10 @@ def overflow(evidence: Evidence, focus: Focus) -> Explanation | None:
     low = evidence.precision
     lost = np.isfinite(focus.true) and not np.isfinite(focus.seen)
     if not low:
-        return _overflow_of_float32(focus) if lost else None
+        near_the_end = lost and abs(focus.true) >= 1e37
+        return (
+            ("overflow", f"float32 ends at 3.4e+38: the output is {focus.values}") if near_the_end else None
+        )
     bounds = limits(low)
     clamped = abs(focus.seen) == bounds.largest and abs(focus.true) > bounds.largest
     if not (lost or clamped):
@@ -111,13 +115,6 @@ def overflow(evidence: Evidence, focus: Focus) -> Explanation | None:
             f"{ends}: inside {evidence.node.op_type} squares reach {number(square)}, which gives {focus.values}"
         )
     return None
-
-
-def _overflow_of_float32(focus: Focus) -> Explanation | None:
-    """An infinity where the truth is near the end of float32."""
-    if abs(focus.true) < 1e37:
-        return None
-    return "overflow", f"float32 ends at 3.4e+38: the output is {focus.values}"
 
 
 _SQUARES = {
@@ -257,18 +254,11 @@ def is_rounding(evidence: Evidence, focus: Focus) -> bool:
     """Whether the error is no more than the rounding of the type that both sides have, or than the measured noise."""
     if not math.isfinite(focus.error):
         return False
-    kind = focus.truth.dtype
-    step = _step(kind)
+    kind, step = focus.truth.dtype, 0.0
+    if kind.kind not in "biu":
+        with contextlib.suppress(ValueError):
+            step = float(ml_dtypes.finfo(kind).eps)  # type: ignore[no-untyped-call]
     return focus.share <= max(4 * step, evidence.error.noise) and not evidence.precision
-
-
-def _step(kind: np.dtype[np.generic]) -> float:
-    if kind.kind in "biu":
-        return 0.0
-    try:
-        return float(ml_dtypes.finfo(kind).eps)  # type: ignore[no-untyped-call]
-    except ValueError:
-        return 0.0
 
 
 def in_float32_order(evidence: Evidence, focus: Focus) -> Explanation | None:

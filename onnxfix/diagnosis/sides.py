@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from onnxfix import walk
 from onnxfix.causes import Cause
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.fingerprints import probe
-from onnxfix.diagnosis.graph import Graph, has_functions, open_graph
+from onnxfix.diagnosis.graph import Graph, open_graph
 from onnxfix.diagnosis.matching import match
 from onnxfix.diagnosis.pairing import inputs_of
 from onnxfix.diagnosis.rows import Side
@@ -28,6 +29,7 @@ from onnxfix.verification.readback.interface import partners
 from onnxfix.verification.rungs.builder import Builder
 
 _STAMP = "onnxfix inside "
+_READ = re.compile(rf"{_STAMP}(\d+) (\d+)(?:__(\d+))?.*")
 
 
 def stamped(proto: ModelProto) -> ModelProto:
@@ -50,9 +52,10 @@ def restored(inlined: ModelProto, original: ModelProto) -> dict[str, Place]:
     chains = dict(enumerate(_chains(original), 1))
     found = {}
     for node in walk.nodes(inlined.graph.node):
-        function, place, call = _read(node)
-        if function < 0:
+        stamp = _READ.fullmatch(node.name)
+        if stamp is None:
             continue
+        function, place, call = (int(number or 0) for number in stamp.groups())
         source = functions[function].node[place]
         node.name = f"{source.name}__{call}" if source.name else ""
         chain, around = chains.get(call, ((), None))
@@ -69,15 +72,6 @@ def _named(function: FunctionProto) -> str:
     """A function as places name it."""
     overload = getattr(function, "overload", "")
     return f"fn {function.domain}::{function.name}" + (f":{overload}" if overload else "")
-
-
-def _read(node: NodeProto) -> tuple[int, int, int]:
-    """The numbers of function, node and call in a stamp; -1 where there is none."""
-    if not node.name.startswith(_STAMP):
-        return -1, -1, -1
-    function, _, rest = node.name[len(_STAMP) :].partition(" ")
-    place, _, call = rest.partition("__")
-    return int(function), int(place), int(call) if call.isdigit() else 0
 
 
 def _chains(model: ModelProto) -> Iterator[tuple[tuple[int, ...], Place]]:
@@ -132,37 +126,32 @@ def opened(path: Path, bench: Bench) -> Graph:
     Raises:
         ModelError: it cannot be read.
     """
-    graph = open_graph(path)
-    origins: dict[str, Place] = {}
-    if has_functions(graph):
-        if reason := unfolding.too_many(graph.proto):
+    stored = open_graph(path)
+    proto, origins = stored.proto, dict[str, Place]()
+    if proto.functions:
+        if reason := unfolding.too_many(proto):
             raise ModelError(f"{path}: {reason}")
         try:
-            data = bench.call("inlined", model=stamped(graph.proto).SerializeToString())
+            data = bench.call("inlined", model=stamped(proto).SerializeToString())
         except Fault as error:
             raise ModelError(f"{path}: its local functions cannot be inlined: {error}") from error
         proto = onnx.ModelProto.FromString(data)
-        origins = restored(proto, graph.proto)
-        graph = Graph(proto, graph.folder, graph.mapped, path)
-    odd = _untensored(graph.proto, bench)
-    graph = Graph(graph.proto, graph.folder, graph.mapped, path, odd) if odd else graph
+        origins = restored(proto, stored.proto)
+    graph = Graph(proto, stored.folder, stored.mapped, path, _untensored(proto, bench))
     graph.origins = origins
     return graph
 
 
 def _untensored(proto: onnx.ModelProto, bench: Bench) -> list[str]:
     """The values that are sequences, maps or optionals; by ONNX's shape inference, where there may be any."""
-    makers = [node for node in walk.model_nodes(proto) if _makes_others(node)]
+    kinds = ("Sequence", "Optional", "SplitToSequence", "ZipMap")
+    makers = [node for node in walk.model_nodes(proto) if node.op_type.startswith(kinds)]
     if not makers and all(info.type.HasField("tensor_type") for info in proto.graph.input):
         return []
     try:
         return list(bench.call("untensored", model=proto.SerializeToString()))
     except Fault:
         return [name for node in makers for name in node.output]
-
-
-def _makes_others(node: onnx.NodeProto) -> bool:
-    return node.op_type.startswith(("Sequence", "Optional")) or node.op_type in ("SplitToSequence", "ZipMap")
 
 
 def same_names(truth: Graph, other: Graph) -> dict[str, str]:

@@ -6,9 +6,10 @@ file where ONNX Runtime can map them, so that a variant costs little more than i
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -197,78 +198,68 @@ class _Opened:
 
     def _compared(self, session: ort.OrtSession, samples: Sequence[int] | None) -> tuple[OutputError, ...]:
         """The errors over these samples (None: all)."""
-        sums: dict[str, _Sum] = {}
-        largest: list[float] = []
+        pairs: dict[str, list[tuple[Any, Any]]] = {}
         for number in range(len(self.feeds)) if samples is None else samples:
             note("running")
             feed = {name: _as(value, session.element(name)) for name, value in self.feeds[number].items()}
             values = dict(zip(session.outputs, session.run(feed), strict=True))
-            alone: dict[str, _Sum] = {}
             for name, value in self.truth[number].items():
-                for into in (sums, alone):
-                    into.setdefault(name, _Sum()).add(value, values.get(name))
-            largest.append(max((one.error(name).error for name, one in alone.items()), default=0.0))
-        if samples is None and largest:
-            self.worst = int(np.argmax(largest))
-        return tuple(one.error(name) for name, one in sums.items())
+                pairs.setdefault(name, []).append((value, values.get(name)))
+        if samples is None and pairs:
+            errors = [[_error_of(name, [pair]).error for pair in some] for name, some in pairs.items()]
+            self.worst = int(np.argmax(np.max(errors, axis=0)))
+        return tuple(_error_of(name, some) for name, some in pairs.items())
 
 
 def _as(value: Any, element: str | None) -> Any:
     """A value in the type of a session's input, which is low with ``--io-types low``."""
-    if not isinstance(value, np.ndarray) or value.dtype != np.float32 or element in (None, "float"):
-        return value
     kinds = {"float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16}
+    if not isinstance(value, np.ndarray) or value.dtype != np.float32 or element not in kinds:
+        return value
     with np.errstate(all="ignore"):
-        return (
-            value.astype(onnx.helper.tensor_dtype_to_np_dtype(kinds[element])) if element in kinds else value
-        )
+        return value.astype(onnx.helper.tensor_dtype_to_np_dtype(kinds[element]))
 
 
-@dataclass
-class _Sum:
-    """An output's error, summed over samples."""
-
-    worst: float = 0.0
-    scale: float = 0.0
-    power: float = 0.0
-    values: int = 0
-    error_power: float = 0.0
-    count: int = 0
-    differing: int = 0
-    broken: bool = False
-    floats: bool = False
-
-    def add(self, truth: Any, value: Any) -> None:
-        if isinstance(truth, (list, tuple)) and isinstance(value, (list, tuple)) and len(truth) == len(value):
-            for one, other in zip(truth, value, strict=True):
-                self.add(one, other)
-        elif not isinstance(truth, np.ndarray) or not isinstance(value, np.ndarray):
-            self.broken |= truth is not None or value is not None
-        elif value.shape != truth.shape:
-            self.broken = True
-        elif "float" in truth.dtype.name:
-            self._add_floats(wide(truth), wide(value))
-        else:
-            self.count += truth.size
-            self.differing += int((truth != value).sum())
-
-    def _add_floats(self, truth: np.ndarray[Any, Any], value: np.ndarray[Any, Any]) -> None:
+def _error_of(name: str, pairs: Sequence[tuple[Any, Any]]) -> OutputError:
+    """The error of an output over samples: of each the true value and that of the variant."""
+    worst = scale = power = error_power = 0.0
+    values = count = differing = 0
+    broken = floats = False
+    for truth, value in itertools.chain.from_iterable(itertools.starmap(_tensors, pairs)):
+        if not isinstance(truth, np.ndarray) or not isinstance(value, np.ndarray):
+            broken |= truth is not None or value is not None
+            continue
+        if truth.shape != value.shape:
+            broken = True
+            continue
+        if "float" not in truth.dtype.name:
+            count, differing = count + truth.size, differing + int((truth != value).sum())
+            continue
+        floats = True
+        truth, value = wide(truth), wide(value)
         gap, _, special = distances(truth, value, EXACT)
-        self.floats, self.broken = True, self.broken or bool(special.any())
+        broken |= bool(special.any())
         truth, gap = (one[np.isfinite(truth)] for one in (truth, gap))
-        self.values += truth.size
-        self.worst = max(self.worst, float(gap.max(initial=0.0)))
-        self.scale = max(self.scale, float(np.abs(truth).max(initial=0.0)))
-        self.power += float((truth**2).sum())
-        self.error_power += float((gap**2).sum())
+        values += truth.size
+        worst, scale = (
+            max(worst, float(gap.max(initial=0.0))),
+            max(scale, float(np.abs(truth).max(initial=0.0))),
+        )
+        power, error_power = power + float((truth**2).sum()), error_power + float((gap**2).sum())
+    if broken:
+        return OutputError(name, math.inf, math.inf, math.inf, scale, math.inf)
+    if not floats:
+        share = differing / count if count else 0.0
+        return OutputError(name, share, math.sqrt(share), share, 1.0, share)
+    rms = math.sqrt(error_power / power) if power else float(worst > 0)
+    mean = math.sqrt(error_power / values) / (scale or 1.0) if values else 0.0
+    return OutputError(name, worst / (scale or 1.0), rms, worst, scale, mean)
 
-    def error(self, name: str) -> OutputError:
-        if self.broken:
-            return OutputError(name, math.inf, math.inf, math.inf, self.scale, math.inf)
-        if not self.floats:
-            share = self.differing / self.count if self.count else 0.0
-            return OutputError(name, share, math.sqrt(share), share, 1.0, share)
-        scale = self.scale or 1.0
-        rms = math.sqrt(self.error_power / self.power) if self.power else float(self.worst > 0)
-        mean = math.sqrt(self.error_power / self.values) / scale if self.values else 0.0
-        return OutputError(name, self.worst / scale, rms, self.worst, self.scale, mean)
+
+def _tensors(truth: Any, value: Any) -> Iterator[tuple[Any, Any]]:
+    """Two values; those of sequences of one length one by one."""
+    if isinstance(truth, (list, tuple)) and isinstance(value, (list, tuple)) and len(truth) == len(value):
+        for one, other in zip(truth, value, strict=True):
+            yield from _tensors(one, other)
+    else:
+        yield truth, value

@@ -70,9 +70,6 @@ class Graph:
             return False
         return any(name in self.able.floats for name in node.output)
 
-    def moves(self, index: int) -> bool:
-        return self.nodes[index].op_type in MOVES and bool(self.able.slots[index].outputs)
-
     def reads_only(self, index: int) -> bool:
         """Whether it reads float32 and writes none: comparisons, Casts to integers, ArgMax."""
         return not self.able.slots[index].outputs
@@ -130,7 +127,11 @@ def settled(graph: Graph, kept: frozenset[int]) -> tuple[frozenset[int], frozens
         low -= island
         given |= {index for index in island if graph.computes(index)}
         _follow(graph, low, kept | frozenset(given))
-    _settle_readers(graph, low, kept)
+    for index in able:
+        if graph.reads_only(index) and index not in kept and graph.nodes[index].op_type != "Cast":
+            sources = list(graph.sources(index))
+            if sources and all(graph.low_tensor(name, low) for name in sources):
+                low.add(index)
     return frozenset(low), frozenset(given)
 
 
@@ -152,14 +153,6 @@ def _follow(graph: Graph, low: set[int], kept: frozenset[int]) -> None:
         held = not graph.io_low and any(name in graph.outputs for name in results)
         if readers and not held and all(reader in low for reader in readers):
             low.add(index)
-
-
-def _settle_readers(graph: Graph, low: set[int], kept: frozenset[int]) -> None:
-    for index in graph.able.slots:
-        if graph.reads_only(index) and index not in kept and graph.nodes[index].op_type != "Cast":
-            sources = list(graph.sources(index))
-            if sources and all(graph.low_tensor(name, low) for name in sources):
-                low.add(index)
 
 
 def _island(graph: Graph, low: set[int]) -> set[int] | None:

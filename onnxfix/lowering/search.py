@@ -153,17 +153,14 @@ class Search:
         low, neighbors = settled(self.graph, self.guarded | kept)
         if not any(self.graph.computes(index) for index in low):
             low = frozenset()
-        errors = self._errors(low, quick)
+        if (low, quick) not in self.tried:
+            self.runs += 1
+            self.tried[low, quick] = self._run(low, quick)
+        errors = self.tried[low, quick]
         if low and not quick:
             self.best = min(self.best, worst(errors))
         met = bool(low) and worst(errors) <= self.budget and not quick
         return Plan(low, kept, neighbors - kept, errors, met, self.best, effects, self.runs)
-
-    def _errors(self, low: frozenset[int], quick: bool) -> Errors:
-        if (low, quick) not in self.tried:
-            self.runs += 1
-            self.tried[low, quick] = self._run(low, quick)
-        return self.tried[low, quick]
 
     # -- where the error comes from
 
@@ -201,16 +198,12 @@ class Search:
         total = sum(power for power, _ in parts) or 1.0
         found = {}
         for power, part in parts:
-            weights = [self._weight(index) for index in part]
+            own = [self.facts.own[index].error if index in self.facts.own else 0.0 for index in part]
+            weights = [min(error, _CLIP * self.facts.unit) ** 2 for error in own]
             whole = sum(weights) or 1.0
             for index, weight in zip(part, weights, strict=True):
                 found[index] = power / total * weight / whole
         return found
-
-    def _weight(self, index: int) -> float:
-        own = self.facts.own.get(index)
-        error = own.error if own is not None else 0.0
-        return min(error, _CLIP * self.facts.unit) ** 2
 
 
 def _divided(items: list[int], count: int) -> list[list[int]]:

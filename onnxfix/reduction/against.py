@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto, ValueInfoProto
+from onnx import ValueInfoProto
 
 from onnxfix.diagnosis.bench import Bench
 from onnxfix.reduction import case as cases
@@ -94,17 +94,10 @@ class AgainstCheck(Check):
         read = {name for node in model.graph.node for name in cases.reads_of(node)}
         kept_inputs = {info.name for info in model.graph.input}
         for name in stops & read - kept_inputs:
-            _replace_initializer(model, name, feed[name])
+            others = [one for one in model.graph.initializer if one.name != name]
+            cases.refill(model.graph.initializer, others)
+            model.graph.input.append(cases.info_of(name, feed[name]))
         needed = {info.name for info in model.graph.input}
         if not needed <= set(feed):
             return None
         return Case(model, {name: feed[name] for name in needed}, keep=self.other.keep)
-
-
-def _replace_initializer(model: ModelProto, name: str, value: Any) -> None:
-    """Let a tensor be an input of this value's type and shape."""
-    for number, one in enumerate(model.graph.initializer):
-        if one.name == name:
-            del model.graph.initializer[number]
-            break
-    model.graph.input.append(cases.info_of(name, value))

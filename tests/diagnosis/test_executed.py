@@ -36,7 +36,8 @@ class StandIn(Engines):
     refuse: Callable[[ModelProto], str] = staticmethod(lambda part: "")
     built: list[ModelProto]
 
-    def _built(self, model: ModelProto, feed: Mapping[str, Held], folder: Path) -> Reply:
+    def _run(self, model: ModelProto, feed: Mapping[str, Held]) -> Reply:
+        self.builds += 1
         declare(model, self.types)
         assert all(info.type.tensor_type.elem_type for info in model.graph.output)
         self.built.append(model)
@@ -125,10 +126,10 @@ def test_where_only_the_whole_engine_is_wrong(bench: Bench) -> None:
     text = "g (float[3,4] x) => (float[3,4] y) { a = Tanh(x)  b = Sqrt(a)  y = Mul(b, a) }"
 
     class Fused(StandIn):
-        def _built(self, model: ModelProto, feed: Mapping[str, Held], folder: Path) -> Reply:
+        def _run(self, model: ModelProto, feed: Mapping[str, Held]) -> Reply:
             apart = any("/own/" in name for node in model.graph.node for name in node.output)
             self.wrong = {} if apart else {"Sqrt": "Exp"}
-            return super()._built(model, feed, folder)
+            return super()._run(model, feed)
 
     found, _ = diagnosed(bench, Graph(model(text)), {"x": X}, Fused)
     assert found.status == "unexplained"
@@ -151,8 +152,8 @@ def test_outputs_are_judged_as_the_rung_judges_them(bench: Bench, columns: int, 
     """Outputs of many elements may be off by what kernels cost; few are held to the tolerance of their type."""
 
     class Off(StandIn):
-        def _built(self, model: ModelProto, feed: Mapping[str, Held], folder: Path) -> Reply:
-            reply = super()._built(model, feed, folder)
+        def _run(self, model: ModelProto, feed: Mapping[str, Held]) -> Reply:
+            reply = super()._run(model, feed)
             return Reply(
                 self.bench.hold({n: one.load() * np.float32(1.00015) for n, one in reply.values.items()})
             )
@@ -167,8 +168,8 @@ def test_outputs_are_judged_as_the_rung_judges_them(bench: Bench, columns: int, 
 
 def test_one_step_of_half_precision_inside_is_rounding(bench: Bench) -> None:
     class Stepped(StandIn):
-        def _built(self, model: ModelProto, feed: Mapping[str, Held], folder: Path) -> Reply:
-            reply = super()._built(model, feed, folder)
+        def _run(self, model: ModelProto, feed: Mapping[str, Held]) -> Reply:
+            reply = super()._run(model, feed)
             moved = {name: held.load() * np.float32(1.0005) for name, held in reply.values.items()}
             return Reply(self.bench.hold(moved))
 

@@ -74,7 +74,7 @@ FOUND = Diagnosis(
     samples=2,
     outputs=(
         compare_output("same", [(TRUTH, TRUTH)]),
-        compare_output("logits", [(TRUTH, TRUTH), (TRUTH, OTHER)], noise=2e-7),
+        replace(compare_output("logits", [(TRUTH, TRUTH), (TRUTH, OTHER)]), noise=2e-7),
         compare_output("words", [(np.array(["a", "b"]), np.array(["a", "c"]))]),
     ),
     culprits=(CULPRIT,),

@@ -61,9 +61,19 @@ def advise(cause: Why, evidence: Evidence, path: str = "MODEL") -> Advice:
     hazard = hazard or _relevant(cause, evidence)
     rule, fix = (hazard.code, hazard.safety) if hazard is not None else ("", "")
     named = hazard is not None and evidence.against == "model"
-    parts = [_fixed(hazard, path)] if hazard is not None and hazard.fix and not named else []
+    parts = []
+    if hazard is not None and hazard.fix and not named:
+        option = _OPTIONS[hazard.safety]
+        command = (
+            f"onnxfix apply{'' if hazard.half else f' {path}'} --select {hazard.code}{option} ({hazard.fix})"
+        )
+        parts.append(f"in the model in half precision, {command}" if hazard.half else command)
     if low and cause in OF_PRECISION:
-        parts.append(_kept(evidence))
+        node = evidence.node
+        name = f"node {node.name!r}" if node.name else f"the node of {next(iter(node.output), '')!r}"
+        parts.append(
+            f"keep {name} in float32 (onnxfix diagnose --keep-fp32 FILE, onnxfix precision --keep FILE)"
+        )
     elif not parts:
         parts.append(_by_cause(cause, evidence))
     if named and hazard is not None:
@@ -83,43 +93,23 @@ def _relevant(cause: Why, evidence: Evidence) -> Hazard | None:
     return hazard if about_import or cause in ("saturation", "unknown") else None
 
 
-def _fixed(hazard: Hazard, path: str) -> str:
-    model = "" if hazard.half else f" {path}"
-    command = f"onnxfix apply{model} --select {hazard.code}{_OPTIONS[hazard.safety]} ({hazard.fix})"
-    return f"in the model in half precision, {command}" if hazard.half else command
-
-
-def _kept(evidence: Evidence) -> str:
-    node = evidence.node
-    name = f"node {node.name!r}" if node.name else f"the node of {next(iter(node.output), '')!r}"
-    return f"keep {name} in float32 (onnxfix diagnose --keep-fp32 FILE, onnxfix precision --keep FILE)"
-
-
 def _by_cause(cause: Why, evidence: Evidence) -> str:
+    share = tolerance(max(evidence.error.noise, evidence.error.own_error))
+    allowed = f"a tolerance of {share:g} of the scale is right"
     if cause == "rounding":
-        share = tolerance(max(evidence.error.noise, evidence.error.own_error))
-        return f"this is rounding: a tolerance of {share:g} of the scale is right"
+        return f"this is rounding: {allowed}"
     if cause in ("ill-conditioned", "cancellation"):
-        share = tolerance(max(evidence.error.noise, evidence.error.own_error))
         if not math.isfinite(share):
             return "no tolerance helps: with inputs like these the truth itself is not finite everywhere"
         return (
             f"no repair of the node can help: its inputs do not determine the result better; compare with a tolerance "
             f"of {share:g} of the scale, or compute this part in float64"
         )
-    if cause == "kernel":
-        return _about_kernels(evidence)
-    if cause == "saturation":
-        return "limit the values before the node (Clip), or use a type that holds them"
-    return _TEXTS.get(cause, "reduce the model to this node (onnxfix reduce) and report it")
-
-
-def _about_kernels(evidence: Evidence) -> str:
-    share = tolerance(max(evidence.error.noise, evidence.error.own_error))
-    allowed = f"a tolerance of {share:g} of the scale is right"
-    if evidence.against in ("ort-cuda", "trt-gpu"):
+    if cause == "kernel" and evidence.against in ("ort-cuda", "trt-gpu"):
         return f"turn TF32 off (NVIDIA_TF32_OVERRIDE=0) to see whether it is the reason; otherwise {allowed}"
-    return f"this is the order of the sums: {allowed}"
+    if cause == "kernel":
+        return f"this is the order of the sums: {allowed}"
+    return _TEXTS.get(cause, "reduce the model to this node (onnxfix reduce) and report it")
 
 
 _TEXTS: dict[Why, str] = {
@@ -130,6 +120,7 @@ _TEXTS: dict[Why, str] = {
     "hazard": "no fix is known for this finding: onnxfix explain says what to change",
     "import": "rewrite the node with explicit attributes, or decompose it; onnxfix lift shows what TensorRT imported",
     "overflow": "scale the values down before this node",
+    "saturation": "limit the values before the node (Clip), or use a type that holds them",
 }
 
 

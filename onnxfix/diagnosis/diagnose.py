@@ -292,7 +292,14 @@ def _gather(
             continue
         outputs = list(walk.truth) if measure else ()
         for one in collector.gather(rows, case.side.feed(values), outputs, walk.types):
-            gathered.append(replace(one, effect=_measure_effect(collector, one, walk) if measure else None))
+            effect = (
+                None  # the largest error in an output, as a share of its scale, that this node alone causes
+            )
+            if measure and one.own:
+                held = collector.effect(one.own, list(walk.truth)).items()
+                shares = [distance(walk.truth[name].load(), other.load()).relative for name, other in held]
+                effect = max(shares, default=None)
+            gathered.append(replace(one, effect=effect))
     return sorted(
         gathered,
         key=lambda one: (
@@ -301,15 +308,6 @@ def _gather(
             one.row.number,
         ),
     )
-
-
-def _measure_effect(collector: Collector, evidence: Evidence, walk: Walk) -> float | None:
-    """The largest error in an output, as a share of its scale, that this node alone causes."""
-    if not evidence.own:
-        return None
-    outputs = collector.effect(evidence.own, list(walk.truth))
-    shares = [distance(walk.truth[name].load(), held.load()).relative for name, held in outputs.items()]
-    return max(shares, default=None)
 
 
 def _name_culprits(

@@ -16,7 +16,7 @@ from onnxfix.diagnosis.bench import Bench
 from onnxfix.diagnosis.child import Held
 from onnxfix.diagnosis.distance import distance
 from onnxfix.diagnosis.findings import Hazard
-from onnxfix.diagnosis.graph import Graph, Region, downstream, upstream
+from onnxfix.diagnosis.graph import Graph, downstream, upstream
 from onnxfix.diagnosis.records import Against, NodeError
 from onnxfix.diagnosis.rows import Row, Side, aligned
 from onnxfix.diagnosis.sides import LOW
@@ -294,7 +294,18 @@ class Collector:
     ) -> Evidence:
         node, region = self.truth.nodes[row.number], row.region
         outputs = [name for name in node.output if name in known]
-        own = self._own(region, known, theirs, types) if region is not None else {}
+        own: dict[str, Any] = {}
+        if region is not None:  # what the other side computes of the truth's values
+            fed = {
+                name: known[ours].as_type(types.get(name, known[ours].dtype))
+                for name, ours in region.inputs.items()
+                if ours in known
+            }
+            fed.update({name: held for name, held in theirs.items() if name in self.side.graph.inputs})
+            asked = [(region.nodes, list(region.targets))]
+            run = partial(self.side.run, self.bench)
+            (reply,) = self.bench.run_apart(self.side.graph, asked, fed, run=run)
+            own = {region.targets[name]: held.load() for name, held in reply.values.items()}
         moved: dict[str, Any] = {}
         if outputs:
             alone = [((row.number,), outputs)]
@@ -309,30 +320,11 @@ class Collector:
             bare,
             inputs={**bare.inputs, **_arrays(reads)},
             truth=_arrays({name: known[name].load() for name in outputs}),
-            own=_arrays({name: held.load() for name, held in own.items()}),
+            own=_arrays(own),
             moved=_arrays(moved),
             types=frozenset(types[name] for name in bare.names if name in types),
             given=given,
         )
-
-    def _own(
-        self,
-        region: Region,
-        known: Mapping[str, Held],
-        theirs: Mapping[str, Held],
-        types: Mapping[str, str],
-    ) -> dict[str, Held]:
-        """What the other side computes of the truth's values."""
-        given = {
-            name: known[ours].as_type(types[name]) if name in types else known[ours]
-            for name, ours in region.inputs.items()
-            if ours in known
-        }
-        given.update({name: held for name, held in theirs.items() if name in self.side.graph.inputs})
-        asked = [(region.nodes, list(region.targets))]
-        run = partial(self.side.run, self.bench)
-        (reply,) = self.bench.run_apart(self.side.graph, asked, given, run=run)
-        return {region.targets[name]: held for name, held in reply.values.items()}
 
     def effect(self, own: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Held]:
         """The truth's outputs that depend on these tensors, if these had these values."""

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from onnx import NodeProto, TensorProto
+from onnx import TensorProto
 
 from onnxfix.diagnosis.advice import advise, keep_fp32, worst_hazard
 from onnxfix.diagnosis.counterpart import counterpart_of
@@ -64,7 +64,10 @@ def explain(evidence: Evidence) -> Explanation:
         found = test(evidence, focus)
         if found is not None:
             return found
-    return _fallback(evidence, focus)
+    extent = f"the largest error is {number(focus.error)}, {focus.share:.2g} of the output's scale"
+    if not math.isfinite(focus.error):
+        extent = "one side alone is not finite"
+    return "unknown", f"{evidence.node.op_type} gives {focus.values} from the same inputs; {extent}"
 
 
 def _without_numbers(evidence: Evidence) -> Explanation:
@@ -136,23 +139,13 @@ def _skipped(evidence: Evidence, focus: Focus) -> Explanation | None:
             return "operator", (
                 f"{evidence.side} returns the input {name!r} of {node.op_type} unchanged{left_out}: {focus.values}"
             )
-    if len(node.input) == 2 and node.op_type in ("Sub", "Div", "Pow", "MatMul", "Less", "Greater"):
-        first, second = (evidence.inputs.get(name) for name in node.input)
-        if (
-            first is not None
-            and second is not None
-            and _is(_swapped(node.op_type, first, second), focus, within)
-        ):
+    if node.op_type in ("Sub", "Div") and all(name in evidence.inputs for name in node.input):
+        first, second = (evidence.inputs[name] for name in node.input)
+        with np.errstate(all="ignore"):
+            swapped = np.subtract(second, first) if node.op_type == "Sub" else np.divide(second, first)
+        if _is(swapped, focus, within):
             return "operator", f"the operands of {node.op_type} are swapped: {focus.values}"
     return None
-
-
-def _swapped(op_type: str, first: Array, second: Array) -> Array | None:
-    """What an operator computes of its operands in the other order; None where that is not worth computing."""
-    if op_type not in ("Sub", "Div"):
-        return None
-    with np.errstate(all="ignore"):
-        return np.subtract(second, first) if op_type == "Sub" else np.divide(second, first)
 
 
 def _is(array: Array | None, focus: Focus, within: float) -> bool:
@@ -212,13 +205,6 @@ def _structure(evidence: Evidence, focus: Focus) -> Explanation | None:
 def _imported(evidence: Evidence, focus: Focus) -> Explanation | None:
     layers = ", ".join(evidence.error.nodes[:_SHOWN])
     return "import", f"TensorRT's network computes {focus.values}{f' (layers: {layers})' if layers else ''}"
-
-
-def _fallback(evidence: Evidence, focus: Focus) -> Explanation:
-    extent = f"the largest error is {number(focus.error)}, {focus.share:.2g} of the output's scale"
-    if not math.isfinite(focus.error):
-        extent = "one side alone is not finite"
-    return "unknown", f"{evidence.node.op_type} gives {focus.values} from the same inputs; {extent}"
 
 
 _RANGES: tuple[_Test, ...] = (overflow, underflow, saturation)
@@ -341,16 +327,10 @@ def _about(
     nodes = [truth.nodes[number] for number in reversed(chain)]
     last = nodes[-1]
     kinds = ", ".join(node.op_type for node in nodes)
-    low = _rounded_to(nodes)
+    targets = [int(attributes(node).get("to", 0)) for node in nodes if node.op_type == "Cast"]
+    only_casts = len(targets) == len(nodes)
+    low = next((name for elem, name in _HALF.items() if only_casts and elem in targets), "")
     verb = "is" if len(nodes) == 1 else "are"
     what = f"{kinds} before {name!r} {verb} missing in {evidence.side}, where {evidence.node.op_type} reads {source!r}"
     text = f"the first model rounds to {low} here: {what}" if low else what
     return Place((), last.name, last.op_type, name, chain[0]), "precision" if low else "operator", text
-
-
-def _rounded_to(nodes: list[NodeProto]) -> str:
-    """The type to which these nodes round, where all of them are Casts; else ""."""
-    if any(node.op_type != "Cast" for node in nodes):
-        return ""
-    targets = [int(attributes(node).get("to", 0)) for node in nodes]
-    return next((name for number, name in _HALF.items() if number in targets), "")

@@ -83,7 +83,7 @@ def _flat(part: Any) -> Array:
     return np.asarray(part).astype(np.float64).reshape(-1)
 
 
-def _addends(node: NodeProto, arrays: Sequence[Array | None], index: tuple[int, ...]) -> Terms:
+def _addends(node: NodeProto, arrays: Sequence[Any], index: tuple[int, ...]) -> Terms:
     values = np.array([element(array, index) for array in arrays if array is not None])
     signs = np.ones(len(values))
     if node.op_type == "Sub":
@@ -91,9 +91,8 @@ def _addends(node: NodeProto, arrays: Sequence[Array | None], index: tuple[int, 
     return Terms(values, signs, factor=1.0 / len(values) if node.op_type == "Mean" else 1.0)
 
 
-def _reduced(node: NodeProto, arrays: Sequence[Array | None], index: tuple[int, ...]) -> Terms:
+def _reduced(node: NodeProto, arrays: Sequence[Any], index: tuple[int, ...]) -> Terms:
     data = arrays[0]
-    assert data is not None
     over = (
         axes_of(node, arrays, data.ndim) if node.op_type.startswith("Reduce") else tuple(range(2, data.ndim))
     )
@@ -104,30 +103,22 @@ def _reduced(node: NodeProto, arrays: Sequence[Array | None], index: tuple[int, 
     return Terms(part, np.ones(part.size), factor=1.0 / max(1, part.size) if mean else 1.0)
 
 
-def _matmul(node: NodeProto, arrays: Sequence[Array | None], index: tuple[int, ...]) -> Terms:
+def _matmul(node: NodeProto, arrays: Sequence[Any], index: tuple[int, ...]) -> Terms:
     left, right = arrays
-    assert left is not None
-    assert right is not None
-    row = left.ndim > 1
-    column = right.ndim > 1
+    row, column = left.ndim > 1, right.ndim > 1
+    left, right = np.atleast_2d(left), right if column else right[:, None]
     batch = index[: len(index) - row - column]
-
-    def of_batch(array: Array) -> tuple[int, ...]:
-        sizes = array.shape[:-2]
-        own = batch[len(batch) - len(sizes) :]
-        return tuple(0 if size == 1 else i for i, size in zip(own, sizes, strict=True))
-
-    rows: tuple[Any, ...] = (*of_batch(left), index[len(batch)]) if row else ()
-    columns: tuple[Any, ...] = (*of_batch(right), slice(None), index[-1]) if column else ()
-    first, second = left[rows], right[columns]
+    shape = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    first = np.broadcast_to(left, (*shape, *left.shape[-2:]))[(*batch, index[len(batch)] if row else 0)]
+    second = np.broadcast_to(right, (*shape, *right.shape[-2:]))[
+        (*batch, slice(None), index[-1] if column else 0)
+    ]
     return Terms(_flat(first), _flat(second))
 
 
-def _gemm(node: NodeProto, arrays: Sequence[Array | None], index: tuple[int, ...]) -> Terms:
+def _gemm(node: NodeProto, arrays: Sequence[Any], index: tuple[int, ...]) -> Terms:
     given = attributes(node)
     left, right = arrays[0], arrays[1]
-    assert left is not None
-    assert right is not None
     first = left[:, index[0]] if given.get("transA") else left[index[0]]
     second = right[index[1]] if given.get("transB") else right[:, index[1]]
     bias = arrays[2] if len(arrays) > 2 else None
@@ -135,11 +126,9 @@ def _gemm(node: NodeProto, arrays: Sequence[Array | None], index: tuple[int, ...
     return Terms(_flat(first), _flat(second), rest, given.get("alpha", 1.0))
 
 
-def _conv(node: NodeProto, arrays: Sequence[Array | None], index: tuple[int, ...]) -> Terms:
+def _conv(node: NodeProto, arrays: Sequence[Any], index: tuple[int, ...]) -> Terms:
     given = attributes(node)
     data, weights = arrays[0], arrays[1]
-    assert data is not None
-    assert weights is not None
     sizes, kernel = data.shape[2:], weights.shape[2:]
     strides = given.get("strides") or [1] * len(sizes)
     dilations = given.get("dilations") or [1] * len(sizes)
@@ -179,7 +168,7 @@ def _padding(
     return before
 
 
-_Make = Callable[[NodeProto, Sequence[Array | None], tuple[int, ...]], Terms]
+_Make = Callable[[NodeProto, Sequence[Any], tuple[int, ...]], Terms]
 _KINDS: dict[str, _Make] = {
     "Add": _addends,
     "Sub": _addends,

@@ -172,12 +172,12 @@ class _Opened:
         """What the self-measuring variant sees on all feeds: by tensor, and by node."""
         tensors: dict[str, Tensor] = {}
         nodes: dict[int, Own] = {}
-        variant, probes = selfmeasure.measuring(self.model, self.able)
-        session = self._session(variant)
+        variant = selfmeasure.SelfMeasuring(self.model, self.able)
+        session = self._session(variant.model)
         for feed in self.feeds:
             note("measuring")
             values = dict(zip(session.outputs, session.run(feed), strict=True))
-            seen, own = probes.read(values)
+            seen, own = variant.read(values)
             tensors = {
                 name: one.joined(tensors[name]) if name in tensors else one for name, one in seen.items()
             }

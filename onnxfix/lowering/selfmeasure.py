@@ -89,47 +89,15 @@ def _greater(one: float, other: float) -> float:
     return float(np.fmax(one, other)) if np.isfinite(one) and np.isfinite(other) else float("inf")
 
 
-@dataclass(frozen=True)
-class Probes:
-    """The outputs of a self-measuring model: by name what each is about, a tensor or a node's output."""
-
-    tensors: Mapping[str, str]
-    floats: Mapping[str, int]
-    choices: Mapping[str, int]
-
-    def read(self, values: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[int, Own]]:
-        """What a run measured, by tensor and by node."""
-        tensors = {name: _tensor(values[probe]) for probe, name in self.tensors.items()}
-        nodes: dict[int, Own] = {}
-        for probe, index in self.floats.items():
-            nodes[index] = nodes.get(index, Own()).joined(Own(*map(float, values[probe])))
-        for probe, index in self.choices.items():
-            count, changed = float(values[probe][0]) - 1, float(values[probe][1])
-            nodes[index] = nodes.get(index, Own()).joined(Own(choices=count, changed=changed))
-        return tensors, nodes
-
-
-def _tensor(numbers: Any) -> Tensor:
-    highest, count, nonzero, left, fraction, rounding = map(float, numbers)
-    # without the zero that was added
-    return Tensor(highest, count - 1, nonzero, left, fraction, rounding)
-
-
-def measuring(model: ModelProto, able: Lowerable) -> tuple[ModelProto, Probes]:
-    """The self-measuring variant of a model; its outputs are the probes alone. The model is not changed."""
-    made = ModelProto()
-    made.CopyFrom(model)
-    builder = _Builder(made, able)
-    builder.build()
-    return made, Probes(builder.tensors, builder.floats, builder.choices)
-
-
-class _Builder:
-    """Adds probes to ``model``. ``low`` has the names of rounded tensors by the name of the original. Places where the
-    truth is not finite are left out: infinities are what masks are made of."""
+class SelfMeasuring:
+    """The self-measuring variant of a model (``model``, a copy): its outputs are the probes alone. ``tensors``,
+    ``floats`` and ``choices`` say by the name of a probe what it is about: a tensor, or an output of a node. Places
+    where the truth is not finite are left out: infinities are what masks are made of. ``low`` has the names of rounded
+    tensors by the name of the original."""
 
     def __init__(self, model: ModelProto, able: Lowerable) -> None:
-        self.model, self.able, self.to = model, able, ELEMENT[able.to]
+        self.model, self.able, self.to = ModelProto(), able, ELEMENT[able.to]
+        self.model.CopyFrom(model)
         self.names = names_of(model)
         self.nodes: list[NodeProto] = []
         self.low: dict[str, str] = {}
@@ -141,8 +109,24 @@ class _Builder:
         self.flat = self._constant("flat", np.array([-1], np.int64))
         self.infinite = self._constant("infinite", np.full(1, np.inf, np.float32))
         self.done: set[str] = set()
+        self._build()
 
-    def build(self) -> None:
+    def read(self, values: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[int, Own]]:
+        """What a run measured, by tensor and by node."""
+        tensors: dict[str, Tensor] = {}
+        for probe, name in self.tensors.items():
+            highest, count, nonzero, left, fraction, rounding = map(float, values[probe])
+            count -= 1  # without the zero that was added
+            tensors[name] = Tensor(highest, count, nonzero, left, fraction, rounding)
+        nodes: dict[int, Own] = {}
+        for probe, index in self.floats.items():
+            nodes[index] = nodes.get(index, Own()).joined(Own(*map(float, values[probe])))
+        for probe, index in self.choices.items():
+            count, changed = float(values[probe][0]) - 1, float(values[probe][1])
+            nodes[index] = nodes.get(index, Own()).joined(Own(choices=count, changed=changed))
+        return tensors, nodes
+
+    def _build(self) -> None:
         graph = self.model.graph
         for info in graph.input:
             self._tensor(info.name)

@@ -8,11 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
-from onnxfix.diagnosis import distance as module
 from onnxfix.diagnosis.distance import distance
 
 NAN, INF = math.nan, math.inf
@@ -131,14 +127,3 @@ STRINGS = np.array(["a", "b"], object)
 )
 def test_what_is_no_array_of_numbers(truth: Any, other: Any, relative: float) -> None:
     assert distance(truth, other).relative == relative
-
-
-@given(hnp.arrays(np.float32, 50, elements=st.floats(width=32)), st.integers(1, 60))
-def test_blocks_change_nothing(array: Any, size: int) -> None:
-    other = np.roll(array, 1)
-    whole = distance(array, other)
-    before, module._BLOCK = module._BLOCK, size
-    try:
-        assert distance(array, other) == whole
-    finally:
-        module._BLOCK = before

@@ -199,40 +199,6 @@ def test_nodes_in_any_order(bench: Bench) -> None:
             done.update(node.output)
 
 
-def test_many_nodes_in_reverse_are_sorted_at_once() -> None:
-    proto = model("g (float[1] x) => (float[1] n0) { n0 = Relu(x) }")
-    del proto.graph.node[:]
-    proto.graph.node.extend(
-        helper.make_node("Relu", [f"n{number + 1}" if number < 20000 else "x"], [f"n{number}"])
-        for number in range(20001)
-    )
-    assert [node.output[0] for node in Graph(proto).nodes[:2]] == ["n20000", "n19999"]
-
-
-def test_nodes_in_a_cycle_come_last() -> None:
-    proto = model("g (float[1] x) => (float[1] y) { a = Add(x, b)  b = Relu(a)  y = Exp(x) }")
-    assert [node.output[0] for node in Graph(proto).nodes] == ["y", "a", "b"]
-
-
-def test_outputs_that_nothing_computes(bench: Bench) -> None:
-    text = "g (float[2,3] x) => (float[1] c, float[3] w) { c = Constant<value = float[1] {2.0}>() }"
-    graph = Graph(model(text, w=np.ones(3, np.float32)))
-    part, inputs = graph.part((), ["c", "w"], {})
-    reply = bench.run(part, {}, of=graph)
-    assert not inputs
-    assert not reply.error
-    assert reply.values["c"].load().tolist() == [2.0]
-    assert reply.values["w"].load().tolist() == [1, 1, 1]
-    with pytest.raises(ModelError, match="x: is not computed"):
-        graph.part((), ["x"], {})
-
-
-def test_an_output_that_is_listed_twice_is_one() -> None:
-    proto = model("g (float[1] x) => (float[1] y) { y = Relu(x) }")
-    proto.graph.output.append(proto.graph.output[0])
-    assert Graph(proto).outputs == ["y"]
-
-
 def test_what_a_subgraph_defines_itself_keeps_its_name() -> None:
     proto = model(LOOP)
     loop = next(node for node in proto.graph.node if node.op_type == "Loop")
@@ -266,12 +232,6 @@ def test_random_operators_are_known_at_any_depth() -> None:
     }"""
     weights = {"ratio": np.float32(0.5), "never": np.array(False), "always": np.array(True)}
     assert Graph(model(text, **weights)).random == {1, 2, 4, 6}
-
-
-def test_the_share_of_a_part() -> None:
-    graph = Graph(model(LOOP))
-    assert graph.share(graph.part([0], ["a"], {})[0]) == pytest.approx(1 / 3)
-    assert graph.share(graph.part(range(5), ["y"], {})[0]) == 1.0
 
 
 def test_a_large_model_keeps_its_weights_in_the_file(bench: Bench, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from onnxfix.diagnosis.bench import Bench, Clock
 from onnxfix.diagnosis.child import Held, Reply
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.lockstep import Lockstep, beginnings
-from onnxfix.diagnosis.rows import Side, Walk, aligned
+from onnxfix.diagnosis.rows import Side, Walk
 from onnxfix.diagnosis.sides import opened, same_names
 from onnxfix.sandbox import shared
 from support.models import model, write
@@ -98,17 +97,6 @@ def test_two_faults_that_cancel_out_are_both_seen(bench: Bench) -> None:
     found = relatives(walk)
     assert [found[name][0] for name in "aby"] == [1.0, 0.5, 0.0]
     assert found["b"][1] == found["y"][1] == 0.0
-
-
-def test_files_of_dropped_values_are_gone(bench: Bench) -> None:
-    weights, feed = {"w": np.float32(2)}, {"x": np.tile(X, (60, 30))}
-    text = TEXT.replace("3,4", "180,120")
-    walk = walked(bench, model(text, **weights), model(text, w=np.float32(2.2)), feed)
-    assert walk.rows["b"].own is not None
-    kept = {held.file for held in (*walk.truth.values(), *walk.other.values())}
-    inputs = {str(bench.scratch / "1")}
-    assert {str(path) for path in bench.scratch.iterdir()} == kept | inputs
-    assert len(kept) == 2
 
 
 def test_a_matched_tensor_is_kept_until_the_other_side_has_it_too(bench: Bench) -> None:
@@ -350,10 +338,3 @@ def test_the_noise_of_a_region_is_that_of_all_nodes_that_it_stands_for(bench: Be
     alone = walked(bench, model(text, big=np.float32(1e4)), model(text, big=np.float32(2e4)))
     assert alone.rows["b"].noise > 1e-4
     assert row.noise < 1e-6  # the truth's big numbers are weights, which do not move
-
-
-def test_alignment_changes_arrays_only() -> None:
-    held = Held("int64", (1,), value=np.array([5]))
-    assert aligned(held, Held("int32")).load().dtype == np.int32
-    assert aligned(held, Held()) is held
-    assert aligned(replace(held, dtype="", value=[1]), Held("int32")).value == [1]

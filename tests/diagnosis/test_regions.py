@@ -33,15 +33,6 @@ def graph(text: str) -> Graph:
     return Graph(model(text, w=1.0))
 
 
-def test_the_same_model_has_a_region_a_node() -> None:
-    one = graph(TEXT)
-    found = regions(one, one, same_names(one, one))
-    assert [region.nodes for region in found] == [(n,) for n in range(6)]
-    assert [dict(region.targets) for region in found][1] == {"b": "b", "c": "c"}
-    assert [sorted(region.inputs) for region in found] == [["x"], ["a"], ["b"], ["c", "d"], ["e"], ["b", "e"]]
-    assert [region.at for region in found] == list(range(6))
-
-
 def test_nodes_between_matched_tensors_belong_together() -> None:
     truth, other = graph(TEXT), graph(FUSED)
     pairs = {name: name for name in ("x", "a", "c", "e", "y", "z")}
@@ -58,17 +49,6 @@ def test_a_target_of_several_nodes_is_at_the_last_value_that_it_needs() -> None:
     found = {tuple(sorted(region.targets)): region for region in regions(truth, other, pairs)}
     assert found["b", "c"].at == 5
     assert found["a",].at == 5
-
-
-@pytest.mark.parametrize(
-    "pairs",
-    [{"nothing": "a"}, {"a": "nothing"}, {"w": "a"}, {"a": "w"}, {}, {"": ""}],
-    ids=["theirs-absent", "ours-absent", "theirs-constant", "ours-constant", "none", "empty"],
-)
-def test_pairs_that_are_none_are_left_out(pairs: dict[str, str]) -> None:
-    one = graph(TEXT)
-    assert regions(one, one, pairs) == []
-    assert len(levels(one, pairs, one)) == 6
 
 
 def shuffled(proto: ModelProto, seed: int) -> dict[str, str]:
@@ -93,12 +73,6 @@ def test_levels_never_fall_along_an_edge(seed: int) -> None:
         ours = [*region.inputs.values(), *region.targets.values()]
         assert region.at == max(one.producer.get(name, -1) for name in ours)
         assert set(region.targets) == {name for name in one.nodes[max(region.nodes)].output if name in pairs}
-
-
-def test_the_levels_of_the_same_model_are_its_nodes() -> None:
-    one = graph(TEXT)
-    assert levels(one, same_names(one, one), one) == list(range(6))
-    assert levels(one, {}, one) == [-1] * 6
 
 
 def test_no_region_begins_at_a_value_that_is_no_tensor() -> None:

@@ -192,8 +192,9 @@ def content_of(array: npt.NDArray[Any]) -> Content:
         return Content(text, text, None, False, array.size)
     if array.size > _WHOLE:
         rows, columns = _matrix(dims)
-        flat = array.reshape(rows, columns)
-        return _sampled_content(flat[np.ix_(_spread(rows), _spread(columns))], dims)
+        # Up to 16 indices along each side, spread evenly.
+        sides = [np.linspace(0, count - 1, min(count, _SIDE)).astype(int) for count in (rows, columns)]
+        return _sampled_content(array.reshape(rows, columns)[np.ix_(*sides)], dims)
     if array.dtype.kind in "iub" and array.size <= 64:
         small = tuple(int(one) for one in array.reshape(-1))
         key = ("whole", dims if array.size > 1 else (), small)
@@ -220,7 +221,11 @@ def node_content(node: NodeProto, folder: str) -> Content | None:
 def _sampled_content(grid: npt.NDArray[Any], dims: tuple[int, ...]) -> Content:
     longer = tuple(dim for dim in dims if dim != 1)
     named = longer if len(longer) <= 1 else dims
-    rounded = _rounded(grid)
+    if grid.dtype.kind in "iub":
+        rounded: npt.NDArray[Any] = grid.astype(np.int64)
+    else:
+        with np.errstate(all="ignore"):
+            rounded = grid.astype(np.float32).astype(np.float16) + np.float16(0)  # no -0
     key = ("grid", named, rounded.tobytes())
     turned = key
     if len(dims) == 2 and len(longer) == 2:
@@ -229,21 +234,8 @@ def _sampled_content(grid: npt.NDArray[Any], dims: tuple[int, ...]) -> Content:
     return Content(key, turned, None, bool(marked), tensors.element_count(dims))
 
 
-def _rounded(grid: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if grid.dtype.kind in "iub":
-        return grid.astype(np.int64)
-    with np.errstate(all="ignore"):
-        return np.asarray(grid.astype(np.float32).astype(np.float16) + np.float16(0))  # no -0
-
-
 def _matrix(dims: tuple[int, ...]) -> tuple[int, int]:
     """Rows and columns of a tensor as a matrix, the first dimension apart; a vector is a column."""
     longer = [dim for dim in dims if dim != 1]
     rows = longer[0] if longer else 1
     return rows, tensors.element_count(longer[1:]) if longer else 1
-
-
-def _spread(count: int) -> list[int]:
-    """Up to 16 indices that are spread evenly over a side."""
-    wanted = min(count, _SIDE)
-    return [number * (count - 1) // max(wanted - 1, 1) for number in range(wanted)]

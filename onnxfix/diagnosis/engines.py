@@ -233,7 +233,7 @@ class Execution:
 
         search = Bisection(
             self.side.graph,
-            self.engines,
+            self.engines.whole,
             {theirs[name]: held for name, held in walk.other.items()},
             {theirs[name]: held for name, held in walk.truth.items() if name in theirs},
             values,

@@ -65,6 +65,15 @@ class Graph:
         """The number of the last node that reads each value."""
         return {name: number for number, names in enumerate(self.reads) for name in names}
 
+    @cached_property
+    def varying(self) -> frozenset[str]:
+        """The values that depend on an input: what is made of weights alone shows where it meets these."""
+        found = set(self.inputs)
+        for number, node in enumerate(self.nodes):
+            if not found.isdisjoint(self.reads[number]):
+                found.update(name for name in node.output if name)
+        return frozenset(found)
+
     def share(self, part: ModelProto) -> float:
         """How much of this graph a part of it is: 1 if it has as many nodes, Constant nodes aside."""
         return _computing(part.graph.node) / max(1, _computing(self.nodes))

@@ -10,8 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Protocol
 
 from onnxfix.diagnosis.bench import drop
 from onnxfix.diagnosis.child import Held, Reply
@@ -29,14 +27,6 @@ _BUILDS = 14
 _KEPT = 0.5  # of the difference that a marked build must still show
 
 
-class Engine(Protocol):
-    """Runs the whole model with inner tensors as additional outputs."""
-
-    def whole(self, marks: Sequence[str]) -> Reply:
-        """The model's outputs and those tensors, or why there are none."""
-        ...
-
-
 @dataclass(frozen=True)
 class Window:
     """What is left: the nodes (by number, in order) one of which begins to differ, the distance of each tensor that was
@@ -51,16 +41,16 @@ class Window:
 class Bisection:
     """Looks for the window on one sample.
 
-    ``plain`` are the outputs of the unmarked engine and ``truth`` those of the truth; ``values`` gives the truth's
-    values of inner tensors, as far as there are any; all by the names of ``graph``. ``differs`` says whether a tensor
-    (name, type and shape, distance) is beyond rounding. ``kinds`` are types and shapes of inner tensors: those that are
-    not in it are not marked.
+    ``run`` runs the whole model with inner tensors as additional outputs. ``plain`` are the outputs of the unmarked
+    engine and ``truth`` those of the truth; ``values`` gives the truth's values of inner tensors, as far as there are
+    any; all by the names of ``graph``. ``differs`` says whether a tensor (name, type and shape, distance) is beyond
+    rounding. ``kinds`` are types and shapes of inner tensors: those that are not in it are not marked.
     """
 
     def __init__(
         self,
         graph: Graph,
-        engine: Engine,
+        run: Callable[[Sequence[str]], Reply],
         plain: Mapping[str, Held],
         truth: Mapping[str, Held],
         values: Callable[[Sequence[str]], Mapping[str, Held]],
@@ -68,7 +58,7 @@ class Bisection:
         kinds: Mapping[str, Held],
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.graph, self.engine, self.plain, self.truth = graph, engine, plain, truth
+        self.graph, self.run_marked, self.plain, self.truth = graph, run, plain, truth
         self.values, self.differs, self.say = values, differs, say
         self.seen: dict[str, Distance] = {}
         self.markings: list[Marking] = []
@@ -140,7 +130,7 @@ class Bisection:
         """For each position, the tensors that nodes before it make of inputs and nodes from it on read."""
         last: dict[str, int] = {}
         for at, number in enumerate(order):
-            last.update((name, at) for name in self.graph.reads[number] if name in self._varying)
+            last.update((name, at) for name in self.graph.reads[number] if name in self.graph.varying)
         alive: list[list[str]] = [[]]
         now: list[str] = []
         for at, number in enumerate(order):
@@ -148,15 +138,6 @@ class Bisection:
             now += [name for name in self.graph.nodes[number].output if name and last.get(name, -1) > at]
             alive.append([name for name in now if self._matters(name)])
         return alive
-
-    @cached_property
-    def _varying(self) -> set[str]:
-        """The values that depend on an input: what is made of weights alone shows where it meets these."""
-        found = set(self.graph.inputs)
-        for number, node in enumerate(self.graph.nodes):
-            if not found.isdisjoint(self.graph.reads[number]):
-                found.update(name for name in node.output if name)
-        return found
 
     def _matters(self, name: str) -> bool:
         """Whether a tensor must be seen to know that all is right: not where it was seen to be, and no shape."""
@@ -178,7 +159,7 @@ class Bisection:
             return None  # choose again, without them
         self.say(f"building with {len(names)} inner tensors as outputs")
         began = time.perf_counter()
-        reply = self.engine.whole(names)
+        reply = self.run_marked(names)
         seconds = time.perf_counter() - began
         fault = reply.error or self._changed(reply)
         unchanged = not reply.error and all(

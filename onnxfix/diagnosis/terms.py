@@ -109,10 +109,10 @@ def _matmul(node: NodeProto, arrays: Sequence[Any], index: tuple[int, ...]) -> T
     left, right = np.atleast_2d(left), right if column else right[:, None]
     batch = index[: len(index) - row - column]
     shape = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    first = np.broadcast_to(left, (*shape, *left.shape[-2:]))[(*batch, index[len(batch)] if row else 0)]
-    second = np.broadcast_to(right, (*shape, *right.shape[-2:]))[
-        (*batch, slice(None), index[-1] if column else 0)
-    ]
+    rows: Any = (*batch, index[len(batch)] if row else 0)
+    columns: Any = (*batch, slice(None), index[-1] if column else 0)
+    first = np.broadcast_to(left, (*shape, *left.shape[-2:]))[rows]
+    second = np.broadcast_to(right, (*shape, *right.shape[-2:]))[columns]
     return Terms(_flat(first), _flat(second))
 
 

@@ -131,15 +131,6 @@ class View:
                 found.setdefault(name, []).append(number)
         return found
 
-    @cached_property
-    def varying(self) -> frozenset[str]:
-        """Values that depend on an input of the graph."""
-        found = set(self.graph.inputs)
-        for number, node in enumerate(self.graph.nodes):
-            if any(name in found for name in self.graph.reads[number]):
-                found.update(name for name in node.output if name)
-        return frozenset(found)
-
 
 class Classes:
     """Numbers of classes of equal computations: values with the same number are computed by the same operators from the
@@ -184,13 +175,13 @@ class Classes:
         return found
 
     def _value(self, view: View, name: str, found: Mapping[str, int]) -> int:
-        if name in found and name in view.varying:
+        if name in found and name in view.graph.varying:
             return found[name]
         content = view.content(name)
         if content is not None:
             return self._id(content.key)
         seen = view.prints.get(name)
-        if name not in view.varying and seen is not None and seen.small is not None:
+        if name not in view.graph.varying and seen is not None and seen.small is not None:
             return self._id(("whole", seen.shape if len(seen.small) != 1 else (), seen.small))
         return found[name] if name in found else self._id(("unknown", id(view), name))
 

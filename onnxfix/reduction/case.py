@@ -188,14 +188,9 @@ def info_of(name: str, value: Any) -> ValueInfoProto:
     """The declaration of a tensor with the type and shape of a value; of the name alone without one."""
     if not isinstance(value, np.ndarray):
         return ValueInfoProto(name=name)
-    return helper.make_tensor_value_info(name, elem_of(value), value.shape)
-
-
-def elem_of(value: np.ndarray[Any, Any]) -> int:
-    """The TensorProto element type of an array."""
-    if value.dtype.kind in "OUS":
-        return int(TensorProto.STRING)
-    return int(helper.np_dtype_to_tensor_dtype(value.dtype))
+    strings = value.dtype.kind in "OUS"
+    elem = TensorProto.STRING if strings else helper.np_dtype_to_tensor_dtype(value.dtype)
+    return helper.make_tensor_value_info(name, elem, value.shape)
 
 
 def tensor_of(name: str, value: np.ndarray[Any, Any]) -> TensorProto:

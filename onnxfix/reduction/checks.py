@@ -171,29 +171,21 @@ class TrtNetworkCheck(_Rung):
     def seen(self, case: Case, path: Path) -> dict[str, Any]:
         """What the imported network computes, in ONNX Runtime."""
         with tempfile.TemporaryDirectory(prefix="onnxfix-reduce-", ignore_cleanup_errors=True) as folder:
-            return _lifted(self.builder, case, path, Path(folder))
-
-
-def _lifted(builder: Builder, case: Case, path: Path, folder: Path) -> dict[str, Any]:
-    """What the network that TensorRT imports computes: it is read back, and ONNX Runtime runs it."""
-    choice, out = builder.choice, folder / "lifted.onnx"
-    found = lift.attempt(builder.worker, path, out, package=choice.package, timeout=builder.options.timeout)
-    if not found.lifted:
-        return {}
-    given = list(case.inputs)
-    types = {one.name: ONNX_TYPES.get(one.dtype, 0) for one in found.inputs}
-    inputs = partners(given, [one.name for one in found.inputs])
-    names = [one.name for one in found.inputs]
-    feed = {}
-    for name, number in inputs.items():
-        value, elem = case.inputs[name], types[names[number]]
-        feed[names[number]] = value.astype(helper.tensor_dtype_to_np_dtype(elem)) if elem else value
-    values, reply = Bench(shared("reduction"), folder, builder.options.timeout).compute(out, feed)
-    if reply.error:
-        return {}
-    outputs = partners(case.outputs, [one.name for one in found.outputs])
-    computed = list(values.values())
-    return {name: computed[number] for name, number in outputs.items()}
+            out, builder, limit = Path(folder) / "lifted.onnx", self.builder, self.builder.options.timeout
+            found = lift.attempt(builder.worker, path, out, package=builder.choice.package, timeout=limit)
+            if not found.lifted:
+                return {}
+            feed = {}
+            for name, number in partners(list(case.inputs), [one.name for one in found.inputs]).items():
+                native, value = found.inputs[number], case.inputs[name]
+                elem = ONNX_TYPES.get(native.dtype, 0)
+                feed[native.name] = value.astype(helper.tensor_dtype_to_np_dtype(elem)) if elem else value
+            values, reply = Bench(shared("reduction"), Path(folder), limit).compute(out, feed)
+        if reply.error:
+            return {}
+        outputs = partners(case.outputs, [one.name for one in found.outputs])
+        computed = list(values.values())
+        return {name: computed[number] for name, number in outputs.items()}
 
 
 def misread(one: Misread) -> Failure:

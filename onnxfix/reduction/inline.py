@@ -30,20 +30,20 @@ _ITERATIONS = 8
 
 def opened(reducer: Reducer) -> bool:
     """Inline whatever keeps the failure. Returns whether anything was."""
-    found = False
-    while any(reducer.attempt(one, what, _new(reducer, one)) for what, one in _candidates(reducer)):
+    before = reducer.case
+    while any(_attempt(reducer, what, candidate) for what, candidate in _candidates(reducer)):
         reducer.values.forget()  # of a branch that is not taken, or of another iteration
-        found = True
-    return found
+    return reducer.case is not before
 
 
-def _new(reducer: Reducer, candidate: Case | None) -> set[str]:
-    """What nodes of a candidate compute that were not nodes of the main graph before, or have another operator."""
+def _attempt(reducer: Reducer, what: str, candidate: Case | None) -> bool:
+    """Try a case with something inlined: the failure may be at a node that was inside, or has another operator now."""
     if candidate is None:
-        return set()
+        return False
     before = {name: node.op_type for node in reducer.case.model.graph.node for name in node.output}
     nodes = candidate.model.graph.node
-    return {name for node in nodes for name in node.output if before.get(name) != node.op_type}
+    new = {name for node in nodes for name in node.output if before.get(name) != node.op_type}
+    return reducer.attempt(candidate, what, new)
 
 
 def _candidates(reducer: Reducer) -> Iterator[tuple[str, Case | None]]:
@@ -52,7 +52,11 @@ def _candidates(reducer: Reducer) -> Iterator[tuple[str, Case | None]]:
         yield "the bodies of functions", functions_inlined(reducer)
     for number, node in enumerate(graph.node):
         if node.op_type == "If" and not node.domain:
-            for name in _branches(reducer, node):
+            value = (reducer.values.of(reducer.case, [node.input[0]]) or {}).get(node.input[0])
+            branches = ["then_branch", "else_branch"]
+            if value is not None and not np.asarray(value).reshape(-1)[:1].all():
+                branches.reverse()  # the one that is taken comes first
+            for name in branches:
                 yield "one branch", branch_inlined(reducer.case, number, name)
         elif node.op_type == "Loop" and not node.domain:
             for iteration in range(_ITERATIONS):
@@ -62,13 +66,6 @@ def _candidates(reducer: Reducer) -> Iterator[tuple[str, Case | None]]:
                 yield "one iteration", candidate
         elif node.op_type == "Scan" and not node.domain:
             yield "one iteration", scan_inlined(reducer, number)
-
-
-def _branches(reducer: Reducer, node: NodeProto) -> tuple[str, str]:
-    """The names of both branches, first the one that is taken."""
-    value = (reducer.values.of(reducer.case, [node.input[0]]) or {}).get(node.input[0])
-    taken = value is None or bool(np.asarray(value).reshape(-1)[:1].all())
-    return ("then_branch", "else_branch") if taken else ("else_branch", "then_branch")
 
 
 # ------------------------------------------------------------------------------------------------------ renaming

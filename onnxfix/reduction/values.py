@@ -42,19 +42,15 @@ class Values:
 
     def of(self, case: Case, names: Sequence[str]) -> dict[str, Any] | None:
         """The values of these tensors of the main graph; None where one of them cannot be computed."""
-        values = {name: self._at_hand(case, name) for name in names}
+        values: dict[str, Any] = {}
+        for name in names:
+            stored = next((one for one in case.model.graph.initializer if one.name == name), None)
+            array = cases.array_of(stored) if stored is not None else None
+            values[name] = case.inputs.get(name, self._known.get(name, array))
         missing = [name for name, value in values.items() if value is None]
         if missing:
             values.update(self._compute(case, missing))
         return values if all(value is not None for value in values.values()) else None
-
-    def _at_hand(self, case: Case, name: str) -> Any:
-        if name in case.inputs:
-            return case.inputs[name]
-        if name in self._known:
-            return self._known[name]
-        stored = next((one for one in case.model.graph.initializer if one.name == name), None)
-        return cases.array_of(stored) if stored is not None else None
 
     def _compute(self, case: Case, names: list[str]) -> dict[str, Any]:
         values, reply = self.run(part_for(case, names))

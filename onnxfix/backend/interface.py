@@ -76,7 +76,14 @@ class Prepared(BackendRep):
         lacking = [name for name in self._outputs if name not in found]
         if lacking:
             raise BackendError(f"{self.device} gives no output {', '.join(lacking)}", "run")
-        values = [_declared(found[name], elem) for name, elem in self._outputs.items()]
+        doubles = {name for name, elem in self._outputs.items() if elem == TensorProto.DOUBLE}
+        values = [
+            # TensorRT computes float64 in float32.
+            found[name].astype(np.float64)
+            if name in doubles and found[name].dtype == np.float32
+            else found[name]
+            for name in self._outputs
+        ]
         outputs: tuple[Any, ...] = namedtupledict("Outputs", list(self._outputs))(*values)
         return outputs
 
@@ -102,12 +109,6 @@ class Prepared(BackendRep):
                 f"input {strange[0]} is no array: TensorRT takes tensors only", "inputs", "refused"
             )
         return {name: np.asarray(value) for name, value in values.items()}
-
-
-def _declared(value: Any, elem: int) -> Any:
-    """An output in the type that the model declares: TensorRT computes float64 in float32."""
-    double = elem == TensorProto.DOUBLE and value.dtype == np.float32
-    return value.astype(np.float64) if double else value
 
 
 class TensorrtBackend(Backend):

@@ -70,7 +70,10 @@ class Lockstep:
                 break
             if say is not None:
                 say(start, total)
-            end = self._end(start, count)
+            end = start + count
+            while end < total and end in self._uncut:
+                end += 1
+            end = min(end, total)
             size = self._chunk(start, end)
             if self.walk.failed and self.clock.over:
                 self.walk.failed, self.walk.cause, self.walk.complete = "", "", False
@@ -108,13 +111,6 @@ class Lockstep:
         for name in graph.untensored:
             if name in graph.producer:
                 yield from range(self.levels[graph.producer[name]] + 1, self._used.get(name, -1) + 1)
-
-    def _end(self, start: int, count: int) -> int:
-        """The end of a chunk of about ``count`` nodes."""
-        end, total = start + count, len(self.truth.nodes)
-        while end < total and end in self._uncut:
-            end += 1
-        return min(end, total)
 
     def measure(
         self, here: Sequence[Region], values: Mapping[str, Held], their_feed: Mapping[str, Held]

@@ -62,14 +62,10 @@ def match(
         (theirs, "name" if theirs == ours else "structure") for theirs, ours in interface.items()
     )
     _Matcher(one, other, pairs).run(probe)
-    return Matching(dict(pairs.to_a), dict(pairs.how), tuple(_notes(one, other, pairs)))
-
-
-def _notes(a: View, b: View, pairs: Pairs) -> Iterator[str]:
-    total = sum(1 for name in b.tensors if not b.is_constant(name))
-    found = sum(1 for name in b.tensors if name in pairs.to_a)
-    if found < total:
-        yield f"{found} of {total} tensors of the second model correspond to one of the first"
+    computed = [name for name in other.tensors if not other.is_constant(name)]
+    paired = sum(name in pairs.to_a for name in other.tensors)
+    note = f"{paired} of {len(computed)} tensors of the second model correspond to one of the first"
+    return Matching(dict(pairs.to_a), dict(pairs.how), (note,) if paired < len(computed) else ())
 
 
 # ---------------------------------------------------------------------------------------------------- evidence

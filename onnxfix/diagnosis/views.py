@@ -99,13 +99,6 @@ class View:
         """The values that a node computes on, without constants."""
         return [name for _, name in self.roles[number].data if not self.is_constant(name)]
 
-    def manner(self, number: int) -> Any:
-        """How a node computes, without what it computes on: operator, attributes, constants that are no weights."""
-        one = self.roles[number]
-        known = [self.content(name) for _, name in (*one.data, *one.parameters)]
-        constants = [repr(content.key) for content in known if content is not None and not content.marked]
-        return one.op, one.attributes, one.fixed, sorted(constants)
-
     def weight_uses(self) -> Iterator[tuple[Any, str]]:
         """Computed values with what makes them recognizable: the weight that their node uses last, and how. A bias is
         added alike by Add, by Gemm, by Conv and by a normalization."""

@@ -176,15 +176,11 @@ def _nodes(found: Found, code: str) -> Iterator[Node]:
         for node in _readers(match.node):
             if node.op_type in _QUOTIENT:
                 yield node
-                if _inverts(node):
+                # Where the quotient is yet to come: after 1 / s, or s in another type.
+                divided = node.input(0)
+                ones = node.op_type == "Div" and divided is not None and divided.is_constant
+                if ones or node.op_type in ("Cast", "Reciprocal"):
                     yield from (one for one in _readers(node) if one.op_type in _QUOTIENT)
-
-
-def _inverts(node: Node) -> bool:
-    """Whether the quotient is yet to come: 1 / s, or s in another type."""
-    divided = node.input(0)
-    ones = node.op_type == "Div" and divided is not None and divided.is_constant
-    return ones or node.op_type in ("Cast", "Reciprocal")
 
 
 def _readers(node: Node) -> Iterator[Node]:

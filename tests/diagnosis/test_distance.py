@@ -49,21 +49,6 @@ def test_all_nan_has_neither_range_nor_scale() -> None:
     assert (far.low, far.high, far.scale, far.special) == (0.0, 0.0, 0.0, 1)
 
 
-def test_the_scale_is_that_of_finite_numbers() -> None:
-    assert distance(floats(INF, 8, NAN), floats(INF, 4, NAN)).relative == 0.5
-
-
-def test_another_shape_is_infinitely_far() -> None:
-    far = distance(np.ones((2, 3)), np.ones((3, 2)))
-    assert far.shape
-    assert math.isinf(far.relative)
-    assert distance(np.ones(()), np.ones((1,))).shape
-
-
-def test_where_the_truth_is_zero_the_difference_is_absolute() -> None:
-    assert distance(floats(0, 0), floats(0, 0.25)).relative == 0.25
-
-
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64])
 def test_whole_numbers_that_float64_does_not_hold(dtype: Any) -> None:
     big = np.array([2**60, 2**60 + 1, 7], dtype)
@@ -78,37 +63,27 @@ def test_the_ends_of_whole_numbers_do_not_wrap_around() -> None:
     assert distance(np.array([low]), np.array([low])).scale == 2.0**63
 
 
-def test_truths_are_numbers() -> None:
-    far = distance(np.array([True, False, True]), np.array([True, True, True]))
-    assert (far.largest, far.differing, far.scale) == (1.0, 1, 1.0)
-
-
 def test_complex_numbers_by_magnitude() -> None:
     far = distance(np.array([3 + 4j, 1j]), np.array([3 + 4j, 1 + 1j]))
     assert (far.largest, far.scale, far.low, far.high) == (1.0, 5.0, 0.0, 3.0)
     assert distance(np.array([complex(NAN, 1)]), np.array([1j])).special == 1
 
 
-@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4])
-def test_types_that_numpy_does_not_know(dtype: Any) -> None:
-    assert distance(np.array([1, 2, 4], dtype), np.array([1, 2, 3], dtype)).largest == 1.0
-
-
-def test_an_empty_array_is_like_another() -> None:
-    far = distance(np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32))
-    assert (far.relative, far.differing, far.low, far.high) == (0.0, 0, 0.0, 0.0)
-
-
-def test_types_may_differ_in_width() -> None:
-    assert distance(np.array([1, 2], np.int64), np.array([1, 3], np.int32)).largest == 1.0
-
-
+ML_DTYPES = (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4)
 STRINGS = np.array(["a", "b"], object)
 
 
 @pytest.mark.parametrize(
     ("truth", "other", "relative"),
     [
+        (floats(INF, 8, NAN), floats(INF, 4, NAN), 0.5),  # the scale is that of finite numbers
+        (floats(0, 0), floats(0, 0.25), 0.25),  # absolute where the truth is 0
+        (np.ones((2, 3)), np.ones((3, 2)), INF),
+        (np.ones(()), np.ones((1,)), INF),
+        (np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32), 0.0),
+        (np.array([1, 2], np.int64), np.array([1, 3], np.int32), 0.5),
+        (np.array([True, False, True]), np.array([True, True, True]), 1.0),
+        *((np.array([1, 2, 4], kind), np.array([1, 2, 3], kind), 0.25) for kind in ML_DTYPES),
         (STRINGS, STRINGS.copy(), 0.0),
         (STRINGS, np.array(["a", "c"], object), 1.0),
         (STRINGS, np.array(["a"], object), 1.0),
@@ -125,5 +100,5 @@ STRINGS = np.array(["a", "b"], object)
         ({"a": 0.5}, {"a": 0.5}, 0.0),
     ],
 )
-def test_what_is_no_array_of_numbers(truth: Any, other: Any, relative: float) -> None:
+def test_the_distance_as_a_share_of_the_scale(truth: Any, other: Any, relative: float) -> None:
     assert distance(truth, other).relative == relative

@@ -19,25 +19,50 @@ from support.models import model
 # ---------------------------------------------------------------------------------------------------- half precision
 
 
-def low(text: str, feed: dict[str, Any], against: Any = "fp16", **weights: Any) -> tuple[str, str]:
-    return explain(evidence(model(text, **weights), feed, against=against))
-
-
-def test_a_square_that_float16_cannot_hold():
+def with_element(value: float) -> Any:
+    """Normal numbers, one of them this."""
     x = normal(2, 4)
-    x[1, 2] = 285.0
-    cause, reason = low("g (float[2,4] x) => (float[2,4] y) { y = Mul(x, x) }", {"x": x})
-    assert cause == "overflow"
-    assert "float16 ends at 65504: the output reaches 81225 at [1, 2]" in reason
-    assert "one value is beyond" in reason
+    x[1, 2] = value
+    return x
 
 
-def test_an_input_that_float16_cannot_hold_is_named():
-    x = normal(2, 4)
-    x[0, 1] = 3e5
-    cause, reason = low("g (float[2,4] x) => (float[2,4] y) { y = Mul(x, c) }", {"x": x}, c=np.float32(1e-3))
-    assert cause == "overflow"
-    assert "the input 'x' reaches 300000 at [0, 1]" in reason
+CENTERED = normal(4, 64) * np.float32(0.01) + 30
+MEAN = CENTERED.mean(axis=1, keepdims=True, dtype=np.float32)
+SMALL, TINY = (np.full((2, 4), value, np.float32) for value in (1e-4, 2e-8))
+DIV = "g (float[2,4] x, float[2,4] d) => (float[2,4] y) { y = Div(x, d) }"
+SUB = "g (float[4,64] x, float[4,1] d) => (float[4,64] y) { y = Sub(x, d) }"
+MEANS = "g (float[4,64] x) => (float[4] y) { y = ReduceMean<keepdims = 0>(x, a) }"
+ONE = "g (float[%s] x) => (float[%s] y) { y = %s }"
+
+#: The model (or its shape and node), its inputs, a weight, the other side, the cause, and words of the reason.
+LOW: list[Any] = [
+    (("2,4", "Mul(x, x)"), [with_element(285.0)], {}, "fp16", "overflow",
+     "float16 ends at 65504: the output reaches 81225 at [1, 2]"),
+    (("2,4", "Mul(x, x)"), [with_element(285.0)], {}, "fp16", "overflow", "one value is beyond"),
+    (("2,4", "Mul(x, c)"), [with_element(3e5)], {"c": np.float32(1e-3)}, "fp16", "overflow",
+     "the input 'x' reaches 300000 at [1, 2]"),
+    (("2,4", "Mul(x, x)"), [with_element(285.0)], {}, "bf16", "precision", "bfloat16"),
+    (("2,4", "Add(x, e)"), [np.zeros((2, 4), np.float32)], {"e": np.float32(1e-8)}, "fp16", "underflow",
+     "8 of them become 0"),
+    (("2,64", "Mul(x, c)"), [normal(2, 64, scale=1e-6)], {"c": np.float32(0.77)}, "fp16", "underflow",
+     "of the values of the output that are not 0 are below 6.1e-05"),
+    (DIV, [normal(2, 4, seed=1) + 3, TINY], {}, "fp16", "overflow", ""),  # 3 / 2e-8 is beyond float16 as well
+    (DIV, [SMALL, TINY], {}, "fp16", "underflow", "the input 'd'"),
+    (DIV, [SMALL, TINY], {}, "fp16", "underflow", "8 of them become 0"),
+    (SUB, [CENTERED, MEAN], {}, "fp16", "cancellation", "cancel out"),
+    (SUB, [CENTERED, MEAN], {}, "fp16", "cancellation", "loses 3."),
+    (MEANS, [np.abs(normal(4, 64))], {"a": np.array([1])}, "fp16", "precision", "roundings of float16"),
+    (("2,64", "Sin(x)"), [normal(2, 64, scale=200.0)], {}, "fp16", "ill-conditioned", "move the truth itself by"),
+    (("2,64", "Tanh(x)"), [normal(2, 64)], {}, "fp16", "precision", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "inputs", "weights", "against", "cause", "words"), LOW)
+def test_half_precision(given: Any, inputs: Any, weights: Any, against: Any, cause: str, words: str) -> None:
+    text = given if isinstance(given, str) else ONE % (given[0], given[0], given[1])
+    feed = dict(zip("xd", inputs, strict=False))
+    found, reason = explain(evidence(model(text, **weights), feed, against=against))
+    assert (found, words in reason) == (cause, True), reason
 
 
 def test_a_conversion_that_saturates_is_overflow_and_a_larger_value_is_none():
@@ -51,48 +76,6 @@ def test_a_conversion_that_saturates_is_overflow_and_a_larger_value_is_none():
     assert explain(found)[0] == "precision"
 
 
-def test_bfloat16_does_not_overflow_there():
-    x = normal(2, 4)
-    x[1, 2] = 285.0
-    cause, reason = low("g (float[2,4] x) => (float[2,4] y) { y = Mul(x, x) }", {"x": x}, "bf16")
-    assert (cause, "bfloat16" in reason) == ("precision", True)
-
-
-def test_an_epsilon_that_float16_rounds_to_zero():
-    given = {"x": np.zeros((2, 4), np.float32)}
-    cause, reason = low("g (float[2,4] x) => (float[2,4] y) { y = Add(x, e) }", given, e=np.float32(1e-8))
-    assert cause == "underflow"
-    assert "8 of them become 0" in reason
-
-
-def test_values_below_the_normal_range_keep_fewer_bits():
-    given = {"x": normal(2, 64, scale=1e-6)}
-    cause, reason = low("g (float[2,64] x) => (float[2,64] y) { y = Mul(x, c) }", given, c=np.float32(0.77))
-    assert cause == "underflow"
-    assert "of the values of the output that are not 0 are below 6.1e-05" in reason
-
-
-def test_a_divisor_that_float16_rounds_to_zero():
-    given = {"x": normal(2, 4, seed=1) + 3, "d": np.full((2, 4), 2e-8, np.float32)}
-    cause, reason = low("g (float[2,4] x, float[2,4] d) => (float[2,4] y) { y = Div(x, d) }", given)
-    assert cause == "overflow"  # 3 / 2e-8 is beyond float16 as well
-    given = {"x": np.full((2, 4), 1e-4, np.float32), "d": np.full((2, 4), 2e-8, np.float32)}
-    cause, reason = low("g (float[2,4] x, float[2,4] d) => (float[2,4] y) { y = Div(x, d) }", given)
-    assert cause == "underflow"
-    assert "the input 'd'" in reason
-    assert "8 of them become 0" in reason
-
-
-def test_a_mean_that_is_far_larger_than_the_deviation_cancels_out():
-    x = normal(4, 64) * np.float32(0.01) + 30
-    mean = x.mean(axis=1, keepdims=True, dtype=np.float32)
-    text = "g (float[4,64] x, float[4,1] m) => (float[4,64] y) { y = Sub(x, m) }"
-    cause, reason = low(text, {"x": x, "m": mean})
-    assert cause == "cancellation"
-    assert "cancel out" in reason
-    assert "loses 3." in reason
-
-
 def test_a_sum_that_cancels_out_in_float32():
     x = normal(4, 1000, scale=1000.0)
     x[:, 500:] = -x[:, :500] + normal(4, 500, seed=2, scale=1e-3)
@@ -104,25 +87,6 @@ def test_a_sum_that_cancels_out_in_float32():
         summed += column
     cause, reason = explain(evidence(truth, {"x": x}, own={"y": summed}, against="ort-cpu"))
     assert (cause, "cancel out" in reason) == ("cancellation", True)
-
-
-def test_a_sum_without_cancellation_is_precision():
-    text = "g (float[4,64] x) => (float[4] y) { y = ReduceMean<keepdims = 0>(x, a) }"
-    cause, reason = low(text, {"x": np.abs(normal(4, 64))}, a=np.array([1]))
-    assert (cause, "roundings of float16" in reason) == ("precision", True)
-
-
-def test_a_function_that_amplifies_rounding_is_ill_conditioned():
-    cause, reason = low(
-        "g (float[2,64] x) => (float[2,64] y) { y = Sin(x) }", {"x": normal(2, 64, scale=200.0)}
-    )
-    assert cause == "ill-conditioned"
-    assert "move the truth itself by" in reason
-
-
-def test_a_function_of_known_conditioning_is_not():
-    cause, _ = low("g (float[2,64] x) => (float[2,64] y) { y = Tanh(x) }", {"x": normal(2, 64)})
-    assert cause == "precision"
 
 
 # ----------------------------------------------------------------------------------------------------------- ranges

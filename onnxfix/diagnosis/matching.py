@@ -21,7 +21,6 @@ from onnxfix.diagnosis.fingerprints import Fingerprint, Probe
 from onnxfix.diagnosis.graph import Graph
 from onnxfix.diagnosis.pairing import (
     EQUAL,
-    How,
     Names,
     Pair,
     Pairs,
@@ -37,10 +36,9 @@ _ROUNDS = 400
 
 @dataclass(frozen=True)
 class Matching:
-    """``pairs`` leads from B's tensors to A's, inputs included, constants not; ``how`` says what paired each."""
+    """``pairs`` leads from B's tensors to A's, inputs included, constants not."""
 
     pairs: Mapping[str, str]
-    how: Mapping[str, How]
     notes: tuple[str, ...] = ()
 
 
@@ -58,14 +56,11 @@ def match(
         interface = {**inputs_of(a, b), **outputs_of(a, b)}
     one, other = View(a), View(b)
     pairs = Pairs(one, other, interface)
-    pairs.how.update(
-        (theirs, "name" if theirs == ours else "structure") for theirs, ours in interface.items()
-    )
     _Matcher(one, other, pairs).run(probe)
     computed = [name for name in other.tensors if not other.is_constant(name)]
     paired = sum(name in pairs.to_a for name in other.tensors)
     note = f"{paired} of {len(computed)} tensors of the second model correspond to one of the first"
-    return Matching(dict(pairs.to_a), dict(pairs.how), (note,) if paired < len(computed) else ())
+    return Matching(dict(pairs.to_a), (note,) if paired < len(computed) else ())
 
 
 # ---------------------------------------------------------------------------------------------------- evidence
@@ -114,7 +109,7 @@ class _Matcher:
         found = [
             pair for key, names in theirs.items() if key in ours for pair in self._aligned(names, ours[key])
         ]
-        return self.pairs.add(found, "structure")
+        return self.pairs.add(found)
 
     def _aligned(self, theirs: Sequence[str], ours: Sequence[str]) -> Iterator[Pair]:
         """Pairs among values that are all equal: those of one name, then those of one operator, then in order."""
@@ -150,7 +145,7 @@ class _Matcher:
         for ours, theirs in buckets.values():
             if ours and theirs:
                 found.extend(self._equal_among(ours, theirs))
-        return self.pairs.add(found, "values")
+        return self.pairs.add(found)
 
     def _equal_among(self, ours: Sequence[str], theirs: Sequence[str]) -> Iterator[Pair]:
         table = np.array([_row(self.a.prints[name]) for name in ours])
@@ -175,17 +170,17 @@ class _Matcher:
             for key, names in theirs.items()
             if len(names) == 1 and len(ours.get(key, ())) == 1
         ]
-        return self.pairs.add(found, "weights")
+        return self.pairs.add(found)
 
     # ------------------------------------------------------------------------------------------------- by names
 
     def _equal_names(self) -> int:
         """Values of the same name, where what is around them says the same."""
-        return self.pairs.add(self.names.confirmed(self._same_name(), self.classes), "name", reshaped=True)
+        return self.pairs.add(self.names.confirmed(self._same_name(), self.classes), reshaped=True)
 
     def _speaking_names(self) -> int:
         """Values of the same name without a number in it, in models that share their names."""
-        return self.pairs.add(self.names.speaking(self._same_name(), self.classes), "name", reshaped=True)
+        return self.pairs.add(self.names.speaking(self._same_name(), self.classes), reshaped=True)
 
     def _same_name(self) -> list[str]:
         return [name for name in self._free(self.b) if name in self.a.at]
@@ -272,7 +267,7 @@ class _Matcher:
             for one, names in theirs.items()
             if len(names) == 1 and len(ours.get(one, ())) == 1
         ]
-        return self.pairs.add(found, "structure", reshaped=reshaped)
+        return self.pairs.add(found, reshaped=reshaped)
 
     def _inputs_of_pairs(self) -> int:
         """The inputs of paired nodes that are left, where nodes of one operator compute them."""
@@ -281,7 +276,7 @@ class _Matcher:
             if theirs not in self.b.at or ours not in self.a.at or self.b.op(theirs) != self.a.op(ours):
                 continue
             found.extend(self._inputs(self.b.at[theirs][0], self.a.at[ours][0]))
-        return self.pairs.add(found, "structure")
+        return self.pairs.add(found)
 
     def _inputs(self, theirs: int, ours: int) -> Iterator[Pair]:
         left_b, left_a = self._open(self.b, theirs), self._open(self.a, ours)

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from onnx import TensorProto, ValueInfoProto
 
@@ -82,7 +82,6 @@ def _differs(one: ValueInfoProto, other: ValueInfoProto) -> str:
     return ""
 
 
-How = Literal["name", "structure", "weights", "values"]
 Pair = tuple[str, str]
 
 EQUAL = 1e-4
@@ -90,13 +89,12 @@ EQUAL = 1e-4
 
 
 class Pairs:
-    """``to_a`` leads from B's tensors to A's, ``to_b`` back, ``how`` says by what (by B's tensor)."""
+    """``to_a`` leads from B's tensors to A's, ``to_b`` back."""
 
     def __init__(self, a: View, b: View, interface: Mapping[str, str]) -> None:
         self.a, self.b = a, b
         self.to_a: dict[str, str] = dict(interface)
         self.to_b = {ours: theirs for theirs, ours in interface.items()}
-        self.how: dict[str, How] = {}
 
     def error(self, theirs: str, ours: str) -> float | None:
         """How far the values of two tensors are from each other; None where they are not known."""
@@ -111,7 +109,7 @@ class Pairs:
         """Whether neither is paired."""
         return theirs not in self.to_a and ours not in self.to_b
 
-    def add(self, found: Iterable[Pair], how: How, *, reshaped: bool = False) -> int:
+    def add(self, found: Iterable[Pair], *, reshaped: bool = False) -> int:
         """Take pairs whose tensors are free, have the same shape (unless ``reshaped``) and do not cross those that are
         there or each other. Returns how many were taken."""
         new: dict[str, str] = {}
@@ -130,7 +128,6 @@ class Pairs:
             del new[theirs]
         self.to_a.update(new)
         self.to_b.update({ours: theirs for theirs, ours in new.items()})
-        self.how.update((theirs, "name" if theirs == ours else how) for theirs, ours in new.items())
         return len(new)
 
     def _by_name(self, theirs: str, ours: str) -> Pair:

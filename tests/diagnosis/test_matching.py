@@ -64,7 +64,6 @@ def test_structure_and_weights_alone_are_right_too(a: str, b: str, least_a: floa
     found = measured(read(a), read(b), probing=False)
     assert not found.wrong
     assert found.share_b >= 0.55
-    assert set(found.found.how.values()) <= {"name", "structure", "weights"}
 
 
 @pytest.mark.parametrize("probing", [True, False], ids=["values", "structure"])
@@ -211,7 +210,6 @@ def test_a_name_whose_node_computes_something_else_keeps_its_pair() -> None:
     probe = probe_of(*(every_value(one.proto, {"x": x}) for one in (a, b)))
     found = match(a, b, probe)
     assert found.pairs == {name: name for name in "xaby"}
-    assert found.how["b"] == "name"
 
 
 def test_values_find_what_is_built_in_another_way() -> None:

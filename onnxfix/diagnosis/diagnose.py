@@ -230,7 +230,7 @@ def _walk(case: Case, bench: Bench, survey: Survey, feed: Mapping[str, Held], cl
         except KeyboardInterrupt:
             survey.interrupted = True
         return lockstep.walk
-    execution = Execution(bench, case.truth, case.side, case.side.engines, clock, say, is_beyond)
+    execution = Execution(bench, case.truth, case.side, clock, say)
     try:
         execution.run(feed, their_feed)
     except KeyboardInterrupt:

@@ -18,7 +18,7 @@ from onnxfix.diagnosis.graph import OWN, Graph, Region, declared_types
 from onnxfix.diagnosis.lockstep import Lockstep, walk_alone
 from onnxfix.diagnosis.marking import Bisection, Window
 from onnxfix.diagnosis.records import Diagnosis, Marking
-from onnxfix.diagnosis.rows import FLOOR, Row, Side, Walk, fitting
+from onnxfix.diagnosis.rows import FLOOR, Row, Side, Walk, fitting, is_beyond
 from onnxfix.diagnosis.sides import KERNELS
 from onnxfix.files import tensors
 from onnxfix.trt.engine import Ran
@@ -171,13 +171,11 @@ class Execution:
         bench: Bench,
         truth: Graph,
         side: Side,
-        engines: Engines,
         clock: Clock,
         say: Callable[[str], None],
-        judged: Callable[[Row], bool],
     ) -> None:
-        self.bench, self.truth, self.side, self.engines = bench, truth, side, engines
-        self.clock, self.say, self.judged = clock, say, judged
+        self.bench, self.truth, self.side, self.clock, self.say = bench, truth, side, clock, say
+        self.engines: Engines = side.engines
         self.markings: list[Marking] = []
         self.notes: list[str] = []
         self.walk = Walk()
@@ -271,13 +269,13 @@ class Execution:
                     break
                 grown = self._grown(grown, lockstep.regions)
         walk.refused.update(found.refused)
-        if any(self.judged(row) for row in walk.rows.values()) or len(members) < 2:
+        if any(is_beyond(row) for row in walk.rows.values()) or len(members) < 2:
             return
         together = self._together(window.nodes)
         if not together.targets:
             return
         rows = self._measure([together]).rows
-        walk.rows.update({name: row for name, row in rows.items() if self.judged(row)})
+        walk.rows.update({name: row for name, row in rows.items() if is_beyond(row)})
         self.notes.append("no node of those that are left differs alone: they were measured together")
 
     def _measure(self, here: Sequence[Region]) -> Walk:

@@ -58,7 +58,9 @@ class Tried:
         like = itself(graph, "", "")
         side = replace(like, runner=self.engines.part, kernels=2e-5)
         clock = Clock(seconds)
-        self.execution = Execution(bench, graph, side, self.engines, clock, lambda text: None, is_beyond)
+        self.execution = Execution(
+            bench, graph, replace(side, engines=self.engines), clock, lambda text: None
+        )
         held = bench.hold({"x": X, **feed})
         self.walk: Walk = self.execution.run(held, held)
         self.marked = self.engines.builds[1:]
@@ -208,7 +210,7 @@ def test_a_truth_that_does_not_run(bench: Bench) -> None:
     engines = FakeEngines(graph, bench, swapped("n5", "Tanh"))
     side = replace(itself(graph, "", ""), runner=engines.part)
     held = bench.hold({"x": X})
-    walk = Execution(bench, graph, side, engines, Clock(), lambda text: None, is_beyond).run(held, held)
+    walk = Execution(bench, graph, replace(side, engines=engines), Clock(), lambda text: None).run(held, held)
     assert "Nonsense" in walk.failed
     assert not engines.builds
 
@@ -222,6 +224,6 @@ def test_an_engine_that_is_not_built(bench: Bench) -> None:
     engines = Refusing(graph, bench, swapped("n5", "Tanh"))
     side = replace(itself(graph, "", ""), runner=engines.part)
     held = bench.hold({"x": X})
-    walk = Execution(bench, graph, side, engines, Clock(), lambda text: None, is_beyond).run(held, held)  # type: ignore[arg-type]
+    walk = Execution(bench, graph, replace(side, engines=engines), Clock(), lambda text: None).run(held, held)  # type: ignore[arg-type]
     assert (walk.stopped, walk.failed, walk.other) == ("no engine", "", {})
     assert list(walk.truth) == ["t19"]

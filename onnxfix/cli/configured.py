@@ -167,8 +167,8 @@ def show(holding: Holding, models: Sequence[str], json: bool) -> NoReturn:
         UsageError: a glob matches nothing.
     """
     from onnxfix.config.showing import as_data, rows  # lazy: seldom used
-    from onnxfix.fleet.drive import as_reported  # lazy: seldom used
     from onnxfix.fleet.names import expand  # lazy: seldom used
+    from onnxfix.fleet.paths import as_reported  # lazy: seldom used
     from onnxfix.report.render.lines import print_lines  # lazy: seldom used
     from onnxfix.report.render.settings import render_settings, settings_lines  # lazy: seldom used
     from onnxfix.report.render.stream import output  # lazy: seldom used

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from onnxfix._version import __version__
 from onnxfix.errors import OnnxfixError
+from onnxfix.files import apart, lazy
 from onnxfix.files.sharing import digest
-from onnxfix.fleet import paths
+from onnxfix.fleet.paths import TaskFiles, is_remote
 from onnxfix.packs import installed, setting
 
 if TYPE_CHECKING:
-    from onnxfix.fleet.paths import TaskFiles
-    from onnxfix.fleet.work import Task
+    from onnxfix.options import RunOptions
     from onnxfix.report.report import Report
 
 _DRIVER = Path("/proc/driver/nvidia")
@@ -29,71 +29,44 @@ _PACKAGES = ("onnx", "numpy", "ml-dtypes", "ort-nightly", "tensorrt", "polygraph
 """Beginnings of the names of distributions whose version may change a finding or a verdict."""
 
 
-def hash_files(task: Task, report: Report, known: Iterable[str]) -> dict[str, str]:
-    """The content that each file of a task with this report has now: what the task read, and what it wrote.
-
-    ``known`` are the files that it had. Of a model at a URL, only they say what its external data are.
-    """
-    return {path: hash_file(path) for path in _list_files(task, task.source, task.target, report, known)}
-
-
 def hash_file(path: str) -> str:
-    """The SHA-256 of a local regular file, the store's fingerprint of a remote one; "" where it cannot be read."""
+    """The SHA-256 of a local regular file, the store's fingerprint of a remote one; "" where it cannot be read, or
+    changes meanwhile."""
     try:
-        if not paths.is_remote(path):
-            return digest(path)
-        from onnxfix.fleet import remote  # lazy: URLs only
+        if is_remote(path):
+            from onnxfix.fleet import remote  # lazy: URLs only
 
-        return remote.fingerprint(path)
+            return remote.fingerprint(path)
+        before = lazy.stamp(Path(path))
+        content = digest(path)
+        return content if lazy.stamp(Path(path)) == before else ""
     except (OSError, ValueError, OnnxfixError):
         return ""
 
 
-def _list_files(
-    task: Task, source: str, target: str, report: Report, known: Iterable[str] = ()
-) -> Iterator[str]:
-    yield from _files_of(source, known)
-    if report.output and not task.options.output.in_place:
-        yield from _files_of(target, known)
-    if report.engine and task.options.trt is not None:
-        yield str(Path(task.options.trt.save_engine))
+def hash_files(paths: Iterable[str]) -> dict[str, str]:
+    """The content of files, by path."""
+    return {path: hash_file(path) for path in paths}
 
 
-def _files_of(model: str, known: Iterable[str] = ()) -> Iterator[str]:
-    """A model and its external data, as far as the model can be read."""
-    if paths.is_remote(model):
-        yield model
-        yield from (url for url in known if url != model and url.startswith(paths.beside(model, "")))
-        return
-    from onnxfix.files import apart  # lazy: start-up
-
-    yield from dict.fromkeys(str(file.path) for file in apart.files_named(Path(model)))
+def hash_source(files: TaskFiles) -> dict[str, str]:
+    """The content of the model of a task and of its external data, by the names that the user knows."""
+    return dict(files.fetched) or hash_files(_list_files(files.source))
 
 
-class Watch:
-    """Hashes the files of one task, if its model stays unchanged while the task runs. Make it before that."""
-
-    def __init__(self, files: TaskFiles) -> None:
-        self._task_files = files
-        self._before = _stamp_files(_files_of(files.source))
-
-    def hash_files(self, task: Task, report: Report) -> dict[str, str]:
-        """The files by content, after the result was written; empty if the model changed meanwhile. ``report`` names
-        local files."""
-        files = self._task_files
-        if task.options.output.in_place and report.changed and report.output:
-            self._before = _stamp_files(_files_of(files.source))  # the file that needs no more work
-        hashes = {}
-        for path in _list_files(task, files.source, files.target, report):
-            name = files.as_named(path)
-            hashes[name] = files.fetched.get(name) or hash_file(name)
-        return hashes if "" not in hashes.values() and self._before == _stamp_files(self._before) else {}
+def hash_results(files: TaskFiles, options: RunOptions, report: Report) -> dict[str, str]:
+    """The same for what the task wrote."""
+    written: list[str] = []
+    if report.output:
+        written += _list_files(files.source if options.output.in_place else files.target)
+    if report.engine and options.trt is not None:
+        written.append(str(Path(options.trt.save_engine)))
+    return hash_files(map(files.as_named, written))
 
 
-def _stamp_files(files: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    from onnxfix.files import lazy  # lazy: start-up
-
-    return {file: lazy.stamp(Path(file)) for file in files}
+def _list_files(model: str) -> Iterator[str]:
+    """A local model and its external data, as far as the model can be read."""
+    return iter(dict.fromkeys(str(file.path) for file in apart.files_named(Path(model))))
 
 
 def versions() -> dict[str, str]:
@@ -133,7 +106,7 @@ def _describe_gpus() -> str:
 def _hash_sources(module: str) -> str:
     """A hash of the sources of a module: of all of its top-level package, since rules share code. Of one that cannot be
     found, about which the registry warns, it is the hash of nothing."""
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for name in dict.fromkeys((module.partition(".")[0], module)):
         spec = None
         with contextlib.suppress(ImportError, ValueError):
@@ -141,12 +114,11 @@ def _hash_sources(module: str) -> str:
         if spec is None or spec.origin is None:  # of a namespace package, the named package in it counts
             continue
         file = Path(spec.origin)
-        folder = file.parent
-        whole = [
-            path for path in folder.rglob("*") if path.suffix in (".py", ".json")
-        ]  # with the catalog of rules
-        for path in sorted(whole) if spec.submodule_search_locations else [file]:
+        sources = [file]
+        if spec.submodule_search_locations:  # with the catalog of rules
+            sources = sorted(path for path in file.parent.rglob("*") if path.suffix in (".py", ".json"))
+        for path in sources:
             content = path.read_bytes()
-            found.update(f"{path.relative_to(file.parent)}\0{len(content)}\0".encode() + content)
+            result.update(f"{path.relative_to(file.parent)}\0{len(content)}\0".encode() + content)
         break
-    return found.hexdigest()
+    return result.hexdigest()

@@ -27,8 +27,8 @@ def tasks_of(
         UsageError: a glob or a folder has no model, options exclude each other, or a result would replace another file.
     """
     writes = command == "apply" and not options.output.diff
-    results = names.Results(output_dir) if writes and not options.output.in_place else None
-    models = names.expand(patterns, results)
+    beside = writes and not options.output.in_place
+    models = names.expand(patterns, skip_results=beside, output_dir=output_dir if beside else None)
     targets: dict[str, str] = {}
     if writes:
         targets = names.targets(models, output, output_dir, options.output.in_place)
@@ -38,22 +38,26 @@ def tasks_of(
     if output_dir is not None:
         names.make_folders(list(targets.values()))
     return [
-        Task(index, as_reported(model.source), targets.get(model.source, ""), command, options, stamped)
+        Task(index, paths.as_reported(model.source), targets.get(model.source, ""), command, options, stamped)
         for index, model in enumerate(models)
     ]
 
 
-def as_reported(source: str) -> str:
-    """A local path as reports write it."""
-    return source if paths.is_remote(source) else str(Path(source))
-
-
-def here_or_local(jobs: str, tasks: Sequence[Task]) -> Executor:
-    """The executor for ``--jobs``: worker processes for more than one job, this process for one.
+def executor_of(jobs: str, ray: str | None, tasks: Sequence[Task]) -> Executor:
+    """The executor for ``--jobs`` and ``--ray`` (None: not given): Ray, worker processes for more than one job, or this
+    process.
 
     Raises:
-        UsageError: ``jobs`` is neither a number nor "auto".
+        UsageError: both are given, or ``jobs`` is neither a number nor "auto".
     """
+    if ray is not None:
+        if jobs != "1":
+            raise UsageError(
+                "--jobs applies to this machine only: with --ray, Ray decides how many models run at once"
+            )
+        from onnxfix.fleet.ray import RayExecutor  # lazy: --ray only
+
+        return RayExecutor(ray)
     if jobs != "auto" and not jobs.isdecimal():
         raise UsageError(
             f"--jobs {jobs}: is not a number of models to run at once, or auto for one on each core"
@@ -64,23 +68,6 @@ def here_or_local(jobs: str, tasks: Sequence[Task]) -> Executor:
     from onnxfix.fleet.processes import Processes  # lazy: start-up
 
     return Processes(count)
-
-
-def executor_of(jobs: str, ray: str | None, tasks: Sequence[Task]) -> Executor:
-    """The executor for ``--jobs`` and ``--ray`` (None: not given).
-
-    Raises:
-        UsageError: both are given, or ``jobs`` is neither a number nor "auto".
-    """
-    if ray is None:
-        return here_or_local(jobs, tasks)
-    if jobs != "1":
-        raise UsageError(
-            "--jobs applies to this machine only: with --ray, Ray decides how many models run at once"
-        )
-    from onnxfix.fleet.ray import RayExecutor  # lazy: --ray only
-
-    return RayExecutor(ray)
 
 
 def drive(
@@ -100,11 +87,12 @@ def drive(
     if journal is None:
         yield from executor.run(tasks, progress)
         return
-    from onnxfix.fleet.journal import Journal, split  # lazy: start-up
+    from onnxfix.fleet.journal import Journal  # lazy: start-up
 
     with Journal(journal) as opened:
-        done, left = split(opened, tasks, resume)
-        yield from done
+        earlier = {task.index: opened.done(task) for task in tasks} if resume else {}
+        yield from filter(None, earlier.values())
+        left = [task for task in tasks if earlier.get(task.index) is None]
         for outcome in executor.run(left, progress):
             opened.note(outcome)
             yield outcome

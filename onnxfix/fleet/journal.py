@@ -5,8 +5,8 @@ everything else that the result depends on (command, paths, options, the files t
 A model is done if its last line has the current key and its files are unchanged. Errors, models that ran out of memory
 and reports with problems are tried again.
 
-Which files these are, the task says and not the journal; all of them are read again. Each line is appended in one
-write. A killed run leaves at most one partial line at the end, which is ignored. One run at a time uses a journal.
+Each line is appended in one write. A killed run leaves at most one partial line at the end, which is ignored. One run
+at a time uses a journal.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import os
 import stat
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from onnxfix import system
 from onnxfix.difference.records import ModelDifference
@@ -35,7 +35,6 @@ from onnxfix.pipeline.intake import Intake
 from onnxfix.pipeline.stopped import Stopped
 from onnxfix.report.neighborhood import Picture
 from onnxfix.report.report import DERIVED, Report, plain
-from onnxfix.rule import Safety, Severity
 from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.verdict import Verdict
@@ -45,8 +44,6 @@ NAME = ".onnxfix-journal.jsonl"
 
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _BEGINNING = b'{"onnxfix-journal": 1}\n'
-_Place = tuple[object, object, object]
-"""Command, source and target of a line: a later line of the same replaces it."""
 
 
 class Journal:
@@ -59,22 +56,24 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._hashes: dict[str, list[str]] = {}
-        try:
-            regular.refuse_special(path)
-            self._fd = _open_locked(path)
+        with contextlib.ExitStack() as on_error:
             try:
-                data = _read(self._fd)
+                regular.refuse_special(path)
+                self._fd = _open_locked(path)
+                on_error.callback(os.close, self._fd)
+                with open(self._fd, "rb", closefd=False) as file:
+                    file.seek(0)  # lines are appended, whatever the position
+                    data = file.read()
                 if len(data) < len(_BEGINNING) and _BEGINNING.startswith(data):
                     os.ftruncate(self._fd, 0)  # new, or killed before the first line was complete
                     _write(self._fd, data := _BEGINNING)
                 self._entries = _parse(data, path)
                 if not data.endswith(b"\n"):
                     _write(self._fd, b"\n")
-            except BaseException:
-                os.close(self._fd)
-                raise
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be used as the journal: {error.strerror or error}") from None
+            except OSError as error:
+                reason = error.strerror or error
+                raise UsageError(f"{path}: cannot be used as the journal: {reason}") from None
+            on_error.pop_all()
 
     def __enter__(self) -> Journal:
         return self
@@ -84,12 +83,13 @@ class Journal:
 
     def done(self, task: Task) -> Outcome | None:
         """The outcome of an earlier run if the task would have the same one now; None if it must run."""
-        entry = self._entries.get((task.command, task.source, task.target))
-        if entry is None or entry.get("key") != self._key(task):
+        entry = self._entries.get((task.command, task.source, task.target), {})
+        if entry.get("key") != self._key(task):
             return None
-        files = entry.get("files")
-        report = _recall_report(entry.get("report"))
-        if report is None or not files or contents.hash_files(task, report, files) != files:
+        report, files = _recall_report(entry.get("report")), entry.get("files")
+        if report is None or not isinstance(files, dict) or task.source not in files:
+            return None
+        if contents.hash_files(files) != files:
             return None
         return Outcome(task, replace(report, reused=True), files=files, reused=True)
 
@@ -160,13 +160,6 @@ def place_of(journal: Path | None, resume: bool, output_dir: str | None) -> Path
     return Path(output_dir) / NAME
 
 
-def split(journal: Journal, tasks: Sequence[Task], resume: bool) -> tuple[list[Outcome], list[Task]]:
-    """The outcomes of tasks that are done, and the tasks that must run."""
-    known = [journal.done(task) if resume else None for task in tasks]
-    done = [outcome for outcome in known if outcome is not None]
-    return done, [task for task, outcome in zip(tasks, known, strict=True) if outcome is None]
-
-
 def _open_locked(path: Path) -> int:
     """The file, opened and locked for this run. Links are followed.
 
@@ -177,8 +170,8 @@ def _open_locked(path: Path) -> int:
     real = regular.destination(path)
     fd = os.open(real, os.O_RDWR | os.O_APPEND | os.O_CREAT | _FLAGS, 0o666)
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or (found.st_nlink > 1 and found.st_size < len(_BEGINNING)):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or (status.st_nlink > 1 and status.st_size < len(_BEGINNING)):
             raise UsageError(f"{path}: has hard links, or is not a regular file; name another file")
         if not system.lock(fd):
             raise UsageError(f"{path}: another run uses this journal; wait for it, or name another one")
@@ -188,33 +181,27 @@ def _open_locked(path: Path) -> int:
     return fd
 
 
-def _read(fd: int) -> bytes:
-    with open(fd, "rb", closefd=False) as file:
-        file.seek(0)  # lines are appended, whatever the position
-        return file.read()
-
-
 def _write(fd: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
 
 
-def _parse(data: bytes, path: Path) -> dict[_Place, dict[str, Any]]:
-    """The last line of each task.
+def _parse(data: bytes, path: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """The last line of each task, by command, source and target.
 
     Raises:
         UsageError: the file is not a journal.
     """
     if not data.startswith(_BEGINNING):
         raise UsageError(f"{path}: is not a journal of onnxfix; name another file")
-    found: dict[_Place, dict[str, Any]] = {}
+    entries: dict[tuple[str, str, str], dict[str, Any]] = {}
     for line in data.split(b"\n")[1:]:
         # Partial, from a killed run; or from somebody else: nested too deeply, of other types.
         with contextlib.suppress(ValueError, RecursionError, TypeError, AttributeError):
             entry = json.loads(line)
-            found[entry.get("command"), entry.get("source"), entry.get("target")] = entry
-    return found
+            entries[entry.get("command"), entry.get("source"), entry.get("target")] = entry
+    return entries
 
 
 # ------------------------------------------------------------------------------------------ records from JSON
@@ -226,16 +213,11 @@ RECORDS = {
     for kind in (Reading, TrtBuild, Pending, Intake, Stopped, Picture, Verdict, ModelDifference)
 }
 """Records that modules import for type checkers only, by name."""
-_LEVELS = {
-    "severity": {"", *(level.name.lower() for level in Severity)},
-    "safety": {"", *(level.name.lower() for level in Safety)},
-}
-"""Fields of records that are texts, but names of levels: each has its place in an order."""
 _FLOATS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
 def _recall_report(data: Any) -> Report | None:
-    """A report from its JSON; None where another version wrote it, or its JSON would be another."""
+    """A report from its JSON; None where the JSON of the report would be another."""
     try:
         report = recall(Report, {name: value for name, value in data.items() if name not in DERIVED})
         return report if report.to_json() == data else None  # the schema's number included
@@ -249,57 +231,43 @@ def recall(kind: type[_Record], data: Any) -> _Record:
     Raises:
         ValueError: ``data`` is not a record of this kind.
     """
-    found = _value(kind, data)
-    assert isinstance(found, kind)  # _recall_record has made it
-    return found
+    record: _Record = _value(kind, data)
+    return record
 
 
 def _value(hint: Any, data: Any) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return _recall_any(arguments, data)
-    if origin is Literal:
-        return _expect(data in arguments, data)
-    if origin is tuple:
-        _expect(isinstance(data, list), data)
+        for kind in arguments:
+            with contextlib.suppress(ValueError):
+                return _value(kind, data)
+        raise ValueError("unexpected value in a record")
+    if origin is tuple and isinstance(data, list):
         kinds = [arguments[0]] * len(data) if arguments[-1] is Ellipsis else arguments
-        _expect(len(kinds) == len(data), data)
         return tuple(_value(kind, item) for kind, item in zip(kinds, data, strict=True))
-    if origin is not None and issubclass(origin, Mapping):
-        _expect(isinstance(data, dict), data)
+    if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(data, dict):
         return {_value(arguments[0], key): _value(arguments[1], item) for key, item in data.items()}
-    if is_dataclass(hint):
+    if is_dataclass(hint) and isinstance(data, dict):
         return _recall_record(hint, data)
-    if hint is Any:
-        return data
-    if hint is float:
-        if isinstance(data, str) and data in _FLOATS:
-            return _FLOATS[data]
-        return _expect(isinstance(data, (int, float)) and not isinstance(data, bool), data)
-    return _expect(isinstance(data, hint) and (hint is bool or not isinstance(data, bool)), data)
-
-
-def _expect(holds: bool, data: Any) -> Any:
-    if not holds:
+    if hint is float and isinstance(data, str) and data in _FLOATS:
+        return _FLOATS[data]
+    right = data in arguments if origin is typing.Literal else hint is Any or _is_plain(hint, data)
+    if not right:
         raise ValueError(f"unexpected {type(data).__name__} in a record")
     return data
 
 
-def _recall_any(kinds: tuple[Any, ...], data: Any) -> Any:
-    for kind in kinds:
-        with contextlib.suppress(ValueError):
-            return None if kind is type(None) and data is None else _value(kind, data)
-    raise ValueError("unexpected value in a record")
+def _is_plain(hint: Any, data: Any) -> bool:
+    if hint is float:
+        return type(data) in (int, float)
+    return hint in (int, str, bool, type(None)) and type(data) is hint
 
 
-def _recall_record(kind: Any, data: Any) -> Any:
-    _expect(isinstance(data, dict), data)
+def _recall_record(kind: Any, data: dict[str, Any]) -> Any:
     hints = _hints(kind)
-    known = {field.name for field in fields(kind) if field.init}
-    _expect(set(data) <= known | set(getattr(kind, "RENDERED", ())), data)
-    _expect(all(data.get(name, "") in levels for name, levels in _LEVELS.items() if name in known), data)
+    items = {one.name: data[one.name] for one in fields(kind) if one.init and one.name in data}
     try:
-        return kind(**{name: _value(hints[name], item) for name, item in data.items() if name in known})
+        return kind(**{name: _value(hints[name], item) for name, item in items.items()})
     except TypeError:
         raise ValueError(f"a record of {kind.__name__} lacks a field") from None
 

@@ -7,27 +7,23 @@ import os
 import posixpath
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from onnxfix import system
 from onnxfix.errors import UsageError
 from onnxfix.fleet.paths import Named, beside, glob_root, is_glob, is_remote, local, name_of
 
 
-class Results(NamedTuple):
-    """Where results of a run go: beside the models (None) or to a folder."""
-
-    folder: str | None = None
-
-
-def expand(patterns: Sequence[str], results: Results | None = None) -> list[Named]:
+def expand(
+    patterns: Sequence[str], *, skip_results: bool = False, output_dir: str | None = None
+) -> list[Named]:
     """The models that paths, folders, globs and URLs name, each once: in the order of the patterns, those of a glob or
     a folder by name.
 
-    A folder stands for the .onnx files in it and below, but not for hidden folders, and not for the ``results`` of
-    earlier runs. Any other path without wildcards is taken as it is, whether or not the file exists; so is one with
-    wildcards that is the name of an existing file. ``**`` matches any number of folders. Folders are never matched by
-    a glob. Two links to one file are two models; a file reached through ``..`` or through linked folders twice is one.
+    A folder stands for the .onnx files in it and below, but not for hidden folders, and with ``skip_results`` not for
+    the results of earlier runs, which are beside the models or in ``output_dir``. Any other path without wildcards is
+    taken as it is, whether or not the file exists; so is one with wildcards that is the name of an existing file.
+    ``**`` matches any number of folders. Folders are never matched by a glob. Two links to one file are two models; a
+    file reached through ``..`` or through linked folders twice is one.
 
     Raises:
         UsageError: a glob or a folder has no such file, or a URL's protocol is unknown or its package is missing.
@@ -35,63 +31,51 @@ def expand(patterns: Sequence[str], results: Results | None = None) -> list[Name
     """
     models: dict[str, Named] = {}
     for pattern in patterns:
-        for model in _match(pattern, results):
-            if is_remote(model.source):
-                key = _canonical(model.source)
-            else:  # links in its folders are resolved, but not one that is the file itself
-                folder, name = os.path.split(model.source)
-                key = os.path.join(os.path.realpath(folder), name)
-            models.setdefault(key, model)
+        if is_remote(pattern):
+            from onnxfix.fleet import remote  # lazy: URLs only
+
+            for model in remote.matches(pattern):
+                models.setdefault(remote.canonical(model.source), model)
+            continue
+        for model in _match(local(pattern), skip_results, output_dir):
+            # Links in its folders are resolved, but not one that is the file itself.
+            folder, name = os.path.split(model.source)
+            models.setdefault(os.path.join(os.path.realpath(folder), name), model)
     return list(models.values())
 
 
-def _match(pattern: str, results: Results | None) -> Iterable[Named]:
-    if is_remote(pattern):
-        from onnxfix.fleet import remote  # lazy: URLs only
-
-        return remote.matches(pattern)
-    pattern = local(pattern)
+def _match(pattern: str, skip_results: bool, output_dir: str | None) -> Iterable[Named]:
     if os.path.isdir(pattern):
-        return _list_folder(pattern, results)
-    if not is_glob(pattern) or os.path.lexists(pattern):
+        avoided = os.path.realpath(output_dir) if output_dir is not None else None
+        root, paths = pattern, list(_walk(pattern, skip_results, avoided))
+        if not paths:
+            raise UsageError(f"{pattern}: no .onnx file in this folder or below it")
+    elif not is_glob(pattern) or os.path.lexists(pattern):
         return [Named(pattern, os.path.basename(pattern))]
-    paths = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
-    if not paths:
-        raise UsageError(f"{pattern}: no file matches")
-    return _relative_to(glob_root(pattern, os.sep) or os.curdir, paths)
+    else:
+        root = glob_root(pattern, os.sep) or os.curdir
+        paths = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
+        if not paths:
+            raise UsageError(f"{pattern}: no file matches")
+    return (Named(path, os.path.relpath(path, root).replace(os.sep, "/")) for path in sorted(paths))
 
 
-def _list_folder(folder: str, results: Results | None) -> Iterator[Named]:
-    """The .onnx files in a folder and below, by path."""
-    paths = []
-    avoided = os.path.realpath(results.folder) if results is not None and results.folder is not None else None
+def _walk(folder: str, skip_results: bool, avoided: str | None) -> Iterator[str]:
+    """The .onnx files in a folder and below."""
     for place, folders, files in os.walk(folder):
         folders[:] = [
             name
             for name in folders
             if not name.startswith(".") and os.path.realpath(os.path.join(place, name)) != avoided
         ]
-        models = [name for name in files if name.lower().endswith(".onnx") and not name.startswith(".")]
-        earlier = {_fixed(name) for name in models} if results is not None else set()
-        paths += [os.path.join(place, name) for name in models if name not in earlier]
-    if not paths:
-        raise UsageError(f"{folder}: no .onnx file in this folder or below it")
-    return _relative_to(folder, paths)
-
-
-def _relative_to(root: str, paths: Iterable[str]) -> Iterator[Named]:
-    return (Named(path, os.path.relpath(path, root).replace(os.sep, "/")) for path in sorted(paths))
+        names = [name for name in files if name.lower().endswith(".onnx") and not name.startswith(".")]
+        earlier = {_fixed(name) for name in names} if skip_results else set()
+        yield from (os.path.join(place, name) for name in names if name not in earlier)
 
 
 def _fixed(name: str) -> str:
     """The file name of a result beside its model."""
     return f"{posixpath.splitext(name)[0]}.fixed.onnx"
-
-
-def _canonical(url: str) -> str:
-    from onnxfix.fleet import remote  # lazy: URLs only
-
-    return remote.canonical(url)
 
 
 def targets(
@@ -114,63 +98,63 @@ def targets(
                     f"{model.source}: --in-place takes local files; use --output or --output-dir"
                 )
         return {}
-    sources = {_file(model.source): model.source for model in models}
-    files: dict[str, str] = {}
-    alike: dict[str, str] = {}
+    sources = {_real(model.source): model.source for model in models}
+    results: dict[str, str] = {}
+    taken: set[str] = set()
+    by_folded_name: dict[str, str] = {}
     for model in models:
-        target = _target(model, output, output_dir)
-        _refuse_unusable(model, target)
-        file = _file(target)
-        if file in files.values():
+        target = results[model.source] = _target(model, output, output_dir)
+        file = _real(target)
+        if file in taken:
             raise UsageError(f"two models would be written to {target}")
+        taken.add(file)
         other = sources.get(file)
         if other is not None and other != model.source:
             raise UsageError(
                 f"the result of {model.source} would replace {other}, another model of this run; write elsewhere by "
                 "--output-dir, or leave earlier results out of the glob"
             )
-        near = alike.setdefault(_folded(file), file)
-        if near != file and not is_remote(target) and system.ignores_case(os.path.dirname(file)):
+        # Equal where neither case nor the form of accents counts.
+        folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", file).casefold())
+        similar = by_folded_name.setdefault(folded, file)
+        if similar != file and not is_remote(target) and system.ignores_case(os.path.dirname(file)):
             raise UsageError(
-                f"two models would be written to {target}: the file system takes it and {os.path.basename(near)} for "
-                "one name; write them to two folders"
+                f"two models would be written to {target}: the file system takes it and {os.path.basename(similar)} "
+                "for one name; write them to two folders"
             )
-        files[model.source] = file
-    return {model.source: _target(model, output, output_dir) for model in models}
+    return results
 
 
 def _target(model: Named, output: str | None, output_dir: str | None) -> str:
     if output is not None:
-        return local(output)
-    if output_dir is None:
-        return beside(model.source, _fixed(name_of(model.source)))
-    if ".." in model.inside.split("/"):
+        target = local(output)
+    elif output_dir is None:
+        target = beside(model.source, _fixed(name_of(model.source)))
+    elif ".." in model.inside.split("/"):
         raise UsageError(
             f"{model.source}: '..' after a wildcard or at the end of the path leads out of {output_dir}; "
             "name the model by another path"
         )
-    if is_remote(output_dir):
-        return f"{output_dir.rstrip('/')}/{model.inside}"
-    return os.path.join(local(output_dir), *model.inside.split("/"))
-
-
-def _file(path: str) -> str:
-    """Equal for two paths that name one file, with links followed."""
-    return _canonical(path) if is_remote(path) else os.path.realpath(path)
-
-
-def _refuse_unusable(model: Named, target: str) -> None:
-    path = "" if is_remote(target) else os.path.splitdrive(target)[1]
-    bad = next(filter(system.unusable, path.replace(os.sep, "/").split("/")), None)
+    elif is_remote(output_dir):
+        target = f"{output_dir.rstrip('/')}/{model.inside}"
+    else:
+        target = os.path.join(local(output_dir), *model.inside.split("/"))
+    parts = [] if is_remote(target) else os.path.splitdrive(target)[1].replace(os.sep, "/").split("/")
+    bad = next(filter(system.unusable, parts), None)
     if bad is not None:
         raise UsageError(
             f"{model.source}: {target}: this system has no files named {bad}; write elsewhere by --output"
         )
+    return target
 
 
-def _folded(path: str) -> str:
-    """Equal for two paths that are one where case and forms of accents do not count."""
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+def _real(path: str) -> str:
+    """Equal for two paths that name one file, with links followed."""
+    if not is_remote(path):
+        return os.path.realpath(path)
+    from onnxfix.fleet import remote  # lazy: URLs only
+
+    return remote.canonical(path)
 
 
 def make_folders(paths: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Local paths and URLs as strings; nothing here looks at a file system.
+"""Local paths and URLs as text; nothing here looks at a file system.
 
 A URL such as ``s3://bucket/model.onnx`` is remote and handled by ``fleet.remote``. ``file://`` names a local file like
 any other path.
@@ -30,16 +30,41 @@ class Named(NamedTuple):
     inside: str
 
 
+@dataclass(frozen=True)
+class TaskFiles:
+    """The local files of a task: its own. ``fleet.remote`` has a subclass for URLs.
+
+    ``target`` is "" where nothing will be written. ``fetched`` maps each URL that was copied here to its fingerprint
+    before the copy.
+    """
+
+    source: str
+    target: str
+    fetched: Mapping[str, str] = field(default_factory=dict)
+
+    def as_named(self, record: Record) -> Record:
+        """A string, or a record of strings, with the paths that the user named instead of those of local copies."""
+        return record
+
+    def publish(self) -> None:
+        """Move the result to its final place."""
+
+
 def is_remote(path: str) -> bool:
     """Whether ``path`` is a URL of something other than a local file."""
-    found = _URL.match(path)
-    return found is not None and found[1].lower() not in ("file", "local")
+    match = _URL.match(path)
+    return match is not None and match[1].lower() not in ("file", "local")
 
 
 def local(path: str) -> str:
     """A local path without ``file://``; any other path as it is."""
-    found = _URL.match(path)
-    return path[found.end() :] if found is not None and not is_remote(path) else path
+    match = _URL.match(path)
+    return path[match.end() :] if match is not None and not is_remote(path) else path
+
+
+def as_reported(source: str) -> str:
+    """A local path as reports write it."""
+    return source if is_remote(source) else str(Path(source))
 
 
 def name_of(source: str) -> str:
@@ -63,23 +88,3 @@ def glob_root(pattern: str, separator: str) -> str:
     """The folders of a glob before the first part with a wildcard."""
     before, slash, _ = _WILDCARD.split(pattern, maxsplit=1)[0].rpartition(separator)
     return before + slash
-
-
-@dataclass(frozen=True)
-class TaskFiles:
-    """The files of a task with local paths: its own. ``fleet.remote`` has a subclass for URLs.
-
-    ``target`` is "" where nothing will be written. ``fetched`` maps each URL that was copied here to its fingerprint
-    before the copy.
-    """
-
-    source: str
-    target: str
-    fetched: Mapping[str, str] = field(default_factory=dict)
-
-    def as_named(self, record: Record) -> Record:
-        """A string, or a record of strings, with the paths that the user named instead of those of local copies."""
-        return record
-
-    def publish(self) -> None:
-        """Move the result to its final place."""

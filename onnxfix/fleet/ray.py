@@ -95,7 +95,9 @@ class Run:
     def __init__(self, ray: Any, tasks: Sequence[Task], lost: list[Task]) -> None:
         self.ray = ray
         self.lost = lost
-        self.gpu = any(_wants_gpu(task) for task in tasks)
+        options = [task.options.verification for task in tasks]
+        checks = {name for one in options for name in (*(one.rungs or ()), *one.require)}
+        self.gpu = not checks.isdisjoint({"ort-cuda", "trt-gpu"})
         self.nodes = self._list_nodes()
         self.node_seen = time.monotonic()
         if not self.nodes:
@@ -159,7 +161,10 @@ class Run:
         if attempt.memory_mb < most and more_memory_helps(outcome, attempt.memory_mb):
             self._submit(_Attempt(task, most, attempt.number + 1))
             return None
-        return _explain(outcome)
+        if outcome.missing and not paths.is_remote(task.source) and os.path.exists(task.source):
+            where = f"on Ray's node {outcome.node}; with local paths, all nodes must share the folder"
+            return replace(outcome, error=f"{outcome.error} ({where})")
+        return outcome
 
     def _check_nodes(self) -> None:
         """Submit attempts again that are too large for all nodes that are left.
@@ -203,20 +208,6 @@ class Run:
     def _largest_mb(self) -> int:
         """MiB of the largest node; 0 where there is none."""
         return max((node.memory_mb for node in self.nodes), default=0)
-
-
-def _explain(outcome: Outcome) -> Outcome:
-    """The outcome; if a file is missing on the node but exists here, its error says why."""
-    source = outcome.task.source
-    if not outcome.missing or paths.is_remote(source) or not os.path.exists(source):
-        return outcome
-    where = f"on Ray's node {outcome.node}; with local paths, all nodes must share the folder"
-    return replace(outcome, error=f"{outcome.error} ({where})")
-
-
-def _wants_gpu(task: Task) -> bool:
-    verification = task.options.verification
-    return not {"ort-cuda", "trt-gpu"}.isdisjoint((*(verification.rungs or ()), *verification.require))
 
 
 # ------------------------------------------------------------------------------------------------ in the worker

@@ -45,13 +45,13 @@ class Staged(TaskFiles):
     folders: tuple[tuple[str, str], ...] = ()
 
     def as_named(self, record: Record) -> Record:
-        named: Record = _mapped(record, self._named)
-        return named
+        def rename(text: str) -> str:
+            for here, there in self.folders:
+                text = text.replace(here, there)
+            return text
 
-    def _named(self, text: str) -> str:
-        for here, there in self.folders:
-            text = text.replace(here, there)
-        return text
+        named: Record = _map_texts(record, rename)
+        return named
 
     def publish(self) -> None:
         """Upload the result and its external data; a local target needs nothing.
@@ -78,27 +78,23 @@ def stage(source: str, target: str, progress: Callable[[str], None] | None = Non
         OnnxfixError: the store cannot be read, or the temporary folder is full.
     """
     with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
-        files = _stand_ins(source, target, os.path.realpath(folder))
+        here = {"source": source, "target": target}
+        folders = []
+        for role, path in (("source", source), ("target", target)):
+            if paths.is_remote(path):
+                place = os.path.join(os.path.realpath(folder), role)
+                os.mkdir(place)
+                here[role] = os.path.join(place, paths.name_of(path))
+                folders.append((place, path.rpartition("/")[0]))
+        files = Staged(here["source"], here["target"], url=target, folders=tuple(folders))
         try:
             if paths.is_remote(source):
                 if progress is not None:
                     progress("fetching")
-                fetched = _fetch(source, Path(files.source))
-                files = replace(files, fetched=fetched)
+                files = replace(files, fetched=_fetch(source, Path(files.source)))
             yield files
         except OnnxfixError as error:
             raise type(error)(files.as_named(str(error))) from None
-
-
-def _stand_ins(source: str, target: str, folder: str) -> Staged:
-    here = {"source": source, "target": target}
-    folders = []
-    for role, path in (("source", source), ("target", target)):
-        if paths.is_remote(path):
-            Path(folder, role).mkdir()
-            here[role] = os.path.join(folder, role, paths.name_of(path))
-            folders.append((os.path.join(folder, role), path.rpartition("/")[0]))
-    return Staged(here["source"], here["target"], url=target, folders=tuple(folders))
 
 
 def _fetch(url: str, path: Path) -> dict[str, str]:
@@ -152,23 +148,15 @@ def _put_data(path: Path, url: str) -> None:
     with one_line_errors(url, READ):
         system.invalidate_cache()  # listings from before this run
         exists = system.exists(inner)
-        same = exists and _same_bytes(path, system, inner)
+        same = exists and system.size(inner) == path.stat().st_size
+        if same:
+            with path.open("rb") as ours, system.open(inner, "rb") as theirs:
+                chunks = iter(lambda: ours.read(_CHUNK), b"")
+                same = all(chunk == theirs.read(len(chunk)) for chunk in chunks)
     if exists and not same:
         raise OnnxfixError(f"{url}: another file has the name of the model's external data; move it")
     if not exists:
         _put(path, url)
-
-
-def _same_bytes(path: Path, system: Any, inner: str) -> bool:
-    if system.size(inner) != path.stat().st_size:
-        return False
-    with path.open("rb") as ours, system.open(inner, "rb") as theirs:
-        while True:
-            chunk = ours.read(_CHUNK)
-            if chunk != theirs.read(len(chunk) or 1):
-                return False
-            if not chunk:
-                return True
 
 
 def _put(path: Path, url: str) -> None:
@@ -184,37 +172,32 @@ def _put(path: Path, url: str) -> None:
         temporary = posixpath.join(folder, f".{name[:40]}.{secrets.token_hex(4)}.tmp")
         try:
             system.put_file(str(path), temporary)
-            _rename(system, temporary, inner)
+            try:
+                system.mv(temporary, inner)
+            except Exception:
+                if not system.exists(inner) or not system.exists(temporary):
+                    raise
+                system.rm_file(inner)  # some file systems replace nothing
+                system.mv(temporary, inner)
         except BaseException:
             with contextlib.suppress(Exception):  # report the first error, not this one
                 system.rm_file(temporary)
             raise
 
 
-def _rename(system: Any, old: str, new: str) -> None:
-    """Move a complete file over whatever has its name; some file systems need the old one deleted first."""
-    try:
-        system.mv(old, new)
-    except Exception:
-        if not system.exists(new) or not system.exists(old):
-            raise
-        system.rm_file(new)
-        system.mv(old, new)
-
-
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
     """``value`` with ``change`` applied to each string in it, through dataclasses, tuples, lists and dicts."""
     if isinstance(value, str):
         return change(value)
     if is_dataclass(value) and not isinstance(value, type):
         return replace(
             value,
-            **{one.name: _mapped(getattr(value, one.name), change) for one in fields(value) if one.init},
+            **{one.name: _map_texts(getattr(value, one.name), change) for one in fields(value) if one.init},
         )
     if isinstance(value, dict):
-        return {key: _mapped(item, change) for key, item in value.items()}
+        return {key: _map_texts(item, change) for key, item in value.items()}
     if type(value) in (tuple, list):
-        return type(value)(_mapped(item, change) for item in value)
+        return type(value)(_map_texts(item, change) for item in value)
     return value
 
 
@@ -273,7 +256,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     except ValueError as error:
         raise UsageError(f"{url}: {error}; fsspec knows no such protocol") from None
     except Exception as error:  # the protocol's package rejects its settings
-        raise OnnxfixError(f"{url}: {_described(error)}") from None
+        raise OnnxfixError(f"{url}: {_describe(error)}") from None
     return system, str(path)
 
 
@@ -307,18 +290,14 @@ def one_line_errors(url: str, failure: str) -> Iterator[None]:
             raise OnnxfixError(f"{url}: {failure}: {error.strerror or error}") from None
         raise MissingFile(f"{url}: no such file") from None
     except PermissionError as error:
-        raise OnnxfixError(f"{url}: {failure}: permission denied{_details(error)}") from None
+        text = error.strerror or str(error)
+        details = "" if not text or text.lower() == "permission denied" else f" ({text})"
+        raise OnnxfixError(f"{url}: {failure}: permission denied{details}") from None
     except Exception as error:
-        raise OnnxfixError(f"{url}: {failure}: {_described(error)}") from None
+        raise OnnxfixError(f"{url}: {failure}: {_describe(error)}") from None
 
 
-def _details(error: OSError) -> str:
-    """What a store adds to "permission denied", if anything."""
-    text = error.strerror or str(error)
-    return "" if not text or text.lower() == "permission denied" else f" ({text})"
-
-
-def _described(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -24,12 +24,10 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from onnxfix.allowance import structure_limit
 from onnxfix.errors import MissingFile, TimeLimit, explained
-from onnxfix.fleet import paths
-from onnxfix.fleet.paths import TaskFiles
+from onnxfix.fleet.paths import TaskFiles, is_remote
 from onnxfix.options import RunOptions
 
 if TYPE_CHECKING:
-    from onnxfix.fleet.contents import Watch
     from onnxfix.report.report import Report
 
 Command = Literal["check", "apply"]
@@ -136,7 +134,7 @@ def sweep(tasks: Sequence[Task], since: float) -> None:
     """
     for task in tasks:
         target = task.target or task.source
-        if task.command != "apply" or paths.is_remote(target):
+        if task.command != "apply" or is_remote(target):
             continue
         folder, name = os.path.split(os.path.abspath(target))
         ours = re.compile(rf"\.{re.escape(name[:40])}\.[a-z0-9_]{{8}}\.tmp")
@@ -153,66 +151,60 @@ def perform(task: Task, progress: Step | None = None) -> Outcome:
     """Do one task in this process. Raises only KeyboardInterrupt and SystemExit."""
     hashes: dict[str, str] = {}
 
-    def do() -> Report:
+    def run() -> Report:
         with structure_limit(task.options.structure_mb), _local_files(task, progress) as files:
-            watch = _watch(files) if task.stamped else None
-            local = replace(task, source=files.source, target=files.target)
-            report = replace(_do(local, progress), pending=None)
+            if task.stamped:
+                from onnxfix.fleet import contents  # lazy: start-up, for a journal only
+
+                hashes.update(contents.hash_source(files))
+            report = replace(_run(task, files, progress), pending=None)
             if report.output:
                 files.publish()
-            if watch is not None:
-                hashes.update(watch.hash_files(task, report))
+            if task.stamped:
+                hashes.update(contents.hash_results(files, task.options, report))
             return files.as_named(report)
 
-    outcome = attempt(task, do)
-    return replace(outcome, files=hashes) if outcome.report is not None else outcome
-
-
-def _watch(files: TaskFiles) -> Watch:
-    from onnxfix.fleet.contents import Watch  # lazy: start-up, for a journal only
-
-    return Watch(files)
+    outcome = attempt(task, run)
+    complete = outcome.report is not None and "" not in hashes.values()
+    return replace(outcome, files=hashes) if complete else outcome
 
 
 def _local_files(task: Task, progress: Step | None) -> contextlib.AbstractContextManager[TaskFiles]:
     """The task's files on this machine, while the context lasts; URLs are copied."""
-    if not paths.is_remote(task.source) and not paths.is_remote(task.target):
+    if not is_remote(task.source) and not is_remote(task.target):
         return contextlib.nullcontext(TaskFiles(task.source, task.target))
     from onnxfix.fleet import remote  # lazy: URLs only
 
     return remote.stage(task.source, task.target, progress)
 
 
-def attempt(task: Task, do: Callable[[], Report]) -> Outcome:
-    """The outcome of ``do``, be it a report or an exception. Raises only KeyboardInterrupt and SystemExit."""
+def _run(task: Task, files: TaskFiles, progress: Step | None) -> Report:
+    if task.command == "check":
+        from onnxfix.pipeline import checking  # lazy: start-up
+
+        return checking.check(Path(files.source), task.options, progress)
+    from onnxfix.pipeline import applying  # lazy: start-up
+
+    output = replace(task.options.output, path=files.target or None)
+    return applying.apply(Path(files.source), replace(task.options, output=output), progress)
+
+
+def attempt(task: Task, run: Callable[[], Report]) -> Outcome:
+    """The outcome of ``run``, be it a report or an exception. Raises only KeyboardInterrupt and SystemExit."""
     began = time.perf_counter()
-    worker = str(os.getpid())
+    outcome = Outcome(task, worker=str(os.getpid()))
     try:
-        report = do()
+        report = run()
+        outcome = replace(outcome, report=report, memory=_ran_out_of_memory(report))
     except Exception as error:  # whatever it is, the other models still have to run
-        return Outcome(
-            task,
+        outcome = replace(
+            outcome,
             error=explained(error, task.source),
-            seconds=time.perf_counter() - began,
-            worker=worker,
             memory=isinstance(error, MemoryError),
             missing=isinstance(error, MissingFile),
             late=isinstance(error, TimeLimit),
         )
-    return Outcome(
-        task, report, seconds=time.perf_counter() - began, worker=worker, memory=_ran_out_of_memory(report)
-    )
-
-
-def _do(task: Task, progress: Step | None) -> Report:
-    if task.command == "check":
-        from onnxfix.pipeline import checking  # lazy: start-up
-
-        return checking.check(Path(task.source), task.options, progress)
-    from onnxfix.pipeline import applying  # lazy: start-up
-
-    output = replace(task.options.output, path=task.target or None)
-    return applying.apply(Path(task.source), replace(task.options, output=output), progress)
+    return replace(outcome, seconds=time.perf_counter() - began)
 
 
 def _ran_out_of_memory(report: Report) -> bool:

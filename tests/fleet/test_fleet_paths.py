@@ -19,7 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
 from onnxfix.fleet import contents, remote
-from onnxfix.fleet.names import Results, expand, targets
+from onnxfix.fleet.names import expand, targets
 from onnxfix.fleet.paths import Named
 from onnxfix.fleet.work import Outcome, Task, perform
 from onnxfix.options import RunOptions
@@ -151,8 +151,10 @@ def test_a_folder_stands_for_the_models_in_it(tmp_path: Path, monkeypatch: pytes
         (tmp_path / "in" / name).touch()
     seen = ["a.fixed.onnx", "a.onnx", "b/c.ONNX", "b/d.fixed.onnx", "out/a.onnx"]
     assert expand(["in"]) == [Named(f"in/{name}", name) for name in seen]
-    assert [one.inside for one in expand(["in/"], Results())] == seen[1:]
-    assert [one.inside for one in expand(["in"], Results(str(tmp_path / "in" / "out")))] == seen[1:-1]
+    assert [one.inside for one in expand(["in/"], skip_results=True)] == seen[1:]
+    assert [
+        one.inside for one in expand(["in"], skip_results=True, output_dir=str(tmp_path / "in" / "out"))
+    ] == seen[1:-1]
     assert [one.source for one in expand(["in/b", "in"])][:2] == ["in/b/c.ONNX", "in/b/d.fixed.onnx"]
     assert len(expand(["in/b", "in", "in/a.onnx"])) == len(seen)
     (tmp_path / "empty").mkdir()
@@ -545,7 +547,7 @@ def test_a_model_that_is_replaced_after_it_was_fetched_is_done_again(
     monkeypatch.setattr(remote, "_get", meddled)
     outcome = perform(task)
     assert outcome.report is not None
-    assert contents.hash_files(task, outcome.report, outcome.files) != outcome.files
+    assert contents.hash_files(outcome.files) != outcome.files
 
 
 @pytest.mark.slow

@@ -337,14 +337,14 @@ def test_children_of_a_worker_keep_to_its_share(monkeypatch: pytest.MonkeyPatch)
 def test_one_job_stays_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = [write(tmp_path / f"m{i}.onnx") for i in range(3)]
     work = tasks(*models)
-    assert isinstance(drive.here_or_local("1", work), Here)
-    assert isinstance(drive.here_or_local("4", work[:1]), Here)  # nothing to protect
-    chosen = drive.here_or_local("2", work)
+    assert isinstance(drive.executor_of("1", None, work), Here)
+    assert isinstance(drive.executor_of("4", None, work[:1]), Here)  # nothing to protect
+    chosen = drive.executor_of("2", None, work)
     assert isinstance(chosen, Processes)
     assert chosen.jobs == 2
     monkeypatch.setenv("ONNXFIX_CORES", "5")
     for words in ("0", "auto"):
-        chosen = drive.here_or_local(words, work)
+        chosen = drive.executor_of(words, None, work)
         assert isinstance(chosen, Processes)
         assert chosen.jobs == 5
     outcomes = list(Here().run(work))
@@ -447,7 +447,7 @@ def test_results_come_as_they_are_ready_and_are_reported_in_order(
             for task in reversed(tasks):
                 yield Outcome(task, error="x: dead", crashed=True) if task.index == 1 else work.perform(task)
 
-    monkeypatch.setattr(drive, "here_or_local", lambda jobs, tasks: Backwards())
+    monkeypatch.setattr(drive, "executor_of", lambda *_: Backwards())
     code, out, _ = cli.run("check", *models, "-q")
     heads = [line.split()[0] for line in out.splitlines()[:2]]
     assert heads == [str(models[2]), str(models[0])]

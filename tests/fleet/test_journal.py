@@ -231,6 +231,13 @@ def test_a_rule_pack_is_known_by_its_sources(tmp_path: Path, monkeypatch: pytest
     assert contents._hash_sources("some_module") == module
 
 
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    """A named pipe blocks whoever opens it, and a device may have no end."""
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", "/dev/zero", "/dev/tty", tmp_path):
+        assert contents.hash_file(str(place)) == ""
+
+
 def test_files_that_options_name_count_by_content(tmp_path: Path) -> None:
     write(tmp_path / "m.onnx")
     script, inputs = tmp_path / "script.py", tmp_path / "feeds"
@@ -298,27 +305,30 @@ def test_a_failed_verification_is_known_too(tmp_path: Path) -> None:
     assert [one.name for one in (tmp_path / "o").iterdir()] == [NAME]
 
 
-def test_a_model_that_changes_meanwhile_is_not_noted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_model_that_changes_meanwhile_is_done_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, in_place: bool
+) -> None:
     real = applying.apply
 
     def meddled(source: Path, *arguments: object, **options: object) -> Report:
-        report = real(source, *arguments, **options)  # type: ignore[arg-type]
+        """Somebody writes the model while it is worked on; in place, of a run that writes nothing."""
+        report = Report(str(source), "apply", "trt11") if in_place else real(source, *arguments, **options)  # type: ignore[arg-type]
         if source.name == "m1.onnx":
             write(source, "written to meanwhile")
         return report
 
     monkeypatch.setattr(applying, "apply", meddled)
-    _, outcomes = go(folder)
-    assert [bool(outcome.files) for outcome in outcomes] == [True, False, True]
+    options, out = run_options(verify=False, in_place=in_place), None if in_place else "out"
+    go(folder, options, out=out)
     monkeypatch.setattr(applying, "apply", real)
-    assert go(folder)[0] == ["m1.onnx"]
+    assert go(folder, options, out=out)[0] == ["m1.onnx"]
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-def test_a_model_that_changes_while_it_is_stamped_is_not_noted(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, in_place: bool
+def test_a_result_that_changes_while_it_is_hashed_is_made_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large file takes a while to be read: what is read must not be taken for what was worked on."""
+    """A large file takes a while to be read: what is read must not be taken for what was written."""
     real = contents.digest
 
     def meddled(path: str) -> str:
@@ -327,25 +337,10 @@ def test_a_model_that_changes_while_it_is_stamped_is_not_noted(
         return real(path)
 
     monkeypatch.setattr(contents, "digest", meddled)
-    options, out = run_options(verify=False, in_place=in_place), None if in_place else "out"
-    _, outcomes = go(folder, options, out=out)
-    assert [bool(outcome.files) for outcome in outcomes] == [True, False, True]
+    options = run_options(verify=False, in_place=True)
+    go(folder, options, out=None)
     monkeypatch.setattr(contents, "digest", real)
-    assert go(folder, options, out=out)[0] == ["m1.onnx"]
-
-
-def test_in_place_too_a_model_that_changes_meanwhile_is_not_noted(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuted(source: Path, *arguments: object, **options: object) -> Report:
-        """Writes nothing, and somebody else does."""
-        if source.name == "m1.onnx":
-            write(source, "written to meanwhile")
-        return Report(str(source), "apply", "trt11")
-
-    monkeypatch.setattr(applying, "apply", refuted)
-    _, outcomes = go(folder, run_options(verify=False, in_place=True), out=None)
-    assert [bool(outcome.files) for outcome in outcomes] == [True, False, True]
+    assert go(folder, options, out=None)[0] == ["m1.onnx"]
 
 
 def test_a_report_with_problems_is_tried_again(folder: Path) -> None:
@@ -384,7 +379,7 @@ def test_a_torn_last_line_is_ignored_and_the_next_is_whole(folder: Path, cut: in
 def test_lines_that_are_no_entries_are_ignored(folder: Path) -> None:
     go(folder)
     with (folder / "journal").open("a") as file:
-        file.write('nonsense\n{"key": 1}\n[]\n\n{"key": "k", "command": "apply"}\n')
+        file.write('nonsense\n{"key": 1}\n[]\n\n{"key": "k", "command": "apply"}\n' + "[" * 100_000 + "\n")
     assert go(folder)[0] == []
 
 
@@ -506,23 +501,6 @@ def test_recall_of_what_real_reports_seldom_hold() -> None:
     again = recall(Metrics, json.loads(json.dumps(plain(metrics))))
     assert again.max_abs == float("inf")
     assert again.max_rel != again.max_rel
-
-
-def test_recall_refuses_wrong_types() -> None:
-    good = plain(Report("p", "check", "trt11"))
-    del good["pending"]
-    assert recall(Report, good) == Report("p", "check", "trt11")
-    for name, value in (
-        ("changed", 1),
-        ("nodes_before", True),
-        ("seconds", "1"),
-        ("findings", {}),
-        ("findings", [1]),
-        ("verdict", []),
-        ("notes", "text"),
-    ):
-        with pytest.raises(ValueError, match="record"):
-            recall(Report, good | {name: value})
 
 
 def test_a_report_of_another_schema_is_not_reused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

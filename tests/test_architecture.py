@@ -57,7 +57,7 @@ LAYERS = [
     ["examination"],
     ["lowering"],
     ["diagnosis"],
-    ["difference", "reduction", "viewing"],
+    ["difference", "reduction"],
     ["report"],
     ["config"],
     ["pipeline"],

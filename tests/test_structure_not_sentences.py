@@ -234,7 +234,7 @@ class Runs:
     def applied(self, source: Path, rules: tuple[Rule, ...] = (), **more: Any) -> report.Report:
         with self.monkeypatch.context() as patch:
             if rules:
-                patch.setattr("onnxfix.pipeline.plan.registry", lambda: Registry(rules, ()))
+                patch.setattr("onnxfix.pipeline.job.registry", lambda: Registry(rules, ()))
             return onnxfix.apply(source, self.folder / "out.onnx", **more)
 
     def verify(self, name: str, **more: Any) -> report.Report:

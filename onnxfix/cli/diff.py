@@ -22,7 +22,7 @@ def diff(
 ) -> None:
     """Show which nodes, constants, inputs and outputs differ between two models, and the rule behind each change."""
     with guarded(format, structure_limit):
-        from onnxfix.pipeline.differing import diff  # lazy: start-up
+        from onnxfix.difference.compare import diff  # lazy: start-up
         from onnxfix.report.render.difference import difference_json, difference_lines  # lazy: start-up
         from onnxfix.report.render.lines import print_lines  # lazy: start-up
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from pathlib import Path
 
 from onnx import FunctionProto, GraphProto
 
@@ -19,10 +20,25 @@ from onnxfix.difference.matching import Pairs
 from onnxfix.difference.records import Detail, ModelChange, ModelDifference, Sign, Subject
 from onnxfix.dtypes import name_of
 from onnxfix.errors import decoded
+from onnxfix.files import loading
 from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix.graph.signatures import input_names
 from onnxfix.model import Model
 from onnxfix.place import NOWHERE, Place
+
+
+def diff(first: Path, second: Path) -> ModelDifference:
+    """What differs between two models; both are only read.
+
+    Raises:
+        ModelError: a model cannot be read, or defines names twice.
+    """
+    loaded = loading.load(first), loading.load(second)
+    models = [Model(one.proto, one.base_dir) for one in loaded]
+    found = difference(models[0], models[1], (str(first), str(second)))
+    for one in loaded:
+        one.check()
+    return found
 
 
 def difference(

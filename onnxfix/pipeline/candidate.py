@@ -18,7 +18,7 @@ from onnxfix.files import apart, atomic, copying, lazy, loading, saving, sharing
 from onnxfix.files.copying import Whole
 from onnxfix.files.folders import GONE, Folder, writing
 from onnxfix.files.temporary import Stamp, Temporary, temporary_in
-from onnxfix.options import Output
+from onnxfix.pipeline.job import Job
 
 
 @dataclass(frozen=True)
@@ -32,46 +32,32 @@ class _Split:
 
 
 class Candidate:
-    """The fixed model in the folder where it will be installed, or with ``destination`` None in one where its external
+    """The fixed model in the folder where it will be installed, or without a destination in one where its external
     data are found. ``original`` is the file that the original is read from, ``copies`` are files that were made for
     that. Everything that is not installed is deleted at the end of ``stack``. ``locations`` name its data files, and
     ``shared`` has the SHA-256 of each that is the original's.
 
     The fixed model gets a data file of its own, which holds the original's data files whole; unless it replaces the
-    original, or ``output`` wants the data shared.
+    original, or the options want the data shared.
 
     Raises:
         OnnxfixError: no files can be written to the folder.
     """
 
-    def __init__(
-        self,
-        loaded: loading.Loaded,
-        destination: Path | None,
-        original: Path,
-        stack: ExitStack,
-        *,
-        copies: Sequence[Temporary] = (),
-        output: Output,
-    ) -> None:
+    def __init__(self, job: Job, original: Path, copies: Sequence[Temporary], stack: ExitStack) -> None:
+        loaded, destination, output = job.loaded, job.destination, job.plan.options.output
         self._loaded, self._stack, self._copies = loaded, stack, copies
         path = destination.parent if destination is not None else self._anywhere(original)
         with writing(destination or path):
             self._home = stack.enter_context(Folder(path))
         self._name = destination.name if destination is not None else original.name
-        self._most = loaded.mode
-        self._model = self._plain = stack.enter_context(temporary_in(self._home, self._name, most=self._most))
+        self._model = self._plain = self._temporary(self._home)
         self._own: dict[str, Whole] = {}
         self.shared: dict[str, str] = {}
-        if (
-            destination is not None
-            and loaded.external
-            and loaded.base_dir is not None
-            and not output.in_place
-        ):
-            if output.share_data:
+        if destination is not None and loaded.base_dir is not None and not output.in_place:
+            if output.share_data and loaded.external:
                 self.shared = sharing.hashes(loaded.base_dir, loaded.external)
-            else:
+            elif not output.share_data:
                 files = {location: loaded.base_dir / location for location in loaded.external}
                 self._own = {location: Whole(path, path.stat().st_size) for location, path in files.items()}
         self._split: _Split | None = None
@@ -83,6 +69,9 @@ class Candidate:
         # no location that starts with two dots.
         name = self._name if destination is not None else self._plain.name.replace("..", ".")
         self.location = f"{name}.data"
+
+    def _temporary(self, folder: Folder) -> Temporary:
+        return self._stack.enter_context(temporary_in(folder, self._name, most=self._loaded.mode))
 
     def _anywhere(self, original: Path) -> Path:
         if self._loaded.external:
@@ -126,7 +115,7 @@ class Candidate:
 
     def spare(self) -> Temporary:
         """Another such file."""
-        return self._stack.enter_context(temporary_in(self._data, self._name, most=self._most))
+        return self._temporary(self._data)
 
     def save(self, proto: ModelProto) -> None:
         """Write the candidate.
@@ -158,7 +147,7 @@ class Candidate:
         self._moved = ()
         layout.write(split.model, split.weights if fresh else None)
         self._moved = layout.moved
-        self._existing = self._found(split)
+        self._existing = self._match_existing(split)
         self._model = split.model
 
     def _staged(self) -> _Split:
@@ -168,7 +157,7 @@ class Candidate:
             for name in (PurePath(self.location).stem, self.location):
                 final = self._name if name != self.location else name
                 with writing(self._home.path / final):
-                    file = Temporary(folder, name, self._home, final, most=self._most)
+                    file = Temporary(folder, name, self._home, final, most=self._loaded.mode)
                 self._stack.callback(file.close)
                 files.append(file)
             self._split = _Split(folder, *files)
@@ -192,7 +181,7 @@ class Candidate:
                 finally:
                     file.leave()
 
-    def _found(self, split: _Split) -> Stamp | None:
+    def _match_existing(self, split: _Split) -> Stamp | None:
         """The file that has the data file's name already, if it is identical: an earlier run may have written it. One
         of another content is replaced together with the model that it belongs to.
 
@@ -201,26 +190,22 @@ class Candidate:
         """
         path = self._home.path / self.location
         with writing(path):
-            there = self._home.lookup(self.location)
+            status = self._home.lookup(self.location)
         self._replaced = ()
-        if there is None:
+        if status is None:
             return None
-        alone = stat.S_ISREG(there.st_mode) and there.st_nlink == 1  # onnx reads no file of several names
+        regular = stat.S_ISREG(status.st_mode)
+        alone = regular and status.st_nlink == 1  # onnx reads no file of several names
         if alone and atomic.same_bytes(split.weights.path, path):
-            return lazy.stamp_of(there)
-        if not stat.S_ISREG(there.st_mode) or not self._belongs_to_the_result():
+            return lazy.stamp_of(status)
+        # Is it the data file of the model to be replaced, as an earlier run wrote it?
+        if regular and not self._home.exposed:
+            with contextlib.suppress(OnnxfixError):
+                if loading.load(self._home.path / self._name).external == [self.location]:
+                    self._replaced = lazy.stamp_of(status)
+        if not self._replaced:
             raise self._in_the_way()
-        self._replaced = lazy.stamp_of(there)
         return None
-
-    def _belongs_to_the_result(self) -> bool:
-        """Whether the file to be replaced is a model that has its weights in the file to be replaced, as an earlier run
-        wrote it."""
-        try:
-            there = loading.load(self._home.path / self._name)
-        except OnnxfixError:
-            return False
-        return not self._home.exposed and there.external == [self.location]
 
     def _in_the_way(self) -> OnnxfixError:
         return OnnxfixError(
@@ -237,14 +222,9 @@ class Candidate:
         """
         try:
             yield
-        except Exception:
-            self._stayed()
-            raise
-        self._stayed()
-
-    def _stayed(self) -> None:
-        if not self._home.reached():
-            raise OnnxfixError(f"{self._home.path / self._name}: {GONE}") from None
+        finally:
+            if not self._home.reached():
+                raise OnnxfixError(f"{self._home.path / self._name}: {GONE}") from None
 
     def copy(self) -> None:
         """Write the model as it was read, byte for byte.

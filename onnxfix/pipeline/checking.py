@@ -15,18 +15,15 @@ from onnxfix.files import loading
 from onnxfix.files.lazy import Pending
 from onnxfix.model import Model
 from onnxfix.options import RunOptions
-from onnxfix.pipeline.counting import bytes_read, node_counts
-from onnxfix.pipeline.elsewhere import with_other_target
-from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
-from onnxfix.pipeline.plan import Plan, Progress, planned
-from onnxfix.pipeline.timing import limited
+from onnxfix.pipeline.job import Plan, Progress, limited, make_plan
+from onnxfix.pipeline.opening import Source, name_of, on_disk, refuse_conflicts
+from onnxfix.pipeline.summing import add_other_target, bytes_read, node_counts
 from onnxfix.report import confirm
 from onnxfix.report.from_engine import finding_of
 from onnxfix.report.render.headline import build_problems, headline, import_notes, import_problems
 from onnxfix.report.report import Report
 
 if TYPE_CHECKING:
-    from onnxfix.pipeline.intake import Intake
     from onnxfix.trt.reading import Reading
     from onnxfix.trt.records import TrtBuild, TrtOptions
 
@@ -38,12 +35,12 @@ def check(source: Source, options: RunOptions, progress: Progress | None = None)
         ModelError, UsageError: as there.
     """
     with limited(options.timeout), deadline.watched():
-        return _checked(source, planned(options, progress))
+        return _check(source, make_plan(options, progress))
 
 
-def _checked(source: Source, plan: Plan) -> Report:
+def _check(source: Source, plan: Plan) -> Report:
     began, options = time.perf_counter(), plan.options
-    trt = _trt(plan)
+    trt = _require_tensorrt(plan)
     plan.say("reading")
     with structure_limit(options.structure_mb):
         loaded = loading.load(source)
@@ -53,9 +50,14 @@ def _checked(source: Source, plan: Plan) -> Report:
     model.target = plan.target
     plan.say("checking")
     own = [finding_of(item) for item in engine.check(model, plan.rules, problems)]
-    with memory_limit(options.memory_mb):
-        build, reading, notes = _built(trt, loaded, plan)
-        accepted = _intake(loaded, plan) if options.inputs_help else None
+    accepted = None
+    with memory_limit(options.memory_mb), ExitStack() as resources:
+        build, reading, notes = _build(trt, loaded, plan) if trt is not None else (None, None, ())
+        if options.inputs_help:
+            from onnxfix.pipeline.intake import intake  # lazy: start-up, seldom used
+
+            plan.say("trying sizes")
+            accepted = intake(on_disk(loaded, resources))
     loaded.check()  # TensorRT has read it again
     problems.extend((*build_problems(build), *import_problems(reading)))
     if loaded.oversize:
@@ -64,6 +66,7 @@ def _checked(source: Source, plan: Plan) -> Report:
             "apply puts its weights beside it",
         )
     networks = [reading] if reading is not None else []
+    counts = node_counts(loaded.proto)
     report = Report(
         path=name_of(loaded),
         command="check",
@@ -76,7 +79,7 @@ def _checked(source: Source, plan: Plan) -> Report:
         intake=accepted,
         nodes_before=model.node_count,
         nodes_after=model.node_count,
-        operators_before=(counts := node_counts(loaded.proto)),
+        operators_before=counts,
         operators_after=counts,
         bytes_before=bytes_read(loaded),
         seconds=time.perf_counter() - began,
@@ -84,7 +87,7 @@ def _checked(source: Source, plan: Plan) -> Report:
         notes=notes,
         pending=Pending(loaded.proto, loaded),
     )
-    report = with_other_target(report, loaded.proto, loaded.base_dir, plan)
+    report = add_other_target(report, loaded, plan)
     if not options.pictures:
         return report
     from onnxfix.pipeline.picturing import with_pictures  # lazy: start-up, seldom used
@@ -92,7 +95,7 @@ def _checked(source: Source, plan: Plan) -> Report:
     return with_pictures(report, loaded.proto, base_dir=loaded.base_dir)
 
 
-def _trt(plan: Plan) -> TrtOptions | None:
+def _require_tensorrt(plan: Plan) -> TrtOptions | None:
     """TensorRT's options; None where it is not used.
 
     Raises:
@@ -109,14 +112,11 @@ def _trt(plan: Plan) -> TrtOptions | None:
     return trt
 
 
-def _built(
-    trt: TrtOptions | None, loaded: loading.Loaded, plan: Plan
+def _build(
+    trt: TrtOptions, loaded: loading.Loaded, plan: Plan
 ) -> tuple[TrtBuild | None, Reading | None, tuple[str, ...]]:
     """TensorRT's build of the model, its reading of it where a rule about that is selected, and notes on which
     TensorRT it was."""
-    if trt is None:
-        return None, None, ()
-    from onnxfix.pipeline.proof import on_disk  # lazy: start-up, seldom used
     from onnxfix.verification import asking  # lazy: start-up, seldom used
 
     plan.say("asking TensorRT")
@@ -130,13 +130,3 @@ def _built(
             reads=any(rule.per == "network" for rule in plan.rules),
         )
         return build, reading, (*builder.notes(), *import_notes(reading))
-
-
-def _intake(loaded: loading.Loaded, plan: Plan) -> Intake:
-    """The inputs that the model accepts."""
-    from onnxfix.pipeline.intake import intake  # lazy: start-up, seldom used
-    from onnxfix.pipeline.proof import on_disk  # lazy: start-up, seldom used
-
-    plan.say("trying sizes")
-    with ExitStack() as resources:
-        return intake(on_disk(loaded, resources))

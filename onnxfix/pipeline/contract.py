@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
@@ -23,8 +25,8 @@ from onnx import (
 from onnxfix import walk
 from onnxfix.errors import decoded
 from onnxfix.files import lazy, sharing, tensors
-from onnxfix.pipeline import budgets
 from onnxfix.shapes import dimnames
+from onnxfix.verification.compare.tolerance import Allowed
 
 if TYPE_CHECKING:
     from onnxfix.verification.specialize.specialization import ResolvedSpecialization
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
 _BODY = ("node", "initializer", "sparse_initializer", "value_info")
 _GROUP = 3  # the wire type of a group, whose data are fields
 _GRAPH_PARTS = (*_BODY, "input", "output")
+_BUDGET = "onnxfix.precision_budget"
+"""The key in ``ModelProto.metadata_props``; the value is the budget and the SHA-256 of the original's file."""
+_LARGEST_BUDGET = 0.1
+"""The largest budget that is believed, as a share of an output's scale: whoever edits a model can record any."""
 
 
 def interface_changes(
@@ -80,9 +86,7 @@ def interface_changes(
 def _metadata(model: ModelProto) -> list[StringStringEntryProto]:
     """The model's metadata, without what onnxfix records of the files that hold its weights."""
     return [
-        entry
-        for entry in model.metadata_props
-        if not decoded(entry.key).startswith((sharing.KEY, budgets.KEY))
+        entry for entry in model.metadata_props if not decoded(entry.key).startswith((sharing.KEY, _BUDGET))
     ]
 
 
@@ -318,3 +322,25 @@ def _without(message: Any, *skip: str) -> bytes:
         else:
             getattr(copy, field.name).MergeFrom(value)
     return bytes(copy.SerializeToString(deterministic=True)) + repr((_unknown(message), damaged)).encode()
+
+
+# ------------------------------------------------------------------------- the error budget of mixed precision
+
+
+def record_budget(proto: ModelProto, original: Path, budget: float) -> None:
+    """Record the budget in the mixed-precision model of the file ``original``, in place of one recorded before."""
+    sharing.set_metadata(proto, _BUDGET, {"": f"{budget!r} sha256:{sharing.digest(original)}"})
+
+
+def recorded_budget(proto: ModelProto, original: Path) -> Allowed | None:
+    """What outputs of the model may differ by from those of the file ``original``, as it says itself; None where it
+    says nothing of that file."""
+    for entry in proto.metadata_props:
+        budget, _, found = (
+            decoded(entry.value).partition(" sha256:") if decoded(entry.key) == _BUDGET else ("", "", "")
+        )
+        if found and found == sharing.digest(original):
+            with suppress(ValueError):
+                share = float(budget)
+                return Allowed(share=share) if 0 < share <= _LARGEST_BUDGET else None
+    return None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import tempfile
-from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -25,18 +24,14 @@ from onnxfix.errors import UsageError
 from onnxfix.files import loading
 from onnxfix.nvidia import Missing
 from onnxfix.options import RunOptions
-from onnxfix.pipeline.budgets import recorded_budget
-from onnxfix.pipeline.opening import Source, name_of
-from onnxfix.pipeline.plan import Progress
-from onnxfix.pipeline.proof import on_disk
+from onnxfix.pipeline.contract import recorded_budget
+from onnxfix.pipeline.job import Progress
+from onnxfix.pipeline.opening import Source, name_of, on_disk
+from onnxfix.pipeline.samples import generate_mild, read_inputs
 from onnxfix.report.report import runtimes
 from onnxfix.sandbox import shared
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification import cuda
-from onnxfix.verification.feeds import plan
-from onnxfix.verification.feeds.files import check_inputs, load_inputs
-from onnxfix.verification.feeds.inputs import Kind
-from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import Signature, signature
 
 if TYPE_CHECKING:
@@ -47,7 +42,6 @@ SAMPLES = 2
 """Generated samples."""
 MOST_SAMPLES = 16
 """Samples of the user's inputs that are walked through."""
-_KINDS: tuple[Kind, ...] = ("normal", "small", "ones")
 
 
 def diagnose(
@@ -65,21 +59,20 @@ def diagnose(
         ModelError, UsageError: as there.
     """
     say = progress or (lambda text: None)
-    against = _kind(second, against)
+    against = _resolve_against(second, against)
     backends.require("ort-cpu", "diagnose")
     say("reading")
     one = loading.load(first)
     two = loading.load(second) if second is not None else None
     try:
-        found = _diagnosed(one, two, against, options, timeout, say)
+        return _diagnose(one, two, against, options, timeout, say)
     finally:  # a file that was changed meanwhile is the reason for whatever else was seen
         for loaded in (one, two):
             if loaded is not None:
                 loaded.check()
-    return found
 
 
-def _diagnosed(
+def _diagnose(
     one: loading.Loaded,
     two: loading.Loaded | None,
     against: Against,
@@ -95,7 +88,11 @@ def _diagnosed(
         clock = Clock(timeout)
         # ONNX Runtime with its optimizations keeps more digits than half precision has.
         bench = Bench(shared(), scratch, clock=clock, rounding=against != "ort-cpu")
-        tools = _tensorrt(against, options, stack)
+        builder = None
+        if against in ("trt-network", "trt-gpu"):
+            from onnxfix.verification.asking import require_tensorrt  # lazy: start-up, seldom used
+
+            builder = stack.enter_context(closing(require_tensorrt(options.trt or TrtOptions())))
         truth = opened(path, bench)
         known = signature(one.proto)
         base = Diagnosis(
@@ -104,37 +101,37 @@ def _diagnosed(
             name_of(two) if two is not None else "",
             "unknown",
             truth="ONNX Runtime on the CPU, without optimizations",
-            environment={**runtimes(), **({tools.choice.package: tools.choice.version} if tools else {})},
+            environment={
+                **runtimes(),
+                **({builder.choice.package: builder.choice.version} if builder else {}),
+            },
         )
-        given = _given(known, options)
+        given = _read_samples(known, options)
+        shapes, seed = options.verification.input_shapes, options.verification.seed
+        samples = functools.partial(generate_mild, known, shapes, seed) if given is None else lambda: given
         say("preparing the other side")
         try:
             like = None
             if other is not None:
-                tried = given if given is not None else generated(known, options)
-                like = paired(truth, opened(other, bench), str(other), bench, tried)
-            prepared = _prepared(truth, like, against, bench, tools, stack)
+                like = paired(truth, opened(other, bench), str(other), bench, samples())
+            prepared = _prepare(truth, like, against, bench, builder, stack)
         except Impossible as error:
-            found = replace(base, reason=str(error), cause=error.cause)
-        else:
-            samples = given if given is not None else generated(known, options)
-            count = min(len(given), MOST_SAMPLES) if given is not None else SAMPLES
-            engines = prepared.engines
-            allowed = recorded_budget(two.proto, path) if two is not None else None
-            explainer = Explainer(against, truth, prepared, name_of(one))
-            case = Case(truth, prepared, samples, count, given is None, explainer, allowed)
-            found = run(case, bench, base, clock, say)
-            if engines is not None and found.culprits:
-                say("looking up the engine's layers")
-                found = with_layers(found, engines, other or path)
-            if found.exit_code == 0:  # what the proof lets pass needs nothing to be done
-                found = replace(found, culprits=tuple(replace(one, advice="") for one in found.culprits))
-            if bench.evaluated:
-                found = replace(found, notes=(*found.notes, _EVALUATED))
-    return found
+            return replace(base, reason=str(error), cause=error.cause)
+        count = min(len(given), MOST_SAMPLES) if given is not None else SAMPLES
+        engines = prepared.engines
+        allowed = recorded_budget(two.proto, path) if two is not None else None
+        explainer = Explainer(against, truth, prepared, name_of(one))
+        case = Case(truth, prepared, samples(), count, given is None, explainer, allowed)
+        found = run(case, bench, base, clock, say)
+        if engines is not None and found.culprits:
+            say("looking up the engine's layers")
+            found = with_layers(found, engines, other or path)
+        if found.exit_code == 0:  # what the proof lets pass needs nothing to be done
+            found = replace(found, culprits=tuple(replace(one, advice="") for one in found.culprits))
+        return replace(found, notes=(*found.notes, _EVALUATED)) if bench.evaluated else found
 
 
-def _kind(second: Source | None, against: Against | None) -> Against:
+def _resolve_against(second: Source | None, against: Against | None) -> Against:
     """What is compared with.
 
     Raises:
@@ -149,20 +146,7 @@ def _kind(second: Source | None, against: Against | None) -> Against:
     return "model" if against is None else against
 
 
-def _tensorrt(against: Against, options: RunOptions, stack: ExitStack) -> Builder | None:
-    """TensorRT, where it is needed.
-
-    Raises:
-        UsageError: it is not available.
-    """
-    if against not in ("trt-network", "trt-gpu"):
-        return None
-    from onnxfix.verification.asking import require_tensorrt  # lazy: start-up, seldom used
-
-    return stack.enter_context(closing(require_tensorrt(options.trt or TrtOptions())))
-
-
-def _prepared(
+def _prepare(
     truth: Graph,
     like: Side | None,
     against: Against,
@@ -170,10 +154,14 @@ def _prepared(
     builder: Builder | None,
     stack: ExitStack,
 ) -> Side:
-    """The other side; ``like`` is the second model."""
+    """The other side; ``like`` is the second model.
+
+    Raises:
+        Impossible: it does not run on this machine.
+    """
     if against == "trt-gpu":
         assert builder is not None
-        return _executing(like or itself(truth, "", ""), bench, builder, stack)
+        return _prepare_engines(like or itself(truth, "", ""), bench, builder, stack)
     if like is not None:
         return like
     if against in ("fp16", "bf16"):
@@ -192,7 +180,7 @@ def _prepared(
     return imported(truth, builder, bench)
 
 
-def _executing(like: Side, bench: Bench, builder: Builder, stack: ExitStack) -> Side:
+def _prepare_engines(like: Side, bench: Bench, builder: Builder, stack: ExitStack) -> Side:
     """Engines of a graph as the other side.
 
     Raises:
@@ -209,33 +197,14 @@ def _executing(like: Side, bench: Bench, builder: Builder, stack: ExitStack) -> 
     return prepared(engines, like, here.precision, here.where)
 
 
-def _given(known: Signature, options: RunOptions) -> list[dict[str, Any]] | None:
+def _read_samples(known: Signature, options: RunOptions) -> list[dict[str, Any]] | None:
     """The user's inputs; None where there are none.
 
     Raises:
         UsageError: they do not fit the model.
     """
-    inputs = options.verification.inputs
-    if inputs is None:
-        return None
-    feeds = load_inputs(os.fspath(inputs)) if isinstance(inputs, (str, os.PathLike)) else list(inputs)
-    checked = check_inputs(known, feeds)
-    for name in dict.fromkeys(name for feed in checked for name in feed):
+    samples = read_inputs(known, options.verification.inputs)
+    for name in dict.fromkeys(name for sample in samples or () for name in sample):
         if known[name].default is not None:
             raise UsageError(f"input {name} has a default, which diagnose does not replace: leave it out")
-    return checked
-
-
-def generated(known: Signature, options: RunOptions) -> Iterator[Mapping[str, Any]]:
-    """Generated samples: mixed sizes first, then milder ones until the truth accepts some."""
-    shapes = plan.parse_shapes(options.verification.input_shapes, known.names)
-    fixed = plan.bind_shapes(known, shapes) if shapes else {}
-    sweep = plan.assignments(known, fixed)
-    order = [sweep[min(2, len(sweep) - 1)], *sweep]
-    seed = options.verification.seed
-    for kind in _KINDS:
-        for number, sizes in enumerate(order):
-            try:
-                yield Feed(sizes, kind, seed + number).values(known)
-            except MemoryError:
-                continue
+    return samples

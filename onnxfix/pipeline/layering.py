@@ -13,9 +13,8 @@ from onnxfix.errors import UsageError
 from onnxfix.files import atomic, copying, loading, regular
 from onnxfix.files.temporary import temporary_beside
 from onnxfix.options import RunOptions
-from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
-from onnxfix.pipeline.plan import Progress
-from onnxfix.pipeline.proof import on_disk
+from onnxfix.pipeline.job import Progress
+from onnxfix.pipeline.opening import Source, name_of, on_disk, refuse_conflicts
 from onnxfix.report.layers import LayerReport
 from onnxfix.trt import files
 from onnxfix.trt.records import TrtOptions

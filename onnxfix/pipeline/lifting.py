@@ -10,13 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import onnx
-from onnx import ModelProto
 
 from onnxfix.errors import UsageError
 from onnxfix.files import apart, atomic, copying, loading, regular, saving
 from onnxfix.files.temporary import temporary_beside
-from onnxfix.pipeline.opening import Source, name_of
-from onnxfix.pipeline.proof import on_disk
+from onnxfix.pipeline.opening import Source, name_of, on_disk, output_file
 from onnxfix.trt import lift as reader
 from onnxfix.trt.lift import Lifted
 from onnxfix.trt.records import TrtOptions
@@ -42,10 +40,7 @@ def lift(
     say("reading")
     loaded = loading.load(source)
     name = name_of(loaded)
-    try:
-        destination = _destination(loaded, Path(output))
-    except (OSError, ValueError) as error:  # a name that is too long, or has a zero byte
-        raise UsageError(f"{str(output)!r}: cannot be written: {getattr(error, 'strerror', error)}") from None
+    destination = _destination(loaded, Path(output))
     with ExitStack() as stack:
         builder = stack.enter_context(closing(require_tensorrt(trt or TrtOptions())))
         model = on_disk(loaded, stack)
@@ -74,15 +69,12 @@ def _destination(loaded: loading.Loaded, output: Path) -> Path:
     Raises:
         UsageError: it cannot be written, or is a file that is read.
     """
-    if output.is_dir():
-        raise UsageError(f"{output}: is a directory; name the output file")
-    real = regular.destination(output)
-    if not real.parent.is_dir():
-        raise UsageError(f"{real.parent}: no such directory for the output")
-    written = [apart.File("the output", output), apart.File("the output's weights", _beside(real))]
+    real = output_file(output)
+    weights = _beside(real)
+    written = [apart.File("the output", output), apart.File("the output's weights", weights)]
     apart.separate(written, list(apart.files_of(loaded)))
-    if regular.status(_beside(real)) is not None:  # the output that is replaced may need it until the end
-        raise UsageError(f"{_beside(real)}: is in the way of the weights; remove it, or name another output")
+    if regular.status(weights) is not None:  # the output that is replaced may need it until the end
+        raise UsageError(f"{weights}: is in the way of the weights; remove it, or name another output")
     return real
 
 
@@ -100,16 +92,11 @@ def _install(lifted: Path, destination: Path, most: int) -> None:
         files = []
         if size > EMBEDDED:
             beside = _beside(destination)
-            _rename(model, beside.name)
+            for entry in (entry for tensor in model.graph.initializer for entry in tensor.external_data):
+                if entry.key == "location":
+                    entry.value = beside.name
             files.append(stack.enter_context(temporary_beside(beside, most=most)))
             copying.copy_file(weights, files[0])
         files.append(stack.enter_context(temporary_beside(destination, most=most)))
         copying.write(saving.serialize(model), files[-1])
         atomic.install(files)
-
-
-def _rename(model: ModelProto, location: str) -> None:
-    for tensor in model.graph.initializer:
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                entry.value = location

@@ -6,14 +6,14 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto
 
 from onnxfix import backends, walk
 from onnxfix._version import __version__
@@ -22,21 +22,20 @@ from onnxfix.errors import UsageError
 from onnxfix.files import atomic, loading, saving, tensors
 from onnxfix.files.temporary import Temporary, temporary_beside
 from onnxfix.lowering.bench import Bench, Failed
-from onnxfix.lowering.convert import converted
+from onnxfix.lowering.convert import Converted
+from onnxfix.lowering.convert import converted as convert
 from onnxfix.lowering.lower import Found, Wish, described, find
-from onnxfix.lowering.records import Lowering, OutputError
+from onnxfix.lowering.records import Lowering
 from onnxfix.lowering.search import worst
 from onnxfix.options import Output, RunOptions
-from onnxfix.pipeline.budgets import record_budget
-from onnxfix.pipeline.opening import Source, destination_of, name_of, refuse_conflicts
-from onnxfix.pipeline.plan import Progress
-from onnxfix.pipeline.proof import climb, comparison_of, on_disk
+from onnxfix.pipeline.contract import record_budget
+from onnxfix.pipeline.job import Progress
+from onnxfix.pipeline.opening import Source, destination_of, name_of, on_disk, refuse_conflicts
+from onnxfix.pipeline.proof import climb, comparison_of
+from onnxfix.pipeline.samples import generate_large, read_inputs
 from onnxfix.targets import choose_target
 from onnxfix.trt.records import TrtOptions
-from onnxfix.verification.feeds import plan
-from onnxfix.verification.feeds.files import check_inputs, load_inputs
-from onnxfix.verification.feeds.plan import Feed
-from onnxfix.verification.feeds.signature import Signature, signature
+from onnxfix.verification.feeds.signature import signature
 
 _ALWAYS = ("contract", "ort-cpu")
 _RUNGS = ("trt-build", "trt-network")
@@ -87,17 +86,34 @@ def lower(
         path = on_disk(loaded, stack)
         bench = stack.enter_context(Bench())
         try:
-            found = find(loaded.proto, path, _feeds(loaded.proto, options), wish, bench, say)
+            found = find(loaded.proto, path, _samples(loaded.proto, options), wish, bench, say)
             result = described(found, base)
             if not result.heavy and not result.nodes:
                 result = replace(result, status="nothing", reason="no node computes in float32")
             elif not found.plan.met:
-                result = _missed(result)
+                result = _explain_miss(result)
             else:
-                result = _proven(loaded, path, destination, found, result, wish, options, bench, stack, say)
+                say("converting")
+                converted, file = _convert(found, wish, loaded, path, destination, stack)
+                result = replace(result, casts=converted.casts)
+                result = _prove(loaded.proto, path, converted.proto, file.path, result, options, bench, say)
+                loaded.check()
+                if result.status == "met" and destination is not None:
+                    say("writing")
+                    atomic.install([file])
+                    result = replace(result, status="written", output=str(destination))
         except Failed as error:
             result = replace(base, reason=str(error), cause=error.cause)
     return replace(result, seconds=time.perf_counter() - began)
+
+
+def _samples(model: ModelProto, options: RunOptions) -> list[Mapping[str, Any]]:
+    """The user's samples, or generated ones: candidates, of which the model may refuse some."""
+    known, verification = signature(model), options.verification
+    given = read_inputs(known, verification.inputs)
+    if given is not None:
+        return list(given[:MOST_SAMPLES])
+    return list(generate_large(known, verification.input_shapes, verification.seed, SAMPLES))
 
 
 def _rungs(options: RunOptions) -> tuple[str, ...]:
@@ -113,7 +129,7 @@ def _rungs(options: RunOptions) -> tuple[str, ...]:
     return ("contract", *(one for one in _RUNGS if (one == "trt-build" if wanted is None else one in wanted)))
 
 
-def _missed(result: Lowering) -> Lowering:
+def _explain_miss(result: Lowering) -> Lowering:
     if result.best is None:
         every = "every node that computes has to stay in float32"
         counts = Counter(one.why for one in result.kept)
@@ -123,50 +139,60 @@ def _missed(result: Lowering) -> Lowering:
     return replace(result, status="missed", reason=reason)
 
 
-# Long because: the stages of a proof share what they are about.
-def _proven(
-    loaded: loading.Loaded,
-    path: Path,
-    destination: Path | None,
+def _convert(
     found: Found,
-    result: Lowering,
     wish: Wish,
+    loaded: loading.Loaded,
+    original: Path,
+    destination: Path | None,
+    stack: ExitStack,
+) -> tuple[Converted, Temporary]:
+    """The mixed-precision model of the file ``original``, and a temporary file with it, beside its destination if it
+    has one. External weights that stay float32 are put into the model, whose file may go to another folder."""
+    graph, low = found.facts.model, found.plan.low
+    result = convert(graph, found.facts.able, low, base_dir=loaded.base_dir, io_types=wish.io_types)
+    if destination is None:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-"))
+        file = stack.enter_context(temporary_beside(Path(folder, "result.onnx")))
+    else:
+        file = stack.enter_context(temporary_beside(destination, most=loaded.mode))
+    for tensor in walk.model_tensors(result.proto):
+        if tensors.is_external(tensor) and loaded.base_dir is not None:
+            tensor.CopyFrom(tensors.embedded(tensor, loaded.base_dir))
+    record_budget(result.proto, original, wish.budget)
+    saving.save(result.proto, file)
+    return result, file
+
+
+def _prove(
+    before: ModelProto,
+    original: Path,
+    after: ModelProto,
+    file: Path,
+    result: Lowering,
     options: RunOptions,
     bench: Bench,
-    stack: ExitStack,
     say: Progress,
 ) -> Lowering:
-    """Make the model, prove it, and write it where it is to go."""
-    say("converting")
-    made = converted(
-        found.facts.model, found.facts.able, found.plan.low, base_dir=loaded.base_dir, io_types=wish.io_types
-    )
-    result = replace(result, casts=made.casts)
+    """The result with its errors and checks; its status is "met" where all hold."""
     if result.heavy and not result.heavy_low:
         result = replace(result, notes=(*result.notes, _NOT_FASTER))
-    file: Temporary | Path
-    if destination is not None:
-        file = stack.enter_context(temporary_beside(destination, most=loaded.mode))
-    else:
-        file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-"))) / "result.onnx"
-    _embed(made.proto, loaded.base_dir)
-    record_budget(made.proto, path, wish.budget)
-    saving.save(made.proto, file)
-    written = file.path if isinstance(file, Temporary) else file
     say("running the result")
-    errors = bench.result_errors(written, wide=True)
+    errors = bench.result_errors(file, wide=True)
     result = replace(result, outputs=errors, error=worst(errors))
-    checks = [("budget", *_judged(errors, wish.budget))]
-    checks.append(("ort-cpu", *_loads(bench, written)))
+    checks = [
+        ("budget", *_judge_error(worst(errors), result.budget)),
+        ("ort-cpu", *_try_loading(bench, file)),
+    ]
     say("verifying")
     verdict = climb(
-        path,
-        written,
-        loaded.proto,
-        made.proto,
+        original,
+        file,
+        before,
+        after,
         comparison_of(replace(options.verification, rungs=None), options.trt or TrtOptions()),
         exact=False,
-        interface=wish.io_types == "keep",
+        interface=result.io_types == "keep",
         rungs=_rungs(options),
     )
     checks += [(rung.name, rung.status, rung.reason) for rung in verdict.rungs]
@@ -176,58 +202,21 @@ def _proven(
     refusing = next((rung for rung in verdict.rungs if rung.refutes and not rung.inherited), None)
     if refusing is not None:
         return replace(result, status="refused", reason=f"{refusing.name}: {refusing.reason}")
-    loaded.check()
     reason = f"largest error {result.error:.3g} of the output's scale, budget {result.budget:.3g}"
-    if destination is None:
-        return replace(result, status="met", reason=reason)
-    say("writing")
-    assert isinstance(file, Temporary)
-    atomic.install([file])
-    return replace(result, status="written", output=str(destination), reason=reason)
+    return replace(result, status="met", reason=reason)
 
 
-def _judged(errors: tuple[OutputError, ...], budget: float) -> tuple[str, str]:
-    """Whether the result's own errors are within the budget, as status and reason."""
-    found = worst(errors)
-    if found <= budget:
-        return "passed", f"largest error {found:.3g} of the output's scale"
-    return "failed", f"the result's error is {found:.3g}, and the budget is {budget:.3g}"
+def _judge_error(error: float, budget: float) -> tuple[str, str]:
+    """Whether the result's own error is within the budget, as status and reason."""
+    if error <= budget:
+        return "passed", f"largest error {error:.3g} of the output's scale"
+    return "failed", f"the result's error is {error:.3g}, and the budget is {budget:.3g}"
 
 
-def _loads(bench: Bench, path: Path) -> tuple[str, str]:
+def _try_loading(bench: Bench, path: Path) -> tuple[str, str]:
     """Whether ONNX Runtime runs the file with its own half-precision kernels, which it has few of."""
     try:
         found = worst(bench.result_errors(path, wide=False))
     except Failed as error:
         return "skipped", str(error)
     return "passed", f"runs; largest error {found:.3g} of the output's scale"
-
-
-def _embed(proto: ModelProto, base_dir: Path | None) -> None:
-    """Put the external weights that stay float32 into the model, whose file may go to another folder."""
-    for tensor in walk.model_tensors(proto):
-        if tensors.is_external(tensor) and base_dir is not None:
-            whole: TensorProto = tensors.embedded(tensor, base_dir)
-            tensor.CopyFrom(whole)
-
-
-def _feeds(model: ModelProto, options: RunOptions) -> list[Mapping[str, Any]]:
-    """The user's samples, or generated ones: candidates, of which the model may refuse some."""
-    known = signature(model)
-    inputs = options.verification.inputs
-    if inputs is not None:
-        given = load_inputs(os.fspath(inputs)) if isinstance(inputs, (str, os.PathLike)) else list(inputs)
-        return list(check_inputs(known, [dict(feed) for feed in given][:MOST_SAMPLES]))
-    return list(_generated(known, options))
-
-
-def _generated(known: Signature, options: RunOptions) -> Iterator[Mapping[str, Any]]:
-    shapes = plan.parse_shapes(options.verification.input_shapes, known.names)
-    fixed = plan.bind_shapes(known, shapes) if shapes else {}
-    sweep = [sizes for sizes in plan.assignments(known, fixed) if 0 not in sizes.values()]
-    sweep = sweep or plan.assignments(known, fixed)
-    grown = [group[0] for group in plan.grown(known, fixed) if group]
-    sweep.reverse()  # larger sizes first: they show more values
-    seed = options.verification.seed
-    for number, sizes in enumerate([*sweep, *sweep, *sweep, *sweep][:SAMPLES] + grown):
-        yield Feed(sizes, "normal", seed + number).values(known)

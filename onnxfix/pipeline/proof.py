@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnx import ModelProto
 
-from onnxfix.errors import ModelError, UsageError
-from onnxfix.files import loading, saving
-from onnxfix.files.temporary import Temporary, temporary_beside
+from onnxfix.errors import UsageError
 from onnxfix.options import Verification
 from onnxfix.pipeline import contract
 from onnxfix.trt.records import TrtOptions
@@ -179,46 +175,3 @@ _RUNNING = ("reference", "ort-cpu", "ort-cuda")
 def reason_of(verdict: Verdict) -> str:
     """Why the rungs that refute it do, on one line."""
     return "; ".join(f"{rung.name}: {rung.reason}" for rung in verdict.rungs if rung.refutes)
-
-
-def refuse_unreadable(path: Path) -> None:
-    """Refuse a path that is not UTF-8 (Python has it with lone surrogates): onnx, ONNX Runtime and TensorRT take none.
-
-    Raises:
-        ModelError: it is not.
-    """
-    try:
-        str(path).encode("utf-8")
-    except UnicodeEncodeError:
-        raise ModelError(
-            f"{path}: its path is not UTF-8, and neither ONNX Runtime nor TensorRT opens such a file; rename it"
-        ) from None
-
-
-def on_disk(loaded: loading.Loaded, stack: ExitStack, made: list[Temporary] | None = None) -> Path:
-    """A path at which backends can read the model: its own, or a temporary file for one that came from memory.
-
-    No backend reads a file of more than 2 GB: it gets a copy with its weights beside it. ``made`` receives the files
-    that were made in the model's folder, where other users may reach them.
-
-    Raises:
-        ModelError: no backend takes its path.
-        OnnxfixError: the temporary file cannot be written.
-    """
-    if loaded.path is not None:
-        refuse_unreadable(loaded.path)
-    if loaded.path is not None and not loaded.oversize:
-        return loaded.path
-    if loaded.path is not None and loaded.beside:  # external data must be found from the copy, too
-        beside = [stack.enter_context(temporary_beside(loaded.path)) for _ in range(2)]
-        saving.save(loaded.proto, *beside)
-        if made is not None:
-            made += beside
-        return beside[0].path
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
-    path = folder / "model.onnx"
-    if loaded.oversize:
-        saving.save(loaded.proto, path, folder / "model.onnx.data")
-    else:
-        loaded.copy_to(path)
-    return path

@@ -1,11 +1,12 @@
-"""The fourth stage of a run: fix, verify, and withdraw what does not verify, until the rest is proven."""
+"""Fix, verify, and withdraw what does not verify, until the rest is proven."""
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,16 +19,8 @@ from onnxfix.files.temporary import Temporary
 from onnxfix.model import Model
 from onnxfix.pipeline.candidate import Candidate
 from onnxfix.pipeline.job import Job
-from onnxfix.pipeline.proof import (
-    allowed_by,
-    climb,
-    failing,
-    on_disk,
-    reason_of,
-    refuse_unreadable,
-    refuted,
-    repeated,
-)
+from onnxfix.pipeline.opening import on_disk, refuse_unreadable
+from onnxfix.pipeline.proof import allowed_by, climb, failing, reason_of, refuted, repeated
 from onnxfix.pipeline.whole.run import StepRun, after_unsafe, unsafe_notes
 from onnxfix.report.report import StepDone, Withdrawn
 from onnxfix.rule import Safety
@@ -37,8 +30,6 @@ from onnxfix.verification.verdict import ALONE
 
 MAX_WITHDRAWN = 25
 """After this many withdrawn fixes the run gives up: bisecting will not find what is wrong."""
-
-
 _RUNS = itertools.count()
 
 
@@ -117,28 +108,17 @@ class _Prover:
 
     def __init__(self, job: Job, resources: ExitStack) -> None:
         self.job, self.loaded, self.say = job, job.loaded, job.plan.say
-        verification, output = job.comparison.verification, job.plan.options.output
         # Without verification only onnx.checker reads the original, through our own reader, which has no size limit.
-        bare = job.loaded.path if not verification.enabled and not job.steps else None
+        bare = job.loaded.path if not job.comparison.verification.enabled and not job.steps else None
         copies: list[Temporary] = []
         self.original = bare or on_disk(job.loaded, resources, copies)
         if job.destination is not None and not bare:
             refuse_unreadable(job.destination)
-        self.candidate = Candidate(
-            job.loaded,
-            job.destination,
-            self.original,
-            resources,
-            copies=copies,
-            output=output,
-        )
+        self.candidate = Candidate(job, self.original, copies, resources)
         self.fixed = False
         self.scope = f"{os.getpid()} {next(_RUNS)}"
         resources.callback(lambda: release(shared()))  # what the sandbox keeps of the original
-        unsafe = job.plan.safety == Safety.UNSAFE
-        self.steps = StepRun(
-            job.steps, job.loaded, self.original, self.candidate, job.comparison, unsafe, self.say
-        )
+        self.steps = StepRun(job, self.original, self.candidate)
 
     def fix(self, safety: Safety, allow: engine.Allow) -> tuple[ModelProto, FixRun]:
         """A fresh copy of the steps' result, with the fixes of up to ``safety`` that ``allow`` permits."""
@@ -180,20 +160,21 @@ class _Prover:
     ) -> tuple[_Attempt, dict[FixKey, Withdrawn]]:
         """The result with the most fixes of up to ``safety`` that verifies, once its culprits are withdrawn one by
         one; and those. ``known`` are culprits already."""
-        withdrawn = dict(known or {})
+        steps, withdrawn = self.steps, dict(known or {})
         while True:
             proto, run = self.fix(safety, lambda key: key not in withdrawn)
-            if not run.applied and self.steps.base is self.steps.against and not self.loaded.oversize:
-                return _Attempt(proto, run, self._unchanged()), withdrawn
+            if not run.applied and steps.base is steps.against and not self.loaded.oversize:
+                return _Attempt(proto, run, self._judge_unchanged()), withdrawn
             verdict = self.judge(proto, run)
             attempt = _Attempt(proto, run, verdict)
             if not refuted(verdict):
                 return attempt, withdrawn
-            if self._fails_before_rules(verdict):
-                if self._drop_step(verdict):
+            refutes = functools.partial(self._refutes, like=verdict)
+            if steps.base is not steps.against and refutes(steps.base.proto):  # without any fix of a rule
+                if steps.blame(refutes, reason_of(verdict)):
                     withdrawn.clear()  # the rules start over, from another model
                     continue
-                if self.steps.special is not None:  # withdrawing fixes would not help
+                if steps.special is not None:  # withdrawing fixes would not help
                     return attempt, withdrawn
             if not run.applied or len(withdrawn) >= MAX_WITHDRAWN:
                 return attempt, withdrawn
@@ -203,50 +184,40 @@ class _Prover:
                 return attempt, withdrawn
             withdrawn[culprit.key] = _withdrawn(culprit, reason_of(verdict))
 
+    def _refutes(self, proto: ModelProto, like: Verdict, run: FixRun | None = None) -> bool:
+        """Whether a model, which ``run`` made of the steps' result, fails like that."""
+        return refuted(self.judge(proto, run, like))
+
     def with_unsafe(
         self, settled: _Attempt, withdrawn: dict[FixKey, Withdrawn]
     ) -> tuple[_Attempt, dict[FixKey, Withdrawn], list[str]]:
         """The result with the UNSAFE fixes too, unless it is not a valid model, or time is up; what is withdrawn, and
         notes."""
         try:
-            return self._with_unsafe(settled, withdrawn)
+            proto, run = self.fix(Safety.UNSAFE, lambda key: key not in withdrawn)
+            unsafe = [item for item in run.applied if item.safety == Safety.UNSAFE]
+            if not unsafe:
+                return settled, withdrawn, []
+            second = self.judge(proto, run)
+            deadline.check()  # it may not even be a valid model
         except deadline.Expired:
             self._restore(settled)
-            return (
-                settled,
-                withdrawn,
-                ["the time limit was over before UNSAFE fixes were applied and checked"],
-            )
+            note = "the time limit was over before UNSAFE fixes were applied and checked"
+            return settled, withdrawn, [note]
+        if any(rung.name in ALONE and rung.refutes for rung in second.rungs):
+            self._restore(settled)
+            reason = reason_of(second)
+            return settled, withdrawn | {item.key: _withdrawn(item, reason) for item in unsafe}, []
+        # Rungs that compare values and are required must pass with the model that is written.
+        values = set(self.job.comparison.verification.require).difference(ALONE)
+        verdict = second if second.passed or values else _without_unsafe(settled.verdict, second)
+        notes = [] if second.passed else [_describe_unproven(unsafe, second)]
+        return _Attempt(proto, run, verdict), withdrawn, notes
 
     def _restore(self, settled: _Attempt) -> None:
         """Write the candidate again: its file has another model."""
         if settled.run.applied or self.steps.changed or self.loaded.oversize or self.candidate.rewritten:
             self.candidate.save(settled.proto)
-
-    def _with_unsafe(
-        self, settled: _Attempt, withdrawn: dict[FixKey, Withdrawn]
-    ) -> tuple[_Attempt, dict[FixKey, Withdrawn], list[str]]:
-        proto, run = self.fix(Safety.UNSAFE, lambda key: key not in withdrawn)
-        if not any(item.safety == Safety.UNSAFE for item in run.applied):
-            return settled, withdrawn, []
-        second = self.judge(proto, run)
-        deadline.check()  # it may not even be a valid model
-        if any(rung.name in ALONE and rung.refutes for rung in second.rungs):
-            self._restore(settled)
-            return settled, withdrawn | _unsafe_withdrawn(run, reason_of(second)), []
-        # Rungs that compare values and are required must pass with the model that is written.
-        values = set(self.job.comparison.verification.require).difference(ALONE)
-        verdict = second if second.passed or values else _without_unsafe(settled.verdict, second)
-        return _Attempt(proto, run, verdict), withdrawn, [] if second.passed else [_unproven(run, second)]
-
-    def _fails_before_rules(self, verdict: Verdict) -> bool:
-        """Whether the model fails on the same rungs without any fix of a rule."""
-        steps = self.steps
-        return steps.base is not steps.against and refuted(self.judge(steps.base.proto, None, verdict))
-
-    def _drop_step(self, verdict: Verdict) -> bool:
-        """Drop the step that is to blame for that; False where there is none."""
-        return self.steps.blame(lambda proto: refuted(self.judge(proto, None, verdict)), reason_of(verdict))
 
     def _culprit(self, safety: Safety, run: FixRun, withdrawn: set[FixKey], verdict: Verdict) -> Applied:
         """The last fix of the shortest beginning of the run that fails like ``verdict``."""
@@ -255,58 +226,40 @@ class _Prover:
             middle = (good + bad) // 2
             allowed = {item.key for item in run.applied[:middle]} - withdrawn
             proto, part = self.fix(safety, allowed.__contains__)
-            if part.applied and refuted(self.judge(proto, part, verdict)):
+            if part.applied and self._refutes(proto, verdict, part):
                 bad = middle
             else:
                 deadline.check()  # a rung that was not run has refuted nothing
                 good = middle
         return run.applied[bad - 1]
 
-    def _unchanged(self) -> Verdict:
+    def _judge_unchanged(self) -> Verdict:
         """The verdict where nothing was fixed: the same bytes compute the same. TensorRT may still refuse them."""
-        reason = "nothing was changed: the output is the input, byte for byte"
-        if self.steps.changed:
-            self.candidate.save(self.steps.base.proto)
-            reason = "onnx.checker passes, and no rule changed anything"
-        same = RungResult("contract", "passed", reason)
-        if self.candidate.rewritten and not self.steps.changed:
-            same = self._rewritten()
-            if same.refutes:
-                return Verdict((same,), settled=True)
-        verification = self.job.comparison.verification
+        steps, comparison = self.steps, self.job.comparison
+        path, proto = steps.against_path, steps.against.proto
+        verification, written = comparison.verification, path
+        same = RungResult("contract", "passed", "nothing was changed: the output is the input, byte for byte")
+        if steps.changed:
+            self.candidate.save(steps.base.proto)
+            same = replace(same, reason="onnx.checker passes, and no rule changed anything")
+        elif self.candidate.rewritten:  # with other names of its data files, or their hashes
+            self.candidate.save(proto)
+            self.loaded.check()
+            written = self.candidate.path
+            bare = replace(comparison, verification=replace(verification, require=()))
+            same = climb(path, written, proto, proto, bare, exact=True, rungs=("contract",)).rungs[0]
+            reason = f"only what the model says of its data files changed: {same.reason}"
+            same = replace(same, reason=reason)
         wanted = DEFAULT_RUNGS if verification.rungs is None else verification.rungs
         rungs = tuple(name for name in wanted if name in ALONE and name != "contract")
-        if not verification.enabled or not (verification.require or rungs):
+        if same.refutes or not verification.enabled or not (verification.require or rungs):
             return Verdict((same,), settled=True)
         self.say("verifying")
-        path, proto = self.steps.against_path, self.steps.against.proto
-        comparison = self.steps.compared(self.job.comparison)
-        written = self.candidate.path if self.candidate.rewritten and not self.steps.changed else path
-        verdict = climb(path, written, proto, proto, comparison, exact=True, rungs=rungs)
+        compared = steps.compared(comparison)
+        verdict = climb(path, written, proto, proto, compared, exact=True, rungs=rungs)
         if verdict.rung("contract") is None:
             verdict = replace(verdict, rungs=(same, *verdict.rungs))
         return replace(verdict, settled=True)
-
-    def _rewritten(self) -> RungResult:
-        """The contract of the original with other names of its data files, or their hashes: the candidate is written,
-        and onnx.checker reads it."""
-        proto = self.loaded.proto
-        self.candidate.save(proto)
-        self.loaded.check()
-        comparison = self.job.comparison
-        bare = replace(comparison, verification=replace(comparison.verification, require=()))
-        verdict = climb(
-            self.original, self.candidate.path, proto, proto, bare, exact=True, rungs=("contract",)
-        )
-        checked = verdict.rung("contract")
-        assert checked is not None
-        return replace(
-            checked, reason=f"only what the model says of its data files changed: {checked.reason}"
-        )
-
-
-def _unsafe_withdrawn(run: FixRun, reason: str) -> dict[FixKey, Withdrawn]:
-    return {item.key: _withdrawn(item, reason) for item in run.applied if item.safety == Safety.UNSAFE}
 
 
 def _withdrawn(item: Applied, reason: str) -> Withdrawn:
@@ -330,9 +283,8 @@ def _without_unsafe(proven: Verdict, second: Verdict) -> Verdict:
     return Verdict(tuple(rungs), second.required, proven.settled, without_unsafe=True, allowed=proven.allowed)
 
 
-def _unproven(run: FixRun, second: Verdict) -> str:
-    codes = sorted({item.key.code for item in run.applied if item.safety == Safety.UNSAFE})
-    reasons = reason_of(second) or "; ".join(
-        f"{rung.name}: {rung.reason}" for rung in second.rungs if not rung.judged
-    )
-    return f"with the UNSAFE fixes ({', '.join(codes)}) the model is not proven equal: {reasons or 'not verified'}"
+def _describe_unproven(unsafe: Sequence[Applied], second: Verdict) -> str:
+    codes = ", ".join(sorted({item.key.code for item in unsafe}))
+    unjudged = "; ".join(f"{rung.name}: {rung.reason}" for rung in second.rungs if not rung.judged)
+    reason = reason_of(second) or unjudged or "not verified"
+    return f"with the UNSAFE fixes ({codes}) the model is not proven equal: {reason}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfix._version import __version__
-from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.errors import UsageError
 from onnxfix.files import atomic, copying, loading, saving
 from onnxfix.files.folders import writing
 from onnxfix.files.temporary import PLAIN, temporary_beside
@@ -44,27 +44,23 @@ _PACKAGES = ("onnx", "onnxruntime", "onnxruntime-gpu", "numpy", "ml_dtypes", "pr
 
 @dataclass(frozen=True)
 class Saved:
-    """What a folder holds: the reduced model with its inputs, the failure, and what it was made for."""
+    """What a folder holds: the reduced model with its inputs, its failure, the second model (None: there is none), and
+    the ``state`` that the search left."""
 
     case: Case
     failure: Failure
-    complete: bool
-    check: str = ""
-    match: str = ""
-    other: Path | None = None
-    cwd: str = ""
-    package: str = "auto"
-    capability: str | None = None
-    names: dict[str, str] | None = None
+    other: Path | None
+    state: Mapping[str, Any]
 
     @contextlib.contextmanager
     def workplace(self) -> Iterator[None]:
         """The folder in which onnxfix was started then, where it is there: a command may name files in it."""
-        with contextlib.chdir(self.cwd) if os.path.isdir(self.cwd) else contextlib.nullcontext():
+        cwd = self.state["cwd"]
+        with contextlib.chdir(cwd) if os.path.isdir(cwd) else contextlib.nullcontext():
             yield
 
 
-class Home:
+class Folder:
     """The folder of a reduction. ``identity`` is what it is made for.
 
     Raises:
@@ -75,9 +71,8 @@ class Home:
     def __init__(
         self, folder: Path, loaded: loading.Loaded, identity: Mapping[str, Any], *, resume: bool
     ) -> None:
-        self.folder, self.identity, self.resume = folder, json.loads(json.dumps(identity)), resume
+        self.path, self.identity = folder, json.loads(json.dumps(identity))
         self.most = loaded.mode if loaded.path is not None else PLAIN
-        self.reference: Failure | None = None
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder}: is not a folder; name another one with --output")
         if not folder.parent.is_dir():
@@ -88,16 +83,8 @@ class Home:
             raise UsageError(f"{folder}: holds {strange}, which onnxfix did not write; name another folder")
         if resume and not foreign:
             raise UsageError(f"{folder}: there is nothing to go on with; leave out --resume")
-        if resume and _read(self.folder).get("identity") != self.identity:
+        if resume and _read(folder).get("identity") != self.identity:
             raise UsageError(f"{folder}: is the reduction of another model or check; leave out --resume")
-
-    def state(self, whole: Case) -> Saved | None:
-        """What an earlier run left, to go on with; None without ``resume``."""
-        if not self.resume:
-            return None
-        found = saved(self.folder)
-        self.reference = found.failure
-        return found
 
     # ---- writing
 
@@ -107,8 +94,9 @@ class Home:
         Raises:
             OnnxfixError: the folder cannot be written.
         """
-        self._make()
-        self._model(MODEL, reducer.case)
+        with writing(self.path):
+            self.path.mkdir(exist_ok=True)
+        self._put_model(MODEL, reducer.case)
         self._put(INPUTS, npz(reducer.case.inputs))
         self._put(STATE, self._state(reducer, complete=False))
 
@@ -123,31 +111,27 @@ class Home:
         environment = versions(check)
         found = replace(
             found,
-            folder=str(self.folder),
-            bytes_after=(self.folder / MODEL).stat().st_size,
+            folder=str(self.path),
+            bytes_after=(self.path / MODEL).stat().st_size,
             operators=tuple(node.op_type for node in case.model.graph.node[:20]),
             environment=environment,
             command=COMMAND,
         )
-        expected, other = reducer.values.run(case)[0], check.seen(case, self.folder / MODEL)
+        expected, other = reducer.values.run(case)[0], check.seen(case, self.path / MODEL)
         self._optional(EXPECTED, npz(expected) if expected else None)
         self._optional(SEEN, npz(other) if other else None)
         self._optional("error.txt", f"{reducer.seen.text}\n".encode())
         part = check.part(case) if isinstance(check, AgainstCheck) else None
         if part is not None:
-            self._model(OTHER, part)
+            self._put_model(OTHER, part)
         else:
             self._optional(OTHER, None)
-        missing = {name for name in (EXPECTED, SEEN, OTHER) if not (self.folder / name).exists()}
+        missing = {name for name in (EXPECTED, SEEN, OTHER) if not (self.path / name).exists()}
         self._put(VERSIONS, json.dumps(environment, indent=2).encode() + b"\n")
         self._put(SCRIPT, script().encode())
         self._put(README, readme(found, [name for name in FILES if name not in missing]).encode())
         self._put(STATE, self._state(reducer, complete=found.complete))
         return found
-
-    def _make(self) -> None:
-        with writing(self.folder):
-            self.folder.mkdir(exist_ok=True)
 
     def _state(self, reducer: Reducer, *, complete: bool) -> bytes:
         document = {
@@ -171,13 +155,13 @@ class Home:
         shared = (*case.inputs, *case.cut, *case.outputs)
         return {name: check.names[name] for name in shared if name in check.names}
 
-    def _model(self, name: str, case: Case) -> None:
-        with temporary_beside(self.folder / name, most=self.most) as file:
+    def _put_model(self, name: str, case: Case) -> None:
+        with temporary_beside(self.path / name, most=self.most) as file:
             saving.save(case.model, file)
             atomic.install([file])
 
     def _put(self, name: str, data: bytes) -> None:
-        with temporary_beside(self.folder / name, most=self.most) as file:
+        with temporary_beside(self.path / name, most=self.most) as file:
             copying.write(data, file)
             atomic.install([file])
 
@@ -186,8 +170,8 @@ class Home:
         if data is not None:
             self._put(name, data)
         else:
-            with writing(self.folder / name):
-                (self.folder / name).unlink(missing_ok=True)
+            with writing(self.path / name):
+                (self.path / name).unlink(missing_ok=True)
 
 
 def versions(check: Check) -> dict[str, str]:
@@ -215,48 +199,35 @@ def _read(folder: Path) -> dict[str, Any]:
     return document
 
 
-def saved(folder: Path) -> Saved:
+def read_folder(folder: Path) -> Saved:
     """What a folder holds.
 
     Raises:
         UsageError: it is no folder of a reduction.
         OnnxfixError: its model cannot be read.
     """
-    document = _read(folder)
+    state = _read(folder)
     loaded = loading.load(folder / MODEL)
     try:
-        failure, identity = _failure(document["failure"]), document["identity"]
         inputs = load_inputs(folder / INPUTS)[0] if (folder / INPUTS).exists() else {}
-        case = cases.case_of(loaded, {})
         [inputs] = check_inputs(signature(loaded.proto), [inputs]) if inputs else [{}]
-        stored = {one.name: one for one in case.model.graph.initializer}
-        cut = {name: inputs.get(name, _value(stored.get(name))) for name in document["cut"]}
+        case = cases.case_of(loaded, {})
+        stored = {
+            one.name: cases.array_of(one) for one in case.model.graph.initializer if one.name in state["cut"]
+        }
+        cut = {name: inputs.get(name, stored.get(name)) for name in state["cut"]}
         names = {info.name for info in case.model.graph.input}
         case = replace(
             case,
             inputs={name: value for name, value in inputs.items() if name in names},
-            origin=document["origin"],
+            origin=state["origin"],
             cut={name: value for name, value in cut.items() if value is not None},
         )
-        other = folder / OTHER if len(identity["models"]) > 1 and (folder / OTHER).exists() else None
-        return Saved(
-            case,
-            failure,
-            bool(document["complete"]),
-            identity["check"],
-            identity["match"],
-            other,
-            document["cwd"],
-            identity["package"],
-            identity["capability"],
-            document["names"],
-        )
+        several = len(state["identity"]["models"]) > 1
+        other = folder / OTHER if several and (folder / OTHER).exists() else None
+        return Saved(case, _failure(state["failure"]), other, state)
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{folder / STATE}: cannot be read: {error!r}") from None
-
-
-def _value(tensor: Any) -> Any:
-    return cases.array_of(tensor) if tensor is not None else None
 
 
 def _failure(fields: dict[str, Any]) -> Failure:
@@ -266,6 +237,3 @@ def _failure(fields: dict[str, Any]) -> Failure:
     if around:
         known = replace(known, around=Place(**{**around, "graph": tuple(around["graph"]), "around": None}))
     return Failure(place=known, **fields)
-
-
-__all__ = ["COMMAND", "FILES", "Home", "OnnxfixError", "Saved", "saved"]

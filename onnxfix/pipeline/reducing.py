@@ -6,7 +6,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,24 +16,22 @@ from onnxfix import backends
 from onnxfix.allowance import memory_limit
 from onnxfix.diagnosis.graph import open_graph
 from onnxfix.diagnosis.matching import match
-from onnxfix.errors import ModelError, OnnxfixError, UsageError
+from onnxfix.errors import ModelError, UsageError
 from onnxfix.files import loading
 from onnxfix.pipeline import reduced
-from onnxfix.pipeline.opening import Source, name_of
-from onnxfix.pipeline.proof import on_disk
+from onnxfix.pipeline.opening import Source, name_of, on_disk
+from onnxfix.pipeline.samples import Inputs, Shapes, list_sizes, read_inputs
 from onnxfix.reduction import case as cases
 from onnxfix.reduction.against import AgainstCheck
 from onnxfix.reduction.case import Case
 from onnxfix.reduction.checks import Check, OrtCheck, TrtBuildCheck, TrtGpuCheck, TrtNetworkCheck
 from onnxfix.reduction.commands import MODEL, CommandCheck
-from onnxfix.reduction.records import Failure, Reduction, Seen
+from onnxfix.reduction.records import Failure, Reduction, Seen, Status
 from onnxfix.reduction.reduce import reduce as search
 from onnxfix.reduction.search import Reducer, Terms
 from onnxfix.reduction.values import Facts, Values, write
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.asking import require_tensorrt
-from onnxfix.verification.feeds import plan
-from onnxfix.verification.feeds.files import check_inputs, load_inputs
 from onnxfix.verification.feeds.inputs import Kind
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import Signature, signature
@@ -62,8 +60,8 @@ class ReduceOptions:
     check: str
     against: Source | None = None
     match: str = ""
-    inputs: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None = None
-    input_shapes: Sequence[str] | Mapping[str, Sequence[int]] = ()
+    inputs: Inputs = None
+    input_shapes: Shapes = ()
     seed: int = 0
     timeout: float = 300.0
     time_limit: float | None = None
@@ -88,30 +86,21 @@ def reduce(
     say("reading")
     loaded = loading.load(source)
     other = loading.load(options.against) if options.against is not None else None
-    folder = _folder(loaded, output)
-    home = reduced.Home(folder, loaded, _identity(loaded, other, options), resume=options.resume)
+    if output is not None:
+        path = Path(output)
+    elif loaded.path is not None:
+        path = loaded.path.with_name(f"{loaded.path.stem}.reduced")
+    else:
+        raise UsageError("a model that comes from no file needs an output folder")
+    folder = reduced.Folder(path, loaded, _identity(loaded, other, options), resume=options.resume)
     with ExitStack() as stack:
         stack.enter_context(memory_limit(options.memory_mb))
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
         names = _names(loaded, other, stack) if other is not None else None
         check = _check(options, other, names, stack)
-        run = _Run(loaded, options, check, Values(scratch, options.timeout), scratch, home, say)
-        found = run.result()
+        found = _Run(loaded, options, check, scratch, folder, say).reduce()
         loaded.check()
     return replace(found, seconds=time.perf_counter() - began)
-
-
-def _folder(loaded: loading.Loaded, output: str | os.PathLike[str] | None) -> Path:
-    """The folder to write: by default beside the model's file.
-
-    Raises:
-        UsageError: there is no such file, and no folder was named.
-    """
-    if output is not None:
-        return Path(output)
-    if loaded.path is None:
-        raise UsageError("a model that comes from no file needs an output folder")
-    return loaded.path.with_name(f"{loaded.path.stem}.reduced")
 
 
 def _identity(loaded: loading.Loaded, other: loading.Loaded | None, options: ReduceOptions) -> dict[str, Any]:
@@ -189,30 +178,29 @@ class _Run:
     """One reduction, from the whole model to the folder."""
 
     def __init__(
-        self, loaded: loading.Loaded, options: ReduceOptions, check: Check, values: Values, scratch: Path,
-        home: reduced.Home, say: Callable[[str], None],
+        self, loaded: loading.Loaded, options: ReduceOptions, check: Check, scratch: Path,
+        folder: reduced.Folder, say: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self.loaded, self.options, self.check, self.values = loaded, options, check, values
-        self.scratch, self.home, self.say = scratch, home, say
+        self.loaded, self.options, self.check = loaded, options, check
+        self.scratch, self.folder, self.say = scratch, folder, say
+        self.values = Values(scratch, options.timeout)
         self.whole = cases.case_of(loaded, {})
         self.notes: list[str] = []
         self._written, self._cost = float("-inf"), 0.0
 
-    def result(self) -> Reduction:
+    def reduce(self) -> Reduction:
         base = Reduction(name_of(self.loaded), self.options.check, "unknown", nodes_before=self.whole.count)
-        state = self.home.state(self.whole)
-        if state is None:
+        resumed, done = self.options.resume, False
+        if resumed:
+            saved = reduced.read_folder(self.folder.path)
+            start = _Start(saved.case, saved.failure, self.values.runs(saved.case))
+            done = bool(saved.state["complete"])
+        else:
             found = self._start()
             if isinstance(found, Seen):
-                status = "unknown" if found.unknown else "passes"
-                return replace(base, status=status, reason=found.unknown, cause=found.cause)  # type: ignore[arg-type]
+                status: Status = "unknown" if found.unknown else "passes"
+                return replace(base, status=status, reason=found.unknown, cause=found.cause)
             start = found
-        else:
-            start = _Start(state.case, state.failure, self.values.runs(state.case))
-        done = state is not None and state.complete
-        return self._reduced(base, start, done=done, resumed=state is not None)
-
-    def _reduced(self, base: Reduction, start: _Start, *, done: bool, resumed: bool) -> Reduction:
         limit = self.options.time_limit
         deadline = time.monotonic() + limit if limit is not None else float("inf")
         facts = Facts(self.loaded.proto, self.loaded.base_dir)
@@ -221,12 +209,12 @@ class _Run:
         self.check.expect(start.failure)
         if resumed and not done and reducer.examine(start.case) is None:
             raise UsageError(
-                f"{self.home.folder}: what it holds does not fail in this way; leave out --resume"
+                f"{self.folder.path}: what it holds does not fail in this way; leave out --resume"
             )
         ended = "complete" if done else search(reducer)
         self.say("writing")
-        made = "ONNX Runtime does not run some node: values behind it are made up" if reducer.made else ""
-        found = replace(
+        made_up = "ONNX Runtime does not run some node: values behind it are made up"
+        result = replace(
             base,
             status="reduced",
             failure=reducer.seen,
@@ -235,9 +223,9 @@ class _Run:
             steps=tuple(reducer.steps),
             complete=ended == "complete",
             interrupted=ended == "interrupted",
-            notes=(*self.notes, *filter(None, [made])),
+            notes=(*self.notes, *([made_up] if reducer.made else [])),
         )
-        return self.home.finish(found, reducer, self.check)
+        return self.folder.finish(result, reducer, self.check)
 
     def _keep(self, reducer: Reducer) -> None:
         """Write the folder now and then, so that a process that is killed leaves something to go on with."""
@@ -245,7 +233,7 @@ class _Run:
         if began - self._written < max(_EVERY, _SHARE * self._cost):
             return
         with contextlib.suppress(ModelError):  # a part of more than 2 GB is not kept
-            self.home.keep(reducer)
+            self.folder.keep(reducer)
         self._written = time.monotonic()
         self._cost = self._written - began
 
@@ -281,10 +269,9 @@ class _Run:
     def _inputs(self) -> Iterator[dict[str, Any]]:
         """The user's inputs, else generated ones that ONNX Runtime accepts, else any."""
         known = signature(self.loaded.proto)
-        given = self.options.inputs
+        given = read_inputs(known, self.options.inputs)
         if given is not None:
-            feeds = load_inputs(Path(given)) if isinstance(given, (str, os.PathLike)) else list(given)
-            yield from check_inputs(known, feeds)
+            yield from given
             return
         if isinstance(self.check, (TrtNetworkCheck, TrtGpuCheck)) and not self.options.input_shapes:
             yield {}  # their own plan of inputs is larger than ours
@@ -292,8 +279,8 @@ class _Run:
         yield from self._generated(known)
 
     def _generated(self, known: Signature) -> Iterator[dict[str, Any]]:
-        shapes = plan.bind_shapes(known, plan.parse_shapes(self.options.input_shapes, known.names))
-        sweep = [one for one in plan.assignments(known, shapes)[:3] if 0 not in one.values()]
+        every = list_sizes(known, self.options.input_shapes)
+        sweep = [one for one in every[:3] if 0 not in one.values()]
         first: dict[str, Any] | None = None
         accepted = 0
         for kind in _MILDER:
@@ -322,21 +309,19 @@ def reproduce(folder: str | os.PathLike[str]) -> Failure | None:
         UsageError: it is no such folder, or the check cannot be run here.
         OnnxfixError: a file of it cannot be read.
     """
-    home = reduced.saved(Path(folder))
-    trt = TrtOptions(package=home.package, compute_capability=home.capability)  # type: ignore[arg-type]
-    options = ReduceOptions(home.check, match=home.match, trt=trt)
+    saved = reduced.read_folder(Path(folder))
+    made_for = saved.state["identity"]
+    trt = TrtOptions(package=made_for["package"], compute_capability=made_for["capability"])
+    options = ReduceOptions(made_for["check"], match=made_for["match"], trt=trt)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-reduce-")))
-        other = loading.load(home.other) if home.other is not None else None
-        check = _check(options, other, home.names, stack)
-        stack.enter_context(home.workplace())
+        other = loading.load(saved.other) if saved.other is not None else None
+        check = _check(options, other, saved.state["names"], stack)
+        stack.enter_context(saved.workplace())
         path = scratch / "model.onnx"
-        write(home.case.model, path)
-        seen = check.examine(home.case, path)
+        write(saved.case.model, path)
+        seen = check.examine(saved.case, path)
     if seen.unknown:
         raise UsageError(f"{folder}: the check cannot be run: {seen.unknown}")
-    same = (one for one in seen.failures if home.failure.same(one, home.case.origin))
+    same = (one for one in seen.failures if saved.failure.same(one, saved.case.origin))
     return next(same, None)
-
-
-__all__ = ["CHECKS", "OnnxfixError", "ReduceOptions", "reduce", "reproduce"]

@@ -1,4 +1,4 @@
-"""``verify``: two models on the verification ladder, or one with itself."""
+"""``verify``: the checks on two models, or on one and itself."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from onnxfix.files import lazy, loading, tensors
 from onnxfix.files.sharing import first_changed
 from onnxfix.model import Model
 from onnxfix.options import RunOptions
-from onnxfix.pipeline.budgets import recorded_budget
-from onnxfix.pipeline.counting import bytes_read, node_counts
-from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
-from onnxfix.pipeline.output import engine_of, unmeasured
-from onnxfix.pipeline.plan import Progress
-from onnxfix.pipeline.proof import climb, comparison_of, on_disk
-from onnxfix.pipeline.stopped import Stopped, stopped
-from onnxfix.pipeline.timing import limited
+from onnxfix.pipeline.applying import save_engine, unmeasured
+from onnxfix.pipeline.contract import recorded_budget
+from onnxfix.pipeline.job import Progress, limited
+from onnxfix.pipeline.opening import Source, name_of, on_disk, refuse_conflicts
+from onnxfix.pipeline.proof import climb, comparison_of
+from onnxfix.pipeline.stopped import stopped
+from onnxfix.pipeline.summing import bytes_read, node_counts
 from onnxfix.report.report import Report
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.verdict import RungResult, Verdict
@@ -41,7 +40,7 @@ def verify(
     began = time.perf_counter()
     say = progress or (lambda text: None)
     comparison = comparison_of(options.verification, options.trt or TrtOptions())
-    engine = ""
+    engine, where = "", None
     with ExitStack() as resources:
         resources.enter_context(limited(options.timeout))
         with deadline.watched():
@@ -51,20 +50,19 @@ def verify(
                 second = first if fixed is None else loading.load(fixed)
             refuse_conflicts([first, second], options)
             changed = first_changed(first) or first_changed(second)
-            nodes = _nodes(first), _nodes(second)  # refuses what is no graph before anything runs
+            nodes = _count_nodes(first), _count_nodes(second)  # refuses what is no graph before anything runs
             resources.enter_context(memory_limit(options.memory_mb))
             a = on_disk(first, resources)
             b = a if fixed is None else on_disk(second, resources)
             say("verifying")
-            exact = options.verification.exact
             if changed:  # whatever the model computes, it is not what was proven
                 verdict = Verdict((RungResult("contract", "failed", changed),))
             else:
                 sources: dict[Path, lazy.Source] = {}
                 before, after = (_with_defaults(one, sources) for one in (first, second))
                 comparison = replace(comparison, budget=recorded_budget(after, a))
+                exact = options.verification.exact
                 verdict = climb(a, b, before, after, comparison, exact=exact, inherit=False)
-        where: Stopped | None = None
         if not verdict.passed and not changed:
             with contextlib.suppress(deadline.Expired):
                 where = stopped(a, first.proto, verdict)
@@ -72,7 +70,7 @@ def verify(
         second.check()
         if comparison.trt.save_engine and verdict.passed:
             say("building the engine")
-            engine = engine_of(b, comparison.trt, verdict, second)
+            engine = save_engine(b, comparison.trt, verdict, second)
     return Report(
         path=name_of(first),
         command="verify",
@@ -115,7 +113,7 @@ def _with_defaults(loaded: loading.Loaded, sources: dict[Path, lazy.Source]) -> 
     return proto
 
 
-def _nodes(loaded: loading.Loaded) -> int:
+def _count_nodes(loaded: loading.Loaded) -> int:
     """Nodes at any depth."""
     with about(name_of(loaded)):
         return Model(loaded.proto, loaded.base_dir).node_count

@@ -238,7 +238,8 @@ def test_while_tensorrt_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return None, None, ()
 
     path.write_bytes(model(WEIGHT[:size]))
-    monkeypatch.setattr("onnxfix.pipeline.checking._built", built)
+    monkeypatch.setattr("onnxfix.pipeline.checking._build", built)
+    monkeypatch.setattr("onnxfix.pipeline.checking._require_tensorrt", lambda plan: TrtOptions())
     with pytest.raises(ModelError, match=WORDS):
         onnxfix.check(path)
 

@@ -21,13 +21,13 @@ import onnx
 import pytest
 
 import onnxfix
-from onnxfix.pipeline import applying, job, opening, output, plan, prove
+from onnxfix.pipeline import applying, job, prove
 from support.models import write
 
 ROOT = Path(onnxfix.__file__).parent
 HOME = {"pipeline", "api"}
 NO_ROOMS = {"allowance", "options", "errors", "walk", "__init__"}
-MOST = 15
+MOST = 6
 """Returns to a room already left that the path of a model may have."""
 
 
@@ -41,12 +41,10 @@ class Stage:
 
 
 DRAWING = (
-    Stage(plan.planned, plan.Plan, ("registry", "targets")),
-    Stage(opening.opened, opening.Opened, ("files", "trt", "files")),
-    Stage(job.resolved, job.Job, ()),
+    Stage(job.prepare, job.Job, ("registry", "targets", "files", "trt", "files")),
     Stage(prove.prove, prove.Proven, ("files", "model", "engine", "files", "verification", "files")),
-    Stage(applying.reported, onnxfix.Report, ("files", "verification", "report")),
-    Stage(output.written, onnxfix.Report, ("files",)),
+    Stage(applying.summarize, onnxfix.Report, ("files", "verification", "report")),
+    Stage(applying.write, onnxfix.Report, ("files",)),
 )
 
 
@@ -203,7 +201,7 @@ def test_the_trace_counts_methods_and_neither_properties_nor_hashes() -> None:
     record.read()
     sys.setprofile(None)
     assert names == [("read", True), ("size", False)]
-    assert [room_of(one.__code__) for one in (plan.planned, onnxfix.__getattr__, watch)] == [
+    assert [room_of(one.__code__) for one in (job.prepare, onnxfix.__getattr__, watch)] == [
         "pipeline",
         "__init__",
         "",

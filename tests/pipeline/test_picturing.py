@@ -11,8 +11,8 @@ from onnxfix.model import Model
 from onnxfix.options import Output, RunOptions, Verification
 from onnxfix.pipeline import picturing
 from onnxfix.pipeline.applying import apply
-from onnxfix.pipeline.boxes import LINES, WIDE, neighborhood
 from onnxfix.pipeline.checking import check
+from onnxfix.pipeline.picturing import LINES, WIDE, neighborhood
 from onnxfix.place import Place
 from onnxfix.report.neighborhood import Box, Neighborhood
 from onnxfix.report.report import AppliedFix, Finding, Report
@@ -52,7 +52,7 @@ def test_what_is_near_is_shown_with_types_and_constants() -> None:
     assert titles(found) == ["x", "Relu", "Cast", "Mul", "Neg", "Add", "y"]
     cast, mul = found.boxes[2], found.boxes[3]
     assert cast == Box("node", "Cast", "b", ("to = float",), focus=True)
-    assert mul.lines == ("B: float [1, 2, 3, 4]",)
+    assert mul.lines == ("B: float [1,2,3,4]",)
     wires = {(found.boxes[one.source].title, found.boxes[one.target].title, one.label) for one in found.wires}
     assert ("Cast", "Mul", "float[N,4]") in wires
     assert ("Add", "y", "float[N,4]") in wires

@@ -812,7 +812,7 @@ def test_other_rules_may_speak_of_builds(monkeypatch: pytest.MonkeyPatch) -> Non
         if build.engine_bytes > 1:
             yield Match(f"{build.engine_bytes} bytes")
 
-    monkeypatch.setattr("onnxfix.pipeline.plan.registry", lambda: Registry((large_engine,), ()))
+    monkeypatch.setattr("onnxfix.pipeline.job.registry", lambda: Registry((large_engine,), ()))
     (found,) = confirm.findings(replace(ACCEPTED, engine_bytes=5), [large_engine])
     assert (found.code, found.name, found.place.text) == ("XYZ002", "large-engine", "the graph")
 

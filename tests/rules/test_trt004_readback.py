@@ -371,7 +371,7 @@ def test_a_fix_that_tensorrt_reads_differently_is_withdrawn(
     one = Registry((default_upper, registry().get("TRT004")), ())
     text = "g (float[4,4] x) => (float[4,4] y) { u = Trilu<upper = 1>(x) y = Abs(u) }"
     path = networks.write(tmp_path / "m.onnx", text)
-    monkeypatch.setattr("onnxfix.pipeline.plan.registry", lambda: one)
+    monkeypatch.setattr("onnxfix.pipeline.job.registry", lambda: one)
     report = onnxfix.apply(path, tmp_path / "out.onnx", rungs=("contract", "ort-cpu", "trt-network"))
     assert [(item.code, item.place.text) for item in report.withdrawn] == [("BBB001", "u")]
     assert "reads the new model differently: u: Trilu: " in report.withdrawn[0].reason

@@ -14,7 +14,7 @@ from onnxfix.rule import Fix, Match, Rule, Safety, rule
 
 
 def use(monkeypatch: pytest.MonkeyPatch, rules: Sequence[Rule]) -> None:
-    monkeypatch.setattr("onnxfix.pipeline.plan.registry", lambda: Registry(tuple(rules), ()))
+    monkeypatch.setattr("onnxfix.pipeline.job.registry", lambda: Registry(tuple(rules), ()))
 
 
 def swap(node: Node, op_type: str, safety: Safety = Safety.EXACT) -> Match:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,10 +14,12 @@ from onnxfix.errors import UsageError
 from onnxfix.files import copying, lazy, loading, saving, tensors
 from onnxfix.model import Model
 from onnxfix.pipeline.candidate import Candidate
+from onnxfix.pipeline.job import Job
 from onnxfix.pipeline.proof import Comparison, climb, reason_of, refuted
 from onnxfix.pipeline.whole import specialize
 from onnxfix.pipeline.whole.steps import Made, Step, make
 from onnxfix.report.report import Fixed, StepDone
+from onnxfix.rule import Safety
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.ladder import DEFAULT_RUNGS, Verdict
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization, shown
@@ -38,52 +40,44 @@ class StepRun:
 
     ``base`` is the model after them, from which the rules start; ``against`` the one that the run's result is
     compared with: the original, or what an UNSAFE step made of it. ``candidate`` has temporary files beside which
-    external data are found. The steps see the model as ``comparison.special`` specializes it; their results are still
-    compared with the original, never with the specialized model.
+    external data are found. The steps see the model as the job specializes it; their results are still compared with
+    the ``original``, never with the specialized model.
     """
 
-    def __init__(
-        self,
-        steps: Sequence[Step],
-        loaded: loading.Loaded,
-        original: Path,
-        candidate: Candidate,
-        comparison: Comparison,
-        unsafe: bool,
-        say: Callable[[str], None],
-    ) -> None:
-        self.steps, self.first, self.unsafe, self.say = steps, loaded, unsafe, say
-        self.original, self.candidate = original, candidate
-        rungs = comparison.verification.rungs
-        rungs = tuple(r for r in (DEFAULT_RUNGS if rungs is None else rungs) if r in CPU_RUNGS)
-        # Required rungs judge the result at the end; for a step, those of the CPU are enough.
-        self._comparison = replace(
-            comparison, verification=replace(comparison.verification, require=(), rungs=rungs)
-        )
-        self.special = comparison.special
-        self.start, self._first_done = loaded, tuple[StepDone, ...]()
+    def __init__(self, job: Job, original: Path, candidate: Candidate) -> None:
+        self.job, self.original, self.candidate = job, original, candidate
+        self.unsafe = job.plan.safety == Safety.UNSAFE
+        verification = job.comparison.verification
+        rungs = DEFAULT_RUNGS if verification.rungs is None else verification.rungs
+        # Required checks judge the result at the end; for a step, those of the CPU are enough.
+        verification = replace(verification, require=(), rungs=tuple(r for r in rungs if r in CPU_RUNGS))
+        self._comparison = replace(job.comparison, verification=verification)
+        self.special, self.start = job.comparison.special, job.loaded
+        self._first_done: tuple[StepDone, ...] = ()
         if self.special is not None:
             began = time.perf_counter()
-            say("specializing")
-            self.start, self.special = specialized(loaded, self.special)
-            done = _record(self.special, _count(loaded.proto, loaded), _count(self.start.proto, loaded))
+            job.plan.say("specializing")
+            self.start, self.special = specialized(job.loaded, self.special)
+            done = _record(
+                self.special, _count(job.loaded.proto, job.loaded), _count(self.start.proto, job.loaded)
+            )
             self._first_done = (replace(done, seconds=time.perf_counter() - began),)
         self._dropped: dict[int, str] = {}
         self.run()
 
     def run(self) -> None:
         """Run the steps, except those that were dropped before."""
-        self.base, self.against = self.start, self.first
+        self.base, self.against = self.start, self.job.loaded
         self.against_path = self.original
         self._taken: list[_Taken] = []
         self.done = self._first_done
-        for index, step in enumerate(self.steps):
+        for index, step in enumerate(self.job.steps):
             began = time.perf_counter()
             nodes = _count(self.base.proto, self.base)
             if index in self._dropped:
                 done = StepDone(step.name, step.tool, "dropped", self._dropped[index])
             else:
-                self.say(f"running {step.package}")
+                self.job.plan.say(f"running {step.package}")
                 done = self._take(index, step)
             done = replace(
                 done,
@@ -96,7 +90,7 @@ class StepRun:
     @property
     def changed(self) -> bool:
         """Whether the rules start from another model than the original."""
-        return self.base is not self.first
+        return self.base is not self.job.loaded
 
     @property
     def bitwise(self) -> bool:
@@ -112,7 +106,7 @@ class StepRun:
     @property
     def proven(self) -> bool:
         """Whether ``base`` has to compute the same as the original."""
-        return self.against is self.first
+        return self.against is self.job.loaded
 
     def blame(self, refutes: Callable[[ModelProto], bool], reason: str) -> bool:
         """Drop the first step whose result ``refutes``, and run the others again; False where there is none."""
@@ -132,7 +126,7 @@ class StepRun:
         if self.changed:
             self.base.copy_to(self.candidate.scratch)
             source = self.candidate.scratch.path
-        made = self._made(step, source)
+        made = self._make(step, source)
         dropped = StepDone(step.name, step.tool, "dropped", made.refused)
         if made.proto is None:
             return dropped
@@ -152,7 +146,7 @@ class StepRun:
             why.append(_values(verdict) or "values were not compared")
         if not verdict.passed:
             why.append(reason_of(verdict) or f"not proven: {_unproven(verdict)}")
-        after = loading.Loaded(made.proto, data, self.first.path)
+        after = loading.Loaded(made.proto, data, self.job.loaded.path)
         if not why:
             self._taken.append(_Taken(index, after, True))
             self.base = after
@@ -168,17 +162,18 @@ class StepRun:
         self.against_path = against.path
         return replace(dropped, status="taken", reason="; ".join(why), safety="unsafe")
 
-    def _made(self, step: Step, source: Path) -> Made:
+    def _make(self, step: Step, source: Path) -> Made:
         """What the step makes of ``source``.
 
         Raises:
             UsageError: a script is at fault, or overwrites the original, which its result is compared with.
         """
-        files = [self.original, *(self.original.parent / f for f in tensors.external_files(self.first.proto))]
-        stamps = [lazy.stamp(file) for file in files]
+        external = tensors.external_files(self.job.loaded.proto)
+        files = [self.original, *(self.original.parent / name for name in external)]
+        before = [lazy.stamp(file) for file in files]
         special = self.compared(self._comparison).special
         made = make(step, source, self.base.proto, self.against.proto, special)
-        for file, stamp in zip(files, stamps, strict=True):
+        for file, stamp in zip(files, before, strict=True):
             if step.script is not None and lazy.stamp(file) != stamp:
                 raise UsageError(f"{step.script}: the script changed {file}; it may change only the graph")
         return made

@@ -104,9 +104,19 @@ def make(
     size = wire_size(before, source)
     if step.script is None and size > wire.PROTOBUF_LIMIT:
         return Made(refused=f"onnxsim handles models of up to 2 GB, and this one has {size / 1e9:.1f} GB")
-    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder, Worker() as worker:
+    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
         output, plain = Path(folder) / "result.onnx", Path(folder) / "unchanged.onnx"
-        outcome = _call(worker, step, source, output, plain, embed=size <= wire.PROTOBUF_LIMIT)
+        where = {"source": str(source.absolute()), "output": str(output)}
+        with Worker() as worker:
+            if step.script is None:
+                outcome = worker.call(f"{REMOTE}:simplify", timeout=TIMEOUT, **where)
+            else:
+                confinement.name(step.script)
+                script = {"script": str(step.script), "unchanged": str(plain)}
+                embed = size <= wire.PROTOBUF_LIMIT
+                outcome = worker.call(
+                    f"{REMOTE}:graphsurgeon", timeout=TIMEOUT, embed=embed, **script, **where
+                )
         refused = _refusal(step, outcome)
         if refused:
             return Made(refused=refused)
@@ -130,21 +140,6 @@ def wire_size(proto: ModelProto, source: Path) -> int:
     """
     external = (tensor for tensor in walk.model_tensors(proto) if tensors.is_external(tensor))
     return proto.ByteSize() + sum(tensors.external_range(tensor, source.parent)[2] for tensor in external)
-
-
-def _call(worker: Worker, step: Step, source: Path, output: Path, plain: Path, *, embed: bool) -> Outcome:
-    where = {"source": str(source.absolute()), "output": str(output)}
-    if step.script is None:
-        return worker.call(f"{REMOTE}:simplify", timeout=TIMEOUT, **where)
-    confinement.name(step.script)
-    return worker.call(
-        f"{REMOTE}:graphsurgeon",
-        timeout=TIMEOUT,
-        script=str(step.script),
-        unchanged=str(plain),
-        embed=embed,
-        **where,
-    )
 
 
 def _refusal(step: Step, outcome: Outcome) -> str:

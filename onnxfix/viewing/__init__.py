@@ -1,1 +1,0 @@
-"""A part of a model as a model of its own."""

@@ -21,7 +21,7 @@ from onnxfix.confinement import InForce
 from onnxfix.errors import UsageError
 from onnxfix.examination.probes import WINDOWS
 from onnxfix.examination.records import Driver, Library, Machine
-from onnxfix.nvidia import Gpu, Missing
+from onnxfix.nvidia import Missing
 from onnxfix.packs import Pack
 from onnxfix.packs import installed as installed_packs
 from onnxfix.sandbox import Outcome, Worker, default_memory_mb, one_line
@@ -135,22 +135,19 @@ class _Prober:
         self.unstarted = ""
 
     def __call__(self, question: str, default: Any, /, **arguments: Any) -> Any:
-        outcome = self._outcome(PROBES[question], arguments)
+        try:
+            outcome = self._worker.call(PROBES[question], timeout=self._timeout, **arguments)
+        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+            self.unstarted = f"no child process can be started: {one_line(error, 200)}"
+            outcome = Outcome("error", message=self.unstarted)
+        finally:
+            self._worker.close()
         if outcome.ok:
             return outcome.value
         where = f"{outcome.note} does not load: " if outcome.note else ""
         self.faults.setdefault(question, where + outcome.message)
         self.unloaded.setdefault(question, outcome.note)
         return default
-
-    def _outcome(self, target: str, arguments: dict[str, Any]) -> Outcome:
-        try:
-            return self._worker.call(target, timeout=self._timeout, **arguments)
-        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-            self.unstarted = f"no child process can be started: {one_line(error, 200)}"
-            return Outcome("error", message=self.unstarted)
-        finally:
-            self._worker.close()
 
 
 def gather(worker: Worker, timeout: float) -> Facts:
@@ -170,7 +167,20 @@ def gather(worker: Worker, timeout: float) -> Facts:
     trt, passed_over = _tensorrt(probe)
     packs, unknown_pack = _packs()
     return Facts(
-        machine=_machine(gpus, driver, _kernel_driver() or kernel_driver, tuple(_libraries(probe)), children),
+        machine=Machine(
+            system=_system(),
+            python=f"{platform.python_version()} ({platform.python_implementation()})",
+            executable=sys.executable or "",
+            cpus=system.cores(),
+            memory_mb=_memory_mb(),
+            sandbox_mb=default_memory_mb(),
+            gpus=gpus,
+            driver=driver,
+            kernel_driver=_kernel_driver() or kernel_driver,
+            libraries=tuple(_libraries(probe)),
+            lacks=tuple(lack.value for lack in system.lacks()),
+            children=children,
+        ),
         versions=versions,
         missing=tuple(name for name in versions if not _importable(MODULES[name])),
         too_old=tuple(too_old(versions)),
@@ -213,29 +223,6 @@ def _tensorrt(probe: _Prober) -> tuple[Choice | Missing, Missing | None]:
 
 
 # ------------------------------------------------------------------------------------------------ machine
-
-
-def _machine(
-    gpus: tuple[Gpu, ...],
-    driver: Driver,
-    kernel_driver: str,
-    libraries: tuple[Library, ...],
-    children: InForce,
-) -> Machine:
-    return Machine(
-        system=_system(),
-        python=f"{platform.python_version()} ({platform.python_implementation()})",
-        executable=sys.executable or "",
-        cpus=system.cores(),
-        memory_mb=_memory_mb(),
-        sandbox_mb=default_memory_mb(),
-        gpus=gpus,
-        driver=driver,
-        kernel_driver=kernel_driver,
-        libraries=libraries,
-        lacks=tuple(lack.value for lack in system.lacks()),
-        children=children,
-    )
 
 
 def _system() -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from onnxfix.causes import Cause
 from onnxfix.exporting.cases import Case, Subject, cases, wired
 from onnxfix.names import PYTORCH
 from onnxfix.sandbox import one_line, shared
+from onnxfix.trt.engine import Ran
 from onnxfix.verification.compare.compare import (
     Metrics,
     Terms,
@@ -34,7 +35,7 @@ from onnxfix.verification.compare.twin import half_type
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.rungs import sessions
 from onnxfix.verification.rungs.sessions import Sessions
-from onnxfix.verification.verdict import Blame, Exported, FeedResult, RungResult, Sides, unjudged
+from onnxfix.verification.verdict import Blame, Exported, FeedResult, RungResult, Side, Sides, unjudged
 
 STEP = 120.0
 """Seconds to load a model, and to run it once."""
@@ -64,12 +65,15 @@ def judge(
     return replace(found, seed=seed, seconds=time.monotonic() - began)
 
 
-@dataclass
-class _Expected:
+class _Failed(Exception):
+    """Nothing can be compared, for the reason that it names, on any or on this input."""
+
+
+class _Expected(NamedTuple):
     """What the module computes, and how far its own rounding lets others be from that, by output."""
 
     values: dict[str, Any]
-    slack: dict[str, float] = field(default_factory=dict)
+    slack: dict[str, float]
 
 
 class _Judge:
@@ -90,17 +94,15 @@ class _Judge:
         self.differs: dict[Sides, FeedResult] = {}
 
     def judge(self) -> RungResult:
-        """The rung's result."""
+        """The check's result."""
         wires, reason = wired(self.subject.given, self.known)
         if reason:
             return self._unjudged(f"it is not known which argument is which input: {reason}")
-        first = tuple(one.array for one in self.subject.given)
-        reason = self._steady(first)
-        if reason:
-            return self._unjudged(reason)
-        sides, reason, cause = self._loaded()
-        if reason:
-            return self._unjudged(reason, cause)
+        try:
+            self._exclude_unsteady()
+            sides = self._load()
+        except _Failed as failure:
+            return self._unjudged(*failure.args)
         deadline = time.monotonic() + TOTAL
         try:
             for case in cases(self.subject.given, wires, self.known, self.subject.bounds, self.seed):
@@ -111,134 +113,141 @@ class _Judge:
         finally:
             for side, session in sides.items():
                 session.forget(_name(side))
-        return self._concluded()
+        return self._conclude()
 
     # -- the module
 
-    def _steady(self, arrays: Sequence[Any]) -> str:
-        """Find outputs that differ from run to run; returns why nothing can be compared, else ""."""
+    def _exclude_unsteady(self) -> None:
+        """Find outputs that differ from run to run.
+
+        Raises:
+            _Failed: nothing is left to be compared.
+        """
+        arrays = [one.array for one in self.subject.given]
         try:
-            runs = [self.subject.run(arrays) for _ in range(2)]
+            first, second = self.subject.run(arrays), self.subject.run(arrays)
         except Exception as error:
-            return f"the module fails on the given inputs: {_told(error)}"
-        if len(runs[0]) != len(self.outputs):
-            count = len(runs[0])
-            return (
-                f"the module gives {count} tensor{'s' * (count != 1)}, and the exported model has "
-                f"{len(self.outputs)} output{'s' * (len(self.outputs) != 1)} ({', '.join(self.outputs)})"
+            raise _Failed(f"the module fails on the given inputs: {_describe(error)}") from None
+        if len(first) != len(self.outputs):
+            raise _Failed(
+                f"the module gives {_count(first, 'tensor')}, and the exported model has "
+                f"{_count(self.outputs, 'output')} ({', '.join(self.outputs)})"
             )
-        for name, a, b in zip(self.outputs, *runs, strict=True):
+        for name, a, b in zip(self.outputs, first, second, strict=True):
             if different(compare(name, a, b, exact=False)):
                 self.excluded.add(name)
         if len(self.excluded) == len(self.outputs):
-            return "the module gives other values each time: it draws random numbers, or keeps a state"
-        return ""
+            raise _Failed(
+                "the module gives other values each time: it draws random numbers, or keeps a state"
+            )
 
-    def _expected(self, case: Case) -> _Expected | str:
-        """What the module computes on a case, or why it does not."""
+    def _expect(self, case: Case) -> _Expected:
+        """What the module computes on a case.
+
+        Raises:
+            _Failed: it does not take it.
+        """
         try:
             values = dict(zip(self.outputs, self.subject.run(case.arrays), strict=True))
             feed = shaken({str(number): value for number, value in enumerate(case.arrays)}, self.seed)
             others = dict(zip(self.outputs, self.subject.run([*feed.values()]), strict=True))
         except Exception as error:
-            return _told(error)
+            raise _Failed(f"the module does not take it: {_describe(error)}") from None
         floats = {name: value for name, value in values.items() if value.dtype.kind not in "biu"}
-        moved = {name: SHARE * moved_by(name, value, others[name]) for name, value in floats.items()}
-        return _Expected(values, moved)
+        return _Expected(
+            values, {name: SHARE * moved_by(name, value, others[name]) for name, value in floats.items()}
+        )
 
     # -- the models
 
-    def _loaded(self) -> tuple[dict[Sides, Sessions], str, Cause]:
-        """Both models in a runtime that loads both; why there is none, and the cause."""
+    def _load(self) -> dict[Sides, Sessions]:
+        """Both models in a runtime that loads both.
+
+        Raises:
+            _Failed: there is none; with the cause.
+        """
         reasons: list[str] = []
         cause: Cause = ""
-        wanted: list[Sides] = (
-            ["export"] if self.paths["export"] == self.paths["result"] else ["export", "result"]
-        )
+        same = self.paths["export"] == self.paths["result"]
+        wanted: list[Sides] = ["export"] if same else ["export", "result"]
         for runtime in _RUNTIMES:
-            lacking = backends.missing(runtime) or ""
-            found: dict[Sides, Sessions] = {}
-            for side in wanted if not lacking else ():
+            reason = backends.missing(runtime) or ""
+            loaded: dict[Sides, Sessions] = {}
+            for side in wanted if not reason else ():
+                worker = shared(f"pytorch beside {runtime}")
                 session = Sessions(
-                    shared(f"pytorch beside {runtime}"),
-                    sessions.__name__,
-                    {"backend": runtime},
-                    loading=STEP,
-                    running=STEP,
+                    worker, sessions.__name__, {"backend": runtime}, loading=STEP, running=STEP
                 )
-                lacking = session.load(_name(side), str(self.paths[side]))
-                if lacking:
-                    lacking, cause = f"{_FILES[side]} does not load: {lacking}", session.cause or cause
+                reason = session.load(_name(side), str(self.paths[side]))
+                if reason:
+                    reason, cause = f"{_FILES[side]} does not load: {reason}", session.cause or cause
                     break
-                found[side] = session
-            if not lacking:
-                return found, "", ""
-            reasons.append(f"{runtime}: {lacking}")
-        return {}, "; ".join(reasons), cause
+                loaded[side] = session
+            if not reason:
+                return loaded
+            reasons.append(f"{runtime}: {reason}")
+        raise _Failed("; ".join(reasons), cause)
 
     def _try(self, case: Case, wires: Mapping[int, str], sides: Mapping[Sides, Sessions]) -> None:
         """One case on the module and the models."""
         given = 1 if not case.sizes and case.label == "the given inputs" else 0
-        expected = self._expected(case)
-        if isinstance(expected, str):
-            reason = f"the module does not take it: {expected}"
-            self.feeds.append(FeedResult(case.label, None, "not counted", reason, given=given))
+        try:
+            expected = self._expect(case)
+        except _Failed as failure:
+            self.feeds.append(FeedResult(case.label, None, "not counted", str(failure), given=given))
             return
         feed = {name: case.arrays[number] for number, name in wires.items()}
         judged = False
         for side, session in sides.items():
-            found = self._side(side, session, case.label, feed, expected)
-            self.feeds.append(replace(found, given=given))
-            judged = judged or found.status != "not counted"
-            if found.status == "different":
-                self.differs.setdefault(side, found)
+            result = self._compare(side, session.run(_name(side), feed), case.label, expected)
+            self.feeds.append(replace(result, given=given))
+            judged = judged or result.status != "not counted"
+            if result.status == "different":
+                self.differs.setdefault(side, result)
                 break  # the result has what the export has
         if judged:
             self.counted += 1
             self.shapes.add(tuple(np.shape(one) for one in case.arrays))
 
-    def _side(
-        self, side: Sides, session: Sessions, label: str, feed: Mapping[str, Any], expected: _Expected
-    ) -> FeedResult:
-        ran = session.run(_name(side), feed)
+    def _compare(self, side: Sides, ran: Ran, label: str, expected: _Expected) -> FeedResult:
+        result = FeedResult(
+            label, None, "not counted", ran.error, said=ran.error, cause=ran.cause, sides=side
+        )
         if ran.error and ran.cause in ("memory", "timeout"):
-            return FeedResult(
-                label, None, "not counted", ran.error, said=ran.error, cause=ran.cause, sides=side
-            )
+            return result
         if ran.error:
             reason = f"{_FILES[side]} fails where PyTorch does not: {one_line(ran.error)}"
-            return FeedResult(
-                label,
-                None,
-                "different",
-                reason,
-                said=ran.error,
-                cause=ran.cause,
-                stopped="original" if side == "export" else "fixed",
-                sides=side,
-            )
+            stopped: Side = "original" if side == "export" else "fixed"
+            return replace(result, status="different", reason=reason, stopped=stopped)
         terms = Terms(coarse=self.coarse, allowed=self.allowed)
         names = [name for name in expected.values if name not in self.excluded]
         metrics = compare_outputs(names, expected.values, ran.outputs, terms, slack=expected.slack)
         reason = next(map(_words, different(metrics)), "")
-        return FeedResult(label, None, agreement(metrics), reason, metrics, sides=side)
+        return replace(result, status=agreement(metrics), reason=reason, metrics=metrics)
 
     # -- the result
 
-    def _concluded(self) -> RungResult:
+    def _conclude(self) -> RungResult:
         blame: Blame = "export" if "export" in self.differs else "fix" if "result" in self.differs else ""
         first = self.differs.get("export") or self.differs.get("result")
         bad = next((one.output for one in different(first.metrics)), "") if first else ""
-        exported = replace(self._about(), blame=blame, output=bad)
-        if first is not None and blame == "export":
-            reason = f"the export is wrong, before any fix: {first.reason} ({first.label})"
-        elif first is not None:
-            reason = f"the export is right and the result is not: {first.reason} ({first.label})"
+        if first is not None:
+            what = (
+                "the export is wrong, before any fix"
+                if blame == "export"
+                else "the export is right and the result is not"
+            )
+            reason = f"{what}: {first.reason} ({first.label})"
         elif not self.counted:
             why = next((one.reason for one in self.feeds), "no inputs")
             return self._unjudged(f"nothing was compared: {why}")
         else:
-            reason = self._agreement()
+            good = [one for one in self.feeds if one.status in ("identical", "within")]
+            how = "identical" if all(one.status == "identical" for one in good) else "within tolerance"
+            over = f" over {len(self.shapes)} shapes" if len(self.shapes) > 1 else ""
+            both = " and the result" * (len({one.sides for one in good}) > 1)
+            feeds = f"{self.counted} feed{'s' * (self.counted != 1)}"
+            reason = f"{how} on {feeds}{over}: PyTorch {self.subject.torch}, the exported model{both}"
         return RungResult(
             PYTORCH,
             "failed" if blame else "passed",
@@ -246,16 +255,8 @@ class _Judge:
             tuple(self.feeds),
             tuple(sorted(self.excluded)),
             tuple(self.notes),
-            exported=exported,
+            exported=replace(self._about(), blame=blame, output=bad),
         )
-
-    def _agreement(self) -> str:
-        good = [one for one in self.feeds if one.status in ("identical", "within")]
-        how = "identical" if all(one.status == "identical" for one in good) else "within tolerance"
-        feeds = f"{self.counted} feed{'s' * (self.counted != 1)}"
-        over = f" over {len(self.shapes)} shapes" if len(self.shapes) > 1 else ""
-        both = " and the result" * (len({one.sides for one in good}) > 1)
-        return f"{how} on {feeds}{over}: PyTorch {self.subject.torch}, the exported model{both}"
 
     def _about(self) -> Exported:
         subject = self.subject
@@ -284,5 +285,9 @@ def _words(metric: Metrics) -> str:
     return f"{name}: {metric.reason}, {metric.place}: {there} in PyTorch, {here} in ONNX"
 
 
-def _told(error: Exception) -> str:
+def _count(items: Sequence[object], name: str) -> str:
+    return f"{len(items)} {name}{'s' * (len(items) != 1)}"
+
+
+def _describe(error: Exception) -> str:
     return one_line(f"{type(error).__name__}: {error}", 300)

@@ -17,9 +17,7 @@ from onnxfix.exporting.judge import judge
 from onnxfix.names import PYTORCH
 from onnxfix.options import RunOptions, Verification
 from onnxfix.pipeline import applying
-from onnxfix.pipeline.applying import Beyond
-from onnxfix.pipeline.job import Job
-from onnxfix.pipeline.plan import Progress
+from onnxfix.pipeline.job import Job, Progress
 from onnxfix.pipeline.proof import allowed_by
 from onnxfix.pipeline.prove import Proven
 from onnxfix.verification.verdict import RungResult, unjudged
@@ -52,7 +50,7 @@ def export(
             subject = pytorch.of_module(module, args, torch_kwargs)
         say("exporting")
         pytorch.write(module, args, path, torch_kwargs)
-        return _applied(path, options, subject if against_pytorch else None, progress)
+        return _apply(path, options, subject if against_pytorch else None, progress)
 
 
 def apply(program: Any, options: RunOptions, progress: Progress | None = None) -> Report:
@@ -67,7 +65,7 @@ def apply(program: Any, options: RunOptions, progress: Progress | None = None) -
     with contextlib.ExitStack() as stack:
         path = stack.enter_context(_file(options))
         pytorch.save(program, path)
-        return _applied(path, options, pytorch.of_program(program), progress)
+        return _apply(path, options, pytorch.of_program(program), progress)
 
 
 @contextlib.contextmanager
@@ -77,7 +75,7 @@ def _file(options: RunOptions) -> Iterator[Path]:
         yield Path(folder) / (Path(options.output.path or "").name or "model.onnx")
 
 
-def _applied(
+def _apply(
     path: Path, options: RunOptions, subject: Subject | str | None, progress: Progress | None
 ) -> Report:
     """``apply`` on what was exported. ``subject`` is what to compare with, or why there is nothing; None: nothing
@@ -85,33 +83,27 @@ def _applied(
     verification = options.verification
     required = PYTORCH in verification.require
     require = tuple(name for name in verification.require if name != PYTORCH)
-    options = replace(options, verification=replace(verification, require=require))
-    beyond = None
-    if subject is not None and (verification.enabled or required):
-        beyond = against(subject, verification, required=required)
-    report = applying.apply(path, options, progress, beyond)
-    return replace(report, path=str(options.output.path or "<program>"))
+    wanted = subject is not None and (verification.enabled or required)
 
-
-def against(subject: Subject | str, verification: Verification, *, required: bool = False) -> Beyond:
-    """The comparison with PyTorch, for a run of ``apply``; ``required``: it must pass."""
-
-    def compared(job: Job, proven: Proven) -> Proven:
+    def compare(job: Job, proven: Proven) -> Proven:
+        assert subject is not None
         if isinstance(subject, str):
             rung = unjudged(PYTORCH, subject)
         else:
             job.plan.say("comparing with PyTorch")
             result = proven.candidate.path if proven.changed else proven.original
-            rung = _judged(subject, proven.original, result, verification)
+            rung = _judge(subject, proven.original, result, verification)
         verdict = proven.verdict
         must = (*verdict.required, *[PYTORCH] * required)
         return replace(proven, verdict=replace(verdict, rungs=(*verdict.rungs, rung), required=must))
 
-    return compared
+    options = replace(options, verification=replace(verification, require=require))
+    report = applying.apply(path, options, progress, compare if wanted else None)
+    return replace(report, path=str(options.output.path or "<program>"))
 
 
-def _judged(subject: Subject, exported: Path, result: Path, verification: Verification) -> RungResult:
-    """The rung, whose own failure proves nothing about the models."""
+def _judge(subject: Subject, exported: Path, result: Path, verification: Verification) -> RungResult:
+    """The check, whose own failure proves nothing about the models."""
     try:
         return judge(subject, exported, result, seed=verification.seed, allowed=allowed_by(verification))
     except deadline.Expired:

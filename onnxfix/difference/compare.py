@@ -62,7 +62,9 @@ def difference(
     for scope in before.scopes:
         other = scopes.get(scope.trail)
         if other is not None:
-            parts.append(_in_scope(Pairs(scope, other), reasons))
+            pairs = Pairs(scope, other)
+            parts += [_ends("input", pairs), _ends("output", pairs)]
+            parts += [_initializers(pairs, reasons), _nodes(pairs, reasons)]
     return ModelDifference(*names, tuple(chain.from_iterable(parts)))
 
 
@@ -111,13 +113,6 @@ def _functions(before: Model, after: Model) -> Iterator[ModelChange]:
             yield ModelChange(_sign(one, other), "function", Place(output=" / ".join(trail)), (detail,))
         else:
             yield from _opsets(one, other)
-
-
-def _in_scope(pairs: Pairs, reasons: Reasons) -> Iterator[ModelChange]:
-    yield from _ends("input", pairs)
-    yield from _ends("output", pairs)
-    yield from _initializers(pairs, reasons)
-    yield from _nodes(pairs, reasons)
 
 
 def _ends(subject: Subject, pairs: Pairs) -> Iterator[ModelChange]:
@@ -173,17 +168,15 @@ def _initializers(pairs: Pairs, reasons: Reasons) -> Iterator[ModelChange]:
 
 
 def _same_initializer(one: Value, other: Value) -> bool:
-    if one.sparse or other.sparse:
-        return one.sparse and other.sparse and _sparse(one) == _sparse(other)
-    return same_constant(one, other)
+    if not one.sparse and not other.sparse:
+        return same_constant(one, other)
+    return one.sparse and other.sparse and _sparse(one) == _sparse(other)
 
 
 def _sparse(value: Value) -> bytes:
     rows = getattr(value.scope.proto, "sparse_initializer", ())
-    found: bytes = next(one for one in rows if one.values.name == value.name).SerializeToString(
-        deterministic=True
-    )
-    return found
+    row = next(one for one in rows if one.values.name == value.name)
+    return bytes(row.SerializeToString(deterministic=True))
 
 
 def _nodes(pairs: Pairs, reasons: Reasons) -> Iterator[ModelChange]:

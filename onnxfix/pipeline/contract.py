@@ -66,7 +66,7 @@ def interface_changes(
             ]
     found += _default_changes(original.graph, fixed.graph, removed)
     if special is not None and special.keep:
-        read = set(_reads(fixed.graph))
+        read = {name for node in fixed.graph.node for name in walk.reads(node)}
         found += [f"input {name!r} is still read" for name in special.values if name in read]
     apart = ("graph", "functions", "metadata_props")
     found += [f"model field {name!r} changed" for name in _different_fields(original, fixed, apart)]
@@ -75,10 +75,10 @@ def interface_changes(
     found += [
         f"graph field {n!r} changed" for n in _different_fields(original.graph, fixed.graph, _GRAPH_PARTS)
     ]
-    for before, after in zip(_functions(original), _functions(fixed), strict=False):
+    for before, after in zip(original.functions, fixed.functions, strict=False):
         skip = ("node", "value_info")
         found += [f"function {before.name!r}: {n!r} changed" for n in _different_fields(before, after, skip)]
-    if len(_functions(original)) != len(_functions(fixed)):
+    if len(original.functions) != len(fixed.functions):
         found.append("the number of local functions changed")
     return found
 
@@ -88,10 +88,6 @@ def _metadata(model: ModelProto) -> list[StringStringEntryProto]:
     return [
         entry for entry in model.metadata_props if not decoded(entry.key).startswith((sharing.KEY, _BUDGET))
     ]
-
-
-def _functions(model: ModelProto) -> list[FunctionProto]:
-    return list(getattr(model, "functions", ()))
 
 
 def _as_asked(
@@ -136,12 +132,6 @@ def _tensor_of(info: ValueInfoProto) -> Any:
         kind = getattr(kind, kind.WhichOneof("value")).elem_type
     which = kind.WhichOneof("value")
     return getattr(kind, which) if which in ("tensor_type", "sparse_tensor_type") else None
-
-
-def _reads(graph: GraphProto) -> Iterator[str]:
-    """What nodes read and branches return, at any depth. What the main graph returns is its caller's."""
-    for node in graph.node:
-        yield from walk.reads(node)
 
 
 def _default_changes(original: GraphProto, fixed: GraphProto, removed: Sequence[str]) -> Iterator[str]:
@@ -270,7 +260,7 @@ class _Bodies:
         self.nodes: Counter[_Key] = Counter()
         self.initializers: Counter[tuple[str, bytes]] = Counter()
         self.infos: Counter[bytes] = Counter()
-        pending: list[GraphProto | FunctionProto] = [model.graph, *_functions(model)]
+        pending: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
         while pending:
             scope = pending.pop()
             holders = [node for node in scope.node if any(map(_holds_graph, node.attribute))]

@@ -117,34 +117,29 @@ def _range(
     known: Signature, pins: dict[str, int], name: str, typical: dict[str, int], other: dict[str, int]
 ) -> Range:
     """The sizes of a symbol, and the symbols that they depend on: those that change them."""
-    first, second = (_beside(known, pins, name, sizes) for sizes in (typical, other))
+    first, second = (_range_given(known, pins, name, sizes) for sizes in (typical, other))
     if first.span == second.span:
         return first
     rest = [one for one in typical if one != name]
     for one in rest:
-        if _is_only(first, typical[one]) and _is_only(second, other[one]):
+        if first.least == first.most == typical[one] and second.least == second.most == other[one]:
             return replace(first, tied=(one,), always_same=True)
     moved = [one for one in rest if other[one] != typical[one]]
     alone = [
-        one for one in moved if _beside(known, pins, name, {**typical, one: other[one]}).span != first.span
+        one
+        for one in moved
+        if _range_given(known, pins, name, {**typical, one: other[one]}).span != first.span
     ]
     return replace(first, tied=tuple(alone or moved))
 
 
-def _is_only(found: Range, size: int) -> bool:
-    return found.least == found.most == size
-
-
-def _beside(known: Signature, pins: dict[str, int], name: str, sizes: dict[str, int]) -> Range:
+def _range_given(known: Signature, pins: dict[str, int], name: str, sizes: dict[str, int]) -> Range:
     """The sizes of a symbol when all others have these: with them fixed, more may be known about it."""
     rest = {other: size for other, size in sizes.items() if other != name}
-    found = range_of(known.search.problem(pins), name, sizes)
     closer = range_of(known.search.problem(pins, rest), name, {})
-    return found if _is_unlimited(closer) else closer
-
-
-def _is_unlimited(one: Range) -> bool:
-    return one.least is None or (one.least <= 1 and one.most is None and one.step == 1)
+    if closer.least is None or (closer.least <= 1 and closer.most is None and closer.step == 1):  # no limit
+        return range_of(known.search.problem(pins), name, sizes)
+    return closer
 
 
 def _examples(path: Path, known: Signature) -> tuple[Example, ...]:

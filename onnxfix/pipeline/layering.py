@@ -18,10 +18,9 @@ from onnxfix.pipeline.opening import Source, name_of, on_disk, refuse_conflicts
 from onnxfix.report.layers import LayerReport
 from onnxfix.trt import files
 from onnxfix.trt.records import TrtOptions
-from onnxfix.trt.tactics import LOAD, SAVE, Tactics, load_file
+from onnxfix.trt.tactics import LOAD, SAVE, load_file
 from onnxfix.verification.asking import compare_builds, read_layers, require_tensorrt
-from onnxfix.verification.rungs.builder import Builder
-from onnxfix.verification.rungs.builds import Builds, path_of
+from onnxfix.verification.rungs.builds import path_of
 
 
 def layers(source: Source, options: RunOptions, progress: Progress | None = None) -> LayerReport:
@@ -37,7 +36,9 @@ def layers(source: Source, options: RunOptions, progress: Progress | None = None
     """
     began, say = time.perf_counter(), progress or (lambda text: None)
     trt = replace(options.trt or TrtOptions(), memory_mb=options.memory_mb)
-    given = _checked(trt)
+    _refuse_contradictions(trt)
+    files.check_files(trt)
+    given = load_file(Path(trt.load_tactics)) if trt.load_tactics else None
     say("reading")
     loaded = loading.load(source)
     refuse_conflicts([loaded], replace(options, trt=trt))
@@ -48,23 +49,32 @@ def layers(source: Source, options: RunOptions, progress: Progress | None = None
             builder = stack.enter_context(closing(builder.plain()))
         path = on_disk(loaded, stack)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
+        builds, tactics = None, None
         if trt.builds > 1:
-            found = compare_builds(builder, path, loaded.proto, options.verification, folder, say)
-            report, engine = _several(name_of(loaded), builder, found, folder)
+            builds = compare_builds(builder, path, loaded.proto, options.verification, folder, say)
+            best = builds.best or builds.engines[0]
+            table, engine = best.table, path_of(folder, best.number)
         else:
             say("building")
-            report, engine = _one(loaded, builder, path, options, folder, given)
+            engine = folder / "model.engine"
+            saved = str(engine) if trt.save_engine else ""
+            table, tactics = read_layers(
+                builder, path, loaded.proto, options.verification, save_engine=saved, given=given
+            )
+        report = LayerReport(
+            name_of(loaded), table, builder.product, builds, tactics=tactics, notes=builder.notes()
+        )
         loaded.check()
         say("writing")
-        report = _written(report, trt, engine, loaded.mode)
+        report = _write(report, trt, engine, loaded.mode)
     return replace(report, seconds=time.perf_counter() - began)
 
 
-def _checked(trt: TrtOptions) -> Tactics | None:
-    """The tactics to use.
+def _refuse_contradictions(trt: TrtOptions) -> None:
+    """Refuse options that exclude each other.
 
     Raises:
-        UsageError: options exclude each other, or a file cannot be read or written.
+        UsageError: there are some.
     """
     tactics = [option for option, file in ((SAVE, trt.save_tactics), (LOAD, trt.load_tactics)) if file]
     if trt.builds > 1 and (tactics or trt.timing_cache):
@@ -72,38 +82,9 @@ def _checked(trt: TrtOptions) -> Tactics | None:
         raise UsageError(f"{option} has no effect with --builds: each engine chooses tactics of its own")
     if tactics and trt.timing_cache:
         raise UsageError(f"{tactics[0]} and --timing-cache exclude each other: a build has one timing cache")
-    files.check_files(trt)
-    return load_file(Path(trt.load_tactics)) if trt.load_tactics else None
 
 
-def _one(
-    loaded: loading.Loaded,
-    builder: Builder,
-    path: Path,
-    options: RunOptions,
-    folder: Path,
-    given: Tactics | None,
-) -> tuple[LayerReport, Path]:
-    engine = folder / "model.engine"
-    table, tactics = read_layers(
-        builder,
-        path,
-        loaded.proto,
-        options.verification,
-        save_engine=str(engine) if builder.options.save_engine else "",
-        given=given,
-    )
-    report = LayerReport(name_of(loaded), table, builder.product, tactics=tactics, notes=builder.notes())
-    return report, engine
-
-
-def _several(name: str, builder: Builder, found: Builds, folder: Path) -> tuple[LayerReport, Path]:
-    best = found.best or found.engines[0]
-    report = LayerReport(name, best.table, builder.product, found, notes=builder.notes())
-    return report, path_of(folder, best.number)
-
-
-def _written(report: LayerReport, trt: TrtOptions, engine: Path, most: int) -> LayerReport:
+def _write(report: LayerReport, trt: TrtOptions, engine: Path, most: int) -> LayerReport:
     """Write the engine and the tactics, where there are some and a file is named. ``most`` is the most permissive mode
     of a new file: an engine contains the model's weights.
 

@@ -31,7 +31,7 @@ from onnxfix.options import Output, RunOptions
 from onnxfix.pipeline.contract import record_budget
 from onnxfix.pipeline.job import Progress
 from onnxfix.pipeline.opening import Source, destination_of, name_of, on_disk, refuse_conflicts
-from onnxfix.pipeline.proof import climb, comparison_of
+from onnxfix.pipeline.proof import comparison_of, run_checks
 from onnxfix.pipeline.samples import generate_large, read_inputs
 from onnxfix.targets import choose_target
 from onnxfix.trt.records import TrtOptions
@@ -185,7 +185,7 @@ def _prove(
         ("ort-cpu", *_try_loading(bench, file)),
     ]
     say("verifying")
-    verdict = climb(
+    verdict = run_checks(
         original,
         file,
         before,

@@ -15,7 +15,7 @@ from onnxfix.pipeline import contract
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.compare.tolerance import Allowed
 from onnxfix.verification.ladder import Limits, Verdict
-from onnxfix.verification.ladder import verify as climb_rungs
+from onnxfix.verification.ladder import verify as verify_files
 from onnxfix.verification.request import Fed
 from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 from onnxfix.verification.validity import judge
@@ -59,7 +59,7 @@ def allowed_by(verification: Verification) -> Allowed | None:
     return Allowed(verification.rtol, verification.atol)
 
 
-def climb(
+def run_checks(
     original: Path,
     fixed: Path,
     before: ModelProto,
@@ -92,7 +92,7 @@ def climb(
         rungs = ("contract",)
     # Fewer rungs look for a culprit, or judge what is not final: latency would not be reported.
     trt = comparison.trt if rungs is None else replace(comparison.trt, benchmark=False)
-    verdict = climb_rungs(
+    verdict = verify_files(
         original,
         fixed,
         exact=exact,

@@ -20,7 +20,7 @@ from onnxfix.model import Model
 from onnxfix.pipeline.candidate import Candidate
 from onnxfix.pipeline.job import Job
 from onnxfix.pipeline.opening import on_disk, refuse_unreadable
-from onnxfix.pipeline.proof import allowed_by, climb, failing, reason_of, refuted, repeated
+from onnxfix.pipeline.proof import allowed_by, failing, reason_of, refuted, repeated, run_checks
 from onnxfix.pipeline.whole.run import StepRun, after_unsafe, unsafe_notes
 from onnxfix.report.report import StepDone, Withdrawn
 from onnxfix.rule import Safety
@@ -132,15 +132,15 @@ class _Prover:
         return proto, engine.fix(model, self.job.plan.rules, safety=safety, allow=allow)
 
     def judge(self, proto: ModelProto, run: FixRun | None, like: Verdict | None = None) -> Verdict:
-        """Write the candidate, which ``run`` made of the steps' result, and climb the ladder; with ``like``, only what
-        shows whether it fails like that."""
+        """Write the candidate, which ``run`` made of the steps' result, and check it; with ``like``, only by what shows
+        whether it fails like that."""
         self.candidate.save(proto)
         steps = self.steps
         applied = run.applied if run is not None else ()
         self.say("verifying")
         self.loaded.check()  # the rungs must read what was fixed
         with self.candidate.staying():
-            return climb(
+            return run_checks(
                 steps.against_path,
                 self.candidate.path,
                 steps.against.proto,
@@ -247,7 +247,7 @@ class _Prover:
             self.loaded.check()
             written = self.candidate.path
             bare = replace(comparison, verification=replace(verification, require=()))
-            same = climb(path, written, proto, proto, bare, exact=True, rungs=("contract",)).rungs[0]
+            same = run_checks(path, written, proto, proto, bare, exact=True, rungs=("contract",)).rungs[0]
             reason = f"only what the model says of its data files changed: {same.reason}"
             same = replace(same, reason=reason)
         wanted = DEFAULT_RUNGS if verification.rungs is None else verification.rungs
@@ -256,7 +256,7 @@ class _Prover:
             return Verdict((same,), settled=True)
         self.say("verifying")
         compared = steps.compared(comparison)
-        verdict = climb(path, written, proto, proto, compared, exact=True, rungs=rungs)
+        verdict = run_checks(path, written, proto, proto, compared, exact=True, rungs=rungs)
         if verdict.rung("contract") is None:
             verdict = replace(verdict, rungs=(same, *verdict.rungs))
         return replace(verdict, settled=True)

@@ -5,6 +5,7 @@ Used only after a run that proved nothing: the model is run again on one feed, w
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +30,6 @@ from onnxfix.sizes.operators import demanded
 from onnxfix.sizes.ranges import Range
 from onnxfix.verification.feeds.inputs import shape_of
 from onnxfix.verification.feeds.signature import Assignment, Input, Signature, signature
-from onnxfix.verification.ran import Ran
 from onnxfix.verification.request import REMOTE
 from onnxfix.verification.verdict import FeedResult, Verdict
 
@@ -89,7 +89,7 @@ def stopped(
     if not refused:
         return None
     finder = _Finder(path, proto, dict(pinned or {}), (full or refused)[0])
-    return replace(finder.stopped(), fed=dict(finder.sizes))
+    return replace(finder.find(), fed=dict(finder.sizes))
 
 
 class _Finder:
@@ -101,44 +101,43 @@ class _Finder:
         self.message = refused.said
         self.sizes: Assignment = dict(refused.feed.assignment) if refused.feed is not None else {}
 
-    def stopped(self) -> Stopped:
+    def find(self) -> Stopped:
         """The node and the help, as far as they are known."""
         said, feed = ort_messages.reason(self.message) or self.refused.reason, self.refused.label
-        node = self._node()
+        symbols, node = set(self.known.symbols), self._node()
         if node is None:
-            return Stopped(
-                Place(), "", said, feed, shapes=self._shape(self.known.symbols), inputs=self._inputs()
-            )
+            return Stopped(Place(), "", said, feed, shapes=self._shape(symbols), inputs=self._inputs())
         demands = self._demands(node)
-        chosen = {name for one in demands for name in one.term.symbols}.intersection(self.known.symbols)
-        needed = [Needed(str(one), self._behind(node, one)) for one in demands]
-        needed += [Needed(f"{one}", _sources([one.value])) for one in bounds(node, node.model.shapes)]
+        chosen = {name for one in demands for name in one.term.symbols} & symbols
+        # Demands on sizes that are not sizes of inputs depend on the values of inputs.
+        by_sizes = [one.term.symbols <= symbols for one in demands]
+        needed = [
+            Needed(str(one), () if direct else _sources(node.inputs))
+            for one, direct in zip(demands, by_sizes, strict=True)
+        ]
+        behind = {name for one in needed for name in one.inputs}
+        needed += [Needed(str(one), _sources([one.value])) for one in bounds(node, node.model.shapes)]
         by_value = not demands or any(one.inputs for one in needed)
-        behind = {name for one in needed[: len(demands)] for name in one.inputs}
         beside = {str(dim) for one in self.known.inputs if one.name in behind for dim in one.dims or ()}
-        found = Stopped(
+        # The feed's values of the inputs that decide between paths of the model.
+        values = {
+            name.removesuffix(".value"): size for name, size in self.sizes.items() if name.endswith(".value")
+        }
+        pins = next((pins for pins in self.known.search.ways if pins == values), {})
+        result = Stopped(
             node.at,
             node.op_type,
             said,
             feed,
             tuple(needed),
-            tuple(one for one in way_of(self.known, self._pins()).sizes if one.symbol in chosen),
-            self._shape(
-                chosen or beside.intersection(self.known.symbols) or (() if needed else self.known.symbols)
-            ),
+            tuple(one for one in way_of(self.known, pins).sizes if one.symbol in chosen),
+            self._shape(chosen or beside & symbols or (() if needed else symbols)),
             self._inputs() if by_value else (),
         )
-        if any(one.least is None for one in found.sizes):
-            found = replace(found, shapes=",".join(self._fed(one) for one in self._inputs() if one.dims))
+        if any(one.least is None for one in result.sizes):
+            result = replace(result, shapes=",".join(self._fed(one) for one in self._inputs() if one.dims))
         hopeless = any(one.term.decided is False for one in demands)
-        return replace(found, sizes=(), shapes="", inputs=()) if hopeless else found
-
-    def _pins(self) -> dict[str, int]:
-        """The feed's values of the inputs that decide between paths of the model."""
-        values = {
-            name.removesuffix(".value"): size for name, size in self.sizes.items() if name.endswith(".value")
-        }
-        return next((pins for pins in self.known.search.ways if pins == values), {})
+        return replace(result, sizes=(), shapes="", inputs=()) if hopeless else result
 
     # ---- the node
 
@@ -146,8 +145,10 @@ class _Finder:
         about = ort_messages.node(self.message)
         if about is None:
             return None
+        copy = ModelProto()
+        copy.CopyFrom(self.known.model)
         try:
-            model = Model(self._copy(), self.path.parent)
+            model = Model(copy, self.path.parent)
         except ModelError:
             return None
         op_type, name = about
@@ -164,29 +165,14 @@ class _Finder:
         names = [node.name for node in nodes]
         for number, node in enumerate(nodes):
             node.proto.name = f"onnxfix.{number}"
-        try:
-            ran = self._run(model.proto)
-        except (OnnxfixError, MemoryError):
-            ran = None
+        error = ""
+        with contextlib.suppress(OnnxfixError, MemoryError):
+            values = {**self.refused.feed.values(self.known), **self.pinned}
+            error = _run(model.proto, values)
         for node, name in zip(nodes, names, strict=True):
             node.proto.name = name
-        match = _MARK.search(ran.error) if ran is not None else None
+        match = _MARK.search(error)
         return nodes[int(match[1])] if match is not None and int(match[1]) < len(nodes) else None
-
-    def _run(self, proto: ModelProto) -> Ran | None:
-        assert self.refused.feed is not None
-        values = {**self.refused.feed.values(self.known), **self.pinned}
-        with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
-            file = Path(folder) / "marked.onnx"
-            saving.save(proto, file)
-            how: dict[str, Any] = {"backend": "ort-cpu", "path": str(file), "feed": values, "options": {}}
-            outcome = shared().call(f"{REMOTE}:alone", timeout=_STEP, **how)
-        return outcome.value if outcome.ok else None
-
-    def _copy(self) -> ModelProto:
-        copy = ModelProto()
-        copy.CopyFrom(self.known.model)
-        return copy
 
     # ---- its requirements
 
@@ -199,12 +185,6 @@ class _Finder:
         ]
         broken = [one for one in found if one.term.holds(self.sizes) is False]
         return list(dict.fromkeys(broken or found))[:_SHOWN]
-
-    def _behind(self, node: Node, demand: Demand) -> tuple[str, ...]:
-        """The inputs that a demand depends on through sizes that are not sizes of inputs."""
-        if demand.term.symbols <= set(self.known.symbols):
-            return ()
-        return _sources(node.inputs)
 
     # ---- what would help
 
@@ -229,6 +209,16 @@ class _Finder:
 
     def _inputs(self) -> tuple[InputKind, ...]:
         return tuple(one for one in kinds_of(self.known) if not one.optional and one.name not in self.pinned)
+
+
+def _run(proto: ModelProto, feed: Mapping[str, Any]) -> str:
+    """ONNX Runtime's error for a model on a feed; "" where there is none, or the child ended otherwise."""
+    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+        file = Path(folder) / "marked.onnx"
+        saving.save(proto, file)
+        how: dict[str, Any] = {"backend": "ort-cpu", "path": str(file), "feed": feed, "options": {}}
+        outcome = shared().call(f"{REMOTE}:alone", timeout=_STEP, **how)
+    return str(outcome.value.error) if outcome.ok else ""
 
 
 def _sources(values: Sequence[Value | None]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from onnxfix.pipeline.applying import save_engine, unmeasured
 from onnxfix.pipeline.contract import recorded_budget
 from onnxfix.pipeline.job import Progress, limited
 from onnxfix.pipeline.opening import Source, name_of, on_disk, refuse_conflicts
-from onnxfix.pipeline.proof import climb, comparison_of
+from onnxfix.pipeline.proof import comparison_of, run_checks
 from onnxfix.pipeline.stopped import stopped
 from onnxfix.pipeline.summing import bytes_read, node_counts
 from onnxfix.report.report import Report
@@ -62,7 +62,7 @@ def verify(
                 before, after = (_with_defaults(one, sources) for one in (first, second))
                 comparison = replace(comparison, budget=recorded_budget(after, a))
                 exact = options.verification.exact
-                verdict = climb(a, b, before, after, comparison, exact=exact, inherit=False)
+                verdict = run_checks(a, b, before, after, comparison, exact=exact, inherit=False)
         if not verdict.passed and not changed:
             with contextlib.suppress(deadline.Expired):
                 where = stopped(a, first.proto, verdict)

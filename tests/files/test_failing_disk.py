@@ -43,7 +43,7 @@ def test_every_call_fails_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, how: str
 ) -> None:
     passed = Verdict((RungResult("contract", "passed", "said without a look"),))
-    monkeypatch.setattr("onnxfix.pipeline.prove.climb", lambda *_, **__: passed)
+    monkeypatch.setattr("onnxfix.pipeline.prove.run_checks", lambda *_, **__: passed)
     data, in_place = "data" in how, how == "in place"
     near = how in ("with data of its own", "over such data")
 

@@ -53,7 +53,7 @@ def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def unproven(monkeypatch: pytest.MonkeyPatch) -> None:
     """No rung but one that passes at once, where there are dozens of runs."""
     passed = Verdict((RungResult("contract", "passed", "said without a look"),))
-    monkeypatch.setattr("onnxfix.pipeline.prove.climb", lambda *_, **__: passed)
+    monkeypatch.setattr("onnxfix.pipeline.prove.run_checks", lambda *_, **__: passed)
 
 
 def model_with_data(path: Path, location: str) -> Path:
@@ -307,13 +307,13 @@ def test_a_result_that_is_rewritten_only_is_the_one_that_is_judged(
     (tmp_path / "w.bin").write_bytes(bytes(4096) + X.tobytes())
     clean = onnxfix.apply(path, tmp_path / "clean.onnx", in_place=False)
     out.mkdir()
-    real = prove.climb
+    real = prove.run_checks
 
     def climb(original: Path, fixed: Path, *models: Any, **more: Any) -> Any:
         judged.append((original, fixed))
         return real(original, fixed, *models, **more)
 
-    monkeypatch.setattr(prove, "climb", climb)
+    monkeypatch.setattr(prove, "run_checks", climb)
     report = onnxfix.apply(clean.output, out / "m.onnx", require=["ort-cpu"], rungs=[])
     assert (report.output, report.changed) == (str(out / "m.onnx"), False)
     assert judged
@@ -393,7 +393,7 @@ def test_a_split_model_is_proven_as_it_is_installed(tmp_path: Path, monkeypatch:
         seen.update(snapshot(fixed.parent))
         return passed
 
-    monkeypatch.setattr("onnxfix.pipeline.prove.climb", climb)
+    monkeypatch.setattr("onnxfix.pipeline.prove.run_checks", climb)
     assert onnxfix.apply(path, tmp_path / "out.onnx").output
     assert {name: data for name, data in snapshot(tmp_path).items() if name != "m.onnx"} == seen
     assert sorted(seen) == ["out.onnx", "out.onnx.data"]

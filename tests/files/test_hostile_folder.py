@@ -250,7 +250,7 @@ def limits(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
     """Low limits for models that are split, and no rung but one that passes at once: there are hundreds of runs."""
     monkeypatch.setattr(saved_engine, "builder", saved_engine.builder)  # put back at the end
     passed = Verdict((RungResult("contract", "passed", "said without a look"),))
-    monkeypatch.setattr("onnxfix.pipeline.prove.climb", lambda *_, **__: passed)
+    monkeypatch.setattr("onnxfix.pipeline.prove.run_checks", lambda *_, **__: passed)
     if "split" in request.node.name:
         monkeypatch.setattr(wire, "PROTOBUF_LIMIT", LIMIT)
         monkeypatch.setattr(loading, "SMALL", 0)
@@ -361,7 +361,7 @@ def test_what_lies_around_a_split_candidate_is_swapped_while_a_rung_reads_it(
         stolen.rename(fixed.parent)
         return passed
 
-    monkeypatch.setattr("onnxfix.pipeline.prove.climb", climb)
+    monkeypatch.setattr("onnxfix.pipeline.prove.run_checks", climb)
     with pytest.raises(OnnxfixError, match="another process changes files in this folder"):
         act(field)
     assert [name for name in results(field) if name.startswith("out.onnx")] == []

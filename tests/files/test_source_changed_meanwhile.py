@@ -251,8 +251,8 @@ def test_while_tensorrt_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path.write_bytes(model(WEIGHT[:size]))
     monkeypatch.setattr("onnxfix.verification.rungs.saved_engine.save_engine", saved)
     passed = Verdict((RungResult("trt-build", "passed", builds=(TrtBuild("accepted"),)),))
-    monkeypatch.setattr("onnxfix.pipeline.verifying.climb", lambda *_, **__: passed)
-    monkeypatch.setattr("onnxfix.pipeline.prove.climb", lambda *_, **__: passed)
+    monkeypatch.setattr("onnxfix.pipeline.verifying.run_checks", lambda *_, **__: passed)
+    monkeypatch.setattr("onnxfix.pipeline.prove.run_checks", lambda *_, **__: passed)
     for run_it in (onnxfix.verify, onnxfix.apply):
         path.write_bytes(model(WEIGHT[:size]))
         with pytest.raises(ModelError, match=WORDS):

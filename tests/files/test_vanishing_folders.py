@@ -72,7 +72,7 @@ def test_the_folder_of_the_result(
         way(out)
         return Verdict((RungResult("contract", "passed", "said without a look"),))
 
-    monkeypatch.setattr("onnxfix.pipeline.prove.climb", climb)
+    monkeypatch.setattr("onnxfix.pipeline.prove.run_checks", climb)
     options = RunOptions(verification=Verification(enabled=False))
     outcome = work.perform(Task(0, str(path), str(out / "o.onnx"), "apply", options))
     assert outcome.report is None
@@ -91,7 +91,7 @@ def test_the_folder_of_the_result_during_a_real_proof(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Callable[[Path], None], when: str
 ) -> None:
     """What is verified is there by a temporary name, of which the user knows nothing; and no fix is to blame."""
-    out, real = tmp_path / "out", prove.climb
+    out, real = tmp_path / "out", prove.run_checks
     proofs: list[str] = []
     lost: list[Path] = []
     out.mkdir()
@@ -113,7 +113,7 @@ def test_the_folder_of_the_result_during_a_real_proof(
         return judge(*arguments)
 
     judge = validity.judge
-    monkeypatch.setattr(prove, "climb", climb)
+    monkeypatch.setattr(prove, "run_checks", climb)
     monkeypatch.setattr(validity, "judge", judged)
     options = RunOptions(verification=Verification(rungs=("contract", "reference")))
     outcome = work.perform(Task(0, str(path), str(out / "o.onnx"), "apply", options))

@@ -432,7 +432,7 @@ def test_a_culprit_is_looked_for_with_the_inputs_that_showed_it(
         calls.append((target.rpartition(":")[2], str(more.get("backend", ""))))
         return call(self, target, **more)
 
-    monkeypatch.setattr(proof, "climb_rungs", verify)
+    monkeypatch.setattr(proof, "verify_files", verify)
     monkeypatch.setattr(Worker, "call", counted)
     report, _ = apply(model, rungs=("contract", "ort-cpu"))
     assert sorted(item.code for item in report.withdrawn) == ["BBB001", "BBB002"]

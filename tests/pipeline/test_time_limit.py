@@ -64,7 +64,7 @@ def endless(node: Node, model: Model) -> Iterator[Match]:
 
 def over_at(monkeypatch: pytest.MonkeyPatch, number: int, *, after: bool) -> None:
     """Time is over before or after the ladder is climbed for this time, from 1."""
-    real, calls = prove.climb, [0]
+    real, calls = prove.run_checks, [0]
 
     def climb(*arguments: object, **more: object) -> object:
         calls[0] += 1
@@ -75,7 +75,7 @@ def over_at(monkeypatch: pytest.MonkeyPatch, number: int, *, after: bool) -> Non
             deadline._ENDS.set(time.monotonic())
         return verdict
 
-    monkeypatch.setattr(prove, "climb", climb)
+    monkeypatch.setattr(prove, "run_checks", climb)
 
 
 @pytest.fixture

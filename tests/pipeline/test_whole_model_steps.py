@@ -575,7 +575,7 @@ def test_a_step_that_fails_at_the_end_is_dropped(tmp_path: Path, monkeypatch: py
     path = model_at(tmp_path, text)
     scripts = [write(tmp_path / "wrong.py", WRONG), write(tmp_path / "drop.py", DROP)]
     blind = Verdict((RungResult("contract", "passed"), RungResult("ort-cpu", "passed", "for the test")))
-    monkeypatch.setattr(step_run, "climb", lambda *a, **k: blind)
+    monkeypatch.setattr(step_run, "run_checks", lambda *a, **k: blind)
     report = apply(path, tmp_path / "out.onnx", graphsurgeon=scripts, select=["CST003"])
     assert [step.status for step in report.steps] == ["dropped", "taken"]
     assert "output y" in report.steps[0].reason

@@ -633,10 +633,10 @@ def test_whoever_looks_for_a_culprit_times_nothing(monkeypatch: pytest.MonkeyPat
         seen.append(trt.benchmark)
         return Verdict(())
 
-    monkeypatch.setattr(proof, "climb_rungs", verify)
+    monkeypatch.setattr(proof, "verify_files", verify)
     proto = onnx.parser.parse_model(HEADER + RELU)
     for rungs in (None, ("trt-gpu",)):
-        proof.climb(
+        proof.run_checks(
             tmp_path,
             tmp_path,
             proto,
@@ -765,7 +765,7 @@ def test_python_takes_it_as_a_keyword_or_in_its_options(
         asked.append(more["trt"])
         return real(*given, **more)
 
-    monkeypatch.setattr(proof, "climb_rungs", verify)
+    monkeypatch.setattr(proof, "verify_files", verify)
     path = save(tmp_path / "m.onnx", RELU_CAST)
     told: list[dict[str, Any]] = [{"benchmark": True}, {"trt": ASKED}, {"trt": TrtOptions(tf32=True)}]
     for more in told:

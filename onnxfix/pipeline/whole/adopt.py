@@ -45,8 +45,12 @@ def adopt(
         _fill(graph, "node", _untouched(old.node, new.node, kept.node, lambda node: tuple(node.output)))
         weights = _untouched(old.initializer, new.initializer, kept.initializer, lambda tensor: tensor.name)
         _fill(graph, "initializer", weights)
-        _add_captured(graph, old)
-        if not _captures(graph) <= _known(graph, new):  # a node in its old form reads what the tool moved
+        # Weights of the original that nodes read, and that the tool moved into their subgraphs.
+        missing = _captures(graph) - walk.defined(graph)
+        graph.initializer.extend(tensor for tensor in old.initializer if tensor.name in missing)
+        inputs = {info.name for info in new.input}
+        inputs.update(tensor.values.name for tensor in new.sparse_initializer)
+        if not _captures(graph) <= {"", *walk.defined(graph), *inputs}:  # a node reads what the tool moved
             _fill(graph, "node", new.node)
             _fill(graph, "initializer", new.initializer)
         _take_changes(merged, result, unchanged)
@@ -123,22 +127,9 @@ def _bare(node: NodeProto) -> NodeProto:
     return bare
 
 
-def _add_captured(graph: GraphProto, original: GraphProto) -> None:
-    """Add the original's weights that nodes read and the tool moved into their subgraphs."""
-    missing = _captures(graph) - walk.defined(graph)
-    graph.initializer.extend(tensor for tensor in original.initializer if tensor.name in missing)
-
-
 def _captures(graph: GraphProto) -> set[str]:
     """What nodes read of the graph itself, from within their subgraphs too."""
     return {name for node in graph.node for name in walk.captures(node)}
-
-
-def _known(graph: GraphProto, result: GraphProto) -> set[str]:
-    """What nodes of the graph may read."""
-    inputs = {info.name for info in result.input}
-    sparse = {tensor.values.name for tensor in result.sparse_initializer}
-    return {"", *walk.defined(graph), *inputs, *sparse}
 
 
 def _stored(original: GraphProto, result: GraphProto, base_dir: Path) -> Iterator[TensorProto]:

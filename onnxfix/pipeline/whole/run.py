@@ -15,7 +15,7 @@ from onnxfix.files import copying, lazy, loading, saving, tensors
 from onnxfix.model import Model
 from onnxfix.pipeline.candidate import Candidate
 from onnxfix.pipeline.job import Job
-from onnxfix.pipeline.proof import Comparison, climb, reason_of, refuted
+from onnxfix.pipeline.proof import Comparison, reason_of, refuted, run_checks
 from onnxfix.pipeline.whole import specialize
 from onnxfix.pipeline.whole.steps import Made, Step, make
 from onnxfix.report.report import Fixed, StepDone
@@ -188,7 +188,7 @@ class StepRun:
         if (old.input, old.output) != (new.input, new.output):
             verification = replace(comparison.verification, rungs=("contract",))
             comparison = replace(comparison, verification=verification)
-        return climb(
+        return run_checks(
             self.against_path,
             self.candidate.scratch.path,
             self.against.proto,

@@ -1,4 +1,4 @@
-"""Which rungs of the verification ladder this machine can run, why it cannot run the others, and how to fix that.
+"""Which checks of the proof this machine can run, why it cannot run the others, and how to fix that.
 
 The diagnosis must work on a machine where anything may be broken. So this package imports neither onnx nor numpy.
 Whatever loads native code is probed in children that may die, one for each question (``probes.py``). The rest is read

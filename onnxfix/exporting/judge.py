@@ -1,6 +1,6 @@
-"""The rung ``pytorch``: the module's own outputs beside those of the exported model and of the result.
+"""The check ``pytorch``: the module's own outputs beside those of the exported model and of the result.
 
-A difference that the exported model has is the exporter's, one that only the result has is a fix's. All other rungs
+A difference that the exported model has is the exporter's, one that only the result has is a fix's. All other checks
 compare the two models with each other, and cannot see the first.
 """
 

@@ -56,7 +56,7 @@ class Outcome:
     """The result of a task: a ``report`` (without its ``model``), or an ``error`` in one line that names the model.
 
     ``seconds`` is the wall-clock time of the last attempt, ``attempts`` their number. ``worker`` is the process id (on
-    Ray with the address of its machine, ``node``). ``memory``: the task, a rule or a rung ran out of memory, so that
+    Ray with the address of its machine, ``node``). ``memory``: the task, a rule or a check ran out of memory, so that
     more memory may help. ``crashed``: its worker died. ``missing``: the model's file does not exist. ``late``: the time
     limit ended it before there was anything to report. ``files`` are the files of a stamped task with their contents,
     empty if one changed meanwhile. ``reused``: the outcome is from the journal.
@@ -208,7 +208,7 @@ def attempt(task: Task, run: Callable[[], Report]) -> Outcome:
 
 
 def _ran_out_of_memory(report: Report) -> bool:
-    """Whether a rule, a rung, one of a rung's feeds, or TensorRT ran out of memory."""
+    """Whether a rule, a check, one of a check's feeds, or TensorRT ran out of memory."""
     rungs = report.verdict.rungs if report.verdict is not None else ()
     short = [rung for rung in rungs if rung.status != "passed"]
     causes = [

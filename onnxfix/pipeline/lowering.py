@@ -117,7 +117,7 @@ def _samples(model: ModelProto, options: RunOptions) -> list[Mapping[str, Any]]:
 
 
 def _rungs(options: RunOptions) -> tuple[str, ...]:
-    """The checks of the ladder that the result goes through; the budget is checked in any case.
+    """The checks of the proof that the result goes through; the budget is checked in any case.
 
     Raises:
         UsageError: there is no such check here.

@@ -1,4 +1,4 @@
-"""How a run compares two models: the options, the ladder with the contract of this run, and what its verdict means."""
+"""How a run compares two models: the options, the proof with the contract of this run, and what its verdict means."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from onnxfix.verification.validity import judge
 
 @dataclass(frozen=True)
 class Comparison:
-    """How two models are compared: a run's options, with the rungs that they imply, and how the second model is
+    """How two models are compared: a run's options, with the checks that they imply, and how the second model is
     specialized (None: not at all). ``budget`` is the tolerance where the user gives none."""
 
     verification: Verification
@@ -75,10 +75,10 @@ def run_checks(
     scope: str = "",
     only: Sequence[Fed] = (),
 ) -> Verdict:
-    """The ladder on two files. ``touched`` (where known) is what the fixes may have changed of ``base``, by default
+    """The proof on two files. ``touched`` (where known) is what the fixes may have changed of ``base``, by default
     of ``before``.
 
-    ``rungs`` are fewer rungs than the comparison names; the others are as in ``ladder.verify``.
+    ``rungs`` are fewer checks than the comparison names; the others are as in ``ladder.verify``.
     """
 
     verification, special = comparison.verification, comparison.special
@@ -90,7 +90,7 @@ def run_checks(
 
     if not verification.enabled:
         rungs = ("contract",)
-    # Fewer rungs look for a culprit, or judge what is not final: latency would not be reported.
+    # Fewer checks look for a culprit, or judge what is not final: latency would not be reported.
     trt = comparison.trt if rungs is None else replace(comparison.trt, benchmark=False)
     verdict = verify_files(
         original,
@@ -121,7 +121,7 @@ _SMALL_STEP = 60.0
 
 
 def _limits(seconds: float | None, original: Path) -> Limits:
-    """The limits of each rung: ``seconds``, by default those for a model of this size. A small model that does not run
+    """The limits of each check: ``seconds``, by default those for a model of this size. A small model that does not run
     once within a minute is rather one that never ends."""
     if seconds is not None:
         return Limits(step=seconds, total=seconds, rung=seconds)
@@ -141,13 +141,13 @@ def _with_changes(verdict: Verdict, changed: list[str]) -> Verdict:
 
 
 def refuted(verdict: Verdict) -> bool:
-    """Whether a rung showed a difference; a required rung that could not run is no fault of a fix."""
+    """Whether a check showed a difference; a required check that could not run is no fault of a fix."""
     return any(rung.refutes for rung in verdict.rungs)
 
 
 def repeated(verdict: Verdict) -> tuple[str, ...]:
-    """The rungs to repeat in search of the culprit: the contract, which is cheap, if it refutes the model; else those
-    that do, and where ONNX Runtime does, the reference rung if it judged. By its result they judge half precision, and
+    """The checks to repeat in search of the culprit: the contract, which is cheap, if it refutes the model; else those
+    that do, and where ONNX Runtime does, the reference check if it judged. By its result they judge half precision, and
     operators without a kernel."""
     names = [rung.name for rung in verdict.rungs if rung.refutes]
     if "contract" in names:
@@ -158,8 +158,8 @@ def repeated(verdict: Verdict) -> tuple[str, ...]:
 
 
 def failing(verdict: Verdict) -> tuple[Fed, ...]:
-    """The inputs on which rungs that run models found a difference, which show it again. Where the model did not even
-    load, the first that the reference rung tried, if any; () where one of several rungs failed without inputs."""
+    """The inputs on which checks that run models found a difference, which show it again. Where the model did not even
+    load, the first that the reference check tried, if any; () where one of several checks failed without inputs."""
     refuting = [rung for rung in verdict.rungs if rung.refutes and rung.name in _RUNNING]
     wrong = [[feed.fed for feed in rung.feeds if feed.status == "different"] for rung in refuting]
     reference = verdict.rung("reference")
@@ -173,5 +173,5 @@ _RUNNING = ("reference", "ort-cpu", "ort-cuda")
 
 
 def reason_of(verdict: Verdict) -> str:
-    """Why the rungs that refute it do, on one line."""
+    """Why the checks that refute it do, on one line."""
     return "; ".join(f"{rung.name}: {rung.reason}" for rung in verdict.rungs if rung.refutes)

@@ -51,7 +51,7 @@ class Proven:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """A model with some fixes, and what the ladder says of it."""
+    """A model with some fixes, and what the proof says of it."""
 
     proto: ModelProto
     run: FixRun
@@ -63,7 +63,7 @@ def prove(job: Job, resources: ExitStack) -> Proven:
     temporary files.
 
     With UNSAFE fixes, the exact and numeric ones are proven first. What the UNSAFE ones then change is reported in the
-    notes and is no failure, since they may change behavior; the verdict says of each rung that it passed without them.
+    notes and is no failure, since they may change behavior; the verdict says of each check that it passed without them.
     They are withdrawn where the result is not a valid model. With a tolerance of the user's, exact fixes are proven by
     themselves before numeric ones join them.
 
@@ -138,7 +138,7 @@ class _Prover:
         steps = self.steps
         applied = run.applied if run is not None else ()
         self.say("verifying")
-        self.loaded.check()  # the rungs must read what was fixed
+        self.loaded.check()  # the checks must read what was fixed
         with self.candidate.staying():
             return run_checks(
                 steps.against_path,
@@ -208,7 +208,7 @@ class _Prover:
             self._restore(settled)
             reason = reason_of(second)
             return settled, withdrawn | {item.key: _withdrawn(item, reason) for item in unsafe}, []
-        # Rungs that compare values and are required must pass with the model that is written.
+        # Checks that compare values and are required must pass with the model that is written.
         values = set(self.job.comparison.verification.require).difference(ALONE)
         verdict = second if second.passed or values else _without_unsafe(settled.verdict, second)
         notes = [] if second.passed else [_describe_unproven(unsafe, second)]
@@ -229,7 +229,7 @@ class _Prover:
             if part.applied and self._refutes(proto, verdict, part):
                 bad = middle
             else:
-                deadline.check()  # a rung that was not run has refuted nothing
+                deadline.check()  # a check that was not run has refuted nothing
                 good = middle
         return run.applied[bad - 1]
 
@@ -269,7 +269,7 @@ def _withdrawn(item: Applied, reason: str) -> Withdrawn:
 def _without_unsafe(proven: Verdict, second: Verdict) -> Verdict:
     """The verdict on a model with UNSAFE fixes that is not proven equal.
 
-    The contract and TensorRT's parser and builder judge the model that is written. The rungs that compare values hold
+    The contract and TensorRT's parser and builder judge the model that is written. The checks that compare values hold
     for the model without the UNSAFE fixes, and say so.
     """
     rungs = []

@@ -1,2 +1,2 @@
 """Whole-model steps: edits by other tools, run in the sandbox, merged into the original, and refused where the result
-is not the same model. The verification ladder judges later what they compute."""
+is not the same model. The proof judges later what they compute."""

@@ -179,7 +179,7 @@ class StepRun:
         return made
 
     def _judge(self, made: Made) -> Verdict:
-        """The verdict of the CPU's rungs; where inputs or outputs changed, of the contract alone."""
+        """The verdict of the CPU's checks; where inputs or outputs changed, of the contract alone."""
         assert made.proto is not None
         comparison = self.compared(self._comparison)
         # The specialized interface itself was checked when the step ran.
@@ -246,13 +246,13 @@ def _unproven(verdict: Verdict) -> str:
 
 
 def _values(verdict: Verdict) -> str:
-    """The reasons of the rungs that compared values and passed."""
+    """The reasons of the checks that compared values and passed."""
     ran = [rung for rung in verdict.rungs if rung.status == "passed" and rung.name != "contract"]
     return "; ".join(f"{rung.name}: {rung.reason}" for rung in ran)
 
 
 def after_unsafe(verdict: Verdict, steps: StepRun) -> Verdict:
-    """The verdict on a model whose interface or values an UNSAFE step changed: each rung says what it compared."""
+    """The verdict on a model whose interface or values an UNSAFE step changed: each check says what it compared."""
     names = " and ".join(done.name for done in steps.done if done.safety == "unsafe" and not done.fixed)
     rungs = []
     for rung in verdict.rungs:

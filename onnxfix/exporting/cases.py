@@ -57,7 +57,7 @@ _LARGEST = 1 << 26
 """Elements of all inputs up to which larger ones are made."""
 
 
-def wired(given: Sequence[Given], known: Signature) -> tuple[dict[int, str], str]:
+def wire_inputs(given: Sequence[Given], known: Signature) -> tuple[dict[int, str], str]:
     """Which given tensor is which input of the exported model: number -> name; and why that is not known, else "".
 
     By name where a parameter has the input's, and the rest by order. Exporters drop what nothing reads, and make

@@ -16,7 +16,7 @@ import numpy as np
 
 from onnxfix import backends
 from onnxfix.causes import Cause
-from onnxfix.exporting.cases import Case, Subject, cases, wired
+from onnxfix.exporting.cases import Case, Subject, cases, wire_inputs
 from onnxfix.names import PYTORCH
 from onnxfix.sandbox import one_line, shared
 from onnxfix.trt.engine import Ran
@@ -95,7 +95,7 @@ class _Judge:
 
     def judge(self) -> RungResult:
         """The check's result."""
-        wires, reason = wired(self.subject.given, self.known)
+        wires, reason = wire_inputs(self.subject.given, self.known)
         if reason:
             return self._unjudged(f"it is not known which argument is which input: {reason}")
         try:

@@ -69,12 +69,12 @@ def write(module: Any, args: Any, path: Path, options: Mapping[str, Any]) -> Non
     try:
         torch().onnx.export(module, args, str(path), **given)
     except Exception as error:
-        raise ExportFailed(f"torch.onnx.export failed: {told(error)}") from error
+        raise ExportFailed(f"torch.onnx.export failed: {first_line(error)}") from error
     if not path.exists():
         raise ExportFailed("torch.onnx.export wrote no file")
 
 
-def told(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of the exception that an exception came from: torch wraps it in advice on several lines."""
     while error.__cause__ is not None:
         error = error.__cause__
@@ -98,7 +98,7 @@ def save(program: Any, path: Path) -> None:
     try:
         program.save(str(path))
     except Exception as error:
-        raise ExportFailed(f"the program cannot be saved: {told(error)}") from error
+        raise ExportFailed(f"the program cannot be saved: {first_line(error)}") from error
 
 
 def of_module(module: Any, args: Any, options: Mapping[str, Any]) -> TorchSubject:

@@ -95,10 +95,10 @@ def summarize(job: Job, proven: Proven) -> Report:
 
         report = with_pictures(report, loaded.proto, proven.proto, loaded.base_dir)
     if not proven.verdict.passed:
-        from onnxfix.pipeline.stopped import stopped  # lazy: start-up, seldom used
+        from onnxfix.pipeline.stopped import find_stop  # lazy: start-up, seldom used
 
         with contextlib.suppress(deadline.Expired):
-            where = stopped(proven.original, loaded.proto, proven.verdict, job.fixed_inputs)
+            where = find_stop(proven.original, loaded.proto, proven.verdict, job.fixed_inputs)
             report = replace(report, stopped=where)
     elif plan.options.output.diff:
         from onnxfix.difference.compare import difference  # lazy: start-up, seldom used

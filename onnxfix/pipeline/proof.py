@@ -140,12 +140,12 @@ def _with_changes(verdict: Verdict, changed: list[str]) -> Verdict:
     return replace(verdict, rungs=tuple(rungs))
 
 
-def refuted(verdict: Verdict) -> bool:
+def is_refuted(verdict: Verdict) -> bool:
     """Whether a check showed a difference; a required check that could not run is no fault of a fix."""
     return any(rung.refutes for rung in verdict.rungs)
 
 
-def repeated(verdict: Verdict) -> tuple[str, ...]:
+def select_checks_to_repeat(verdict: Verdict) -> tuple[str, ...]:
     """The checks to repeat in search of the culprit: the contract, which is cheap, if it refutes the model; else those
     that do, and where ONNX Runtime does, the reference check if it judged. By its result they judge half precision, and
     operators without a kernel."""
@@ -157,7 +157,7 @@ def repeated(verdict: Verdict) -> tuple[str, ...]:
     return ("reference", *names) if led and reference is not None and reference.judged else tuple(names)
 
 
-def failing(verdict: Verdict) -> tuple[Fed, ...]:
+def find_failing_inputs(verdict: Verdict) -> tuple[Fed, ...]:
     """The inputs on which checks that run models found a difference, which show it again. Where the model did not even
     load, the first that the reference check tried, if any; () where one of several checks failed without inputs."""
     refuting = [rung for rung in verdict.rungs if rung.refutes and rung.name in _RUNNING]

@@ -20,7 +20,14 @@ from onnxfix.model import Model
 from onnxfix.pipeline.candidate import Candidate
 from onnxfix.pipeline.job import Job
 from onnxfix.pipeline.opening import on_disk, refuse_unreadable
-from onnxfix.pipeline.proof import allowed_by, failing, reason_of, refuted, repeated, run_checks
+from onnxfix.pipeline.proof import (
+    allowed_by,
+    find_failing_inputs,
+    is_refuted,
+    reason_of,
+    run_checks,
+    select_checks_to_repeat,
+)
 from onnxfix.pipeline.whole.run import StepRun, after_unsafe, unsafe_notes
 from onnxfix.report.report import StepDone, Withdrawn
 from onnxfix.rule import Safety
@@ -150,9 +157,9 @@ class _Prover:
                 base=None if steps.base is steps.against else steps.base.proto,
                 touched=run.touched if run is not None else None,
                 interface=all(item.safety != Safety.UNSAFE for item in applied),
-                rungs=repeated(like) if like is not None else None,
+                rungs=select_checks_to_repeat(like) if like is not None else None,
                 scope=self.scope,
-                only=failing(like) if like is not None else (),
+                only=find_failing_inputs(like) if like is not None else (),
             )
 
     def settle(
@@ -167,7 +174,7 @@ class _Prover:
                 return _Attempt(proto, run, self._judge_unchanged()), withdrawn
             verdict = self.judge(proto, run)
             attempt = _Attempt(proto, run, verdict)
-            if not refuted(verdict):
+            if not is_refuted(verdict):
                 return attempt, withdrawn
             refutes = functools.partial(self._refutes, like=verdict)
             if steps.base is not steps.against and refutes(steps.base.proto):  # without any fix of a rule
@@ -186,7 +193,7 @@ class _Prover:
 
     def _refutes(self, proto: ModelProto, like: Verdict, run: FixRun | None = None) -> bool:
         """Whether a model, which ``run`` made of the steps' result, fails like that."""
-        return refuted(self.judge(proto, run, like))
+        return is_refuted(self.judge(proto, run, like))
 
     def with_unsafe(
         self, settled: _Attempt, withdrawn: dict[FixKey, Withdrawn]

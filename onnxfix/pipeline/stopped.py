@@ -72,7 +72,7 @@ class Stopped:
     fed: Mapping[str, int] = field(default_factory=dict)
 
 
-def stopped(
+def find_stop(
     path: Path, proto: ModelProto, verdict: Verdict, pinned: Mapping[str, Any] | None = None
 ) -> Stopped | None:
     """Where ONNX Runtime stops in the original, ``proto`` in the file ``path``, after a verdict that proves nothing;

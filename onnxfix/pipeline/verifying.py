@@ -22,7 +22,7 @@ from onnxfix.pipeline.contract import recorded_budget
 from onnxfix.pipeline.job import Progress, limited
 from onnxfix.pipeline.opening import Source, name_of, on_disk, refuse_conflicts
 from onnxfix.pipeline.proof import comparison_of, run_checks
-from onnxfix.pipeline.stopped import stopped
+from onnxfix.pipeline.stopped import find_stop
 from onnxfix.pipeline.summing import bytes_read, node_counts
 from onnxfix.report.report import Report
 from onnxfix.trt.records import TrtOptions
@@ -65,7 +65,7 @@ def verify(
                 verdict = run_checks(a, b, before, after, comparison, exact=exact, inherit=False)
         if not verdict.passed and not changed:
             with contextlib.suppress(deadline.Expired):
-                where = stopped(a, first.proto, verdict)
+                where = find_stop(a, first.proto, verdict)
         first.check()
         second.check()
         if comparison.trt.save_engine and verdict.passed:

@@ -15,7 +15,7 @@ from onnxfix.files import copying, lazy, loading, saving, tensors
 from onnxfix.model import Model
 from onnxfix.pipeline.candidate import Candidate
 from onnxfix.pipeline.job import Job
-from onnxfix.pipeline.proof import Comparison, reason_of, refuted, run_checks
+from onnxfix.pipeline.proof import Comparison, is_refuted, reason_of, run_checks
 from onnxfix.pipeline.whole import specialize
 from onnxfix.pipeline.whole.steps import Made, Step, make
 from onnxfix.report.report import Fixed, StepDone
@@ -142,7 +142,7 @@ class StepRun:
             return replace(dropped, reason="; ".join(why))
         copying.write(data, self.candidate.scratch)
         verdict = self._judge(made)
-        if made.broken and not refuted(verdict):
+        if made.broken and not is_refuted(verdict):
             why.append(_values(verdict) or "values were not compared")
         if not verdict.passed:
             why.append(reason_of(verdict) or f"not proven: {_unproven(verdict)}")

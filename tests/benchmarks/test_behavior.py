@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,6 @@ import pytest
 from behavior import record
 from behavior.actions import Entry
 from behavior.differences import differences
-from behavior.workers import results
 
 from support.patience import PATIENCE
 
@@ -98,16 +94,6 @@ def test_a_changed_entry_is_reported(
     assert f"\n{next(iter(kinds))}: " in capsys.readouterr().out
 
 
-def test_another_order_of_findings_is_reported_as_that(
-    recording: tuple[list[record.Case], Entry],
-) -> None:
-    one, other = copy.deepcopy(recording[1]), copy.deepcopy(recording[1])
-    extra = ["AAA001", "somewhere", "info", ""]
-    with_findings(one["models"])["findings"].insert(0, extra)
-    with_findings(other["models"])["findings"].append(extra)
-    assert list(differences(one, other)) == ["order of findings"]
-
-
 def test_recordings_of_other_scope_are_compared_where_they_meet(
     recording: tuple[list[record.Case], Entry],
 ) -> None:
@@ -118,20 +104,3 @@ def test_recordings_of_other_scope_are_compared_where_they_meet(
     assert differences(first, sparse) == {}
     other_exit(sparse["models"])
     assert list(differences(first, sparse)) == ["exit code"]
-
-
-def step(what: str) -> dict[str, str]:
-    if what == "crash":
-        os.abort()
-    time.sleep(2 * PATIENCE if what == "hang" else 0)
-    return {"done": what}
-
-
-def test_a_crash_ends_one_call_only() -> None:
-    ended = {what: result for (what,), result in results(step, [("a",), ("crash",), ("b",)], 2, PATIENCE)}
-    assert ended.pop("crash") == {"ended": f"crashed with exit code {-signal.SIGABRT}"}
-    assert ended == {what: {"done": what} for what in "ab"}
-
-
-def test_a_call_that_hangs_is_ended() -> None:
-    assert list(results(step, [("hang",)], 1, 0.5)) == [(("hang",), {"ended": "took more than 0.5 s"})]

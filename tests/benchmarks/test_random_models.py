@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -112,14 +111,6 @@ def test_a_broken_promise_is_seen(how: str, given: pytest.MonkeyPatch) -> None:
     assert how in {kind for kind, _ in judge(SETTINGS, 1)["faults"]}
 
 
-def test_a_rule_that_nothing_reached_is_named(given: pytest.MonkeyPatch) -> None:
-    row = judge(SETTINGS, 0)
-    missing = tables.unreached([row])
-    assert "GRA012" not in missing
-    assert "OPS001" in missing
-    assert any("| GRA012 | 1 | 1 |" in line for line in tables.summary([row]))
-
-
 def test_random_models_keep_every_promise(tmp_path: Path, stride: int) -> None:
     """Each model that fails is drawn again by its number: ``run.py --seed 19 --without-node-models --only NUMBER``."""
     count = 300 if stride == 1 else 120
@@ -135,17 +126,6 @@ def test_random_models_keep_every_promise(tmp_path: Path, stride: int) -> None:
     assert sum(bool(row["feeds"]) for row in rows) >= 0.8 * count
     if count == 300:
         assert len(tables.unreached(rows)) <= 25  # of 172 rules, most have their turn only once or twice
-
-
-def test_what_does_not_run_is_drawn_again(given: pytest.MonkeyPatch) -> None:
-    wrong = small()
-    wrong.graph.node[1].domain = "nobody"
-    wrong.opset_import.append(helper.make_opsetid("nobody", 1))
-    good = Drawn(small(), "GRA012", [], [], Safety.EXACT, None)
-    given.setattr(judging, "draw", lambda s, n, a, **_: good if a == 2 else replace(good, proto=wrong))
-    row = judge(SETTINGS, 0)
-    assert (row["status"], row["attempt"], len(row["discarded"])) == ("run", 2, 2)
-    assert "does not run" in row["discarded"][0]
 
 
 def judged(text: str, monkeypatch: pytest.MonkeyPatch, fixed: str = "") -> dict[str, object]:
@@ -198,19 +178,3 @@ def test_only_what_the_model_itself_contradicts_is_excused(given: pytest.MonkeyP
     seen = text.format(head=HEAD, op="Relu", size=7)
     assert judged(wrong, given, seen)["contradicted"]
     assert "checker" in {kind for kind, _ in judged(right, given, seen)["faults"]}  # type: ignore[attr-defined]
-
-
-def test_a_rule_whose_fixes_others_forestall_has_models_without_them() -> None:
-    left_out = {rule.code for rule in judging.rules_of()} - {rule.code for rule in judging.rules_of("OPS081")}
-    assert left_out == {"GRA010"}
-    first, turn = sorted(examples()).index("OPS081"), len(examples())
-    assert any("OPS081" in judge(SETTINGS, first + turn * times)["fixed"] for times in range(6))
-
-
-def test_a_model_in_which_onnx_runtime_writes_to_its_inputs_is_drawn_again() -> None:
-    """BatchNormalization in training, before opset 14, in ONNX Runtime: other nodes then read what it wrote."""
-    text = """<ir_version: 9, opset_import: ["" : 9]> g (float[2,2,4] x, float[2] s, float[2] a) => (float[2,2,4] y)
-        {{ y{more} = BatchNormalization(x, s, s, a, a) }}"""
-    training = onnx.parser.parse_model(text.format(more=", p, q, r, t"))
-    assert "writes to the input a" in Original(training, {}, 19).wrong
-    assert not Original(onnx.parser.parse_model(text.format(more="")), {}, 19).wrong

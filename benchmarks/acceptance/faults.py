@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from acceptance.cases import AS_IS, EXACT, Tool
 from acceptance.measure import Row
-from acceptance.tools import AS_IS, EXACT, Tool
 
 #: A rescue of more TensorRT layers than this must be asked for.
 MOST_LAYERS = 200

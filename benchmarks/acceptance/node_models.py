@@ -28,9 +28,8 @@ from machine import choice, lines, without_gpu
 from pages import write_between
 
 from acceptance import faults, tables
-from acceptance.cases import node_cases
+from acceptance.cases import ONNXFIX, PEERS, Peers, node_cases
 from acceptance.measure import Row, Settings, measure_all, row_of
-from acceptance.tools import ONNXFIX, PEERS, Peers
 
 
 def peers_here(asked: Path | None) -> Path | None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from pages import markdown, such_as
 
+from acceptance.cases import AS_IS, Tool
 from acceptance.faults import lost, remarks, rescued
 from acceptance.measure import Row
-from acceptance.tools import AS_IS, Tool
 
 # ---------------------------------------------------------------------------------------------------- summary
 

@@ -31,9 +31,9 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
 from command import parser_of
 
-from diagnose import feeding, observing, places, planting
+from diagnose import observing, places, planting
 from diagnose.copies import Graph
-from diagnose.faults import KINDS, Kind, Planted, Site
+from diagnose.places import KINDS, Kind, Planted, Site
 from onnxfix.errors import OnnxfixError
 from onnxfix.files import loading, saving
 from onnxfix.sandbox import Worker
@@ -90,7 +90,7 @@ class Subject:
         self.path, self.seed, self.observer, self.folder = path, seed, observer, folder
         self.loaded = loading.load(path)
         self.graph = Graph(self.loaded.proto, path.parent)
-        self.feed = feeding.inputs_of(path, seed)
+        self.feed = observing.inputs_of(path, seed)
         _, self.seen = observer.see(path, self.feed, shapes=places.looked_at(self.graph))
 
     def tries(self, kind: Kind) -> list[Site]:

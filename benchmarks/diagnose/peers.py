@@ -33,7 +33,7 @@ from pages import (
     write_between,
 )
 
-from diagnose import cases, choosing, feeding, judging
+from diagnose import cases, choosing, observing
 from diagnose.cases import Case
 
 PLANTED = HERE / "planted.json"
@@ -61,9 +61,9 @@ class Peer:
         self.polygraphy, self.folder, self.limit = polygraphy, folder, limit
         self.seconds = self.megabytes = 0.0
 
-    def run(self, *words: str) -> judging.Ended:
+    def run(self, *words: str) -> cases.Ended:
         """One command."""
-        ended = judging.executed([self.polygraphy, *words], self.limit, self.folder)
+        ended = cases.executed([self.polygraphy, *words], self.limit, self.folder)
         self.seconds += ended.seconds
         self.megabytes = max(self.megabytes, ended.megabytes)
         return ended
@@ -78,15 +78,15 @@ class Peer:
         text = compared.stdout + compared.stderr
         names = list(dict.fromkeys(_FAILED.findall(text)))
         assert case.fault is not None
-        place = judging.place_of([{"output": name} for name in names], case.fault)
+        place = cases.place_of([{"output": name} for name in names], case.fault)
         ended = _SUMMARY in text
         return Layerwise(
             place, len(names), ended, self.seconds, self.megabytes, "" if ended else _last(compared)
         )
 
 
-def _last(ended: judging.Ended) -> str:
-    if ended.code == judging.TIMED_OUT:
+def _last(ended: cases.Ended) -> str:
+    if ended.code == cases.TIMED_OUT:
         return f"no result in {ended.seconds:.0f} s"
     lines = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
     return lines[-1][-200:] if lines else f"exit code {ended.code}"
@@ -99,7 +99,7 @@ def measured(case: Case, seed: int, given: argparse.Namespace) -> dict[str, Any]
     with tempfile.TemporaryDirectory(prefix="onnxfix-diagnose-") as name:
         folder = Path(name)
         first, second, *_ = cases.arguments(case, folder, seed)
-        save_json([feeding.inputs_of(case.path, seed)], str(folder / "inputs.json"))
+        save_json([observing.inputs_of(case.path, seed)], str(folder / "inputs.json"))
         peer = Peer(given.polygraphy, folder, given.timeout)
         return {"layerwise": asdict(peer.layerwise(first, second, case))}
 
@@ -172,7 +172,7 @@ def _figures(found: Sequence[Mapping[str, Any]]) -> list[object]:
     return [
         len(found),
         sum(place == 1 for place in places),
-        sum(0 < place <= judging.AMONG for place in places),
+        sum(0 < place <= cases.AMONG for place in places),
         sum(place == 0 for place in places),
         f"{statistics.median(one['seconds'] for one in found):.1f}",
         f"{statistics.median(one['megabytes'] for one in found):.0f}",

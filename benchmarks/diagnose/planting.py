@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
-from diagnose import copies, operators
+from diagnose import copies, places
 from diagnose.copies import Graph, attribute, set_attribute
-from diagnose.faults import Kind, Planted, Site
-from diagnose.places import padding, pairs
+from diagnose.places import Kind, Planted, Site, padding, pairs
 
 
 def plant(model: ModelProto, site: Site, folder: Path | None = None) -> Planted | None:
@@ -41,9 +40,9 @@ def _plant_scaled(graph: Graph, node: NodeProto, site: Site, around: list[str]) 
     if array is None or not array.any():
         return ""
     with np.errstate(over="ignore"):
-        scaled = (array.astype(np.float64) * operators.FACTOR).astype(array.dtype)
+        scaled = (array.astype(np.float64) * places.FACTOR).astype(array.dtype)
     around += copies.replaced(graph, node, site.operand, scaled)
-    return f"{name}{list(array.shape)} × {operators.FACTOR}"
+    return f"{name}{list(array.shape)} × {places.FACTOR}"
 
 
 def _plant_element(graph: Graph, node: NodeProto, site: Site, around: list[str]) -> str:
@@ -62,19 +61,19 @@ def _plant_element(graph: Graph, node: NodeProto, site: Site, around: list[str])
 
 
 def _plant_epsilon(graph: Graph, node: NodeProto, site: Site, around: list[str]) -> str:
-    if node.op_type in operators.NORMS:
+    if node.op_type in places.NORMS:
         old = attribute(node, "epsilon")
-        before = old.f if old is not None else operators.NORMS[node.op_type]
-        set_attribute(node, "epsilon", operators.EPSILON)
-        return f"epsilon {before:g} → {operators.EPSILON:g}"
+        before = old.f if old is not None else places.NORMS[node.op_type]
+        set_attribute(node, "epsilon", places.EPSILON)
+        return f"epsilon {before:g} → {places.EPSILON:g}"
     array = graph.array(node.input[site.operand])
-    around += copies.replaced(graph, node, site.operand, np.full_like(array, operators.EPSILON))
-    return f"epsilon {float(array.reshape(-1)[0]):g} → {operators.EPSILON:g}"
+    around += copies.replaced(graph, node, site.operand, np.full_like(array, places.EPSILON))
+    return f"epsilon {float(array.reshape(-1)[0]):g} → {places.EPSILON:g}"
 
 
 def _plant_axis(graph: Graph, node: NodeProto, site: Site, around: list[str]) -> str:
     axis = attribute(node, "axis")
-    if node.op_type in operators.REDUCES:
+    if node.op_type in places.REDUCES:
         axes = attribute(node, "axes")
         if axes is not None:
             before: Any = list(axes.ints)
@@ -112,7 +111,7 @@ def _plant_pads(graph: Graph, node: NodeProto, site: Site, around: list[str]) ->
     after = list(before)
     after[site.choice] += 1
     after[site.choice + len(before) // 2] -= 1
-    if node.op_type in operators.PADDED:
+    if node.op_type in places.PADDED:
         set_attribute(node, "pads", after)
     else:
         around += copies.replaced(graph, node, 1, np.asarray(after, np.int64))
@@ -132,9 +131,9 @@ def _plant_cast(graph: Graph, node: NodeProto, site: Site, around: list[str]) ->
 def _plant_mask(graph: Graph, node: NodeProto, site: Site, around: list[str]) -> str:
     array = graph.array(node.input[site.operand])
     low = float(array.min())
-    masked = np.where(array < 3 * operators.MASK, array.dtype.type(operators.MASK), array)
+    masked = np.where(array < 3 * places.MASK, array.dtype.type(places.MASK), array)
     around += copies.replaced(graph, node, site.operand, masked)
-    return f"mask value {low:g} → {operators.MASK:g}"
+    return f"mask value {low:g} → {places.MASK:g}"
 
 
 def _plant_bias(graph: Graph, node: NodeProto, site: Site, around: list[str]) -> str:
@@ -151,7 +150,7 @@ def _plant_bias(graph: Graph, node: NodeProto, site: Site, around: list[str]) ->
 def _plant_half(graph: Graph, node: NodeProto, site: Site, around: list[str]) -> str:
     around.append(copies.named(node.output[0], "half"))
     around.append(copies.named(node.output[0], "through"))
-    operands = [one for one in operators.HALF[node.op_type] if one < len(node.input)]
+    operands = [one for one in places.HALF[node.op_type] if one < len(node.input)]
     copies.half_around(graph, node, operands, rounds=bool(site.choice))
     return "reads and writes float16" if site.choice else "computes in float16"
 
@@ -165,7 +164,7 @@ def _plant_count(graph: Graph, node: NodeProto, site: Site, around: list[str]) -
     at = site.choice // 2 % array.size
     if node.op_type == "Reshape":  # another number of elements would not run
         flat[at], flat[at - 1] = flat[at - 1], flat[at]
-    elif abs(int(flat[at])) <= operators.OPEN:
+    elif abs(int(flat[at])) <= places.OPEN:
         flat[at] += -1 if site.choice % 2 else 1
     if (changed == array).all():
         return ""
@@ -174,7 +173,7 @@ def _plant_count(graph: Graph, node: NodeProto, site: Site, around: list[str]) -
 
 
 def _plant_operands(graph: Graph, node: NodeProto, site: Site, around: list[str]) -> str:
-    a, b = operators.SWAPPED[node.op_type]
+    a, b = places.SWAPPED[node.op_type]
     node.input[a], node.input[b] = node.input[b], node.input[a]
     return f"inputs {a} and {b} swapped"
 
@@ -186,7 +185,7 @@ def _plant_operator(graph: Graph, node: NodeProto, site: Site, around: list[str]
         after = "none" if before == "tanh" else "tanh"
         set_attribute(node, "approximate", after)
         return f"approximate {before} → {after}"
-    before, node.op_type = node.op_type, operators.INSTEAD[node.op_type]
+    before, node.op_type = node.op_type, places.INSTEAD[node.op_type]
     return f"{before} → {node.op_type}"
 
 

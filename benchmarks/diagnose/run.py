@@ -33,7 +33,7 @@ from command import exit_code, parser_of
 from ledger import Ledger, load
 from pages import write_between
 
-from diagnose import cases, choosing, judging, tables
+from diagnose import cases, choosing, tables
 from diagnose.cases import CONTROLS, Case
 
 PARTS = ("planted", "renamed", "controls")
@@ -45,7 +45,7 @@ def measured(case: Case, seed: int, limit: float) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="onnxfix-diagnose-") as folder:
         words = cases.arguments(case, Path(folder), seed)
         command = [sys.executable, "-m", "onnxfix", "diagnose", *words, "--format", "json"]
-        return judging.entry(judging.executed(command, limit), case.fault)
+        return cases.entry(cases.executed(command, limit), case.fault)
 
 
 def measure(given: argparse.Namespace) -> int:

@@ -10,10 +10,9 @@ from typing import Any
 
 from pages import cell, markdown
 
-from diagnose.cases import CONTROLS, DISGUISED
+from diagnose.cases import AMONG, CONTROLS, DISGUISED
 from diagnose.choosing import Fault
-from diagnose.faults import Kind
-from diagnose.judging import AMONG
+from diagnose.places import Kind
 
 FIRST, THREE = 0.90, 0.97
 """Shares of the faults that are to be named first, and among three."""

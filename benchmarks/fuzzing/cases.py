@@ -14,8 +14,212 @@ import numpy as np
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto
 
-from fuzzing import commands, seeds, structure, wire
-from fuzzing.handmade import WEIGHTS
+from fuzzing import seeds, structure, wire
+from fuzzing.seeds import WEIGHTS
+
+FORMATS = ("json", "jsonl", "sarif", "github", "gitlab", "junit", "markdown")
+REPORTS = ("r.json", "r.jsonl", "r.sarif", "r.xml", "r.md", "r.html", "r.gitlab.json")
+TARGETS = ("trt8.4", "trt8.6", "trt10", "trt11", "rtx", "10.3")
+VERIFIED_SHARE = 0.004
+"""How many commands start ONNX Runtime or TensorRT, which costs a hundred times as much."""
+
+
+TIMEOUT = ("--timeout", "40")
+"""A hostile model may run for ever; whoever runs strangers' models sets a limit."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """Command lines that are run one after the other, in the folder of ``model.onnx``."""
+
+    name: str
+    steps: tuple[tuple[str, ...], ...]
+    writes: tuple[str, ...] = ()
+    """Names in that folder that a run may make or change."""
+    verified: bool = False
+    """Whether the model is executed."""
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return " && ".join(" ".join(("onnxfix", *step)) for step in self.steps)
+
+
+def _some(generator: random.Random, share: float, *words: str) -> tuple[str, ...]:
+    return words if generator.random() < share else ()
+
+
+def _look(generator: random.Random) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Options about the report, and what they write."""
+    format = generator.choice(FORMATS) if generator.random() < 0.4 else "text"
+    report = generator.choice(REPORTS) if generator.random() < 0.2 else ""
+    words = (
+        *(("--format", format) if format != "text" else generator.choice(((), (), ("-v",), ("-q",)))),
+        *(("--report", report) if report else ()),
+        *_some(generator, 0.15, "--target", generator.choice(TARGETS)),
+    )
+    return words, (report,) if report else ()
+
+
+def _check(generator: random.Random) -> Command:
+    words, writes = _look(generator)
+    if generator.random() < 0.1:
+        words, writes = ("--statistics",), ()
+    return Command("check", (("check", "model.onnx", *words),), writes)
+
+
+def _fixes(generator: random.Random) -> tuple[str, ...]:
+    return (
+        *generator.choice(((), (), ("--numeric-fixes",), ("--unsafe-fixes",))),
+        *_some(generator, 0.05, "--fix-dim", "N=2"),
+        *_some(generator, 0.03, "--fix-input", generator.choice(("x=1", "x=@value.npy", "c=true", "n=3"))),
+        *_some(generator, 0.02, "--static"),
+    )
+
+
+def _apply(generator: random.Random) -> Command:
+    words, writes = _look(generator)
+    line = ("apply", "model.onnx", "-o", "out.onnx", "--no-verify", *_fixes(generator), *words)
+    return Command("apply", (line,), ("out.onnx", "out.onnx.data", *writes))
+
+
+def _in_place(generator: random.Random) -> Command:
+    line = ("apply", "model.onnx", "--in-place", "--no-verify", *_fixes(generator))
+    return Command("apply --in-place", (line,), ("model.onnx", "model.onnx.data"))
+
+
+def _difference(generator: random.Random) -> Command:
+    return Command("apply --diff", (("apply", "model.onnx", "--diff", "--no-verify", *_fixes(generator)),))
+
+
+def _folder(generator: random.Random) -> Command:
+    options = (*_some(generator, 0.1, "--jobs", "2"), *_some(generator, 0.5, "--resume"))
+    words, writes = _look(generator)
+    line = ("apply", ".", "--output-dir", "out", "--no-verify", *options, *words)
+    return Command("apply FOLDER", (line,), ("out", *writes))
+
+
+def _twice(generator: random.Random) -> Command:
+    first = ("apply", "model.onnx", "-o", "out.onnx", "--no-verify")
+    second = ("apply", "out.onnx", "-o", "again.onnx", "--no-verify")
+    return Command(
+        "apply twice", (first, second), ("out.onnx", "out.onnx.data", "again.onnx", "again.onnx.data")
+    )
+
+
+def _agree(generator: random.Random) -> Command:
+    target = _some(generator, 0.3, "--target", generator.choice(TARGETS))
+    first = ("check", "model.onnx", "--format", "json", *target)
+    second = ("apply", "model.onnx", "-o", "out.onnx", "--no-verify", "--format", "json", *target)
+    return Command("check and apply", (first, second), ("out.onnx", "out.onnx.data"))
+
+
+def _settings(generator: random.Random) -> Command:
+    option = generator.choice(
+        (("--config", "settings.toml"), ("--baseline", "known.json"), ("--write-baseline", "new.json"))
+    )
+    return Command("check with settings", (("check", "model.onnx", *option),), ("new.json",))
+
+
+def _diff(generator: random.Random) -> Command:
+    pair = generator.choice((("seed.onnx", "model.onnx"), ("model.onnx", "seed.onnx")))
+    return Command(
+        "diff", (("diff", *pair, *_some(generator, 0.4, "--format", "json"), *_some(generator, 0.3, "-v")),)
+    )
+
+
+def _view(generator: random.Random) -> Command:
+    rule = generator.choice(("CST002", "GRA010", "GRA011", "BRC001", "INT001", "INT005", "OPS001", "IFC001"))
+    line = ("view", "model.onnx", "-o", "part.onnx", "--rule", rule)
+    return Command("view", (line,), ("part.onnx", "part.onnx.data"))
+
+
+CHEAP = (
+    (0.40, _check), (0.27, _apply), (0.04, _in_place), (0.03, _difference), (0.04, _folder), (0.06, _twice),
+    (0.06, _agree), (0.02, _settings), (0.05, _diff), (0.03, _view),
+)  # fmt: skip
+
+
+def _proven(generator: random.Random) -> Command:
+    rungs = generator.choice((("--rungs", "reference,ort-cpu"), ("--rungs", "ort-cpu"), ()))
+    inputs = (*_some(generator, 0.15, "--inputs", "value.npz"), *TIMEOUT)
+    line = (
+        "apply",
+        "model.onnx",
+        "-o",
+        "out.onnx",
+        *_fixes(generator),
+        *rungs,
+        *inputs,
+        *_look(generator)[0][:2],
+    )
+    writes = ("out.onnx", "out.onnx.data", *REPORTS)
+    return Command("apply, verified", (line,), writes, verified=True)
+
+
+def _verify(generator: random.Random) -> Command:
+    models = generator.choice((("model.onnx",), ("seed.onnx", "model.onnx"), ("model.onnx", "seed.onnx")))
+    rungs = generator.choice((("--rungs", "reference,ort-cpu"), ("--rungs", "trt-build,trt-network"), ()))
+    return Command("verify", (("verify", *models, *TIMEOUT, *rungs),), verified=True)
+
+
+def _asked(generator: random.Random) -> Command:
+    option = generator.choice(("--trt", "--inputs-help"))
+    return Command(f"check {option}", (("check", "model.onnx", *TIMEOUT, option),), verified=True)
+
+
+def _lift(generator: random.Random) -> Command:
+    writes = ("lifted.onnx", "lifted.onnx.data")
+    return Command("lift", (("lift", "model.onnx", "-o", "lifted.onnx"),), writes, verified=True)
+
+
+def _diagnose(generator: random.Random) -> Command:
+    other = generator.choice((("seed.onnx",), ("--against", "fp16"), ("--against", "ort-cpu")))
+    return Command("diagnose", (("diagnose", "model.onnx", *other, "--timeout", "20"),), verified=True)
+
+
+def _precision(generator: random.Random) -> Command:
+    line = (
+        "precision",
+        "model.onnx",
+        "--to",
+        "fp16",
+        "--max-error",
+        "0.01",
+        "--timeout",
+        "20",
+        "-o",
+        "half.onnx",
+    )
+    return Command("precision", (line,), ("half.onnx", "half.onnx.data"), verified=True)
+
+
+def _reduce(generator: random.Random) -> Command:
+    limits = ("--timeout", "20", "--time-limit", "20")
+    line = (
+        "reduce",
+        "model.onnx",
+        "--check",
+        generator.choice(("ort-cpu", "trt-build")),
+        "-o",
+        "small",
+        *limits,
+    )
+    return Command("reduce", (line,), ("small",), verified=True)
+
+
+VERIFIED = (
+    (0.40, _proven), (0.28, _verify), (0.10, _asked), (0.06, _lift), (0.06, _diagnose), (0.05, _precision),
+    (0.05, _reduce),
+)  # fmt: skip
+
+
+def draw(generator: random.Random, verified: float = VERIFIED_SHARE) -> Command:
+    """A command. ``verified`` is the share of those that execute the model."""
+    table = VERIFIED if generator.random() < verified else CHEAP
+    make = generator.choices([one for _, one in table], [weight for weight, _ in table])[0]
+    return make(generator)
+
 
 STRUCTURE = {f"structure.{one.__name__}": one for one in structure.MUTATORS}
 BYTES = {f"wire.{one.__name__}": one for one in wire.MUTATORS}
@@ -38,7 +242,7 @@ class Case:
     mutators: tuple[str, ...]
     data: bytes
     """What is in ``model.onnx``."""
-    command: commands.Command
+    command: Command
 
     @property
     def generator(self) -> random.Random:
@@ -50,7 +254,7 @@ def drawn(
     seed: str,
     number: int,
     groups: Sequence[str] = seeds.ALL,
-    verified: float = commands.VERIFIED_SHARE,
+    verified: float = VERIFIED_SHARE,
     skip: frozenset[int] = frozenset(),
 ) -> Case:
     """The case of a number. ``skip`` are places in its sequence of mutators that are left out."""
@@ -64,7 +268,7 @@ def drawn(
         else generator.choice(list(BYTES))
         for kind in kinds
     )
-    command = commands.draw(generator, verified)
+    command = draw(generator, verified)
     damaged = data
     for place, mutator in enumerate(mutators):
         if place not in skip:

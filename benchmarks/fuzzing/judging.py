@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fuzzing.commands import Command
+from fuzzing.cases import Command
 from fuzzing.harness import Ended
 
 CPU_SECONDS, CPU_PER_MB = 4.0, 12.0

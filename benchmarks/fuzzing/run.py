@@ -27,8 +27,7 @@ from command import parser_of
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a thread that numpy starts is missing in a fork
 
 from fuzzing import harness, seeds, tables
-from fuzzing.cases import Case, drawn
-from fuzzing.commands import VERIFIED_SHARE
+from fuzzing.cases import VERIFIED_SHARE, Case, drawn
 from fuzzing.running import Outcome, outcome_of, run, saved
 
 

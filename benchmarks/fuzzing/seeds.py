@@ -1,8 +1,4 @@
-"""The models that are damaged, in groups: the rules' own examples, ONNX's node and other backend models, fixtures, and
-a few that hold what those lack.
-
-A model is drawn by a point on a ring of hashed names, so that a new model changes only the numbers that draw it.
-"""
+"""Models that cases begin with: rules' examples, ONNX's node models, folders, and some made by hand."""
 
 from __future__ import annotations
 
@@ -19,8 +15,142 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper, parser
 
-from fuzzing.handmade import handmade
+TEXTS = {
+    "nested": """<ir_version: 10, opset_import: ["" : 20]>
+g (float[N, 4] x, bool c, int64 n) => (float[N, 4] y, float[S, N, 4] z) <float[4] w = {1, 2, 3, 4}> {
+  a = If(c) <
+    then_branch = t () => (float[N, 4] p) { q = Mul(x, w)  p = If(c) <
+        then_branch = tt () => (float[N, 4] r) { r = Neg(q) },
+        else_branch = te () => (float[N, 4] s) { s = Cast<to = 1>(q) }> },
+    else_branch = e () => (float[N, 4] o) { o = Identity(x) }>
+  y, z = Loop(n, c, a) <
+    body = b (int64 i, bool k, float[N, 4] v) => (bool l, float[N, 4] u, float[N, 4] each) {
+      l = Identity(k)  d = Cast<to = 11>(v)  u = Cast<to = 1>(d)  each = Add(u, w) }>
+}""",
+    "scan": """<ir_version: 9, opset_import: ["" : 17]>
+g (float[2] start, float[T, 2] xs) => (float[2] end, float[T, 2] ys) {
+  end, ys = Scan <num_scan_inputs = 1, body = b (float[2] s, float[2] x) => (float[2] t, float[2] o) {
+    m = Add(s, x)  t = Tanh(m)  o = Identity(t) }>(start, xs)
+}""",
+    "functions": """<ir_version: 10, opset_import: ["" : 20, "own" : 1, "other" : 2]>
+g (float[N, 3] x) => (float[N, 3] y) { a = own.Twice<k = 3.0>(x)  b = other.Twice(a)  y = own.Outer(b) }
+<domain: "own", opset_import: ["" : 20]> Twice <k: float = 2.0> (x) => (y) {
+  c = Constant<value_float: float = @k>()  y = Mul(x, c) }
+<domain: "other", opset_import: ["" : 18, "own" : 1]> Twice (x) => (y) { y = own.Twice<k = 4.0>(x) }
+<domain: "own", opset_import: ["" : 20, "other" : 2, "own" : 1]> Outer (x) => (y) {
+  z = other.Twice(x)  w = Cast<to = 10>(z)  y = Cast<to = 1>(w) }""",
+    "sequences": """<ir_version: 10, opset_import: ["" : 18]>
+g (seq(float[N]) s, optional(float[M]) o, float[K] x) => (float[Q] y, bool has) {
+  i = Constant<value_int = 0>()  a = SequenceAt(s, i)  t = SequenceInsert(s, x)  has = OptionalHasElement(o)
+  b = ConcatFromSequence<axis = 0>(t)  y = Concat<axis = 0>(a, b) }""",
+    "quantized": """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+g (float[N, 8] x) => (float[N, 4] y) <float s = {0.1}, int8 z = {0}, float[4] ws = {1, 1, 1, 1},
+  int8[4] wz = {0, 0, 0, 0}, int8[8, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2,
+  1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2}> {
+  q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  dw = DequantizeLinear<axis = 1>(w, ws, wz)
+  m = MatMul(d, dw)  g1 = com.microsoft.Gelu(m)  e = QuantizeLinear(g1, s, z)  y = DequantizeLinear(e, s, z) }""",
+    "shapes": """<ir_version: 8, opset_import: ["" : 13]>
+g (float[batch, "seq len", 6] x) => (float[batch, A, B] y) <int64[3] r = {0, -1, 3}> {
+  ax = Constant<value = int64[1] {0}>()  s = Shape(x)  i = Constant<value = int64 {1}>()  n = Gather<axis = 0>(s, i)
+  u = Unsqueeze(n, ax)  two = Constant<value_ints = [2]>()  m = Mul(u, two)
+  head = Constant<value = int64[1] {0}>()  tail = Constant<value = int64[1] {3}>()
+  t = Concat<axis = 0>(head, m, tail)  y = Reshape(x, t) }""",
+}
+
+
+def _external() -> ModelProto:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+g (float[N, 16] x) => (float[N, 16] y) { a = Add(x, b)  m = MatMul(a, w)  c = Cast<to = 1>(m)  y = Mul(c, h) }""")
+    offset = 0
+    for name, dims in (("w", [16, 16]), ("b", [16]), ("h", [1])):
+        tensor = model.graph.initializer.add(name=name, data_type=TensorProto.FLOAT, dims=dims)
+        tensor.data_location = TensorProto.EXTERNAL
+        length = 4 * int(np.prod(dims))
+        for key, value in (("location", "weights.bin"), ("offset", offset), ("length", length)):
+            tensor.external_data.add(key=key, value=str(value))
+        offset += length
+    return model
+
+
+WEIGHTS = np.linspace(-1, 1, 273, dtype=np.float32).tobytes()
+"""What belongs beside a model that names ``weights.bin``."""
+
+
+def _tensors() -> ModelProto:
+    """Tensors of every type, as initializers and in attributes, dense, sparse and of strings."""
+    kinds = [kind for kind in TensorProto.DataType.values() if kind not in (0, TensorProto.STRING)]
+    nodes, initializers = [], []
+    for kind in kinds:
+        raw = bytes(range(16)) * (2 if kind in (TensorProto.COMPLEX64, TensorProto.COMPLEX128) else 1)
+        size = helper.tensor_dtype_to_np_dtype(kind).itemsize
+        tensor = TensorProto(name=f"w{kind}", data_type=kind, dims=[max(1, len(raw) // size)], raw_data=raw)
+        initializers.append(tensor)
+        nodes.append(helper.make_node("Cast", [tensor.name], [f"c{kind}"], to=TensorProto.FLOAT))
+    initializers.append(helper.make_tensor("text", TensorProto.STRING, [2], [b"a", b"\xff"]))
+    values = numpy_helper.from_array(np.array([1.5, 2.5], np.float32), "sparse")
+    indices = numpy_helper.from_array(np.array([0, 3], np.int64), "at")
+    sparse = helper.make_sparse_tensor(values, indices, [6])
+    nodes += [
+        helper.make_node("Constant", [], ["k"], sparse_value=sparse),
+        helper.make_node("Constant", [], ["strings"], value_strings=["a", "b"]),
+        helper.make_node("Add", ["k", "x"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tensors",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["M"])],
+        initializers,
+        sparse_initializer=[sparse],
+    )
+    imports = [helper.make_opsetid("", 24), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=12)
+
+
+def _annotated() -> ModelProto:
+    """Quantization annotations, metadata at each place, training information, a map, a device configuration."""
+    model = parser.parse_model(TEXTS["quantized"])
+    graph = model.graph
+    annotation = graph.quantization_annotation.add(tensor_name="x")
+    annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="s")
+    annotation.quant_parameter_tensor_names.add(key="ZERO_POINT_TENSOR", value="z")
+    for place in (model, graph, graph.node[0], graph.input[0], graph.initializer[0]):
+        place.metadata_props.add(key="author", value="somebody")
+    graph.input[0].type.denotation = "TENSOR"
+    graph.input[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
+    classes = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(1, []))
+    graph.output.append(helper.make_value_info("probabilities", helper.make_sequence_type_proto(classes)))
+    graph.node.append(
+        helper.make_node(
+            "ZipMap", ["y"], ["probabilities"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2, 3]
+        )
+    )
+    model.opset_import.extend([helper.make_opsetid("ai.onnx.ml", 3), helper.make_opsetid("own", 1)])
+    training = model.training_info.add()
+    training.algorithm.CopyFrom(parser.parse_graph("t (float[4] i) => (float[4] o) { o = Neg(i) }"))
+    training.update_binding.add(key="w", value="o")
+    model.configuration.add(name="mesh", num_devices=2)
+    graph.node[3].device_configurations.add(configuration_id="mesh", pipeline_stage=1)
+    odd = graph.node.add(
+        op_type="Own", domain="own", name="all attributes", input=["x", ""], output=["", "p"]
+    )
+    odd.attribute.append(helper.make_attribute("types", [helper.make_tensor_type_proto(1, ["N"])]))
+    odd.attribute.append(helper.make_attribute("text", "\u00e9"))
+    odd.attribute.append(
+        AttributeProto(name="graphs", type=AttributeProto.GRAPHS, graphs=[training.algorithm])
+    )
+    return model
+
+
+def handmade() -> Iterator[tuple[str, bytes]]:
+    """The models by name."""
+    for name, text in TEXTS.items():
+        yield name, parser.parse_model(text).SerializeToString(deterministic=True)
+    for name, make in (("external", _external), ("tensors", _tensors), ("annotated", _annotated)):
+        yield name, make().SerializeToString(deterministic=True)
+
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES = 500_000

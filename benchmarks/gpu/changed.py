@@ -120,7 +120,7 @@ class Subject:
         path = self._folder / "model.onnx"
         onnx.save(model, path)
         ran = self._runner.call(
-            "acceptance.running:run", timeout=_STEP, backend=backend, path=str(path), feeds=list(feeds)
+            "acceptance.measure:run", timeout=_STEP, backend=backend, path=str(path), feeds=list(feeds)
         )
         return ran.value if ran.ok else None
 

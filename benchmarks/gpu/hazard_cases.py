@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from acceptance import values
+from acceptance.cases import Packed, pack, unpack
 from onnx import ModelProto, TensorProto
 
 from onnxfix.errors import OnnxfixError
@@ -106,9 +106,9 @@ def _typed(value: Any, elem: int) -> Any:
         return value.astype(onnx.helper.tensor_dtype_to_np_dtype(elem), copy=False)
 
 
-def packed(feeds: Sequence[Feed]) -> values.Packed:
+def packed(feeds: Sequence[Feed]) -> Packed:
     """The values of each feed; empty where they are no tensors of numbers, or too large to be carried."""
-    return values.pack([list(one.values()) for one in feeds], MOST)
+    return pack([list(one.values()) for one in feeds], MOST)
 
 
 def stored(case: Case) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def stored(case: Case) -> dict[str, Any]:
     return {
         "names": [list(one) for one in case.feeds],
         "feeds": packed(case.feeds),
-        "truths": [{"source": one.source, "outputs": values.pack(one.outputs, MOST)} for one in case.truths],
+        "truths": [{"source": one.source, "outputs": pack(one.outputs, MOST)} for one in case.truths],
     }
 
 
@@ -147,9 +147,9 @@ class Carried:
         """What was packed of an example."""
         stored = json.loads(self._file.read(f"{entry.key}.json"))
         models = {side: self._file.read(f"{entry.key}.{side}.onnx") for side in entry.sides}
-        rows = zip(stored["names"], values.unpack(stored["feeds"]), strict=True)
+        rows = zip(stored["names"], unpack(stored["feeds"]), strict=True)
         feeds = [dict(zip(names, row, strict=True)) for names, row in rows]
-        truths = tuple(Truth(one["source"], values.unpack(one["outputs"])) for one in stored["truths"])
+        truths = tuple(Truth(one["source"], unpack(one["outputs"])) for one in stored["truths"])
         return Case(models, feeds, truths)
 
 

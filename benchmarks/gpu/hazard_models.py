@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from acceptance import values
-from acceptance.cases import half_type, random_operators
-from acceptance.running import BACKENDS, outputs_of
+from acceptance.cases import half_type, pack, random_operators
+from acceptance.measure import BACKENDS, outputs_of
 from onnx import ModelProto, TensorProto, inliner
 
 import onnxfix
@@ -112,7 +111,7 @@ class Maker:
                 truths = [Truth(one.source, one.outputs[:1]) for one in truths]
             if size and not packed(feeds):
                 return Entry(*names, **told, unfed="inputs are no tensors of numbers, or large"), Case(models)
-            truths = [one for one in truths if values.pack(one.outputs, MOST)]
+            truths = [one for one in truths if pack(one.outputs, MOST)]
             if not truths:
                 untrue = untrue or "outputs are no tensors of numbers, or large"
             # An unsafe fix may change what comes out, and of others onnx.reference may be wrong where it is alone.
@@ -205,7 +204,7 @@ class Maker:
             return []
         for backend in BACKENDS[:1] if known else BACKENDS:
             found = self._outputs(backend, result, feeds)
-            if found is not None and values.pack(found, MOST):
+            if found is not None and pack(found, MOST):
                 said = ([typed(row, result) for row in one.outputs] for one in known)
                 return [] if any(meets(one, found, "") for one in said) else [Truth(FIXED, found)]
         return []
@@ -278,7 +277,7 @@ def meets(wanted: Outputs, found: Outputs, half: str) -> bool:
 # ------------------------------------------------------------------------------------------------------ carrying
 
 
-def pack(path: Path, most: int, match: str = "", told: Any = print) -> dict[str, Any]:
+def carry(path: Path, most: int, match: str = "", told: Any = print) -> dict[str, Any]:
     """Write the examples of all built-in rules whose code begins with ``match``; returns the manifest."""
     rules = sorted((one for one in rules_of(BUILT_IN) if one.code.startswith(match)), key=lambda r: r.code)
     entries: list[Entry] = []

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx
-from acceptance import values
-from acceptance.cases import NodeCase, half_type
+from acceptance.cases import NodeCase, half_type, pack
 from acceptance.judging import Miss, misses
 
 from gpu.engines import Bench, Executed
@@ -29,7 +28,7 @@ Status = Literal[
 
 @dataclass(frozen=True)
 class Fed:
-    """One feed of an engine that ran; ``outputs`` are those that are not right, as ``values.pack`` leaves them."""
+    """One feed of an engine that ran; ``outputs`` are those that are not right, as ``pack`` leaves them."""
 
     status: Status
     reason: str = ""
@@ -56,7 +55,7 @@ class Judged:
 
     ``reason`` is the first element that is not the expected one. ``largest`` and ``relative`` are the largest error,
     and as a share of the output's largest magnitude, over pairs of finite values. ``outputs`` are those that are
-    wrong, as ``values.pack`` leaves them.
+    wrong, as ``pack`` leaves them.
     """
 
     status: Literal["right", "wrong", "unfed"]
@@ -84,7 +83,7 @@ def judge(case: NodeCase, executed: Executed) -> Judged:
         first.text.replace("output 0", f"output {number}") if first is not None else "",
         most.max_abs if most is not None else 0.0,
         share.relative if share is not None else 0.0,
-        () if right else values.pack(found),
+        () if right else pack(found),
     )
 
 
@@ -164,7 +163,7 @@ def fed(
     outputs = executed.outputs[number]
     names = [one.name for one in proto.graph.output]
     if not truths:
-        kept = values.pack([[outputs[name] for name in names if name in outputs]])
+        kept = pack([[outputs[name] for name in names if name in outputs]])
         return Fed("unknown", entry.untrue, outputs=kept)
     own = replace(executed, outputs=(outputs,))
     # No tolerance of a case of its own: that of the type decides.

@@ -42,7 +42,7 @@ def prepare(given: argparse.Namespace) -> int:
     from gpu import hazard_models  # needs what a machine with a GPU may not have
 
     began = time.monotonic()
-    manifest = hazard_models.pack(given.carry, given.most, given.match)
+    manifest = hazard_models.carry(given.carry, given.most, given.match)
     entries = [entry_of(one) for one in manifest["entries"]]
     models, size = sum(len(one.sides) for one in entries), given.carry.stat().st_size / 2**20
     print(f"{len(manifest['rules'])} rules, {len(entries)} examples, {models} models")

@@ -14,11 +14,10 @@ import onnx
 from acceptance.cases import NodeCase, half_type, node_cases, random_operators
 
 from misimports.alter import PRECISIONS
+from misimports.changes import Change, Variant, nodes
 from misimports.child import Found, Said
-from misimports.fit import fitted
 from misimports.judge import Difference, Judgment
-from misimports.models import Change, Variant, nodes
-from misimports.variants import new_nodes, variants
+from misimports.variants import fitted, new_nodes, variants
 from onnxfix.sandbox import Worker
 
 #: What a sandbox is at when it dies -> what to leave out when the variant is looked at again.

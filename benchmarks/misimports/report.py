@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from misimports.causes import ALL, EXCUSED, KNOWN, OPEN, Cause, cause_of
+from misimports.changes import UNDOCUMENTED
 from misimports.measure import Row
-from misimports.models import UNDOCUMENTED
 
 _LONGEST = 1600  # characters of a model or of its layers
 _WIDEST = 180

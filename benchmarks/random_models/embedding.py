@@ -8,8 +8,20 @@ from typing import Any
 from onnx import FunctionProto, ModelProto, TensorProto, ValueInfoProto
 
 from random_models import nesting
-from random_models.host import Body, Host, Value, declared, tensor_info
-from random_models.pieces import Dims, Piece, copied, dims_of, graphs_of, nodes_of, rename
+from random_models.pieces import (
+    Body,
+    Dims,
+    Host,
+    Piece,
+    Value,
+    copied,
+    declared,
+    dims_of,
+    graphs_of,
+    nodes_of,
+    rename,
+    tensor_info,
+)
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 

@@ -13,9 +13,19 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 from onnxfix.names import TARGETS
 from onnxfix.rule import Safety
 from random_models.embedding import embed
-from random_models.host import Host, tensor_info
 from random_models.operators import OPERATORS
-from random_models.pieces import NEWEST, OLDEST, Piece, examples, graphs_of, least_ir, node_models, nodes_of
+from random_models.pieces import (
+    NEWEST,
+    OLDEST,
+    Host,
+    Piece,
+    examples,
+    graphs_of,
+    least_ir,
+    node_models,
+    nodes_of,
+    tensor_info,
+)
 
 SIMPLER = 6
 """From this attempt on a model is its first piece, as it is."""

@@ -17,8 +17,18 @@ from onnx import (
     numpy_helper,
 )
 
-from random_models.host import Body, Host, Value, declared, tensor_info
-from random_models.pieces import copied, dims_of, graphs_of, nodes_of, rename
+from random_models.pieces import (
+    Body,
+    Host,
+    Value,
+    copied,
+    declared,
+    dims_of,
+    graphs_of,
+    nodes_of,
+    rename,
+    tensor_info,
+)
 
 DOMAIN = "random.models"
 """The domain of the functions that are made here."""

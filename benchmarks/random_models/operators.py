@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from onnx import TensorProto
 
-from random_models.host import F, Host, Value
-from random_models.pieces import Dims
+from random_models.pieces import Dims, F, Host, Value
 
 I64, B, F16, D = TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT16, TensorProto.DOUBLE
 _UNARY = ("Abs", "Ceil", "Exp", "Floor", "Neg", "Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "LeakyRelu", "Elu",

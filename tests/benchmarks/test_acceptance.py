@@ -9,10 +9,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from acceptance import faults
+from acceptance.cases import AS_IS, EXACT, Made, Tool
 from acceptance.judging import interface_changes, misses, same_graph
-from acceptance.measure import Result, Row
-from acceptance.running import Judge, Outputs, Verdict
-from acceptance.tools import AS_IS, EXACT, Made, Tool
+from acceptance.measure import Judge, Outputs, Result, Row, Verdict
 
 from onnxfix.sandbox import Outcome, Worker
 from support.models import model

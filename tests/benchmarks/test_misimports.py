@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from misimports import causes, child
-from misimports.fit import fitted
+from misimports.changes import UNDOCUMENTED, Change, Variant
 from misimports.judge import Difference, Judgment, Ran, difference, judge
 from misimports.measure import Row
-from misimports.models import UNDOCUMENTED, Change, Variant
-from misimports.variants import variants
+from misimports.variants import fitted, variants
 
 from onnxfix.sandbox import Worker
 from support.models import of_opset

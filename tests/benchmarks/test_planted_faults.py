@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from diagnose import cases, choosing, judging, observing, planting, run
+from diagnose import cases, choosing, observing, planting, run
 from diagnose.choosing import Fault, Subject
-from diagnose.faults import KINDS, Kind, Site
+from diagnose.places import KINDS, Kind, Site
 
 from onnxfix.sandbox import Worker
 from support.models import model
@@ -152,9 +152,9 @@ def culprit(
 
 
 def test_which_culprits_are_right() -> None:
-    assert judging.place_of([culprit("m", "node_m"), culprit("s", "other")], fault()) == 2
-    assert judging.place_of([culprit("t", "node_s")], fault()) == 1
-    assert judging.place_of([culprit("m", "node_m")], fault()) == 0
+    assert cases.place_of([culprit("m", "node_m"), culprit("s", "other")], fault()) == 2
+    assert cases.place_of([culprit("t", "node_s")], fault()) == 1
+    assert cases.place_of([culprit("m", "node_m")], fault()) == 0
 
 
 def test_the_record() -> None:

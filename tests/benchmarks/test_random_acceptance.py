@@ -13,7 +13,7 @@ from onnxfix.trt.records import Issue, Stage, Status, TrtBuild
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from random_models import acceptance
+from random_models import judge
 
 UINT8 = "Loop tensor y_12 has type UINT8, which loops lack"
 
@@ -53,6 +53,6 @@ def test_only_the_same_refusal_excuses(
     def tried(proto: onnx.ModelProto, *, build: bool) -> TrtBuild:
         return parsed if proto is fixed else built if build else ACCEPTED
 
-    monkeypatch.setattr(acceptance, "_tried", tried)
-    monkeypatch.setattr(acceptance, "_codes", lambda one: [])
-    assert ("lost" in acceptance.compared(original, fixed, build=False)) == lost
+    monkeypatch.setattr(judge, "_tried", tried)
+    monkeypatch.setattr(judge, "_codes", lambda one: [])
+    assert ("lost" in judge.compared(original, fixed, build=False)) == lost

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from diagnose import feeding, planting
-from diagnose.faults import Site
+from diagnose import observing, planting
+from diagnose.places import Site
 
 import onnxfix
 from onnxfix.files import loading, saving
@@ -52,7 +52,7 @@ def test_the_changed_node_is_named_first_with_its_cause(tmp_path, name, site, ca
     assert planted is not None
     saving.save(planted.truth, tmp_path / "truth.onnx")
     saving.save(planted.other, tmp_path / "other.onnx")
-    inputs = [feeding.inputs_of(path, 0)]
+    inputs = [observing.inputs_of(path, 0)]
     found = onnxfix.diagnose(tmp_path / "truth.onnx", tmp_path / "other.onnx", inputs=inputs)
     shows = (name, site.kind) not in HIDDEN
     assert (found.status, found.exit_code) == (("differ", 1) if shows else ("rounding", 0)), found.reason
@@ -66,5 +66,5 @@ def test_the_changed_node_is_named_first_with_its_cause(tmp_path, name, site, ca
 @pytest.mark.parametrize("name", ["bert.dynamo.op20", "vit_fp16.legacy.op16", "mixed_precision.legacy.op17"])
 def test_nothing_is_named_where_nothing_was_planted(name):
     path = FIXTURES / f"{name}.onnx"
-    found = onnxfix.diagnose(path, path, inputs=[feeding.inputs_of(path, 0)])
+    found = onnxfix.diagnose(path, path, inputs=[observing.inputs_of(path, 0)])
     assert (found.status, found.culprits, found.exit_code) == ("agree", (), 0)

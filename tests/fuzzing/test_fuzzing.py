@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from fuzzing.harness import Ended
 
-from fuzzing import cases, commands, handmade, judging, seeds
+from fuzzing import cases, judging, seeds
 from support.paths import ROOT
 from support.patience import PATIENCE
 
 SCRIPT = ROOT / "benchmarks" / "fuzzing" / "run.py"
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the harness measures as Linux does")
 FINE = Ended(0, b"model.onnx  0 warnings\n", b"", 0.1, 0.1, 1 << 20, False, 0)
-CHECK = commands.Command("check", (("check", "model.onnx", "--format", "text"),))
+CHECK = cases.Command("check", (("check", "model.onnx", "--format", "text"),))
 
 
 @pytest.mark.slow
@@ -35,7 +35,7 @@ def test_a_number_is_always_the_same_case() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({**cases.STRUCTURE, **cases.BYTES}))
 def test_every_mutator_changes_most_models(name: str) -> None:
-    models = [data for _, data in handmade.handmade()]
+    models = [data for _, data in seeds.handmade()]
     made = [cases.mutated(random.Random(n), name, data, models[0]) for n, data in enumerate(models * 3)]
     assert sum(new != old for new, old in zip(made, models * 3, strict=True)) >= len(made) // 3
 

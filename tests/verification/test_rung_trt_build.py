@@ -11,10 +11,9 @@ from typing import Any
 
 import onnx
 import pytest
-from acceptance.cases import node_cases
+from acceptance.cases import AS_IS, EXACT, node_cases
 from acceptance.faults import lost, rescued
 from acceptance.measure import Settings, measure_all
-from acceptance.tools import AS_IS, EXACT
 from typer.testing import CliRunner
 
 import onnxfix

@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto
 
 from onnxfix.registry import registry
-from onnxfix.rule import Example, Severity
 from onnxfix.sandbox import Worker
-from onnxfix.testing import assert_interface_kept, findings, fixed, model_of
+from onnxfix.testing import assert_interface_kept, findings, fixed
 from support import ort
 from support.models import of_opset
 from support.real_tensorrt import REAL, built
@@ -67,224 +65,12 @@ def repaired(proto: ModelProto, *codes: str) -> ModelProto:
     return result
 
 
-# --------------------------------------------------------------------------------------------- every example
-
-# TensorRT refuses sequences as outputs, and the condition that CTL012 writes next.
-NOT_FOR_TENSORRT = (
-    "a sequence output",
-    "a branch with a Loop without a condition",
-)
-FIXED = [
-    pytest.param(rule.code, example, id=f"{rule.code}-{example.why[:50]}")
-    for rule in RULES.values()
-    for example in rule.examples
-    if example.after is not None and example.why not in NOT_FOR_TENSORRT
-]
-
-
-REFUSED_BY_TENSORRT = "the type of what a function"  # for its If
-# A branch that never runs does not fit the shape, and an outer value is returned directly.
-NOT_FOR_ORT = ("torch's squeeze(0): a static size other than 1", "several outputs: the same twice, a weight")
-
-
-@pytest.mark.parametrize(
-    ("code", "example"), [p for p in FIXED if not p.values[1].why.startswith(NOT_FOR_ORT)]
-)
-def test_onnx_runtime_computes_the_same(code: str, example: Example) -> None:
-    """Bit for bit, without optimizations."""
-    before = model_of(example)
-    feed = feed_of(before)
-    if "p" in feed:  # the sizes of a split
-        feed["p"] = np.array([1, 2, 3])
-    identical(ort.run(before, feed), ort.run(repaired(before, code), feed))
-
-
-@pytest.mark.parametrize(("code", "example"), FIXED)
-def test_onnx_checker_accepts_what_it_accepted(code: str, example: Example) -> None:
-    """With its full check, which needs the types that a branch or a body declares."""
-    before = model_of(example)
-    try:
-        onnx.checker.check_model(before, full_check=True)
-    except Exception:  # a branch that never runs does not fit
-        return
-    onnx.checker.check_model(repaired(before, code), full_check=True)
-
-
-@REAL
-@pytest.mark.parametrize(
-    ("code", "example"), [p for p in FIXED if not p.values[1].why.startswith(REFUSED_BY_TENSORRT)]
-)
-def test_tensorrt_parses_what_a_fix_leaves(
-    code: str, example: Example, worker: Worker, tmp_path: Path
-) -> None:
-    build = built(worker, model_of(example, example.after), tmp_path)
-    assert build.stage != "parse", build.errors
-
-
 # ------------------------------------------------------------------------------- what TensorRT says, and then
 
 _NEG = (
     "<then_branch = p () => (float[2] u) { u = Neg(x) }, else_branch = q () => (float[2] v) { v = Abs(x) }>"
 )
-_GUARD = """<int64[1] a = {0}, int64 z = {0}, int64 o = {1}> {
-    s = Shape(x)  d = Gather(s, z)  c = Equal(d, o)  t = If(c)
-    <then_branch = p () => (float[K] u) { u = Squeeze(x, a) }, else_branch = q () => (float[A,B] v) { v = %s }>
-    y = ReduceMax<keepdims = 0>(t) }"""
 _LOOP = "<body = b (int64 i, bool on, float[A] v) => (bool more, float[B] w) { more = %s  w = %s }>"
-_TRUE = "Constant<value = bool {1}>()"
-
-REPAIRED = [
-    pytest.param(
-        ("CTL010",),
-        "g (float[1,3,3] x) => (float y) "
-        + _GUARD.replace("A,B", "K").replace("float[K] u", "float[A,B] u") % "Det(x)",
-        "",
-        id="an unsupported operator where no condition goes",
-    ),
-    pytest.param(
-        ("CTL010",),
-        """g (float[1,3,3] x) => (float y) <int64 o = {1}> { r = Size(x)  c = Equal(r, o)  y = If(c)
-        <then_branch = p () => (float u) { d = Det(x)  u = ReduceMax<keepdims = 0>(d) },
-         else_branch = q () => (float v) { v = ReduceMin<keepdims = 0>(x) }> }""",
-        "",
-        id="and one in the other branch",
-    ),
-    pytest.param(
-        ("CTL012",),
-        "g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)"
-        + _LOOP % ("Identity(on)", "Add(v, x)")
-        + " }",
-        "Node input was not registered",
-        id="the usual counted loop",
-    ),
-    pytest.param(
-        ("CTL012",),
-        "g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)"
-        + _LOOP % (_TRUE, "Where(on, v, x)")
-        + " }",
-        "Node input was not registered",
-        id="a condition that a node of the body reads",
-    ),
-    pytest.param(
-        ("CTL014",),
-        "g (float[2] x) => (float[6] y) <int64 n = {2}> { y = Loop(n, , x)"
-        + _LOOP % (_TRUE, "Concat<axis = 0>(v, x)")
-        + " }",
-        "IRecurrenceLayer must have inputs with same shape",
-        id="a state that grows",
-    ),
-    pytest.param(
-        ("CTL014",),
-        """g (float[2,3] x) => (float[3,2] y) <int64 n = {3}> { y = Loop(n, , x)
-        <body = b (int64 i, bool on, float[A,B] v) => (bool more, float[C,D] w) {
-            more = Constant<value = bool {1}>()  w = Transpose(v) }> }""",
-        "IRecurrenceLayer must have inputs with same shape",
-        id="a state that is turned",
-    ),
-    pytest.param(
-        ("CTL020",),
-        """g (float[2] x, float[2] z) => (float[2] y) <int64 k = {1}> {
-        s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }""",
-        "",
-        id="a listed tensor",
-    ),
-    pytest.param(
-        ("CTL020",),
-        """g (float[4,3] x) => (float[4,3] y, int64 n) { s = SplitToSequence<keepdims = 0>(x)
-        y = ConcatFromSequence<axis = 0, new_axis = 1>(s)  n = SequenceLength(s) }""",
-        "",
-        id="unbind and stack",
-    ),
-    pytest.param(
-        ("CTL020",),
-        """g (float[N,5] x) => (float[N,3] y) <int64[2] p = {2, 3}, int64 k = {-1}> {
-        s = SplitToSequence<axis = -1>(x, p)  y = SequenceAt(s, k) }""",
-        "",
-        id="the last part",
-    ),
-]
-
-
-@REAL
-@pytest.mark.parametrize(("codes", "text", "says"), REPAIRED)
-def test_refused_before_and_accepted_after(
-    codes: tuple[str, ...], text: str, says: str, worker: Worker, tmp_path: Path
-) -> None:
-    proto = model(text)
-    build = built(worker, proto, tmp_path)
-    assert build.status == "refused"
-    assert says in build.errors[0].text
-    result = repaired(proto, *codes)
-    after = built(worker, result, tmp_path)
-    assert after.status == "accepted", after.errors
-    feed = feed_of(proto)
-    identical(ort.run(proto, feed), ort.run(result, feed))
-
-
-DETECTED = [
-    ("CTL011", "g (float[N,3] x) => (float y) " + _GUARD % "Identity(x)", "Must have inputs with equal ranks"),
-    (
-        "CTL011",
-        """g (float[1,3] x, bool c) => (float y) <int64[1] a = {0}> { t = If(c)<then_branch = p () => (float[K] u) {
-        u = Squeeze(x, a) }, else_branch = q () => (float[1,3] v) { v = Neg(x) }>  y = ReduceMax<keepdims = 0>(t) }""",
-        "Must have inputs with equal ranks",
-    ),
-    *(
-        ("CTL015", f"g ({inputs}, int64 n) => (float y) {weights} {{ t = Loop(n, , x)" + _LOOP % (_TRUE, step)
-         + "  y = ReduceMax<keepdims = 0>(t) }", says)
-        for inputs, weights, step, says in (
-            ("float[2] x", "", "Concat<axis = 0>(v, x)", "IRecurrenceLayer must have inputs with same shape"),
-            ("float[N] x", "", "Concat<axis = 0>(v, x)", "inputs to IRecurrenceLayer have different shapes"),
-            ("float[4] x", "<int64[1] a = {0}>", "ReduceSum(v, a)", "must have inputs with same shape"),
-            ("float[1] x, float[4] q", "", "Add(v, q)", "IRecurrenceLayer must have inputs with same shape"),
-        )
-    ),
-    (
-        "CTL012",
-        "g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)" + _LOOP % ("Not(on)", "Add(v, x)") + " }",
-        "Node input was not registered",
-    ),
-    (
-        "CTL012",
-        """g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)
-        <body = b (int64 i, bool on, float[2] v) => (bool on, float[2] w) { w = Where(on, v, x) }> }""",
-        "Node input was not registered",
-    ),
-]  # fmt: skip
-
-
-@REAL
-@pytest.mark.parametrize(("code", "text", "says"), DETECTED)
-def test_refused_and_found(code: str, text: str, says: str, worker: Worker, tmp_path: Path) -> None:
-    proto = model(text)
-    found = findings(RULES[code], proto)
-    assert [one.severity for one in found] == [Severity.ERROR]
-    assert found[0].match.fix is None
-    build = built(worker, proto, tmp_path)
-    assert build.status == "refused"
-    assert any(says in issue.text for issue in build.errors)
-
-
-SILENT = [
-    """g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)
-    <body = b (int64 i, bool on, float[2] v) => (bool on, float[2] w) { w = Neg(v) }> }""",
-    "g (float[2] x, bool c) => (float[2] y) { d = Not(c)  y = If(d)" + _NEG + " }",
-    """g (float[4,3] x, bool c) => (float y) { t = If(c)<then_branch = p () => (float[4,3] u) { u = Neg(x) },
-    else_branch = q () => (float[3,4] v) { v = Transpose(x) }>  y = ReduceMax<keepdims = 0>(t) }""",
-    "g (float[N] x, int64 n) => (float[N] y) { y = Loop(n, , x)" + _LOOP % (_TRUE, "Add(v, x)") + " }",
-    "g (float[2] x, int64 n, bool c) => (float[2] y) { d = Not(c)  y = Loop(n, d, x)"
-    + _LOOP % ("Identity(on)", "Add(v, x)") + " }",
-    """g (float[M] x, float[N] q, int64 n) => (float y) { t = Loop(n, , x)"""
-    + _LOOP % (_TRUE, "Add(v, q)") + "  y = ReduceMax<keepdims = 0>(t) }",
-]  # fmt: skip
-
-
-@REAL
-@pytest.mark.parametrize("text", SILENT)
-def test_accepted_and_silent(text: str, worker: Worker, tmp_path: Path) -> None:
-    proto = model(text)
-    assert not [one.rule.code for rule in RULES.values() for one in findings(rule, proto)]
-    assert built(worker, proto, tmp_path).status == "accepted"
 
 
 @REAL

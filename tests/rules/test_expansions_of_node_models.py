@@ -18,12 +18,11 @@ from onnx import ModelProto
 
 from onnxfix.rule import Safety
 from onnxfix.sandbox import Worker
-from onnxfix.testing import fixed
 from onnxfix.trt.records import Profile, TrtBuild
 from support import trt_reading
 from support.real_tensorrt import FACT, REAL, built
 from support.trt_reading import reading
-from test_integer_expansions import RULES, after, edges, model, run
+from test_integer_expansions import after, edges, model, run
 
 EXACT = re.compile(
     r"bitshift_.*int(8|32|64)(_.*)?|bitwise_.*(i32_2d|ui8.*|not_[24]d|or_i16_4d)|cumprod_.*int32.*|tensorscatter_.+"
@@ -130,81 +129,3 @@ def _truncated(a: Any, b: Any) -> Any:
     """Quotients of integers, of which those of negative ones must have no rest."""
     assert ((np.mod(a, b) == 0) | (a >= 0)).all()
     return np.floor_divide(a, b)
-
-
-PROBES = {
-    "unpacked weights": (
-        """g (uint8[N,4] x) => (float[N,4] y) <uint8 f = {15}, uint8 s = {4}, uint8 k = {8}> {
-        h = BitShift<direction = "RIGHT">(x, s)  l = BitwiseAnd(h, f)  y = Cast<to = 1>(l) }""",
-        18,
-    ),
-    "a threshold of an image": (
-        "g (uint8[1,3,8,8] x) => (bool[1,3,8,8] y) <uint8 t = {127}> { y = Greater(x, t) }",
-        18,
-    ),
-    "a hash": (
-        """g (int64[N] x) => (int64[N] y) <int64 s = {33}, int64 k = {-49064778989728563}> {
-        a = BitShift<direction = "RIGHT">(x, s)  b = BitwiseXor(x, a)  c = Mul(b, k)  y = BitwiseAnd(c, k) }""",
-        28,
-    ),
-    "a determinant of three": ("g (float[N,3,3] x) => (float[N] y) { y = Det(x) }", 18),
-    "a determinant of four": ("g (float[N,4,4] x) => (float[N] y) { y = Det(x) }", 18),
-    "a spectrum": ("g (float[N,256,1] x) => (float[N,129,2] y) { y = DFT<onesided = 1>(x) }", 20),
-    "a spectrum of rows": (
-        "g (float[N,16,M,2] x) => (float[N,16,M,2] y) <int64 a = {1}> { y = DFT(x, , a) }",
-        20,
-    ),
-    "transmittance": (
-        "g (float[N,64] x) => (float[N,64] y) <int64 a = {1}> { y = CumProd<exclusive = 1>(x, a) }",
-        26,
-    ),
-    "a product": ("g (float[8] x, float[N,8,3] w) => (float[N,3] y) { y = MatMul(x, w) }", 18),
-    "messages": (
-        """g (float[32,8] x, int64[64,1] i, float[64,8] u) => (float[32,8] y) {
-        y = ScatterND<reduction = "add">(x, i, u) }""",
-        18,
-    ),
-    "a norm": (
-        """g (float[N,8,32,32] x) => (float[N,8,16,16] y) {
-        y = LpPool<kernel_shape = [2,2], strides = [2,2], p = 3>(x) }""",
-        18,
-    ),
-    "gaps": (
-        """g (float[N,8,32,32] x) => (float[N,8,28,28] y) {
-        y = AveragePool<kernel_shape = [3,3], dilations = [2,2]>(x) }""",
-        19,
-    ),
-}
-
-
-@REAL
-@pytest.mark.parametrize("name", PROBES)
-def test_probes(worker: Worker, tmp_path: Path, name: str) -> None:
-    text, opset = PROBES[name]
-    made = model(text, opset)
-    if name != "a product":  # which parses, and then fails for more matrices than one
-        assert not build(worker, made, tmp_path).accepted
-    found = build(worker, after(made), tmp_path)
-    assert found.accepted, found.reason
-    assert found.layer_count <= 120
-
-
-@FACT
-@REAL
-@pytest.mark.parametrize(
-    "text",
-    [
-        "g (int32[N] x) => (int32[N] y) <int32 k = {7}> { y = Mod(x, k) }",
-        "g (uint8[N] x, uint8[N] z) => (bool[N] y) { y = Equal(x, z) }",
-        "g (int8[N] x, int8[N] z) => (int8[N] y) { y = Add(x, z) }",
-        "g (float[N] x) => (float[N] y) <float k = {7}> { y = Mod<fmod = 1>(x, k) }",
-        "g (float[N,4] x) => (float[N,4] y) <int64 a = {1}> { y = CumSum(x, a) }",
-        "g (float[4] x, float[1,4,3] w) => (float[1,3] y) { y = MatMul(x, w) }",
-        "g (float[N,2,8,8] x) => (float[N,2,4,4] y) { y = LpPool<kernel_shape = [2,2], strides = [2,2]>(x) }",
-        "g (int32[N] x) => (uint8[N] y) <int32 k = {7}> { a = Mod(x, k)  y = Cast<to = 2>(a) }",
-    ],
-)
-def test_near_misses_build_and_stay(worker: Worker, tmp_path: Path, text: str) -> None:
-    made = model(text)
-    assert not fixed(RULES, made, safety=Safety.UNSAFE, target="rtx")[1].applied
-    assert build(worker, made, tmp_path).accepted

@@ -13,11 +13,8 @@ from onnxfix.backends.reference import evaluator
 from onnxfix.edits import SetImport, SetInput
 from onnxfix.errors import EditError
 from onnxfix.model import Model
-from onnxfix.sandbox import Worker
 from onnxfix.transaction import Transaction
-from onnxfix.trt.build import attempt
 from support.models import of_opset
-from support.real_tensorrt import REAL
 
 WORDS = "Pre-opset 7 broadcasting is unsupported"
 SCALES = "Attribute scales is missing"
@@ -60,35 +57,6 @@ PROBES = {
 }
 NO_KERNEL = {"upsample"}
 """What onnx.reference does not run at operator set 6."""
-
-
-@REAL
-@pytest.mark.parametrize("name", PROBES)
-def test_refused_before_and_accepted_after(name: str, worker: Worker, tmp_path: Path) -> None:
-    text, words = PROBES[name]
-    path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
-    onnx.save(model(text), path)
-    before = attempt(worker, path, package="tensorrt-rtx")
-    assert before.status == "refused"
-    assert words in before.errors[0].text
-    onnxfix.apply(path, out, select=["GRA020"], unsafe_fixes=True, verify=False)
-    after = attempt(worker, out, package="tensorrt-rtx")
-    assert after.status == "accepted", after.errors
-
-
-@REAL
-@pytest.mark.parametrize(
-    ("text", "opset"),
-    [
-        ("g (float[2,3,3,3] x) => (float[2,3,3,3] y) { a = Relu(x)  y = MaxPool<kernel_shape=[1,1]>(a) }", 6),
-        ("g (float[2,3] x) => (float[2,3] y) { a = Softmax(x)  y = Dropout<is_test=1>(a) }", 5),
-        ("g (float[2,3] x, float[3] b) => (float[2,3] y) { y = Add(x, b) }", 7),
-    ],
-)
-def test_what_tensorrt_takes_is_no_finding(text: str, opset: int, worker: Worker, tmp_path: Path) -> None:
-    onnx.save(model(text, opset), tmp_path / "m.onnx")
-    assert attempt(worker, tmp_path / "m.onnx", package="tensorrt-rtx").status == "accepted"
-    assert onnxfix.check(tmp_path / "m.onnx", select=["GRA020"]).findings == ()
 
 
 @pytest.mark.parametrize("name", [name for name in PROBES if name not in NO_KERNEL])

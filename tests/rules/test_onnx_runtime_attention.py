@@ -6,22 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 from onnx import ModelProto
 
-import onnxfix
-from onnxfix.engine import check
-from onnxfix.registry import registry
-from onnxfix.rule import Safety, Severity
+from onnxfix.rule import Safety
 from onnxfix.sandbox import Worker
-from onnxfix.testing import fixed, overlay
+from onnxfix.testing import fixed
 from support.ort import run
 from support.real_tensorrt import FACT, REAL, built
 from support.runtime_operators import MINE, decomposed, feeds_of, model
 
-ALL = registry().choose()
 MARGIN = 2e-5
 
 #: Attributes, inputs behind the first three, declarations of those.
@@ -205,50 +200,3 @@ def test_one_batch_and_one_length_cannot_be_told_apart() -> None:
     text = WEIGHTED.replace("D0,D1", "1,5").format(attributes="", inputs=", n", more=", int32[1] n")
     _, done = fixed(MINE, model(text), safety=Safety.NUMERIC, target="rtx")
     assert not done.applied
-
-
-REFUSED = [
-    *[(WEIGHTED.replace("D0,D1", "3,5").format(attributes=a, inputs=i, more=m), "") for a, i, m in ATTENTION.values()],
-    *[(HEADED.format(attributes=a, inputs=i, more=m), "not supported by TensorRT-RTX")
-      for a, i, m in SEVERAL.values() if ", b" in i or "m" in i or "n" in i],
-    (ALIKE.format(attributes=", unidirectional = 1", inputs=", , , a", more=", float[3,2,5,5] a"), "Invalid Node"),
-]  # fmt: skip
-
-
-@FACT
-@REAL
-@pytest.mark.parametrize(("text", "words"), REFUSED)
-def test_tensorrt_refuses_it_before_and_builds_it_after(
-    worker: Worker, tmp_path: Path, text: str, words: str
-) -> None:
-    proto = model(text)
-    errors = [found for found in check(overlay(proto, "rtx"), ALL) if found.severity is Severity.ERROR]
-    assert len(errors) == 1, "one cause, one finding"
-    before = built(worker, proto, tmp_path)
-    assert before.status == "refused"
-    assert words in before.reason
-    assert built(worker, decomposed(proto), tmp_path).accepted
-
-
-@FACT
-@REAL
-@pytest.mark.parametrize(
-    ("name", "one_way"),
-    [
-        ("plain", ""),
-        ("scale", ""),
-        ("bias of scores", ""),
-        ("plain", ", unidirectional = 1"),
-        ("scale", ", unidirectional = 1"),
-    ],
-)
-def test_what_tensorrt_takes_is_left_alone(name: str, one_way: str, tmp_path: Path) -> None:
-    attributes, inputs, more = SEVERAL[name]
-    attributes += one_way
-    text = ALIKE if one_way else HEADED
-    more = more.replace("5,7", "5,5") if one_way else more
-    onnx.save(model(text.format(attributes=attributes, inputs=inputs, more=more)), tmp_path / "m.onnx")
-    report = onnxfix.check(tmp_path / "m.onnx", target="rtx", trt=True)
-    assert not [one for one in report.findings if one.severity == "error"]
-    assert report.network is not None
-    assert report.network.status == "agrees"

@@ -4,8 +4,6 @@ what TensorRT-RTX says before and after. Their examples are run by test_rules.py
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnxruntime
 import pytest
@@ -14,16 +12,13 @@ from onnx import ModelProto
 from onnxfix.engine import check
 from onnxfix.registry import registry
 from onnxfix.rule import Safety, Severity
-from onnxfix.sandbox import Worker
 from onnxfix.testing import overlay
 from onnxfix_rules.ops._runtimes import ADVICE, TOOLS
 from support import models
 from support.ort import run
-from support.real_tensorrt import FACT, REAL, built
 from support.runtime_operators import decomposed, feeds_of, model
 
 ALL = registry().choose()
-PLUGIN = "Plugin not found, are the plugin name, version, and namespace correct?"
 
 
 _UNARY = "g (TYPE[3,5,8] x) => (TYPE[3,5,8] y) { y = com.microsoft.CALL }"
@@ -204,34 +199,6 @@ def test_embeddings_are_what_the_kernel_computes(inputs: str, opset: int, length
     feeds |= {name: np.abs(feeds[name] % size) for name, size in (("i", 9), ("t", 2), ("k", 3), ("o", 5))}
     for got, wanted in zip(run(decomposed(proto), feeds), run(proto, feeds), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
-
-
-REFUSED = [
-    ("g (int32[2,3] i, int32[2,3] t, int32[2,3] k, float[9,4] w, float[5,4] p, float[2,4] e, float[4] s) "
-     "=> (float[2,3,4] y, int32[2] m) { y, m = com.microsoft.EmbedLayerNormalization(i, t, w, p, e, s, s, k) }", 17),
-    *[(text.replace("CALL", call).replace("TYPE", "float"), opset) for text, call in ELEMENTWISE for opset in (17, 20)],
-    *[(_NORM.replace("REST", "").replace("NAMES", "").replace("CALL", NORMS[3]).replace("TYPE", kind), opset)
-      for kind in ("float", "float16") for opset in (13, 17)],
-    *[("g (float[1,4,5,5] x, float[6,4,3,3] w, float[6] b, float[1,6,3,3] z) => (float[1,6,3,3] y) "
-       f"{{ y = com.microsoft.FusedConv<{activation}>(x, w, b, z) }}", 17) for activation in ACTIVATIONS],
-    ("g (float[5,5] x, float[5,5] w, float[5] c) => (float[5,5] y) "
-     '{ y = com.microsoft.FusedGemm<activation = "Relu">(x, w, c) }', 17),
-]  # fmt: skip
-
-
-@FACT
-@REAL
-@pytest.mark.parametrize(("text", "opset"), REFUSED)
-def test_tensorrt_refuses_it_before_and_builds_it_after(
-    worker: Worker, tmp_path: Path, text: str, opset: int
-) -> None:
-    proto = model(text, opset)
-    errors = [found for found in check(overlay(proto, "rtx"), ALL) if found.severity is Severity.ERROR]
-    assert len(errors) == 1, "one cause, one finding"
-    before = built(worker, proto, tmp_path)
-    assert before.status == "refused"
-    assert PLUGIN in before.reason
-    assert built(worker, decomposed(proto), tmp_path).accepted
 
 
 def test_the_table_names_operators_that_onnx_runtime_has() -> None:

@@ -101,10 +101,3 @@ def test_tensorrt_rtx_takes_what_is_left_and_reads_it_as_it_is(
     assert report.verdict.passed
     assert report.builds[-1].accepted
     assert report.networks[-1].status == "agrees"
-
-
-@FACT
-@REAL
-@pytest.mark.parametrize("name", sorted(FORMS))
-def test_tensorrt_builds_what_is_decomposed(name: str, worker: Worker, tmp_path: Path) -> None:
-    assert built(worker, decomposed(rotary(name), target="trt8.6"), tmp_path).accepted

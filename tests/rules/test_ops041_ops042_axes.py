@@ -302,51 +302,6 @@ def all_axes(rank: int, count: int, x: Any) -> list[Feeds]:
     return [{"x": x, "a": np.array(axes)} for axes in choices]
 
 
-PROBES = [
-    ("ReduceMean", [2, 3, 4], 1, 18, "Axis input must resolve to a build-time constant"),
-    ("ReduceSum", [2, 3, 4], 2, 13, "Axis input must resolve to a build-time constant"),
-    ("ReduceMax", ["N", 3], 1, 18, "Axis input must resolve to a build-time constant"),
-    ("ReduceL2", ["N", 3], 2, 18, "Axis input must resolve to a build-time constant"),
-    ("Unsqueeze", [2, 3], 1, 13, "unsqueeze axis is not a constant"),
-    ("Unsqueeze", ["N", 3], 2, 18, "unsqueeze axis is not a constant"),
-    ("Squeeze", [1, 3, 1], 1, 13, "squeeze axis is not a constant"),
-    ("Squeeze", [1, 3, 4], 1, 18, "squeeze axis is not a constant"),
-]
-
-
-@FACT
-@REAL
-@pytest.mark.parametrize(("op_type", "dims", "count", "opset", "words"), PROBES)
-def test_tensorrt_refuses_it_and_takes_the_rewrite(
-    worker: Worker, tmp_path: Path, op_type: str, dims: list[int | str], count: int, opset: int, words: str
-) -> None:
-    model = one_node(op_type, dims, count, opset=opset)
-    x = np.ones([2 if isinstance(dim, str) else dim for dim in dims], np.float32)
-    feeds = all_axes(rank_of_axes(op_type, len(dims), count), count, x)
-    before = build(worker, model, feeds, tmp_path)
-    assert not before.accepted
-    assert words in before.reason
-    found = build(worker, after(model), feeds, tmp_path)
-    assert found.accepted, found.reason
-
-
-@REAL
-@pytest.mark.parametrize(
-    "text",
-    [
-        "g (float[2,3] x) => (float[2,1] y) <int64[1] a = {1}> { y = ReduceSum(x, a) }",
-        "g (float[2,3] x) => (float[1,1] y) { y = ReduceSum(x) }",
-        "g (float[2,3] x) => (float[2,1,3] y) <int64[1] a = {1}> { y = Unsqueeze(x, a) }",
-        "g (float[2,3] x, int64 a) => (float[2,3] y) { y = CumSum(x, a) }",
-    ],
-)
-def test_near_misses_are_silent_and_taken(worker: Worker, tmp_path: Path, text: str) -> None:
-    model = model_of(text)
-    assert not any(findings(rule, model, "rtx") for rule in RULES)
-    feeds = {"x": np.ones((2, 3), np.float32), "a": np.array(1)}
-    assert build(worker, model, [feeds], tmp_path).accepted
-
-
 @FACT
 @REAL
 @pytest.mark.corpus

@@ -8,7 +8,6 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,7 @@ from onnx import ModelProto, defs, helper, parser
 
 from onnxfix.engine import Applied
 from onnxfix.model import Model
-from onnxfix.registry import registry
 from onnxfix.rule import Safety
-from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
 from onnxfix_rules.ops.expansions import _bodies
 from onnxfix_rules.ops.expansions.ops050_operator_with_function_body import (
@@ -29,7 +26,6 @@ from onnxfix_rules.ops.expansions.ops050_operator_with_function_body import (
 )
 from support import models
 from support.ort import run_or_reference as run
-from support.real_tensorrt import FACT, REAL, built
 
 pytestmark = pytest.mark.corpus
 
@@ -348,107 +344,3 @@ def test_exact_fixes_are_those_that_move() -> None:
     assert_same_outputs(case.model, result)
     loss = _node_cases()["test_sce_mean"]
     assert not after(loss.model, safety=Safety.EXACT)[1]
-
-
-# ------------------------------------------------------------------------------------------ TensorRT
-
-
-_QKV = "TYPE[B,2,S,64] q, TYPE[B,2,S,64] k, TYPE[B,2,S,64] v"
-_Y = "=> (TYPE[B,2,S,64] y)"
-REFUSED = {
-    "norm": (
-        "g (float[B,S,8] x, float[8] s) => (float[B,S,8] y, float[B,S,1] m) { y, m = LayerNormalization(x, s) }",
-        17,
-    ),
-    "norm, half": (
-        """g (float16[B,S,8] x, float16[8] s) => (float16[B,S,8] y, float[B,S,1] i) {
-        y, , i = LayerNormalization(x, s) }""",
-        17,
-    ),
-    "float32": (f"g ({_QKV}) {_Y} {{ y = Attention(q, k, v) }}".replace("TYPE", "float"), 23),
-    "three dimensions": (
-        """g (float[B,S,128] q, float[B,S,128] k, float[B,S,128] v) => (float[B,S,128] y) {
-        y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v) }""",
-        23,
-    ),
-    "softcap": (
-        f"g ({_QKV}) {_Y} {{ y = Attention<softcap = 9.0>(q, k, v) }}".replace("TYPE", "float16"),
-        23,
-    ),
-    "precision": (
-        f"g ({_QKV}) {_Y} {{ y = Attention<softmax_precision = 1>(q, k, v) }}".replace("TYPE", "float16"),
-        23,
-    ),
-    "mask and causal": (
-        f"g ({_QKV}, bool[S,S] m) {_Y} {{ y = Attention<is_causal = 1>(q, k, v, m) }}".replace(
-            "TYPE", "float16"
-        ),
-        23,
-    ),
-    "cache": (
-        """g (float16[B,2,S,64] q, float16[B,2,S,64] k, float16[B,2,S,64] v, float16[B,2,P,64] a, float16[B,2,P,64] b)
-        => (float16[B,2,S,64] y, float16[B,2,T,64] c, float16[B,2,T,64] d) { y, c, d = Attention(q, k, v, , a, b) }""",
-        23,
-    ),
-    "heads of 8": (
-        f"g ({_QKV}) {_Y} {{ y = Attention(q, k, v) }}".replace("TYPE", "float16").replace("64", "8"),
-        23,
-    ),
-    "loss": (
-        "g (float[N,C,8] x, int64[N,8] t, float[C] w) => (float y) { y = SoftmaxCrossEntropyLoss(x, t, w) }",
-        13,
-    ),
-    "crop": (
-        "g (float[N,9,3] x) => (float[N,6,3] y) <int64[1] s = {6}> { y = CenterCropPad<axes = [1]>(x, s) }",
-        18,
-    ),
-    "state": (
-        "g (float[B,4,L] x, float[4,1,3] w) => (float[B,4,L] y, float[B,4,2] p) { y, p = CausalConvWithState(x, w) }",
-        27,
-    ),
-    "scan": ("g " + _LINEAR.replace("T", "40"), 27),
-    "bool": ("g (bool[N,4,2,2] x) => (bool[N,1,4,4] y) { y = DepthToSpace<blocksize = 2>(x) }", 28),
-    "bfloat16": ("g (bfloat16[N,3] x) => (bfloat16[N,3] y) { y = Mish(x) }", 22),
-    "grid": ("g (float[B,2,3] t, int64[4] s) => (float[B,H,W,2] y) { y = AffineGrid(t, s) }", 20),
-}
-TAKEN = {
-    "norm": ("g (float[B,S,8] x, float[8] s) => (float[B,S,8] y) { y = LayerNormalization(x, s) }", 17),
-    "half": (f"g ({_QKV}) {_Y} {{ y = Attention<is_causal = 1>(q, k, v) }}".replace("TYPE", "float16"), 23),
-    "bfloat16": (
-        f"g ({_QKV}, bool[S,S] m) {_Y} {{ y = Attention<softcap = 0.0>(q, k, v, m) }}".replace(
-            "TYPE", "bfloat16"
-        ),
-        23,
-    ),
-    "heads of 12": (
-        f"g ({_QKV}) {_Y} {{ y = Attention(q, k, v) }}".replace("TYPE", "float16").replace("64", "12"),
-        23,
-    ),
-    "three dimensions": (
-        """g (float[2,16,128] q, float[2,16,128] k, float[2,16,128] v) => (float[2,16,128] y) {
-        y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v) }""",
-        23,
-    ),
-    "float32 of an operator that lacks bfloat16": ("g (float[N,3] x) => (float[N,3] y) { y = Mish(x) }", 22),
-}
-
-
-@REAL
-@pytest.mark.parametrize("name", REFUSED)
-def test_tensorrt_refuses_the_operator_and_builds_its_body(name: str, worker: Worker, tmp_path: Path) -> None:
-    model = model_of(*REFUSED[name])
-    assert built(worker, model, tmp_path).status == "refused"
-    # Other rules make constants of sizes and ranks equal: TensorRT-RTX asks for that within the body, too.
-    result, run = fixed(registry().choose(), model, safety=Safety.NUMERIC, target="rtx")
-    assert "OPS050" in {item.key.code for item in run.applied}
-    now = built(worker, result, tmp_path)
-    assert now.accepted, now.reason
-
-
-@FACT
-@REAL
-@pytest.mark.parametrize("name", TAKEN)
-def test_tensorrt_takes_what_is_left_alone(name: str, worker: Worker, tmp_path: Path) -> None:
-    model = model_of(*TAKEN[name])
-    assert not findings(operator_with_function_body, model, "rtx")
-    assert built(worker, model, tmp_path).accepted

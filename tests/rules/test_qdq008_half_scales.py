@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,8 @@ from onnx import ModelProto, TensorProto, helper
 from onnxfix.backends.reference import evaluator
 from onnxfix.registry import registry
 from onnxfix.rule import Safety
-from onnxfix.sandbox import Worker
 from onnxfix.testing import fixed
 from support.ort import session
-from support.real_tensorrt import FACT, REAL, built
 
 QDQ008 = next(rule for rule in registry().rules if rule.code == "QDQ008")
 Array = np.ndarray[Any, Any]
@@ -120,18 +117,3 @@ def test_scales_of_several_types_are_left_alone() -> None:
     model, _ = model_of("int8", NAMES, 1)
     model.graph.input[1].type.tensor_type.elem_type = TensorProto.FLOAT
     assert not fixed([QDQ008], model, safety=Safety.NUMERIC)[1].applied
-
-
-@FACT
-@REAL
-@pytest.mark.parametrize(("kind", "inputs", "columns"), CASES)
-def test_tensorrt_takes_it(
-    kind: str, inputs: tuple[str, ...], columns: int, worker: Worker, tmp_path: Path
-) -> None:
-    model, _ = model_of(kind, inputs, columns)
-    assert not built(worker, model, tmp_path).accepted
-    rules = [rule for rule in registry().rules if rule.code.startswith(("QDQ", "OPS"))]
-    result, run = fixed(rules, model, safety=Safety.NUMERIC)
-    assert not run.problems
-    build = built(worker, result, tmp_path)
-    assert build.accepted, build.reason

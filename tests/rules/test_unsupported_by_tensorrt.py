@@ -19,7 +19,7 @@ from onnxfix.engine import Found, check
 from onnxfix.registry import registry
 from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
-from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
+from onnxfix.testing import fixed, overlay
 from onnxfix_rules.ops.limits.ops071_shape_from_floats import FOLLOWED
 from support import ort
 from support.models import of_opset
@@ -29,81 +29,11 @@ RULES = {rule.code: rule for rule in registry().rules}
 ALL = registry().choose()
 E, N, U = Safety.EXACT, Safety.NUMERIC, Safety.UNSAFE
 
-INPUT = "Failed to convert ONNX date type to TensorRT data type."
-CAST = "Unsupported data type for the Cast operator!"
-WEIGHT = "Failed to import initializer"
-PLUGIN = "Plugin not found, are the plugin name, version, and namespace correct?"
-AXES = "Axis input must resolve to a build-time constant"
 SHAPE = "must have type Int32 or Int64"
 INSIDE = "!isInFlight(p.second.symbolicRep)"
 MS, ML = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>', '["" : 18, "ai.onnx.ml" : 3]'
 RANGE = "<int64 a = {1}, int64 b = {2}, int64 d = {1}>"
 
-REFUSED = [
-    ("IFC005", "g (float[2] x, string[2] s) => (float[2] y) { y = Neg(x) }", INPUT, None),
-    ("IFC005", "g (float[2] x, seq(float[2]) s) => (float[2] y) { y = Neg(x) }", INPUT, None),
-    ("IFC005", "g (float8e5m2[2] x) => (float8e5m2[2] y) { y = Identity(x) }", INPUT, None),
-    ("IFC005", "g (uint4[2] x) => (uint4[2] y) { y = Identity(x) }", INPUT, None),
-    (
-        "CST005",
-        "g (float[2] x, int64[2] i) => (float[2] y) <uint16[2] w = {1, 2}> "
-        "{ a = Gather(w, i)  b = Add(a, a)  c = Cast<to = 1>(b)  y = Add(x, c) }",
-        WEIGHT,
-        None,
-    ),
-    (
-        "INT001",
-        "g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { a = Cast<to = 1>(w)  y = Add(x, a) }",
-        WEIGHT,
-        E,
-    ),
-    (
-        "INT001",
-        f"g (float[2,3] x) => (float[2,1] y) {RANGE} {{ r = Range(a, b, d)  y = ReduceSum(x, r) }}",
-        AXES,
-        E,
-    ),
-    (
-        "INT001",
-        "g (float[2,1] x) => (float[2,1] y) { r = Shape<start = 1>(x)  y = ReduceMax(x, r) }",
-        AXES,
-        E,
-    ),
-    (
-        "GRA010",
-        "g (float[2] x) => (float[2] y) <float8e5m2[2] w = {1, 2}> { a = Cast<to = 1>(w)  y = Add(x, a) }",
-        WEIGHT,
-        E,
-    ),
-    ("GRA001", "g (float[2] x) => (float[2] y) { a = Cast<to = 4>(x)  y = Neg(x) }", CAST, E),
-    ("GRA001", "g (float[2,2] x) => (float[2,2] y) { d = Det(x)  y = Neg(x) }", "checkDet", E),
-    (
-        "OPS001",
-        f"<ir_version: 9, opset_import: {ML}> g (float[2,3] x) => (float[2,3] y) {{ y = ai.onnx.ml.Binarizer(x) }}",
-        PLUGIN,
-        None,
-    ),
-    (
-        "OPS068",
-        f"{MS} g (float[2,3] x, float[3,4] w) => (float[2,4] y) {{ y = com.microsoft.FusedMatMul(x, w) }}",
-        PLUGIN,
-        E,
-    ),
-    (
-        "OPS068",
-        f"{MS} g (float[2,5,3] x, float[2,4,3] w) => (float[2,5,4] y) "
-        "{ y = com.microsoft.FusedMatMul<transB = 1, alpha = 0.5>(x, w) }",
-        PLUGIN,
-        N,
-    ),
-    (
-        "BRC008",
-        "g (float[N,1] x) => (float[N,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
-        "ISliceLayer size elements must be non-negative",
-        U,
-    ),
-]
-"""Code, model, what TensorRT says, and up to which safety the rule repairs it; None: it does not."""
 
 BUILDS = [
     "g (float[2] x, int4[2] u) => (float[2] y) { y = Neg(x) }",
@@ -131,30 +61,6 @@ def found(proto: ModelProto, target: str = "rtx") -> list[Found]:
 
 def errors(proto: ModelProto, target: str = "rtx") -> set[str]:
     return {item.rule.code for item in found(proto, target) if item.severity == Severity.ERROR}
-
-
-@FACT
-@REAL
-@pytest.mark.parametrize(("code", "text", "words", "safety"), REFUSED)
-def test_what_is_an_error_is_refused_and_what_is_repaired_builds(
-    worker: Worker, tmp_path: Path, code: str, text: str, words: str, safety: Safety | None
-) -> None:
-    proto = model(text)
-    assert code in errors(proto)
-    assert any(code == item.rule.code for item in findings(RULES[code], proto, "rtx"))
-    before = built(worker, proto, tmp_path)
-    assert before.status == "refused"
-    assert words in before.reason
-    if safety is None:
-        assert not fixed([RULES[code]], proto, safety=U, target="rtx")[1].applied
-        return
-    if safety > E:
-        assert not fixed([RULES[code]], proto, target="rtx")[1].applied
-    after, run = fixed([RULES[code], RULES["GRA002"]], proto, safety=safety, target="rtx")
-    assert code in {item.key.code for item in run.applied}
-    assert_interface_kept(proto, after)
-    assert built(worker, after, tmp_path).accepted
-    assert not errors(after)
 
 
 @FACT

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
+from onnx_cases import onnx_cases
 
 from onnxfix import engine
 from onnxfix.errors import ModelError, UsageError
@@ -58,16 +57,10 @@ def onnx_data_folder() -> Path:
 
 def node_cases() -> Iterator[Case]:
     """ONNX's node models, made in memory, with the inputs that their expected outputs belong to."""
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        cases = collect_testcases(None)
-    for case in cases:
-        if case.model is not None:
-            names = [info.name for info in case.model.graph.input]
-            feeds = tuple(dict(zip(names, inputs, strict=False)) for inputs, _ in case.data_sets or ())
-            yield Case(case.name, case.model.SerializeToString(), None, feeds)
+    for case in onnx_cases().values():
+        names = [info.name for info in case.model.graph.input]
+        feeds = tuple(dict(zip(names, inputs, strict=False)) for inputs, _ in case.data_sets or ())
+        yield Case(case.name, case.model.SerializeToString(), None, feeds)
 
 
 def run(case: Case, worker: Worker, folder: Path) -> Outcome:

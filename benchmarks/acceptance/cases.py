@@ -9,7 +9,6 @@ import queue
 import subprocess
 import threading
 import time
-import warnings
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 from onnx import numpy_helper
+from onnx_cases import onnx_cases
 
 import onnxfix
 from onnxfix import walk
@@ -54,15 +54,8 @@ class NodeCase:
 
 def node_cases(every: int = 1, match: str = "") -> list[NodeCase]:
     """ONNX's node models: each ``every``-th of those whose name holds ``match``."""
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        found = collect_testcases(None)
-    chosen = [one for one in found if one.model is not None and match in one.name][::every]
     cases = []
-    for one in chosen:
-        assert one.model is not None
+    for one in [one for name, one in onnx_cases().items() if match in name][::every]:
         names = [info.name for info in one.model.graph.input]
         sets = one.data_sets or ()
         cases.append(

@@ -8,7 +8,6 @@ import os
 import pickle
 import random
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper, parser
+from onnx_cases import onnx_cases
 
 TEXTS = {
     "nested": """<ir_version: 10, opset_import: ["" : 20]>
@@ -184,14 +184,8 @@ def _apart(make: Callable[[], Named]) -> Named:
 
 
 def _nodes() -> Named:
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        cases = collect_testcases(None)
-    for case in cases:
-        if case.model is not None:
-            yield case.name, case.model.SerializeToString(deterministic=True)
+    for name, case in onnx_cases().items():
+        yield name, case.model.SerializeToString(deterministic=True)
 
 
 def _folder(folder: Path) -> Named:

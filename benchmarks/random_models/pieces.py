@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import random
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from onnx import (
     helper,
     numpy_helper,
 )
+from onnx_cases import onnx_cases
 
 from onnxfix.registry import registry
 from onnxfix.rule import NO_MODEL, Fixed, Safety
@@ -112,15 +112,10 @@ def examples() -> dict[str, list[Piece]]:
 
 @functools.cache
 def node_models() -> list[Piece]:
-    """ONNX's node models, which cover all operators and types, with their own data. Making them takes 6 s."""
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        cases = collect_testcases(None)
+    """ONNX's node models, with their own data."""
     found = []
-    for case in cases:
-        if case.model is None or case.model.ByteSize() > 20_000:
+    for case in onnx_cases().values():
+        if case.model.ByteSize() > 20_000:
             continue
         names = [info.name for info in case.model.graph.input]
         inputs = next((inputs for inputs, _ in case.data_sets or ()), ())

@@ -1,12 +1,12 @@
 """Judges inferred shapes, types and values by what ONNX Runtime or given outputs really have.
 
-``python tests/support/shape_oracle.py nodes|data`` judges every model that the onnx package ships for its own tests.
+``PYTHONPATH=tests:benchmarks python tests/support/shape_oracle.py nodes|data`` judges every model that the onnx package
+ships for its own tests.
 """
 
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx_cases import onnx_cases
 
 from onnxfix.graph.overlay import Value
 from onnxfix.model import Model
@@ -287,11 +288,7 @@ def judge_case(proto: ModelProto, inputs: Sequence[Any], outputs: Sequence[Any],
 
 def node_cases() -> list[Any]:
     """ONNX's 1,884 node models with inputs and expected outputs."""
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return list(collect_testcases(None))
+    return list(onnx_cases().values())
 
 
 def data_cases() -> Iterator[tuple[str, ModelProto, list[Any], list[Any]]]:

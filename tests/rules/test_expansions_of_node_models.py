@@ -7,19 +7,17 @@ back and computed in numpy. No engine is executed.
 from __future__ import annotations
 
 import re
-import warnings
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import ModelProto
+from onnx_cases import onnx_cases
 
 from onnxfix.rule import Safety
 from onnxfix.sandbox import Worker
 from onnxfix.trt.records import Profile, TrtBuild
-from support import trt_reading
 from support.real_tensorrt import FACT, REAL, built
 from support.trt_reading import reading
 from test_integer_expansions import after, edges, model, run
@@ -37,18 +35,9 @@ NUMERIC = re.compile(
 )
 
 
-@cache
-def _node_cases() -> dict[str, Any]:
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        return {case.name: case for case in collect_testcases(None) if case.model is not None}
-
-
 def _names() -> list[str]:
     names = []
-    for name in _node_cases():
+    for name in onnx_cases():
         short = name.removeprefix("test_")
         if (EXACT.fullmatch(short) or NUMERIC.fullmatch(short)) and not re.search(
             r"uint(16|32|64)|_ui64", name
@@ -74,7 +63,7 @@ def test_models_are_those_that_these_rules_rescue() -> None:
 
 def test_outputs_are_those_that_onnx_expects() -> None:
     for name in _names():
-        case = _node_cases()[name]
+        case = onnx_cases()[name]
         exact = EXACT.fullmatch(name.removeprefix("test_")) is not None
         result = after(case.model, Safety.EXACT if exact else Safety.NUMERIC)
         for got, expected in zip(run(result, **_feed(case)), case.data_sets[0][1], strict=True):
@@ -94,7 +83,7 @@ def test_outputs_are_those_that_onnx_expects() -> None:
 @pytest.mark.slow
 def test_tensorrt_refuses_them_before_and_builds_them_after(worker: Worker, tmp_path: Path) -> None:
     for name in _names():
-        case = _node_cases()[name]
+        case = onnx_cases()[name]
         assert not build(worker, case.model, tmp_path, _feed(case)).accepted, name
         found = build(worker, after(case.model), tmp_path, _feed(case))
         assert found.accepted, f"{name}: {found.reason}"
@@ -113,19 +102,10 @@ def test_tensorrt_refuses_them_before_and_builds_them_after(worker: Worker, tmp_
     ],
 )
 def test_what_tensorrt_imports_computes_the_same(
-    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: str, kind: str
+    worker: Worker, tmp_path: Path, node: str, kind: str
 ) -> None:
-    for name in ("UINT8", "INT8"):
-        monkeypatch.setitem(trt_reading._DTYPES, name, np.dtype(name.lower()))
-    monkeypatch.setitem(trt_reading._TWO, "DIV", _truncated)
     x = edges(kind)
     z = np.clip(x, 0, 70) if "Shift" in node else x[::-1].copy()
     result = after(model(f"g ({kind}[N] x, {kind}[N] z) => ({kind}[N] y) {{ y = {node} }}", 28), Safety.EXACT)
     network = reading(worker, result, tmp_path)
     np.testing.assert_array_equal(network.run(x=x, z=z)["y"], run(result, x=x, z=z)[0])
-
-
-def _truncated(a: Any, b: Any) -> Any:
-    """Quotients of integers, of which those of negative ones must have no rest."""
-    assert ((np.mod(a, b) == 0) | (a >= 0)).all()
-    return np.floor_divide(a, b)

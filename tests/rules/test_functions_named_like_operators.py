@@ -1,7 +1,7 @@
 """Local functions with a standard operator's name (OPS060), or with that of another one (OPS102): what TensorRT reads
 before and after their bodies are written out.
 
-No engine is executed: ``trt_reading`` runs the imported network in numpy.
+No engine is executed: ``trt_reading`` reads the imported network back.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from onnx_cases import onnx_cases
 
 from onnxfix.engine import check
 from onnxfix.registry import registry
 from onnxfix.rule import Severity
 from onnxfix.sandbox import Worker
-from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed, overlay
+from onnxfix.testing import assert_same_outputs, findings, overlay
 from onnxfix.trt.records import Profile, TrtBuild
 from onnxfix_rules.ops.limits.ops025_reduction_of_booleans import reduction_of_booleans
 from onnxfix_rules.ops.limits.ops041_reduction_over_non_constant_axes import (
@@ -35,6 +34,7 @@ from onnxfix_rules.ops.limits.ops042_squeeze_over_non_constant_axes import squee
 from support.models import of_opset
 from support.ort import run_or_reference as run
 from support.real_tensorrt import FACT, REAL, built
+from support.repairs import assert_same_bits, repaired
 
 Feeds = dict[str, Any]
 RULES = [reduction_of_booleans, reduction_over_non_constant_axes, squeeze_over_non_constant_axes]
@@ -55,21 +55,7 @@ def one_node(
 
 
 def after(model: ModelProto) -> ModelProto:
-    """The model after the exact fixes, which a second run leaves as it is."""
-    result, run = fixed(RULES, model, target="rtx")
-    assert not run.problems
-    again, more = fixed(RULES, result, target="rtx")
-    assert not more.applied
-    assert again.SerializeToString() == result.SerializeToString()
-    assert_interface_kept(model, result)
-    return result
-
-
-def assert_same(first: list[Any], second: list[Any]) -> None:
-    for one, two in zip(first, second, strict=True):
-        assert one.dtype == two.dtype
-        assert one.shape == two.shape
-        assert one.tobytes() == two.tobytes()
+    return repaired(RULES, model, target="rtx")[0]
 
 
 def rank_of_axes(op_type: str, rank: int, count: int) -> int:
@@ -77,16 +63,6 @@ def rank_of_axes(op_type: str, rank: int, count: int) -> int:
 
 
 # ------------------------------------------------------------------------------- ONNX's own test models
-
-
-@cache
-def _cases() -> dict[str, Any]:
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        cases = [case for case in collect_testcases(None) if case.model is not None]
-    return {case.name: case for case in cases if _reads_axes(case.model)}
 
 
 def _reads_axes(model: ModelProto) -> bool:
@@ -100,8 +76,9 @@ def _reads_axes(model: ModelProto) -> bool:
 @pytest.mark.corpus
 @pytest.mark.filterwarnings("ignore")
 def test_onnx_models_give_what_onnx_expects_and_the_same_for_other_axes() -> None:
+    cases = {name: case for name, case in onnx_cases().items() if _reads_axes(case.model)}
     others = 0
-    for name, case in _cases().items():
+    for name, case in cases.items():
         result = after(case.model)
         assert not findings(reduction_over_non_constant_axes, result, "rtx"), name
         onnx.checker.check_model(result)
@@ -112,7 +89,7 @@ def test_onnx_models_give_what_onnx_expects_and_the_same_for_other_axes() -> Non
                 wide = np.asarray(got, np.float64), np.asarray(expected, np.float64)
                 np.testing.assert_allclose(*wide, case.rtol, 1e-7, err_msg=name)
         others += _with_other_axes(case.model, result, feeds)
-    assert len(_cases()) >= 135
+    assert len(cases) >= 135
     assert others > 600
 
 
@@ -129,7 +106,7 @@ def _with_other_axes(model: ModelProto, result: ModelProto, feeds: Feeds) -> int
     unique = [axes for axes in choices if len({axis % rank for axis in axes}) == count][:24]
     for axes in unique:
         given = feeds | {"axes": np.array(axes)}
-        assert_same(run(free[0], given), run(free[1], given))
+        assert_same_bits(run(free[0], given), run(free[1], given))
     return len(unique)
 
 
@@ -163,7 +140,7 @@ def reductions(draw: st.DrawFn) -> tuple[ModelProto, Feeds]:
 @pytest.mark.filterwarnings("ignore")
 def test_a_reduction_computes_the_same_bits(case: tuple[ModelProto, Feeds]) -> None:
     model, feeds = case
-    assert_same(run(model, feeds), run(after(model), feeds))
+    assert_same_bits(run(model, feeds), run(after(model), feeds))
 
 
 @st.composite
@@ -191,7 +168,7 @@ def test_a_squeeze_gives_the_same_shape(case: tuple[ModelProto, Feeds]) -> None:
     model, feeds = case
     if model.graph.node[0].op_type == "Squeeze" and not len(feeds["a"]):
         return  # ONNX Runtime and ONNX's reference disagree on what that means
-    assert_same(run(model, feeds), run(after(model), feeds))
+    assert_same_bits(run(model, feeds), run(after(model), feeds))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +182,7 @@ def test_other_types(elem: int, op_type: str) -> None:
     values = np.random.default_rng(elem).integers(-50, 50, (2, 3, 4)) / 8
     for axes in ([0, 1], [2, -3], [-1, 1]):
         feeds = {"x": values.astype(helper.tensor_dtype_to_np_dtype(elem)), "a": np.array(axes)}
-        assert_same(run(model, feeds), run(result, feeds))
+        assert_same_bits(run(model, feeds), run(result, feeds))
 
 
 @pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceMin"])
@@ -217,7 +194,7 @@ def test_booleans_become_integers_first(op_type: str, keep: int) -> None:
     x = np.array([[True, True], [True, False], [False, False]])
     for axis in (-2, -1, 0, 1):
         feeds = {"x": x, "a": np.array([axis])}
-        assert_same(list(ReferenceEvaluator(model).run(None, feeds)), run(result, feeds))
+        assert_same_bits(list(ReferenceEvaluator(model).run(None, feeds)), run(result, feeds))
 
 
 # ------------------------------------------------------------------------------------- edges of the rewrite
@@ -269,7 +246,7 @@ def test_of_the_axes_of_two_reductions_in_a_row_both_come_at_run_time() -> None:
     x = np.random.default_rng(1).random((2, 3, 4), np.float32)
     for first, second in itertools.product((-3, 1, 2), (-2, 1)):
         feeds = {"x": x, "a": np.array([first]), "b": np.array([second])}
-        assert_same(run(model, feeds), run(result, feeds))
+        assert_same_bits(run(model, feeds), run(result, feeds))
 
 
 SAID_ONCE = [

@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, defs, helper, parser
+from onnx_cases import onnx_cases
 
 from onnxfix.engine import Applied
 from onnxfix.model import Model
 from onnxfix.rule import Safety
-from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
+from onnxfix.testing import assert_same_outputs, findings
 from onnxfix_rules.ops.expansions import _bodies
 from onnxfix_rules.ops.expansions.ops050_operator_with_function_body import (
     FUNCTIONS,
@@ -26,6 +25,7 @@ from onnxfix_rules.ops.expansions.ops050_operator_with_function_body import (
 )
 from support import models
 from support.ort import run_or_reference as run
+from support.repairs import repaired
 
 pytestmark = pytest.mark.corpus
 
@@ -38,13 +38,7 @@ def model_of(text: str, opset: int) -> ModelProto:
 def after(
     model: ModelProto, target: str = "rtx", safety: Safety = Safety.NUMERIC
 ) -> tuple[ModelProto, tuple[Applied, ...]]:
-    """The model after this rule's fixes, which a second run leaves as it is."""
-    result, run = fixed([operator_with_function_body], model, safety=safety, target=target)
-    assert not run.problems
-    again, more = fixed([operator_with_function_body], result, safety=safety, target=target)
-    assert not more.applied
-    assert again.SerializeToString() == result.SerializeToString()
-    assert_interface_kept(model, result)
+    result, run = repaired([operator_with_function_body], model, safety=safety, target=target)
     return result, run.applied
 
 
@@ -64,15 +58,6 @@ def test_every_function_of_onnx_is_listed() -> None:
 # ------------------------------------------------------------------------------- ONNX's own test models
 
 
-@cache
-def _node_cases() -> dict[str, Any]:
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        return {case.name: case for case in collect_testcases(None) if case.model is not None}
-
-
 NODE_MODELS = [
     "affine_grid_2d", "affine_grid_2d_align_corners", "affine_grid_3d", "affine_grid_3d_align_corners",
     "attention_3d_with_past_and_present_qk_matmul_softcap", "attention_4d_causal", "attention_4d_diff_heads_sizes",
@@ -90,7 +75,7 @@ NODE_MODELS = [
 @pytest.mark.corpus
 @pytest.mark.parametrize("name", NODE_MODELS)
 def test_bodies_give_the_outputs_that_onnx_expects(name: str) -> None:
-    case = _node_cases()[f"test_{name}"]
+    case = onnx_cases()[f"test_{name}"]
     # Sizes that come at run time may be 1, which has no two corners.
     result, applied = after(case.model, safety=Safety.UNSAFE if "align_corners" in name else Safety.NUMERIC)
     assert applied
@@ -338,9 +323,9 @@ def test_calls_that_onnx_does_not_define_are_left_alone() -> None:
 
 
 def test_exact_fixes_are_those_that_move() -> None:
-    case = _node_cases()["test_center_crop_pad_crop_and_pad"]
+    case = onnx_cases()["test_center_crop_pad_crop_and_pad"]
     result, applied = after(case.model, safety=Safety.EXACT)
     assert [item.safety for item in applied] == [Safety.EXACT]
     assert_same_outputs(case.model, result)
-    loss = _node_cases()["test_sce_mean"]
+    loss = onnx_cases()["test_sce_mean"]
     assert not after(loss.model, safety=Safety.EXACT)[1]

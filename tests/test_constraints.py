@@ -81,28 +81,6 @@ def test_everything_that_is_installed_is_pinned(extra: str) -> None:
     assert not missing, "`nox -s pin` writes constraints.txt anew"
 
 
-def test_a_distribution_that_nobody_pinned_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {
-        "onnxfix": ['a[fast]; extra == "dev"', 'b; extra == "gpu"'],
-        "a": ['c; extra == "fast"'],
-        "c": None,
-    }
-    monkeypatch.setattr(metadata, "requires", told.__getitem__)
-    monkeypatch.setattr(metadata, "version", lambda name: "1.0")
-    assert reachable("onnxfix", ["dev"]) == {"a", "c"}
-
-
-def test_another_version_than_the_pinned_one_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"onnxfix": ['pytest; extra == "dev"'], "pytest": ["a"], "a": None}
-    versions = {"onnxfix": "1", "pytest": "0.1", "a": "1"}
-    monkeypatch.setattr(metadata, "requires", told.__getitem__)
-    monkeypatch.setattr(metadata, "version", versions.__getitem__)
-    assert reachable("onnxfix", ["dev"]) == {"pytest"}
-    (pin,) = (one for one in PINS if one.name == "pytest")
-    versions["pytest"] = str(pin.specifier).removeprefix("==")
-    assert reachable("onnxfix", ["dev"]) == {"pytest", "a"}
-
-
 def test_readme_and_ci_install_in_the_same_way() -> None:
     """.ci/run proves the set-up commands of the README only while they are the same."""
     readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
@@ -155,45 +133,6 @@ def test_every_requirement_has_one_lower_bound() -> None:
         for one in declared(extra):
             lower = [part for part in one.specifier if part.operator in (">=", "~=")]
             assert len(lower) == 1, f"{extra}: {one}"
-
-
-def test_the_oldest_releases_are_the_lower_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("nox", reason="nox is not installed: pip install -e '.[dev]'")
-    monkeypatch.chdir(ROOT)
-    monkeypatch.syspath_prepend(ROOT)
-    import noxfile
-
-    pins = [Requirement(text) for text in noxfile.oldest_releases("dev")]
-    assert named(pins) == named(declared("dev"))
-    bounds = {canonicalize_name(one.name): one.specifier for one in declared("dev")}
-    for one in pins:
-        (version,) = one.specifier
-        assert version.operator == "=="
-        assert f"={version.version}" in str(bounds[canonicalize_name(one.name)])
-
-
-def test_pins_of_several_pythons_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("nox", reason="nox is not installed: pip install -e '.[dev]'")
-    monkeypatch.chdir(ROOT)
-    monkeypatch.syspath_prepend(ROOT)
-    import noxfile
-
-    text = noxfile.constraints(
-        {
-            "3.9": {"a": "1", "b": "1", "c": "1", "old": "1"},
-            "3.10": {"a": "1", "b": "2", "c": "2"},
-            "3.11": {"a": "1", "b": "2", "c": "3"},
-        }
-    )
-    assert [line for line in text.splitlines() if not line.startswith("#")] == [
-        "a==1",
-        'b==1 ; python_version < "3.10"',
-        'b==2 ; python_version >= "3.10"',
-        'c==1 ; python_version < "3.10"',
-        'c==2 ; python_version >= "3.10" and python_version < "3.11"',
-        'c==3 ; python_version >= "3.11"',
-        "old==1",
-    ]
 
 
 # ------------------------------------------------------------------------------------------------------------- locked/

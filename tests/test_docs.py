@@ -20,12 +20,10 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 import onnxfix
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
 from onnxfix.registry import BUILT_IN, rules_of
 from onnxfix.report.catalogue import facts_of, quotes_of
 from onnxfix.report.render.rules import rule_markdown
-from onnxfix.rule import Match, Rule, rule
+from onnxfix.rule import Rule
 from support.models import model
 from support.paths import ROOT
 from support.patience import PATIENCE
@@ -158,29 +156,6 @@ def test_docs_are_what_the_rules_say() -> None:
     assert not stale, f"stale: {stale}; {COMMAND}"
 
 
-def test_the_check_names_what_is_stale_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made, pages = maker(), tmp_path / "docs" / "rules"
-    pages.mkdir(parents=True)
-    (pages / "A.md").write_text("old")
-    (pages / "B.md").write_text("of a rule that was removed")
-    monkeypatch.setattr(made, "DOCS", tmp_path / "docs")
-    monkeypatch.setattr(made, "PAGES", pages)
-    monkeypatch.setattr(made, "contents", lambda: {pages / "A.md": "new", pages / "C.md": "more"})
-    monkeypatch.setattr(sys, "argv", ["make.py", "--check"])
-    assert made.main() == 1
-    assert capsys.readouterr().out.splitlines() == [
-        f"{Path('docs/rules')}/{name}" for name in ("B.md: no longer a rule", "A.md: stale", "C.md: stale")
-    ]
-    assert sorted(path.name for path in pages.iterdir()) == ["A.md", "B.md"]
-    monkeypatch.setattr(sys, "argv", ["make.py"])
-    assert made.main() == 0
-    assert {path.name: path.read_text() for path in pages.iterdir()} == {"A.md": "new", "C.md": "more"}
-    monkeypatch.setattr(sys, "argv", ["make.py", "--check"])
-    assert made.main() == 0
-
-
 def test_there_is_a_page_for_each_rule_and_no_other() -> None:
     codes = {path.stem for path in (DOCS / "rules").glob("*.md")} - {"README", "families", "messages"}
     assert codes == {rule.code for rule in RULES}, COMMAND
@@ -269,10 +244,6 @@ def test_the_catalogue_knows_every_rule_once() -> None:
         assert {number for number, codes in rows.items() if known.code in codes} == set(known.hazards)
 
 
-def test_the_catalogue_is_numbered_in_the_order_of_its_text() -> None:
-    assert list(maker().titles_of(catalogue())) == list(range(1, ENTRIES + 1))
-
-
 def test_the_index_of_messages_leads_from_a_message_to_the_rules_that_quote_it() -> None:
     page = (DOCS / "rules" / "messages.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| `")]
@@ -283,40 +254,12 @@ def test_the_index_of_messages_leads_from_a_message_to_the_rules_that_quote_it()
         assert f"[{one.code}]({one.code}.md)" in row
 
 
-def test_the_page_of_misimports_refuses_a_list_without_sections() -> None:
-    full = (ROOT / "benchmarks" / "misimports" / "found.md").read_text(encoding="utf-8")
-    anchors = dict.fromkeys(range(1, ENTRIES + 1), "x")
-    page = maker().misimports_page(full, anchors)
-    assert "| `Trilu` without `upper` | `upper` is 1 where it is left out | 0: it selects" in page
-    assert page.count("(hazards.md#x)") > 20
-    with pytest.raises(ValueError, match="has no section about '`Trilu` without `upper`'"):
-        maker().misimports_page(full.replace("## `Trilu`", "## Other"), anchors)
-    with pytest.raises(ValueError, match="no version"):
-        maker().misimports_page("# Nothing\n", anchors)
-
-
 def test_every_code_that_the_docs_name_exists() -> None:
     families = "|".join(sorted({rule.code[:3] for rule in RULES}))
     codes = {rule.code for rule in RULES}
     for path in PAGES:
         named = re.findall(rf"\b(?:{families})\d{{3}}\b", path.read_text(encoding="utf-8"))
         assert set(named) <= codes, path
-
-
-def test_github_names_headings_so() -> None:
-    titles = {46: "`Trilu` without `upper`", 5: "`auto_pad` beside (`a=1`), and 10 % more: so"}
-    assert maker().anchor(46, titles) == "46-trilu-without-upper"
-    assert maker().anchor(5, titles) == "5-auto_pad-beside-a1-and-10--more-so"
-
-
-def test_an_unknown_hazard_is_refused() -> None:
-    @rule("TOY004", hazards=[99])
-    def lost(node: Node, model: Model) -> Iterator[Match]:
-        """Lost."""
-        yield from ()
-
-    with pytest.raises(ValueError, match=r"TOY004 .*\[99\]"):
-        maker().page(lost, facts_of(lost), {1: "one"}, maker().Engines())
 
 
 @pytest.mark.parametrize(

@@ -119,15 +119,6 @@ def test_the_nightly_workflow_runs_sessions_that_exist() -> None:
     assert pythons_named <= set(pythons())
 
 
-def test_the_weekly_job_tries_both_ends_of_the_dependencies() -> None:
-    on = parsed(WORKFLOW)[True]  # YAML 1.1 reads the key `on` as true
-    assert on["schedule"]
-    job = jobs()["dependencies"]
-    assert "schedule" in job["if"]
-    given = {one["session"]: one["python"] for one in job["strategy"]["matrix"]["include"]}
-    assert given == {"newest": pythons()[-1], "oldest": pythons()[0]}
-
-
 @pytest.mark.parametrize("place", ["noxfile.py", "CONTRIBUTING.md"])
 def test_every_session_is_described(place: str) -> None:
     text = (ROOT / place).read_text(encoding="utf-8")
@@ -184,12 +175,3 @@ def test_issue_templates_are_forms(path: Path) -> None:
         assert field["type"] in ("markdown", "textarea", "dropdown")
         assert given["value"] if field["type"] == "markdown" else given["label"]
         assert all(isinstance(one, str) for one in given.get("options", []))  # a bare No is false
-
-
-def test_there_is_a_template_for_each_kind_of_issue() -> None:
-    assert {path.stem for path in TEMPLATES} == {
-        "config",
-        "wrong_result",
-        "crash_or_refusal",
-        "rule_proposal",
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import islice, pairwise
 from pathlib import Path
@@ -18,15 +17,14 @@ import onnxfix
 from onnxfix import dtypes
 from onnxfix.errors import UsageError
 from onnxfix.registry import registry
-from onnxfix.rule import Example
 from onnxfix.sandbox import Worker
 from onnxfix.targets import DEFAULT, TARGETS, Support, documented, measured, mismatch, target_named
-from onnxfix.testing import findings, model_of
+from onnxfix.testing import findings
 from onnxfix.trt.build import attempt
 from support import models
 from support.paths import FIXTURES
 from support.patience import PATIENCE
-from support.real_tensorrt import FACT, REAL
+from support.real_tensorrt import REAL
 
 NAMES = {name: number for number in range(1, 64) if " " not in (name := dtypes.name_of(number).upper())}
 EVERY = pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
@@ -273,40 +271,6 @@ def test_every_flagged_node_model_is_refused(worker: Worker, tmp_path: Path, sho
     assert wrong == []
     assert counts["OPS001"] > 250 // short_stride
     assert counts["OPS002"] > 20 // short_stride
-
-
-def _examples() -> Iterator[Any]:
-    for code in ("OPS001", "OPS002", "INT006"):
-        for example in RULES[code].examples:
-            if example.target in (None, "rtx"):
-                yield pytest.param(code, example, id=f"{code}-{example.why[:50]}")
-
-
-#: Silent, and refused for another reason: a plugin of another domain, an operator that INT006 speaks of, and so on.
-_OTHERWISE = (
-    "another domain's",
-    "the call of a local function",
-    "INT006's",
-    "and uint8",
-    "int8 is not",
-    "a local function called Relu",
-)
-
-
-@FACT
-@REAL
-@pytest.mark.corpus
-@pytest.mark.parametrize(("code", "example"), list(_examples()))
-def test_an_example_is_what_tensorrt_says(
-    code: str, example: Example, worker: Worker, tmp_path: Path
-) -> None:
-    model = model_of(example)
-    path = tmp_path / "model.onnx"
-    onnx.save(model, path)
-    built = attempt(worker, path, package="tensorrt-rtx")
-    flagged = bool(findings(RULES[code], model, "rtx"))
-    if flagged or not any(words in example.why for words in _OTHERWISE):
-        assert built.accepted != flagged, built.reason
 
 
 # -------------------------------------------------------------------------------------- rules read the data

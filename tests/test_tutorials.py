@@ -84,22 +84,6 @@ def test_what_counts_as_alike(shown: str, printed: str, same: bool) -> None:
     assert consoles().alike(shown, printed) is same
 
 
-def test_a_heading_in_an_output_is_no_section() -> None:
-    page = "# A\n\n## B\n\n```console\n$ onnxfix a\n## C\n```\n\n## D\n\n```console\n$ onnxfix b\nx\n```\n"
-    found = consoles().sections(page)
-    assert {title: [one.output for one in some] for title, some in found.items()} == {
-        "B": ["## C\n"],
-        "D": ["x\n"],
-    }
-
-
-def test_a_page_is_written_where_it_is_stale() -> None:
-    page = "# A\n\n## B\n\n```console\n$ onnxfix a\nold 1\n$ onnxfix b\nkept, 1.0 s\n```\n\n## C\n\n```sh\n$ no\n```\n"
-    printed = {"onnxfix a": "new 1\n", "onnxfix b": "kept, 2.0 s\n"}
-    written = consoles().written(page, lambda shown: [printed[one.command] for one in shown])
-    assert written == page.replace("old 1", "new 1")
-
-
 def test_tutorials_run_no_other_programs(tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="onnxfix, python and cat only"):
         consoles().run("rm -rf x", tmp_path)

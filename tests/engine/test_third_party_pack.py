@@ -16,6 +16,7 @@ import onnxfix
 from onnxfix.registry import forget, registry
 from onnxfix.rule import Rule
 from onnxfix.testing import check_contexts, check_example, model_of
+from support import cli
 from support.paths import ROOT
 
 PACK = ROOT / "tests" / "packs" / "double_negation"
@@ -69,6 +70,18 @@ def test_it_fixes_models_like_any_other(pack: Rule, tmp_path: Path) -> None:
     assert [fix.code for fix in report.applied] == ["NEG001"]
     assert report.model is not None
     assert [node.op_type for node in report.model.graph.node] == ["Exp", "Abs"]
+
+
+def test_one_that_does_not_import_is_named_and_the_other_rules_stay(pack: Rule, tmp_path: Path) -> None:
+    (tmp_path / SOURCE.name).write_text("import a_module_that_nobody_has\n")
+    sys.modules.pop("double_negation", None)
+    forget()
+    code, out, err = cli.run("rules")
+    assert code == 0
+    (line,) = (line for line in err.splitlines() if "double_negation" in line)
+    assert "a_module_that_nobody_has" in line
+    assert "NEG001" not in out
+    assert "CTL010" in out
 
 
 def test_the_guide_shows_it() -> None:

@@ -338,46 +338,11 @@ def cast_to_float8_before_there_is_one() -> ModelProto:
 
 
 MODELS: dict[str, Callable[[], ModelProto]] = {
-    one.__name__: one
-    for one in (
-        replaced_node_takes_no_such_type,
-        index_of_a_scatter_is_deeper_than_the_data,
-        more_dimensions_than_numpy_has,
-        scale_of_more_dimensions_than_numpy_has,
-        attribute_of_another_domain_has_another_type,
-        attribute_has_no_type,
-        axis_of_a_mean_beyond_its_rank,
-        mean_over_an_empty_list_of_axes,
-        ends_of_a_slice_without_axes_for_them,
-        sequence_without_an_axis,
-        cast_without_a_type,
-        graph_that_a_function_is_to_set_outside_of_one,
-        integers_in_an_opset_that_multiplies_floats_only,
-        version_that_onnx_cannot_look_up,
-        version_of_a_function_that_onnx_cannot_look_up,
-        groups_in_groups,
-        empty_tensor_too_large_for_numpy,
-        factors_of_two_types,
-        number_of_an_operator_of_onnx_runtime_is_a_list,
-        epsilon_of_embeddings_is_a_text,
-        heads_of_an_attention_are_a_text,
-        body_does_not_take_what_it_is_called_with,
-        lengths_of_an_attention_are_no_numbers,
-        operands_of_a_comparison_have_two_types,
-        graph_as_an_attribute_that_the_operator_does_not_have,
-        annotation_names_no_utf8,
-        scale_too_large_for_numpy,
-        operator_is_no_utf8,
-        indices_of_a_scatter_have_no_dimension,
-        data_of_a_scale_have_more_dimensions_than_numpy_has,
-        tensors_of_a_sequence_have_two_types,
-        dimensions_whose_product_no_integer_holds,
-        axis_of_a_broadcast_far_before_the_first,
-        axis_of_a_mean_in_half_precision_beyond_its_rank,
-        empty_zero_point_too_large_for_numpy,
-        cast_to_float8_before_there_is_one,
-    )
+    name: value
+    for name, value in list(globals().items())
+    if getattr(value, "__annotations__", None) == {"return": "ModelProto"}
 }
+"""The functions above, by name."""
 
 
 @pytest.mark.parametrize("name", MODELS)

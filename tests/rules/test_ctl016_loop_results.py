@@ -5,46 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
-import pytest
 from onnx import ModelProto, parser
 
 from onnxfix.registry import registry
-from onnxfix.rule import Example
 from onnxfix.sandbox import Worker
-from onnxfix.testing import findings, fixed, model_of
-from onnxfix_rules.trt._common import known
+from onnxfix.testing import fixed, model_of
 from support.real_tensorrt import REAL, built
 
 RULES = {rule.code: rule for rule in registry().rules}
 CTL016 = RULES["CTL016"]
-FLAGGED = [pytest.param(one, id=one.why) for one in CTL016.examples if one.after is not None]
-SILENT = [pytest.param(one, id=one.why) for one in CTL016.examples if one.after is None]
 DEFAULT = [rule for rule in registry().rules if rule.default]
-
-
-@REAL
-@pytest.mark.parametrize("example", FLAGGED)
-def test_refused_before_and_accepted_after(example: Example, worker: Worker, tmp_path: Path) -> None:
-    before = built(worker, model_of(example), tmp_path)
-    assert "No nesting relationship" in before.errors[0].text
-    assert "CTL016" in (known(before.errors[0].text) or ())
-    after = built(worker, model_of(example, example.after), tmp_path)
-    assert after.accepted, after.reason
-
-
-@REAL
-@pytest.mark.parametrize("example", SILENT)
-def test_what_is_left_alone_builds(example: Example, worker: Worker, tmp_path: Path) -> None:
-    build = built(worker, model_of(example), tmp_path)
-    assert build.accepted, build.reason
-
-
-@pytest.mark.parametrize("example", FLAGGED)
-def test_no_other_rule_undoes_it(example: Example) -> None:
-    """GRA012 would take the Identity away again."""
-    result, run = fixed(DEFAULT, model_of(example))
-    assert not run.problems
-    assert not findings(CTL016, result)
 
 
 def unrolled() -> ModelProto:

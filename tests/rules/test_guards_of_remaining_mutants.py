@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, ValueInfoProto, helper
 
-from onnxfix.model import Model
 from onnxfix.registry import registry
-from onnxfix.rule import Node, Safety
+from onnxfix.rule import Safety
 from onnxfix.shapes.symbols import constant
 from onnxfix.testing import findings, fixed
 from onnxfix_rules.brc import _common as brc
@@ -29,25 +28,7 @@ from onnxfix_rules.qdq import _common as qdq
 from onnxfix_rules.qdq import _constants, _float, _products, _region
 from onnxfix_rules.qdq import qdq017_partial_last_block as qdq017
 from support.models import model as model_of
-
-DOMAINS = {"com.microsoft": 1}
-
-
-def overlay(text: str, opset: int = 18) -> Model:
-    return Model(model_of(text, opset, domains=DOMAINS))
-
-
-def node_of(call: str, opset: int = 18) -> Node:
-    return overlay(
-        f"g (float[N] a, float[N] b, float[N] c) => (float[] y) {{ y = {call} }}", opset
-    ).main.nodes[0]
-
-
-def fixes(code: str, text: str, opset: int = 18, target: str | None = None) -> list[Safety | None]:
-    """The safety of the fix of each finding, None for one without a fix."""
-    found = findings(registry().get(code), model_of(text, opset, domains=DOMAINS), target)
-    return [None if one.match.fix is None else one.match.fix.safety for one in found]
-
+from test_guards import fixes, node_of, overlay
 
 # ---- broadcasting
 

@@ -18,185 +18,25 @@ import pytest
 from onnx import ModelProto, helper
 
 from onnxfix.registry import registry
-from onnxfix.rule import Example, Safety, Severity
+from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.shapes.symbols import as_dim, symbol
-from onnxfix.testing import assert_interface_kept, findings, fixed, model_of, overlay
+from onnxfix.testing import findings, fixed, overlay
 from onnxfix_rules.ops.misimports._ratios import ratios
 from onnxfix_rules.ops.misimports._windows import Axis, rounded_up
-from support.lifted import Feed, both, feed_of, lifted, run, text
-from support.real_tensorrt import REAL, built
+from support.lifted import both, run, text
+from support.real_tensorrt import REAL
 
 pytestmark = pytest.mark.corpus
 
 CODES = ("OPS075", "OPS076", "OPS077", "OPS078", "OPS079", "OPS080", "OPS081")
 RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
-#: One by one in place of every unknown size.
-SIZES = (3, 4, 5, 12)
-#: What TensorRT says where it does not even build it.
-REFUSED = {
-    "OPS075": "padding size is larger than or equal to the filter size for exclusive-counting pooling",
-    "OPS081": "`axes` attribute is supported with `scales` tensor only when it's trivial",
-}
-#: Left alone although TensorRT does not take them, or not as ONNX Runtime does.
-NOT_ABOUT = {
-    "dilations, which TensorRT rejects (OPS037)",
-    "LpPool (OPS076)",
-    "another norm, which TensorRT rejects (OPS066)",
-    "a signal, which TensorRT rejects",
-    "sizes instead of scales, which TensorRT rejects",
-    "antialiasing, which TensorRT rejects (OPS031)",
-    "before opset 10 there is no ceil_mode, and TensorRT does not read it",  # no ONNX
-}
-
-
-def fed(model: ModelProto, size: int) -> Feed:
-    """Random numbers; an unknown dimension is ``size``."""
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    for info in copy.graph.input:
-        for dim in info.type.tensor_type.shape.dim:
-            if not dim.HasField("dim_value"):
-                dim.dim_value = size
-    random = np.random.default_rng(size)
-    return {
-        name: random.standard_normal(value.shape).astype(value.dtype) if value.dtype == np.float32 else value
-        for name, value in feed_of(copy).items()
-    }
-
-
-def same(one: Any, other: Any) -> bool:
-    return one.shape == other.shape and np.allclose(one, other, rtol=1e-4, atol=1e-5)
-
-
-def computed(worker: Worker, model: ModelProto, folder: Path, feeds: list[Feed]) -> list[tuple[Any, Any]]:
-    """What ONNX Runtime makes of the model and of TensorRT's reading of it, for each feed."""
-    found = lifted(worker, model, folder)
-    assert found.lifted, found.reason
-    paths = folder / "model.onnx", Path(found.path)
-    return [(run(paths[0], feed)[0], run(paths[1], feed)[0]) for feed in feeds]
-
-
-def examples(*codes: str, found: bool) -> list[Any]:
-    return [
-        pytest.param(code, example, id=f"{code}-{example.why[:50]}")
-        for code in codes
-        for example in RULES[code].examples
-        if example.found == found and example.why not in NOT_ABOUT
-    ]
-
-
-WHOLE = ("OPS075", "OPS076", "OPS080", "OPS081")
-
-
-@REAL
-@pytest.mark.corpus
-@pytest.mark.parametrize(("code", "example"), examples(*WHOLE, found=True))
-def test_what_is_found_is_read_otherwise_until_it_is_fixed(
-    worker: Worker, tmp_path: Path, code: str, example: Example
-) -> None:
-    model = model_of(example)
-    severities = {one.severity for one in findings(RULES[code], model)}
-    feeds = [fed(model, size) for size in SIZES]
-    build = built(worker, model, tmp_path)
-    if build.status == "refused":
-        assert severities == {Severity.ERROR}
-        assert REFUSED[code] in build.errors[0].text
-    else:
-        wrong = [not same(*pair) for pair in computed(worker, model, tmp_path, feeds)]
-        assert any(wrong) or severities == {Severity.INFO}
-        assert all(wrong) or severities != {Severity.ERROR}
-    if example.after is not None:
-        result, record = fixed([RULES[code]], model, safety=example.safety)
-        assert record.applied
-        assert_interface_kept(model, result)
-        assert built(worker, result, tmp_path).status == "accepted"
-        wanted = [run(_saved(model, tmp_path), feed)[0] for feed in feeds]
-        for one, (again, read) in zip(wanted, computed(worker, result, tmp_path, feeds), strict=True):
-            if example.safety != Safety.UNSAFE or code == "OPS076":
-                assert same(one, again)
-            assert same(again, read)
 
 
 def _saved(model: ModelProto, folder: Path) -> Path:
     path = folder / "original.onnx"
     onnx.save(model, path)
     return path
-
-
-@REAL
-@pytest.mark.parametrize(("code", "example"), examples(*WHOLE, found=False))
-def test_what_is_left_alone_is_read_right(
-    worker: Worker, tmp_path: Path, code: str, example: Example
-) -> None:
-    model = model_of(example)
-    for one, read in computed(worker, model, tmp_path, [fed(model, size) for size in SIZES]):
-        assert same(one, read), code
-
-
-# -- both values, by hand
-
-
-@REAL
-def test_a_window_in_the_padding(worker: Worker, tmp_path: Path) -> None:
-    feed = {"x": np.array([1, 2, 3, 4], np.float32).reshape(1, 1, 2, 2)}
-    model = text("""g (float[1,1,2,2] x) => (float[1,1,A,B] y) {
-        y = MaxPool<kernel_shape = [1,1], strides = [2,2], ceil_mode = 1>(x) }""")
-    [[wanted], [read]] = both(worker, model, tmp_path, feed)
-    assert wanted.tolist() == [[[[1]]]]
-    assert read.shape == (1, 1, 2, 2)
-    result, _ = fixed([RULES["OPS075"]], model)
-    assert [one[0].tolist() for one in both(worker, result, tmp_path, feed)] == [[[[[1]]]]] * 2
-
-
-@REAL
-@pytest.mark.parametrize(
-    ("p", "wrong", "right"), [(1, [4, 4, 4, 4], [4, 2, 2, 1]), (2, [2] * 4, [2, 2**0.5, 2**0.5, 1])]
-)
-def test_a_norm_over_the_edge(
-    worker: Worker, tmp_path: Path, p: int, wrong: list[float], right: list[float]
-) -> None:
-    feed = {"x": np.ones((1, 1, 3, 3), np.float32)}
-    model = text(f"""g (float[1,1,3,3] x) => (float[1,1,2,2] y) {{
-        y = LpPool<kernel_shape = [2,2], strides = [2,2], p = {p}, ceil_mode = 1>(x) }}""")
-    [[wanted], [read]] = both(worker, model, tmp_path, feed)
-    np.testing.assert_allclose(wanted.reshape(-1), right, rtol=1e-6)
-    np.testing.assert_allclose(read.reshape(-1), wrong, rtol=1e-6)
-    result, _ = fixed([RULES["OPS076"]], model, safety=Safety.UNSAFE)
-    [_, [read]] = both(worker, result, tmp_path, feed)
-    np.testing.assert_allclose(read.reshape(-1), right, rtol=1e-6)
-
-
-@REAL
-@pytest.mark.parametrize("opset", [11, 12, 13, 18])
-def test_half_a_pixel_aside(worker: Worker, tmp_path: Path, opset: int) -> None:
-    model = text(
-        """g (float[1,1,4] x) => (float[1,1,8] y) <float[0] r = {}, float[3] s = {1, 1, 2}> {
-        y = Resize<mode = "linear", coordinate_transformation_mode = "tf_half_pixel_for_nn">(x, r, s) }""",
-        opset,
-    )
-    feed = {"x": np.arange(4, dtype=np.float32).reshape(1, 1, 4)}
-    right, wrong = [0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3, 3], [0, 0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3]
-    [[wanted], [read]] = both(worker, model, tmp_path, feed)
-    assert wanted.reshape(-1).tolist() == right
-    assert read.reshape(-1).tolist() == wrong
-    result, _ = fixed([RULES["OPS080"]], model)
-    assert [one[0].reshape(-1).tolist() for one in both(worker, result, tmp_path, feed)] == [right, right]
-
-
-@REAL
-def test_the_ratio_of_lengths_for_the_scale(worker: Worker, tmp_path: Path) -> None:
-    model = text("""g (float[1,5] x) => (float[1,8] y) <float[1] o = {1}, float[1] k = {1.7}> {
-        s = Concat<axis = 0>(o, k)  y = Resize<mode = "linear">(x, , s) }""")
-    feed = {"x": np.arange(5, dtype=np.float32).reshape(1, 5)}
-    places = np.arange(8) + 0.5
-    right, wrong = (np.clip(places / scale - 0.5, 0, 4) for scale in (1.7, 1.6))
-    [[wanted], [read]] = both(worker, model, tmp_path, feed)
-    np.testing.assert_allclose(wanted[0], right, rtol=1e-5)
-    np.testing.assert_allclose(read[0], wrong, rtol=1e-5)
-    result, _ = fixed([RULES["OPS081"]], model)
-    [_, [read]] = both(worker, result, tmp_path, feed)
-    np.testing.assert_allclose(read[0], right, rtol=1e-5)
 
 
 # -- boxes

@@ -20,7 +20,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnxfix.registry import registry
 from onnxfix.rule import Severity
 from onnxfix.sandbox import Worker
-from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed, model_of
+from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
 from support import lifted
 from support.real_tensorrt import FACT, REAL, built
 
@@ -75,17 +75,6 @@ def weight(size: int, block: int, kind: int = TensorProto.INT8, batch: str = "N"
 
 @FACT
 @REAL
-def test_a_weight_counts_ten_times(worker: Worker, tmp_path: Path) -> None:
-    made = lifted.text("""g (float[N,6] x) => (float[N,1] y)
-        <int8[6,1] w = {0, 0, 0, 12, 0, 0}, float[2,1] s = {10, 13}> {
-        d = DequantizeLinear<axis = 0, block_size = 4>(w, s)  y = MatMul(x, d) }""")
-    meant, understood = both_ways(worker, "QDQ017", made, {"x": np.ones((1, 6), F)}, tmp_path)
-    assert meant[0].tolist() == [[120]]
-    assert understood[0].tolist() == [[156]]
-
-
-@FACT
-@REAL
 @pytest.mark.parametrize(
     ("given", "held"),
     [("", True), (", float[1,2] s", False), (", float[1,2] s", True)],
@@ -99,15 +88,6 @@ def test_data_of_run_time(given: str, held: bool, worker: Worker, tmp_path: Path
     meant, understood = both_ways(worker, "QDQ017", made, feed, tmp_path)
     assert meant[0].tolist() == [[1, 2, 3, 4, 0, 10]]
     assert understood[0].tolist() == [[1, 2, 3, 0, 0, 10]]
-
-
-@FACT
-@REAL
-@pytest.mark.parametrize("kind", [TensorProto.INT4, F8])
-def test_other_types(kind: int, worker: Worker, tmp_path: Path) -> None:
-    meant, understood = both_ways(worker, "QDQ017", weight(6, 4, kind), {"x": np.eye(6, dtype=F)}, tmp_path)
-    assert meant[0][3].tolist() == [7, 1]
-    assert understood[0][3].tolist() == [70, 10]
 
 
 @FACT
@@ -126,13 +106,6 @@ def test_what_tensorrt_refuses_or_reads_otherwise_is_built_and_read_rightly(
     result = repaired("QDQ017", made)
     assert built(worker, result, tmp_path).status == "accepted"
     np.testing.assert_array_equal(lifted.both(worker, result, tmp_path, feed)[1][0], wanted, strict=True)
-
-
-@REAL
-@pytest.mark.parametrize(("size", "block"), [(6, 2), (6, 3), (6, 6), (4, 8), (8, 4)])
-def test_what_is_left_alone_is_read_rightly(size: int, block: int, worker: Worker, tmp_path: Path) -> None:
-    assert not findings(BLOCKS, weight(size, block))
-    lifted.agree(worker, weight(size, block), tmp_path, {"x": np.eye(size, dtype=F)})
 
 
 @given(st.integers(1, 40), st.integers(1, 40))
@@ -162,46 +135,6 @@ def test_no_fix_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # -- QDQ018: bytes in words
-
-QUARTERS = [1, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0, 0.5, 0, 0, 0]
-
-
-@FACT
-@REAL
-def test_three_of_four_float8_are_lost(worker: Worker, tmp_path: Path) -> None:
-    made = lifted.text("""g (float[N,4] x) => (float[N,4] y) <float s = {1}> {
-        d = DequantizeLinear(w, s)  y = MatMul(x, d) }""")
-    values = [1.0, 2, 4, 0.5, 3, 4, 2, 6, 1, 2, 4, 2, 1, 4, 2, 1]
-    made.graph.initializer.append(helper.make_tensor("w", F8, [4, 4], values))
-    meant, understood = both_ways(worker, "QDQ018", made, {"x": np.eye(4, dtype=F)}, tmp_path)
-    assert meant[0].reshape(-1).tolist() == values
-    assert understood[0].reshape(-1).tolist() == QUARTERS
-
-
-UINT8 = {
-    "initializer": "<uint8[4] w = {1, 2, 3, 4}> { c = Cast<to = 1>(w)  y = Add(x, c) }",
-    "Constant": "{ w = Constant<value = uint8[4] {1, 2, 3, 4}>()  c = Cast<to = 1>(w)  y = Add(x, c) }",
-    "branch": """{ t = Constant<value = bool {1}>()
-        y = If(t)<then_branch = p () => (float[4] u) <uint8[4] w = {1, 2, 3, 4}> {
-            c = Cast<to = 1>(w)  u = Add(x, c) }, else_branch = r () => (float[4] v) { v = Neg(x) }> }""",
-}
-
-
-@REAL
-@pytest.mark.parametrize("where", UINT8)
-def test_uint8_in_words(where: str, worker: Worker, tmp_path: Path) -> None:
-    made = lifted.text(f"g (float[4] x) => (float[4] y) {UINT8[where]}")
-    meant, understood = both_ways(worker, "QDQ018", made, {"x": np.zeros(4, F)}, tmp_path)
-    assert meant[0].tolist() == [1, 2, 3, 4]
-    assert understood[0].tolist() == [1, 0, 0, 0]
-
-
-@REAL
-def test_a_constant_that_the_caller_may_override_is_misread_and_stays(worker: Worker, tmp_path: Path) -> None:
-    made = lifted.text("g (float[4] x, uint8[4] w) => (float[4] y) " + UINT8["initializer"])
-    meant, understood = lifted.both(worker, made, tmp_path, {"x": np.zeros(4, F)})
-    assert (meant[0].tolist(), understood[0].tolist()) == ([1, 2, 3, 4], [1, 0, 0, 0])
-    assert [one.match.fix for one in findings(WORDS, made)] == [None]
 
 
 @REAL
@@ -307,91 +240,3 @@ def test_a_scalar_gets_a_dimension(name: str, worker: Worker, tmp_path: Path) ->
     meant, understood = both_ways(worker, "QDQ019", lifted.text(text), feed, tmp_path)
     assert [one.tolist() for one in meant] == wanted
     assert [one.tolist() for one in understood] == seen
-
-
-@FACT
-@REAL
-def test_opset_10(worker: Worker, tmp_path: Path) -> None:
-    meant, understood = both_ways(
-        worker, "QDQ019", lifted.text(SCALARS["output"][0], opset=10), ONE, tmp_path
-    )
-    assert (meant[0].shape, understood[0].shape) == ((), (1,))
-
-
-REFUSED = {
-    "a branch": (
-        Severity.WARNING,
-        f"""g (float x, bool c) => (float y) <{C}> {{
-            y = If(c)<then_branch = p () => (float d) {{ {PAIR} }},
-                      else_branch = r () => (float v) {{ v = Neg(x) }}> }}""",
-    ),
-    "a Concat": (
-        Severity.WARNING,
-        f"""g (float x, float[N] v) => (float[M] y) <{C}, int64[1] a = {{0}}> {{
-            {PAIR}  e = Unsqueeze(d, a)  y = Concat<axis = 0>(v, e) }}""",
-    ),
-    "a float8 constant": (
-        Severity.ERROR,
-        """g (float[N] x) => (float[N] y) <float s = {0.5}, float8e4m3fn w = {56}> {
-            d = DequantizeLinear(w, s)  y = Mul(x, d) }""",
-    ),
-}
-
-
-@FACT
-@REAL
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_for_it_is_built_afterwards(name: str, worker: Worker, tmp_path: Path) -> None:
-    severity, text = REFUSED[name]
-    made = lifted.text(text)
-    assert [one.severity for one in findings(SCALAR, made)] == [severity]
-    assert built(worker, made, tmp_path).status == "refused"
-    result, run = fixed([SCALAR], made)
-    assert run.applied
-    assert built(worker, result, tmp_path).status == "accepted"
-
-
-@FACT
-@REAL
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"g (float x, float[4] v) => (float[4] y) <{C}> {{ {PAIR}  n = Neg(d)  y = Add(n, v) }}",
-        f"g (float x, float[1] v) => (float[1] y) <{C}> {{ {PAIR}  y = Max(d, v) }}",
-        f"g (float x) => (float[1,1] y) <{C}, int64[2] k = {{1, 1}}> {{ {PAIR}  y = Reshape(d, k) }}",
-        f"g (float x, float[2,2] v) => (float[2,2] y) <{C}, int64[1] a = {{0}}> {{ {PAIR}"
-        "  e = Unsqueeze(d, a)  y = Mul(v, e) }",
-        f"""g (float x, float[4] v) => (float[4] y) <{C}> {{
-            {PAIR}  p = QuantizeLinear(v, d, z)  y = DequantizeLinear(p, d, z) }}""",
-    ],
-)
-def test_among_vectors_it_does_not_show(text: str, worker: Worker, tmp_path: Path) -> None:
-    made = lifted.text(text)
-    assert not findings(SCALAR, made)
-    feed = {"x": np.array(1.2, F)}
-    for info in made.graph.input[1:]:
-        shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
-        feed[info.name] = np.linspace(-2, 3, int(np.prod(shape)), dtype=F).reshape(shape)
-    one, other = lifted.both(worker, made, tmp_path, feed)
-    np.testing.assert_array_equal(other[0], one[0], strict=True)
-
-
-# -- with all other rules
-
-
-@pytest.mark.parametrize(
-    ("rule", "number"),
-    [(rule, i) for rule in RULES.values() for i, one in enumerate(rule.examples) if one.after and one.runs],
-    ids=lambda one: getattr(one, "code", str(one)),
-)
-def test_other_rules_do_not_undo_it(rule: Any, number: int) -> None:
-    example = rule.examples[number]
-    proto = model_of(example)
-    rules = [one for one in registry().rules if one.default and one.per in ("node", "scope", "model")]
-    result, run = fixed(rules, proto)
-    assert not run.problems
-    assert not findings(rule, result)
-    assert_same_outputs(proto, result)
-    again, more = fixed(rules, result)
-    assert not more.applied
-    assert again.SerializeToString(deterministic=True) == result.SerializeToString(deterministic=True)

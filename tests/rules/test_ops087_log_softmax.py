@@ -17,7 +17,7 @@ from onnx import ModelProto
 
 from onnxfix import backends
 from onnxfix.registry import registry
-from onnxfix.rule import NO_MODEL, Safety, Severity
+from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
 from support import lifted
@@ -76,16 +76,6 @@ def read_in_half(worker: Worker, proto: ModelProto, scores: Any, folder: Path) -
 
 
 @REAL
-def test_two_hundred_below(worker: Worker, tmp_path: Path) -> None:
-    made, feed = one("N,2"), {"x": np.array([[0, -200], [-200, 0], [5, 5]], np.float32)}
-    [meant], _ = lifted.both(worker, made, tmp_path, feed)
-    assert meant[:2].tolist() == [[0, -200], [-200, 0]]
-    understood = mended(worker, made, feed, tmp_path)
-    assert understood[:2].tolist() == [[0, -np.inf], [-np.inf, 0]]
-    np.testing.assert_allclose(understood[2], -np.log(2), rtol=1e-6)
-
-
-@REAL
 @pytest.mark.corpus
 @pytest.mark.parametrize("opset", [7, 11, 12, 13, 17, 18, 21])
 @pytest.mark.parametrize("axis", [None, 0, 1, 2, -1, -2])
@@ -111,20 +101,6 @@ def test_half_precision_and_a_vocabulary(worker: Worker, tmp_path: Path) -> None
 
 
 @REAL
-def test_double_is_read_as_float(worker: Worker, tmp_path: Path) -> None:
-    made = one("2,3", kind="double")
-    path = tmp_path / "seen.onnx"
-    onnx.save(made, path)
-    scores = np.array([[0, -1, -300], [-300, 0, 0]], np.float64)
-    found = lifted.lifted(worker, made, tmp_path)
-    [read] = lifted.run(Path(found.path), {"x": scores.astype(np.float32)})
-    assert np.isneginf(read).sum() == 2
-    found = lifted.lifted(worker, repaired(made), tmp_path)
-    [again] = lifted.run(Path(found.path), {"x": scores.astype(np.float32)})
-    np.testing.assert_allclose(again, lifted.run(path, {"x": scores})[0], rtol=1e-6)
-
-
-@REAL
 @pytest.mark.parametrize("kind", EDGES)
 def test_where_it_begins(kind: str, worker: Worker, tmp_path: Path) -> None:
     """The layers are a softmax and a logarithm of the input's type, and 0 is where the message says."""
@@ -140,28 +116,6 @@ def test_where_it_begins(kind: str, worker: Worker, tmp_path: Path) -> None:
     assert np.isneginf(read.astype(np.float32)).tolist() == [[False, False], [False, True]]
 
 
-@REAL
-def test_a_branch(worker: Worker, tmp_path: Path) -> None:
-    made = lifted.text("""g (float[2,3] x, bool c) => (float[2,3] y) {
-        y = If(c)<then_branch = p () => (float[2,3] u) { u = LogSoftmax(x) },
-                  else_branch = q () => (float[2,3] v) { v = Neg(x) }> }""")
-    scores = np.array([[0, -1, -300], [-300, 0, 0]], np.float32)
-    understood = mended(worker, made, {"x": scores, "c": np.array(True)}, tmp_path)
-    assert np.isneginf(understood).sum() == 2
-
-
-@REAL
-@pytest.mark.parametrize("source", [
-    "g (float[N,1,4] x) => (float[N,1,4] y) { y = LogSoftmax<axis = 1>(x) }",
-    "g (float[N,8] x) => (int64[N,1] y) { z = LogSoftmax<axis = 1>(x)  y = ArgMax<axis = -1>(z) }",
-])  # fmt: skip
-def test_what_is_left_alone_is_read_rightly(source: str, worker: Worker, tmp_path: Path) -> None:
-    made = lifted.text(source)
-    assert not findings(RULE, made)
-    feed = {name: value * 10 for name, value in lifted.feed_of(made).items()}
-    lifted.agree(worker, made, tmp_path, feed)
-
-
 @pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
 def test_what_is_no_number_stays(special: float, tmp_path: Path) -> None:
     scores = np.array([[1, special, 2], [special, special, special], [0, -300, 3]], np.float32)
@@ -170,16 +124,6 @@ def test_what_is_no_number_stays(special: float, tmp_path: Path) -> None:
         onnx.save(proto, tmp_path / name)
         found.append(lifted.run(tmp_path / name, {"x": scores})[0])
     np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
-
-
-def test_no_other_rule_finds_fault_with_the_result() -> None:
-    """The sum is in float32, and nothing is undone."""
-    rules = [rule for rule in registry().rules if rule.per not in NO_MODEL]
-    for kind in ("float", "float16"):
-        result, run = fixed(rules, one("4,60000", 1, 18, kind), safety=Safety.NUMERIC)
-        assert {done.key.code for done in run.applied} == {"OPS087"}
-        assert not run.remaining
-        assert "LogSoftmax" not in {node.op_type for node in result.graph.node}
 
 
 def test_a_vector_is_made_a_matrix_first() -> None:

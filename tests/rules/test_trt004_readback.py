@@ -131,37 +131,12 @@ CASES = {
         "",
     ),
     "47 batch first": Case(RECURRENT, (("shape", "y"),), "OPS011"),
-    "48 SpaceToDepth in CRD": Case(
-        'g (float[1,2,4,4] x) => (float[1,8,2,2] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }',
-        (("value", "y"),),
-        "OPS012",
-        opset=28,
-    ),
-    "49 ConvTranspose with output_shape": Case(
-        "g (float[1,1,3,3] x, float[1,1,3,3] w) => (float[1,1,6,6] y) {"
-        " y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }",
-        (("value", "y"),),
-        "OPS013",
-    ),
-    "50 ConvTranspose with auto_pad": Case(
-        "g (float[1,1,3,3] x, float[1,1,3,3] w) => (float[1,1,8,8] y) {"
-        ' y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_padding = [1,1]>(x, w) }',
-        (("shape", "y"),),
-        "OPS014",
-    ),
     "51 Attention with lengths": Case(
         ATTENTION.format(more=", int64[1] n", how="(q, k, v, , , , n)"),
         (("value", "y"),),
         "OPS015",
         "numeric",
         24,
-    ),
-    "52 Attention in a window": Case(
-        ATTENTION.format(more="", how="<left_window_size = 1, right_window_size = 0>(q, k, v)"),
-        (("value", "y"),),
-        "OPS015",
-        "numeric",
-        25,
     ),
     "53 a Loop that ends early": Case(LOOP, (("shape", "last"),), "CTL001", ""),
 }

@@ -128,7 +128,7 @@ def calls(source: str) -> list[str]:
 
 
 #: Plugins: NVIDIA's own, which the full package registers on request only, and the libraries of --plugins.
-OURS = {"onnxfix/trt/plugins.py": ["init_libnvinfer_plugins", "load_library"]}
+OURS = {"onnxfix/trt/log.py": ["init_libnvinfer_plugins", "load_library"]}
 
 
 @pytest.mark.slow

@@ -30,7 +30,6 @@ from onnxfix.trt.log import Message, logger_of, text_of, word_of
 from onnxfix.trt.messages import means, without_missing_gpu
 from onnxfix.trt.monitor import watch
 from onnxfix.trt.package import DEFAULT_CAPABILITY, load, member, missing
-from onnxfix.trt.parse import empty_network, ended_in_memory, epitaph, parse
 from onnxfix.trt.places import Layers, Places
 from onnxfix.trt.records import Ending, Issue, Profile, Severity, Stage, Status, TrtBuild
 
@@ -92,13 +91,21 @@ def failed(outcome: Outcome, package: str, compute_capability: str) -> TrtBuild:
     ended = ended_in_memory(outcome)
     status: Status = "error" if ended.status == "ok" else ended.status
     issue = Ending if ended.died or status == "timeout" else Issue
-    return TrtBuild(
-        status=status,
-        stage=stage,
-        errors=(issue(stage, "error", epitaph(outcome, doing)),),
-        package=package,
-        compute_capability=compute_capability,
-    )
+    errors = (issue(stage, "error", describe_end(outcome, doing)),)
+    return TrtBuild(status, stage, errors, package=package, compute_capability=compute_capability)
+
+
+def ended_in_memory(outcome: Outcome) -> Outcome:
+    """The outcome, with the status "memory" where the child crashed and what it printed last says that memory ran out:
+    TensorRT has more ways to say so than the sandbox knows."""
+    starved = outcome.status == "crash" and means("memory", [outcome.printed])
+    return replace(outcome, status="memory") if starved else outcome
+
+
+def describe_end(outcome: Outcome, doing: str) -> str:
+    """What became of a call that did not end well, while TensorRT was ``doing`` something, in one line."""
+    was = " was" if outcome.killed else ""
+    return f"{doing}{was} {outcome.message}" if outcome.status != "error" else outcome.message
 
 
 def need_mb(path: Path) -> int:
@@ -161,8 +168,8 @@ class Run:
         trt: Any,
         path: str,
         package: str,
-        capability: str,
-        tf32: bool,
+        capability: str = DEFAULT_CAPABILITY,
+        tf32: bool = False,
         prepare: Callable[[Any], None] | None = None,
     ) -> None:
         self.trt, self.path, self.tf32, self.prepare = trt, path, tf32, prepare
@@ -175,7 +182,9 @@ class Run:
         self.received.clear()
         system.keep_freed_memory()
         self.builder = trt.Builder(self.log)
-        self.network = empty_network(trt, self.builder)
+        # Strongly typed: the graph's own types are the precision. From TensorRT 11 on there is nothing else.
+        flag = trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED
+        self.network = self.builder.create_network(1 << int(flag))
         if self.network is None:
             raise RuntimeError(self.received.first_error or "TensorRT made no network")
         self.base = TrtBuild(
@@ -203,7 +212,7 @@ class Run:
             note(_ASKED)
             self.prepare(self.builder.create_builder_config())
             self.received.clear()
-        parser, parsed, seconds = parse(self.trt, self.network, self.log, self.received, self.path)
+        parser, parsed, seconds = self._parse()
         self.layers = Layers(self.network)
         done = replace(
             self.base,
@@ -216,9 +225,9 @@ class Run:
             status: Status = "memory" if means("memory", [one.text for one in errors]) else "refused"
             none = (Issue("parse", "error", "TensorRT gave no reason"),)
             return replace(done, status=status, errors=errors or none)
+        self.parsed(self)
         if parse_only:
             return replace(done, status="accepted", stage="")
-        self.parsed(self)
         self.received.at = ("", "")
         note(_PLANNING)
         plans = self._plans(profiles)
@@ -226,6 +235,16 @@ class Run:
         began = time.perf_counter()
         done = self._build(done, plans)
         return replace(done, build_seconds=time.perf_counter() - began)
+
+    def _parse(self) -> tuple[Any, bool, float]:
+        """Parse the model file into the network; returns the parser, whether it took the model, and the seconds."""
+        note("parse")
+        began, lines = time.perf_counter(), self.received.lines
+        parser = self.trt.OnnxParser(self.network, self.log)
+        parsed = parser.parse_from_file(self.path)
+        if self.received.lines == lines:
+            raise RuntimeError("TensorRT reports to another logger of this process: use a fresh sandbox")
+        return parser, bool(parsed), time.perf_counter() - began
 
     def _build(self, done: TrtBuild, plans: Iterable[tuple[Profile, ...]]) -> TrtBuild:
         """Try profiles until one is accepted or refused for another reason; report the first otherwise."""
@@ -245,20 +264,15 @@ class Run:
 
     def _plans(self, profiles: Sequence[Profile] | None) -> Iterable[tuple[Profile, ...]]:
         inputs = trt_profiles.inputs_of(self.network)
-        graph = None
+        graph = search = None
         if any(one.is_shape_tensor for one in inputs) and self.places.proto is not None:
             graph = self.places.proto.graph
-        search = self._search(inputs)
+        if any(one.dynamic for one in inputs) and self.places.proto is not None:
+            search = Search(trt_profiles.with_names(self.places.proto), Path(self.path).parent)
         series = [trt_profiles.candidates(inputs, given, graph, search) for given in profiles or (None,)]
         found = zip(*series, strict=False)
         first = next(found, ())  # stray values show now; further profiles are rarely needed, and dear to find
         return itertools.chain((first,), found)
-
-    def _search(self, inputs: Sequence[trt_profiles.NetInput]) -> Search | None:
-        """What finds sizes that the model takes; None where there is nothing to choose."""
-        if self.places.proto is None or not any(one.dynamic for one in inputs):
-            return None
-        return Search(trt_profiles.with_names(self.places.proto), Path(self.path).parent)
 
     def _once(self, done: TrtBuild) -> TrtBuild:
         config = self.builder.create_builder_config()
@@ -344,7 +358,7 @@ class Run:
         if at != operator:  # not the node that was being parsed: a check of the whole model
             label = str(error.node_name() or "")
         place = self.places.of_error(int(error.node()), label, operator)
-        return place if place.known else replace(self.places.of_tensor(text), op_type=operator)
+        return place if place.known else Place(output=messages.tensor_in(text), op_type=operator)
 
     def _issues(self, stage: Stage, severity: Severity) -> tuple[Issue, ...]:
         """What the logger heard, each text once."""
@@ -361,10 +375,9 @@ class Run:
         label, operator = one.at
         if layer and self.layers is not None:
             label, operator = self.layers.label(layer), ""
-        place = self.places.of_label(label, operator) if label else self.places.of_tensor(text)
-        bound = self.places.of_bound(text)
-        if bound.known:
-            place, layer = bound, ""
+        place = self.places.of_label(label, operator) if label else Place(output=messages.tensor_in(text))
+        if bound := messages.binding_in(text):
+            place, layer = Place(output=bound), ""
         elif not place.known:
             place = self.places.of_operation(text)
         return Issue(stage, severity, without_missing_gpu(text) or text, place, source=source, layer=layer)

@@ -10,12 +10,10 @@ from typing import Any
 
 from onnxfix.errors import OnnxfixError
 
-_NON_BLOCKING = (
-    1  # cudaStreamNonBlocking: waits for nothing on the legacy default stream, so that it can be captured
-)
-_THREAD_LOCAL = (
-    1  # cudaStreamCaptureModeThreadLocal: what other threads do, such as compile kernels, is no concern
-)
+#: cudaStreamNonBlocking: waits for nothing on the legacy default stream, so that it can be captured.
+_NON_BLOCKING = 1
+#: cudaStreamCaptureModeThreadLocal: what other threads do, such as compile kernels, does not matter.
+_THREAD_LOCAL = 1
 _TO_DEVICE, _TO_HOST = 1, 2  # cudaMemcpyKind
 
 
@@ -41,15 +39,13 @@ class Cuda:
             raise CudaError(f"this CUDA runtime has no {function}") from error
         if code:
             self._library.cudaGetLastError()  # else the next call reports it once more
-            raise CudaError(f"{function}: {self._words(code)}")
+            describe = self._library.cudaGetErrorString
+            describe.restype = ctypes.c_char_p
+            words = describe(code)
+            reason = words.decode("utf-8", "replace") if isinstance(words, bytes) else f"error {code}"
+            raise CudaError(f"{function}: {reason}")
 
-    def _words(self, code: int) -> str:
-        describe = self._library.cudaGetErrorString
-        describe.restype = ctypes.c_char_p
-        words = describe(code)
-        return words.decode("utf-8", "replace") if isinstance(words, bytes) else f"error {code}"
-
-    def _made(self, function: str, *arguments: Any) -> int:
+    def _make(self, function: str, *arguments: Any) -> int:
         """Call a function that hands back a handle by its first argument."""
         handle = ctypes.c_void_p()
         self._call(function, ctypes.byref(handle), *arguments)
@@ -59,7 +55,7 @@ class Cuda:
 
     def allocate(self, size: int) -> int:
         """Memory on the device: at least a byte, since no tensor may be at address 0."""
-        return self._made("cudaMalloc", ctypes.c_size_t(max(1, size)))
+        return self._make("cudaMalloc", ctypes.c_size_t(max(1, size)))
 
     def release(self, address: int) -> None:
         """Free memory on the device."""
@@ -74,30 +70,20 @@ class Cuda:
         self._copy(host, address, size, _TO_HOST, stream)
 
     def _copy(self, to: int, source: int, size: int, kind: int, stream: int) -> None:
-        self._call(
-            "cudaMemcpyAsync",
-            ctypes.c_void_p(to),
-            ctypes.c_void_p(source),
-            ctypes.c_size_t(size),
-            ctypes.c_int(kind),
-            ctypes.c_void_p(stream),
-        )
+        places = ctypes.c_void_p(to), ctypes.c_void_p(source)
+        how = ctypes.c_size_t(size), ctypes.c_int(kind), ctypes.c_void_p(stream)
+        self._call("cudaMemcpyAsync", *places, *how)
 
     def fill(self, address: int, byte: int, size: int, stream: int) -> None:
         """Set ``size`` bytes on the device, on the stream."""
-        self._call(
-            "cudaMemsetAsync",
-            ctypes.c_void_p(address),
-            ctypes.c_int(byte),
-            ctypes.c_size_t(size),
-            ctypes.c_void_p(stream),
-        )
+        where, what = ctypes.c_void_p(address), (ctypes.c_int(byte), ctypes.c_size_t(size))
+        self._call("cudaMemsetAsync", where, *what, ctypes.c_void_p(stream))
 
     # -- streams and events
 
     def stream(self) -> int:
         """A new stream."""
-        return self._made("cudaStreamCreateWithFlags", ctypes.c_uint(_NON_BLOCKING))
+        return self._make("cudaStreamCreateWithFlags", ctypes.c_uint(_NON_BLOCKING))
 
     def end_stream(self, stream: int) -> None:
         """Destroy a stream."""
@@ -109,7 +95,7 @@ class Cuda:
 
     def event(self) -> int:
         """A new event."""
-        return self._made("cudaEventCreate")
+        return self._make("cudaEventCreate")
 
     def end_event(self, event: int) -> None:
         """Destroy an event."""
@@ -145,7 +131,7 @@ class Cuda:
 
     def instantiate(self, graph: int) -> int:
         """An executable graph."""
-        return self._made("cudaGraphInstantiateWithFlags", ctypes.c_void_p(graph), ctypes.c_ulonglong(0))
+        return self._make("cudaGraphInstantiateWithFlags", ctypes.c_void_p(graph), ctypes.c_ulonglong(0))
 
     def launch(self, executable: int, stream: int) -> None:
         """Put an executable graph on the stream."""

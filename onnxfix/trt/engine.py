@@ -28,12 +28,11 @@ from onnxfix.errors import OnnxfixError
 from onnxfix.nvidia import gpus
 from onnxfix.sandbox import one_line
 from onnxfix.trt import latency as trt_latency
-from onnxfix.trt import plugins
 from onnxfix.trt import trial as trt_trial
 from onnxfix.trt.cudart import Cuda
 from onnxfix.trt.latency import Tools
+from onnxfix.trt.log import plugin_libraries, register_plugins
 from onnxfix.trt.package import module_name, select_for_polygraphy
-from onnxfix.trt.polygraphy_log import ErrorLog
 from onnxfix.trt.timing import Latency
 
 Arrays = dict[str, Any]
@@ -77,6 +76,34 @@ class Ran:
     seconds: float = 0.0
 
 
+_LONGEST = 600  # characters of TensorRT's reason: it names the function that it failed in, twice
+
+
+class ErrorLog(logging.Handler):
+    """Keeps errors. Polygraphy logs TensorRT's messages as errors, and its own exceptions as critical."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.ERROR:
+            self.texts.append(" ".join(record.getMessage().split()))
+
+    def reason(self) -> str:
+        """The errors, each cause once: TensorRT reports it from each function on its way out."""
+        causes: dict[str, str] = {}
+        for text in self.texts:
+            causes.setdefault(text.rpartition("(")[2], text)
+        return one_line("; ".join(causes.values()), _LONGEST)
+
+    def take(self) -> str:
+        """The same; the errors are forgotten."""
+        reason = self.reason()
+        self.texts.clear()
+        return reason
+
+
 _TRIAL = "trial"
 _ERRORS = ErrorLog()
 _RUNNERS: dict[str, Any] = {}
@@ -89,16 +116,12 @@ def load(name: str, path: str, *, package: str) -> str:
     """
     try:
         with _reasons(package):
-            from polygraphy.backend.trt import (  # lazy: optional package
-                EngineFromBytes,
-                TrtRunner,
-                get_trt_logger,
-            )
+            from polygraphy.backend import trt  # lazy: optional package
 
-            _register(package, get_trt_logger())
+            _register(package, trt.get_trt_logger())
             drop(name)
-            engine = EngineFromBytes(Path(path).read_bytes())
-            runner = TrtRunner(lambda: _context(engine(), name))
+            engine = trt.EngineFromBytes(Path(path).read_bytes())
+            runner = trt.TrtRunner(lambda: _context(engine(), name))
             activate(runner)
             _RUNNERS[name] = runner
     except EngineError as error:
@@ -109,8 +132,8 @@ def load(name: str, path: str, *, package: str) -> str:
 @functools.cache
 def _register(package: str, log: Any) -> None:
     """Register the user's plugins; Polygraphy registers those of NVIDIA."""
-    if plugins.named():
-        plugins.register(importlib.import_module(module_name(package)), log)
+    if plugin_libraries():
+        register_plugins(importlib.import_module(module_name(package)), log)
 
 
 def activate(runner: Any) -> None:
@@ -180,10 +203,8 @@ def run(name: str, feed: Mapping[str, Any], *, package: str, times: int = 1) -> 
             return replace(first, unsteady=_unsteady(first.outputs, more), seconds=seconds)
     except Unsupported as error:
         return Ran(error=str(error))
-    except EngineError as error:
-        return Ran(
-            error=str(error), broken=True
-        )  # CUDA repeats an error of the device for the rest of the process
+    except EngineError as error:  # CUDA repeats an error of the device for the rest of the process
+        return Ran(error=str(error), broken=True)
 
 
 def latency(paths: Mapping[str, str], feed: Mapping[str, Any], *, package: str) -> Latency:

@@ -11,6 +11,7 @@ cannot be captured, all are launched kernel by kernel.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -72,31 +73,28 @@ class Placed:
 
     def _close(self) -> None:
         self._context = None
-        self._config = None  # never before the context
-        self._engine = None
+        self._config = self._engine = None  # never before the context
 
     # -- the execution context
 
     def open(self, own: bool) -> None:
         """Make a new execution context, one that captures its ``own`` CUDA graphs where TensorRT does that."""
-        self._context = None
-        self._config = self._configured(own) if hasattr(self._engine, "create_runtime_config") else None
-        given = () if self._config is None else (self._config,)
+        self._context, trt = None, self._tools.trt
+        given: tuple[Any, ...] = ()
+        if hasattr(self._engine, "create_runtime_config"):
+            self._config = config = self._engine.create_runtime_config()
+            if own and hasattr(trt, "CudaGraphStrategy"):
+                config.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
+            if hasattr(trt, "DynamicShapesKernelSpecializationStrategy"):
+                # Kernels for the shapes that are run are compiled before the first run ends: by default TensorRT-RTX
+                # swaps them in later, in the midst of what is timed.
+                eager = trt.DynamicShapesKernelSpecializationStrategy.EAGER
+                config.dynamic_shapes_kernel_specialization_strategy = eager
+            given = (config,)
         self._context = self._engine.create_execution_context(*given)
         if self._context is None:
             raise NotRun("TensorRT makes no execution context")
         self._own = own and self.owns
-
-    def _configured(self, own: bool) -> Any:
-        """Kernels for the shapes that are run are compiled before the first run ends: by default TensorRT-RTX swaps
-        them in later, in the midst of what is timed."""
-        config, trt = self._engine.create_runtime_config(), self._tools.trt
-        if own and hasattr(trt, "CudaGraphStrategy"):
-            config.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
-        if hasattr(trt, "DynamicShapesKernelSpecializationStrategy"):
-            eager = trt.DynamicShapesKernelSpecializationStrategy.EAGER
-            config.dynamic_shapes_kernel_specialization_strategy = eager
-        return config
 
     # -- inputs and outputs
 
@@ -113,7 +111,7 @@ class Placed:
             if not known and not self._context.set_input_shape(name, value.shape):
                 raise Unsupported(f"input {name} of shape {list(value.shape)} does not fit the engine")
             if name not in self._addresses:
-                self._addresses[name] = self._uploaded(name, value)
+                self._addresses[name] = self._upload(name, value)
             self._point(name)
         lacking = self._context.infer_shapes()
         if lacking:
@@ -123,7 +121,7 @@ class Placed:
             if name in self._inputs:
                 continue
             if name not in self._addresses:
-                self._addresses[name] = self._reserved(name)
+                self._addresses[name] = self._reserve(name)
             self._point(name)
 
     def _point(self, name: str) -> None:
@@ -134,43 +132,38 @@ class Placed:
         """Whether TensorRT needs a tensor in the host's memory, such as an input whose values are shapes."""
         return bool(self._engine.get_tensor_location(name).name == "HOST")
 
-    def _uploaded(self, name: str, value: Any) -> int:
+    def _upload(self, name: str, value: Any) -> int:
         if self._on_host(name) or self._engine.is_shape_inference_io(name):
-            return self._kept(value)
-        address = self._allocated(value.nbytes)
+            return self._keep(value)
+        address = self._allocate(value.nbytes)
         self._cuda.upload(address, value.ctypes.data, value.nbytes, self._stream)
         self.wait()  # the copy reads the host's memory until then
         return address
 
-    def _kept(self, value: Any) -> int:
+    def _keep(self, value: Any) -> int:
         self._host.append(value)
         return int(value.ctypes.data)
 
-    def _allocated(self, size: int) -> int:
+    def _allocate(self, size: int) -> int:
         address = self._cuda.allocate(size)
         self._stack.callback(_quietly, self._cuda.release, address)
         return address
 
-    def _reserved(self, name: str) -> int:
-        """Where an output is written to."""
+    def _reserve(self, name: str) -> int:
+        """Where an output is written to: as many bytes as it has at most for these inputs."""
         aliased = getattr(self._engine, "get_aliased_input_tensor", lambda name: None)(name)
         if aliased in self._addresses:
             return self._addresses[aliased]
-        size = self._size(name)
-        if self._on_host(name):
-            return self._kept(np.zeros(max(1, size), np.uint8))
-        self._outputs[name] = size
-        return self._allocated(size)
-
-    def _size(self, name: str) -> int:
-        """The most bytes that an output has for these inputs."""
         size = int(self._context.get_max_output_size(name))
-        if size >= 0:
-            return size
-        shape = tuple(self._context.get_tensor_shape(name))
-        if -1 in shape:
-            raise Unsupported(f"the size of output {name} is not known before a run")
-        return int(np.prod(shape, dtype=np.int64)) * int(self._engine.get_tensor_dtype(name).itemsize)
+        if size < 0:
+            shape = tuple(self._context.get_tensor_shape(name))
+            if -1 in shape:
+                raise Unsupported(f"the size of output {name} is not known before a run")
+            size = math.prod(shape) * int(self._engine.get_tensor_dtype(name).itemsize)
+        if self._on_host(name):
+            return self._keep(np.zeros(max(1, size), np.uint8))
+        self._outputs[name] = size
+        return self._allocate(size)
 
     # -- runs
 
@@ -204,24 +197,21 @@ class Placed:
         if capturer == "":
             self._ready(False, anew=True)  # a capture that failed may have left anything behind
             return self.enqueue
-        found = self._own_graph() if capturer == "tensorrt" else self._captured()
-        if not self._writes(found):
-            raise Unsupported("the captured graph computes nothing")
-        return found
-
-    def _own_graph(self) -> Launcher:
-        """Launch the engine in a context that captures graphs itself, and falls back in silence where it cannot."""
-        if not self.owns:
+        if capturer == "tensorrt" and not self.owns:
             raise Unsupported("this TensorRT cannot capture one itself")
-        self._ready(True)
-        capturable = getattr(self._context, "is_stream_capturable", None)
-        if capturable is not None and not capturable(self._stream):
+        self._ready(capturer == "tensorrt")
+        launch: Launcher = self.enqueue
+        if capturer == "cuda":
+            launch = self._capture()
+        elif not getattr(self._context, "is_stream_capturable", lambda stream: True)(self._stream):
+            # A context that captures graphs itself falls back in silence where it cannot.
             raise Unsupported("TensorRT says that the engine cannot be captured")
-        return self.enqueue
+        if not self._writes(launch):
+            raise Unsupported("the captured graph computes nothing")
+        return launch
 
-    def _captured(self) -> Launcher:
+    def _capture(self) -> Launcher:
         """Capture what the engine puts on the stream."""
-        self._ready(False)
         self._cuda.begin_capture(self._stream)
         try:
             self.enqueue()
@@ -261,12 +251,12 @@ def measure(
     """
     try:
         with ExitStack() as stack:
-            return _measured(paths, tools, stack, clock, limits)
+            return _measure(paths, tools, stack, clock, limits)
     except (CudaError, Unsupported) as error:
         return Latency(reason=_words(error))
 
 
-def _measured(
+def _measure(
     paths: Mapping[str, str],
     tools: Tools,
     stack: ExitStack,

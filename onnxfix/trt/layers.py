@@ -8,6 +8,7 @@ be loaded, which needs a GPU.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,10 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from onnxfix.place import Place
-from onnxfix.sandbox import Worker, note
-from onnxfix.trt import inspector, messages, tactics
+from onnxfix.sandbox import Worker, note, one_line
+from onnxfix.trt import messages, tactics
 from onnxfix.trt.build import Run, failed
-from onnxfix.trt.layer_records import EngineLayer, ImportedLayer, LayerTable, NodeLayers, Source
+from onnxfix.trt.layer_records import (
+    EngineLayer,
+    Fate,
+    ImportedLayer,
+    LayerTable,
+    LayerTensor,
+    NodeLayers,
+    Source,
+)
 from onnxfix.trt.log import BuildLog, text_of
 from onnxfix.trt.package import DEFAULT_CAPABILITY, load
 from onnxfix.trt.places import Places
@@ -51,20 +60,14 @@ def attempt(
         UsageError: the options do not fit the model or this TensorRT.
         OnnxfixError: a file cannot be written.
     """
-    request = {
-        "path": str(path),
-        "package": package,
-        "compute_capability": compute_capability,
-        "profiles": tuple(profiles) if profiles is not None else None,
-        **how,
-    }
-    outcome = worker.call(f"{__name__}:read", timeout=timeout, inspect=inspect, **request)
+    how |= {"path": str(path), "package": package, "compute_capability": compute_capability}
+    how["profiles"] = tuple(profiles) if profiles is not None else None
+    outcome = worker.call(f"{__name__}:read", timeout=timeout, inspect=inspect, **how)
     reason = ""
-    if (
-        not outcome.ok and outcome.note == _INSPECTING
-    ):  # it was built, and what has the log is worth a second build
+    # It was built, and what has the log is worth a second build.
+    if not outcome.ok and outcome.note == _INSPECTING:
         reason = f"TensorRT's inspector does not read the engine: {outcome.message}"
-        outcome = worker.call(f"{__name__}:read", timeout=timeout, **request)
+        outcome = worker.call(f"{__name__}:read", timeout=timeout, **how)
     if not outcome.ok:
         return LayerTable(failed(outcome, package, compute_capability)), None
     table, chosen = outcome.value
@@ -97,10 +100,18 @@ def read(
     """
     with messages.memory_errors():
         trt = load(package)
-        editor = (
-            tactics.Editor(trt, package, compute_capability, given) if edit or given is not None else None
-        )
-        run = Run(trt, path, package, compute_capability, tf32, lambda config: _prepare(run, config, editor))
+        editor = None
+        if edit or given is not None:
+            editor = tactics.Editor(trt, package, compute_capability, given)
+
+        def prepare(config: Any) -> None:
+            """Ask for all details of the engine, and listen; this begins anew for each configuration that is tried."""
+            config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+            run.received.detail = BuildLog()
+            if editor is not None:
+                editor.attach(config)
+
+        run = Run(trt, path, package, compute_capability, tf32, prepare)
         try:
             build = run.run(profiles, save_engine, timing_cache)
             log = run.received.detail or BuildLog()
@@ -118,14 +129,6 @@ def read(
         return LayerTable(build, tuple(rows), layers, source, log.autotuning, unknown), chosen
 
 
-def _prepare(run: Run, config: Any, editor: tactics.Editor | None) -> None:
-    """Ask for all details of the engine, and listen; this begins anew for each configuration that is tried."""
-    config.profiling_verbosity = run.trt.ProfilingVerbosity.DETAILED
-    run.received.detail = BuildLog()
-    if editor is not None:
-        editor.attach(config)
-
-
 def _engine(
     run: Run, log: BuildLog, inspect: bool
 ) -> tuple[tuple[Source, tuple[EngineLayer, ...]], tuple[str, ...]]:
@@ -134,7 +137,7 @@ def _engine(
     unknown = []
     if inspect:
         note(_INSPECTING)
-        inspected, reason = inspector.layers(run.trt, run.log, run.engine)
+        inspected, reason = _inspect(run.trt, run.log, run.engine)
         if reason:
             unknown.append(f"TensorRT's inspector does not read the engine: {reason}")
         elif not listed:
@@ -191,14 +194,10 @@ def _stamped(
     found = []
     for layer in layers:
         said = layer.stamps or regions.get(layer.name, ())
-        if not said and not _is_reformat(layer):
+        if not said and layer.kind != "Reformat":
             said = tuple(stamps[name] for name in messages.joined_in(layer.name, stamps))
         found.append(replace(layer, stamps=said))
     return tuple(found)
-
-
-def _is_reformat(layer: EngineLayer) -> bool:
-    return layer.kind == "Reformat"
 
 
 def _reformats(layer: EngineLayer) -> bool:
@@ -209,7 +208,7 @@ def _reformats(layer: EngineLayer) -> bool:
     (before,), (after,) = layer.inputs, layer.outputs
     same = (before.dtype, before.layout) == (after.dtype, after.layout)
     described = " " in before.layout and " " in after.layout
-    return _is_reformat(layer) or (before.dims == after.dims and (not same or not described))
+    return layer.kind == "Reformat" or (before.dims == after.dims and (not same or not described))
 
 
 def table(
@@ -232,34 +231,30 @@ def table(
         nodes_of[layer.name] = tuple(dict.fromkeys(found))
         for place in nodes_of[layer.name]:
             computed[place].append(layer)
-    added = _Reformats(layers or ())
+    added = [layer for layer in layers or () if _reformats(layer)]
     rows = []
     for place, holds_nodes in places.every_node():
-        row = _imported_row(place, made[place])
-        if not made[place]:
-            row = replace(row, fate="inside" if holds_nodes else "folded" if complete else "unknown")
-        elif layers is not None:
-            row = replace(row, fate="merged")
+        own = made[place]
+        fate: Fate = "merged" if layers is not None else "unknown"
+        if not own:
+            fate = "inside" if holds_nodes else "folded" if complete else "unknown"
+        kinds, inputs = tuple(one.kind for one in own), own[0].inputs if own else ()
+        row = NodeLayers(place, fate, kinds, inputs, own[-1].outputs if own else ())
         rows.append(_with_layers(row, computed[place], nodes_of, added) if computed[place] else row)
     return rows
-
-
-def _imported_row(place: Place, made: Sequence[ImportedLayer]) -> NodeLayers:
-    return NodeLayers(
-        place,
-        "unknown",
-        tuple(one.kind for one in made),
-        made[0].inputs if made else (),
-        made[-1].outputs if made else (),
-    )
 
 
 def _with_layers(
     row: NodeLayers,
     layers: Sequence[EngineLayer],
     nodes_of: Mapping[str, tuple[Place, ...]],
-    added: _Reformats,
+    added: Sequence[EngineLayer],
 ) -> NodeLayers:
+    """The row of a node that these layers compute. ``added`` are the layers that TensorRT added to change layout or
+    type: those count that write what one of the layers reads, or read what it writes."""
+    read = {tensor.name for layer in layers for tensor in layer.inputs}
+    written = {tensor.name for layer in layers for tensor in layer.outputs}
+    around = [one for one in added if one.outputs[0].name in read or one.inputs[0].name in written]
     others = [place for layer in layers for place in nodes_of[layer.name] if place != row.place]
     chosen = [layer.tactic or layer.tactic_id for layer in layers]
     return replace(
@@ -268,28 +263,8 @@ def _with_layers(
         layers=tuple(layer.name for layer in layers),
         fused_with=tuple(dict.fromkeys(others)),
         tactics=tuple(dict.fromkeys(filter(None, chosen))),
-        reformats=tuple(dict.fromkeys(name for layer in layers for name in added.around(layer))),
+        reformats=tuple(dict.fromkeys(one.name for one in around)),
     )
-
-
-class _Reformats:
-    """The layers that TensorRT added to change layout or type, by the tensors that they read and write."""
-
-    def __init__(self, layers: Sequence[EngineLayer]) -> None:
-        self._writing: dict[str, list[str]] = defaultdict(list)
-        self._reading: dict[str, list[str]] = defaultdict(list)
-        for layer in layers:
-            if not _reformats(layer):
-                continue
-            for tensor in layer.outputs:
-                self._writing[tensor.name].append(layer.name)
-            for tensor in layer.inputs:
-                self._reading[tensor.name].append(layer.name)
-
-    def around(self, layer: EngineLayer) -> list[str]:
-        """Those whose output the layer reads, or that read its output."""
-        before = [name for tensor in layer.inputs for name in self._writing[tensor.name]]
-        return before + [name for tensor in layer.outputs for name in self._reading[tensor.name]]
 
 
 def layers_by_node(found: LayerTable) -> dict[Place, tuple[str, ...]]:
@@ -316,4 +291,74 @@ def _choice(row: NodeLayers, kinds: Mapping[str, str]) -> tuple[object, ...]:
         sorted(row.tactics),
         frozenset(row.fused_with),
         len(row.reformats),
+    )
+
+
+# -- TensorRT's engine inspector, which reads the layers of an engine that can be loaded
+
+
+def _inspect(trt: Any, log: Any, engine: Any) -> tuple[tuple[EngineLayer, ...], str]:
+    """The layers of a serialized engine, and why they cannot be read ("" where they can)."""
+    try:
+        text = document(trt, log, engine)
+        return layers_of(text), ""
+    except Exception as error:  # whatever NVIDIA's bindings raise
+        return (), one_line(error, 300)
+
+
+def document(trt: Any, log: Any, engine: Any) -> str:
+    """The inspector's JSON for a serialized engine.
+
+    Raises:
+        RuntimeError: the engine does not load here.
+    """
+    runtime = trt.Runtime(log)
+    loaded = runtime.deserialize_cuda_engine(engine)
+    if loaded is None:
+        raise RuntimeError("the engine does not load on this machine")
+    text: str = loaded.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
+    return text
+
+
+def layers_of(text: str) -> tuple[EngineLayer, ...]:
+    """The layers in the inspector's JSON. A layer is a name alone where the engine was built without details.
+
+    Up to TensorRT 10 a tensor has one field for layout and type; later ones have two.
+
+    Raises:
+        ValueError: it is no such document.
+    """
+    document = json.loads(text)
+    if not isinstance(document, dict) or not isinstance(document.get("Layers"), list):
+        raise ValueError("the inspector's document has no list of layers")
+    return messages.of_profiles([_layer(one) for one in document["Layers"]])
+
+
+def _layer(entry: Any) -> EngineLayer:
+    if not isinstance(entry, dict):
+        return EngineLayer(str(entry), "")
+    return EngineLayer(
+        str(entry.get("Name", "")),
+        str(entry.get("LayerType", "")),
+        messages.kernel_in(str(entry.get("TacticName", ""))),
+        str(entry.get("TacticValue", "")),
+        _tensors(entry.get("Inputs")),
+        _tensors(entry.get("Constants")),
+        _tensors(entry.get("Outputs")),
+        messages.stamps_in(str(entry.get("Metadata", ""))),
+    )
+
+
+def _tensors(entries: Any) -> tuple[LayerTensor, ...]:
+    return tuple(_tensor(one) for one in entries or () if isinstance(one, dict))
+
+
+def _tensor(entry: dict[str, Any]) -> LayerTensor:
+    both = str(entry.get("Format/Datatype", ""))
+    word = str(entry.get("Datatype", ""))
+    return LayerTensor(
+        str(entry.get("Name", "")),
+        messages.dtype_of(word) if word else messages.type_in(both),
+        tuple(int(size) for size in entry.get("Dimensions") or ()),
+        str(entry.get("Format", "")) or both,
     )

@@ -1,12 +1,16 @@
-"""TensorRT's log messages, each with the node that the parser was at."""
+"""TensorRT's log messages, each with the node that the parser was at, and the plugins that are registered with a log:
+those that the full TensorRT ships, and those in the libraries that the user names with ``--plugins``."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from onnxfix.trt import messages, plugins
+from onnxfix.errors import UsageError
+from onnxfix.sandbox import one_line
+from onnxfix.trt import messages
 from onnxfix.trt.layer_records import Autotuning, Candidate, EngineLayer
 
 
@@ -89,6 +93,36 @@ class MessageLog:
         return next((one.text for one in self.messages if one.severity != "WARNING"), "")
 
 
+#: The paths of the user's libraries, in the environment of the processes that use TensorRT.
+PLUGINS = "ONNXFIX_TRT_PLUGINS"
+
+
+def plugin_libraries() -> list[str]:
+    """The user's libraries in this process."""
+    return [path for path in os.environ.get(PLUGINS, "").split(os.pathsep) if path]
+
+
+def register_plugins(trt: Any, log: Any, reason: Callable[[], str] = lambda: "") -> tuple[str, ...]:
+    """Register the plugins with the package's module ``trt``, once per process; returns the operators that the user's
+    libraries serve. ``log`` is a TensorRT logger, ``reason`` returns the first error that it was told.
+
+    Raises:
+        UsageError: TensorRT does not load a library.
+    """
+    if trt.__name__ == "tensorrt":  # the other package ships none
+        trt.init_libnvinfer_plugins(log, "")
+    if not plugin_libraries():
+        return ()
+    _builder = trt.Builder(log)  # from here on the registry reports to the log
+    registry = trt.get_plugin_registry()
+    before = {one.name for one in registry.all_creators}
+    for path in plugin_libraries():
+        if registry.load_library(path) is None:
+            why = one_line(reason()) or "it gives no reason"
+            raise UsageError(f"--plugins {path}: TensorRT does not load this library: {why}")
+    return tuple(sorted({one.name for one in registry.all_creators} - before))
+
+
 #: TensorRT keeps the first logger of a process and ignores all later ones: one for each package.
 _LOGGERS: dict[str, tuple[Any, MessageLog]] = {}
 #: By package, the operators that the user's plugins serve.
@@ -113,7 +147,7 @@ def logger_of(trt: Any) -> tuple[Any, MessageLog]:
                 received.add(severity.name, msg)
 
         log = Log()
-        SERVED[trt.__name__] = plugins.register(trt, log, lambda: received.first_error)
+        SERVED[trt.__name__] = register_plugins(trt, log, lambda: received.first_error)
         _LOGGERS[trt.__name__] = log, received
     return _LOGGERS[trt.__name__]
 

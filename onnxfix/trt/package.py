@@ -62,13 +62,18 @@ def product(package: str, version: str) -> str:
 
 def missing(package: Package = "auto") -> str | None:
     """Why no TensorRT can be used here, as far as that shows without loading one; None when one is installed."""
-    _known(package)
     absent = not_installed(package)
     return absent.reason if absent is not None else None
 
 
 def not_installed(package: str = "auto") -> Missing | None:
-    """The same as data."""
+    """The same as data.
+
+    Raises:
+        UsageError: there is no such package.
+    """
+    if package not in PACKAGES:
+        raise UsageError(f"unknown TensorRT package {package!r}; choose from {', '.join(PACKAGES)}")
     wanted = PACKAGES[1:] if package == "auto" else (package,)
     if any(importlib.util.find_spec(module_name(name)) is not None for name in wanted):
         return None
@@ -87,7 +92,7 @@ def choose(package: Package = "auto", compute_capability: str | None = None) -> 
     Raises:
         UsageError: the package or the compute capability does not exist.
     """
-    _known(package)
+    absent = not_installed(package)
     wanted = normal_capability(compute_capability) if compute_capability else None
     cards = gpus()
     if package != "auto":
@@ -98,16 +103,10 @@ def choose(package: Package = "auto", compute_capability: str | None = None) -> 
         if isinstance(found, Choice):
             return found
         lacks.append(found)
-    none = not_installed()
-    if none is not None:
-        return none
+    if absent is not None:
+        return absent
     # A package that is not installed matters less than a reason that a user can act on.
     return next((one for one in reversed(lacks) if one.cause != "not-installed"), lacks[-1])
-
-
-def _known(package: str) -> None:
-    if package not in PACKAGES:
-        raise UsageError(f"unknown TensorRT package {package!r}; choose from {', '.join(PACKAGES)}")
 
 
 def load(package: str) -> Any:

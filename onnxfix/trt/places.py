@@ -153,14 +153,6 @@ class Places:
         found = [n for n in self._nodes if operator and n.op_type == operator]
         return self._of(found[0], self._index.get(id(found[0].proto), -1)) if len(found) == 1 else Place()
 
-    def of_bound(self, text: str) -> Place:
-        """The input or output that a message is about, whatever node the parser is at or layers are called."""
-        return Place(output=messages.binding_in(text))
-
-    def of_tensor(self, text: str) -> Place:
-        """The tensor that a message without a node names: an input, an output or an initializer."""
-        return Place(output=messages.tensor_in(text))
-
 
 def _holds_nodes(node: Node, functions: set[tuple[str, str]]) -> bool:
     graphs = any(one.type in (one.GRAPH, one.GRAPHS) for one in node.proto.attribute)

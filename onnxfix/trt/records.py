@@ -254,6 +254,11 @@ class TrtBuild:
         return sum(count for _, count in self.layers)
 
     @property
+    def error_texts(self) -> list[str]:
+        """The texts of all errors."""
+        return [one.text for one in self.errors]
+
+    @property
     def reason(self) -> str:
         """The first error on one line, "" when accepted."""
         return str(self.errors[0]) if self.errors else ""

@@ -131,7 +131,11 @@ class Editor:
         if obsolete:
             raise UsageError(self._refusal(f'it says "{one_line(obsolete[-1], 200)}"'))
         if self.given is not None:
-            self._fits(self.given)
+            ours = (self.package, self.version, self.capability)
+            theirs = (self.given.package, self.given.version, self.given.compute_capability)
+            if ours != theirs:
+                made, here = (f"{product(p, v)} for compute capability {c}" for p, v, c in (theirs, ours))
+                raise UsageError(f"{LOAD}: these tactics are of {made}; this build is by {here}")
         cache = config.create_timing_cache(self.given.cache) if self.given is not None else empty
         if cache is None or not config.set_timing_cache(cache, False):
             made = "it takes none" if self.given is None else "the cache was made for another GPU or version"
@@ -142,13 +146,6 @@ class Editor:
     def _refusal(self, reason: str) -> str:
         name = product(self.package, self.version)
         return f"{self.option}: {name} has no editable timing cache that can be used: {reason}"
-
-    def _fits(self, given: Tactics) -> None:
-        ours = (self.package, self.version, self.capability)
-        theirs = (given.package, given.version, given.compute_capability)
-        if ours != theirs:
-            made, here = (f"{product(p, v)} for compute capability {c}" for p, v, c in (theirs, ours))
-            raise UsageError(f"{LOAD}: these tactics are of {made}; this build is by {here}")
 
     def _update(self, cache: Any) -> None:
         """Put the tactics that were changed in the file into the cache."""
@@ -175,18 +172,16 @@ class Editor:
             raise UsageError(self._refusal("the build recorded no tactic in it"))
         logged = {int(one.key, 16): one for one in autotuning}
         before = {int(one.key, 16): one for one in (self.given.entries if self.given is not None else ())}
-        entries = [self._recorded(key, logged, before) for key in keys]
+        entries = []
+        for key in keys:
+            text, value = str(key), self._cache.query(key)
+            tuned, known = logged.get(int(text, 16)), before.get(int(text, 16))
+            name = tuned.operation if tuned is not None else known.operation if known is not None else ""
+            timed = tuned.candidates if tuned is not None else known.timed if known is not None else ()
+            entries.append(Entry(text, hex(int(value.tacticHash)), float(value.timingMSec), name, timed))
         new = sum(int(one.key, 16) not in before for one in entries)
         serialized = bytes(memoryview(self._cache.serialize()))
         return Tactics(self.package, self.version, self.capability, tuple(entries), serialized, new)
-
-    def _recorded(self, key: Any, logged: dict[int, Autotuning], before: dict[int, Entry]) -> Entry:
-        text, value = str(key), self._cache.query(key)
-        chosen, ms = int(value.tacticHash), float(value.timingMSec)
-        tuned, known = logged.get(int(text, 16)), before.get(int(text, 16))
-        name = tuned.operation if tuned is not None else known.operation if known is not None else ""
-        timed = tuned.candidates if tuned is not None else known.timed if known is not None else ()
-        return Entry(text, hex(chosen), ms, name, timed)
 
 
 def _lacking(trt: Any) -> str:

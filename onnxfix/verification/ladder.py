@@ -447,7 +447,7 @@ def _rung(name: str, request: Request, limits: Limits) -> RungResult:
     # TensorRT is never held to identical bits, nor a GPU, so half precision need not be proven elsewhere first.
     exact, request = request, replace(request, coarse=half_type(request.known.model))
     if name == "trt-build":
-        return build.climb(exact, meanwhile=lambda: network.ahead(request))
+        return build.climb(exact)
     if name == "ort-cuda":
         return climb(request, name)
     return network.climb(request) if name == "trt-network" else gpu.climb(request)

@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.trt, pytest.mark.usefixtures("new_ch
 
 MODEL = "g (float16[N, 2] x) => (float16[N, 2] y) { a = Identity(x) b = Identity(a) y = Relu(b) }"
 RUNGS = ("contract", "reference", "ort-cpu", "trt-build")
-STEPS = ("onnxfix.verification.checker:check_all", "onnxfix.trt.together:build", "onnxfix.verification.remote:load",
-         "onnxfix.verification.remote:run")  # fmt: skip
+STEPS = ("onnxfix.verification.checker:check_all", "onnxfix.trt.lift:build_and_lift",
+         "onnxfix.verification.remote:load", "onnxfix.verification.remote:run")  # fmt: skip
 
 
 @pytest.mark.corpus(every=3)

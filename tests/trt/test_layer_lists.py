@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onnxfix.trt import inspector, messages
+from onnxfix.trt import layers, messages
 from onnxfix.trt.layer_records import (
     Autotuning,
     Candidate,
@@ -232,7 +232,7 @@ def test_the_inspectors_document_is_read(tensor: dict[str, Any]) -> None:
         "StreamId": 0,
         "Metadata": "[ONNX Layer: conv]\u001e[ONNX Layer: relu]",
     }
-    [found, name] = inspector.layers_of(json.dumps({"Layers": [layer, "only a name"], "Bindings": ["x"]}))
+    [found, name] = layers.layers_of(json.dumps({"Layers": [layer, "only a name"], "Bindings": ["x"]}))
     assert (found.kind, found.tactic, found.tactic_id) == ("CaskConvolution", "sm80_xmma", "0x1f")
     assert found.stamps == ("conv", "relu")
     assert (found.inputs[0].dtype, found.inputs[0].dims) == ("float16", (1, 3))
@@ -243,7 +243,7 @@ def test_the_inspectors_document_is_read(tensor: dict[str, Any]) -> None:
 @pytest.mark.parametrize("text", ["[]", "{}", '{"Layers": 3}', "nonsense"])
 def test_another_document_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
-        inspector.layers_of(text)
+        layers.layers_of(text)
 
 
 def test_an_engine_that_does_not_load_has_a_reason() -> None:
@@ -252,6 +252,6 @@ def test_an_engine_that_does_not_load_has_a_reason() -> None:
 
         def deserialize_cuda_engine(self, engine: bytes) -> None: ...
 
-    found, reason = inspector.layers(SimpleNamespace(Runtime=Runtime), None, b"")
+    found, reason = layers._inspect(SimpleNamespace(Runtime=Runtime), None, b"")
     assert found == ()
     assert "does not load on this machine" in reason

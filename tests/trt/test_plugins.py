@@ -11,7 +11,7 @@ import pytest
 import onnxfix
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import Worker
-from onnxfix.trt import plugins
+from onnxfix.trt.log import PLUGINS, register_plugins
 from onnxfix.trt.package import Choice
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.rungs.builder import Builder
@@ -94,8 +94,8 @@ def test_a_library_serves_the_operators_of_its_creators(
         get_plugin_registry=lambda: registry,
         init_libnvinfer_plugins=lambda log, namespace: inited.append(namespace),
     )
-    monkeypatch.setenv(plugins.VARIABLE, os.pathsep.join([str(tmp_path / "a.so"), str(tmp_path / "b.so")]))
-    assert plugins.register(module, None) == ("FusedNorm", "Scan2")
+    monkeypatch.setenv(PLUGINS, os.pathsep.join([str(tmp_path / "a.so"), str(tmp_path / "b.so")]))
+    assert register_plugins(module, None) == ("FusedNorm", "Scan2")
     assert inited == ([""] if package == "tensorrt" else [])
 
 

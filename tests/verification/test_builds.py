@@ -163,7 +163,7 @@ def test_right_before_near_before_fast(
         )
         for number, (outcome, error, ms) in enumerate(engines, 1)
     ]
-    assert builds._kept(built) == kept
+    assert builds._choose_best(built) == kept
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -12,9 +13,10 @@ import pytest
 
 from onnxfix import allowance
 from onnxfix.sandbox import Outcome, Posted, Worker
-from onnxfix.trt import lift, together
+from onnxfix.trt import lift
 from onnxfix.trt.build import attempt
-from onnxfix.trt.records import TrtBuild
+from onnxfix.trt.package import Choice
+from onnxfix.trt.records import TrtBuild, TrtOptions
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.networks import Networks, networks
 from onnxfix.verification.readback import network
@@ -53,35 +55,21 @@ class Spied:
         self.posted: list[tuple[str, bool]] = []
         self.monkeypatch = monkeypatch
         self.waiting = False
-        post, begin = together.post, trt_build.begin
+        post, begin = Builder.post, trt_build.begin
 
-        def spied(worker: Worker, path: Path, *args: Any, **more: Any) -> Posted:
+        def spied(found: Builder, path: Path, *args: Any, **more: Any) -> Posted:
             self.posted.append((path.name, self.waiting))
-            return post(worker, path, *args, **more)
+            return post(found, path, *args, **more)
 
         def begun(request: Any) -> None:
             self.waiting = True
             begin(request)
             self.waiting = False
 
-        monkeypatch.setattr(together, "post", spied)
+        monkeypatch.setattr(Builder, "post", spied)
         monkeypatch.setattr(trt_build, "begin", begun)
 
-        read, collect = network._read, Builder.collect
-
-        def seen(found: Builder, request: Any, path: Path, before: Any) -> Any:
-            self.order.append(f"read {path.stem}")
-            return read(found, request, path, before)
-
-        def waited(found: Builder, posted: Posted, path: Path) -> Any:
-            self.order.append(f"wait for {path.stem}")
-            return collect(found, posted, path)
-
-        monkeypatch.setattr(network, "_read", seen)
-        monkeypatch.setattr(Builder, "collect", waited)
-
     def climb(self, first: Path, second: Path, cores: str) -> Verdict:
-        self.order: list[str] = []
         trt_build._LAST.clear()
         network._LAST.clear()
         self.posted.clear()
@@ -97,8 +85,6 @@ def test_builds_beside_other_rungs_show_the_same(tmp_path: Path, monkeypatch: py
     assert spied.posted == [("before.onnx", False), ("after.onnx", False)]
     ahead = spied.climb(*paths, cores="2")
     assert spied.posted == [("before.onnx", True), ("after.onnx", True)]
-    # The original's network is compared while TensorRT builds the fixed model.
-    assert spied.order == ["wait for before", "read before", "wait for after", "read after"]
     assert ahead.passed
     assert [*map(timeless, ahead.rungs)] == [*map(timeless, late.rungs)]
     assert [rung.name for rung in ahead.rungs] == [*CHECKS]
@@ -117,13 +103,11 @@ def test_builds_beside_other_rungs_show_the_same(tmp_path: Path, monkeypatch: py
 def test_a_model_parsed_once_is_built_and_read_as_if_parsed_twice(tmp_path: Path) -> None:
     (path,) = written(tmp_path, model=BEFORE)
     how: dict[str, Any] = {"package": PACKAGE, "timeout": PATIENCE}
+    child = f"{lift.__name__}:build_and_lift"
     with Worker() as worker:
         apart = attempt(worker, path, **how), lift.attempt(worker, path, tmp_path / "apart.onnx", **how)
-        outcome = worker.collect(together.post(worker, path, tmp_path / "once.onnx", profiles=None, **how))
-        followed = together.post(worker, path, tmp_path / "again.onnx", profiles=None, follow=True, **how)
-        again = worker.collect(followed)
-    assert outcome is not None
-    assert again is not None
+        outcome = worker.call(child, path=str(path), out=str(tmp_path / "once.onnx"), **how)
+        again = worker.call(child, path=str(path), out=str(tmp_path / "again.onnx"), follow=True, **how)
     done, network = outcome.value
     assert (done.status, done.layers, done.profiles) == ("accepted", apart[0].layers, apart[0].profiles)
     assert done.engine_bytes == apart[0].engine_bytes
@@ -133,17 +117,20 @@ def test_a_model_parsed_once_is_built_and_read_as_if_parsed_twice(tmp_path: Path
     assert again.value[0].profiles == done.profiles
 
 
+Built = tuple[TrtBuild, lift.Lifted | None]
+
+
 class Fake:
     """A builder whose child ends as told."""
 
-    def __init__(self, *built: together.Built | None) -> None:
+    def __init__(self, *built: Built | None) -> None:
         self.built, self.alone, self.asked = list(built), 0, list[str]()
 
     def post(self, path: Path, out: Path, profiles: Any) -> Posted:
         self.asked.append(out.name)
         return Posted(1.0)
 
-    def collect(self, posted: Posted, path: Path) -> together.Built | None:
+    def collect(self, posted: Posted, path: Path) -> Built | None:
         return self.built.pop(0)
 
     def build(self, path: Path, profiles: Any) -> TrtBuild:
@@ -155,11 +142,15 @@ def test_who_dies_reading_a_network_back_is_built_alone(tmp_path: Path) -> None:
     found, place, path = Fake(None), Networks(tmp_path), Path("m.onnx")
     assert trt_build._build(found, path, None, place) == GOOD  # type: ignore[arg-type]
     assert (found.alone, place.lifted) == (1, {})
-    died = Outcome("crash", message="killed by SIGSEGV", died=True)
-    assert together.result(replace(died, note="lift"), PACKAGE, "8.9") is None
-    built = together.result(replace(died, note="build"), PACKAGE, "8.9")
-    assert built is not None
-    assert (built[0].status, built[0].stage) == ("crash", "build")
+
+
+@pytest.mark.parametrize(("note", "status"), [("lift", None), ("build", "crash")])
+def test_where_a_build_died_decides_what_is_known(note: str, status: str | None) -> None:
+    outcome = Outcome("crash", message="killed by SIGSEGV", died=True, note=note)
+    worker = SimpleNamespace(collect=lambda posted: outcome, limit_mb=None)
+    found = Builder(Choice(PACKAGE, "1.7.1", "8.9"), TrtOptions(), worker)  # type: ignore[arg-type]
+    built = found.collect(Posted(PATIENCE), Path("m.onnx"))
+    assert (built and built[0].status) == status
 
 
 @pytest.fixture

@@ -38,9 +38,8 @@ from onnxfix.trt.timing import Latency, Limits, Timing, compared, interleave, qu
 from onnxfix.verification import ladder
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.rungs import gpu, probe
-from onnxfix.verification.rungs.benchmark import usual
 from onnxfix.verification.rungs.sessions import Sessions
-from onnxfix.verification.rungs.trials import Trial
+from onnxfix.verification.rungs.trials import Trial, usual
 from onnxfix.verification.verdict import RungResult, Verdict
 from support import fake_engines
 from support.cli import run

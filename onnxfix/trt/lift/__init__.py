@@ -7,11 +7,12 @@ runtime executes: what TensorRT understood. It runs where the model is parsed, i
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,22 +20,25 @@ from typing import Any
 
 from onnx import ModelProto, helper
 
-from onnxfix import walk
+from onnxfix import system, walk
 from onnxfix.sandbox import Worker, note
+from onnxfix.trt.build import Run, describe_end, ended_in_memory
 from onnxfix.trt.lift.control import DOMAIN, Writer
 from onnxfix.trt.lift.emit import Emit, info
 from onnxfix.trt.lift.network import Layer, Network, Tensor
 from onnxfix.trt.lift.records import Gap, Lifted, NetTensor, Status
 from onnxfix.trt.lift.scopes import Scopes
-from onnxfix.trt.log import logger_of, text_of
-from onnxfix.trt.messages import means, memory_errors
-from onnxfix.trt.package import load
-from onnxfix.trt.parse import empty_network, ended_in_memory, epitaph, parse
+from onnxfix.trt.log import text_of
+from onnxfix.trt.messages import memory_errors
+from onnxfix.trt.package import DEFAULT_CAPABILITY, load
+from onnxfix.trt.records import Profile, TrtBuild
 
 __all__ = ["Gap", "Lifted", "NetTensor", "attempt", "lift"]
 
 DATA = ".data"
 """Suffix of the file beside a lifted model, which holds large weights."""
+LIFTING = "lift"
+"""What the child reports while it reads a network back."""
 _LITTLE_MB = 256
 """MiB with which TensorRT's libraries and a network just fit: what crashes with less lacked memory, most likely."""
 
@@ -46,9 +50,8 @@ def attempt(
 
     ``timeout`` is in seconds, for parsing and for reading back each; ``worker`` bounds the memory.
     """
-    here, there = (
-        os.path.abspath(one) for one in (path, out)
-    )  # the child keeps the folder that it started in
+    # The child keeps the folder that it started in.
+    here, there = (os.path.abspath(one) for one in (path, out))
     outcome = worker.call(f"{__name__}:lift", timeout=timeout, path=here, out=there, package=package)
     if outcome.ok:
         found: Lifted = outcome.value
@@ -57,8 +60,8 @@ def attempt(
         return replace(found, path=str(out)) if found.path else found
     ended = ended_in_memory(outcome).status
     ended = "error" if ended == "ok" else ended
-    doing = {"parse": "TensorRT's parser", "lift": "reading the network back"}.get(outcome.note, "TensorRT")
-    reason = epitaph(outcome, doing)
+    doing = {"parse": "TensorRT's parser", LIFTING: "reading the network back"}.get(outcome.note, "TensorRT")
+    reason = describe_end(outcome, doing)
     # Before the parser runs, TensorRT is only loaded and started.
     status: Status = "unstarted" if ended == "error" and not outcome.note else ended
     if status == "crash" and worker.limit_mb is not None and worker.limit_mb < _LITTLE_MB:
@@ -77,44 +80,81 @@ def lift(path: str, out: str, *, package: str) -> Lifted:
         OSError: a file cannot be written.
         RuntimeError: TensorRT refuses to start here, or another logger was there first.
     """
+    networks: list[Lifted] = []
     with memory_errors():
-        return _lift(load(package), path, Path(out), package)
-
-
-def _lift(trt: Any, path: str, out: Path, package: str) -> Lifted:
-    log, received = logger_of(trt)
-    received.clear()
-    builder = trt.Builder(log)
-    raw = empty_network(trt, builder)
-    if raw is None:
-        raise RuntimeError(next((one.text for one in received.messages), "TensorRT made no network"))
-    base = Lifted("refused", package=package, version=str(trt.__version__))
-    parser, parsed, parsing = parse(trt, raw, log, received, path)
-    if not parsed:
-        said = [text_of(parser.get_error(number).desc) for number in range(parser.num_errors)]
-        status, reason = _refusal([*said, *(one.text for one in received.messages if not said)])
-        return replace(base, status=status, reason=reason, seconds=(parsing, 0.0))
-    note("lift")
-    found = read_network(trt, raw, out, package)
-    return replace(found, seconds=(parsing, *found.seconds[1:]))
-
-
-def read_network(trt: Any, raw: Any, out: Path, package: str) -> Lifted:
-    """``write`` for a network that the parser of ``package`` made, with the seconds that it took."""
-    began = time.perf_counter()
-    found = write(trt, raw, out, Lifted("refused", package=package, version=str(trt.__version__)))
-    return replace(found, seconds=(0.0, time.perf_counter() - began))
-
-
-def _refusal(said: list[str]) -> tuple[Status, str]:
-    """Why the parser took no network. It catches a lack of memory and calls it an error of the model."""
-    memory = next((text for text in said if means("memory", [text])), "")
-    reason = (
-        f"TensorRT's parser ran out of memory: {memory}"
-        if memory
-        else (said or ["TensorRT gave no reason"])[0]
+        trt = load(package)
+        run = Run(trt, path, package)
+        run.parsed = lambda run: networks.append(_read_network(run, Path(out)))
+        build = run.run(None, parse_only=True)
+    if networks:
+        return replace(networks[0], seconds=(build.parse_seconds, networks[0].seconds[1]))
+    reason = " ".join(build.errors[0].text.split())
+    starved = build.status == "memory"  # the parser calls a lack of memory an error of the model
+    return Lifted(
+        "memory" if starved else "refused",
+        f"TensorRT's parser ran out of memory: {reason}" if starved else reason,
+        package=package,
+        version=build.version,
+        seconds=(build.parse_seconds, 0.0),
     )
-    return "memory" if memory else "refused", " ".join(reason.split())
+
+
+def _read_network(run: Run, out: Path) -> Lifted:
+    """``write`` for a network that was parsed, with the seconds that it took."""
+    note(LIFTING)
+    began = time.perf_counter()
+    base = Lifted("refused", package=run.base.package, version=run.base.version)
+    network = write(run.trt, run.network, out, base)
+    return replace(network, seconds=(0.0, time.perf_counter() - began))
+
+
+#: In the child: the profiles that the last build there ended with, or was given.
+_LAST: list[tuple[Profile, ...] | None] = [None]
+
+
+def build_and_lift(
+    path: str,
+    out: str,
+    *,
+    package: str,
+    compute_capability: str = DEFAULT_CAPABILITY,
+    profiles: Sequence[Profile] | None = None,
+    follow: bool = False,
+    tf32: bool = False,
+    save_engine: str = "",
+    timing_cache: str = "",
+) -> tuple[TrtBuild, Lifted | None]:
+    """``trt.build.build``, and meanwhile ``lift`` to ``out``, of a model that is parsed once. Call it in a sandbox.
+
+    ``follow``: with the profiles of the last build in this process, if it was accepted and has some. There is no
+    network where the parser takes no model, or where reading it back failed.
+
+    Raises:
+        Exception: as for ``trt.build.build``.
+    """
+    given = tuple(profiles) if profiles is not None else None
+    given = _LAST[0] if follow and _LAST[0] is not None else given
+    _LAST[0] = None
+    networks: list[Lifted] = []
+
+    def read(run: Run) -> None:  # not its own: a circle would keep the network in memory
+        try:
+            networks.append(_read_network(run, Path(out)))
+        except Exception:  # whoever wants the network reads it alone, and learns why it fails
+            for file in (out, out + DATA):
+                with suppress(OSError):
+                    os.unlink(file)
+        gc.collect()  # layers and tensors refer to each other, and to the network
+
+    with memory_errors():
+        run = Run(load(package), path, package, compute_capability, tf32)
+        run.parsed = read
+        build = run.run(given, save_engine, timing_cache)
+    _LAST[0] = build.profiles if build.accepted and build.profiles else None
+    if follow:  # the last of a pair
+        del run
+        system.give_freed_memory_back()
+    return build, next(iter(networks), None)
 
 
 def write(trt: Any, raw: Any, out: Path, base: Lifted) -> Lifted:

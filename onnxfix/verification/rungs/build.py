@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from onnxfix.allowance import MEMORY_MB, cores
 from onnxfix.causes import Cause
 from onnxfix.files import lazy, loading
 from onnxfix.nvidia import Missing
-from onnxfix.sandbox import Posted, default_memory_mb, one_line
+from onnxfix.sandbox import default_memory_mb, one_line
 from onnxfix.trt.build import need_mb
 from onnxfix.trt.engine import Ran
 from onnxfix.trt.records import Ending, Profile, TrtBuild
@@ -24,8 +24,8 @@ from onnxfix.verification.feeds.profiles import chosen_profiles
 from onnxfix.verification.networks import Networks
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs import probe
-from onnxfix.verification.rungs.batch_sweep import Build, Run, sweep
-from onnxfix.verification.rungs.builder import WIDEST, Builder, builder, check
+from onnxfix.verification.rungs.batch_sweep import Run, sweep
+from onnxfix.verification.rungs.builder import WIDEST, Builder, Profiles, builder, check
 from onnxfix.verification.sweep import SweepResult
 from onnxfix.verification.verdict import RungResult, unjudged
 
@@ -38,9 +38,8 @@ _BESIDE = 3
 _UNASKED: dict[str, Cause] = {"memory": "memory", "error": "not-loadable"}
 
 
-def climb(request: Request, meanwhile: Callable[[], None] = lambda: None) -> RungResult:
-    """Build both models, the fixed one with the profiles of the original. ``meanwhile`` is called where the original is
-    built, and the fixed model's build is under way.
+def climb(request: Request) -> RungResult:
+    """Build both models, the fixed one with the profiles of the original.
 
     Raises:
         UsageError: an option of TensorRT's does not exist, or does not fit the model.
@@ -56,11 +55,8 @@ def climb(request: Request, meanwhile: Callable[[], None] = lambda: None) -> Run
         if request.fixed == request.original:  # built anew: a caller may have changed its external data
             builds = (_build(found, request.original, given, request.networks),)
         else:
-            before = _original(found, request, given)
-            profiles = _profiles_after(before, given)
-            if request.networks is not None and request.fixed in request.networks.begun:
-                meanwhile()
-            builds = (before, _fixed(found, request.fixed, profiles, before, request.networks))
+            before = _build_original(found, request, given)
+            builds = (before, _build_fixed(found, request, _follow(before, given), before))
         result = judge(
             builds,
             found,
@@ -69,17 +65,20 @@ def climb(request: Request, meanwhile: Callable[[], None] = lambda: None) -> Run
             fixed=request.fixed,
             harmed=builds[-1].status == "memory"
             and builds[0].accepted
-            and _with_half(found, request, builds[0]),
+            and _builds_with_half(found, request, builds[0]),
         )
-        if (
-            origin and not request.labels and any(build.profiles for build in builds)
-        ):  # a model of static shape has none
+        # A model of static shape has no profile.
+        if origin and not request.labels and any(build.profiles for build in builds):
             result = replace(result, notes=(*result.notes, origin))
         if not request.trt.batch_sweep or result.status in ("skipped", "broke"):
             return result
+
+        def build(path: Path, profiles: Sequence[Profile], engine: str) -> TrtBuild:
+            return found.build(path, tuple(profiles), save_engine=engine)
+
         greatest, run = request.trt.batch_sweep, _executor(found, request, stack)
-        swept = sweep(request, given, _plain(found), greatest=greatest, run=run)
-    return _with_sweep(result, swept)
+        swept = sweep(request, given, build, greatest=greatest, run=run)
+    return _add_sweep(result, swept)
 
 
 def begin(request: Request) -> None:
@@ -89,50 +88,31 @@ def begin(request: Request) -> None:
     Raises:
         UsageError: an option of TensorRT's does not exist, or does not fit the model.
     """
-    networks, alone = request.networks, request.fixed == request.original
-    if networks is None or request.trt.memory_mb is not None or not _room(request):
+    networks = request.networks
+    if networks is None or request.trt.memory_mb is not None or not _has_room(request):
         return
     found = builder(request.trt)
     if isinstance(found, Missing):
         return
     given, _ = chosen_profiles(request.trt, request.known, request.shapes, request.given)
     networks.worker = found.worker
-    kept = not alone and bool(_LAST) and _LAST[0][0] == _key(found, request.original, given)
-    known = _LAST[0][1] if kept else None
-    profiles = given
-    if known is not None:
-        profiles = _profiles_after(known, given)
-    else:
-        networks.begun[request.original] = _post(found, networks, request.original, given)
-    if not alone:
-        networks.begun[request.fixed] = _post(found, networks, request.fixed, profiles, follow=known is None)
+    known = _LAST[0][1] if _LAST and _LAST[0][0] == _key(found, request, given) else None
+    if known is None or request.fixed == request.original:
+        place = networks.place(request.original)
+        networks.begun[request.original] = found.post(request.original, place, given)
+    if request.fixed != request.original:
+        profiles = given if known is None else _follow(known, given)
+        place = networks.place(request.fixed)
+        networks.begun[request.fixed] = found.post(request.fixed, place, profiles, follow=known is None)
 
 
-def _room(request: Request) -> bool:
+def _has_room(request: Request) -> bool:
     """Whether another rung and a build may run at once: a process that is one of several has its cores and memory
     counted out."""
     free = default_memory_mb()
     if cores() < 2 or MEMORY_MB in os.environ or free is None:
         return False
     return _BESIDE * max(map(need_mb, {request.original, request.fixed})) <= free
-
-
-def _post(
-    found: Builder,
-    networks: Networks,
-    path: Path,
-    profiles: tuple[Profile, ...] | None,
-    *,
-    follow: bool = False,
-) -> Posted:
-    return found.post(path, networks.place(path), profiles, follow=follow)
-
-
-def _plain(found: Builder) -> Build:
-    def build(path: Path, profiles: Sequence[Profile], save_engine: str) -> TrtBuild:
-        return found.build(path, profiles, save_engine=save_engine)
-
-    return build
 
 
 def _executor(found: Builder, request: Request, stack: ExitStack) -> Run | str:
@@ -149,7 +129,7 @@ def _executor(found: Builder, request: Request, stack: ExitStack) -> Run | str:
     return run
 
 
-def _with_sweep(result: RungResult, swept: SweepResult) -> RungResult:
+def _add_sweep(result: RungResult, swept: SweepResult) -> RungResult:
     """The result with that of a sweep: a failed sweep fails the rung, and its findings go to the notes."""
     result = replace(result, notes=(*result.notes, *swept.lines()), sweep=swept)
     if swept.status == "failed" and result.status == "passed":
@@ -162,43 +142,35 @@ def _with_sweep(result: RungResult, swept: SweepResult) -> RungResult:
 _LAST: list[tuple[object, TrtBuild]] = []
 
 
-def _key(found: Builder, path: Path, given: Sequence[Profile] | None) -> object:
-    about = path.stat()
+def _key(found: Builder, request: Request, given: Profiles) -> object:
+    about = request.original.stat()
     options = replace(found.options, benchmark=False)  # not set for every candidate
-    return path, about.st_mtime_ns, about.st_size, about.st_ino, found.choice, options, given
+    return request.original, about.st_mtime_ns, about.st_size, about.st_ino, found.choice, options, given
 
 
-def _original(found: Builder, request: Request, given: tuple[Profile, ...] | None) -> TrtBuild:
-    key = _key(found, request.original, given)
+def _build_original(found: Builder, request: Request, given: Profiles) -> TrtBuild:
+    key = _key(found, request, given)
     if not _LAST or _LAST[0][0] != key:
         _LAST[:] = [(key, _build(found, request.original, given, request.networks))]
     return _LAST[0][1]
 
 
-def _profiles_after(before: TrtBuild, given: tuple[Profile, ...] | None) -> tuple[Profile, ...] | None:
+def _follow(before: TrtBuild, given: Profiles) -> Profiles:
     """The profiles for the fixed model: those of the original, where it was built with some."""
     return before.profiles if before.accepted and before.profiles else given
 
 
-def _fixed(
-    found: Builder,
-    path: Path,
-    profiles: tuple[Profile, ...] | None,
-    before: TrtBuild,
-    networks: Networks | None = None,
-) -> TrtBuild:
+def _build_fixed(found: Builder, request: Request, profiles: Profiles, before: TrtBuild) -> TrtBuild:
     """Build the fixed model; a timeout, a crash or a lack of memory is tried once more, since fixes depend on it."""
-    after = _build(found, path, profiles, networks)
+    after = _build(found, request.fixed, profiles, request.networks)
     if before.accepted and after.status in ("timeout", "memory", "crash"):
-        after = found.build(path, profiles, patience=2.0)
-        if networks is not None:
-            networks.builds.pop(path, None)
+        after = found.build(request.fixed, profiles, patience=2.0)
+        if request.networks is not None:
+            request.networks.builds.pop(request.fixed, None)
     return after
 
 
-def _build(
-    found: Builder, path: Path, profiles: tuple[Profile, ...] | None, networks: Networks | None
-) -> TrtBuild:
+def _build(found: Builder, path: Path, profiles: Profiles, networks: Networks | None) -> TrtBuild:
     """Build a model, and leave its network for the rung that reads it, where there is one. A build that was begun
     already, which is one with the same profiles, is waited for."""
     if networks is None:
@@ -209,14 +181,15 @@ def _build(
         built = found.collect(found.post(path, networks.place(path), profiles), path)
     if built is None:  # it is not known whether the build is to blame
         return found.build(path, profiles)
-    if built[1] is not None:
-        networks.lifted[path] = built[1]
-    if not built[0].accepted or networks.engine(path).exists():
-        networks.builds[path] = built[0]
-    return built[0]
+    build, network = built
+    if network is not None:
+        networks.lifted[path] = network
+    if not build.accepted or networks.engine(path).exists():
+        networks.builds[path] = build
+    return build
 
 
-def _with_half(found: Builder, request: Request, before: TrtBuild) -> bool:
+def _builds_with_half(found: Builder, request: Request, before: TrtBuild) -> bool:
     """Whether the original builds with half of the memory that does not suffice for the fixed model."""
     small = found.halved()
     if small is None:
@@ -242,28 +215,25 @@ def judge(
     node that ``original`` does not have. A node of another name is the same if ``fixed`` has no more of its kind.
     """
     before, after = builds[0], builds[-1]
-    inherited = inherit and not before.accepted and not _is_new(after, original, fixed)
     who, why = found.who, _why(after)
     verb = _VERBS.get(after.status, ("fails on", ""))[0]
+    inherited = inherit and not before.accepted and not _is_new(after, original, fixed)
     if after.accepted:
-        return RungResult(
-            NAME, "passed", _acceptance(builds, found), notes=found.notes(), builds=tuple(builds)
-        )
-    if after.target_only and not before.accepted:
-        result = unjudged(NAME, _why(after), "target-only")
-        return replace(result, notes=found.notes(), builds=tuple(builds))
-    if not after.judged and not after.target_only and not harmed:  # this proves nothing about the model
+        result = RungResult(NAME, "passed", _acceptance(builds, found))
+    elif after.target_only and not before.accepted:
+        result = unjudged(NAME, why, "target-only")
+    elif not after.judged and not after.target_only and not harmed:  # this proves nothing about the model
         result = unjudged(NAME, f"{found.product} gave no result: {why}", _UNASKED.get(after.status, ""))
-        return replace(result, notes=found.notes(), builds=tuple(builds))
-    if before.accepted:
-        reason = f"{who} accepts the original and {verb} the new model: {why}"
-    elif len(builds) == 1:
-        reason = f"{who} {verb} the model: {why}"
-    elif before.errors and after.errors and before.errors[0].repeats(after.errors[0]):
-        reason = f"{who} {verb} the new model as it does the original: {why}"
     else:
         reason = f"{who} {verb} the new model: {why} (the original: {_why(before)})"
-    return RungResult(NAME, "failed", reason, notes=found.notes(), builds=tuple(builds), inherited=inherited)
+        if before.accepted:
+            reason = f"{who} accepts the original and {verb} the new model: {why}"
+        elif len(builds) == 1:
+            reason = f"{who} {verb} the model: {why}"
+        elif before.errors and after.errors and before.errors[0].repeats(after.errors[0]):
+            reason = f"{who} {verb} the new model as it does the original: {why}"
+        result = RungResult(NAME, "failed", reason, inherited=inherited)
+    return replace(result, notes=found.notes(), builds=tuple(builds))
 
 
 def _acceptance(builds: Sequence[TrtBuild], found: Builder) -> str:
@@ -300,16 +270,11 @@ def _is_new(build: TrtBuild, original: ModelProto | None, fixed: Path | None) ->
     now = [node for node in walk.model_nodes(loaded.proto) if node.op_type == place.op_type]
     named = next((_kind(node) for node in now if place.output in node.output), None)
     # Rules that remove nodes give their names to others: a node that existed before is not new.
-    return named is None or _count(now, named) > _count(known, named)
+    counts = [sum(_kind(node) == named for node in nodes) for nodes in (now, known)]
+    return named is None or counts[0] > counts[1]
 
 
 def _kind(node: NodeProto) -> tuple[str, list[bytes]]:
     """A node without its names; its subgraphs, which contain names, are left out."""
     plain = (a for a in node.attribute if a.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS))
-    return node.domain, sorted(
-        lazy.keyed(attribute.SerializeToString(deterministic=True)) for attribute in plain
-    )
-
-
-def _count(nodes: Sequence[NodeProto], kind: tuple[str, list[bytes]]) -> int:
-    return sum(_kind(node) == kind for node in nodes)
+    return node.domain, sorted(lazy.keyed(one.SerializeToString(deterministic=True)) for one in plain)

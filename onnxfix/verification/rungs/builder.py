@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from onnx import TensorProto
 
@@ -21,12 +21,12 @@ from onnxfix.sandbox import Posted, Worker, one_line, shared
 from onnxfix.trt import build as tensorrt
 from onnxfix.trt import files as trt_files
 from onnxfix.trt import layers as trt_layers
-from onnxfix.trt import messages, plugins, together
+from onnxfix.trt import lift, messages
 from onnxfix.trt import package as trt_package
 from onnxfix.trt.layer_records import LayerTable
-from onnxfix.trt.log import SERVED, logger_of
+from onnxfix.trt.lift import Lifted
+from onnxfix.trt.log import PLUGINS, SERVED, logger_of, plugin_libraries
 from onnxfix.trt.package import Choice
-from onnxfix.trt.parse import ended_in_memory
 from onnxfix.trt.records import Ending, Issue, Profile, TargetOnly, TrtBuild, TrtOptions
 from onnxfix.trt.tactics import Tactics
 from onnxfix.verification.feeds.profiles import given_profiles
@@ -34,9 +34,12 @@ from onnxfix.verification.feeds.signature import Signature
 from onnxfix.verification.networks import engine_beside
 
 _CHOOSING = 120.0  # seconds; NVIDIA's libraries are large and may come from a cold disk
-_CORES = 4  # from which on two builds at once are faster than one after the other
 WIDEST = 300
 """Characters of TensorRT's reason in a rung's one line."""
+T = TypeVar("T")
+Profiles = tuple[Profile, ...] | None
+"""Optimization profiles of a build; None for sizes derived from the model's symbols."""
+Tries = Sequence[Profiles]
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Builder:
     def build(
         self,
         path: Path,
-        profiles: Sequence[Profile] | None = None,
+        profiles: Profiles = None,
         *,
         save_engine: str = "",
         patience: float = 1.0,
@@ -70,34 +73,43 @@ class Builder:
             UsageError: TensorRT cannot use the profiles or the timing cache.
             OnnxfixError: a file cannot be written.
         """
-        request = self._request(path, profiles, save_engine, patience)
-        return self._completed(tensorrt.attempt(**request, parse_only=parse_only), path)
+        arguments = self._arguments(path, profiles, save_engine)
+        timeout = self.options.timeout * patience
+        build = tensorrt.attempt(self.worker, timeout=timeout, parse_only=parse_only, **arguments)
+        return self._complete(build, path)
 
-    def post(
-        self, path: Path, out: Path, profiles: Sequence[Profile] | None = None, *, follow: bool = False
-    ) -> Posted:
-        """Start to build the model file, with its network read back into ``out``; see ``trt.together.build``. Where a
+    def post(self, path: Path, out: Path, profiles: Profiles = None, *, follow: bool = False) -> Posted:
+        """Start to build the model file, with its network read back into ``out``; see ``lift.build_and_lift``. Where a
         GPU may execute the engine, it is kept beside that file."""
-        kept = str(engine_beside(out)) if self.choice.gpu is not None else ""
-        request = self._request(path, profiles, kept, 1.0)
-        return together.post(out=out, follow=follow, **request)
+        engine = str(engine_beside(out)) if self.choice.gpu is not None else ""
+        return self.worker.post(
+            f"{lift.__name__}:build_and_lift",
+            timeout=self.options.timeout,
+            out=os.path.abspath(out),
+            follow=follow,
+            **self._arguments(path, profiles, engine),
+        )
 
-    def collect(self, posted: Posted, path: Path) -> together.Built | None:
-        """Wait for what ``post`` started; None where nothing is known of the build.
+    def collect(self, posted: Posted, path: Path) -> tuple[TrtBuild, Lifted | None] | None:
+        """Wait for what ``post`` started: the build, and the network where there is one to compare. None where nothing
+        is known of the build: the child ended while it read the network back, or before.
 
         Raises:
             UsageError, OnnxfixError: as for ``build``.
         """
         outcome = self.worker.collect(posted)
-        if outcome is None:
+        if outcome is None or (not outcome.ok and outcome.note == lift.LIFTING):
             return None
-        found = together.result(outcome, self.choice.package, self.choice.capability)
-        return (self._completed(found[0], path), found[1]) if found is not None else None
+        if not outcome.ok:
+            build = tensorrt.failed(outcome, self.choice.package, self.choice.capability)
+            return self._complete(build, path), None
+        build, lifted = outcome.value
+        return self._complete(build, path), lifted
 
     def layers(
         self,
         path: Path,
-        profiles: Sequence[Profile] | None = None,
+        profiles: Profiles = None,
         *,
         save_engine: str = "",
         edit: bool = False,
@@ -109,38 +121,37 @@ class Builder:
             UsageError: also, this TensorRT keeps no tactics, or does not take those that are ``given``.
             OnnxfixError: a file cannot be written.
         """
-        request = self._request(path, profiles, save_engine, 1.0)
         table, tactics = trt_layers.attempt(
-            **request, inspect=self.choice.gpu is not None, edit=edit, given=given
+            self.worker,
+            timeout=self.options.timeout,
+            inspect=self.choice.gpu is not None,
+            edit=edit,
+            given=given,
+            **self._arguments(path, profiles, save_engine),
         )
-        return replace(table, build=self._completed(table.build, path)), tactics
+        return replace(table, build=self._complete(table.build, path)), tactics
 
-    def _request(
-        self, path: Path, profiles: Sequence[Profile] | None, save_engine: str, patience: float
-    ) -> dict[str, Any]:
+    def _arguments(self, path: Path, profiles: Profiles, save_engine: str) -> dict[str, Any]:
+        """What the child is asked to build. It builds FP4 for the newest capability, where that may be chosen."""
+        newest, cache = self.choice.newest, self.options.timing_cache
+        fp4 = bool(newest) and _has_fp4(str(path), path.stat().st_mtime_ns)
         return {
-            "worker": self.worker,
-            "path": path,
+            "path": str(path),
             "package": self.choice.package,
-            "compute_capability": self._capability(path),
-            "profiles": profiles,
-            "timeout": self.options.timeout * patience,
+            "compute_capability": newest if fp4 else self.choice.capability,
+            "profiles": tuple(profiles) if profiles is not None else None,
             "tf32": self.options.tf32,
             "save_engine": save_engine,
-            "timing_cache": os.path.abspath(self.options.timing_cache) if self.options.timing_cache else "",
+            "timing_cache": os.path.abspath(cache) if cache else "",
         }
 
-    def _capability(self, path: Path) -> str:
-        """What to build a model for: the newest capability where that may be chosen and the model has FP4."""
-        newest = self.choice.newest
-        return newest if newest and _has_fp4(str(path), path.stat().st_mtime_ns) else self.choice.capability
-
-    def _completed(self, build: TrtBuild, path: Path) -> TrtBuild:
-        # A child that died reported no version.
+    def _complete(self, build: TrtBuild, path: Path) -> TrtBuild:
+        """The build, with the version where a child died before it could say, and with what onnxfix knows of errors:
+        that only the TensorRT at hand lacks an operator, or that memory ran out."""
         build = replace(build, version=build.version or self.choice.version)
         if build.status == "refused":
             build = replace(build, errors=tuple(map(self._mark_target_only, build.errors)))
-        return self._starved(build, path)
+        return self._mark_memory(build, path)
 
     def _mark_target_only(self, issue: Issue) -> Issue:
         """The error, as ``TargetOnly`` where the target has the operator that this TensorRT is known to lack."""
@@ -153,7 +164,7 @@ class Builder:
 
     def lacks(self, name: str) -> str:
         """That the target has an operator that this TensorRT is known to lack; "" where that is not so."""
-        if not self._mismatch() or name in self.choice.served:
+        if not self._mismatch or name in self.choice.served:
             return ""
         target = targets.target_named(self.options.target)
         here = targets.target_judging(self.choice.package, self.choice.version)
@@ -161,7 +172,7 @@ class Builder:
             return ""
         return f"{self.product} lacks it; the target {target.title} has it, and was not asked"
 
-    def _starved(self, build: TrtBuild, path: Path) -> TrtBuild:
+    def _mark_memory(self, build: TrtBuild, path: Path) -> TrtBuild:
         """A build that failed for lack of memory, with the limit in its reason. One that needs more than the limit and
         failed in another way counts as one too: TensorRT may go on with a null pointer, or wait for a thread that never
         started."""
@@ -176,8 +187,8 @@ class Builder:
             issue, reason = Ending, f"probably out of memory: it needs about {need} MiB: {reason}"
         elif build.status != "memory":
             return build
-        starved = issue(build.stage, "error", self.worker.starved(one_line(reason, WIDEST)))
-        return replace(build, status="memory", errors=(starved, *build.errors[1:]))
+        error = issue(build.stage, "error", self.worker.starved(one_line(reason, WIDEST)))
+        return replace(build, status="memory", errors=(error, *build.errors[1:]))
 
     def halved(self) -> Builder | None:
         """The same with half the memory; None where that is not limited."""
@@ -193,14 +204,6 @@ class Builder:
         closed."""
         return replace(self, worker=Worker(memory_mb=self.options.memory_mb), apart=True)
 
-    def beside(self) -> Builder | None:
-        """The same in a second process, to build in parallel; None where memory or cores do not suffice."""
-        if self.options.memory_mb is not None or (os.cpu_count() or 1) < _CORES:
-            return None
-        worker = shared_builder(self.options, " beside")
-        worker.start()  # by this thread, with which the child is to end
-        return replace(self, worker=worker)
-
     def close(self) -> None:
         """End the sandbox, unless it is shared."""
         if self.apart or self.options.memory_mb is not None:
@@ -209,25 +212,33 @@ class Builder:
     @property
     def who(self) -> str:
         """The product, and the target where that is another one."""
-        target = targets.target_named(self.options.target or None)
-        return (
-            f"{self.product}, which is not the target {target.title}," if self._mismatch() else self.product
-        )
+        if not self._mismatch:
+            return self.product
+        return f"{self.product}, which is not the target {targets.target_named(self.options.target).title},"
 
+    @property
     def _mismatch(self) -> str:
-        target = targets.target_named(self.options.target) if self.options.target else None
-        return (
-            targets.mismatch(target, self.choice.package, self.choice.version) if target is not None else ""
-        )
+        if not self.options.target:
+            return ""
+        target = targets.target_named(self.options.target)
+        return targets.mismatch(target, self.choice.package, self.choice.version)
 
     def notes(self) -> tuple[str, ...]:
         """Notes on the TensorRT that judged."""
-        cache = ""
-        if self.options.timing_cache and self.choice.package == "tensorrt-rtx":
-            cache = (
-                f"TensorRT-RTX keeps no timing cache: {self.options.timing_cache} is neither read nor written"
-            )
-        return tuple(note for note in (self._mismatch(), self.choice.note, cache) if note)
+        cache = self.options.timing_cache if self.choice.package == "tensorrt-rtx" else ""
+        unused = f"TensorRT-RTX keeps no timing cache: {cache} is neither read nor written" if cache else ""
+        return tuple(filter(None, (self._mismatch, self.choice.note, unused)))
+
+
+def try_profiles(tries: Tries, attempt: Callable[[Profiles], T], build_of: Callable[[T], TrtBuild]) -> T:
+    """The first attempt that is accepted, or refused for another reason than the profile's sizes; else the first."""
+    made: list[T] = []
+    for profiles in tries:
+        made.append(attempt(profiles))
+        build = build_of(made[-1])
+        if build.accepted or not messages.means("profile", build.error_texts):
+            break
+    return made[-1] if build_of(made[-1]).accepted else made[0]
 
 
 @functools.lru_cache(maxsize=4)
@@ -254,7 +265,6 @@ def builder(options: TrtOptions) -> Builder | Missing:
     Raises:
         UsageError: the package or the compute capability does not exist.
     """
-    trt_package.missing(options.package)  # which knows what packages there are
     absent = trt_package.not_installed(options.package)
     if absent is not None:
         return absent
@@ -266,18 +276,15 @@ def builder(options: TrtOptions) -> Builder | Missing:
         confinement.name(path)
     if options.compute_capability:
         trt_package.normal_capability(options.compute_capability)
-    variables = variables_of(options)
-    worker = shared_builder(options)
-    if options.memory_mb is not None:
-        worker = Worker(memory_mb=options.memory_mb, variables=variables)
-    found = _choice(
-        options.package, options.compute_capability, process_options(options), os.getpid(), memory_limit_mb()
-    )
-    if isinstance(found, str):
-        raise UsageError(found)
-    if isinstance(found, Missing):
-        return found
-    return Builder(found, options, worker)
+    process = process_options(options)
+    choice = _choice(options.package, options.compute_capability, process, os.getpid(), memory_limit_mb())
+    if isinstance(choice, str):
+        raise UsageError(choice)
+    if isinstance(choice, Missing):
+        return choice
+    if options.memory_mb is None:
+        return Builder(choice, options, shared_builder(options))
+    return Builder(choice, options, Worker(memory_mb=options.memory_mb, variables=variables_of(options)))
 
 
 def check(options: TrtOptions, known: Signature) -> None:
@@ -293,7 +300,7 @@ def check(options: TrtOptions, known: Signature) -> None:
 def variables_of(options: TrtOptions) -> dict[str, str]:
     """The environment of the processes that build and execute engines: without TF32 unless the options allow it, and
     with the user's plugins."""
-    named = {plugins.VARIABLE: os.pathsep.join(options.plugins)} if options.plugins else {}
+    named = {PLUGINS: os.pathsep.join(options.plugins)} if options.plugins else {}
     return named if options.tf32 else {**trt_package.TF32_OFF, **named}
 
 
@@ -302,9 +309,9 @@ def process_options(options: TrtOptions) -> TrtOptions:
     return TrtOptions(tf32=options.tf32, plugins=options.plugins)
 
 
-def shared_builder(options: TrtOptions, which: str = "") -> Worker:
-    """The shared child process for TensorRT's parser and builder; ``which`` names a second one."""
-    return shared(f"tensorrt{which} {process_options(options)}", variables_of(options))
+def shared_builder(options: TrtOptions) -> Worker:
+    """The shared child process for TensorRT's parser and builder."""
+    return shared(f"tensorrt {process_options(options)}", variables_of(options))
 
 
 @functools.cache
@@ -319,7 +326,7 @@ def _choice(
     )
     found: Choice | Missing | str = outcome.value
     if not outcome.ok:
-        cause = ENDED[ended_in_memory(outcome).status]
+        cause = ENDED[tensorrt.ended_in_memory(outcome).status]
         lead = "" if cause == "memory" else "TensorRT cannot be loaded: "
         found = Missing(f"{lead}{outcome.message}", cause)
     if isinstance(found, Missing) and found.cause == "memory":
@@ -333,7 +340,7 @@ def choose(package: trt_package.Package, compute_capability: str | None) -> Choi
     """``trt.package.choose`` for the sandbox, which returns no exceptions: its UsageError is the string."""
     try:
         found = trt_package.choose(package, compute_capability)
-        if isinstance(found, Missing) or not plugins.named():
+        if isinstance(found, Missing) or not plugin_libraries():
             return found
         module = trt_package.load(found.package)
         logger_of(module)

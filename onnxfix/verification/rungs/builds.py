@@ -22,16 +22,15 @@ from onnxfix.place import Place
 from onnxfix.sandbox import Worker
 from onnxfix.trt.layer_records import LayerTable
 from onnxfix.trt.layers import differing
-from onnxfix.trt.messages import means
 from onnxfix.trt.records import Profile
 from onnxfix.trt.timing import Timing
 from onnxfix.verification.feeds.profiles import bound_profile, given_profiles
 from onnxfix.verification.request import Request
-from onnxfix.verification.rungs import benchmark, probe
-from onnxfix.verification.rungs.builder import Builder
+from onnxfix.verification.rungs import probe
+from onnxfix.verification.rungs.builder import Builder, Tries, try_profiles
+from onnxfix.verification.rungs.gpu import measure_latency
 from onnxfix.verification.rungs.judge import Terms, judge
-from onnxfix.verification.rungs.oracle import Oracle
-from onnxfix.verification.rungs.sessions import Sessions
+from onnxfix.verification.rungs.sessions import Oracle, Sessions
 from onnxfix.verification.rungs.trials import Finder, Trial, outside, profiles
 from onnxfix.verification.verdict import FeedResult
 
@@ -97,19 +96,18 @@ def compare_builds(
     Raises:
         UsageError: the options do not fit the model.
     """
-    here = probe.probe(found)
-    unexecuted, oracle = here.reason, ""
+    unexecuted, oracle = probe.probe(found).reason, ""
     trials: list[Trial] = []
+    given = given_profiles(request.trt, request.known)
     if not unexecuted:
         say("finding inputs")
-        trials, oracle, unexecuted = _trials(request)
-    given = given_profiles(request.trt, request.known)
+        trials, oracle, unexecuted = _find_trials(request, given[0] if given else None)
     bound = bound_profile(request.known, request.shapes)
     tries = profiles(trials, given, bound) if trials else [given or ((bound,) if bound is not None else None)]
     engines: list[BuiltEngine] = []
     for number in range(1, count + 1):
         say(f"building engine {number} of {count}")
-        engine = _build(request, found, folder, number, tries)
+        engine = _build(request, found, path_of(folder, number), number, tries)
         first = next((one for one in engines if one.digest), None)
         if engine.digest and first is not None:
             engine = replace(engine, differs=differing(first.table, engine.table))
@@ -118,8 +116,8 @@ def compare_builds(
         engines.append(engine)
     if not unexecuted:
         say("comparing the engines")
-        engines = _executed(request, found, folder, engines, trials, oracle)
-    return Builds(tuple(engines), _kept(engines), unexecuted, oracle, len(trials))
+        engines = _execute(request, found, folder, engines, trials, oracle)
+    return Builds(tuple(engines), _choose_best(engines), unexecuted, oracle, len(trials))
 
 
 def path_of(folder: Path, number: int) -> Path:
@@ -127,41 +125,31 @@ def path_of(folder: Path, number: int) -> Path:
     return folder / f"{number}.engine"
 
 
-def _trials(request: Request) -> tuple[list[Trial], str, str]:
+def _find_trials(request: Request, profile: Profile | None) -> tuple[list[Trial], str, str]:
     """Inputs with the ONNX model's outputs, what computed these, and why there are none."""
     with Oracle(request) as oracle:
-        given = given_profiles(request.trt, request.known)
         try:
-            found = Finder(request, oracle.run, given[0] if given else None).find()
+            trials = Finder(request, oracle.run, profile).find()
         except UsageError as error:
             return [], "", str(error)
-        reason = "" if found else "no inputs were found that the model accepts"
-        return found, "" if oracle.silent else oracle.backend, reason
+        reason = "" if trials else "no inputs were found that the model accepts"
+        return trials, "" if oracle.silent else oracle.backend, reason
 
 
-def _build(
-    request: Request,
-    found: Builder,
-    folder: Path,
-    number: int,
-    tries: Sequence[tuple[Profile, ...] | None],
-) -> BuiltEngine:
+def _build(request: Request, found: Builder, path: Path, number: int, tries: Tries) -> BuiltEngine:
     """The engine with the first profile that TensorRT accepts, or refuses for another reason than its sizes."""
-    path = path_of(folder, number)
-    tables: list[LayerTable] = []
-    for chosen in tries:
-        table, _ = found.layers(request.original, chosen, save_engine=str(path))
-        tables.append(table)
-        if table.build.accepted or not means("profile", [one.text for one in table.build.errors]):
-            break
-    table = tables[-1] if tables[-1].build.accepted else tables[0]
+    table = try_profiles(
+        tries,
+        lambda chosen: found.layers(request.original, chosen, save_engine=str(path))[0],
+        lambda table: table.build,
+    )
     if not table.build.accepted:
         return BuiltEngine(number, table, outcome="failed", reason=table.build.reason)
     with path.open("rb") as file:
         return BuiltEngine(number, table, hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def _executed(
+def _execute(
     request: Request,
     found: Builder,
     folder: Path,
@@ -170,26 +158,25 @@ def _executed(
     oracle: str,
 ) -> list[BuiltEngine]:
     """The engines with their errors, and the latency of those that run."""
-    done = []
-    with _sessions(found, request.step) as sessions:
+    judged = []
+    # Without TF32_OFF: the user's process has no such variable.
+    worker, options = Worker(memory_mb=found.options.memory_mb), {"package": found.choice.package}
+    loading, running = found.options.timeout, request.step
+    with Sessions(worker, probe.RUN, options, loading=loading, running=running, close=True) as sessions:
         for engine in engines:
+            path, build = path_of(folder, engine.number), engine.table.build
             if engine.digest:
-                engine = _judged(request, sessions, path_of(folder, engine.number), engine, trials, oracle)
+                engine = _judge(request, sessions, path, engine, trials, oracle)
             if engine.outcome != "failed":
-                engine = _timed(request, found, sessions, path_of(folder, engine.number), engine, trials)
-            done.append(engine)
-    return done
+                latency = measure_latency(
+                    sessions, found, request.original, {"fixed": path}, {"fixed": build}, trials
+                )
+                engine = replace(engine, timing=latency.fixed, reason=engine.reason or latency.reason)
+            judged.append(engine)
+    return judged
 
 
-def _sessions(found: Builder, step: float) -> Sessions:
-    worker = Worker(
-        memory_mb=found.options.memory_mb
-    )  # without TF32_OFF: the user's process has no such variable
-    options = {"package": found.choice.package}
-    return Sessions(worker, probe.RUN, options, loading=found.options.timeout, running=step, close=True)
-
-
-def _judged(
+def _judge(
     request: Request,
     sessions: Sessions,
     path: Path,
@@ -218,7 +205,7 @@ def _judged(
         judged = judge(terms, trial.label, trial.feed, trial.expected, None, ran)
         if judged.finding == "nothing":
             continue
-        error = max(engine.error or 0.0, _error(judged.results))
+        error = max(engine.error or 0.0, _largest_error(judged.results))
         if judged.finding == "agree":
             engine = replace(engine, outcome=engine.outcome or "right", error=error)
         else:
@@ -226,7 +213,7 @@ def _judged(
     return engine
 
 
-def _error(results: Sequence[FeedResult]) -> float:
+def _largest_error(results: Sequence[FeedResult]) -> float:
     """The largest error of an output as a share of its largest magnitude; infinite where more than values differ."""
     metrics = [one for result in results for one in result.metrics]
     return max(
@@ -235,29 +222,15 @@ def _error(results: Sequence[FeedResult]) -> float:
     )
 
 
-def _timed(
-    request: Request,
-    found: Builder,
-    sessions: Sessions,
-    path: Path,
-    engine: BuiltEngine,
-    trials: Sequence[Trial],
-) -> BuiltEngine:
-    latency = benchmark.latency(
-        sessions, found, request.original, {"fixed": path}, {"fixed": engine.table.build}, trials
-    )
-    return replace(engine, timing=latency.fixed, reason=engine.reason or latency.reason)
-
-
-def _kept(engines: Sequence[BuiltEngine]) -> int:
+def _choose_best(engines: Sequence[BuiltEngine]) -> int:
     """The number of the best engine: right before wrong, then the smallest error, then the least latency, then the
     first; 0 where none was built and none runs."""
-    there = [one for one in engines if one.digest and one.outcome != "failed"]
-    there = [one for one in there if one.outcome != "wrong"] or there
-    if not there:
+    running = [one for one in engines if one.digest and one.outcome != "failed"]
+    running = [one for one in running if one.outcome != "wrong"] or running
+    if not running:
         return 0
-    errors = [one.error for one in there if one.error is not None]
+    errors = [one.error for one in running if one.error is not None]
     if errors:
-        least = min(errors)
-        there = [one for one in there if one.error is not None and one.error <= least * _ALIKE]
-    return min(there, key=lambda one: (one.timing.median_ms if one.timing else math.inf, one.number)).number
+        most = min(errors) * _ALIKE
+        running = [one for one in running if one.error is not None and one.error <= most]
+    return min(running, key=lambda one: (one.timing.median_ms if one.timing else math.inf, one.number)).number

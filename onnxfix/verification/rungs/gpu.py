@@ -1,9 +1,10 @@
 """Rung trt-gpu: engines of the original and of the fixed model, executed on a GPU and compared with the ONNX model.
 
-The ONNX model is the reference (``oracle``). A fix is refuted where the fixed model's engine is further from it than
-the original's engine is, beyond noise. Where the original's engine is wrong and the fixed one right, the fix has done
-its work. Differences beyond the tolerance of the types are first compared with the rounding of the original itself
-(``noise``). Every engine runs several times on the same inputs, and outputs whose bits differ are excluded by name.
+The ONNX model is the reference (``sessions.Oracle``). A fix is refuted where the fixed model's engine is further from
+it than the original's engine is, beyond noise. Where the original's engine is wrong and the fixed one right, the fix
+has done its work. Differences beyond the tolerance of the types are first compared with the rounding of the original
+itself (``noise``). Every engine runs several times on the same inputs, and outputs whose bits differ are excluded by
+name.
 
 The inputs of the original and its engine's outputs are kept for the candidates that follow when fixes are withdrawn:
 each of those costs one build and one load. Where no engine runs on this machine, the rung is skipped with the driver's
@@ -12,26 +13,40 @@ or TensorRT's reason.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from onnxfix import deadline
+from onnxfix.causes import Cause
 from onnxfix.errors import UsageError
 from onnxfix.nvidia import Missing
 from onnxfix.trt.engine import Ran
+from onnxfix.trt.messages import means
+from onnxfix.trt.records import TrtBuild
+from onnxfix.trt.timing import Latency, Timing
+from onnxfix.verification.feeds.profiles import bound_profile
 from onnxfix.verification.request import Request
-from onnxfix.verification.rungs import benchmark, gpu_engines, probe
-from onnxfix.verification.rungs.builder import builder
-from onnxfix.verification.rungs.gpu_engines import DEATHS
-from onnxfix.verification.rungs.gpu_result import NAME, conclude, done
-from onnxfix.verification.rungs.gpu_state import CONTEXTS, Evidence, Original, State
+from onnxfix.verification.rungs import probe
+from onnxfix.verification.rungs.builder import Builder, builder
+from onnxfix.verification.rungs.gpu_result import NAME, Evidence, Original, State, conclude, conclude_as
 from onnxfix.verification.rungs.judge import Finding, differing
-from onnxfix.verification.rungs.oracle import Oracle
-from onnxfix.verification.rungs.trials import Finder, Trial, key_of, outside
+from onnxfix.verification.rungs.sessions import Oracle, Sessions
+from onnxfix.verification.rungs.trials import Finder, Trial, key_of, outside, profiles, usual
 from onnxfix.verification.verdict import FeedResult, RungResult, unjudged
+
+CONTEXTS = 3
+"""How often each of two builds of the new model is loaded before a fix is blamed. Of 20 contexts of FastViT, loaded by
+TensorRT-RTX 1.6.1 on an H200, 6 were wrong by the whole scale, of the original as of the fixed model."""
+DEATHS = 3
+"""How many runs of engines may fail: each costs the child that executes them."""
+
+#: The last original, with a key: a run that withdraws fixes needs it again for every candidate.
+_LAST: list[tuple[object, Original]] = []
 
 
 def climb(request: Request) -> RungResult:
@@ -42,7 +57,14 @@ def climb(request: Request) -> RungResult:
         OnnxfixError: a file cannot be written.
     """
     result = _climb(request)
-    return benchmark.with_latency(result) if request.trt.benchmark else result
+    if not request.trt.benchmark or result.latency is not None:
+        return result
+    why = f"no result: {result.reason}"
+    if result.executed is None:
+        why = f"no engine was executed: {result.reason}"
+    elif result.executed.outcome == "wrong":
+        why = "the new model's engine is wrong"
+    return replace(result, latency=Latency(reason=why))
 
 
 def _climb(request: Request) -> RungResult:
@@ -58,89 +80,213 @@ def _climb(request: Request) -> RungResult:
         return _compare(State(request, found, here, folder, engines))
 
 
-#: The last original, with a key: a run that withdraws fixes needs it again for every candidate.
-_LAST: list[tuple[object, Original]] = []
-
-
 def _compare(state: State) -> RungResult:
     """Find inputs, unless the last original is the same; then build, load and run both engines on them."""
     key = key_of(state.request, state.builder)
-    if _LAST and _LAST[0][0] == key:
-        state.original = _LAST[0][1]
-    else:
+    if not _LAST or _LAST[0][0] != key:
         try:
-            state.original = _find(state)
+            _LAST[:] = [(key, _find_inputs(state))]
         except UsageError as error:  # no input can be made for this model
-            return done(state, "skipped", str(error))
-        _LAST[:] = [(key, state.original)]
-    state.noise = state.measuring()
-    state.seen.results.extend(state.original.refused)
-    state.seen.refused.extend(state.original.refused)
+            return conclude_as(state, "skipped", str(error))
+    state.use(_LAST[0][1])
+    state.results += state.original.refused
+    state.refused += state.original.refused
     if not state.original.trials:
         return conclude(state)
-    return _timed(state, gpu_engines.build(state) or gpu_engines.load(state) or _run(state))
-
-
-def _timed(state: State, result: RungResult) -> RungResult:
-    """The result, with the latency of the engines where ``--benchmark`` asks for it and nothing refutes them."""
-    refuted = "wrong" in state.seen.findings
-    if not state.request.trt.benchmark or result.executed is None or refuted or not result.judged:
+    result = _build(state) or _load(state) or _run(state)
+    if not state.request.trt.benchmark or result.executed is None or not result.judged:
         return result
-    names = ("fixed",) if state.single or state.original.lacking else ("original", "fixed")
-    files = {name: Path(state.file(name)) for name in names}
-    latency = benchmark.latency(
-        state.engines, state.builder, state.request.original, files, state.builds, state.seen.judged
+    if "wrong" in state.findings:
+        return result
+    files = {name: Path(state.file(name)) for name in (("fixed",) if state.alone else ("original", "fixed"))}
+    timed = measure_latency(
+        state.engines, state.builder, state.request.original, files, state.builds, state.judged
     )
-    return replace(result, latency=latency)
+    return replace(result, latency=timed)
 
 
-def _find(state: State) -> Original:
+def _find_inputs(state: State) -> Original:
     """Look for inputs that the original accepts, with its outputs for them.
 
     Raises:
         UsageError: no input can be made for this model.
     """
-    with Oracle(state.request) as oracle:
-        # What the rung trt-build built need not be built again where its profile covers the inputs.
-        left = gpu_engines.profile_of(state)
-        for profile in (*([left] if left else ()), state.given[0] if state.given else None):
-            finder = Finder(state.request, oracle.run, profile)
+    networks, request = state.request.networks, state.request
+    # What the rung trt-build built need not be built again where its profile covers the inputs.
+    built = networks.builds.get(request.original) if networks is not None else None
+    left = built.profiles[:1] if built is not None and built.accepted else ()
+    with Oracle(request) as oracle:
+        for profile in (*left, state.given[0] if state.given else None):
+            finder = Finder(request, oracle.run, profile)
             trials = finder.find()
             if trials:
                 break
         return Original(trials, finder.refused, oracle.backend, oracle.silent, cause=oracle.cause)
 
 
+# ------------------------------------------------------------------------------------------------- build and load
+
+
+def _build(state: State) -> RungResult | None:
+    """Build both, the fixed model with the original's profiles; None where it has an engine, else the result."""
+    request, original = state.request, state.original
+    tries = profiles(original.trials, state.given, bound_profile(request.known, request.shapes))
+    gone = not original.ran and not Path(state.file("original")).exists()
+    if original.build is not None and original.build.accepted and gone:
+        original.build = None  # the candidate before was refused, and its folder is gone
+    if not state.single and original.build is None:
+        original.build = _take(state, "original") or state.build_engine("original", tries)
+        if not original.build.accepted:
+            why = original.build.reason
+            original.lacking = f"{state.builder.product} builds no engine of the original: {why}"
+            original.cause = "memory" if original.build.status == "memory" else ""
+    if original.build is not None:
+        state.builds["original"] = original.build
+        if original.build.accepted:
+            tries = [original.build.profiles or None]
+    after = _take(state, "fixed")
+    if after is None or (after.accepted and (tries[0] or ()) != after.profiles):
+        after = state.build_engine("fixed", tries)
+    state.builds["fixed"] = after
+    if after.accepted:
+        return None
+    reason = f"{state.builder.product} builds no engine of {state.name}: {after.reason}"
+    cause: Cause = "memory" if after.status == "memory" else "target-only" if after.target_only else ""
+    return state.conclude_failure(reason, cause, "it builds one of the original")
+
+
+def _take(state: State, name: str) -> TrtBuild | None:
+    """The build of the rung trt-build: with its engine, where the profile covers all trials, or what it failed of,
+    where that is not the profile."""
+    networks, path = state.request.networks, state.model(name)
+    built = networks.builds.pop(path, None) if networks is not None else None
+    if networks is None or built is None:
+        return None
+    if not built.accepted:
+        return None if means("profile", built.error_texts) else built
+    if any(outside(built.profiles, trial.values) for trial in state.original.trials):
+        return None
+    os.replace(networks.engine(path), state.file(name))
+    return built
+
+
+def _load(state: State) -> RungResult | None:
+    """Load both and execute the original's; None where the fixed model's engine can be judged, else the result."""
+    original = state.original
+    if not state.alone and not original.ran:
+        reason = _load_one(state, "original")
+        original.lacking = f"the original's engine does not load: {reason}" if reason else ""
+        original.cause = state.engines.cause
+        if not reason:
+            _run_original(state)
+    reason = _load_one(state, "fixed")
+    if reason:
+        failure = f"the engine of {state.name} does not load: {reason}"
+        return state.conclude_failure(failure, state.engines.cause, "the original's does")
+    if not original.silent or not state.alone:
+        return None
+    lacking = "" if state.single else f"{original.lacking}; "
+    why = f"there is nothing to compare the engine with: {lacking}{original.silent}"
+    return conclude_as(state, "skipped", why, original.cause)
+
+
+def _load_one(state: State, name: str) -> str:
+    """Load an engine; returns the reason where it does not load, else ""."""
+    reason = state.engines.load(name, state.file(name))
+    return f"{state.builder.product} {reason}" if state.engines.late else reason
+
+
+def _run_original(state: State) -> None:
+    """Run the original's engine on all inputs, once for all candidates."""
+    original, failures = state.original, 0
+    for number, trial in enumerate(original.trials):
+        if failures == DEATHS:
+            ran = Ran(error=f"it failed {DEATHS} times before")
+        elif outside(state.builds["original"].profiles, trial.values):
+            continue
+        else:
+            ran = state.execute("original", trial, first=not number)
+            failures += bool(ran.error)
+        original.ran[number] = ran
+
+
+# ------------------------------------------------------------------------------------------------- run and judge
+
+
 def _run(state: State) -> RungResult:
     until, is_steady = time.monotonic() + state.request.total, False
     for number, trial in enumerate(state.original.trials):
-        if state.seen.deaths >= DEATHS:
-            state.seen.notes.append(f"stopped after {state.seen.deaths} failures")
+        if state.deaths >= DEATHS:
+            state.notes.append(f"stopped after {state.deaths} failures")
             break
         if time.monotonic() > until:
-            state.seen.notes.append("stopped at the time limit")
+            state.notes.append("stopped at the time limit")
             break
         reason = outside(state.builds["fixed"].profiles, trial.values)
         if reason:
             _refuse(state, trial, reason)
         else:
             _judge(state, number, trial)
-        if "wrong" in state.seen.findings and not _is_unsteady(state, "wrong", number, trial, until):
-            wrong = state.seen.findings["wrong"]
-            return done(state, "failed", wrong.reason, wrong.cause, inherited=state.single)
-        if "alike" in state.seen.findings and not is_steady:
+        if "wrong" in state.findings and not _is_unsteady(state, "wrong", number, trial, until):
+            wrong = state.findings["wrong"]
+            return conclude_as(state, "failed", wrong.reason, wrong.cause, inherited=state.single)
+        if "alike" in state.findings and not is_steady:
             is_steady = not _is_unsteady(state, "alike", number, trial, until)
     return conclude(state)
+
+
+def _refuse(state: State, trial: Trial, reason: str, failed: Ran | None = None) -> None:
+    result = FeedResult(trial.label, trial.feed, "not counted", reason, given=trial.given)
+    if failed is not None:
+        result = replace(result, stopped="fixed", said=failed.error, cause=failed.cause)
+    state.results.append(result)
+    state.refused.append(result)
+
+
+def _judge(state: State, number: int, trial: Trial) -> None:
+    before = None if state.alone else state.original.ran.get(number)
+    after = state.execute("fixed", trial, first=not state.judged)
+    state.deaths += bool(after.error)
+    if after.error:
+        if before is None or before.error:
+            return _refuse(state, trial, f"the engine of {state.name} fails: {after.error}", after)
+        reason = f"the original's engine runs, the new model's does not: {after.error}"
+        result = FeedResult(
+            trial.label, trial.feed, "different", reason, cause=after.cause, given=trial.given
+        )
+        state.results.append(result)
+        state.findings["wrong"] = Evidence(f"{reason} [{trial.label}]", "", after.cause)
+        return None
+    if before is not None and before.error:
+        state.notes.append(f"the original's engine fails: {before.error} [{trial.label}]")
+        before = None
+    for ran in filter(None, (before, after)):
+        state.unread.update(ran.unread)
+        state.unsteady.update(ran.unsteady)
+        steady = {name: ran.outputs[name] for name in ran.unsteady}
+        state.excluded |= differing(state.terms(tuple(steady)), Ran(steady), Ran(ran.unsteady))
+    judged = state.noise.judge(state.terms(), trial, before, after)
+    state.results.extend(replace(one, given=trial.given) for one in judged.results)
+    if judged.finding == "nothing":
+        return _refuse(state, trial, "no output could be compared")
+    state.judged.append(trial)
+    if judged.finding == "agree":
+        state.findings.setdefault("agree", Evidence("", ""))
+        state.graces.extend(filter(None, [judged.reason]))
+    else:
+        evidence = Evidence(f"{judged.reason} [{trial.label}]", judged.output)
+        state.findings.setdefault(judged.finding, evidence)
+    return None
 
 
 def _is_unsteady(state: State, finding: Finding, number: int, trial: Trial, until: float) -> bool:
     """Whether the engine that was wrong, or as wrong as the original's ("alike"), is right on the same inputs in
     another context, or, where fixes would be blamed, built once more: that is the finding then. Where the time is over
     before, it is not."""
-    found = state.seen.findings[finding]
-    if not found.output or trial.expected is None:
+    evidence = state.findings[finding]
+    if not evidence.output or trial.expected is None:
         return False
-    first = None if state.single or state.original.lacking else state.original.ran.get(number)
+    first = None if state.alone else state.original.ran.get(number)
     first = None if first is not None and first.error else first
     terms = state.terms()
     wrong, tried, same = 1, 1, True
@@ -160,64 +306,56 @@ def _is_unsteady(state: State, finding: Finding, number: int, trial: Trial, unti
     if same:
         return False
     state.engines.load("fixed", state.file("fixed"))
-    del state.seen.findings[finding]
-    reason = (
-        f"{state.engine_name} is not reproducible: {wrong} of {tried} contexts are wrong on the same inputs"
-    )
-    state.seen.findings.setdefault("unsteady", Evidence(f"{reason}; {found.reason}", found.output))
+    del state.findings[finding]
+    contexts = f"{wrong} of {tried} contexts are wrong on the same inputs"
+    reason = f"{state.engine_name} is not reproducible: {contexts}; {evidence.reason}"
+    state.findings.setdefault("unsteady", Evidence(reason, evidence.output))
     return True
 
 
 def _more_engines(state: State, *, builds: bool) -> list[str]:
     """Engine files to load besides the first: that of the new model again, and with ``builds`` a second build of it."""
-    first, second = state.file("fixed"), state.file("second")
+    again = [state.file("fixed")] * (CONTEXTS - 1)
     if not builds:
-        return [first] * (CONTEXTS - 1)
-    profiles = state.builds["fixed"].profiles or None
-    again = (
-        Path(second).exists()
-        or state.builder.build(state.request.fixed, profiles, save_engine=second).accepted
+        return again
+    second, chosen = state.file("second"), state.builds["fixed"].profiles or None
+    made = (
+        Path(second).exists() or state.builder.build(state.request.fixed, chosen, save_engine=second).accepted
     )
-    return [first] * (CONTEXTS - 1) + [second] * (CONTEXTS if again else 0)
+    return again + [second] * (CONTEXTS if made else 0)
 
 
-def _refuse(state: State, trial: Trial, reason: str, failed: Ran | None = None) -> None:
-    found = FeedResult(trial.label, trial.feed, "not counted", reason, given=trial.given)
-    if failed is not None:
-        found = replace(found, stopped="fixed", said=failed.error, cause=failed.cause)
-    state.seen.results.append(found)
-    state.seen.refused.append(found)
+# ------------------------------------------------------------------------------------------------------- latency
 
 
-def _judge(state: State, number: int, trial: Trial) -> None:
-    before = None if state.single or state.original.lacking else state.original.ran.get(number)
-    after = state.execute("fixed", trial, first=not state.seen.judged)
-    state.seen.deaths += bool(after.error)
-    if after.error:
-        if before is None or before.error:
-            return _refuse(state, trial, f"the engine of {state.name} fails: {after.error}", after)
-        reason = f"the original's engine runs, the new model's does not: {after.error}"
-        found = FeedResult(trial.label, trial.feed, "different", reason, cause=after.cause, given=trial.given)
-        state.seen.results.append(found)
-        state.seen.findings["wrong"] = Evidence(f"{reason} [{trial.label}]", "", after.cause)
-        return None
-    if before is not None and before.error:
-        state.seen.notes.append(f"the original's engine fails: {before.error} [{trial.label}]")
-        before = None
-    for ran in filter(None, (before, after)):
-        state.seen.unread.update(ran.unread)
-        state.seen.unsteady.update(ran.unsteady)
-        steady = {name: ran.outputs[name] for name in ran.unsteady}
-        state.seen.excluded |= differing(state.terms(tuple(steady)), Ran(steady), Ran(ran.unsteady))
-    judged = state.noise.judge(state.terms(), trial, before, after)
-    state.seen.results.extend(replace(one, given=trial.given) for one in judged.results)
-    if judged.finding == "nothing":
-        return _refuse(state, trial, "no output could be compared")
-    state.seen.judged.append(trial)
-    if judged.finding == "agree":
-        state.seen.findings.setdefault("agree", Evidence("", ""))
-        state.seen.graces.extend(filter(None, [judged.reason]))
-    else:
-        evidence = Evidence(f"{judged.reason} [{trial.label}]", judged.output)
-        state.seen.findings.setdefault(judged.finding, evidence)
-    return None
+def measure_latency(
+    engines: Sessions,
+    found: Builder,
+    original: Path,
+    files: Mapping[str, Path],
+    builds: Mapping[str, TrtBuild],
+    trials: Sequence[Trial],
+) -> Latency:
+    """Time the engines of ``files`` ("fixed", and "original" where there is one) on the trial of the usual shape.
+
+    The original's engine is rebuilt where an earlier climb built it: only its outputs are kept for each candidate.
+    Whatever happens is a result.
+    """
+    builds = dict(builds)
+    if "original" in files and not files["original"].exists():
+        again = found.build(original, builds["original"].profiles or None, save_engine=str(files["original"]))
+        if not again.accepted:
+            return Latency(reason=f"the engine of the original could not be rebuilt: {again.reason}")
+        builds["original"] = again
+    trial = usual(trials, builds["fixed"].profiles)
+    measured = engines.latency({name: str(path) for name, path in files.items()}, trial.values)
+
+    def add_build(name: str, timing: Timing | None) -> Timing | None:
+        if timing is None or name not in files:
+            return timing
+        size = builds[name].engine_bytes or files[name].stat().st_size
+        return replace(timing, build_seconds=builds[name].build_seconds, engine_bytes=size)
+
+    return replace(
+        measured, original=add_build("original", measured.original), fixed=add_build("fixed", measured.fixed)
+    )

@@ -86,16 +86,16 @@ def judge(
 ) -> Judgment:
     """Judge the fixed model's engine (``after``) by the reference result (``expected``) and by the original's engine
     (``before``); None for what there is not."""
-    engines = _compare(terms, before, after)
-    oracle = _compare(terms, expected, after)
-    unlike, off = _first(engines), _first(oracle)
-    said = {
-        "engines": f"the engines of the original and of the new model differ: {_text(unlike)}",
-        "oracle": f"{terms.engine} differs from {ORACLES[terms.oracle]}: {_text(off)}",
-    }
-    finding, reason = _find(terms, expected, before, after, engines, oracle)
-    about = off or unlike
+    engines, oracle = _compare(terms, before, after), _compare(terms, expected, after)
     original = _compare(terms, expected, before)
+    unlike, off = different(engines), different(oracle)
+    apart = f"the engines of the original and of the new model differ: {_describe(unlike)}"
+    wrong = f"{terms.engine} differs from {ORACLES[terms.oracle]}: {_describe(off)}"
+    finding: Finding = "nothing"
+    reason = ""
+    if engines or oracle:
+        finding, reason = _find(terms, expected, before, after, (unlike, off, oracle, original))
+    about = off or unlike
     blameless = finding == "alike" or terms.single
     most = ALIKE if blameless else KERNELS
     kernels = (
@@ -106,27 +106,29 @@ def judge(
     )
     if kernels:
         finding = "agree"
-        which = "oracle" if off is not None else "engines"
-        reason = f"{said[which]}; that is at most {most:g} of the output's largest magnitude"
+        reason = f"{wrong if off else apart}; that is at most {most:g} of the output's largest magnitude"
     elif finding == "wrong":
-        reason = "; ".join(said[which] for which, one in (("engines", unlike), ("oracle", off)) if one)
+        reason = "; ".join(text for text, metrics in ((apart, unlike), (wrong, off)) if metrics)
     elif finding == "alike":
-        also = "which agrees with it" if unlike is None else "which is no nearer"
-        reason = f"{said['oracle']}; so does the original's engine, {also}"
+        also = "which is no nearer" if unlike else "which agrees with it"
+        reason = f"{wrong}; so does the original's engine, {also}"
     elif finding == "repaired":
-        about = _first(original)
-        reason = f"{REPAIRED}: {_text(about)}"
+        about = different(original)
+        reason = f"{REPAIRED}: {_describe(about)}"
     results = []
     if engines:
-        excused = reason if unlike is not None and finding != "wrong" else ""
-        results.append(replace(_result(f"engines: {label}", feed, engines, excused), sides="engines"))
+        result = FeedResult(f"engines: {label}", feed, agreement(engines), _describe(unlike), engines)
+        if unlike and finding != "wrong":
+            result = replace(result, status="not counted", reason=reason)
+        results.append(replace(result, sides="engines"))
     if oracle:
         which = f"engine against {terms.oracle}: {label}"
-        found = FeedResult(which, feed, "within", reason, oracle) if kernels else _result(which, feed, oracle)
-        results.append(replace(found, sides="oracle"))
+        result = FeedResult(which, feed, agreement(oracle), _describe(off), oracle)
+        result = replace(result, status="within", reason=reason) if kernels else result
+        results.append(replace(result, sides="oracle"))
     if finding in ("agree", "nothing"):
         return Judgment(finding, tuple(results), reason if kernels else "")
-    return Judgment(finding, tuple(results), reason, about.output if about is not None else "")
+    return Judgment(finding, tuple(results), reason, about[0].output if about else "")
 
 
 def _find(
@@ -134,19 +136,16 @@ def _find(
     expected: Ran | None,
     before: Ran | None,
     after: Ran,
-    engines: tuple[Metrics, ...],
-    oracle: tuple[Metrics, ...],
+    compared: tuple[Sequence[Metrics], Sequence[Metrics], Sequence[Metrics], Sequence[Metrics]],
 ) -> tuple[Finding, str]:
-    """The finding, and a reason for engines that differ in spite of it."""
-    unlike, off = _wrong(engines, terms), _wrong(oracle, terms)
-    if not engines and not oracle:
-        return "nothing", ""
+    """The finding, and a reason for engines that differ in spite of it. ``compared`` is what differs between the
+    engines and from the reference, and all metrics of the fixed and of the original's engine against the reference."""
+    unlike, off = ({one.output for one in metrics} for metrics in compared[:2])
+    oracle, original = compared[2], {one.output for one in different(compared[3])}
     if not unlike and not off:
         return "agree", ""
-    known = {one.output for one in oracle}
-    if before is None or expected is None or not unlike | off <= known:
+    if before is None or expected is None or not unlike | off <= {one.output for one in oracle}:
         return "wrong", ""
-    original = _wrong(_compare(terms, expected, before), terms)
     if not off:
         # The fixed model's engine is right where the two differ.
         return ("repaired", "") if unlike & original else ("agree", _BETWEEN)
@@ -215,7 +214,7 @@ def _excess(terms: Terms, name: str, expected: Ran, found: Ran) -> Any:
 
 def differing(terms: Terms, one: Ran, other: Ran) -> set[str]:
     """The outputs in which two runs differ by more than the tolerance."""
-    return _wrong(_compare(terms, one, other), terms)
+    return {metric.output for metric in different(_compare(terms, one, other))}
 
 
 def _compare(terms: Terms, expected: Ran | None, found: Ran | None) -> tuple[Metrics, ...]:
@@ -238,20 +237,6 @@ def _narrow(wanted: Any, value: Any) -> Any:
         return wanted.astype(np.float32)
 
 
-def _wrong(metrics: Sequence[Metrics], terms: Terms) -> set[str]:
-    return {one.output for one in different(metrics)}
-
-
-def _first(metrics: Sequence[Metrics]) -> Metrics | None:
-    return next(iter(different(metrics)), None)
-
-
-def _text(metric: Metrics | None) -> str:
-    return difference(metric) if metric is not None else ""
-
-
-def _result(label: str, feed: Feed | None, metrics: tuple[Metrics, ...], excused: str = "") -> FeedResult:
-    wrong = _first(metrics)
-    if excused:
-        return FeedResult(label, feed, "not counted", excused, metrics)
-    return FeedResult(label, feed, agreement(metrics), _text(wrong), metrics)
+def _describe(wrong: Sequence[Metrics]) -> str:
+    """The first difference, as text; "" for none."""
+    return difference(wrong[0]) if wrong else ""

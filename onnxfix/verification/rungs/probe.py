@@ -142,12 +142,9 @@ def warm(options: TrtOptions) -> None:
 
 def engines(choice: Choice, options: TrtOptions, step: float) -> Sessions:
     """The sandbox that executes engines; a run takes at most ``step`` seconds."""
-    common = options.memory_mb is None
-    arguments = {"package": choice.package}
-    worker = _worker(choice.package, options)
-    return Sessions(
-        worker, RUN, arguments, loading=min(options.timeout, _LOADING), running=step, close=not common
-    )
+    worker, loading = _worker(choice.package, options), min(options.timeout, _LOADING)
+    alone = options.memory_mb is not None
+    return Sessions(worker, RUN, {"package": choice.package}, loading=loading, running=step, close=alone)
 
 
 def _worker(package: str, options: TrtOptions) -> Worker:

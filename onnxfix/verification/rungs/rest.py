@@ -30,10 +30,10 @@ from onnxfix.verification.feeds.operands import CHOOSING
 from onnxfix.verification.feeds.profiles import given_profiles
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.remote import less
-from onnxfix.verification.request import Label, Request
+from onnxfix.verification.request import Request
 from onnxfix.verification.rungs.builder import builder
-from onnxfix.verification.rungs.oracle import Oracle
-from onnxfix.verification.rungs.trials import Finder
+from onnxfix.verification.rungs.sessions import Oracle
+from onnxfix.verification.rungs.trials import Finder, Trial
 from onnxfix.verification.verdict import RungResult
 
 _CHOICE = "which elements it chooses hangs on rounding"
@@ -114,26 +114,26 @@ def _rest(request: Request, folder: Path, models: Sequence[_Cut]) -> Rest | str:
     unlike = set(ends) if after is not before else set()
     if inputs or unlike:
         wholes = [one.write_whole(folder / f"whole {number}") for number, one in enumerate(models)]
-        fed = found = _fed(request, wholes[0], names)
+        fed = trials = _find_trials(request, wholes[0], names)
         if after is not before:
-            fed, unlike = _alike(request, wholes[1], found, after.made.keys() & after.read, ends)
+            fed, unlike = _keep_alike(request, wholes[1], trials, after.made.keys() & after.read, ends)
         if not fed and inputs:
-            words = "differ in the new model" if found else "are unknown: ONNX Runtime does not compute them"
+            words = "differ in the new model" if trials else "are unknown: ONNX Runtime does not compute them"
             raise ModelError(f"the values at the cuts {words}")
         unlike = unlike if fed else set(ends)
-        if inputs and len(fed) < len(found):
-            notes.append(
-                f"{len(found) - len(fed)} of {len(found)} inputs are left out: what is cut differs there"
-            )
+        if inputs and len(fed) < len(trials):
+            left_out = f"{len(trials) - len(fed)} of {len(trials)} inputs are left out"
+            notes.append(f"{left_out}: what is cut differs there")
     if inputs:
-        given, labels = [one.values for one in fed], tuple(one.label for one in fed)
+        given = [{**one.values, **{name: _outputs(one)[name] for name in names}} for one in fed]
+        labels = tuple((one.label, one.feed, one.given) for one in fed)
         trt = replace(trt, min_shapes=(), opt_shapes=(), max_shapes=())
     outputs = [one.cut(inputs) for one in models]
-    unknown = [info.name for info in sum(outputs, inputs) if not _is_typed(info)]
+    kinds = {info.name: info.type.tensor_type for info in sum(outputs, inputs)}
+    unknown = [name for name, kind in kinds.items() if not (kind.elem_type and kind.HasField("shape"))]
     if unknown or not outputs[-1]:
         raise ModelError(f"the type of {unknown[0]} is unknown" if unknown else "nothing is left")
-    folders = folder / "original", folder / "fixed"
-    paths = list(map(_Cut.write, models, folders, outputs))
+    paths = list(map(_Cut.write, models, (folder / "original", folder / "fixed"), outputs))
     after_outputs = {info.name for info in outputs[-1]}
     shared = after_outputs & {info.name for info in outputs[0]} - unlike  # only these can be compared
     if alone := ", ".join(sorted(after_outputs - shared)):
@@ -225,60 +225,42 @@ class _Cut:
 
 def _void(node: NodeProto) -> NodeProto:
     """What stands for a cut node, so that the others keep their positions."""
-    nothing = numpy_helper.from_array(np.zeros(1, np.float32))
-    return helper.make_node(
-        "Constant", [], [f"{next(filter(None, node.output))} (not judged)"], value=nothing
-    )
+    nothing, name = numpy_helper.from_array(np.zeros(1, np.float32)), next(filter(None, node.output))
+    return helper.make_node("Constant", [], [f"{name} (not judged)"], value=nothing)
 
 
-def _is_typed(info: ValueInfoProto) -> bool:
-    tensor = info.type.tensor_type
-    return bool(tensor.elem_type) and tensor.HasField("shape")
+def _outputs(trial: Trial) -> Mapping[str, Any]:
+    """What the original computes at the cuts and elsewhere."""
+    return trial.expected.outputs if trial.expected is not None else {}
 
 
-@dataclass(frozen=True)
-class _Fed:
-    """Inputs of the original with the values at its cuts, and all that it computes of them."""
-
-    label: Label
-    inputs: Mapping[str, Any]
-    values: dict[str, Any]
-    outputs: Mapping[str, Any]
-
-
-def _fed(request: Request, path: Path, names: Sequence[str]) -> list[_Fed]:
+def _find_trials(request: Request, path: Path, names: Sequence[str]) -> list[Trial]:
     """Inputs of the original, with the values of these names, which the model file ``path`` has as outputs."""
     given = given_profiles(request.trt, request.known)
-    found = []
+    trials: list[Trial] = []
     with Oracle(replace(request, original=path)) as oracle, suppress(UsageError):
         budget = Budget(request.known, request.effort)
-        for one in Finder(request, oracle.run, given[0] if given else None, budget=budget).find():
-            outputs = one.expected.outputs if one.expected is not None else {}
-            made = {name: outputs.get(name) for name in names}
-            if all(isinstance(value, np.ndarray) for value in made.values()):
-                label = (one.label, one.feed, one.given)
-                found.append(_Fed(label, one.values, {**one.values, **made}, outputs))
-    full = [one for one in found if all(one.values[name].size for name in names)]
-    return full or found  # TensorRT builds for empty inputs, and no engine is run on them
+        trials = Finder(request, oracle.run, given[0] if given else None, budget=budget).find()
+    trials = [one for one in trials if all(isinstance(_outputs(one).get(name), np.ndarray) for name in names)]
+    full = [one for one in trials if all(_outputs(one)[name].size for name in names)]
+    return full or trials  # TensorRT builds for empty inputs, and no engine is run on them
 
 
-def _alike(
-    request: Request, path: Path, fed: Sequence[_Fed], made: Collection[str], ends: Collection[str]
-) -> tuple[list[_Fed], set[str]]:
+def _keep_alike(
+    request: Request, path: Path, trials: Sequence[Trial], made: Collection[str], ends: Collection[str]
+) -> tuple[list[Trial], set[str]]:
     """Those for which the fixed model, in the file ``path``, computes the same at the cuts as the original does, and
     the ``ends`` in which it does not."""
     kept, unlike = [], set[str]()
     with Oracle(replace(request, original=path)) as oracle:
-        for one in fed:
-            ran = oracle.run(less(one.inputs, request.without))
-            if (
-                ran is None
-                or ran.error
-                or not all(_is_alike(one.outputs, ran.outputs, name) for name in made)
-            ):
+        for one in trials:
+            ran = oracle.run(less(one.values, request.without))
+            if ran is None or ran.error:
                 continue
-            kept.append(one)
-            unlike.update(name for name in ends if not _is_alike(one.outputs, ran.outputs, name))
+            differ = {name for name in {*made, *ends} if not _is_alike(_outputs(one), ran.outputs, name)}
+            if differ.isdisjoint(made):
+                kept.append(one)
+                unlike |= differ & set(ends)
     return kept, unlike
 
 

@@ -1,4 +1,4 @@
-"""Loaded models in a sandbox, for the two sides of the rung trt-gpu: engines, and ONNX Runtime on the original."""
+"""Loaded models in a sandbox: engines on a GPU, and the ONNX model in ONNX Runtime that they are compared with."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from onnxfix import backends
+from onnxfix.backends import reference
 from onnxfix.causes import ENDED, Cause, cause_of
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Outcome, Worker, one_line
 from onnxfix.trt.engine import Ran
 from onnxfix.trt.timing import Latency
+from onnxfix.verification import cuda
+from onnxfix.verification.request import Request
 
 _DROPPING = 30.0  # seconds
 
@@ -34,10 +39,9 @@ class Sessions:
         close: bool = False,
     ) -> None:
         self._worker, self._module, self._options = worker, module, dict(options)
-        self._close = close
-        self._loading, self._running = loading, running
+        self._loading, self._running, self._close = loading, running, close
         self._paths: dict[str, str] = {}
-        self._held: set[str] = set()
+        self._loaded: set[str] = set()
         self._generation = -1
         self.late = False  # whether the last load took too long
         self.cause: Cause = ""  # why the last load or trial failed, where that is known
@@ -46,94 +50,80 @@ class Sessions:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._close or (
-            self._alive() and not self._worker.call(f"{self._module}:drop", timeout=_DROPPING).ok
-        ):
+        if self._close or (self._alive() and not self._drop().ok):
             self._worker.close()
 
     def _alive(self) -> bool:
         return self._worker.pid is not None and self._worker.generation == self._generation
 
+    def _call(self, function: str, timeout: float, **arguments: Any) -> Outcome:
+        return self._worker.call(f"{self._module}:{function}", timeout=timeout, **arguments, **self._options)
+
+    def _drop(self, **name: str) -> Outcome:
+        return self._worker.call(f"{self._module}:drop", timeout=_DROPPING, **name)
+
     def load(self, name: str, path: str) -> str:
         """Load a file as ``name``; returns the reason where that fails, else ""."""
         if not self._alive():
-            self._held.clear()
-        outcome = self._worker.call(
-            f"{self._module}:load", timeout=self._loading, name=name, path=path, **self._options
-        )
+            self._loaded.clear()
+        outcome = self._call("load", self._loading, name=name, path=path)
         self._generation = self._worker.generation
         self.late = outcome.status == "timeout"
         error = str(_value(outcome)) if outcome.ok or outcome.status == "error" else outcome.message
         self.cause = _cause(outcome, error)
-        if error:
-            return error
-        self._paths[name] = path
-        self._held.add(name)
-        return ""
+        if not error:
+            self._paths[name] = path
+            self._loaded.add(name)
+        return error
 
     def renew(self) -> None:
         """Have the next load start in another process, which has compiled no kernel yet."""
-        self._held.clear()
+        self._loaded.clear()
         self._worker.close()
 
     def forget(self, name: str) -> None:
         """Release what the sandbox holds as ``name``, whoever loaded it."""
-        self._held.discard(name)
+        self._loaded.discard(name)
         if self._alive():
-            self._worker.call(f"{self._module}:drop", timeout=_DROPPING, name=name)
+            self._drop(name=name)
 
     def trial(self, path: str) -> tuple[str, str]:
         """``trt.engine.trial`` of an engine file; whatever happens is a result."""
-        outcome = self._worker.call(
-            f"{self._module}:trial", timeout=self._loading, path=path, **self._options
-        )
+        outcome = self._call("trial", self._loading, path=path)
         self._generation = self._worker.generation
-        found: tuple[str, str] = _value(outcome) if outcome.ok else (outcome.message, "")
-        self.cause = _cause(outcome, found[0])
-        return found
+        result: tuple[str, str] = outcome.value if outcome.ok else (outcome.message, "")
+        self.cause = _cause(outcome, result[0])
+        return result
 
     def latency(self, paths: Mapping[str, str], feed: Mapping[str, Any]) -> Latency:
         """``trt.engine.latency``, after which nothing is loaded; whatever happens is a result."""
-        self._held.clear()
-        outcome = self._worker.call(
-            f"{self._module}:latency",
-            timeout=len(paths) * self._loading + self._running,
-            paths=dict(paths),
-            feed=dict(feed),
-            **self._options,
-        )
+        self._loaded.clear()
+        timeout = len(paths) * self._loading + self._running
+        outcome = self._call("latency", timeout, paths=dict(paths), feed=dict(feed))
         self._generation = self._worker.generation
-        found: Latency = outcome.value if outcome.ok else Latency(reason=outcome.message)
-        if found.reason:
+        result: Latency = outcome.value if outcome.ok else Latency(reason=outcome.message)
+        if result.reason:
             self._worker.close()  # what failed on the device may have left it in any state
-        return found
+        return result
 
     def run(self, name: str, feed: Mapping[str, Any], **more: Any) -> Ran:
         """Run what was loaded as ``name`` on a feed; ``more`` goes to the function that runs it. Whatever happens is a
         result."""
         if not self._alive():
-            self._held.clear()
-        if name not in self._held:
+            self._loaded.clear()
+        if name not in self._loaded:
             error = self.load(name, self._paths[name])
             if error:
                 return Ran(error=f"it does not load a second time: {error}", cause=self.cause)
-        outcome = self._worker.call(
-            f"{self._module}:run",
-            timeout=self._running,
-            name=name,
-            feed=dict(feed),
-            **self._options,
-            **more,
-        )
+        outcome = self._call("run", self._running, name=name, feed=dict(feed), **more)
         if self._worker.generation != self._generation:
             return Ran(error="its process ended between two runs")
         if not outcome.ok and outcome.status != "error":
             return Ran(error=outcome.message, cause=ENDED[outcome.status], late=outcome.status == "timeout")
         ran: Ran = _value(outcome)
-        ran = replace(ran, cause=_cause(outcome, ran.error))
         if ran.broken:
             self._worker.close()
-        return ran
+        return replace(ran, cause=_cause(outcome, ran.error))
 
 
 def _cause(outcome: Outcome, error: str) -> Cause:
@@ -147,6 +137,69 @@ def _value(outcome: Outcome) -> Any:
     return outcome.value
 
 
+class Oracle:
+    """Executes the original, whose outputs are the reference result for engines.
+
+    ``backend`` is "ort-cuda" where that works, else "ort-cpu". Where ONNX Runtime has no kernel for an operator, or
+    rejects a form of it that ONNX defines, it is "reference", unless the model is too large for that. ``silent`` is why
+    none works ("" where one does). CUDA never runs what the CPU rejects, since its kernels check no index.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        no_gpu = backends.missing("ort-cuda") or cuda.unavailable(request.worker, request.step)
+        self.cause: Cause = ""  # of ``silent``
+        self._sides: dict[str, Sessions] = {}
+        reasons = [self._load(name) for name in (("ort-cpu",) if no_gpu else ("ort-cpu", "ort-cuda"))]
+        self.backend = next(reversed(self._sides), "ort-cpu")
+        self.silent = "" if self._sides else f"ONNX Runtime: {reasons[0]}"
+        if self.silent and not self._load_reference():
+            self.backend, self.silent, self.cause = "reference", "", ""
+
+    def _load(self, backend: str) -> str:
+        """Load the original in a backend; returns the reason where that fails, else ""."""
+        step = self._request.step
+        side = Sessions(self._request.worker, __name__, {"backend": backend}, loading=step, running=step)
+        reason = backends.missing(backend) or side.load(backend, str(self._request.original))
+        self.cause = self.cause or side.cause
+        if not reason:
+            self._sides[backend] = side
+        return reason
+
+    def _load_reference(self, elements: int = 0) -> str:
+        """Load the original in the reference evaluator, for inputs of so many elements; returns the reason where that
+        fails, else ""."""
+        too_large = reference.infeasible(self._request.known.model, elements)
+        return too_large or ("" if "reference" in self._sides else self._load("reference"))
+
+    def __enter__(self) -> Oracle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for side in self._sides.values():
+            side.__exit__()
+
+    def run(self, values: dict[str, Any]) -> Ran | None:
+        """The original's outputs for these inputs; None where no backend works. Where ONNX Runtime fails, the reference
+        evaluator runs too: a missing kernel may show only in a run."""
+        if self.silent:
+            return None
+        if self.backend == "reference":
+            return self._sides["reference"].run("reference", values)
+        ran = Ran()
+        for backend in [name for name in self._sides if name != "reference"]:
+            ran = self._sides[backend].run(backend, values)
+            if ran.error:
+                break
+        elements = sum(int(np.size(value)) for value in values.values())
+        if ran.error and not self._load_reference(elements):
+            other = self._sides["reference"].run("reference", values)
+            if not other.error:
+                self.backend = "reference"
+                return other
+        return ran
+
+
 # ------------------------------------------------------------- ONNX Runtime's side of the pipe, called in the sandbox
 
 _SESSIONS: dict[str, backends.Session] = {}
@@ -157,7 +210,7 @@ def load(name: str, path: str, *, backend: str) -> str:
     try:
         _SESSIONS[name] = backends.load(backend, path)
     except Exception as error:
-        return _told(error)
+        return _describe(error)
     return ""
 
 
@@ -167,7 +220,7 @@ def run(name: str, feed: Mapping[str, Any], *, backend: str) -> Ran:
     try:
         return Ran(dict(zip(session.outputs, session.run(dict(feed)), strict=True)))
     except Exception as error:
-        return Ran(error=_told(error), broken=isinstance(error, backends.Broken))
+        return Ran(error=_describe(error), broken=isinstance(error, backends.Broken))
 
 
 def drop(name: str = "") -> None:
@@ -178,6 +231,6 @@ def drop(name: str = "") -> None:
         _SESSIONS.clear()
 
 
-def _told(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     ours = isinstance(error, (backends.Unsupported, backends.Broken))
     return str(error) if ours else one_line(error)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import pickle
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from onnxfix.trt.engine import Ran
-from onnxfix.trt.records import Profile
+from onnxfix.trt.records import Profile, Triple
 from onnxfix.verification.budget import Budget
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import Kind
@@ -218,15 +218,38 @@ def profiles(
 
 def outside(profiles: Sequence[Profile], values: Mapping[str, Any]) -> str:
     """Why inputs do not fit the first profile, which is the one that runs; "" where they do."""
-    for profile in profiles[:1]:
-        for name, (least, _, most) in profile.shapes.items():
-            if name in values and not _within(np.shape(values[name]), least, most):
-                return f"input {name} of shape {list(np.shape(values[name]))} is outside the optimization profile"
-        for name, (least, _, most) in profile.values.items():
-            if name in values and not _within(np.asarray(values[name]).reshape(-1).tolist(), least, most):
-                return f"the values of input {name} are outside the optimization profile"
+    for what, row, (least, _, most) in _rows(profiles, values):
+        fits = len(row) == len(least) and all(a <= b <= c for a, b, c in zip(least, row, most, strict=True))
+        if not fits:
+            return f"{what} outside the optimization profile"
     return ""
 
 
-def _within(row: Sequence[int], least: Sequence[int], most: Sequence[int]) -> bool:
-    return len(row) == len(least) and all(a <= b <= c for a, b, c in zip(least, row, most, strict=True))
+def usual(trials: Sequence[Trial], profiles: Sequence[Profile]) -> Trial:
+    """The trial at the opt shapes and values of the first profile, for which engines are tuned; else the last trial
+    that fits it."""
+    fitting = [one for one in trials if not outside(profiles, one.values)] or [*trials]
+    exact = [
+        one
+        for one in fitting
+        if all(row == tuple(opt) for _, row, (_, opt, _) in _rows(profiles, one.values))
+    ]
+    return (exact or fitting)[-1]
+
+
+def _rows(
+    profiles: Sequence[Profile], values: Mapping[str, Any]
+) -> Iterator[tuple[str, tuple[int, ...], Triple]]:
+    """The shapes and values of inputs that the first profile limits, each as text, as numbers, and with its limits."""
+    for profile in profiles[:1]:
+        for name, limits in profile.shapes.items():
+            if name in values:
+                shape = tuple(np.shape(values[name]))
+                yield f"input {name} of shape {list(shape)} is", shape, limits
+        for name, limits in profile.values.items():
+            if name in values:
+                yield (
+                    f"the values of input {name} are",
+                    tuple(np.asarray(values[name]).reshape(-1).tolist()),
+                    limits,
+                )

@@ -14,7 +14,7 @@ import onnxfix
 from onnxfix.sandbox import Worker
 from onnxfix.trt import build, lift
 from onnxfix.trt.build import attempt
-from onnxfix.trt.lift import Lifted, _refusal
+from onnxfix.trt.lift import Lifted
 from onnxfix.trt.log import logger_of
 from onnxfix.trt.package import load
 from support import lifted
@@ -71,18 +71,6 @@ def test_too_little_memory_for_the_parser_is_no_refusal(tmp_path: Path) -> None:
     assert "\n" not in found.reason
     assert after.lifted, after.reason
     assert sorted(os.listdir(tmp_path)) == ["after.onnx", "model.onnx", "small.onnx"]
-
-
-@pytest.mark.parametrize(
-    ("said", "status", "reason"),
-    [
-        ([], "refused", "TensorRT gave no reason"),
-        (["no\n such", "other"], "refused", "no such"),
-        (["x", "std::bad_alloc"], "memory", "TensorRT's parser ran out of memory: std::bad_alloc"),
-    ],
-)
-def test_why_the_parser_took_no_network(said: list[str], status: str, reason: str) -> None:
-    assert _refusal(said) == (status, reason)
 
 
 @REAL
